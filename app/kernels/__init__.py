@@ -1,0 +1,25 @@
+"""Kernels: siblings without a base class that all do the same work, each proved equal to the reference."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from app.spec.plan import GatherPlan
+
+
+class Kernel(Protocol):
+    """What a kernel module offers. It never reads or writes out of bounds, whatever the indices."""
+
+    name: str
+
+    def run(self, plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any]) -> int:
+        """Gather `data` into `out` and return the first bad component of `indices` in row-major order, or -1.
+
+        All three are 1-D, contiguous and aligned: `data` of plan.data_items and `out` of plan.output_items carriers
+        (uint8, uint16, uint32, uint64 or complex128 by item size; `data` may be read-only), `indices` of
+        plan.index_items int64. Every component is checked, also where the output is empty; what `out` holds after a
+        bad one is undefined.
+        """
+        ...

@@ -1,0 +1,56 @@
+"""The gather in plain NumPy: what runs where Numba cannot, and the kernel that is easiest to believe.
+
+It checks every component first and copies afterwards, both in blocks of tuples, so that its temporary memory is a few
+MiB however large the request is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.spec.plan import GatherPlan
+
+name = "numpy"
+
+_BLOCK_COMPONENTS: Final = 1 << 16
+
+
+def run(plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any]) -> int:
+    """See `app.kernels.Kernel.run`."""
+    components = indices.reshape(-1, plan.depth)
+    step = max(1, _BLOCK_COMPONENTS // plan.depth)
+    first = _first_bad(plan, components, step)
+    if first < 0 and out.size:
+        _copy(plan, data, components, out, step)
+    return first
+
+
+def _first_bad(plan: GatherPlan, components: NDArray[Any], step: int) -> int:
+    sizes = np.array(plan.dims, dtype=np.int64)
+    lowest = -sizes if plan.wrap else np.zeros_like(sizes)
+    for start in range(0, len(components), step):
+        block = components[start : start + step]
+        bad = (block < lowest) | (block >= sizes)
+        if bad.any():
+            return start * plan.depth + int(bad.argmax())
+    return -1
+
+
+def _copy(plan: GatherPlan, data: NDArray[Any], components: NDArray[Any], out: NDArray[Any], step: int) -> None:
+    """Take the slices; all components are known to be good, and offsets then stay below the number of slices."""
+    wide = plan.slice_items > 1
+    source = data.reshape(-1, plan.slice_items) if wide else data
+    target = out.reshape(-1, plan.slice_items) if wide else out
+    for start in range(0, len(target), step):
+        places = np.arange(start, min(start + step, len(target)), dtype=np.int64)
+        offsets = places // plan.tuples
+        rows = components[places - offsets * plan.tuples] if plan.shared else components[start : start + step]
+        for axis, size in enumerate(plan.dims):
+            column = rows[:, axis]
+            offsets *= size
+            offsets += np.where(column < 0, column + size, column)
+        # mode "clip" writes straight into `out`; "raise" would go through a copy, and nothing is out of range here.
+        np.take(source, offsets, axis=0, out=target[start : start + step], mode="clip")

@@ -1,0 +1,105 @@
+"""The settings: environment variables GATHERND_* and equal flags of `gathernd serve`, built once and passed down.
+
+Only `app.main` and `app.cli` read this module. The README's table is generated from these fields and a test holds it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+from platformdirs import user_cache_path, user_data_path
+from pydantic import ByteSize, Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+
+def _memory_of_process() -> int:
+    """Bytes this process may use: the cgroup's limit where there is one, else the machine's memory."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            text = Path(name).read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            total = min(total, int(text))
+    return total
+
+
+def _size(text: str) -> ByteSize:
+    return ByteSize(ByteSize._validate(text, None))  # type: ignore[arg-type]
+
+
+class Settings(BaseSettings):
+    """Every setting of the service, with its default. Sizes take plain bytes or a unit (64MiB)."""
+
+    model_config = SettingsConfigDict(env_prefix="GATHERND_", extra="ignore", cli_kebab_case=True, frozen=True)
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    workers: int = Field(1, ge=1, le=256, description="Processes that share the port.")
+    device: Literal["auto", "cpu", "gpu"] = Field(
+        "auto", description="What `auto` in a request may choose from: auto, cpu or gpu."
+    )
+    store_dir: Path = Field(
+        default_factory=lambda: user_data_path("gathernd") / "store",
+        description="Folder of the resident tensors (default: a per-user data folder).",
+    )
+    cache_dir: Path = Field(
+        default_factory=lambda: user_cache_path("gathernd"),
+        description="Folder of compiled kernels and the calibration (default: a per-user cache folder).",
+    )
+    max_json_bytes: ByteSize = Field(_size("64MiB"), ge=1, description="Largest JSON body, as sent and as inflated.")
+    max_body_bytes: ByteSize = Field(_size("1GiB"), ge=1, description="Largest binary body, as sent and as inflated.")
+    max_output_bytes: ByteSize = Field(_size("1GiB"), ge=1, description="Largest output, in bytes of its items.")
+    max_upload_bytes: ByteSize = Field(_size("64GiB"), ge=1, description="Largest upload of a resident tensor.")
+    max_rank: int = Field(32, ge=1, le=64, description="Largest rank of data, indices and output.")
+    max_dimension: int = Field(2**63 - 1, ge=1, description="Largest size of one dimension.")
+    max_elements: int = Field(2**33, ge=1, description="Most elements of data, indices or output.")
+    max_string_bytes: ByteSize = Field(_size("16MiB"), ge=1, description="Longest string element, in UTF-8 bytes.")
+    max_header_bytes: ByteSize = Field(_size("64KiB"), ge=1024, description="Most bytes of a request's header.")
+    max_header_fields: int = Field(100, ge=8, description="Most header fields of a request.")
+    memory_budget: ByteSize = Field(
+        default_factory=lambda: ByteSize(_memory_of_process() // 2),
+        ge=2**20,
+        description="Bytes that all requests and answers together may hold (default: half of the memory the process may use).",
+    )
+    threads: int = Field(
+        default_factory=lambda: len(os.sched_getaffinity(0)),
+        ge=1,
+        le=1024,
+        description="Threads of the kernel pool (default: the cores the process may use).",
+    )
+    max_queue: int = Field(64, ge=0, description="Requests that may wait for a thread of the pool.")
+    deadline: float = Field(30.0, gt=0, description="Seconds after which a request that has not run is refused.")
+    header_timeout: float = Field(10.0, gt=0, description="Seconds a sender may take for a request's header.")
+    body_timeout: float = Field(10.0, gt=0, description="Seconds a sender may pause within a body.")
+    min_body_rate: int = Field(1024, ge=0, description="Bytes a second that a body must arrive with on average.")
+    keep_alive: float = Field(30.0, gt=0, description="Seconds an idle connection is kept.")
+    drain_delay: float = Field(
+        0.0, ge=0, description="Seconds after SIGTERM in which requests are still accepted while /readyz says no."
+    )
+    drain_timeout: float = Field(30.0, gt=0, description="Seconds after that for running requests to finish.")
+    loop_max_us: float | None = Field(
+        None, ge=0, description="Longest gather, in predicted microseconds, that runs on the event loop (default: measured)."
+    )
+    split_min_us: float | None = Field(
+        None, ge=0, description="Shortest gather, in predicted microseconds, that is split over threads (default: measured)."
+    )
+    kernel: Literal["numba", "numpy"] = Field("numba", description="CPU kernel: numba, or numpy, which compiles nothing.")
+    api_keys_file: Path | None = Field(None, description="File of API keys; without it no key is asked for.")
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="Host names, comma-separated, by which the service may be called besides loopback names."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe log line printed.")
+
+    @field_validator("allowed_hosts", mode="before")
+    @classmethod
+    def _split_hosts(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(name.strip().lower() for name in value.split(",") if name.strip())
+        return value
+
+
+SETTING_NAMES = tuple(f"GATHERND_{name.upper()}" for name in Settings.model_fields)

@@ -1,0 +1,58 @@
+"""The gather as kernels see it: a frozen plan of plain integers, to which GatherND and Gather both come down.
+
+GatherND with batch_dims b and tuples of length k reads data as [batches, *dims, slice] and indices as
+[batches, tuples, k]. Gather along axis a is the same with b = a and k = 1, only that every batch uses the same tuples,
+`shared`. No kernel knows which of the two it runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+
+@dataclass(frozen=True, slots=True)
+class GatherPlan:
+    """data is [batches, *dims, slice_items], indices [batches or 1, tuples, depth], output [batches, tuples, slice_items].
+
+    `dims` are the sizes of the indexed axes; `item_size` is in bytes (1, 2, 4, 8 or 16); `shared` says that all batches
+    use the one set of tuples; `wrap` says that an index in [-s, -1] counts from the end (else it is out of bounds).
+    """
+
+    batches: int
+    tuples: int
+    dims: tuple[int, ...]
+    slice_items: int
+    item_size: int
+    shared: bool
+    wrap: bool
+
+    @property
+    def depth(self) -> int:
+        """Length of an index tuple, k."""
+        return len(self.dims)
+
+    @property
+    def index_items(self) -> int:
+        """Items of indices: components to check."""
+        return self.tuples * len(self.dims) * (1 if self.shared else self.batches)
+
+    @property
+    def block_items(self) -> int:
+        """Items of data in one batch."""
+        return prod(self.dims) * self.slice_items
+
+    @property
+    def data_items(self) -> int:
+        """Items of data."""
+        return self.batches * self.block_items
+
+    @property
+    def output_items(self) -> int:
+        """Items of the output."""
+        return self.batches * self.tuples * self.slice_items
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of the output."""
+        return self.output_items * self.item_size

@@ -1,0 +1,41 @@
+"""A request, read and typed but not yet judged: what `wire` makes of bytes and `service` carries out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from app.tensors.tensor import Tensor
+
+Operator = Literal["gathernd", "gather"]
+Device = Literal["auto", "cpu", "gpu"]
+DEVICES: tuple[Device, ...] = ("auto", "cpu", "gpu")
+
+
+@dataclass(slots=True)
+class Call:
+    """One gather: `data` is a tensor or the name of a resident one; `parameter` is batch_dims, or axis for Gather.
+
+    The pointers name the fields in the form in which the request gave them, such as `/batch_dims`, `/query/batch_dims`
+    or `/parameters/batch_dims`.
+    """
+
+    operator: Operator
+    data: Tensor | str
+    indices: Tensor
+    parameter: int
+    dialect: str
+    device: Device = "auto"
+    parameter_pointer: str = "/batch_dims"
+    device_pointer: str = "/device"
+    data_pointer: str = "/data/tensor"
+
+
+@dataclass(slots=True)
+class Answer:
+    """The gathered tensor, the dialect it followed, the device it ran on, and the ETag of the resident data if any."""
+
+    output: Tensor
+    dialect: str
+    device: Literal["cpu", "gpu"]
+    data_etag: str | None = None

@@ -1,0 +1,82 @@
+"""The one table of element types: every name a type has anywhere, and how its items are held.
+
+`numpy` is the dtype of the array that holds the items (object for string). `carrier` is the dtype of the same size
+that kernels see, so that a kernel is compiled for five item sizes and not for sixteen types; strings are gathered by
+item number, which is an 8-byte item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import ml_dtypes
+import numpy as np
+
+Kind = Literal["bool", "int", "uint", "float", "complex", "string"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DType:
+    """One element type: `item_size` in bytes (0 for string); None where a format or peer lacks the type."""
+
+    name: str
+    kind: Kind
+    item_size: int
+    numpy: np.dtype[Any]
+    carrier: np.dtype[Any]
+    onnx: str
+    openvino: str | None
+    oip: str | None
+    safetensors: str | None
+    low: int = 0
+    high: int = 0
+
+    def __repr__(self) -> str:
+        return f"DType({self.name})"
+
+
+def _row(
+    name: str,
+    kind: Kind,
+    numpy: Any,
+    onnx: str,
+    openvino: str | None,
+    oip: str | None,
+    safetensors: str | None,
+) -> DType:
+    dtype = np.dtype(numpy)
+    size = 0 if kind == "string" else dtype.itemsize
+    carrier = np.dtype({0: "u8", 1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}[size])
+    low = high = 0
+    if kind in ("int", "uint"):
+        info = np.iinfo(dtype)
+        low, high = int(info.min), int(info.max)
+    return DType(name, kind, size, dtype, carrier, onnx, openvino, oip, safetensors, low, high)
+
+
+DTYPES: Final[Mapping[str, DType]] = {
+    row.name: row
+    for row in (
+        _row("bool", "bool", "?", "tensor(bool)", "boolean", "BOOL", "BOOL"),
+        _row("int8", "int", "i1", "tensor(int8)", "i8", "INT8", "I8"),
+        _row("int16", "int", "<i2", "tensor(int16)", "i16", "INT16", "I16"),
+        _row("int32", "int", "<i4", "tensor(int32)", "i32", "INT32", "I32"),
+        _row("int64", "int", "<i8", "tensor(int64)", "i64", "INT64", "I64"),
+        _row("uint8", "uint", "u1", "tensor(uint8)", "u8", "UINT8", "U8"),
+        _row("uint16", "uint", "<u2", "tensor(uint16)", "u16", "UINT16", "U16"),
+        _row("uint32", "uint", "<u4", "tensor(uint32)", "u32", "UINT32", "U32"),
+        _row("uint64", "uint", "<u8", "tensor(uint64)", "u64", "UINT64", "U64"),
+        _row("float16", "float", "<f2", "tensor(float16)", "f16", "FP16", "F16"),
+        _row("bfloat16", "float", ml_dtypes.bfloat16, "tensor(bfloat16)", "bf16", "BF16", "BF16"),
+        _row("float32", "float", "<f4", "tensor(float)", "f32", "FP32", "F32"),
+        _row("float64", "float", "<f8", "tensor(double)", "f64", "FP64", "F64"),
+        _row("complex64", "complex", "<c8", "tensor(complex64)", None, None, "C64"),
+        _row("complex128", "complex", "<c16", "tensor(complex128)", None, None, None),
+        _row("string", "string", object, "tensor(string)", "string", "BYTES", None),
+    )
+}
+BY_OIP: Final[Mapping[str, DType]] = {row.oip: row for row in DTYPES.values() if row.oip}
+BY_SAFETENSORS: Final[Mapping[str, DType]] = {row.safetensors: row for row in DTYPES.values() if row.safetensors}
+INTEGERS: Final[tuple[str, ...]] = tuple(row.name for row in DTYPES.values() if row.kind in ("int", "uint"))

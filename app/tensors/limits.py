@@ -1,0 +1,18 @@
+"""The limits on tensors that hold for every format; settings fill them in once at start-up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NUMPY_BYTES = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Upper bounds, inclusive: ranks, one dimension, items of a tensor, bytes of the output and of one string."""
+
+    rank: int = 32
+    dimension: int = NUMPY_BYTES
+    elements: int = 2**33
+    output_bytes: int = 2**30
+    string_bytes: int = 2**24

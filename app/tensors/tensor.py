@@ -1,0 +1,72 @@
+"""A tensor of a request or an answer: flat items and a shape, kept apart.
+
+The items stay one-dimensional all the way: a shape may be legal for the operator and impossible for NumPy (rank 40, or
+[2**40, 2**40, 0]), and kernels want flat buffers anyway. Whoever makes a `Tensor` has checked that the number of items
+is the product of the shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.tensors.dtypes import DType
+
+Form = Literal["flat", "nested", "whole"]
+
+
+@dataclass(slots=True)
+class Tensor:
+    """`array` holds prod(shape) items of `dtype` in row-major order: 1-D, contiguous, aligned, little endian.
+
+    The pointers say where the request has it, for error bodies: `pointer` the values, `shape_pointer` the shape and
+    `dtype_pointer` the type. `form` says how one item is named below `pointer`: "flat" by its number, "nested" by its
+    coordinates, "whole" not at all (base64, binary).
+    """
+
+    dtype: DType
+    shape: tuple[int, ...]
+    array: NDArray[Any]
+    pointer: str = ""
+    form: Form = "flat"
+    shape_pointer: str = ""
+    dtype_pointer: str = ""
+
+    @property
+    def items(self) -> NDArray[Any]:
+        """The items as kernels see them: an array of the type's carrier (see `DType`); never for strings."""
+        return self.array.view(self.dtype.carrier)
+
+    def locate(self, item: int) -> str:
+        """The JSON pointer of item number `item`, in the form in which the request gave the tensor."""
+        if self.form == "whole":
+            return self.pointer
+        if self.form == "flat":
+            return f"{self.pointer}/{item}"
+        return "/".join((self.pointer, *map(str, coordinates(item, self.shape))))
+
+
+def coordinates(item: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """The position of item number `item` in row-major order within `shape` (which has no zero)."""
+    position = []
+    for size in reversed(shape):
+        item, rest = divmod(item, size)
+        position.append(rest)
+    return tuple(reversed(position))
+
+
+def nbytes(dtype: DType, shape: Sequence[int]) -> int:
+    """Bytes of the items of `shape`, exactly, however large (strings count 4 bytes each: their length prefix)."""
+    return prod(shape) * (dtype.item_size or 4)
+
+
+def aligned(array: NDArray[Any]) -> NDArray[Any]:
+    """`array` itself where kernels can use it, else a copy: contiguous and aligned to its items."""
+    if array.flags.c_contiguous and array.flags.aligned:
+        return array
+    return np.require(array, requirements=["C", "A"])
