@@ -1,0 +1,92 @@
+# Set-up in two commands: `make serve` runs the service, `make test` checks it. `make help` lists the rest.
+# Needs Python 3.11 or newer with venv, and make; PYTHON=python3.12 chooses another interpreter.
+
+PYTHON ?= python3
+HOST ?= 127.0.0.1
+PORT ?= 8080
+GATHERND_SOAK ?= 100
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check --no-input
+export PYTHONDONTWRITEBYTECODE := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help serve test lint format types pytest soak openapi bench lock build clean
+
+help: ## This list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort | awk -F '\t' '{printf "  %-10s %s\n", $$1, $$2}'
+
+# The environment. A stamp says which lock an installation came from; one that lost its interpreter, or whose checkout
+# moved (scripts and the editable installation hold its path), is made again in place.
+ifneq ($(shell test "$$(cat $(VENV)/.checkout 2>/dev/null)" = "$(CURDIR)" && $(PY) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo sound),sound)
+.PHONY: $(VENV)/.checkout
+endif
+$(VENV)/.checkout:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is %d.%d: set PYTHON" % sys.version_info[:2])'
+	$(PYTHON) -m venv $(VENV)
+	@rm -f $(VENV)/.stamp-*
+	@printf '%s' "$(CURDIR)" > $@
+
+# The package itself comes from the checkout, built by the locked build tool: pip resolves and fetches nothing for it.
+EDITABLE := $(PIP) install -q --no-deps --no-build-isolation --editable .
+
+$(VENV)/.stamp-runtime: requirements.lock requirements-build.lock pyproject.toml $(VENV)/.checkout
+	$(PIP) install -q --require-hashes -r requirements.lock -r requirements-build.lock
+	$(EDITABLE)
+	@touch $@
+
+$(VENV)/.stamp-dev: requirements-dev.lock requirements-build.lock pyproject.toml $(VENV)/.checkout
+	$(PIP) install -q --require-hashes -r requirements-dev.lock -r requirements-build.lock
+	$(EDITABLE)
+	@touch $@
+
+serve: $(VENV)/.stamp-runtime ## Install what is missing and serve on 127.0.0.1:8080 (HOST, PORT)
+	exec $(VENV)/bin/gathernd serve --host $(HOST) --port $(PORT)
+
+test: lint types pytest ## All checks that need no GPU: lint, format, types, tests
+
+lint: $(VENV)/.stamp-dev ## ruff check, ruff format --check
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+format: $(VENV)/.stamp-dev ## Mend what ruff can mend, and format
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+types: $(VENV)/.stamp-dev ## mypy --strict
+	$(PY) -m mypy --strict
+
+pytest: $(VENV)/.stamp-dev ## The tests with seeded samples (PYTEST_ARGS)
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+soak: $(VENV)/.stamp-dev ## The tests with full counts (GATHERND_SOAK multiplies them)
+	GATHERND_SOAK=$(GATHERND_SOAK) $(PY) -m pytest --timeout=0 $(PYTEST_ARGS)
+
+openapi: $(VENV)/.stamp-dev ## Write openapi/openapi.json
+	@mkdir -p openapi
+	$(PY) -m app.cli openapi > openapi/openapi.json.new
+	mv openapi/openapi.json.new openapi/openapi.json
+
+bench: $(VENV)/.stamp-dev ## JSON over HTTP against the floor and a naive server; start-up (needs wrk; BENCH_ARGS)
+	$(PY) -m benchmarks.http_json $(BENCH_ARGS)
+	$(PY) -m benchmarks.startup
+
+# Universal locks: every platform and every Python from 3.11 on; hashes, no hosts. Pins stay where they fit;
+# LOCK_ARGS=--upgrade takes the newest. The dev lock has the runtime lock's pins and more.
+COMPILE = $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	--no-emit-index-url --no-emit-find-links $(LOCK_ARGS)
+lock: $(VENV)/.stamp-dev ## Write the lock files again (LOCK_ARGS=--upgrade)
+	$(COMPILE) -o requirements-build.lock requirements-build.in
+	$(COMPILE) -o requirements.lock pyproject.toml
+	$(COMPILE) --extra dev -c requirements.lock -o requirements-dev.lock pyproject.toml
+
+build: $(VENV)/.stamp-dev ## The wheel, in dist/
+	$(PY) -m build --wheel --no-isolation
+
+clean: ## Remove the environment and everything built
+	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find app tests benchmarks deploy -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,58 @@
+"""Rules that hold for every test: what a missing Debian package means, which tests soak, and how far counts scale.
+
+GATHERND_REQUIRE_DEBIAN=1 turns a skip whose reason starts "needs the Debian package" into a failure (`.ci/run` installs
+them all, so there a skip hides a test). GATHERND_SOAK=N multiplies counts by N and lets tests marked `soak` run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterable
+from typing import TypeVar
+
+import pytest
+from hypothesis import settings
+
+SOAK = int(os.environ.get("GATHERND_SOAK") or 0)
+NEEDS_DEBIAN = "needs the Debian package"
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+
+# Samples are the same in every run and every place; a soak looks for new ones.
+settings.register_profile("sample", derandomize=True, deadline=None, max_examples=50)
+settings.register_profile("soak", deadline=None, max_examples=50 * max(SOAK, 1))
+settings.load_profile("soak" if SOAK else "sample")
+
+
+@pytest.fixture(scope="session")
+def soak_scale() -> int:
+    """By how much to multiply counts: 1 in `make test`."""
+    return max(SOAK, 1)
+
+
+def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
+    """Tests marked `soak` run under GATHERND_SOAK only."""
+    if SOAK:
+        return
+    for item in items:
+        if item.get_closest_marker("soak"):
+            item.add_marker(pytest.mark.skip(reason="runs under make soak"))
+
+
+def _fail_if_debian(report: Report) -> Report:
+    reason = report.longrepr[2] if report.skipped and isinstance(report.longrepr, tuple) else ""
+    if NEEDS_DEBIAN in reason and os.environ.get("GATHERND_REQUIRE_DEBIAN") == "1":
+        report.outcome = "failed"
+        report.longrepr = f"GATHERND_REQUIRE_DEBIAN is set, so this may not be skipped: {reason}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that was skipped for want of a Debian package fails where those are required."""
+    return _fail_if_debian((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a whole module."""
+    return _fail_if_debian((yield))
