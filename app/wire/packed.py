@@ -1,0 +1,125 @@
+"""Packed items: a tensor's row-major little-endian bytes, as base64, raw bodies and binary formats carry them.
+
+bool is one byte, 0 or 1; strings are the inference protocol's BYTES framing, a little-endian uint32 length before the
+UTF-8 of each. The errors raised here know neither request nor pointer: the caller adds the place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import pack, unpack_from
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.tensors.dtypes import DType
+from app.tensors.tensor import aligned
+
+Buffer = bytes | bytearray | memoryview
+
+
+class PackedSizeError(Exception):
+    """The number of bytes or strings is not what the shape asks for; the text says how."""
+
+
+class PackedItemError(Exception):
+    """Item number `item` is not one its type can hold; `value` is the offending byte, None for a string."""
+
+    def __init__(self, detail: str, item: int, value: int | None) -> None:
+        super().__init__(detail)
+        self.item = item
+        self.value = value
+
+
+def check_packed(dtype: DType, shape: Sequence[int], raw: Buffer) -> None:
+    """Raises PackedSizeError unless `raw` is as long as `shape` asks for; strings are counted by their framing."""
+    wanted = bounded_product(shape, len(raw) + 1)
+    if dtype.kind == "string":
+        _check_framing(wanted, raw)
+    elif wanted * dtype.item_size != len(raw):
+        raise PackedSizeError(f"{len(raw)} bytes are given and {items_text(shape)} of {dtype.name} are asked for")
+
+
+def unpack(dtype: DType, raw: Buffer) -> NDArray[Any]:
+    """The items of `raw`, which `check_packed` has passed, as a flat array. Raises PackedItemError.
+
+    The array shares the memory of `raw` where it is aligned.
+    """
+    if dtype.kind == "string":
+        return _unpack_strings(raw)
+    items: NDArray[Any] = np.frombuffer(raw, dtype.numpy) if len(raw) else np.empty(0, dtype.numpy)
+    if dtype.kind == "bool" and len(raw):
+        octets = items.view(np.uint8)
+        if int(octets.max()) > 1:
+            item = int(np.argmax(octets > 1))
+            raise PackedItemError("a bool is one byte, 0 or 1", item, int(octets[item]))
+    return aligned(items)
+
+
+def longest_string(array: NDArray[Any], limit: int) -> int:
+    """Number of the first string of `array` with more than `limit` bytes of UTF-8, or -1."""
+    for item, text in enumerate(array):
+        if 4 * len(text) > limit and len(text.encode()) > limit:
+            return item
+    return -1
+
+
+def pack_items(dtype: DType, array: NDArray[Any]) -> bytes:
+    """The packed bytes of a flat array of items."""
+    if dtype.kind != "string":
+        return array.tobytes()
+    parts: list[bytes] = []
+    for text in array:
+        octets = text.encode()
+        parts += (pack("<I", len(octets)), octets)
+    return b"".join(parts)
+
+
+def bounded_product(shape: Sequence[int], bound: int) -> int:
+    """prod(shape) where that is less than `bound`, else some number of `bound` or more; never a huge one."""
+    if 0 in shape:
+        return 0
+    product = 1
+    for size in shape:
+        product *= size
+        if product >= bound:
+            return product
+    return product
+
+
+def items_text(shape: Sequence[int]) -> str:
+    """How many items `shape` has, for an error's detail; no number of absurd length is ever written out."""
+    count = bounded_product(shape, 2**63)
+    return f"{count} items" if count < 2**63 else "more than 2^63 items"
+
+
+def _check_framing(wanted: int, raw: Buffer) -> None:
+    place, count, size = 0, 0, len(raw)
+    while place < size:
+        if place + 4 > size:
+            raise PackedSizeError(f"the length before string {count} ends early")
+        place += 4 + int(unpack_from("<I", raw, place)[0])
+        if place > size:
+            raise PackedSizeError(f"string {count} ends early")
+        count += 1
+        if count > wanted:
+            break
+    if count != wanted:
+        found = f"more than {wanted}" if count > wanted else str(count)
+        raise PackedSizeError(f"{found} strings are given and the shape asks for {wanted}")
+
+
+def _unpack_strings(raw: Buffer) -> NDArray[Any]:
+    texts: list[str] = []
+    place, size = 0, len(raw)
+    while place < size:
+        start = place + 4
+        place = start + int(unpack_from("<I", raw, place)[0])
+        try:
+            texts.append(str(raw[start:place], "utf-8"))
+        except UnicodeDecodeError:
+            raise PackedItemError("a string is not UTF-8", len(texts), None) from None
+    items: NDArray[Any] = np.empty(len(texts), object)
+    items[:] = texts
+    return items
