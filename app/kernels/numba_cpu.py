@@ -1,47 +1,73 @@
 """The gather in one function compiled by Numba: what runs on a CPU.
 
 One function serves every plan, because each compiled one costs start-up time: element types and item sizes do not
-matter to it (slices are so many bytes), tuple depth is a loop, and the whole is one signature, so that no request can
-meet a combination that was not compiled. It goes over the tuples in blocks of 256: component by component it checks and
-adds up the offsets of a block, in vector registers; it asks for the next block's memory before it copies the current
-one, so that the waits for memory overlap. It is serial and holds no GIL: `app.dispatch` splits large gathers over
-threads.
+matter to it (slices are so many bytes), tuple depth is a loop, and the whole has one signature, so that no request can
+meet a combination that was not compiled.
+
+It goes over the tuples in blocks. Component by component it checks a block and adds up its offsets, in vector
+registers; while it copies the slices of one block it asks for the memory that the next one needs, so that the waits
+overlap. It is serial and runs without the GIL: `app.dispatch` splits large gathers over threads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, lru_cache
+from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
 
 import numba
 import numpy as np
-from llvmlite import ir
 from numba import njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from app.kernels import numba_memory
+from app.kernels.numba_memory import (
+    get,
+    move_1,
+    move_2,
+    move_4,
+    move_8,
+    move_16,
+    move_32,
+    move_64,
+    prefetch,
+    put,
+    scratch,
+    settle,
+    stream_64,
+)
 from app.spec.plan import GatherPlan
 
 name = "numba"
 
-_BLOCK: Final = 256
-_UINT8: Final = np.dtype(np.uint8)
-_CARRIER_BITS: Final = 8
+_BYTES: Final = np.dtype(np.uint8)
+_BLOCK: Final = numba_memory.SCRATCH_ITEMS // 2
+_AHEAD = 256
+_CACHED_BYTES = 1 << 18
+_STREAM_BYTES = 1 << 23
 
 
 def configure(cache_dir: Path) -> None:
     """Keep the compiled code under `cache_dir`, so that the next start loads it; call before anything is compiled."""
-    if _compiled.cache_info().currsize:
-        raise RuntimeError("the kernel is compiled already; configure the cache directory first")
-    numba.config.CACHE_DIR = str(cache_dir)
+    if ready():
+        raise RuntimeError("the kernel is compiled already: configure its cache directory first")
+    # Numba's cache sees a change of the compiled function's own file only, so the folder is named by both.
+    digest = sha256()
+    for source in (__file__, numba_memory.__file__):
+        digest.update(Path(source).read_bytes())
+    numba.config.CACHE_DIR = str(cache_dir / f"numba-{digest.hexdigest()[:16]}")  # type: ignore[attr-defined]
+
+
+def ready() -> bool:
+    """Whether the kernel is compiled."""
+    return _compiled.cache_info().currsize > 0
 
 
 def warm(progress: Callable[[str], None] | None = None) -> None:
-    """Compile, or load from the cache, all that `run` will ever use."""
+    """Compile, or load from the cache, all that `run` ever uses."""
     started = perf_counter()
     _compiled()
     if progress is not None:
@@ -51,9 +77,9 @@ def warm(progress: Callable[[str], None] | None = None) -> None:
 def run(plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any]) -> int:
     """See `app.kernels.Kernel.run`."""
     first: int = _compiled()(
-        data.view(_UINT8),
+        data.view(_BYTES),
         indices,
-        out.view(_UINT8),
+        out.view(_BYTES),
         _sizes(plan.dims),
         plan.batches,
         plan.tuples,
@@ -72,12 +98,172 @@ def _sizes(dims: tuple[int, ...]) -> NDArray[np.int64]:
 
 @cache
 def _compiled() -> Any:
-    """The compiled function, closed for further signatures: a writable array passes where a read-only one is meant."""
+    """The compiled function, closed to further signatures; writable arrays pass where read-only ones are declared."""
     dispatcher = njit(nogil=True, cache=True, error_model="numpy")(_gather)
-    read_bytes = types.Array(types.uint8, 1, "C", readonly=True)
-    read_ints = types.Array(types.int64, 1, "C", readonly=True)
-    write_bytes = types.Array(types.uint8, 1, "C")
+    bytes_in = types.Array(types.uint8, 1, "C", readonly=True)
+    ints_in = types.Array(types.int64, 1, "C", readonly=True)
+    bytes_out = types.Array(types.uint8, 1, "C")
     whole, flag = types.int64, types.boolean
-    dispatcher.compile((read_bytes, read_ints, write_bytes, read_ints, whole, whole, whole, whole, flag, flag))
+    dispatcher.compile((bytes_in, ints_in, bytes_out, ints_in, whole, whole, whole, whole, flag, flag))
     dispatcher.disable_compile()
     return dispatcher
+
+
+def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, shared, wrap):  # type: ignore[no-untyped-def]
+    depth = sizes.size
+    source = np.int64(data.ctypes.data)
+    target = np.int64(out.ctypes.data)
+    components = np.int64(indices.ctypes.data)
+    width = slice_items * item_size
+    copies = out.size > 0
+    stride = data.size // batches if copies else 0  # bytes of one batch of data
+    total = tuples if shared else tuples * batches  # tuples in indices
+    offsets = scratch()  # of `count` slices in hand, then of the next
+    ahead = 0
+    if data.size > _CACHED_BYTES:
+        ahead = min(_BLOCK, max(1, _AHEAD * 64 // max(64, width)))
+    stream = out.size > _STREAM_BYTES
+
+    done = 0  # tuples read from indices
+    base = source  # address of the batch that the next tuple belongs to
+    left = tuples  # tuples that remain in that batch
+    repeats = 0  # batches for which the block in hand is still to be repeated
+    block = 0  # offsets that are repeated
+    group = 1  # how many batches one repetition covers
+    step = 0
+    count = 0
+    place = target
+    while True:
+        # Write the offsets of the next block behind those of the block in hand.
+        more = 0
+        next_place = place + count * width
+        if repeats > 0:
+            taken = min(repeats, group)
+            more = taken * block
+            for t in range(more):
+                put(offsets, count + t, get(offsets, t) + step)
+            repeats -= taken
+            next_place = place + group * tuples * width
+        elif done < total:
+            more = min(_BLOCK, total - done)
+            for t in range(more):
+                put(offsets, count + t, 0)
+            bad: Any = False
+            for j in range(depth):
+                size = sizes[j]
+                fix = size if wrap else 0
+                first = done * depth + j
+                for t in range(more):
+                    component = get(components, first + t * depth)
+                    component += (component >> 63) & fix
+                    bad |= np.uint64(component) >= np.uint64(size)
+                    put(offsets, count + t, get(offsets, count + t) * size + component)
+            if bad:
+                for at in range(done * depth, (done + more) * depth):
+                    component = get(components, at)
+                    size = sizes[at % depth]
+                    if component >= size or component < (-size if wrap else 0):
+                        return at
+            if shared:
+                for t in range(more):
+                    put(offsets, count + t, get(offsets, count + t) * width + source)
+                next_place = target + done * width
+                done += more
+                if copies:
+                    block = more
+                    group = min(batches, max(1, _BLOCK // tuples))
+                    step = group * stride
+                    for t in range(more, more * group):
+                        put(offsets, count + t, get(offsets, count + t - block) + stride)
+                    more *= group
+                    repeats = batches - group
+            else:
+                done += more
+                t = 0
+                while t < more:
+                    run_length = min(left, more - t)
+                    for u in range(count + t, count + t + run_length):
+                        put(offsets, u, get(offsets, u) * width + base)
+                    t += run_length
+                    left -= run_length
+                    if left == 0:
+                        left = tuples
+                        base += stride
+        for t in range(count + more, count + ahead):
+            put(offsets, t, source)  # nothing to ask for: any address of ours
+        if copies:
+            if count == 0:
+                for t in range(ahead):
+                    prefetch(get(offsets, t))
+            elif width == 1:
+                for t in range(count):
+                    prefetch(get(offsets, t + ahead))
+                    move_1(place + t, get(offsets, t))
+            elif width == 2:
+                for t in range(count):
+                    prefetch(get(offsets, t + ahead))
+                    move_2(place + 2 * t, get(offsets, t))
+            elif width == 4:
+                for t in range(count):
+                    prefetch(get(offsets, t + ahead))
+                    move_4(place + 4 * t, get(offsets, t))
+            elif width == 8:
+                for t in range(count):
+                    prefetch(get(offsets, t + ahead))
+                    move_8(place + 8 * t, get(offsets, t))
+            elif width == 16:
+                for t in range(count):
+                    prefetch(get(offsets, t + ahead))
+                    move_16(place + 16 * t, get(offsets, t))
+            elif width < 64:
+                for t in range(count):
+                    at = get(offsets, t)
+                    to = place + t * width
+                    prefetch(get(offsets, t + ahead))
+                    prefetch(get(offsets, t + ahead) + width - 1)
+                    if width > 32:
+                        move_32(to, at)
+                        move_32(to + width - 32, at + width - 32)
+                    elif width > 16:
+                        move_16(to, at)
+                        move_16(to + width - 16, at + width - 16)
+                    elif width > 8:
+                        move_8(to, at)
+                        move_8(to + width - 8, at + width - 8)
+                    elif width > 4:
+                        move_4(to, at)
+                        move_4(to + width - 4, at + width - 4)
+                    else:
+                        move_2(to, at)
+                        move_1(to + 2, at + 2)
+            elif stream and width >= 512:
+                for t in range(count):
+                    at = get(offsets, t)
+                    to = place + t * width
+                    soon = get(offsets, t + ahead)
+                    move_64(to, at)
+                    prefetch(soon)
+                    c = 64 - (to & 63)
+                    while c <= width - 64:
+                        prefetch(soon + c)
+                        stream_64(to + c, at + c)
+                        c += 64
+                    move_64(to + width - 64, at + width - 64)
+            else:
+                for t in range(count):
+                    at = get(offsets, t)
+                    to = place + t * width
+                    soon = get(offsets, t + ahead)
+                    for c in range(0, width - 63, 64):
+                        prefetch(soon + c)
+                        move_64(to + c, at + c)
+                    move_64(to + width - 64, at + width - 64)
+        if more == 0:
+            break
+        for t in range(more):
+            put(offsets, t, get(offsets, count + t))
+        count = more
+        place = next_place
+    if stream:
+        settle()
+    return -1

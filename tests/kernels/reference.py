@@ -1,0 +1,80 @@
+"""The gather once more, in plain loops over coordinates: what every kernel is compared with.
+
+It shares no arithmetic with the kernels. A slice is found by cutting the data into `size` equal pieces along each
+axis and keeping one, so no flat offset is ever made, and the first bad component is simply the first that the loops
+meet.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.spec.plan import GatherPlan
+
+CARRIERS: Mapping[int, type[np.generic]] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
+EXTREMES = (-(2**63), 2**63 - 1, -(2**62), 2**62, -(2**32), 2**32, -(2**31), 2**31)
+
+
+def gather(plan: GatherPlan, data: bytes | memoryview, indices: list[int]) -> tuple[bytes, int]:
+    """The output's bytes and -1, or nothing and the position of the first bad component."""
+    for place, component in enumerate(indices):
+        size = plan.dims[place % plan.depth]
+        if not (-size if plan.wrap else 0) <= component < size:
+            return b"", place
+    output = bytearray()
+    view = memoryview(data)
+    for batch in range(plan.batches):
+        of_batch = _piece(view, plan.batches, batch)
+        for row in range(plan.tuples):
+            start = (row if plan.shared else batch * plan.tuples + row) * plan.depth
+            piece = of_batch
+            for axis, size in enumerate(plan.dims):
+                component = indices[start + axis]
+                piece = _piece(piece, size, component if component >= 0 else size + component)
+            output += piece
+    return bytes(output), -1
+
+
+def _piece(view: memoryview, pieces: int, which: int) -> memoryview:
+    length = len(view) // pieces
+    return view[which * length : (which + 1) * length]
+
+
+@dataclass(frozen=True)
+class Case:
+    plan: GatherPlan
+    data: NDArray[Any]
+    indices: NDArray[np.int64]
+
+    def out(self) -> NDArray[Any]:
+        return np.zeros(self.plan.output_items, CARRIERS[self.plan.item_size])
+
+
+def make_case(plan: GatherPlan, source: random.Random, spoiled: int = 0) -> Case:
+    """Random data and indices for a plan; the indices are good but for `spoiled` components put in at random places."""
+    data: NDArray[Any] = np.frombuffer(source.randbytes(plan.data_items * plan.item_size), CARRIERS[plan.item_size])
+    indices = np.zeros(plan.index_items, np.int64)
+    for place in range(plan.index_items):
+        size = plan.dims[place % plan.depth]
+        indices[place] = source.randrange(-size if plan.wrap else 0, size) if size else source.choice((0, -1))
+    for _ in range(spoiled if plan.index_items else 0):
+        place = source.randrange(plan.index_items)
+        size = plan.dims[place % plan.depth]
+        indices[place] = source.choice((size, -size - 1, size + 1, -1 if not plan.wrap else size, *EXTREMES))
+    return Case(plan, data, indices)
+
+
+def check(kernel: Any, case: Case) -> None:
+    """Run the kernel and compare: the same bytes, or the same first bad component."""
+    expected, bad = gather(case.plan, case.data.tobytes(), case.indices.tolist())
+    out = case.out()
+    first = kernel.run(case.plan, case.data, case.indices, out)
+    assert first == bad, (kernel.name, case.plan)
+    if bad < 0:
+        assert out.tobytes() == expected, (kernel.name, case.plan)

@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import random
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.spec.plan import GatherPlan
+from tests.kernels.reference import CARRIERS, EXTREMES, Case, check, gather, make_case
+
+
+def plan_of_gathernd(
+    data: list[int], indices: list[int], batch_dims: int = 0, item_size: int = 4, wrap: bool = True
+) -> GatherPlan:
+    """The plan of a GatherND by the shapes of its inputs."""
+    depth = indices[-1]
+    return GatherPlan(
+        prod(data[:batch_dims]),
+        prod(indices[batch_dims:-1]),
+        tuple(data[batch_dims : batch_dims + depth]),
+        prod(data[batch_dims + depth :]),
+        item_size,
+        False,
+        wrap,
+    )
+
+
+def plan_of_gather(data: list[int], tuples: int, axis: int, item_size: int = 4, wrap: bool = True) -> GatherPlan:
+    """The plan of a Gather by the shape of its data."""
+    return GatherPlan(prod(data[:axis]), tuples, (data[axis],), prod(data[axis + 1 :]), item_size, True, wrap)
+
+
+def run(kernel: Any, plan: GatherPlan, indices: list[int]) -> tuple[int, list[int]]:
+    """The first bad position, and the output where data item i is i."""
+    data = np.arange(plan.data_items).astype(CARRIERS[plan.item_size])
+    out = np.zeros(plan.output_items, data.dtype)
+    first = kernel.run(plan, data, np.array(indices, np.int64), out)
+    return first, out.real.astype(np.int64).tolist()
+
+
+@pytest.mark.parametrize("item_size", CARRIERS)
+def test_the_specification_examples(kernel: Any, item_size: int) -> None:
+    assert run(kernel, plan_of_gathernd([2, 2], [2, 2], 0, item_size), [0, 0, 1, 1]) == (-1, [0, 3])
+    assert run(kernel, plan_of_gathernd([2, 2], [2, 1], 0, item_size), [1, 0]) == (-1, [2, 3, 0, 1])
+    assert run(kernel, plan_of_gathernd([2, 2, 2], [2, 2], 0, item_size), [0, 1, 1, 0]) == (-1, [2, 3, 4, 5])
+    assert run(kernel, plan_of_gathernd([2, 2, 2], [2, 1], 1, item_size), [1, 0]) == (-1, [2, 3, 4, 5])
+
+
+def test_a_shared_plan_reads_the_same_tuples_in_every_batch(kernel: Any) -> None:
+    assert run(kernel, plan_of_gather([2, 3], 2, 1), [2, -3]) == (-1, [2, 0, 5, 3])
+
+
+def test_negative_components_count_from_the_end_only_with_wrap(kernel: Any) -> None:
+    assert run(kernel, plan_of_gathernd([4], [2, 1]), [-1, -4]) == (-1, [3, 0])
+    assert run(kernel, plan_of_gathernd([4], [2, 1], wrap=False), [0, -1])[0] == 1
+
+
+def test_the_bounds_are_exact(kernel: Any) -> None:
+    for wrap, good, bad in ((True, (-3, 2), (-4, 3)), (False, (0, 2), (-1, 3))):
+        for component in good:
+            assert run(kernel, plan_of_gathernd([3], [1, 1], wrap=wrap), [component])[0] == -1
+        for component in bad:
+            assert run(kernel, plan_of_gathernd([3], [1, 1], wrap=wrap), [component])[0] == 0
+
+
+def test_an_inner_component_out_of_range_whose_flat_offset_is_in_range(kernel: Any) -> None:
+    assert run(kernel, plan_of_gathernd([3, 4], [1, 2]), [0, 5])[0] == 1
+
+
+def test_an_index_whose_product_with_the_stride_wraps_64_bits(kernel: Any) -> None:
+    assert run(kernel, plan_of_gathernd([3, 4], [1, 2]), [2**62, 1])[0] == 0
+    assert run(kernel, plan_of_gathernd([3, 4], [1, 2]), [0, 2**62])[0] == 1
+
+
+@pytest.mark.parametrize("value", EXTREMES)
+@pytest.mark.parametrize("wrap", [True, False])
+def test_extreme_components_are_bad(kernel: Any, value: int, wrap: bool) -> None:
+    assert run(kernel, plan_of_gathernd([3, 4], [2, 2], wrap=wrap), [0, 1, 1, value])[0] == 3
+
+
+def test_data_of_size_zero_with_indices(kernel: Any) -> None:
+    for component in (0, -1, 5):
+        assert run(kernel, plan_of_gathernd([0], [2, 1]), [component, 0])[0] == 0
+        assert run(kernel, plan_of_gathernd([3, 0, 2], [1, 2]), [0, component])[0] == 1
+
+
+def test_zero_batches(kernel: Any) -> None:
+    assert run(kernel, plan_of_gathernd([0, 3], [0, 1], 1), []) == (-1, [])
+    assert run(kernel, plan_of_gather([0, 3], 2, 1), [2, -3]) == (-1, [])
+    assert run(kernel, plan_of_gather([0, 3], 2, 1), [2, 3]) == (1, [])
+
+
+def test_no_tuples(kernel: Any) -> None:
+    assert run(kernel, plan_of_gathernd([3], [0, 1]), []) == (-1, [])
+    assert run(kernel, plan_of_gathernd([0], [0, 1]), []) == (-1, [])
+
+
+def test_zero_length_slices_are_checked_all_the_same(kernel: Any) -> None:
+    assert run(kernel, plan_of_gathernd([2, 3, 0], [2, 1]), [1, 0]) == (-1, [])
+    assert run(kernel, plan_of_gathernd([2, 3, 0], [2, 1]), [1, 2]) == (1, [])
+
+
+def test_axes_whose_product_overflows_where_nothing_is_read(kernel: Any) -> None:
+    huge = 2**62
+    empty = np.zeros(0, np.uint32)
+    for plan in (
+        GatherPlan(1, 2, (huge, huge, huge), 0, 4, False, True),
+        GatherPlan(0, 2, (huge, huge, huge), 3, 4, True, True),
+        GatherPlan(0, 2, (huge, huge, huge), huge, 4, True, True),
+    ):
+        good = np.array([huge - 1, -huge, 0, 1, 2, 3])
+        assert kernel.run(plan, empty, good, empty) == -1
+        assert kernel.run(plan, empty, np.array([huge - 1, -huge, huge, 1, 2, 3]), empty) == 2
+        assert kernel.run(plan, empty, np.array([0, 0, 0, 1, -huge - 1, 3]), empty) == 4
+    plan = GatherPlan(1, 1, (huge, 0, huge), 1, 4, False, True)
+    assert kernel.run(plan, empty, np.array([1, 0, 1]), np.zeros(1, np.uint32)) == 1
+
+
+@pytest.mark.parametrize("place", [0, 1, 254, 255, 256, 257, 511, 512, 998, 999])
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_first_of_many_bad_components_is_found(kernel: Any, place: int, shared: bool) -> None:
+    plan = GatherPlan(2, 250, (5, 7), 1, 4, shared, True)
+    place = place % plan.index_items
+    case = make_case(plan, random.Random(place))
+    case.indices[[place, -1]] = 7
+    check(kernel, case)
+    assert kernel.run(plan, case.data, case.indices, case.out()) == place
+
+
+@pytest.mark.parametrize("item_size", CARRIERS)
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("batches", [1, 2, 5, 700])
+def test_tuples_around_the_size_of_a_block(kernel: Any, item_size: int, shared: bool, batches: int) -> None:
+    source = random.Random(item_size * batches)
+    for tuples in (1, 2, 3, 127, 128, 129) if batches == 700 else (1, 3, 85, 86, 128, 255, 256, 257, 511, 512, 513):
+        check(kernel, make_case(GatherPlan(batches, tuples, (3, 2), 1, item_size, shared, True), source))
+
+
+@pytest.mark.parametrize("slice_items", [*range(1, 70), 95, 96, 127, 128, 129, 255, 256, 257, 511, 513, 1024, 4097])
+@pytest.mark.parametrize("item_size", [1, 2, 8])
+def test_every_width_of_slice(kernel: Any, slice_items: int, item_size: int) -> None:
+    source = random.Random(slice_items)
+    check(kernel, make_case(GatherPlan(1, 300, (3,), slice_items, item_size, False, True), source))
+    check(kernel, make_case(GatherPlan(3, 5, (2, 2), slice_items, item_size, True, True), source))
+
+
+@pytest.mark.parametrize("slice_items", [1, 2, 3, 4, 8, 16, 24, 64, 511, 512, 513, 1000, 4096, 65537])
+@pytest.mark.parametrize("shift", [0, 1, 63])
+def test_outputs_and_data_far_larger_than_the_caches(kernel: Any, slice_items: int, shift: int) -> None:
+    """The paths that ask for memory ahead and store past the caches, at every alignment of the output."""
+    rows = (1 << 23) // slice_items + 3 if slice_items >= 512 else 10_000
+    source = np.random.default_rng(slice_items + shift)
+    table = source.integers(0, 256, (max(2, (1 << 19) // slice_items), slice_items), np.uint8)
+    indices = source.integers(-len(table), len(table), rows)
+    plan = GatherPlan(1, rows, (len(table),), slice_items, 1, False, True)
+    room = np.full(rows * slice_items + 128, 7, np.uint8)
+    out = room[shift : shift + rows * slice_items]
+    assert kernel.run(plan, table.reshape(-1), indices, out) == -1
+    assert out.tobytes() == gather(plan, table.tobytes(), indices.tolist())[0]
+    assert (room[:shift] == 7).all()
+    assert (room[shift + out.size :] == 7).all()
+
+
+def test_read_only_data_and_indices(kernel: Any) -> None:
+    case = make_case(plan_of_gathernd([4, 5, 6], [7, 2]), random.Random(1))
+    for writable in ((True, True), (True, False), (False, True), (False, False)):
+        data, indices = case.data.copy(), case.indices.copy()
+        data.flags.writeable, indices.flags.writeable = writable
+        check(kernel, Case(case.plan, data, indices))
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """GatherND and Gather by shapes of ranks 1 to 6, with good indices and with bad ones."""
+    shape = draw(st.lists(st.integers(0, 5), min_size=1, max_size=6))
+    item_size = draw(st.sampled_from(sorted(CARRIERS)))
+    wrap = draw(st.booleans())
+    if draw(st.booleans()):
+        plan = plan_of_gather(shape, draw(st.integers(0, 9)), draw(st.integers(0, len(shape) - 1)), item_size, wrap)
+    else:
+        batch_dims = draw(st.integers(0, len(shape) - 1))
+        depth = draw(st.integers(1, len(shape) - batch_dims))
+        middle = draw(st.lists(st.integers(0, 4), max_size=3))
+        plan = plan_of_gathernd(shape, [*shape[:batch_dims], *middle, depth], batch_dims, item_size, wrap)
+    return make_case(plan, random.Random(draw(st.integers(0, 2**32))), draw(st.integers(0, 2)))
+
+
+@given(case=cases())
+@settings(
+    max_examples=6 * settings().max_examples,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_any_plan_gives_what_the_reference_gives(kernel: Any, case: Case) -> None:
+    check(kernel, case)
