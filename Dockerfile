@@ -1,0 +1,58 @@
+# The image: `docker build -t gathernd:0.1.0 .`, or `docker compose up`. Python 3.11 is what `make test` runs on.
+
+FROM python:3.11-slim-bookworm AS builder
+
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+RUN python -m venv /opt/gathernd/venv
+ENV PATH=/opt/gathernd/venv/bin:$PATH
+
+# Third-party packages first: this layer changes only with the locks.
+WORKDIR /src
+COPY requirements.lock requirements-build.lock ./
+RUN pip install --require-hashes -r requirements.lock -r requirements-build.lock
+
+COPY pyproject.toml LICENSE ./
+COPY app app
+RUN pip install --no-deps --no-build-isolation . && pip uninstall --yes setuptools
+
+# Compiled kernels, so that a container's first start loads them. Numba's cache index is keyed on the CPU's name and
+# features: code compiled for the build machine's own CPU would be found again on that model only, and every other host
+# would compile for itself. NUMBA_CPU_NAME and NUMBA_CPU_FEATURES replace both halves of the key and the target. Two
+# levels are compiled here: `generic` (features empty), which any CPU of the architecture runs, and x86-64-v3 (AVX2,
+# every server CPU since about 2015). The entry point sets the better one that the host has; measured against code for
+# the very CPU, x86-64-v3 is equal and generic up to 30 % slower on rows of 64 float32, equal on wide ones.
+# A cache of another Numba, or other kernels, is not used but compiled again, into GATHERND_CACHE_DIR.
+COPY deploy/entrypoint.py /opt/gathernd/entrypoint.py
+ENV GATHERND_CACHE_DIR=/opt/gathernd/cache
+RUN set -eu; \
+    for level in generic $([ "$(uname -m)" != x86_64 ] || echo x86-64-v3); do \
+        NUMBA_CPU_NAME=$level NUMBA_CPU_FEATURES= gathernd warm; \
+    done; \
+    chmod -R a+rX /opt/gathernd
+
+
+FROM python:3.11-slim-bookworm
+
+COPY --from=builder /opt/gathernd /opt/gathernd
+RUN install -d -o 10001 -g 10001 -m 0750 /var/lib/gathernd /var/cache/gathernd
+
+ENV PATH=/opt/gathernd/venv/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    GATHERND_HOST=0.0.0.0 \
+    GATHERND_PORT=8080 \
+    GATHERND_STORE_DIR=/var/lib/gathernd \
+    GATHERND_CACHE_DIR=/var/cache/gathernd
+
+# A number, so that Kubernetes can see that it is not root. The root file system may be read-only: only the two volumes
+# and /tmp are written to.
+USER 10001:10001
+WORKDIR /var/lib/gathernd
+VOLUME ["/var/lib/gathernd", "/var/cache/gathernd"]
+EXPOSE 8080
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
+    CMD ["python", "-c", "import http.client, os, sys; c = http.client.HTTPConnection('127.0.0.1', int(os.environ['GATHERND_PORT']), timeout=4); c.request('GET', '/readyz'); sys.exit(c.getresponse().status != 200)"]
+
+ENTRYPOINT ["python", "/opt/gathernd/entrypoint.py"]
+CMD ["serve"]

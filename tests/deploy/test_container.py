@@ -1,0 +1,221 @@
+"""What can be said of the container without an engine: Dockerfile and compose file as data, and the scripts run."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy import entrypoint
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass
+class Stage:
+    """A FROM and what follows it."""
+
+    image: str
+    name: str | None
+    steps: list[tuple[str, str]] = field(default_factory=list)
+
+    def arguments(self, instruction: str) -> list[str]:
+        return [text for word, text in self.steps if word == instruction]
+
+    def environment(self) -> dict[str, str]:
+        return dict(pair.split("=", 1) for text in self.arguments("ENV") for pair in shlex.split(text))
+
+
+def read_dockerfile() -> list[Stage]:
+    """The stages of the Dockerfile: comments dropped, continued lines joined."""
+    lines = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if not line.lstrip().startswith("#")]
+    stages: list[Stage] = []
+    for line in re.sub(r"\\\n", " ", "\n".join(lines)).splitlines():
+        if not line.strip():
+            continue
+        word, _, text = line.strip().partition(" ")
+        if word == "FROM":
+            image, _, name = text.partition(" AS ")
+            stages.append(Stage(image, name or None))
+        else:
+            stages[-1].steps.append((word, " ".join(text.split()) if word != "HEALTHCHECK" else text.strip()))
+    return stages
+
+
+STAGES = read_dockerfile()
+FINAL = STAGES[-1]
+
+
+def compose() -> dict[str, Any]:
+    loaded = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    assert isinstance(loaded, dict)
+    return loaded
+
+
+SERVICE: dict[str, Any] = compose()["services"]["gathernd"]
+
+
+def healthcheck_command() -> list[str]:
+    _, _, command = FINAL.arguments("HEALTHCHECK")[0].partition("CMD ")
+    words = json.loads(command)
+    assert isinstance(words, list)
+    return words
+
+
+def test_image_is_built_in_stages_and_only_the_environment_is_carried_over() -> None:
+    assert len(STAGES) >= 2
+    copies = FINAL.arguments("COPY")
+    assert copies
+    assert all(text.startswith(f"--from={STAGES[0].name} ") for text in copies)
+
+
+def test_base_images_are_slim_and_pinned_to_a_minor_version() -> None:
+    for stage in STAGES:
+        assert re.fullmatch(r"python:3\.\d+(\.\d+)?-slim-[a-z]+(@sha256:[0-9a-f]{64})?", stage.image), stage.image
+    assert ":latest" not in (ROOT / "Dockerfile").read_text() + (ROOT / "docker-compose.yml").read_text()
+
+
+def test_third_party_packages_are_installed_with_hashes_only() -> None:
+    installs = [text for stage in STAGES for text in stage.arguments("RUN") if "pip install" in text]
+    assert installs
+    for text in installs:
+        assert ("--require-hashes" in text) != ("--no-deps" in text and "--no-build-isolation" in text), text
+
+
+def test_user_is_a_number_and_not_root() -> None:
+    assert FINAL.arguments("USER") == ["10001:10001"]
+    assert SERVICE["user"] == "10001:10001"
+
+
+def test_everything_written_lies_in_a_declared_volume_that_the_user_owns() -> None:
+    environment = FINAL.environment()
+    folders = {environment["GATHERND_STORE_DIR"], environment["GATHERND_CACHE_DIR"]}
+    assert set(json.loads(FINAL.arguments("VOLUME")[0])) == folders
+    made = next(text for text in FINAL.arguments("RUN") if text.startswith("install -d"))
+    assert "-o 10001 -g 10001" in made
+    assert folders <= set(made.split())
+    assert {text.split(":")[1] for text in SERVICE["volumes"]} == folders
+    assert {text.split(":")[0] for text in SERVICE["volumes"]} == set(compose()["volumes"])
+
+
+def test_service_listens_on_the_exposed_port_and_compose_publishes_it_on_loopback() -> None:
+    environment = FINAL.environment()
+    assert environment["GATHERND_HOST"] == "0.0.0.0"
+    assert FINAL.arguments("EXPOSE") == [environment["GATHERND_PORT"]]
+    assert SERVICE["ports"] == [f"127.0.0.1:8080:{environment['GATHERND_PORT']}"]
+
+
+def test_compose_takes_away_every_right_that_is_not_needed() -> None:
+    assert SERVICE["read_only"] is True
+    assert SERVICE["cap_drop"] == ["ALL"]
+    assert SERVICE["security_opt"] == ["no-new-privileges:true"]
+    assert SERVICE["tmpfs"] == ["/tmp"]
+    assert "privileged" not in SERVICE
+    assert "cap_add" not in SERVICE
+
+
+def test_compose_health_check_is_that_of_the_image() -> None:
+    assert SERVICE["healthcheck"]["test"] == ["CMD", *healthcheck_command()]
+
+
+@contextmanager
+def answering(status: int) -> Iterator[int]:
+    """A server on loopback that answers every GET with `status`; yields its port."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/readyz" else 404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
+@pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False)])
+def test_health_check_follows_readyz_whatever_proxy_is_set(status: int, healthy: bool) -> None:
+    with answering(status) as port:
+        environ = {**os.environ, "GATHERND_PORT": str(port), "http_proxy": "http://192.0.2.1:1"}
+        done = subprocess.run([sys.executable, *healthcheck_command()[1:]], env=environ, timeout=20, check=False)
+    assert (done.returncode == 0) is healthy
+
+
+def test_health_check_fails_where_nothing_listens() -> None:
+    with answering(200) as port:
+        pass
+    environ = {**os.environ, "GATHERND_PORT": str(port)}
+    command = [sys.executable, *healthcheck_command()[1:]]
+    assert subprocess.run(command, env=environ, timeout=20, check=False, capture_output=True).returncode != 0
+
+
+def test_both_levels_of_the_entry_point_are_compiled_into_the_image() -> None:
+    step = next(text for text in STAGES[0].arguments("RUN") if "gathernd warm" in text)
+    for level in (entrypoint.cpu_level("x86_64", FULL), entrypoint.cpu_level("x86_64", "")):
+        assert re.search(rf"[ ;]{level}\b", step.replace(")", " ")), level
+    assert f"GATHERND_CACHE_DIR={entrypoint.SEED}" in STAGES[0].arguments("ENV")
+
+
+FULL = "processor : 0\nflags\t\t: fpu sse2 " + " ".join(entrypoint.X86_64_V3) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("machine", "cpuinfo", "level"),
+    [
+        ("x86_64", FULL, "x86-64-v3"),
+        ("x86_64", FULL.replace(" avx2", ""), "generic"),
+        ("x86_64", "", "generic"),
+        ("aarch64", "Features : fp asimd\n", "generic"),
+    ],
+)
+def test_cpu_level_never_promises_what_the_host_lacks(machine: str, cpuinfo: str, level: str) -> None:
+    assert entrypoint.cpu_level(machine, cpuinfo) == level
+
+
+def test_numba_target_is_left_to_who_set_it() -> None:
+    assert entrypoint.numba_target({}, "generic") == {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
+    assert entrypoint.numba_target({"NUMBA_CPU_NAME": "znver4"}, "generic") == {}
+
+
+def test_seed_fills_an_empty_cache_and_leaves_what_is_there(tmp_path: Path) -> None:
+    seed, cache = tmp_path / "seed", tmp_path / "cache"
+    (seed / "numba-1" / "kernels").mkdir(parents=True)
+    (seed / "numba-1" / "kernels" / "index").write_text("new")
+    (seed / "calibration.json").write_text("of the build machine")
+    cache.mkdir()
+    assert entrypoint.seed_cache(seed, cache) == ["numba-1"]
+    (cache / "numba-1" / "kernels" / "index").write_text("grown")
+    assert entrypoint.seed_cache(seed, cache) == []
+    assert (cache / "numba-1" / "kernels" / "index").read_text() == "grown"
+    assert [path.name for path in cache.iterdir()] == ["numba-1"]
+
+
+def test_code_compiled_for_a_level_is_found_again_by_that_level_only(tmp_path: Path) -> None:
+    program = "import numba; f = numba.njit('i8(i8)', cache=True)(lambda x: x + 1); print(len(f.stats.cache_hits))"
+    (tmp_path / "kernel.py").write_text(program)
+
+    def hits(target: dict[str, str]) -> int:
+        environ = {**os.environ, **target, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+        command = [sys.executable, str(tmp_path / "kernel.py")]
+        return int(subprocess.run(command, env=environ, timeout=100, check=True, capture_output=True).stdout)
+
+    generic, host = entrypoint.numba_target({}, "generic"), {"NUMBA_CPU_NAME": "", "NUMBA_CPU_FEATURES": ""}
+    assert hits(generic) == 0
+    assert hits(host) == 0
+    assert hits(generic) == 1
