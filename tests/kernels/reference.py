@@ -78,3 +78,36 @@ def check(kernel: Any, case: Case) -> None:
     assert first == bad, (kernel.name, case.plan)
     if bad < 0:
         assert out.tobytes() == expected, (kernel.name, case.plan)
+
+
+def random_plan(source: random.Random) -> GatherPlan:
+    """Mostly small plans, with now and then a zero, more tuples than a block, more data or output than the caches."""
+    kind = source.random()
+    item_size = source.choice(tuple(CARRIERS))
+    shared, wrap = source.random() < 0.4, source.random() < 0.7
+    if kind < 0.0002:  # stores past the caches
+        rows, width = source.randint(8_000, 17_000), source.randint(512, 1100)
+        return GatherPlan(1, (1 << 23) // width + rows % 99, (source.randint(1, 300),), width, 1, shared, wrap)
+    if kind < 0.01:  # data for which memory is asked ahead
+        slice_items = source.randint(1, 40)
+        rows = (1 << 18) // (slice_items * item_size) + source.randint(1, 999)
+        return GatherPlan(source.randint(1, 2), source.randint(1, 600), (rows,), slice_items, item_size, shared, wrap)
+    if kind < 0.04:  # blocks
+        dims = tuple(source.randint(1, 6) for _ in range(source.randint(1, 2)))
+        return GatherPlan(
+            source.randint(1, 5), source.randint(1, 600), dims, source.randint(1, 9), item_size, shared, wrap
+        )
+    dims = tuple(source.randint(1, 5) for _ in range(source.randint(1, 5)))
+    batches, tuples, slice_items = source.randint(1, 6), source.randint(1, 9), source.randint(1, 20)
+    match source.randrange(30):
+        case 0:
+            batches = 0
+        case 1:
+            tuples = 0
+        case 2:
+            slice_items = 0
+        case 3:
+            dims = (*dims[1:], 0)
+        case 4:
+            batches, dims = source.randint(1, 600), dims[:2]
+    return GatherPlan(batches, tuples, dims, slice_items, item_size, shared, wrap)
