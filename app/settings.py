@@ -82,17 +82,25 @@ class Settings(BaseSettings):
     )
     drain_timeout: float = Field(30.0, gt=0, description="Seconds after that for running requests to finish.")
     loop_max_us: float | None = Field(
-        None, ge=0, description="Longest gather, in predicted microseconds, that runs on the event loop (default: measured)."
+        None,
+        ge=0,
+        description="Longest gather, in predicted microseconds, that runs on the event loop (default: measured).",
     )
     split_min_us: float | None = Field(
-        None, ge=0, description="Shortest gather, in predicted microseconds, that is split over threads (default: measured)."
+        None,
+        ge=0,
+        description="Shortest gather, in predicted microseconds, that is split over threads (default: measured).",
     )
-    kernel: Literal["numba", "numpy"] = Field("numba", description="CPU kernel: numba, or numpy, which compiles nothing.")
+    kernel: Literal["numba", "numpy"] = Field(
+        "numba", description="CPU kernel: numba, or numpy, which compiles nothing."
+    )
     api_keys_file: Path | None = Field(None, description="File of API keys; without it no key is asked for.")
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="Host names, comma-separated, by which the service may be called besides loopback names."
     )
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe log line printed.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Least severe log line printed."
+    )
 
     @field_validator("allowed_hosts", mode="before")
     @classmethod

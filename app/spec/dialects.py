@@ -110,9 +110,7 @@ GATHERND: Final[Mapping[str, Dialect]] = {
     for row in (
         _dialect("onnx-13", "gathernd", _ALL, _INT64, wrap=True, rules=_GATHERND_12),
         _dialect("onnx-12", "gathernd", _NO_BFLOAT16, _INT64, wrap=True, rules=_GATHERND_12),
-        _dialect(
-            "onnx-11", "gathernd", _NO_BFLOAT16, _INT64, wrap=True, rules=_GATHERND_11, has_batch_dims=False
-        ),
+        _dialect("onnx-11", "gathernd", _NO_BFLOAT16, _INT64, wrap=True, rules=_GATHERND_11, has_batch_dims=False),
         _dialect("openvino-8", "gathernd", _NO_COMPLEX, INTEGERS, wrap=False, rules=_OPENVINO_8),
     )
 }

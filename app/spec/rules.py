@@ -94,7 +94,9 @@ def _over(limit: str, what: str, maximum: int, pointer: str) -> GatherError:
     )
 
 
-def index_error(dialect: Dialect, data_shape: Sequence[int], indices: Tensor, first_axis: int, depth: int) -> GatherError:
+def index_error(
+    dialect: Dialect, data_shape: Sequence[int], indices: Tensor, first_axis: int, depth: int
+) -> GatherError:
     """The full error for indices of which a kernel found one bad: GatherND clause 5 and its like.
 
     Component j of a tuple of length `depth` belongs to data axis first_axis + j. All bad components are counted; the

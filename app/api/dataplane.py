@@ -1,0 +1,151 @@
+"""The data plane: a pure ASGI callable in front of FastAPI.
+
+Gathers never enter FastAPI's router and middleware, which cost more than the gather. Everything else does, and comes
+back through here, so that one place judges Host and Origin, gives every answer its X-Request-ID and Server-Timing,
+turns every error into the one error shape, and answers HEAD and OPTIONS.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, Final
+
+from starlette.routing import Match
+from starlette.types import ASGIApp
+
+from app.api.exchange import ClientGone, Exchange, Receive, Scope, Send
+from app.api.guard import Guard
+from app.api.health import Readiness
+from app.api.metrics import Metrics
+from app.dispatch.budget import Budget
+from app.errors import GatherError
+
+Route = Callable[[Exchange], Awaitable[None]]
+logger = logging.getLogger("gathernd")
+
+_METHODS: Final = ("GET", "PUT", "POST", "DELETE", "PATCH")
+
+
+class DataPlane:
+    """Routes a request to its data-plane route, or to the control plane behind."""
+
+    def __init__(
+        self,
+        control: ASGIApp,
+        routes: Mapping[str, Route],
+        *,
+        guard: Guard,
+        readiness: Readiness,
+        metrics: Metrics,
+        budget: Budget,
+        deadline: float,
+    ) -> None:
+        self.control = control
+        self.routes = routes
+        self.guard = guard
+        self.readiness = readiness
+        self.metrics = metrics
+        self.budget = budget
+        self.deadline = deadline
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI entry."""
+        if scope["type"] != "http":
+            await self.control(scope, receive, send)
+            return
+        exchange = Exchange(scope, receive, send, self.budget, self.deadline)
+        code = None
+        try:
+            if len(exchange.headers) != len(scope["headers"]):
+                refuse_repeated(scope["headers"])
+            self.guard.check(exchange.headers)
+            route = self.routes.get(exchange.path)
+            if route is None:
+                await self._pass_on(exchange)
+            elif exchange.method == "POST":
+                if self.readiness.waiting_for:
+                    raise self.readiness.error()
+                await route(exchange)
+            else:
+                await self._answer_method(exchange, ("POST",))
+        except GatherError as error:
+            code = error.code
+            await self._send_error(exchange, error)
+        except ClientGone:
+            code = "client_gone"
+        except Exception:
+            code = "internal"
+            logger.exception("request %s failed", exchange.request_id)
+            if not exchange.started:
+                await exchange.send_error(GatherError("internal", "the service failed; its log has the request_id"))
+        finally:
+            exchange.lease.release()
+            self.metrics.count(exchange, code)
+
+    async def _send_error(self, exchange: Exchange, error: GatherError) -> None:
+        extra = ()
+        if exchange.headers.get(b"expect") is not None:
+            # The client may be waiting for "100 Continue" and may never send the body: this connection is done.
+            extra = ((b"connection", b"close"),)
+        await exchange.send_error(error, *extra)
+
+    async def _answer_method(self, exchange: Exchange, methods: tuple[str, ...]) -> None:
+        allow = b"allow", ", ".join((*methods, "OPTIONS")).encode()
+        if exchange.method == "OPTIONS":
+            await exchange.send_empty(204, allow)
+            return
+        error = GatherError("method_not_allowed", f"{exchange.path} does not take {exchange.method}")
+        await exchange.send_error(error, allow)
+
+    async def _pass_on(self, exchange: Exchange) -> None:
+        """Let the control plane answer, if it has the path and the method."""
+        methods = self._methods(exchange.scope)
+        if not methods:
+            raise GatherError("not_found", f"no route has the path {exchange.path}")
+        method = "GET" if exchange.method == "HEAD" and "GET" in methods else exchange.method
+        if method not in methods:
+            await self._answer_method(exchange, methods)
+            return
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                exchange.started = True
+                exchange.status = message["status"]
+                message["headers"] = [
+                    *message.get("headers", ()),
+                    (b"x-request-id", exchange.request_id.encode()),
+                    (b"server-timing", exchange.timing()),
+                ]
+            await exchange.sender(message)
+
+        scope = {**exchange.scope, "method": method, "exchange": exchange}
+        await self.control(scope, exchange.receive, send)
+
+    def _methods(self, scope: Scope) -> tuple[str, ...]:
+        """The methods that the control plane takes at the path of `scope`, HEAD with GET; () if it has no such path."""
+        found: set[str] = set()
+        for route in getattr(self.control, "routes", ()):
+            if route.matches(scope)[0] is not Match.NONE:
+                found.update(getattr(route, "methods", None) or ("GET",))
+        if "GET" in found:
+            found.add("HEAD")
+        return tuple(name for name in ("GET", "HEAD", *_METHODS[1:]) if name in found)
+
+
+def refuse_repeated(headers: list[tuple[bytes, bytes]]) -> None:
+    """Raises malformed_request where a field that decides how a request is read occurs twice."""
+    decisive = (
+        b"host",
+        b"content-length",
+        b"content-type",
+        b"content-encoding",
+        b"authorization",
+        b"origin",
+        b"transfer-encoding",
+        b"inference-header-content-length",
+    )
+    names = [name for name, _ in headers]
+    for name in decisive:
+        if names.count(name) > 1:
+            raise GatherError("malformed_request", f"the header field {name.decode()} occurs more than once")

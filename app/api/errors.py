@@ -1,0 +1,121 @@
+"""Errors over HTTP: the one table from code to status, and the one shape of an error body (RFC 9457).
+
+`STATUS` is exhaustive over the catalogue, which a test holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from app.errors import CATALOGUE, Code, GatherError, Place
+
+PROBLEM_JSON: Final = b"application/problem+json"
+
+STATUS: Final[Mapping[Code, int]] = {
+    "malformed_request": 400,
+    "unauthorized": 401,
+    "forbidden": 403,
+    "not_found": 404,
+    "method_not_allowed": 405,
+    "tensor_not_found": 404,
+    "model_not_found": 404,
+    "request_timeout": 408,
+    "header_too_large": 431,
+    "precondition_failed": 412,
+    "range_not_satisfiable": 416,
+    "payload_too_large": 413,
+    "unsupported_media_type": 415,
+    "invalid_field": 422,
+    "unsupported_dtype": 422,
+    "value_not_representable": 422,
+    "element_count_mismatch": 422,
+    "rank_too_small": 422,
+    "batch_dims_out_of_range": 422,
+    "batch_shape_mismatch": 422,
+    "index_depth_out_of_range": 422,
+    "axis_out_of_range": 422,
+    "index_out_of_bounds": 422,
+    "output_too_large": 422,
+    "limit_exceeded": 422,
+    "updates_shape_mismatch": 422,
+    "device_unavailable": 422,
+    "overloaded": 503,
+    "not_ready": 503,
+    "deadline_exceeded": 503,
+    "not_implemented": 501,
+    "tensor_damaged": 500,
+    "insufficient_storage": 507,
+    "internal": 500,
+}
+RETRY_AFTER_DEFAULT: Final = 1
+
+
+def problem(error: GatherError, request_id: str) -> dict[str, Any]:
+    """The members of the error body for `error`."""
+    body: dict[str, Any] = {
+        "type": f"/errors/{error.code}",
+        "title": CATALOGUE[error.code].title,
+        "status": STATUS[error.code],
+        "code": error.code,
+        "detail": error.detail,
+    }
+    if error.rule is not None:
+        body["rule"] = {"dialect": error.rule.dialect, "clause": error.rule.clause, "text": error.rule.text}
+    if error.places:
+        body["errors"] = [_place(place) for place in error.places]
+        body["total"] = error.total
+    body.update(error.facts)
+    body["request_id"] = request_id
+    return body
+
+
+def _place(place: Place) -> dict[str, Any]:
+    member: dict[str, Any] = {"pointer": place.pointer}
+    if place.position is not None:
+        member["position"] = place.position
+    if place.value is not None:
+        member["value"] = _plain(place.value)
+    if place.axis is not None:
+        member["axis"] = place.axis
+        member["size"] = place.size
+    if place.axis is not None or place.allowed is not None:
+        member["allowed"] = place.allowed
+    return member
+
+
+def _plain(value: int | float | str) -> int | float | str:
+    """A value that JSON readers can take: an integer beyond 64 bits becomes its decimal text."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return f"{value:#x}" if value.bit_length() > 4096 else str(value)
+    return value
+
+
+def dump(body: Mapping[str, Any]) -> bytes:
+    """The bytes of a JSON body; a lone surrogate in a text is written as a replacement character."""
+    try:
+        return orjson.dumps(body)
+    except TypeError:
+        return orjson.dumps(_clean(body))
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, Mapping):
+        return {_clean(key): _clean(member) for key, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clean(member) for member in value]
+    return value
+
+
+def problem_headers(error: GatherError) -> list[tuple[bytes, bytes]]:
+    """The header fields that go with an error besides its type and length."""
+    headers = []
+    if STATUS[error.code] == 503:
+        headers.append((b"retry-after", str(error.retry_after or RETRY_AFTER_DEFAULT).encode()))
+    if error.code == "unauthorized":
+        headers.append((b"www-authenticate", b'Bearer realm="gathernd"'))
+    return headers

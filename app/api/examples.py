@@ -1,0 +1,149 @@
+"""Real requests and their real answers, shown in the OpenAPI file. A test sends each and compares."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+_DATA: Final = {"dtype": "float32", "shape": [2, 2], "values": [0, 1, 2, 3]}
+_BOUNDS: Final = "-data_shape[i] <= indices[...,i] <= data_shape[i] - 1"
+
+
+def _indices(shape: list[int], values: list[Any]) -> dict[str, Any]:
+    return {"dtype": "int64", "shape": shape, "values": values}
+
+
+REQUESTS: Final[dict[str, dict[str, tuple[str, dict[str, Any], dict[str, Any]]]]] = {
+    "gathernd": {
+        "elements": (
+            "Example 1 of the specification: each tuple picks one element",
+            {"data": _DATA, "indices": _indices([2, 2], [0, 0, 1, 1])},
+            {
+                "output": {"dtype": "float32", "shape": [2], "values": [0.0, 3.0]},
+                "dialect": "onnx-13",
+                "device": "cpu",
+            },
+        ),
+        "batch_dims": (
+            "Example 5: one batch dimension",
+            {
+                "data": {"dtype": "int32", "shape": [2, 2, 2], "values": [0, 1, 2, 3, 4, 5, 6, 7]},
+                "indices": _indices([2, 1], [1, 0]),
+                "batch_dims": 1,
+            },
+            {
+                "output": {"dtype": "int32", "shape": [2, 2], "values": [2, 3, 4, 5]},
+                "dialect": "onnx-13",
+                "device": "cpu",
+            },
+        ),
+        "base64": (
+            "int64 as base64, in and out",
+            {
+                "data": {"dtype": "int64", "shape": [2], "base64": "AQAAAAAAIAACAAAAAAAgAA=="},
+                "indices": _indices([1, 1], [-1]),
+                "output_encoding": "base64",
+            },
+            {
+                "output": {"dtype": "int64", "shape": [1], "base64": "AgAAAAAAIAA="},
+                "dialect": "onnx-13",
+                "device": "cpu",
+            },
+        ),
+    },
+    "gather": {
+        "axis": (
+            "Columns of a matrix",
+            {"data": _DATA, "indices": _indices([1], [1]), "axis": 1},
+            {
+                "output": {"dtype": "float32", "shape": [2, 1], "values": [1.0, 3.0]},
+                "dialect": "onnx-13",
+                "device": "cpu",
+            },
+        ),
+    },
+}
+ERRORS: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
+    "index_out_of_bounds": (
+        "gathernd",
+        {"data": _DATA, "indices": _indices([2, 2], [0, 0, 5, 1])},
+        {
+            "type": "/errors/index_out_of_bounds",
+            "title": "Index out of bounds",
+            "status": 422,
+            "code": "index_out_of_bounds",
+            "detail": "indices[1,0] = 5 is outside [-2, 1] on data axis 0 (size 2)",
+            "rule": {"dialect": "onnx-13", "clause": "5", "text": _BOUNDS},
+            "errors": [
+                {
+                    "pointer": "/indices/values/2",
+                    "position": [1, 0],
+                    "value": 5,
+                    "axis": 0,
+                    "size": 2,
+                    "allowed": [-2, 1],
+                }
+            ],
+            "total": 1,
+        },
+    ),
+    "axis_out_of_range": (
+        "gather",
+        {"data": _DATA, "indices": _indices([1], [1]), "axis": 2},
+        {
+            "type": "/errors/axis_out_of_range",
+            "title": "Axis out of range",
+            "status": 422,
+            "code": "axis_out_of_range",
+            "detail": "axis = 2 is outside [-2, 1], as data has rank 2",
+            "rule": {
+                "dialect": "onnx-13",
+                "clause": None,
+                "text": "Accepted range is [-r, r-1] where r = rank(data)",
+            },
+            "errors": [{"pointer": "/axis", "value": 2, "allowed": [-2, 1]}],
+            "total": 1,
+        },
+    ),
+    "invalid_field": (
+        "gathernd",
+        {"data": _DATA, "indices": _indices([2, 2], [0, 0, 1, 1]), "batchdims": 1},
+        {
+            "type": "/errors/invalid_field",
+            "title": "Invalid field",
+            "status": 422,
+            "code": "invalid_field",
+            "detail": "'batchdims' is not a field of this request",
+            "errors": [{"pointer": "/batchdims"}],
+            "total": 1,
+        },
+    ),
+    "value_not_representable": (
+        "gathernd",
+        {
+            "data": {"dtype": "uint8", "shape": [2], "values": [7, 300]},
+            "indices": _indices([1, 1], [0]),
+        },
+        {
+            "type": "/errors/value_not_representable",
+            "title": "Value not representable",
+            "status": 422,
+            "code": "value_not_representable",
+            "detail": "300 cannot be held by uint8",
+            "errors": [{"pointer": "/data/values/1", "position": [1], "value": 300}],
+            "total": 1,
+        },
+    ),
+    "tensor_not_found": (
+        "gathernd",
+        {"data": {"tensor": "itmes"}, "indices": _indices([1, 1], [0])},
+        {
+            "type": "/errors/tensor_not_found",
+            "title": "Tensor not found",
+            "status": 404,
+            "code": "tensor_not_found",
+            "detail": "no tensor is named 'itmes'",
+            "errors": [{"pointer": "/data/tensor"}],
+            "total": 1,
+        },
+    ),
+}

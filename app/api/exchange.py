@@ -1,0 +1,216 @@
+"""One request and its answer on the data plane: its header fields, its body within the limits, and what is sent back.
+
+Everything that reaches a client passes through `Exchange.send`, so that every answer carries Server-Timing and
+X-Request-ID.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import secrets
+import zlib
+from collections.abc import Awaitable, Callable, MutableMapping
+from time import perf_counter
+from typing import Any, Final
+
+from app.api.errors import PROBLEM_JSON, STATUS, dump, problem, problem_headers
+from app.dispatch.budget import Budget, Lease
+from app.errors import GatherError
+from app.service import Stages
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_PREFIX: Final = secrets.token_hex(6)
+_COUNTER: Final = itertools.count()
+_INFLATE_STEP: Final = 1 << 20
+
+
+class ClientGone(Exception):
+    """The client closed the connection before its request was complete: there is nobody to answer."""
+
+
+class Exchange:
+    """A request being answered. `headers` has lower-case names; `stages` collects the times."""
+
+    __slots__ = (
+        "budget",
+        "headers",
+        "lease",
+        "method",
+        "path",
+        "query",
+        "receive",
+        "request_id",
+        "scope",
+        "sender",
+        "stages",
+        "started",
+        "status",
+    )
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, budget: Budget, deadline: float) -> None:
+        now = perf_counter()
+        self.scope = scope
+        self.receive = receive
+        self.sender = send
+        self.budget = budget
+        self.lease = Lease(budget)
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.query: bytes = scope["query_string"]
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.stages = Stages(now, now + deadline)
+        self.request_id = self._request_id()
+        self.started = False
+        self.status = 0
+
+    def _request_id(self) -> str:
+        given = self.headers.get(b"x-request-id")
+        if given is not None:
+            text = given.decode("latin-1")
+            if REQUEST_ID.fullmatch(text):
+                return text
+        return f"{_PREFIX}-{next(_COUNTER):x}"
+
+    def timing(self) -> bytes:
+        """The Server-Timing of this request so far, in milliseconds: parse, queue, kernel, encode as far as it got."""
+        stages = self.stages
+        end = perf_counter()
+        start = stages.start * 1e3
+        if not stages.parsed:
+            return b"parse;dur=%.3f" % (end * 1e3 - start)
+        parsed = stages.parsed * 1e3
+        if not stages.kernel:
+            return b"parse;dur=%.3f, queue;dur=%.3f" % (parsed - start, end * 1e3 - parsed)
+        kernel, done = stages.kernel * 1e3, (stages.kernel_end or end) * 1e3
+        text = b"parse;dur=%.3f, queue;dur=%.3f, kernel;dur=%.3f" % (parsed - start, kernel - parsed, done - kernel)
+        if not stages.end:
+            return text
+        return b"%b, encode;dur=%.3f" % (text, end * 1e3 - done)
+
+    async def send(
+        self, status: int, content_type: bytes, body: bytes | bytearray | memoryview, *extra: tuple[bytes, bytes]
+    ) -> None:
+        """Answer with a whole body."""
+        self.started = True
+        self.status = status
+        await self.sender(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [
+                    (b"content-type", content_type),
+                    (b"content-length", b"%d" % len(body)),
+                    (b"x-request-id", self.request_id.encode()),
+                    (b"server-timing", self.timing()),
+                    *extra,
+                ],
+            }
+        )
+        await self.sender({"type": "http.response.body", "body": body})
+
+    async def send_empty(self, status: int, *extra: tuple[bytes, bytes]) -> None:
+        """Answer without a body (204)."""
+        self.started = True
+        self.status = status
+        headers = [(b"x-request-id", self.request_id.encode()), (b"server-timing", self.timing()), *extra]
+        await self.sender({"type": "http.response.start", "status": status, "headers": headers})
+        await self.sender({"type": "http.response.body", "body": b""})
+
+    async def send_error(self, error: GatherError, *extra: tuple[bytes, bytes]) -> None:
+        """Answer with the error body of `error`."""
+        body = dump(problem(error, self.request_id))
+        await self.send(STATUS[error.code], PROBLEM_JSON, body, *problem_headers(error), *extra)
+
+    def content_length(self) -> int | None:
+        """The declared length of the body, if it is declared."""
+        declared = self.headers.get(b"content-length")
+        return int(declared) if declared is not None and declared.isdigit() else None
+
+    async def read_body(self, limit: int) -> bytes | bytearray:
+        """The body as sent, charged to the budget as it arrives; one growing buffer unless it came in one piece.
+
+        Raises payload_too_large above `limit` bytes (before reading, if the length is declared), overloaded, and
+        ClientGone.
+        """
+        declared = self.content_length()
+        if declared is not None and declared > limit:
+            raise _too_large(limit)
+        if declared is not None:
+            self.budget.admit(declared)
+        message = await self.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        first: bytes = message["body"]
+        if len(first) > limit:
+            raise _too_large(limit)
+        self.lease.charge(len(first))
+        if not message["more_body"]:
+            return first
+        return await self._read_rest(first, declared, limit)
+
+    async def _read_rest(self, first: bytes, declared: int | None, limit: int) -> bytearray:
+        buffer = bytearray(first)
+        charged = len(first)
+        while True:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            piece: bytes = message["body"]
+            if len(buffer) + len(piece) > limit:
+                raise _too_large(limit)
+            self.lease.charge(len(piece))
+            charged += len(piece)
+            buffer += piece
+            if not message["more_body"]:
+                return buffer
+
+    def inflate(self, body: bytes | bytearray, encoding: bytes, limit: int) -> bytes | bytearray:
+        """The body without its Content-Encoding (gzip or deflate, with or without the zlib header).
+
+        Never holds more than `limit` bytes of result. Raises payload_too_large, unsupported_media_type, overloaded,
+        and malformed_request for a stream that is damaged, cut short or followed by other bytes.
+        """
+        name = encoding.strip().lower()
+        if name in (b"identity", b""):
+            return body
+        if name not in (b"gzip", b"x-gzip", b"deflate"):
+            raise GatherError(
+                "unsupported_media_type",
+                f"the Content-Encoding {encoding.decode('latin-1')!r} is not read here; gzip and deflate are",
+            )
+        if name == b"deflate":
+            zlib_wrapped = len(body) >= 2 and body[0] & 15 == 8 and (body[0] << 8 | body[1]) % 31 == 0
+            window = zlib.MAX_WBITS if zlib_wrapped else -zlib.MAX_WBITS
+        else:
+            window = zlib.MAX_WBITS | 16
+        result = bytearray()
+        stream = zlib.decompressobj(window)
+        rest = bytes(body)
+        try:
+            while not stream.eof:
+                piece = stream.decompress(rest, min(_INFLATE_STEP, limit + 1 - len(result)))
+                rest = stream.unconsumed_tail
+                if not piece and not rest and not stream.eof:
+                    raise GatherError("malformed_request", "the compressed body ends early")
+                self.lease.charge(len(piece))
+                result += piece
+                if len(result) > limit:
+                    raise _too_large(limit)
+        except zlib.error as error:
+            raise GatherError("malformed_request", f"the body is not valid {name.decode()}: {error}") from None
+        if stream.unused_data:
+            raise GatherError("malformed_request", "bytes follow the compressed body")
+        return result
+
+
+def _too_large(limit: int) -> GatherError:
+    return GatherError(
+        "payload_too_large",
+        f"the body is larger than the limit of {limit} bytes",
+        facts={"limit": "body_bytes", "maximum": limit},
+    )

@@ -1,0 +1,83 @@
+"""Who may call: the Host and Origin rules of a service on a loopback address (DNS rebinding and CSRF).
+
+On loopback, Host must be a loopback name or an allowed one, and an Origin that is neither is refused. Elsewhere the
+same holds once GATHERND_ALLOWED_HOSTS names hosts.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from typing import Final
+from urllib.parse import urlsplit
+
+from app.errors import GatherError
+
+_REMEMBERED: Final = 1024
+
+
+def is_loopback_name(host: str) -> bool:
+    """Whether `host`, without a port, can only mean this machine."""
+    name = host.strip("[]").rstrip(".").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def split_host(value: str) -> str:
+    """The host of a Host field, without its port; "" where it is not one."""
+    try:
+        host = urlsplit(f"//{value}")
+        return host.hostname or "" if host.port is None or host.port >= 0 else ""
+    except ValueError:
+        return ""
+
+
+class Guard:
+    """Judges the Host and Origin of each request; verdicts on values seen before are remembered."""
+
+    def __init__(self, host: str, allowed: Iterable[str]) -> None:
+        self._allowed = frozenset(name.lower() for name in allowed)
+        self.active = bool(self._allowed) or is_loopback_name(host)
+        self._hosts: set[bytes] = set()
+        self._origins: set[bytes] = set()
+
+    def check(self, headers: dict[bytes, bytes]) -> None:
+        """Raises forbidden for a foreign Host or Origin."""
+        if not self.active:
+            return
+        host = headers.get(b"host")
+        if host is not None and host not in self._hosts:
+            if not self._known(split_host(host.decode("latin-1"))):
+                raise GatherError(
+                    "forbidden",
+                    f"the Host {host.decode('latin-1')!r} is not a name of this service; "
+                    "GATHERND_ALLOWED_HOSTS can add it",
+                )
+            _remember(self._hosts, host)
+        origin = headers.get(b"origin")
+        if origin is not None and origin not in self._origins:
+            if not self._known(_origin_host(origin.decode("latin-1"))):
+                raise GatherError(
+                    "forbidden", f"requests from pages of the origin {origin.decode('latin-1')!r} are refused"
+                )
+            _remember(self._origins, origin)
+
+    def _known(self, host: str) -> bool:
+        return bool(host) and (host.lower() in self._allowed or is_loopback_name(host))
+
+
+def _origin_host(origin: str) -> str:
+    try:
+        return urlsplit(origin).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _remember(seen: set[bytes], value: bytes) -> None:
+    if len(seen) >= _REMEMBERED:
+        seen.clear()
+    seen.add(value)

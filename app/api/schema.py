@@ -1,0 +1,162 @@
+"""The request and answer schemas of the native JSON routes, as OpenAPI and generated clients see them.
+
+The data plane reads bodies itself (`app.wire.native_json`), since arrays must never become Python objects; these models
+document what it accepts, and a test holds the two equal. The forms are chosen so that generated clients of statically
+typed languages compile: flat `values` of any scalar, one object with optional members in place of unions.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.json_schema import SkipJsonSchema
+
+DTypeName = Literal[
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    "float16", "bfloat16", "float32", "float64", "complex64", "complex128", "string",
+]  # fmt: skip
+_INT64 = {"format": "int64"}
+Size = Annotated[int, Field(ge=0, json_schema_extra=_INT64)]
+Values = Annotated[
+    list[Any],
+    Field(
+        description="The items in row-major order: numbers, true and false, strings, or [re, im] for complex types. "
+        'Non-finite numbers are the strings "NaN", "Infinity" and "-Infinity". Lists nested as `shape` says are '
+        "accepted too; then `shape` may be left out."
+    ),
+]
+Base64 = Annotated[
+    str,
+    Field(
+        description="The items' row-major little-endian bytes in base64: bool one byte, 0 or 1; strings each a "
+        "little-endian uint32 length and then UTF-8."
+    ),
+]
+
+
+def _tidy(schema: dict[str, Any]) -> None:
+    """An optional member is simply not required: no null, no default null."""
+    for member in schema.get("properties", {}).values():
+        if member.get("default", 0) is None:
+            del member["default"]
+        member.pop("title", None)
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", json_schema_extra=_tidy)
+
+
+class _Open(BaseModel):
+    """Answers may gain members."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra=_tidy)
+
+
+class Tensor(_Model):
+    """A typed tensor, with exactly one of `values` and `base64`."""
+
+    dtype: DTypeName = Field(description="Element type.")
+    shape: list[Size] | SkipJsonSchema[None] = Field(None, description="Size of each dimension; [] is a scalar.")
+    values: Values | SkipJsonSchema[None] = None
+    base64: Base64 | SkipJsonSchema[None] = None
+
+
+class Data(_Model):
+    """The data: a typed tensor, or `tensor` alone, the name of a resident one."""
+
+    dtype: DTypeName | SkipJsonSchema[None] = Field(None, description="Element type.")
+    shape: list[Size] | SkipJsonSchema[None] = Field(None, description="Size of each dimension; [] is a scalar.")
+    values: Values | SkipJsonSchema[None] = None
+    base64: Base64 | SkipJsonSchema[None] = None
+    tensor: str | SkipJsonSchema[None] = Field(
+        None, description="Name of a resident tensor.", pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
+    )
+
+
+class _Request(_Model):
+    data: Data
+    indices: Tensor
+    device: Literal["auto", "cpu", "gpu"] = Field("auto", description="Where to run; `auto` lets the service choose.")
+    output_encoding: Literal["values", "base64"] = Field("values", description="Form of the output's items.")
+
+
+class GatherNDRequest(_Request):
+    """A GatherND: each tuple in the last dimension of `indices` picks an element or slice of `data`."""
+
+    batch_dims: int = Field(0, description="Leading dimensions that are batches.", json_schema_extra=_INT64)
+    dialect: Literal["onnx-13", "onnx-12", "onnx-11", "openvino-8"] = Field("onnx-13", description="Whose rules hold.")
+
+
+class GatherRequest(_Request):
+    """A Gather: each entry of `indices` picks a slice of `data` along `axis`."""
+
+    axis: int = Field(0, description="Axis to gather on; negative counts from the back.", json_schema_extra=_INT64)
+    dialect: Literal["onnx-13", "onnx-11", "onnx-1"] = Field("onnx-13", description="Whose rules hold.")
+
+
+class OutputTensor(_Open):
+    """The gathered tensor, with `values` or `base64` as the request asked."""
+
+    dtype: DTypeName = Field(description="Element type, that of the data.")
+    shape: list[Size] = Field(description="Size of each dimension.")
+    values: Values | SkipJsonSchema[None] = None
+    base64: Base64 | SkipJsonSchema[None] = None
+
+
+class GatherAnswer(_Open):
+    """What a gather answers."""
+
+    output: OutputTensor
+    dialect: str = Field(description="The dialect that was followed.")
+    device: Literal["cpu", "gpu"] = Field(description="Where the gather ran.")
+    data_etag: str | SkipJsonSchema[None] = Field(None, description="ETag of the resident data that was read.")
+
+
+class RuleBody(_Open):
+    """The operator's rule that was broken."""
+
+    dialect: str
+    clause: str | None = Field(description="Its number in the dialect's text; null where that numbers nothing.")
+    text: str
+
+
+class PlaceBody(_Open):
+    """One place in the request that is wrong."""
+
+    pointer: str = Field(description="JSON pointer into the request; /query/NAME for the query.")
+    position: list[Size] | SkipJsonSchema[None] = Field(None, description="Coordinates within the tensor.")
+    value: Any = Field(None, description="The wrong value; integers beyond 64 bits as text.")
+    axis: Size | SkipJsonSchema[None] = Field(None, description="Axis of data.")
+    size: Size | SkipJsonSchema[None] = Field(None, description="Size of that axis.")
+    allowed: list[Annotated[int, Field(json_schema_extra=_INT64)]] | None = Field(
+        None, description="Lowest and highest value allowed; null on an axis of size 0."
+    )
+
+
+class Problem(_Open):
+    """An error (RFC 9457). `code` is from the closed catalogue at /errors."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    rule: RuleBody | SkipJsonSchema[None] = None
+    errors: list[PlaceBody] | SkipJsonSchema[None] = Field(None, description="The first ten places.")
+    total: Size | SkipJsonSchema[None] = Field(None, description="How many places there are in all.")
+    limit: str | SkipJsonSchema[None] = Field(None, description="Name of the limit that was exceeded.")
+    maximum: Size | SkipJsonSchema[None] = Field(None, description="Value of that limit.")
+    request_id: str
+
+
+class Ready(_Open):
+    """The service is ready."""
+
+    status: Literal["ready"]
+
+
+class Live(_Open):
+    """The process is alive."""
+
+    status: Literal["live"]

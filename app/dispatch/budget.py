@@ -1,0 +1,70 @@
+"""The memory budget: what all requests and answers together may hold, charged as bytes arrive.
+
+Requests that stay small have a lane of their own, so that large ones, finished or stalled, cannot starve them. A lease
+belongs to one request and gives everything back when it is released.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from app.errors import GatherError
+
+SMALL: Final = 1 << 20
+
+
+class Budget:
+    """`total` bytes for large requests, and an eighth of that (at least 16 MiB) beside it for small ones."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.small_total = max(total // 8, 16 * SMALL)
+        self.used = 0
+        self.small_used = 0
+
+    def admit(self, size: int) -> None:
+        """Refuse at once what can never fit. Raises payload_too_large."""
+        if size > self.total:
+            raise GatherError(
+                "payload_too_large",
+                f"a request of {size} bytes can never fit the memory budget of {self.total} bytes",
+                facts={"limit": "memory_budget", "maximum": self.total},
+            )
+
+
+class Lease:
+    """What one request holds of the budget."""
+
+    __slots__ = ("_budget", "_held")
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._held = 0
+
+    def charge(self, size: int) -> None:
+        """Take `size` more bytes. Raises overloaded when they are not free now; what is held stays held."""
+        budget, held = self._budget, self._held
+        grown = held + size
+        if grown <= SMALL:
+            if budget.small_used + size <= budget.small_total:
+                budget.small_used += size
+                self._held = grown
+                return
+        else:
+            taken = grown if held <= SMALL else size
+            if budget.used + taken <= budget.total:
+                budget.used += taken
+                if held <= SMALL:
+                    budget.small_used -= held
+                self._held = grown
+                return
+            budget.admit(grown)
+        raise GatherError("overloaded", "the memory budget is full at this moment", retry_after=1)
+
+    def release(self) -> None:
+        """Give everything back; the lease is empty and may be used again."""
+        if self._held <= SMALL:
+            self._budget.small_used -= self._held
+        else:
+            self._budget.used -= self._held
+        self._held = 0

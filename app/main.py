@@ -1,0 +1,117 @@
+"""The only wiring: settings in, the ASGI application out."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fastapi import FastAPI
+
+from app.api.control import create_control
+from app.api.dataplane import DataPlane
+from app.api.guard import Guard
+from app.api.health import Readiness
+from app.api.metrics import Metrics
+from app.api.native import NativeRoute
+from app.dispatch.budget import Budget
+from app.dispatch.calibrate import calibrated
+from app.dispatch.cost import Chooser
+from app.dispatch.pool import Pool
+from app.kernels import Kernel, numba_cpu, numpy_cpu
+from app.service import Service
+from app.settings import Settings
+from app.store import EmptyStore
+from app.tensors.limits import Limits
+from app.wire import native_json
+
+logger = logging.getLogger("gathernd")
+KERNELS: dict[str, Kernel] = {"numba": numba_cpu, "numpy": numpy_cpu}
+
+
+def limits_of(settings: Settings) -> Limits:
+    """The limits on tensors that the settings ask for."""
+    return Limits(
+        rank=settings.max_rank,
+        dimension=settings.max_dimension,
+        elements=settings.max_elements,
+        output_bytes=settings.max_output_bytes,
+        string_bytes=settings.max_string_bytes,
+    )
+
+
+def warm(cache_dir: Path, progress: Callable[[str], None]) -> None:
+    """Compile every kernel and reader that requests use, or load them from `cache_dir`."""
+    numba_cpu.configure(cache_dir)
+    native_json.configure(cache_dir)
+    numba_cpu.warm(progress)
+    native_json.warm(progress)
+
+
+class Application(DataPlane):
+    """The ASGI application, with what its server needs to know of it."""
+
+    settings: Settings
+    service: Service
+
+
+def create_app(settings: Settings) -> Application:
+    """Build the service. Kernels are compiled once the server has started, before /readyz says yes."""
+    readiness = Readiness("kernels")
+    metrics = Metrics()
+    budget = Budget(settings.memory_budget)
+    pool = Pool(settings.threads, settings.max_queue)
+    chooser = Chooser(loop_max_us=settings.loop_max_us, split_min_us=settings.split_min_us, threads=settings.threads)
+    service = Service(limits_of(settings), EmptyStore(), KERNELS[settings.kernel], pool, chooser, budget)
+    guard = Guard(settings.host, settings.allowed_hosts)
+
+    def prepare() -> None:
+        warm(settings.cache_dir, lambda name: logger.debug("ready: %s", name))
+        chooser.coefficients = calibrated(KERNELS[settings.kernel], settings.cache_dir)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        preparing = asyncio.create_task(_prepare(prepare, readiness))
+        try:
+            yield
+        finally:
+            await preparing
+            pool.close()
+
+    app = Application(
+        create_control(readiness, metrics, lifespan),
+        {
+            f"/{operator}": NativeRoute(operator, service, settings.max_json_bytes)
+            for operator in ("gathernd", "gather")
+        },
+        guard=guard,
+        readiness=readiness,
+        metrics=metrics,
+        budget=budget,
+        deadline=settings.deadline,
+    )
+    app.settings = settings
+    app.service = service
+    return app
+
+
+async def _prepare(work: Callable[[], None], readiness: Readiness) -> None:
+    try:
+        await asyncio.to_thread(work)
+    except Exception as error:
+        logger.exception("the kernels could not be prepared")
+        readiness.failed = type(error).__name__
+        return
+    # What start-up made lives as long as the process: the collector need not look at it again.
+    gc.collect()
+    gc.freeze()
+    readiness.done("kernels")
+    logger.info("ready")
+
+
+def from_environment() -> Application:
+    """`create_app` on the settings of the environment: the factory for worker processes and other ASGI servers."""
+    return create_app(Settings())

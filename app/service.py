@@ -1,0 +1,157 @@
+"""The service itself: resolve the data, validate against the specification, choose a route, run.
+
+It takes a `Call` and gives an `Answer` or raises a `GatherError`; it knows neither HTTP nor any format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.dispatch.budget import Budget, Lease
+from app.dispatch.cost import Chooser, Route
+from app.dispatch.pool import Pool
+from app.dispatch.split import run_split
+from app.errors import GatherError
+from app.kernels import Kernel
+from app.spec.dialects import DIALECTS
+from app.spec.gather import plan_gather
+from app.spec.gathernd import plan_gathernd
+from app.spec.plan import GatherPlan
+from app.spec.rules import check_dtypes, index_error
+from app.store import Store
+from app.tensors.call import Answer, Call, Operator
+from app.tensors.dtypes import DType
+from app.tensors.limits import Limits
+from app.tensors.tensor import Tensor
+
+PLANNERS: Final[Mapping[Operator, Callable[..., tuple[GatherPlan, tuple[int, ...], int]]]] = {
+    "gathernd": plan_gathernd,
+    "gather": plan_gather,
+}
+_LARGE_SCAN = 1 << 16
+
+
+class Stages:
+    """When a request entered its stages, in seconds of `perf_counter`; 0.0 for those it has not reached."""
+
+    __slots__ = ("deadline", "encode", "end", "kernel", "kernel_end", "parsed", "route", "start")
+
+    def __init__(self, start: float, deadline: float) -> None:
+        self.start = start
+        self.deadline = deadline
+        self.parsed = 0.0
+        self.kernel = 0.0
+        self.kernel_end = 0.0
+        self.end = 0.0
+        self.route: Route | None = None
+
+
+class Service:
+    """Carries out calls. One per process; everything it needs is handed to it."""
+
+    def __init__(
+        self, limits: Limits, store: Store, kernel: Kernel, pool: Pool, chooser: Chooser, budget: Budget
+    ) -> None:
+        self.limits = limits
+        self.store = store
+        self.kernel = kernel
+        self.pool = pool
+        self.chooser = chooser
+        self.budget = budget
+
+    async def gather(self, call: Call, stages: Stages, lease: Lease) -> Answer:
+        """Resolve, validate, choose, run. The output's bytes are charged to `lease` before they are allocated.
+
+        Raises every error of the operator, tensor_not_found, device_unavailable, overloaded and deadline_exceeded.
+        """
+        data, etag = self._resolve(call)
+        indices = call.indices
+        dialect = DIALECTS[call.operator][call.dialect]
+        check_dtypes(dialect, data, indices)
+        plan, shape, first_axis = PLANNERS[call.operator](
+            dialect, data, indices, call.parameter, call.parameter_pointer, self.limits
+        )
+        if call.device == "gpu":
+            raise GatherError(
+                "device_unavailable", "this service has no GPU; use device auto or cpu", pointer=call.device_pointer
+            )
+        lease.charge(plan.output_bytes)
+        stages.route = route = self.chooser.choose(plan)
+        if route == "loop":
+            bad, array = self._run(plan, data, indices, stages)
+        elif route == "thread" or data.dtype.kind == "string":
+            bad, array = await self.pool.run(lambda: self._run(plan, data, indices, stages))
+        else:
+            bad, array = await self._run_split(plan, data, indices, stages)
+        stages.kernel_end = perf_counter()
+        if bad >= 0:
+            if indices.array.size < _LARGE_SCAN:
+                raise index_error(dialect, data.shape, indices, first_axis, plan.depth)
+            raise await self.pool.run(lambda: index_error(dialect, data.shape, indices, first_axis, plan.depth))
+        return Answer(Tensor(data.dtype, shape, array), call.dialect, "cpu", etag)
+
+    def _resolve(self, call: Call) -> tuple[Tensor, str | None]:
+        if isinstance(call.data, Tensor):
+            return call.data, None
+        resident = self.store.get(call.data)
+        if resident is None:
+            raise GatherError("tensor_not_found", f"no tensor is named {call.data!r}", pointer=call.data_pointer)
+        return resident.tensor, resident.etag
+
+    def _run(self, plan: GatherPlan, data: Tensor, indices: Tensor, stages: Stages) -> tuple[int, NDArray[Any]]:
+        self._start(stages)
+        if data.dtype.kind == "string":
+            return self._run_strings(plan, data, indices)
+        out = np.empty(plan.output_items, data.dtype.carrier)
+        return self.kernel.run(plan, data.items, _as_int64(indices), out), _typed(out, data.dtype)
+
+    async def _run_split(
+        self, plan: GatherPlan, data: Tensor, indices: Tensor, stages: Stages
+    ) -> tuple[int, NDArray[Any]]:
+        out = np.empty(plan.output_items, data.dtype.carrier)
+        bad = await run_split(
+            self.pool, self.kernel, plan, data.items, _as_int64(indices), out, lambda: self._start(stages)
+        )
+        return bad, _typed(out, data.dtype)
+
+    def _start(self, stages: Stages) -> None:
+        stages.kernel = now = perf_counter()
+        if now > stages.deadline:
+            raise GatherError("deadline_exceeded", "the request waited until its deadline had passed", retry_after=1)
+
+    def _run_strings(self, plan: GatherPlan, data: Tensor, indices: Tensor) -> tuple[int, NDArray[Any]]:
+        """Strings go through the offsets: the kernel gathers item numbers, which then pick the strings."""
+        numbers = np.empty(plan.output_items, np.uint64)
+        bad = self.kernel.run(plan, np.arange(plan.data_items, dtype=np.uint64), _as_int64(indices), numbers)
+        if bad >= 0:
+            return bad, numbers
+        self._check_string_bytes(data.array, numbers)
+        return bad, data.array[numbers.astype(np.int64)]
+
+    def _check_string_bytes(self, strings: NDArray[Any], numbers: NDArray[Any]) -> None:
+        sizes = np.fromiter((4 + len(text.encode()) for text in strings), np.int64, len(strings))
+        if int(sizes.max(initial=0)) * len(numbers) <= self.limits.output_bytes:
+            return
+        total = int(sizes[numbers.astype(np.int64)].sum())
+        if total > self.limits.output_bytes:
+            raise GatherError(
+                "output_too_large",
+                f"the gathered strings would have {total} bytes; the limit is {self.limits.output_bytes}",
+                facts={"limit": "output_bytes", "maximum": self.limits.output_bytes},
+            )
+
+
+def _as_int64(indices: Tensor) -> NDArray[np.int64]:
+    # A uint64 above 2**63 - 1 turns negative, which is out of bounds in every dialect that takes uint64.
+    array: NDArray[np.int64] = indices.array.astype(np.int64, copy=False)
+    return array
+
+
+def _typed(out: NDArray[Any], dtype: DType) -> NDArray[Any]:
+    typed: NDArray[Any] = out.view(dtype.numpy)
+    return typed
