@@ -1,0 +1,163 @@
+"""Imports point one way. Read from the AST, so that a lazy import or one for types only counts like any other."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# layer: the layers right below it; what those may import it may import too. A layer's own modules may import each
+# other. A new module or package directly under app/ needs a line here, and so a decision.
+BELOW: dict[str, set[str]] = {
+    "main": {"api", "settings"},
+    "cli": {"serving"},
+    "serving": {"main"},
+    "settings": {"tensors"},
+    "api": {"service", "wire"},
+    "service": {"dispatch", "store"},
+    "dispatch": {"kernels"},
+    "kernels": {"spec"},
+    "spec": {"tensors"},
+    "wire": {"tensors"},
+    "store": {"tensors"},
+    "tensors": {"errors"},
+    "errors": set(),
+    "client": set(),
+}
+# Third-party packages that only these modules know; a name ending in a dot stands for all that it starts.
+ONLY_IN: dict[str, tuple[str, ...]] = {
+    "cupy": ("app.kernels.cupy_gpu",),
+    "cupyx": ("app.kernels.cupy_gpu",),
+    "numba": ("app.kernels.", "app.wire."),
+    "fastapi": ("app.main", "app.api."),
+    "starlette": ("app.main", "app.api."),
+    "uvicorn": ("app.serving", "app.api."),
+    "httpx": ("app.cli", "app.client.", "app.client"),
+    "gathernd": ("app.cli",),
+}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in sorted((ROOT / "app").rglob("*.py"))}
+
+
+def layer(module: str) -> str:
+    return module.split(".")[1]
+
+
+def imports(source: str, package: str) -> Iterator[str]:
+    """Every module that `source` imports, by absolute name, wherever in the file the import stands."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1]) if node.level else ""
+            origin = ".".join(part for part in (base, node.module) if part)
+            # `from app import errors` imports a module, `from app.errors import Code` does not: take what exists
+            yield from (
+                f"{origin}.{alias.name}" if f"{origin}.{alias.name}" in MODULES else origin for alias in node.names
+            )
+
+
+def allowed(top: str) -> set[str]:
+    """`top` and every layer below it along the arrows."""
+    found, todo = {top}, [top]
+    while todo:
+        new = BELOW[todo.pop()] - found
+        found |= new
+        todo += new
+    return found
+
+
+def faults(module: str, source: str, *, is_package: bool = False) -> list[str]:
+    """What `source`, as `module`, imports against the rules."""
+    package = module if is_package else module.rpartition(".")[0]
+    found = []
+    for name in imports(source, package):
+        if name == "app" or not name.startswith("app."):
+            owners = ONLY_IN.get(name.split(".")[0])
+            if owners and not any(
+                module == owner or (owner[-1] == "." and module.startswith(owner)) for owner in owners
+            ):
+                found.append(f"{module} imports {name}")
+            if name == "app" and layer(module) == "client":
+                found.append(f"{module} imports {name}")
+        elif layer(name) not in allowed(layer(module)):
+            found.append(f"{module} imports {name}")
+    return found
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name != "app"])
+def test_imports_point_one_way(module: str) -> None:
+    assert layer(module) in BELOW, f"app/{layer(module)} has no place in the order of layers"
+    path = MODULES[module]
+    assert faults(module, path.read_text(), is_package=path.name == "__init__.py") == []
+
+
+def test_package_itself_imports_nothing() -> None:
+    assert list(imports(MODULES["app"].read_text(), "app")) in ([], ["__future__"])
+
+
+def test_settings_are_passed_down_not_imported() -> None:
+    assert {top for top in BELOW if "settings" in allowed(top)} == {"settings", "main", "serving", "cli"}
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("app.spec.rules", "from app.kernels import Kernel"),
+        ("app.wire.native_json", "import app.spec.plan"),
+        ("app.wire.native_json", "from app import spec"),
+        ("app.store", "def late():\n    from app.dispatch import pool"),
+        ("app.kernels.numba_cpu", "if TYPE_CHECKING:\n    from ..dispatch import cost"),
+        ("app.api.health", "from app.settings import Settings"),
+        ("app.dispatch.pool", "import cupy"),
+        ("app.service", "from starlette.responses import Response"),
+        ("app.client.sync", "from app.errors import Code"),
+        ("app.client.sync", "from ..errors import Code"),
+        ("app.client.sync", "import app"),
+        ("app.api.native", "import app.client"),
+        ("app.api.native", "from gathernd import GatherND"),
+    ],
+)
+def test_an_import_against_the_order_is_seen(module: str, source: str) -> None:
+    assert len(faults(module, source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("app.main", "from app.kernels import numba_cpu"),
+        ("app.api.health", "from app import __version__"),
+        ("app.api.native", "from app.wire import native_json"),
+        ("app.service", "from app.store import Store"),
+        ("app.kernels.cupy_gpu", "import cupy"),
+        ("app.client.sync", "from .errors import Problem"),
+    ],
+)
+def test_an_import_along_the_order_passes(module: str, source: str) -> None:
+    assert faults(module, source) == []
+
+
+def public_nodes(
+    tree: ast.Module,
+) -> Iterator[tuple[str, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]]:
+    yield "the module", tree
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            yield node.name, node
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_module_and_its_public_names_say_what_they_are_for(module: str) -> None:
+    tree = ast.parse(MODULES[module].read_text())
+    silent = [name for name, node in public_nodes(tree) if not (ast.get_docstring(node) or "").strip()]
+    assert silent == []
