@@ -27,7 +27,7 @@ app = typer.Typer(
 
 def _settings(arguments: list[str]) -> Settings:
     try:
-        return Settings(_cli_parse_args=arguments, _cli_prog_name="gathernd serve")  # type: ignore[call-arg]
+        return Settings(_cli_parse_args=arguments, _cli_prog_name="gathernd serve")
     except ValidationError as error:
         for problem in error.errors():
             name = "_".join(map(str, problem["loc"]))

@@ -210,8 +210,8 @@ CATALOGUE: Final[Mapping[Code, Entry]] = {
         "The element type is not known, or the dialect does not allow it for data or for indices, or the format cannot "
         "carry it.",
         'indices of dtype int32 under "onnx-13", which takes int64 only.',
-        "Convert the tensor, choose another dialect (openvino-8 takes indices of every integer type), or another format "
-        "(JSON carries every type).",
+        "Convert the tensor, choose another dialect (openvino-8 takes indices of every integer type), or another "
+        "format (JSON carries every type).",
     ),
     "value_not_representable": Entry(
         "Value not representable",

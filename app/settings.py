@@ -63,7 +63,8 @@ class Settings(BaseSettings):
     memory_budget: ByteSize = Field(
         default_factory=lambda: ByteSize(_memory_of_process() // 2),
         ge=2**20,
-        description="Bytes that all requests and answers together may hold (default: half of the memory the process may use).",
+        description="Bytes that all requests and answers together may hold (default: half of the memory the process "
+        "may use).",
     )
     threads: int = Field(
         default_factory=lambda: len(os.sched_getaffinity(0)),

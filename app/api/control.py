@@ -221,8 +221,10 @@ def _add_pages(app: FastAPI) -> None:
         tags=["pages"],
         summary="Script, style and icon of the interactive page",
         response_class=Response,
-        responses={200: {"description": "The file", "content": {"application/octet-stream": {}}}}
-        | error_responses(("not_found",)),
+        responses={
+            200: {"description": "The file", "content": {"application/octet-stream": {}}},
+            **error_responses(("not_found",)),
+        },
     )
     async def docs_asset(asset: str) -> Response:
         if asset not in types:

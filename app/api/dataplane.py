@@ -55,7 +55,7 @@ class DataPlane:
             await self.control(scope, receive, send)
             return
         exchange = Exchange(scope, receive, send, self.budget, self.deadline)
-        code = None
+        code: str | None = None
         try:
             if len(exchange.headers) != len(scope["headers"]):
                 refuse_repeated(scope["headers"])
@@ -84,7 +84,7 @@ class DataPlane:
             self.metrics.count(exchange, code)
 
     async def _send_error(self, exchange: Exchange, error: GatherError) -> None:
-        extra = ()
+        extra: tuple[tuple[bytes, bytes], ...] = ()
         if exchange.headers.get(b"expect") is not None:
             # The client may be waiting for "100 Continue" and may never send the body: this connection is done.
             extra = ((b"connection", b"close"),)

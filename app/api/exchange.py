@@ -10,7 +10,7 @@ import itertools
 import re
 import secrets
 import zlib
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from time import perf_counter
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from app.dispatch.budget import Budget, Lease
 from app.errors import GatherError
 from app.service import Stages
 
+Buffer = bytes | bytearray | memoryview
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -93,9 +94,10 @@ class Exchange:
         return b"%b, encode;dur=%.3f" % (text, end * 1e3 - done)
 
     async def send(
-        self, status: int, content_type: bytes, body: bytes | bytearray | memoryview, *extra: tuple[bytes, bytes]
+        self, status: int, content_type: bytes, body: bytes | Sequence[Buffer], *extra: tuple[bytes, bytes]
     ) -> None:
-        """Answer with a whole body."""
+        """Answer with a whole body, in one piece or in several."""
+        pieces = (body,) if isinstance(body, bytes) else body
         self.started = True
         self.status = status
         await self.sender(
@@ -104,14 +106,16 @@ class Exchange:
                 "status": status,
                 "headers": [
                     (b"content-type", content_type),
-                    (b"content-length", b"%d" % len(body)),
+                    (b"content-length", b"%d" % sum(map(len, pieces))),
                     (b"x-request-id", self.request_id.encode()),
                     (b"server-timing", self.timing()),
                     *extra,
                 ],
             }
         )
-        await self.sender({"type": "http.response.body", "body": body})
+        for piece in pieces[:-1]:
+            await self.sender({"type": "http.response.body", "body": piece, "more_body": True})
+        await self.sender({"type": "http.response.body", "body": pieces[-1]})
 
     async def send_empty(self, status: int, *extra: tuple[bytes, bytes]) -> None:
         """Answer without a body (204)."""

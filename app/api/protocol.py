@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any, ClassVar
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from app.api.errors import PROBLEM_JSON, STATUS, dump, problem
 from app.errors import GatherError
@@ -95,7 +95,7 @@ class Protocol(HttpToolsProtocol):
     def refuse(self, error: GatherError) -> None:
         """Answer `error` without the application, and close."""
         self.refused = True
-        cycle = self.cycle
+        cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
             cycle.message_event.set()
@@ -112,7 +112,7 @@ class Protocol(HttpToolsProtocol):
             if now - self.began > limits.header:
                 return GatherError("request_timeout", f"the header did not arrive within {limits.header:g} s")
             return None
-        cycle = self.cycle
+        cycle: RequestResponseCycle | None = self.cycle
         if cycle is None or not cycle.more_body or self.flow.read_paused:
             return None
         waited = now - self.began

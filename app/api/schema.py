@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic.json_schema import SkipJsonSchema
 
 DTypeName = Literal[
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
     "float16", "bfloat16", "float32", "float64", "complex64", "complex128", "string",
 ]  # fmt: skip
-_INT64 = {"format": "int64"}
+_INT64: dict[str, JsonValue] = {"format": "int64"}
 Size = Annotated[int, Field(ge=0, json_schema_extra=_INT64)]
 Values = Annotated[
     list[Any],

@@ -63,7 +63,7 @@ def check_batch_dims(dialect: Dialect, data: Tensor, indices: Tensor, batch_dims
 
 
 def check_batch_shape(dialect: Dialect, data: Tensor, indices: Tensor, batch_dims: int) -> None:
-    """data.shape[:b] == indices.shape[:b], clause 2: nothing divides, nothing broadcasts. Raises batch_shape_mismatch."""
+    """data.shape[:b] == indices.shape[:b], clause 2; nothing is broadcast. Raises batch_shape_mismatch."""
     for axis in range(batch_dims):
         if data.shape[axis] != indices.shape[axis]:
             raise GatherError(

@@ -13,7 +13,9 @@ from math import prod
 
 @dataclass(frozen=True, slots=True)
 class GatherPlan:
-    """data is [batches, *dims, slice_items], indices [batches or 1, tuples, depth], output [batches, tuples, slice_items].
+    """data is [batches, *dims, slice_items], indices [batches or 1, tuples, depth].
+
+    The output is [batches, tuples, slice_items].
 
     `dims` are the sizes of the indexed axes; `item_size` is in bytes (1, 2, 4, 8 or 16); `shared` says that all batches
     use the one set of tuples; `wrap` says that an index in [-s, -1] counts from the end (else it is out of bounds).
