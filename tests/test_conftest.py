@@ -22,6 +22,7 @@ def run(folder: Path, text: str, **environ: str) -> subprocess.CompletedProcess[
     (folder / "test_it.py").write_text(text)
     (folder / "pytest.ini").write_text("[pytest]\nmarkers = soak\n")
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("GATHERND_", "PYTEST_"))}
+    clean["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # they take a second to load and play no part
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)]
     return subprocess.run(command, env={**clean, **environ}, capture_output=True, text=True, timeout=60, check=False)
 

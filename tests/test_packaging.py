@@ -46,7 +46,7 @@ def test_command_is_the_cli() -> None:
 
 
 def test_client_needs_nothing_of_the_service() -> None:
-    program = "import sys; from gathernd import GatherND; print([name for name in sys.modules if name.split('.')[0] == 'app'])"
+    program = "import sys; from gathernd import GatherND; print([m for m in sys.modules if m.split('.')[0] == 'app'])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
 
