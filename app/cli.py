@@ -14,7 +14,7 @@ from app import __version__
 from app.api.control import openapi_document
 from app.main import create_app, warm
 from app.serving import export, serve, serve_workers
-from app.settings import Settings
+from app.settings import Settings, settings_table
 
 app = typer.Typer(
     name="gathernd",
@@ -64,6 +64,12 @@ def openapi_command() -> None:
     """Print the OpenAPI file of the service."""
     document = openapi_document(create_app(Settings()).control)  # type: ignore[arg-type]
     sys.stdout.buffer.write(orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+@app.command("settings")
+def settings_command() -> None:
+    """Print every setting as a Markdown table."""
+    typer.echo(settings_table())
 
 
 @app.command("version")

@@ -112,3 +112,19 @@ class Settings(BaseSettings):
 
 
 SETTING_NAMES = tuple(f"GATHERND_{name.upper()}" for name in Settings.model_fields)
+
+
+def settings_table() -> str:
+    """The settings as a Markdown table, as the README shows it."""
+    rows = ["| variable | flag | default | what it sets |", "|---|---|---|---|"]
+    for name, field in Settings.model_fields.items():
+        default = "" if field.default_factory is not None or field.default in (None, ()) else _shown(field.default)
+        flag = f"--{name.replace('_', '-')}"
+        rows.append(f"| `GATHERND_{name.upper()}` | `{flag}` | {default} | {field.description} |")
+    return "\n".join(rows)
+
+
+def _shown(default: object) -> str:
+    if isinstance(default, ByteSize):
+        return f"`{default.human_readable(separator=' ').removesuffix('.0')}`".replace(".0 ", " ").replace(" ", "")
+    return f"`{default}`"
