@@ -1,0 +1,210 @@
+"""What the benchmarks share: a server process on a free loopback port, wrk to drive it, and a table with ratios.
+
+wrk runs one thread and 16 connections, as for every figure of the project, so that server and client have a core each
+on the two-core machines that are compared.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+
+from benchmarks import __file__ as _here
+
+ROOT = Path(_here).parents[1]
+JSON = "application/json"
+
+
+def free_port() -> int:
+    """A port on loopback that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def gathernd_command(port: int) -> list[str]:
+    """The service under test, of this checkout."""
+    return [sys.executable, "-m", "app.cli", "serve", "--host", "127.0.0.1", "--port", str(port)]
+
+
+def uvicorn_command(application: str) -> Callable[[int], list[str]]:
+    """One uvicorn process of `application`, quiet, as a function of the port."""
+    return lambda port: [
+        *(sys.executable, "-m", "uvicorn", application, "--host", "127.0.0.1", "--port", str(port)),
+        *("--log-level", "warning", "--no-access-log", "--no-server-header"),
+    ]
+
+
+def get_status(port: int, path: str) -> int | None:
+    """The status of a GET, None where nothing answers."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    except (OSError, HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+@contextmanager
+def serving(
+    command: Callable[[int], list[str]],
+    *,
+    environ: Mapping[str, str] | None = None,
+    ready: str = "/readyz",
+    limit: float = 60,
+    pause: float = 0.05,
+) -> Iterator[int]:
+    """Run `command(port)` until `ready` answers 200, yield the port, and end the process group.
+
+    The service's store and cache are fresh temporary folders unless `environ` names them. Raises RuntimeError with the
+    end of the server's output where it ends early or is not ready within `limit` seconds.
+    """
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="gathernd-bench-") as folder:
+        log = Path(folder) / "log"
+        environ = {
+            **os.environ,
+            "GATHERND_STORE_DIR": f"{folder}/store",
+            "GATHERND_CACHE_DIR": f"{folder}/cache",
+            **(environ or {}),
+        }
+        with log.open("wb") as sink:
+            process = subprocess.Popen(
+                command(port), cwd=ROOT, env=environ, stdout=sink, stderr=sink, stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )  # fmt: skip
+        try:
+            until = time.monotonic() + limit
+            while get_status(port, ready) != 200:
+                if process.poll() is not None or time.monotonic() > until:
+                    raise RuntimeError(f"{command(port)} is not ready:\n{log.read_text(errors='replace')[-4000:]}")
+                time.sleep(pause)
+            yield port
+            if process.poll() is not None:
+                raise RuntimeError(f"{command(port)} ended:\n{log.read_text(errors='replace')[-4000:]}")
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            print(f"process {process.pid} did not end within 20 s of SIGTERM", file=sys.stderr)
+    with suppress(ProcessLookupError):  # nothing of the group is left, as it should be
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One piece of work: a POST that is sent again and again."""
+
+    path: str
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=lambda: {"Content-Type": JSON})
+
+
+def post(port: int, request: Request) -> bytes:
+    """Send `request` once and return the answer's body; raises RuntimeError unless it is 200."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request("POST", request.path, request.body, dict(request.headers))
+        answer = connection.getresponse()
+        body = answer.read()
+    finally:
+        connection.close()
+    if answer.status != 200:
+        raise RuntimeError(f"POST {request.path} answered {answer.status}: {body[:500]!r}")
+    return body
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What wrk saw: requests a second, milliseconds at two quantiles, failures of any kind, of how many requests."""
+
+    rate: float
+    p50: float
+    p99: float
+    errors: int
+    requests: int
+
+
+_SCRIPT = """
+local file = io.open("{body}", "rb")
+wrk.method = "POST"
+wrk.body = file:read("*a")
+file:close()
+{headers}
+function done(summary, latency, requests)
+  local e = summary.errors
+  io.write(string.format("FIGURES %f %f %f %d %d\\n", summary.requests / summary.duration * 1e6,
+    latency:percentile(50) / 1000, latency:percentile(99) / 1000,
+    e.connect + e.read + e.write + e.status + e.timeout, summary.requests))
+end
+"""
+
+
+def wrk(port: int, request: Request, *, seconds: float = 5, connections: int = 16, warm: int = 20) -> Figures:
+    """Drive `request` with one thread of wrk, after `warm` requests that do not count."""
+    program = shutil.which("wrk")
+    if program is None:
+        raise SystemExit("wrk is needed: the Debian package wrk")
+    for _ in range(warm):
+        post(port, request)
+    with tempfile.TemporaryDirectory(prefix="gathernd-wrk-") as folder:
+        body, script = Path(folder) / "body", Path(folder) / "script.lua"
+        body.write_bytes(request.body)
+        headers = "\n".join(f'wrk.headers["{name}"] = "{value}"' for name, value in request.headers.items())
+        script.write_text(_SCRIPT.format(body=body, headers=headers))
+        url = f"http://127.0.0.1:{port}{request.path}"
+        limits = [f"-c{connections}", f"-d{max(1, round(seconds))}s", "--timeout", "60s"]
+        command = [program, "-t1", *limits, "-s", str(script), url]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 120, check=True)
+    match = re.search(r"FIGURES (\S+) (\S+) (\S+) (\d+) (\d+)", done.stdout)
+    if match is None:
+        raise RuntimeError(f"wrk printed no figures:\n{done.stdout}\n{done.stderr}")
+    return Figures(float(match[1]), float(match[2]), float(match[3]), int(match[4]), int(match[5]))
+
+
+def machine_line() -> str:
+    """CPU, cores that this process may use, Python, date: what a figure needs beside it."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists() and (match := re.search(r"^model name\s*: (.+)$", cpuinfo.read_text(), re.MULTILINE)):
+        model = match[1]
+    today = datetime.datetime.now(datetime.UTC).date()
+    return f"{model}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}, {today}"
+
+
+def table(title: str, rows: Mapping[str, Figures], baselines: Sequence[str]) -> str:
+    """`rows` aligned, each with its rate over that of every baseline."""
+    head = ["", "requests/s", "p50 ms", "p99 ms", "errors", *(f"× {name}" for name in baselines)]
+    lines = [head]
+    for name, figures in rows.items():
+        ratios = [f"{figures.rate / rows[base].rate:.2f}" if rows[base].rate else "–" for base in baselines]
+        plain = [f"{figures.rate:,.1f}", f"{figures.p50:.2f}", f"{figures.p99:.2f}", str(figures.errors)]
+        lines.append([name, *plain, *ratios])
+    widths = [max(len(line[at]) for line in lines) for at in range(len(head))]
+    return "\n".join(
+        [title, *("  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines)]
+    )

@@ -1,0 +1,38 @@
+"""Time from spawning the service to the first 200 of /readyz: with an empty cache, and with the one that this filled.
+
+python -m benchmarks.startup [--rounds 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+
+from benchmarks import common
+
+
+def seconds_to_ready(cache: str) -> float:
+    """Start the service on `cache` and stop it; seconds until it was ready, to 5 ms."""
+    started = time.perf_counter()
+    with common.serving(common.gathernd_command, environ={"GATHERND_CACHE_DIR": cache}, limit=300, pause=0.005):
+        return time.perf_counter() - started
+
+
+def main() -> None:
+    """Measure and print both."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    rounds = parser.parse_args().rounds
+    empty, warm = [], []
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory(prefix="gathernd-cache-") as cache:
+            empty.append(seconds_to_ready(cache))
+            warm.append(seconds_to_ready(cache))
+    print(common.machine_line())
+    for name, times in (("empty cache", empty), ("warm cache", warm)):
+        print(f"{name:12}  ready after {min(times):6.2f} s at best, {max(times):6.2f} s at worst, of {rounds}")
+
+
+if __name__ == "__main__":
+    main()
