@@ -7,6 +7,7 @@ same holds once GATHERND_ALLOWED_HOSTS names hosts.
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterable
 from typing import Final
 from urllib.parse import urlsplit
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 from app.errors import GatherError
 
 _REMEMBERED: Final = 1024
+_HOST: Final = re.compile(r"[A-Za-z0-9._:\[\]-]+")
 
 
 def is_loopback_name(host: str) -> bool:
@@ -29,6 +31,8 @@ def is_loopback_name(host: str) -> bool:
 
 def split_host(value: str) -> str:
     """The host of a Host field, without its port; "" where it is not one."""
+    if not _HOST.fullmatch(value):
+        return ""
     try:
         host = urlsplit(f"//{value}")
         return host.hostname or "" if host.port is None or host.port >= 0 else ""

@@ -1,0 +1,48 @@
+"""Host and Origin on a loopback address, against DNS rebinding and requests from pages of other sites."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.api.guard import Guard
+from app.errors import GatherError
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["localhost", "localhost:8080", "127.0.0.1", "127.0.0.1:8080", "127.9.9.9", "[::1]", "[::1]:8080", "LOCALHOST.",
+     "a.localhost:1", "my.service:99"],
+)  # fmt: skip
+def test_loopback_and_allowed_names_pass(host: str) -> None:
+    guard = Guard("127.0.0.1", ["My.Service"])
+    guard.check({b"host": host.encode()})
+    guard.check({b"host": host.encode(), b"origin": b"http://" + host.encode()})
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "10.0.0.1", "[::2]", "", "a b", "localhost:x",
+     "evil.example:80@localhost", "127.1", "0x7f000001", "2130706433"],
+)  # fmt: skip
+def test_a_foreign_host_is_forbidden(host: str) -> None:
+    with pytest.raises(GatherError, match="forbidden"):
+        Guard("127.0.0.1", []).check({b"host": host.encode()})
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost.evil.example", "file://", ""])
+def test_a_foreign_origin_is_forbidden(origin: str) -> None:
+    with pytest.raises(GatherError, match="forbidden"):
+        Guard("127.0.0.1", []).check({b"host": b"localhost", b"origin": origin.encode()})
+
+
+def test_elsewhere_any_host_passes_until_names_are_given() -> None:
+    Guard("0.0.0.0", []).check({b"host": b"anything.example", b"origin": b"https://other.example"})
+    with pytest.raises(GatherError, match="forbidden"):
+        Guard("0.0.0.0", ["gather.example"]).check({b"host": b"anything.example"})
+
+
+def test_a_flood_of_distinct_names_is_not_remembered_for_ever() -> None:
+    guard = Guard("127.0.0.1", [])
+    for number in range(5000):
+        guard.check({b"host": f"localhost:{number}".encode()})
+    assert len(guard._hosts) <= 1024

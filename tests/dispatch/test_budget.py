@@ -1,0 +1,58 @@
+"""The memory budget: nothing is lost, small requests have a lane of their own."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.dispatch.budget import SMALL, Budget, Lease
+from app.errors import GatherError
+
+
+def test_large_requests_cannot_starve_small_ones() -> None:
+    budget = Budget(8 * SMALL)
+    large = Lease(budget)
+    large.charge(8 * SMALL)
+    with pytest.raises(GatherError, match="overloaded"):
+        Lease(budget).charge(2 * SMALL)
+    Lease(budget).charge(SMALL)
+
+
+def test_what_can_never_fit_is_too_large_and_what_could_later_is_overloaded() -> None:
+    budget = Budget(4 * SMALL)
+    with pytest.raises(GatherError, match="payload_too_large"):
+        Lease(budget).charge(5 * SMALL)
+    Lease(budget).charge(3 * SMALL)
+    with pytest.raises(GatherError, match="overloaded") as caught:
+        Lease(budget).charge(3 * SMALL)
+    assert caught.value.retry_after == 1
+
+
+def test_a_request_that_claims_much_and_sends_little_holds_little() -> None:
+    budget = Budget(4 * SMALL)
+    idle = Lease(budget)
+    budget.admit(4 * SMALL)
+    idle.charge(10)
+    assert budget.used == 0
+    assert budget.small_used == 10
+
+
+@given(st.lists(st.lists(st.integers(0, 3 * SMALL), max_size=5), max_size=8))
+def test_everything_charged_is_given_back(requests: list[list[int]]) -> None:
+    budget = Budget(8 * SMALL)
+    leases = []
+    for pieces in requests:
+        lease = Lease(budget)
+        leases.append(lease)
+        for piece in pieces:
+            try:
+                lease.charge(piece)
+            except GatherError:
+                break
+        assert budget.used <= budget.total
+        assert budget.small_used <= budget.small_total
+    for lease in leases:
+        lease.release()
+        lease.release()
+    assert budget.used == budget.small_used == 0
