@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.http.server import GATHERND, Server, serving
+
+Start = Callable[..., AbstractContextManager[Server]]
+KERNELS = ("numba", "numpy")
+
+
+@pytest.fixture(scope="session")
+def warmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder with every kernel compiled, shared by all servers of this run."""
+    folder = tmp_path_factory.mktemp("cache")
+    subprocess.run([GATHERND, "warm", "--cache-dir", str(folder)], check=True, capture_output=True, timeout=300)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def start(warmed: Path, tmp_path_factory: pytest.TempPathFactory) -> Start:
+    """Start a server of one's own: `with start("--deadline", "1") as server`."""
+
+    def begin(*flags: str, **options: Any) -> AbstractContextManager[Server]:
+        return serving(warmed, tmp_path_factory.mktemp("server"), *flags, **options)
+
+    return begin
+
+
+@pytest.fixture(scope="session")
+def server(start: Start) -> Iterator[Server]:
+    """The server with default settings, one for the whole run."""
+    with start() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def server_numpy(start: Start) -> Iterator[Server]:
+    with start("--kernel", "numpy") as running:
+        yield running
+
+
+@pytest.fixture(params=KERNELS)
+def every_server(request: pytest.FixtureRequest) -> Server:
+    """A server for each CPU kernel in turn."""
+    name = "server" if request.param == "numba" else f"server_{request.param}"
+    running = request.getfixturevalue(name)
+    assert isinstance(running, Server)
+    return running
+
+
+@pytest.fixture(scope="session")
+def _client(server: Server) -> Iterator[httpx.Client]:
+    with server.client() as made:
+        yield made
+
+
+@pytest.fixture
+def client(_client: httpx.Client, server: Server) -> httpx.Client:
+    """A client of the default server; it fails once the server is gone."""
+    assert server.process.poll() is None, server.log_text()
+    return _client
+
+
+@pytest.fixture
+def every_client(every_server: Server) -> Iterator[httpx.Client]:
+    """A client for each CPU kernel in turn."""
+    with every_server.client() as made:
+        yield made

@@ -1,0 +1,170 @@
+"""A real `gathernd serve` for the tests: on a free port, waited for, stopped politely, and its log judged.
+
+Every answer that a client of these tests gets passes `check_answer`, so that what holds for all answers (the header
+fields, the one error shape, the statuses that OpenAPI lists) is tested by every test.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import httpx
+
+from app.api.errors import STATUS
+from app.errors import CATALOGUE, CODES, REPORTED_PLACES
+
+ROOT = Path(__file__).parents[2]
+GATHERND = str(Path(sys.executable).with_name("gathernd"))
+_TIMING = re.compile(r"parse;dur=[0-9.]+(, queue;dur=[0-9.]+(, kernel;dur=[0-9.]+(, encode;dur=[0-9.]+)?)?)?")
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_LISTENS = re.compile(r"Uvicorn running on http://[^ ]*:([0-9]+)")
+_OPERATORS = ("/gathernd", "/gather")
+
+
+@dataclass
+class Server:
+    """A running server. `documented` maps a path to the statuses that its OpenAPI file lists for POST."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    port: int = 0
+    documented: dict[str, set[int]] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def log_text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def client(self, **options: Any) -> httpx.Client:
+        """A client whose every answer is checked."""
+        return httpx.Client(
+            base_url=self.url,
+            trust_env=False,
+            timeout=60,
+            event_hooks={"response": [lambda response: check_answer(response, self.documented)]},
+            **options,
+        )
+
+    def connect(self, timeout: float = 20) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout)
+
+    def wait_until_listening(self) -> None:
+        end = monotonic() + 60
+        while self.process.poll() is None:
+            found = _LISTENS.search(self.log_text())
+            if found:
+                self.port = int(found[1])
+                return
+            assert monotonic() < end, f"the server does not listen:\n{self.log_text()}"
+            sleep(0.02)
+        raise AssertionError(f"the server ended with {self.process.returncode}:\n{self.log_text()}")
+
+    def wait_until_ready(self) -> None:
+        end = monotonic() + 120
+        with httpx.Client(base_url=self.url, trust_env=False) as client:
+            while client.get("/readyz").status_code != 200:
+                assert monotonic() < end, f"the server is not ready:\n{self.log_text()}"
+                sleep(0.02)
+            paths = client.get("/openapi.json").json()["paths"]
+        self.documented = {path: set(map(int, paths[path]["post"]["responses"])) for path in _OPERATORS}
+
+    def stop(self, number: int = signal.SIGTERM, within: float = 30) -> int:
+        """Send a signal and wait for the end; the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(within)
+
+
+@contextmanager
+def serving(
+    cache_dir: Path,
+    folder: Path,
+    *flags: str,
+    command: Sequence[str] = (GATHERND, "serve"),
+    ready: bool = True,
+    tracebacks: bool = False,
+) -> Iterator[Server]:
+    """A server with the settings `flags` in `folder`; at the end it must have exited with 0 and logged no traceback."""
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "log.txt"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GATHERND_")}
+    environment["GATHERND_STORE_DIR"] = str(folder / "store")
+    environment["GATHERND_CACHE_DIR"] = str(cache_dir)
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [*command, "--port", "0", *flags],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    server = Server(process, log)
+    try:
+        server.wait_until_listening()
+        if ready:
+            server.wait_until_ready()
+        yield server
+        code = server.stop()
+        assert code == 0, f"exit code {code}:\n{server.log_text()}"
+        assert tracebacks or "Traceback" not in server.log_text(), server.log_text()
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait(10)
+
+
+def check_answer(response: httpx.Response, documented: dict[str, set[int]] | None = None) -> None:
+    """What holds for every answer, whatever was asked."""
+    response.read()
+    request, headers = response.request, response.headers
+    assert "server" not in headers, headers
+    request_id = headers["x-request-id"]
+    assert _REQUEST_ID.fullmatch(request_id), request_id
+    given = request.headers.get("x-request-id", "")
+    assert not _REQUEST_ID.fullmatch(given) or request_id == given, (given, request_id)
+    assert _TIMING.fullmatch(headers["server-timing"]), headers["server-timing"]
+    if response.status_code >= 400:
+        check_problem(
+            response.status_code, dict(headers), response.json() if request.method != "HEAD" else None, request_id
+        )
+    if documented and request.method == "POST" and request.url.path in documented:
+        assert response.status_code in documented[request.url.path], (response.status_code, documented)
+
+
+def check_problem(status: int, headers: dict[str, str], body: Any, request_id: str) -> None:
+    """An error has the one shape and what its status asks for; `body` is None for HEAD."""
+    assert headers["content-type"] == "application/problem+json", headers
+    assert (status != 503) or int(headers["retry-after"]) >= 1, headers
+    assert (status != 405) or "OPTIONS" in headers["allow"], headers
+    if body is None:
+        return
+    code = body["code"]
+    assert code in CODES, body
+    assert status == body["status"] == STATUS[code], (status, body)
+    assert body["type"] == f"/errors/{code}", body
+    assert body["title"] == CATALOGUE[code].title, body
+    assert isinstance(body["detail"], str)
+    assert body["detail"], body
+    assert "Traceback" not in body["detail"], body
+    assert body["request_id"] == request_id, body
+    if "errors" in body:
+        assert 1 <= len(body["errors"]) <= REPORTED_PLACES, body
+        assert body["total"] >= len(body["errors"]), body
+        assert all(place["pointer"].startswith("/") or place["pointer"] == "" for place in body["errors"]), body
+    known = {"type", "title", "status", "code", "detail", "rule", "errors", "total", "limit", "maximum", "request_id"}
+    assert set(body) <= known, body
