@@ -84,7 +84,7 @@ def create_app(settings: Settings) -> Application:
     app = Application(
         create_control(readiness, metrics, lifespan),
         {
-            f"/{operator}": NativeRoute(operator, service, settings.max_json_bytes)
+            f"/{operator}": NativeRoute(operator, service, settings.max_json_bytes, settings.max_body_bytes)
             for operator in ("gathernd", "gather")
         },
         guard=guard,

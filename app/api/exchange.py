@@ -28,6 +28,8 @@ REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _PREFIX: Final = secrets.token_hex(6)
 _COUNTER: Final = itertools.count()
 _INFLATE_STEP: Final = 1 << 20
+JOINED: Final = 1 << 14
+"""Answers in pieces of up to this many bytes together are joined: a copy is cheaper than a message."""
 
 
 class ClientGone(Exception):
@@ -96,8 +98,17 @@ class Exchange:
     async def send(
         self, status: int, content_type: bytes, body: bytes | Sequence[Buffer], *extra: tuple[bytes, bytes]
     ) -> None:
-        """Answer with a whole body, in one piece or in several."""
-        pieces = (body,) if isinstance(body, bytes) else body
+        """Answer with a whole body: pieces of a small one are joined, those of a large one handed on, never copied.
+
+        Returns when nearly all of a large body has left for the client, so that what the lease holds for it is held
+        as long as it is in memory, however slowly the client reads.
+        """
+        if not isinstance(body, bytes):
+            size = sum(map(len, body))
+            if size <= JOINED:
+                body = b"".join(body)
+        else:
+            size = len(body)
         self.started = True
         self.status = status
         await self.sender(
@@ -106,16 +117,18 @@ class Exchange:
                 "status": status,
                 "headers": [
                     (b"content-type", content_type),
-                    (b"content-length", b"%d" % sum(map(len, pieces))),
+                    (b"content-length", b"%d" % size),
                     (b"x-request-id", self.request_id.encode()),
                     (b"server-timing", self.timing()),
                     *extra,
                 ],
             }
         )
-        for piece in pieces[:-1]:
-            await self.sender({"type": "http.response.body", "body": piece, "more_body": True})
-        await self.sender({"type": "http.response.body", "body": pieces[-1]})
+        if size > JOINED:
+            for piece in (body,) if isinstance(body, bytes) else body:
+                await self.sender({"type": "http.response.body", "body": piece, "more_body": True})
+            body = b""
+        await self.sender({"type": "http.response.body", "body": body})
 
     async def send_empty(self, status: int, *extra: tuple[bytes, bytes]) -> None:
         """Answer without a body (204)."""

@@ -12,9 +12,11 @@ from app.errors import GatherError
 from app.service import Service
 from app.spec.dialects import DIALECTS
 from app.tensors.call import Call, Operator
-from app.wire import native_json
+from app.tensors.tensor import Tensor
+from app.wire import native_json, safetensors
 
 JSON: Final = b"application/json"
+SAFETENSORS: Final = b"application/x-safetensors"
 _FORM: Final = b"application/x-www-form-urlencoded"
 LARGE: Final = 1 << 16
 """Bodies and outputs of more bytes are read and written on a pool thread, so that the event loop stays free."""
@@ -23,36 +25,73 @@ LARGE: Final = 1 << 16
 class NativeRoute:
     """One of the two operators over HTTP."""
 
-    def __init__(self, operator: Operator, service: Service, max_json_bytes: int) -> None:
+    def __init__(self, operator: Operator, service: Service, max_json_bytes: int, max_body_bytes: int) -> None:
         self.operator = operator
         self.service = service
         self.max_json_bytes = max_json_bytes
+        self.max_body_bytes = max_body_bytes
         self.dialects: Collection[str] = tuple(DIALECTS[operator])
 
     async def __call__(self, exchange: Exchange) -> None:
         """Read, gather, answer. Raises GatherError for everything it refuses."""
         content_type = exchange.headers.get(b"content-type")
         if content_type is not None and content_type != JSON:
+            if content_type.partition(b";")[0].strip().lower() == SAFETENSORS:
+                await self._binary(exchange)
+                return
             check_json_type(content_type)
-        body = await exchange.read_body(self.max_json_bytes)
-        encoding = exchange.headers.get(b"content-encoding")
-        stages, service = exchange.stages, self.service
-        if encoding is not None:
-            raw = body
-            body = await service.pool.run(lambda: exchange.inflate(raw, encoding, self.max_json_bytes))
+        body = await self._read_body(exchange, self.max_json_bytes)
         if exchange.query:
             refuse_query(exchange.query)
         call, output_encoding = (
-            self._read(body) if len(body) <= LARGE else await service.pool.run(lambda: self._read(body))
+            self._read(body) if len(body) <= LARGE else await self.service.pool.run(lambda: self._read(body))
         )
+        accept = exchange.headers.get(b"accept")
+        if accept is not None and accept != JSON and answer_format(accept, JSON) == SAFETENSORS:
+            await self._answer_binary(exchange, call)
+            return
+        await self._answer_json(exchange, call, output_encoding)
+
+    async def _binary(self, exchange: Exchange) -> None:
+        """A safetensors request; the answer is one too unless Accept says otherwise."""
+        body = await self._read_body(exchange, self.max_body_bytes)
+        call = safetensors.read_call(body, exchange.query, self.operator, self.dialects)
+        accept = exchange.headers.get(b"accept")
+        if accept is None or accept == SAFETENSORS or answer_format(accept, SAFETENSORS) == SAFETENSORS:
+            await self._answer_binary(exchange, call)
+        else:
+            await self._answer_json(exchange, call, "values")
+
+    async def _answer_binary(self, exchange: Exchange, call: Call) -> None:
+        if isinstance(call.data, Tensor):
+            safetensors.check_writable(call.data.dtype, call.data.dtype_pointer)
+        exchange.stages.parsed = perf_counter()
+        answer = await self.service.gather(call, exchange.stages, exchange.lease)
+        exchange.stages.end = exchange.stages.kernel_end
+        safetensors.check_writable(answer.output.dtype, call.data_pointer)
+        headers = [(b"x-gathernd-dialect", answer.dialect.encode()), (b"x-gathernd-device", answer.device.encode())]
+        if answer.data_etag is not None:
+            headers.append((b"x-gathernd-data-etag", answer.data_etag.encode()))
+        await exchange.send(200, SAFETENSORS, safetensors.write_answer(answer), *headers)
+
+    async def _answer_json(self, exchange: Exchange, call: Call, encoding: native_json.Encoding) -> None:
+        stages, service = exchange.stages, self.service
         stages.parsed = perf_counter()
         answer = await service.gather(call, stages, exchange.lease)
         stages.end = stages.kernel_end
         if answer.output.array.nbytes <= LARGE:
-            content = native_json.write_answer(answer, output_encoding)
+            content = native_json.write_answer(answer, encoding)
         else:
-            content = await service.pool.run(lambda: native_json.write_answer(answer, output_encoding))
+            content = await service.pool.run(lambda: native_json.write_answer(answer, encoding))
         await exchange.send(200, JSON, content)
+
+    async def _read_body(self, exchange: Exchange, limit: int) -> bytes | bytearray:
+        """The body without its Content-Encoding."""
+        body = await exchange.read_body(limit)
+        encoding = exchange.headers.get(b"content-encoding")
+        if encoding is None:
+            return body
+        return await self.service.pool.run(lambda: exchange.inflate(body, encoding, limit))
 
     def _read(self, body: bytes | bytearray) -> tuple[Call, native_json.Encoding]:
         return native_json.read_call(body, self.operator, self.dialects, self.service.limits)
@@ -79,3 +118,24 @@ def refuse_query(query: bytes) -> None:
             f"{name!r} is given in the query; a JSON request has all its fields in the body",
             pointer=f"/query/{name}",
         )
+
+
+def answer_format(accept: bytes, asked_in: bytes) -> bytes:
+    """Which of the two formats `accept` prefers; `asked_in`, the request's own, where it does not say."""
+    weights: dict[bytes, float] = {}
+    for part in accept.split(b","):
+        kind, *parameters = part.lower().split(b";")
+        weight = 1.0
+        for parameter in parameters:
+            name, _, value = parameter.partition(b"=")
+            if name.strip() == b"q":
+                try:
+                    weight = float(value)
+                except ValueError:
+                    weight = 0.0
+        weights.setdefault(kind.strip(), weight)
+    rest = weights.get(b"application/*", weights.get(b"*/*", 0.0))
+    json, binary = weights.get(JSON, rest), weights.get(SAFETENSORS, rest)
+    if json == binary:
+        return asked_in
+    return JSON if json > binary else SAFETENSORS

@@ -1,0 +1,301 @@
+"""The native binary format: a safetensors body to a `Call`, an `Answer` to a safetensors body.
+
+A body is a little-endian uint64 N, N bytes of JSON that describe the tensors, and the tensors' bytes. It is read
+strictly, since a length or an offset that is wrong by one would gather other bytes than the sender meant: the tensors
+must cover the rest of the body without overlap, hole or remainder. Items are never copied where they are aligned, and
+never become Python objects.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, NoReturn
+from urllib.parse import parse_qsl
+
+import numpy as np
+
+from app.errors import GatherError, Place
+from app.tensors.call import DEVICES, Answer, Call, Device, Operator
+from app.tensors.dtypes import BY_SAFETENSORS, DType
+from app.tensors.tensor import Tensor, coordinates
+from app.wire.packed import Buffer, PackedItemError, PackedSizeError, check_packed, unpack
+
+MAX_HEADER: Final = 1 << 20
+"""Most bytes of the JSON header: an honest one of two tensors has some hundreds."""
+ALIGNMENT: Final = 64
+"""The items of an answer start at a multiple of this many bytes, so that readers can map them as they are."""
+_REMEMBERED_HEADER: Final = 1 << 10
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_INTEGER: Final = re.compile(r"-?[0-9]+")
+_MOST_DIGITS: Final = 4000
+_HUGE: Final = 10**_MOST_DIGITS
+_MEMBERS: Final = {"dtype", "shape", "data_offsets"}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A tensor as the header describes it; `begin` and `end` count from the end of the header."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+def read_call(body: Buffer, query: bytes, operator: Operator, dialects: Collection[str]) -> Call:
+    """The call that a safetensors body and the query of its URL ask for.
+
+    The tensors are `indices` and `data`; `data` is left out where the query names a resident tensor. Raises
+    malformed_request, limit_exceeded (the header), invalid_field, unsupported_dtype, element_count_mismatch and
+    value_not_representable.
+    """
+    entries, start = read_layout(body)
+    found = {entry.name: entry for entry in entries}
+    for name in found:
+        if name not in ("data", "indices"):
+            raise _field("/" + escape(name), f"{name!a} is not a tensor of this request; data and indices are")
+    parameter_name = "batch_dims" if operator == "gathernd" else "axis"
+    fields = read_query(query, (parameter_name, "dialect", "device", "tensor"))
+    parameter = query_integer(fields, parameter_name, 0)
+    dialect = query_choice(fields, "dialect", dialects, "onnx-13")
+    device: Any = query_choice(fields, "device", DEVICES, "auto")
+    resident = fields.get("tensor")
+    if resident is not None:
+        if not _NAME.fullmatch(resident):
+            raise _field("/query/tensor", "the name of a resident tensor is 1 to 128 of A-Z a-z 0-9 . _ -")
+        if "data" in found:
+            raise _field("/query/tensor", "the data is given twice: in the body, and by name in the query")
+    elif "data" not in found:
+        raise _field("/data", "data is missing; the query may name a resident tensor instead, as tensor=NAME")
+    if "indices" not in found:
+        raise _field("/indices", "indices is missing")
+    tensors = read_tensors(body, start, [found[name] for name in ("data", "indices") if name in found])
+    return _call(operator, resident or tensors[0], tensors[-1], parameter, dialect, device, parameter_name)
+
+
+def _call(
+    operator: Operator,
+    data: Tensor | str,
+    indices: Tensor,
+    parameter: int,
+    dialect: str,
+    device: Device,
+    parameter_name: str,
+) -> Call:
+    return Call(
+        operator,
+        data,
+        indices,
+        parameter,
+        dialect,
+        device,
+        parameter_pointer=f"/query/{parameter_name}",
+        device_pointer="/query/device",
+        data_pointer="/query/tensor",
+    )
+
+
+def read_layout(body: Buffer) -> tuple[tuple[Entry, ...], int]:
+    """The tensors of a safetensors body in the order of their bytes, and where those bytes start.
+
+    The entries are within the body, follow one another without overlap or hole, and end where the body ends. Raises
+    malformed_request, and limit_exceeded for a header of more than `MAX_HEADER` bytes.
+    """
+    if len(body) < 8:
+        _malformed(f"the body has {len(body)} bytes; the length of the safetensors header alone takes 8")
+    size = int.from_bytes(body[:8], "little")
+    start = 8 + size
+    if start > len(body):
+        _malformed(f"the safetensors header is {size} bytes long by its own account; {len(body) - 8} bytes follow")
+    if size > MAX_HEADER:
+        raise GatherError(
+            "limit_exceeded",
+            f"the safetensors header has {size} bytes; the limit is {MAX_HEADER}",
+            facts={"limit": "safetensors_header_bytes", "maximum": MAX_HEADER},
+        )
+    header = bytes(body[8:start])
+    entries = _remembered(header) if size <= _REMEMBERED_HEADER else read_header(header)
+    end = entries[-1].end if entries else 0
+    held = len(body) - start
+    if end != held:
+        what = f"end early: {held} of {end} bytes are there" if end > held else f"are followed by {held - end} bytes"
+        _malformed(f"the tensors of the safetensors body {what}")
+    return entries, start
+
+
+def read_header(header: bytes) -> tuple[Entry, ...]:
+    """The tensors that a safetensors header describes, in the order of their bytes, which leave no hole.
+
+    Raises malformed_request. `__metadata__` is ignored.
+    """
+    if header[:1] != b"{":
+        _malformed("the safetensors header does not start with {")
+    try:
+        document = json.loads(header.decode(), object_pairs_hook=_object, parse_constant=_constant)
+    except (ValueError, RecursionError) as error:
+        text = "it nests too deep" if isinstance(error, RecursionError) else str(error)
+        _malformed(f"the safetensors header is not JSON: {text}")
+    entries = [_entry(name, value) for name, value in document.items() if name != "__metadata__"]
+    entries.sort(key=lambda entry: (entry.begin, entry.end))
+    place = 0
+    for entry in entries:
+        if entry.begin != place:
+            what = "overlap" if entry.begin < place else "leave a hole"
+            _malformed(f"the bytes of the tensors {what} at data_offsets {entry.begin} of {entry.name!a}")
+        place = entry.end
+    return tuple(entries)
+
+
+# Callers repeat themselves: the same shapes give the same header, which takes longer to read than a small gather.
+_remembered = lru_cache(256)(read_header)
+
+
+def _entry(name: str, value: Any) -> Entry:
+    if not isinstance(value, dict) or value.keys() != _MEMBERS:
+        _malformed(f"the safetensors header must give {name!a} dtype, shape and data_offsets")
+    dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
+    if type(dtype) is not str:
+        _malformed(f"the dtype of {name!a} in the safetensors header is not a string")
+    if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
+        _malformed(f"the shape of {name!a} in the safetensors header is not a list of integers of 0 or more")
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(type(place) is int for place in offsets):
+        _malformed(f"the data_offsets of {name!a} in the safetensors header are not two integers")
+    begin, end = offsets
+    if not 0 <= begin <= end < 2**63:
+        _malformed(f"the data_offsets of {name!a} in the safetensors header are not 0 <= begin <= end < 2^63")
+    return Entry(name, dtype, tuple(shape), begin, end)
+
+
+def read_tensors(body: Buffer, start: int, entries: Collection[Entry]) -> list[Tensor]:
+    """The tensors of `entries`, checked: first every dtype, then every size, then the values.
+
+    They share the memory of `body` where they are aligned to their items. Raises unsupported_dtype,
+    element_count_mismatch and value_not_representable, each at `/NAME`.
+    """
+    view = memoryview(body)
+    dtypes = [_dtype(entry) for entry in entries]
+    raws = [view[start + entry.begin : start + entry.end] for entry in entries]
+    for entry, dtype, raw in zip(entries, dtypes, raws, strict=True):
+        try:
+            check_packed(dtype, entry.shape, raw)
+        except PackedSizeError as error:
+            raise GatherError("element_count_mismatch", str(error), pointer=f"/{entry.name}") from None
+    return [_tensor(entry, dtype, raw) for entry, dtype, raw in zip(entries, dtypes, raws, strict=True)]
+
+
+def _dtype(entry: Entry) -> DType:
+    dtype = BY_SAFETENSORS.get(entry.dtype)
+    if dtype is None:
+        raise GatherError(
+            "unsupported_dtype",
+            f"{entry.dtype!a} is not an element type that is read here; of safetensors' types "
+            f"{', '.join(BY_SAFETENSORS)} are, and JSON with base64 carries complex128 and string",
+            pointer=f"/{entry.name}",
+        )
+    return dtype
+
+
+def _tensor(entry: Entry, dtype: DType, raw: memoryview) -> Tensor:
+    pointer = f"/{entry.name}"
+    try:
+        array = unpack(dtype, raw)
+    except PackedItemError as error:
+        place = Place(pointer, coordinates(error.item, entry.shape), error.value)
+        raise GatherError("value_not_representable", str(error), places=[place]) from None
+    return Tensor(dtype, entry.shape, array, pointer, "whole", pointer, pointer)
+
+
+def check_writable(dtype: DType, pointer: str) -> None:
+    """Raises unsupported_dtype where a safetensors answer cannot carry `dtype`: complex128 and string."""
+    if dtype.safetensors is None:
+        raise GatherError(
+            "unsupported_dtype",
+            f"a safetensors body cannot carry {dtype.name}; ask for application/json, with output_encoding base64 if "
+            "it is large",
+            pointer=pointer,
+        )
+
+
+def write_answer(answer: Answer) -> list[Buffer]:
+    """The safetensors body of `answer` in two pieces, the header and the items as they are, not copied.
+
+    Raises unsupported_dtype, see `check_writable`.
+    """
+    output = answer.output
+    check_writable(output.dtype, "/data")
+    items = output.array.view(np.uint8).data
+    return [write_header("output", output.dtype, output.shape, len(items)), items]
+
+
+def write_header(name: str, dtype: DType, shape: tuple[int, ...], size: int) -> bytes:
+    """What stands before the `size` bytes of the items of the one tensor of a body, padded to `ALIGNMENT`."""
+    sizes = ",".join(map(str, shape))
+    text = f'{{"{name}":{{"dtype":"{dtype.safetensors}","shape":[{sizes}],"data_offsets":[0,{size}]}}}}'.encode()
+    length = len(text) + -(8 + len(text)) % ALIGNMENT
+    return length.to_bytes(8, "little") + text.ljust(length)
+
+
+def read_query(query: bytes, known: Collection[str]) -> dict[str, str]:
+    """The fields of a query by name. Raises invalid_field for one that is not `known` or is given twice."""
+    fields: dict[str, str] = {}
+    if not query:
+        return fields
+    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+        if name not in known:
+            raise _field(f"/query/{escape(name)}", f"{name!a} is not a field of this query; {', '.join(known)} are")
+        if name in fields:
+            raise _field(f"/query/{name}", f"{name} is given twice")
+        fields[name] = value
+    return fields
+
+
+def query_integer(fields: dict[str, str], name: str, default: int) -> int:
+    """The integer of a field, exactly, cut to ±10^4000. Raises invalid_field where it is none."""
+    text = fields.get(name)
+    if text is None:
+        return default
+    if not _INTEGER.fullmatch(text):
+        raise _field(f"/query/{name}", f"{name} must be an integer")
+    if len(text) > _MOST_DIGITS:
+        digits = text.lstrip("-0")
+        if len(digits) > _MOST_DIGITS:
+            return -_HUGE if text[0] == "-" else _HUGE
+        text = ("-" if text[0] == "-" else "") + (digits or "0")
+    return int(text)
+
+
+def query_choice(fields: dict[str, str], name: str, allowed: Collection[str], default: str) -> str:
+    """The value of a field that has a closed set of values. Raises invalid_field for another."""
+    value = fields.get(name, default)
+    if value not in allowed:
+        raise _field(f"/query/{name}", f"{name} must be one of {', '.join(allowed)}")
+    return value
+
+
+def escape(name: str) -> str:
+    """`name` as one step of a JSON pointer."""
+    return name.encode("utf-8", "replace").decode().replace("~", "~0").replace("/", "~1")
+
+
+def _field(pointer: str, detail: str) -> GatherError:
+    return GatherError("invalid_field", detail, pointer=pointer)
+
+
+def _malformed(detail: str) -> NoReturn:
+    raise GatherError("malformed_request", detail)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        _malformed("the safetensors header gives a key twice")
+    return made
+
+
+def _constant(name: str) -> NoReturn:
+    _malformed(f"the safetensors header is not JSON: {name}")
