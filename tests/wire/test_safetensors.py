@@ -1,0 +1,376 @@
+"""The safetensors reader and writer, against the safetensors package and against hostile bodies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
+from safetensors import SafetensorError, deserialize
+from safetensors.numpy import load, save
+
+from app.errors import GatherError
+from app.tensors.call import Answer, Call
+from app.tensors.dtypes import BY_SAFETENSORS, DTYPES
+from app.tensors.tensor import Tensor
+from app.wire.safetensors import ALIGNMENT, MAX_HEADER, read_call, read_layout, write_answer
+
+DIALECTS = ("onnx-13", "onnx-12", "onnx-11", "openvino-8")
+INDICES = np.array([[0, 1], [1, 0]], np.int64)
+# the types for which safetensors has a NumPy helper
+THEIRS = sorted(set(BY_SAFETENSORS) - {"BF16"})
+ARRAYS = st.sampled_from(THEIRS).flatmap(
+    lambda name: hnp.arrays(
+        BY_SAFETENSORS[name].numpy, hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
+    )
+)
+
+
+def body(header: Any, payload: bytes = b"", *, size: int | None = None, pad: int = 0) -> bytes:
+    """A safetensors body with this header, given as text or as what JSON makes of it."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    text += b" " * pad
+    return (len(text) if size is None else size).to_bytes(8, "little") + text + payload
+
+
+def entry(dtype: str, shape: list[int], begin: int, end: int) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+def pair(data: dict[str, Any], indices: dict[str, Any] | None = None, payload: bytes = b"") -> bytes:
+    """A body of `data` and, right behind it, one index tuple (8 bytes) unless `indices` describes another."""
+    end = data["data_offsets"][1]
+    return body({"data": data, "indices": indices or entry("I64", [1, 1], end, end + 8)}, payload)
+
+
+def read(raw: bytes | bytearray, query: bytes = b"", operator: Any = "gathernd") -> Call:
+    return read_call(raw, query, operator, DIALECTS)
+
+
+def refused(raw: bytes, query: bytes = b"", operator: Any = "gathernd") -> tuple[str, str | None]:
+    """The code and the first pointer of the error that reading gives."""
+    with pytest.raises(GatherError) as caught:
+        read(raw, query, operator)
+    return caught.value.code, caught.value.places[0].pointer if caught.value.places else None
+
+
+def theirs_refuse(raw: bytes) -> bool:
+    try:
+        deserialize(raw)  # type: ignore[no-untyped-call]
+    except SafetensorError:
+        return True
+    return False
+
+
+GOOD = pair(entry("F32", [2, 2], 0, 16), payload=bytes(24))
+
+
+def bits(array: NDArray[Any]) -> bytes:
+    return np.ascontiguousarray(array).tobytes()
+
+
+@given(data=ARRAYS, indices=ARRAYS)
+def test_what_the_package_saves_is_read_bit_by_bit(data: NDArray[Any], indices: NDArray[Any]) -> None:
+    call = read(save({"data": data, "indices": indices}, metadata={"format": "np"}))
+    for tensor, array in ((call.data, data), (call.indices, indices)):
+        assert isinstance(tensor, Tensor)
+        assert tensor.shape == array.shape
+        assert tensor.array.dtype == array.dtype
+        assert tensor.array.ndim == 1
+        assert tensor.array.flags.aligned
+        assert bits(tensor.array) == bits(array)
+
+
+@given(array=ARRAYS)
+def test_what_is_written_the_package_loads_bit_by_bit(array: NDArray[Any]) -> None:
+    dtype = DTYPES[array.dtype.name]
+    pieces = write_answer(Answer(Tensor(dtype, array.shape, array.reshape(-1)), "onnx-13", "cpu"))
+    raw = b"".join(pieces)
+    (name, found), *rest = load(raw).items()
+    assert (name, rest) == ("output", [])
+    assert found.shape == array.shape
+    assert found.dtype == array.dtype
+    assert bits(found) == bits(array)
+    assert (len(raw) - array.nbytes) % ALIGNMENT == 0
+
+
+@given(
+    edit=st.sampled_from(("cut", "extend", "flip")),
+    place=st.integers(0, len(GOOD) - 1),
+    octet=st.integers(1, 255),
+)
+def test_a_damaged_body_is_never_read_where_the_package_refuses_it(edit: str, place: int, octet: int) -> None:
+    raw = bytearray(GOOD)
+    if edit == "cut":
+        del raw[place:]
+    elif edit == "extend":
+        raw += bytes([octet]) * (1 + place % 9)
+    else:
+        raw[place] ^= octet
+    if theirs_refuse(bytes(raw)):
+        with pytest.raises(GatherError):
+            read(raw)
+
+
+def test_bfloat16_is_read_and_written() -> None:
+    values = np.array([1.5, -0.0, float("inf"), 3.0], ml_dtypes.bfloat16)
+    call = read(pair(entry("BF16", [4], 0, 8), payload=values.tobytes() + bytes(8)))
+    assert isinstance(call.data, Tensor)
+    assert call.data.dtype.name == "bfloat16"
+    assert bits(call.data.array) == bits(values)
+    header, items = write_answer(Answer(call.data, "onnx-13", "cpu"))
+    assert json.loads(bytes(header[8:])) == {"output": entry("BF16", [4], 0, 8)}
+    assert bytes(items) == values.tobytes()
+
+
+@pytest.mark.parametrize("name", [name for name in DTYPES if DTYPES[name].safetensors is None])
+def test_a_type_that_the_format_lacks_is_refused_with_the_way_out(name: str) -> None:
+    dtype = DTYPES[name]
+    with pytest.raises(GatherError, match=r"application/json.*base64") as caught:
+        write_answer(Answer(Tensor(dtype, (0,), np.empty(0, dtype.numpy)), "onnx-13", "cpu"))
+    assert caught.value.code == "unsupported_dtype"
+
+
+@pytest.mark.parametrize("pad", range(8))
+def test_items_are_aligned_and_shared_where_the_header_allows(pad: int) -> None:
+    array = np.arange(4, dtype=np.float32)
+    header = {"data": entry("F32", [4], 0, 16), "indices": entry("I64", [1, 1], 16, 24)}
+    free = -len(json.dumps(header)) % 8
+    raw = bytearray(body(header, array.tobytes() + bytes(8), pad=free + pad))
+    call = read(raw)
+    assert isinstance(call.data, Tensor)
+    whole = np.frombuffer(raw, np.uint8)
+    for tensor, size in ((call.data, 4), (call.indices, 8)):
+        assert tensor.array.flags.aligned
+        assert np.shares_memory(tensor.array, whole) == (pad % size == 0)
+    assert bits(call.data.array) == array.tobytes()
+
+
+def test_the_output_is_not_copied() -> None:
+    array = np.arange(5, dtype=np.int16)
+    _, items = write_answer(Answer(Tensor(DTYPES["int16"], (5,), array), "onnx-13", "cpu"))
+    assert np.shares_memory(np.frombuffer(items, np.uint8), array)
+
+
+def test_tensors_may_come_in_any_order_and_metadata_is_ignored() -> None:
+    header = {
+        "data": entry("U8", [8], 16, 24),
+        "__metadata__": {"format": "pt", "data": "no"},
+        "indices": entry("I64", [2, 1], 0, 16),
+    }
+    call = read(body(header, bytes(16) + bytes(range(8))))
+    assert isinstance(call.data, Tensor)
+    assert call.data.array.tolist() == list(range(8))
+    assert call.indices.shape == (2, 1)
+
+
+def test_the_same_header_is_not_trusted_for_another_body() -> None:
+    read(GOOD)
+    assert refused(GOOD[:-1])[0] == "malformed_request"
+    assert refused(GOOD + b"\0")[0] == "malformed_request"
+
+
+def test_the_query_gives_the_other_fields() -> None:
+    call = read(GOOD, b"batch_dims=1&dialect=openvino-8&device=cpu")
+    assert (call.parameter, call.dialect, call.device) == (1, "openvino-8", "cpu")
+    assert (call.parameter_pointer, call.device_pointer) == ("/query/batch_dims", "/query/device")
+    assert read(GOOD, b"axis=-1", "gather").parameter == -1
+    call = read(GOOD)
+    assert (call.parameter, call.dialect, call.device) == (0, "onnx-13", "auto")
+
+
+def test_a_resident_tensor_is_named_in_the_query_and_data_left_out() -> None:
+    raw = save({"indices": INDICES})
+    call = read(raw, b"tensor=items.v2")
+    assert call.data == "items.v2"
+    assert call.data_pointer == "/query/tensor"
+    assert call.indices.array.tolist() == [0, 1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("0", 0), ("-0", 0), ("007", 7), ("-9223372036854775809", -(2**63) - 1), ("1" + "0" * 30, 10**30)],
+)
+def test_an_integer_of_the_query_may_have_any_size(text: str, value: int) -> None:
+    assert read(GOOD, b"batch_dims=" + text.encode()).parameter == value
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_integer_of_absurd_length_is_cut_and_cheap(sign: int) -> None:
+    text = ("-" if sign < 0 else "") + "9" * 60_000
+    assert read(GOOD, f"batch_dims={text}".encode()).parameter == sign * 10**4000
+    assert read(GOOD, f"batch_dims={'0' * 60_000}5".encode()).parameter == 5
+
+
+@pytest.mark.parametrize(
+    ("query", "pointer"),
+    [
+        (b"batchdims=1", "/query/batchdims"),
+        (b"axis=1", "/query/axis"),
+        (b"output_encoding=base64", "/query/output_encoding"),
+        (b"a/b~c=1", "/query/a~1b~0c"),
+        (b"batch_dims=1&batch_dims=1", "/query/batch_dims"),
+        (b"batch_dims=", "/query/batch_dims"),
+        (b"batch_dims", "/query/batch_dims"),
+        (b"batch_dims=1.0", "/query/batch_dims"),
+        (b"batch_dims=%2B1", "/query/batch_dims"),
+        (b"batch_dims=1_0", "/query/batch_dims"),
+        (b"batch_dims=%201", "/query/batch_dims"),
+        (b"batch_dims=%D9%A1", "/query/batch_dims"),
+        (b"batch_dims=true", "/query/batch_dims"),
+        (b"dialect=onnx-1", "/query/dialect"),
+        (b"dialect=", "/query/dialect"),
+        (b"device=tpu", "/query/device"),
+        (b"tensor=items", "/query/tensor"),
+        (b"tensor=..%2Fetc", "/query/tensor"),
+        (b"tensor=", "/query/tensor"),
+        (b"tensor=" + b"x" * 129, "/query/tensor"),
+        (b"tensor=%FF", "/query/tensor"),
+    ],
+)
+def test_a_wrong_query_field_is_named(query: bytes, pointer: str) -> None:
+    assert refused(GOOD, query) == ("invalid_field", pointer)
+
+
+def test_missing_and_unknown_tensors_are_fields() -> None:
+    assert refused(body({})) == ("invalid_field", "/data")
+    assert refused(save({"data": INDICES})) == ("invalid_field", "/indices")
+    assert refused(save({"indices": INDICES})) == ("invalid_field", "/data")
+    assert refused(save({"x": INDICES}), b"tensor=x") == ("invalid_field", "/x")
+    assert refused(save({"data": INDICES, "indices": INDICES, "a/b": INDICES})) == ("invalid_field", "/a~1b")
+    assert refused(body({}), b"tensor=x") == ("invalid_field", "/indices")
+
+
+@pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2", "F4", "F6_E2M3", "C128", "float32", "f32", "", "I128"])
+def test_a_dtype_that_is_not_known_is_unsupported(dtype: str) -> None:
+    assert refused(pair(entry(dtype, [2], 0, 2), payload=bytes(10))) == ("unsupported_dtype", "/data")
+
+
+@pytest.mark.parametrize("octet", [2, 255])
+def test_a_bool_is_zero_or_one(octet: int) -> None:
+    raw = pair(entry("BOOL", [2, 2], 0, 4), payload=bytes([0, 1, octet, 1]) + bytes(8))
+    with pytest.raises(GatherError) as caught:
+        read(raw)
+    (place,) = caught.value.places
+    assert (caught.value.code, place.pointer) == ("value_not_representable", "/data")
+    assert (place.position, place.value) == ((1, 0), octet)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [[5], [4, 0], [], [2**62, 4], [2**63], [2**64 + 1], [2**32, 2**32], [2**40] * 30, [3] * 20_000, [10**4000]],
+    ids=repr,
+)
+def test_a_shape_that_the_bytes_do_not_fill_is_a_mismatch(shape: list[int]) -> None:
+    assert refused(pair(entry("U8", shape, 0, 4), payload=bytes(12))) == ("element_count_mismatch", "/data")
+
+
+def test_a_shape_product_that_wraps_to_the_right_size_is_a_mismatch() -> None:
+    # 2**62 * 4 * 2**2 is 0 modulo 2**64, and (2**63 + 1) * 2 is 2
+    assert refused(pair(entry("F32", [2**62], 0, 0), payload=bytes(8)))[0] == "element_count_mismatch"
+    assert refused(pair(entry("U8", [2**63 + 1, 2], 0, 2), payload=bytes(10)))[0] == "element_count_mismatch"
+
+
+def test_a_zero_beside_a_huge_dimension_is_a_shape() -> None:
+    call = read(pair(entry("F32", [2**62, 0], 0, 0), payload=bytes(8)))
+    assert isinstance(call.data, Tensor)
+    assert call.data.shape == (2**62, 0)
+    assert call.data.array.size == 0
+
+
+HOSTILE: dict[str, Callable[[], bytes]] = {
+    "empty body": lambda: b"",
+    "header length cut short": lambda: b"\x10\0\0\0\0\0\0",
+    "no header": lambda: bytes(8),
+    "header length of 4 GiB": lambda: (2**32).to_bytes(8, "little") + b"{}",
+    "header length of 2^63": lambda: (2**63).to_bytes(8, "little") + b"{}",
+    "header length of 2^64-1": lambda: b"\xff" * 8 + b"{}",
+    "header length one beyond the body": lambda: body(b"{}", size=3),
+    "header length one short": lambda: body(b"{}", size=1),
+    "header is not JSON": lambda: body(b"{data}"),
+    "header is a list": lambda: body(b"[]"),
+    "header is a string": lambda: body(b'"data"'),
+    "header is null": lambda: body(b"null"),
+    "header starts with a space": lambda: body(b" {}"),
+    "header starts with a byte order mark": lambda: body(b"\xef\xbb\xbf{}"),
+    "header is not UTF-8": lambda: body(b'{"\xff": 1}'),
+    "header is UTF-16": lambda: body("{}".encode("utf-16-le")),
+    "header followed by a second value": lambda: body(b"{}{}"),
+    "header padded with zero bytes": lambda: body(b"{}\0\0"),
+    "header nests too deep": lambda: body(b'{"data":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+    "header with a bare NaN": lambda: body(b'{"__metadata__": NaN}'),
+    "header with a number of 10,000 digits": lambda: body(b'{"__metadata__": ' + b"9" * 10_000 + b"}"),
+    "tensor given twice": lambda: body(
+        b'{"data":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"data":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}'
+    ),
+    "member given twice": lambda: body(b'{"data":{"dtype":"U8","dtype":"I8","shape":[0],"data_offsets":[0,0]}}'),
+    "metadata given twice": lambda: body(b'{"__metadata__":{},"__metadata__":{}}'),
+    "tensor is a number": lambda: body({"data": 1}),
+    "tensor is null": lambda: body({"data": None}),
+    "dtype missing": lambda: body({"data": {"shape": [0], "data_offsets": [0, 0]}}),
+    "offsets missing": lambda: body({"data": {"dtype": "U8", "shape": [0]}}),
+    "shape missing": lambda: body({"data": {"dtype": "U8", "data_offsets": [0, 0]}}),
+    "member unknown": lambda: body({"data": {**entry("U8", [0], 0, 0), "strides": [1]}}),
+    "dtype is a number": lambda: body({"data": {**entry("U8", [0], 0, 0), "dtype": 1}}),
+    "shape is a number": lambda: body({"data": {**entry("U8", [0], 0, 0), "shape": 0}}),
+    "dimension negative": lambda: pair({**entry("U8", [0], 0, 0), "shape": [-1]}, payload=bytes(8)),
+    "two dimensions negative": lambda: pair({**entry("U8", [0], 0, 4), "shape": [-2, -2]}, payload=bytes(12)),
+    "dimension is a fraction": lambda: pair({**entry("U8", [0], 0, 1), "shape": [1.0]}, payload=bytes(9)),
+    "dimension is true": lambda: pair({**entry("U8", [0], 0, 1), "shape": [True]}, payload=bytes(9)),
+    "dimension is a string": lambda: pair({**entry("U8", [0], 0, 1), "shape": ["1"]}, payload=bytes(9)),
+    "three offsets": lambda: body({"data": {**entry("U8", [0], 0, 0), "data_offsets": [0, 0, 0]}}),
+    "one offset": lambda: body({"data": {**entry("U8", [0], 0, 0), "data_offsets": [0]}}),
+    "offset is a fraction": lambda: body({"data": {**entry("U8", [0], 0, 0), "data_offsets": [0.0, 0]}}),
+    "offset is true": lambda: body({"data": {**entry("U8", [1], 0, 1), "data_offsets": [0, True]}}, bytes(1)),
+    "offset negative": lambda: pair(entry("U8", [4], -4, 0), payload=bytes(8)),
+    "offsets both negative": lambda: body({"data": entry("U8", [4], -8, -4)}, bytes(8)),
+    "offsets reversed": lambda: body({"data": entry("U8", [4], 4, 0)}, bytes(4)),
+    "offset beyond the body": lambda: pair(entry("U8", [100], 0, 100), payload=bytes(12)),
+    "offset of 2^63": lambda: body({"data": entry("U8", [1], 2**63, 2**63 + 1)}, bytes(1)),
+    "offset of 2^64 wraps to 0": lambda: body({"data": entry("U8", [0], 2**64, 2**64)}),
+    "tensors overlap": lambda: pair(entry("U8", [12], 0, 12), entry("I64", [1, 1], 8, 16), bytes(16)),
+    "tensors are the same bytes": lambda: pair(entry("I64", [1, 1], 0, 8), entry("I64", [1, 1], 0, 8), bytes(8)),
+    "hole before the first tensor": lambda: pair(entry("U8", [4], 4, 8), payload=bytes(16)),
+    "hole between the tensors": lambda: pair(entry("U8", [4], 0, 4), entry("I64", [1, 1], 8, 16), bytes(16)),
+    "trailing byte": lambda: GOOD + b"\0",
+    "trailing second body": lambda: GOOD + GOOD,
+    "bytes without tensors": lambda: body({}, b"\0"),
+}
+
+
+@pytest.mark.parametrize("attack", HOSTILE)
+def test_hostile_body_is_malformed(attack: str) -> None:
+    raw = HOSTILE[attack]()
+    assert refused(raw) == ("malformed_request", None)
+
+
+@pytest.mark.parametrize("size", range(len(GOOD)))
+def test_a_body_cut_anywhere_is_malformed(size: int) -> None:
+    assert refused(GOOD[:size]) == ("malformed_request", None)
+
+
+def test_a_header_over_the_limit_is_refused_before_it_is_read() -> None:
+    raw = body(b"{" + b" " * MAX_HEADER + b"}")
+    with pytest.raises(GatherError) as caught:
+        read_layout(raw)
+    assert caught.value.code == "limit_exceeded"
+    assert caught.value.facts == {"limit": "safetensors_header_bytes", "maximum": MAX_HEADER}
+    assert read_layout(body(b"{" + b" " * (MAX_HEADER - 2) + b"}"))[0] == ()
+
+
+def test_first_the_fields_then_the_dtypes_then_the_counts_then_the_values() -> None:
+    bad_bool = {"data": entry("BOOL", [1], 0, 1), "indices": entry("I64", [1, 1], 1, 9)}
+    assert refused(body(bad_bool, b"\2" + bytes(8)))[0] == "value_not_representable"
+    bad_count = {"data": entry("BOOL", [1], 0, 1), "indices": entry("I64", [2, 1], 1, 9)}
+    assert refused(body(bad_count, b"\2" + bytes(8))) == ("element_count_mismatch", "/indices")
+    bad_type = {"data": entry("BOOL", [2], 0, 1), "indices": entry("I63", [2, 1], 1, 9)}
+    assert refused(body(bad_type, b"\2" + bytes(8))) == ("unsupported_dtype", "/indices")
+    assert refused(body(bad_type, b"\2" + bytes(8)), b"batch_dims=x") == ("invalid_field", "/query/batch_dims")
+    assert refused(body(bad_type, b"\2" + bytes(9)), b"batch_dims=x") == ("malformed_request", None)
