@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 
 from app import __version__
 from app.api import examples
-from app.api.errors import PROBLEM_JSON, STATUS, dump, problem, problem_headers
+from app.api.errors import STATUS, dump, error_body, problem_headers
 from app.api.exchange import Exchange
 from app.api.health import Readiness
 from app.api.metrics import Metrics
@@ -260,12 +260,9 @@ def _exchange(request: Request) -> Exchange:
 def problem_response(error: GatherError, request: Request, headers: Mapping[str, str] | None = None) -> Response:
     """The error body of `error` as a response of the control plane."""
     found = {name.decode(): value.decode() for name, value in problem_headers(error)}
-    return Response(
-        dump(problem(error, _exchange(request).request_id)),
-        STATUS[error.code],
-        {**found, **(headers or {})},
-        PROBLEM_JSON.decode(),
-    )
+    exchange = _exchange(request)
+    content_type, body = error_body(error, exchange.request_id, exchange.path)
+    return Response(body, STATUS[error.code], {**found, **(headers or {})}, content_type.decode())
 
 
 async def _gather_error(request: Request, error: Exception) -> Response:

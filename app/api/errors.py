@@ -13,6 +13,7 @@ import orjson
 from app.errors import CATALOGUE, Code, GatherError, Place
 
 PROBLEM_JSON: Final = b"application/problem+json"
+JSON: Final = b"application/json"
 
 STATUS: Final[Mapping[Code, int]] = {
     "malformed_request": 400,
@@ -70,6 +71,17 @@ def problem(error: GatherError, request_id: str) -> dict[str, Any]:
     body.update(error.facts)
     body["request_id"] = request_id
     return body
+
+
+def error_body(error: GatherError, request_id: str, path: str) -> tuple[bytes, bytes]:
+    """The content type and the bytes of the error body for a request to `path`.
+
+    Clients of the inference protocol look for a top-level string `error` in plain JSON; the rest stands beside it.
+    """
+    members = problem(error, request_id)
+    if path.startswith("/v2") and path[3:4] in ("", "/"):
+        return JSON, dump({"error": error.detail, **members})
+    return PROBLEM_JSON, dump(members)
 
 
 def _place(place: Place) -> dict[str, Any]:

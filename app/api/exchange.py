@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from time import perf_counter
 from typing import Any, Final
 
-from app.api.errors import PROBLEM_JSON, STATUS, dump, problem, problem_headers
+from app.api.errors import STATUS, error_body, problem_headers
 from app.dispatch.budget import Budget, Lease
 from app.errors import GatherError
 from app.service import Stages
@@ -140,19 +140,20 @@ class Exchange:
 
     async def send_error(self, error: GatherError, *extra: tuple[bytes, bytes]) -> None:
         """Answer with the error body of `error`."""
-        body = dump(problem(error, self.request_id))
-        await self.send(STATUS[error.code], PROBLEM_JSON, body, *problem_headers(error), *extra)
+        content_type, body = error_body(error, self.request_id, self.path)
+        await self.send(STATUS[error.code], content_type, body, *problem_headers(error), *extra)
 
     def content_length(self) -> int | None:
         """The declared length of the body, if it is declared."""
         declared = self.headers.get(b"content-length")
         return int(declared) if declared is not None and declared.isdigit() else None
 
-    async def read_body(self, limit: int) -> bytes | bytearray:
+    async def read_body(self, limit: int, lead: int = 0) -> Buffer:
         """The body as sent, charged to the budget as it arrives; one growing buffer unless it came in one piece.
 
-        Raises payload_too_large above `limit` bytes (before reading, if the length is declared), overloaded, and
-        ClientGone.
+        A body in several pieces starts `lead` bytes, modulo 16, behind an aligned address, so that a reader who knows
+        what stands where can have arrays in it that need no copy. Raises payload_too_large above `limit` bytes (before
+        reading, if the length is declared), overloaded, and ClientGone.
         """
         declared = self.content_length()
         if declared is not None and declared > limit:
@@ -168,11 +169,12 @@ class Exchange:
         self.lease.charge(len(first))
         if not message["more_body"]:
             return first
-        return await self._read_rest(first, declared, limit)
+        buffer = bytearray(lead)
+        buffer += first
+        await self._read_rest(buffer, limit + lead)
+        return memoryview(buffer)[lead:] if lead else buffer
 
-    async def _read_rest(self, first: bytes, declared: int | None, limit: int) -> bytearray:
-        buffer = bytearray(first)
-        charged = len(first)
+    async def _read_rest(self, buffer: bytearray, limit: int) -> None:
         while True:
             message = await self.receive()
             if message["type"] == "http.disconnect":
@@ -181,16 +183,16 @@ class Exchange:
             if len(buffer) + len(piece) > limit:
                 raise _too_large(limit)
             self.lease.charge(len(piece))
-            charged += len(piece)
             buffer += piece
             if not message["more_body"]:
-                return buffer
+                return
 
-    def inflate(self, body: bytes | bytearray, encoding: bytes, limit: int) -> bytes | bytearray:
+    def inflate(self, body: Buffer, encoding: bytes, limit: int, lead: int = 0) -> Buffer:
         """The body without its Content-Encoding (gzip or deflate, with or without the zlib header).
 
-        Never holds more than `limit` bytes of result. Raises payload_too_large, unsupported_media_type, overloaded,
-        and malformed_request for a stream that is damaged, cut short or followed by other bytes.
+        Never holds more than `limit` bytes of result; `lead` as in `read_body`. Raises payload_too_large,
+        unsupported_media_type, overloaded, and malformed_request for a stream that is damaged, cut short or followed
+        by other bytes.
         """
         name = encoding.strip().lower()
         if name in (b"identity", b""):
@@ -205,24 +207,37 @@ class Exchange:
             window = zlib.MAX_WBITS if zlib_wrapped else -zlib.MAX_WBITS
         else:
             window = zlib.MAX_WBITS | 16
-        result = bytearray()
+        result = bytearray(lead)
+        most = limit + lead
         stream = zlib.decompressobj(window)
-        rest = bytes(body)
+        ended = False
+        view = memoryview(body)
         try:
-            while not stream.eof:
-                piece = stream.decompress(rest, min(_INFLATE_STEP, limit + 1 - len(result)))
-                rest = stream.unconsumed_tail
-                if not piece and not rest and not stream.eof:
-                    raise GatherError("malformed_request", "the compressed body ends early")
-                self.lease.charge(len(piece))
-                result += piece
-                if len(result) > limit:
-                    raise _too_large(limit)
+            # By slices: what one call leaves of its input is copied for the next.
+            for start in range(0, len(view), _INFLATE_STEP):
+                if ended:
+                    raise GatherError("malformed_request", "bytes follow the compressed body")
+                rest: Buffer = view[start : start + _INFLATE_STEP]
+                room = piece_size = 0
+                while rest or piece_size == room:
+                    room = min(_INFLATE_STEP, most + 1 - len(result))
+                    piece = stream.decompress(rest, room)
+                    rest = stream.unconsumed_tail
+                    piece_size = len(piece)
+                    self.lease.charge(piece_size)
+                    result += piece
+                    if len(result) > most:
+                        raise _too_large(limit)
+                    ended = stream.eof
+                    if ended:
+                        break
         except zlib.error as error:
             raise GatherError("malformed_request", f"the body is not valid {name.decode()}: {error}") from None
+        if not ended:
+            raise GatherError("malformed_request", "the compressed body ends early")
         if stream.unused_data:
             raise GatherError("malformed_request", "bytes follow the compressed body")
-        return result
+        return memoryview(result)[lead:] if lead else result
 
 
 def _too_large(limit: int) -> GatherError:

@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Final
 from urllib.parse import parse_qsl
 
-from app.api.exchange import Exchange
+from app.api.exchange import Buffer, Exchange
 from app.errors import GatherError
 from app.service import Service
 from app.spec.dialects import DIALECTS
@@ -85,7 +85,7 @@ class NativeRoute:
             content = await service.pool.run(lambda: native_json.write_answer(answer, encoding))
         await exchange.send(200, JSON, content)
 
-    async def _read_body(self, exchange: Exchange, limit: int) -> bytes | bytearray:
+    async def _read_body(self, exchange: Exchange, limit: int) -> Buffer:
         """The body without its Content-Encoding."""
         body = await exchange.read_body(limit)
         encoding = exchange.headers.get(b"content-encoding")
@@ -93,7 +93,7 @@ class NativeRoute:
             return body
         return await self.service.pool.run(lambda: exchange.inflate(body, encoding, limit))
 
-    def _read(self, body: bytes | bytearray) -> tuple[Call, native_json.Encoding]:
+    def _read(self, body: Buffer) -> tuple[Call, native_json.Encoding]:
         return native_json.read_call(body, self.operator, self.dialects, self.service.limits)
 
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from app.api.errors import PROBLEM_JSON, STATUS, dump, problem
+from app.api.errors import STATUS, error_body
 from app.errors import GatherError
 
 
@@ -42,6 +42,7 @@ class Protocol(HttpToolsProtocol):
         self.heard = self.began
         self.received = 0
         self.refused = False
+        self.url = b""
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser, and refuse what can never become a request."""
@@ -102,7 +103,7 @@ class Protocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if cycle is None or cycle.response_complete or not cycle.response_started:
-            self.transport.write(error_response(error))
+            self.transport.write(error_response(error, self.url))
         self.transport.close()
 
     def overdue(self, now: float) -> GatherError | None:
@@ -135,15 +136,15 @@ def _header_too_large(limits: Timeouts) -> GatherError:
     )
 
 
-def error_response(error: GatherError) -> bytes:
-    """A whole HTTP response for a request that the application never saw."""
+def error_response(error: GatherError, url: bytes = b"") -> bytes:
+    """A whole HTTP response for a request that the application never saw; `url` is as much of its URL as is known."""
     request_id = secrets.token_hex(8)
-    body = dump(problem(error, request_id))
+    content_type, body = error_body(error, request_id, url.partition(b"?")[0].decode("latin-1"))
     return b"".join(
         (
             STATUS_LINE[STATUS[error.code]],
             b"content-type: ",
-            PROBLEM_JSON,
+            content_type,
             b"\r\ncontent-length: %d\r\nx-request-id: %b\r\n" % (len(body), request_id.encode()),
             b"server-timing: parse;dur=0\r\nconnection: close\r\n\r\n",
             body,
