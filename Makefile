@@ -27,6 +27,7 @@ ifneq ($(shell test "$$(cat $(VENV)/.checkout 2>/dev/null)" = "$(CURDIR)" && $(P
 endif
 $(VENV)/.checkout:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is %d.%d: set PYTHON" % sys.version_info[:2])'
+	@$(PY) -c '' 2>/dev/null || rm -f $(VENV)/bin/python*
 	$(PYTHON) -m venv $(VENV)
 	@rm -f $(VENV)/.stamp-*
 	@printf '%s' "$(CURDIR)" > $@
