@@ -55,21 +55,13 @@ def every_server(request: pytest.FixtureRequest) -> Server:
     return running
 
 
-@pytest.fixture(scope="session")
-def _client(server: Server) -> Iterator[httpx.Client]:
-    with server.client() as made:
-        yield made
+@pytest.fixture
+def client(server: Server) -> httpx.Client:
+    """The client of the default server; it fails once the server is gone."""
+    return server.shared_client()
 
 
 @pytest.fixture
-def client(_client: httpx.Client, server: Server) -> httpx.Client:
-    """A client of the default server; it fails once the server is gone."""
-    assert server.process.poll() is None, server.log_text()
-    return _client
-
-
-@pytest.fixture
-def every_client(every_server: Server) -> Iterator[httpx.Client]:
-    """A client for each CPU kernel in turn."""
-    with every_server.client() as made:
-        yield made
+def every_client(every_server: Server) -> httpx.Client:
+    """The client of a server for each CPU kernel in turn."""
+    return every_server.shared_client()

@@ -40,6 +40,7 @@ class Server:
     log: Path
     port: int = 0
     documented: dict[str, set[int]] = field(default_factory=dict)
+    shared: httpx.Client | None = None
 
     @property
     def url(self) -> str:
@@ -57,6 +58,13 @@ class Server:
             event_hooks={"response": [lambda response: check_answer(response, self.documented)]},
             **options,
         )
+
+    def shared_client(self) -> httpx.Client:
+        """One client for many tests, since making one costs more than most requests."""
+        assert self.process.poll() is None, self.log_text()
+        if self.shared is None:
+            self.shared = self.client()
+        return self.shared
 
     def connect(self, timeout: float = 20) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout)
@@ -119,6 +127,8 @@ def serving(
         if ready:
             server.wait_until_ready()
         yield server
+        if server.shared is not None:
+            server.shared.close()
         code = server.stop()
         assert code == 0, f"exit code {code}:\n{server.log_text()}"
         assert tracebacks or "Traceback" not in server.log_text(), server.log_text()
