@@ -82,6 +82,7 @@ def configure(settings: Settings, app: Application) -> uvicorn.Config:
         settings.min_body_rate,
         settings.max_header_bytes,
         settings.max_header_fields,
+        settings.keep_alive,
     )
     return uvicorn.Config(
         app,

@@ -12,7 +12,7 @@ import secrets
 import zlib
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from app.api.errors import STATUS, error_body, problem_headers
 from app.dispatch.budget import Budget, Lease
@@ -32,6 +32,22 @@ JOINED: Final = 1 << 14
 """Answers in pieces of up to this many bytes together are joined: a copy is cheaper than a message."""
 
 
+_NONE: Final[dict[str, Any]] = {}
+_CLOSE: Final = (b"connection", b"close")
+
+
+class Shortcut(Protocol):
+    """What our own server offers beside ASGI's messages (see `app.api.cycle`)."""
+
+    def respond(self, status: int, fields: bytes, body: bytes) -> bool:
+        """Write a whole answer at once, or return False."""
+        ...
+
+    async def collect(self, sink: Callable[[bytes], None]) -> bool:
+        """Hand over the body piece by piece; False when the client has gone."""
+        ...
+
+
 class ClientGone(Exception):
     """The client closed the connection before its request was complete: there is nobody to answer."""
 
@@ -41,6 +57,7 @@ class Exchange:
 
     __slots__ = (
         "budget",
+        "cycle",
         "headers",
         "lease",
         "method",
@@ -70,6 +87,7 @@ class Exchange:
         self.request_id = self._request_id()
         self.started = False
         self.status = 0
+        self.cycle: Shortcut | None = scope.get("extensions", _NONE).get("gathernd")
 
     def _request_id(self) -> str:
         given = self.headers.get(b"x-request-id")
@@ -111,6 +129,17 @@ class Exchange:
             size = len(body)
         self.started = True
         self.status = status
+        if isinstance(body, bytes) and self.cycle is not None and self.method != "HEAD" and _CLOSE not in extra:
+            fields = b"content-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\nserver-timing: %b\r\n" % (
+                content_type,
+                size,
+                self.request_id.encode(),
+                self.timing(),
+            )
+            for field in extra:
+                fields += b"%b: %b\r\n" % field
+            if self.cycle.respond(status, fields, body):
+                return
         await self.sender(
             {
                 "type": "http.response.start",

@@ -10,10 +10,13 @@ import asyncio
 import secrets
 from time import monotonic
 from typing import Any, ClassVar
+from urllib.parse import unquote
 
 import httptools
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from app.api.cycle import Cycle, resumed
 from app.api.errors import STATUS, error_body
 from app.errors import GatherError
 
@@ -21,37 +24,43 @@ from app.errors import GatherError
 class Timeouts:
     """Limits on senders, in seconds and bytes a second, and on headers, in bytes and fields."""
 
-    def __init__(self, header: float, body: float, rate: int, header_bytes: int, header_fields: int) -> None:
+    def __init__(
+        self, header: float, body: float, rate: int, header_bytes: int, header_fields: int, idle: float = 30.0
+    ) -> None:
         self.header = header
         self.body = body
         self.rate = rate
         self.header_bytes = header_bytes
         self.header_fields = header_fields
+        self.idle = idle
 
 
 class Protocol(HttpToolsProtocol):
-    """httptools with limits. `timeouts` is set once per process, before the server starts."""
+    """httptools with limits. `timeouts` is set once per process, before the server starts.
+
+    A request whose body has come with its header is carried out at once, up to its first wait, without a task of its
+    own: most gathers never wait.
+    """
 
     timeouts: ClassVar[Timeouts] = Timeouts(10.0, 10.0, 1024, 65536, 100)
+    _defaults: ClassVar[tuple[object, bytes]] = (None, b"")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.in_header = False
         self.header_size = 0
         self.began = monotonic()
-        self.heard = self.began
+        self.heard = self.answered = self.began
         self.received = 0
         self.refused = False
         self.url = b""
+        self.starting: Cycle | None = None
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser, and refuse what can never become a request."""
+        """Feed the parser, start the request that it completes, refuse what can never become one."""
         if self.refused:
             return
         self.heard = monotonic()
-        if self.timeout_keep_alive_task is not None:
-            self.timeout_keep_alive_task.cancel()
-            self.timeout_keep_alive_task = None
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -60,35 +69,121 @@ class Protocol(HttpToolsProtocol):
             cause = error.__context__
             self.refuse(cause if isinstance(cause, GatherError) else _bad_framing(error))
             return
-        if self.in_header:
+        if self.starting is not None:
+            cycle, self.starting = self.starting, None
+            self._start(cycle)
+        elif self.in_header:
             self.header_size += len(data)
             if self.header_size > self.timeouts.header_bytes:
                 self.refuse(_header_too_large(self.timeouts))
 
     def on_message_begin(self) -> None:
         """A request starts."""
-        super().on_message_begin()
+        self.url = b""
+        self.expect_100_continue = False
+        self.headers = []
         self.in_header = True
         self.header_size = 0
         self.began = self.heard
         self.received = 0
 
     def on_headers_complete(self) -> None:
-        """The header is whole: judge its size, then start the request."""
+        """The header is whole: judge its size, and make the request's cycle."""
         self.in_header = False
-        headers = self.headers
-        size = len(self.url)
+        headers, url, parser = self.headers, self.url, self.parser
+        size = len(url)
         for name, value in headers:
             size += len(name) + len(value)
         if size > self.timeouts.header_bytes or len(headers) > self.timeouts.header_fields:
             raise _header_too_large(self.timeouts)
-        self.began = self.heard
-        super().on_headers_complete()
+        version = parser.get_http_version()
+        raw_path, query = _split_url(url)
+        path = raw_path.decode("ascii")
+        scope = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": version,
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "root_path": "",
+            "headers": headers,
+            "state": self.app_state.copy(),
+            "method": parser.get_method().decode("ascii"),
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": raw_path,
+            "query_string": query,
+        }
+        previous: RequestResponseCycle | None = self.cycle
+        self.cycle = cycle = Cycle(
+            scope=scope,  # type: ignore[arg-type]
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        cycle.defaults = self._default_fields()
+        scope["extensions"] = {"gathernd": cycle}
+        if previous is None or previous.response_complete:
+            self.starting = cycle
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((cycle, self.app))
+
+    def _default_fields(self) -> bytes:
+        """The server's own header fields (Date) as bytes; uvicorn makes a new list of them every second."""
+        fields = self.server_state.default_headers
+        if Protocol._defaults[0] is not fields:
+            Protocol._defaults = fields, b"".join(b"%b: %b\r\n" % field for field in fields)
+        return Protocol._defaults[1]
+
+    def _start(self, cycle: Cycle) -> None:
+        """Run the application up to its first wait; a task carries on with the rest, if there is one."""
+        coroutine: Any = cycle.run_asgi(self.app)
+        if not cycle.more_body:
+            try:
+                waiting = coroutine.send(None)
+            except StopIteration:
+                return
+            coroutine = resumed(coroutine, waiting)
+        task = self.loop.create_task(coroutine)
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body arrives."""
         self.received += len(body)
-        super().on_body(body)
+        cycle = self.cycle
+        if cycle.response_complete or cycle.feed(body):  # type: ignore[attr-defined]
+            return
+        cycle.body += body
+        if len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        cycle.message_event.set()
+
+    def on_message_complete(self) -> None:
+        """The body is whole."""
+        cycle = self.cycle
+        cycle.more_body = False
+        if not cycle.response_complete:
+            cycle.message_event.set()
+
+    def on_response_complete(self) -> None:
+        """An answer has been written: start the next request that waits. No timer: `sweep` closes idle connections."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.heard = self.answered = monotonic()
+        self.flow.resume_reading()
+        if self.pipeline:
+            cycle, app = self.pipeline.pop()
+            self._start_asgi_task(cycle, app)
 
     def _should_upgrade(self) -> bool:
         return False
@@ -102,9 +197,22 @@ class Protocol(HttpToolsProtocol):
             cycle.message_event.set()
         if self.transport.is_closing():
             return
-        if cycle is None or cycle.response_complete or not cycle.response_started:
+        if cycle is None or not cycle.response_started or (cycle.response_complete and not cycle.more_body):
             self.transport.write(error_response(error, self.url))
         self.transport.close()
+
+    def idle(self, now: float) -> bool:
+        """Whether no request is under way and none has come for too long.
+
+        The rest of a body that was answered before it was whole is read and dropped for a while, so that the client
+        comes to read the answer instead of finding the connection reset.
+        """
+        cycle: RequestResponseCycle | None = self.cycle
+        if self.in_header or (cycle is not None and not cycle.response_complete):
+            return False
+        if cycle is not None and cycle.more_body:
+            return now - self.answered > self.timeouts.body
+        return now - self.heard > self.timeouts.idle
 
     def overdue(self, now: float) -> GatherError | None:
         """What a sender that has been too slow until `now` is told, if it has been."""
@@ -114,7 +222,7 @@ class Protocol(HttpToolsProtocol):
                 return GatherError("request_timeout", f"the header did not arrive within {limits.header:g} s")
             return None
         cycle: RequestResponseCycle | None = self.cycle
-        if cycle is None or not cycle.more_body or self.flow.read_paused:
+        if cycle is None or not cycle.more_body or cycle.response_complete or self.flow.read_paused:
             return None
         waited = now - self.began
         if now - self.heard > limits.body:
@@ -122,6 +230,15 @@ class Protocol(HttpToolsProtocol):
         if waited > limits.body and self.received < (waited - limits.body) * limits.rate:
             return GatherError("request_timeout", f"the body arrived with less than {limits.rate} bytes a second")
         return None
+
+
+def _split_url(url: bytes) -> tuple[bytes, bytes]:
+    """Path and query of a request target, which is a path in all but requests to proxies."""
+    if url[:1] == b"/" and b"#" not in url:
+        path, _, query = url.partition(b"?")
+        return path, query
+    parsed = httptools.parse_url(url)
+    return parsed.path or b"/", parsed.query or b""
 
 
 def _bad_framing(error: Exception) -> GatherError:
@@ -153,7 +270,7 @@ def error_response(error: GatherError, url: bytes = b"") -> bytes:
 
 
 async def sweep(connections: set[Any], interval: float = 1.0) -> None:
-    """Every `interval` seconds refuse the senders that are too slow. Runs until it is cancelled."""
+    """Every `interval` seconds refuse the senders that are too slow and close idle connections, until cancelled."""
     while True:
         await asyncio.sleep(interval)
         now = monotonic()
@@ -162,3 +279,5 @@ async def sweep(connections: set[Any], interval: float = 1.0) -> None:
                 error = connection.overdue(now)
                 if error is not None:
                     connection.refuse(error)
+                elif connection.idle(now):
+                    connection.transport.close()

@@ -1,0 +1,107 @@
+"""One request and its answer at the protocol's side: uvicorn's cycle, with two shorter ways through it.
+
+`respond` writes a whole answer at once, where ASGI needs two messages and two passes over the header fields; `collect`
+hands body pieces on as they come off the socket, where ASGI wakes the application for each. An application finds both
+at `scope["extensions"]["gathernd"]` and uses plain ASGI messages where that is absent, as under any other server.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any
+
+from uvicorn._types import ASGIReceiveEvent
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+
+class Cycle(RequestResponseCycle):
+    """uvicorn's cycle; `defaults` are the header fields that every answer begins with, as bytes."""
+
+    defaults: bytes = b""
+    sink: Callable[[bytes], None] | None = None
+    failure: Exception | None = None
+
+    def respond(self, status: int, fields: bytes, body: bytes) -> bool:
+        """Write a whole answer; False, having done nothing, where the client must first read what it already has.
+
+        `fields` are complete header lines, Content-Length among them; a request with the method HEAD is not for this.
+        """
+        if self.flow.write_paused:
+            return False
+        if self.disconnected or self.response_started:
+            return self.disconnected
+        self.response_started = self.response_complete = True
+        self.waiting_for_100_continue = False
+        end = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
+        self.transport.write(b"".join((STATUS_LINE[status], self.defaults, fields, end, body)))
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
+        return True
+
+    def feed(self, piece: bytes) -> bool:
+        """A piece of the body arrives: whether a sink took it, or has already refused."""
+        if self.sink is None:
+            return False
+        if self.failure is None:
+            try:
+                self.sink(piece)
+            except Exception as failure:  # noqa: BLE001  (whoever collects raises it)
+                self.failure = failure
+                self.message_event.set()
+        return True
+
+    async def collect(self, sink: Callable[[bytes], None]) -> bool:
+        """Hand the body to `sink` piece by piece until it is complete; False when the client has gone before.
+
+        Raises what `sink` raises; it is not called again then.
+        """
+        if self.waiting_for_100_continue and not self.transport.is_closing():
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.waiting_for_100_continue = False
+        self.sink = sink
+        if self.body:
+            first, self.body = self.body, bytearray()
+            self.feed(first)  # type: ignore[arg-type]
+        self.flow.resume_reading()
+        while self.more_body and not self.disconnected and self.failure is None:
+            self.message_event.clear()
+            await self.message_event.wait()
+        self.message_event.clear()
+        if self.failure is not None:
+            raise self.failure
+        return not self.disconnected
+
+    async def receive(self) -> ASGIReceiveEvent:
+        """The ASGI way; unlike uvicorn's it does not copy the piece once more."""
+        if self.waiting_for_100_continue and not self.transport.is_closing():
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.waiting_for_100_continue = False
+        if not self.disconnected and not self.response_complete:
+            self.flow.resume_reading()
+            await self.message_event.wait()
+            self.message_event.clear()
+        if self.disconnected or self.response_complete:
+            return {"type": "http.disconnect"}
+        body, self.body = self.body, bytearray()
+        return {"type": "http.request", "body": body, "more_body": self.more_body}  # type: ignore[typeddict-item]
+
+
+@types.coroutine
+def resumed(coroutine: Coroutine[Any, Any, None], waiting: Any) -> Generator[Any, Any, None]:
+    """Carry on with a coroutine that was run up to its first wait, on `waiting`, outside of any task."""
+    while True:
+        try:
+            value = yield waiting
+        except BaseException as error:  # noqa: BLE001  (cancellation too belongs to the coroutine)
+            try:
+                waiting = coroutine.throw(error)
+            except StopIteration:
+                return
+        else:
+            try:
+                waiting = coroutine.send(value)
+            except StopIteration:
+                return
