@@ -1,0 +1,378 @@
+"""The two clients: the same calls, sync and async, over one httpx client each."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import httpx
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _requests
+from ._arrays import Buffer
+from ._flow import Retries, steps, transport_error
+from ._requests import Answer, Progress, Reduction, Request, TensorInfo
+from .errors import TransportError, UnexpectedAnswer
+
+T = TypeVar("T")
+_PIECE: Final = 1 << 20
+_MOST_UNANNOUNCED: Final = 1 << 30
+
+
+class GatherND:
+    """A client of the service at `url`; safe to use from several threads.
+
+    timeout    seconds that connecting, and each pause in sending or receiving, may take; or an httpx.Timeout
+    key        API key, where the service asks for one
+    retries    how often a request may be sent again where that is safe; `Retries` limits the time it may take, too
+    transport  an httpx transport to use instead of the network, for tests
+
+    Arrays may be NumPy arrays, anything with `__array__` or DLPack, or lists. They travel in the binary format; types
+    that it lacks (complex128 and string) go as JSON with base64. Every method raises `ServiceError`s (one class for
+    each code, in `gathernd.errors`) and `TransportError`s, and TypeError for an array of a type that the service does
+    not have.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float | httpx.Timeout = 60.0,
+        key: str | None = None,
+        retries: int | Retries = 3,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self._retries = _retries(retries)
+        self._http = httpx.Client(
+            base_url=url, timeout=timeout, headers=_headers(key), limits=_LIMITS, transport=transport
+        )
+
+    def gathernd(
+        self, data: Any, indices: Any, batch_dims: int = 0, *, dialect: str = "onnx-13", device: str = "auto"
+    ) -> NDArray[Any]:
+        """GatherND: each tuple in the last dimension of `indices` picks an element or slice of `data`.
+
+        `data` is an array of rank r >= 1, or a str, the name of a resident tensor. `indices` has rank q >= 1 and
+        integer type; under an ONNX dialect narrower integers are sent as int64. Returns an array of data's type and of
+        shape indices.shape[:-1] + data.shape[batch_dims + indices.shape[-1]:].
+
+        dialect is onnx-13, onnx-12, onnx-11 or openvino-8; device is auto, cpu or gpu.
+        """
+        return self._run(_requests.gather("gathernd", data, indices, batch_dims, dialect, device))
+
+    def gather(
+        self, data: Any, indices: Any, axis: int = 0, *, dialect: str = "onnx-13", device: str = "auto"
+    ) -> NDArray[Any]:
+        """Gather: each entry of `indices`, of any rank, picks a slice of `data` along `axis`.
+
+        `data` is an array of rank r >= 1, or a str, the name of a resident tensor. Returns an array of data's type and
+        of shape data.shape[:axis] + indices.shape + data.shape[axis + 1:].
+
+        dialect is onnx-13, onnx-11 or onnx-1; device is auto, cpu or gpu.
+        """
+        return self._run(_requests.gather("gather", data, indices, axis, dialect, device))
+
+    def put(
+        self,
+        name: str,
+        array: Any,
+        *,
+        if_match: str | None = None,
+        if_none_match: str | None = None,
+        progress: Progress | None = None,
+    ) -> TensorInfo:
+        """Make `array` the resident tensor `name`, whole or not at all.
+
+        `if_match` is the ETag that the tensor must have; `if_none_match="*"` asks that there is none of that name
+        (PreconditionFailed). `progress` is called with the bytes sent so far. A memory-mapped array is read as it is
+        sent.
+        """
+        return self._run(_requests.put(name, array, if_match, if_none_match, progress))
+
+    def get(self, name: str, *, rows: tuple[int, int] | None = None, progress: Progress | None = None) -> NDArray[Any]:
+        """The resident tensor `name`, or its rows a to b (b not included) of the first dimension.
+
+        `progress` is called with the bytes received so far. Raises TensorNotFound and RangeNotSatisfiable.
+        """
+        return self._run(_requests.get(name, rows, progress))
+
+    def metadata(self, name: str) -> TensorInfo:
+        """Type, shape, ETag and times of the resident tensor `name`. Raises TensorNotFound."""
+        return self._run(_requests.metadata(name))
+
+    def tensors(self, *, page: int | None = None) -> Iterator[TensorInfo]:
+        """Every resident tensor by name, asked for in pages of `page` tensors."""
+        after = None
+        while True:
+            found = self._run(_requests.tensors(after, page))
+            yield from found.tensors
+            after = found.next
+            if after is None:
+                return
+
+    def delete(self, name: str, *, if_match: str | None = None) -> None:
+        """Remove the resident tensor `name`. Raises TensorNotFound, and PreconditionFailed for another ETag."""
+        self._run(_requests.delete(name, if_match))
+
+    def scatter(
+        self,
+        name: str,
+        indices: Any,
+        updates: Any,
+        reduction: Reduction = "none",
+        *,
+        if_match: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> str:
+        """Change slices of the resident tensor `name` (ScatterND as ONNX 18 has it); returns its new ETag.
+
+        `indices` has shape [..., k], `updates` shape indices.shape[:-1] + tensor.shape[k:] and the tensor's type.
+        `reduction` says how an update meets the old value. Gathers see all of a scatter or nothing. It is sent with an
+        Idempotency-Key, a new one unless given, under which the service carries it out once however often it is sent.
+        """
+        return self._run(_requests.scatter(name, indices, updates, reduction, if_match, idempotency_key))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, request: Request[T]) -> T:
+        driven = steps(request, self._retries)
+        pause = next(driven)
+        while True:
+            if pause:
+                time.sleep(pause)
+            try:
+                pause = driven.send(self._exchange(request))
+            except StopIteration as done:
+                result: T = done.value
+                return result
+
+    def _exchange(self, request: Request[Any]) -> Answer | TransportError:
+        try:
+            response = self._http.send(_prepare(self._http, request), stream=True)
+            try:
+                sink = _Sink(response, request.progress)
+                for piece in response.iter_raw():
+                    sink.take(piece)
+                return sink.answer()
+            finally:
+                response.close()
+        except httpx.HTTPError as error:
+            return transport_error(error)
+        except TransportError as error:
+            return error
+
+
+class AsyncGatherND:
+    """`GatherND` for asyncio: the same arguments, and the same methods to await. For use within one event loop."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float | httpx.Timeout = 60.0,
+        key: str | None = None,
+        retries: int | Retries = 3,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._retries = _retries(retries)
+        self._http = httpx.AsyncClient(
+            base_url=url, timeout=timeout, headers=_headers(key), limits=_LIMITS, transport=transport
+        )
+
+    async def gathernd(
+        self, data: Any, indices: Any, batch_dims: int = 0, *, dialect: str = "onnx-13", device: str = "auto"
+    ) -> NDArray[Any]:
+        """GatherND, see `GatherND.gathernd`."""
+        return await self._run(_requests.gather("gathernd", data, indices, batch_dims, dialect, device))
+
+    async def gather(
+        self, data: Any, indices: Any, axis: int = 0, *, dialect: str = "onnx-13", device: str = "auto"
+    ) -> NDArray[Any]:
+        """Gather, see `GatherND.gather`."""
+        return await self._run(_requests.gather("gather", data, indices, axis, dialect, device))
+
+    async def put(
+        self,
+        name: str,
+        array: Any,
+        *,
+        if_match: str | None = None,
+        if_none_match: str | None = None,
+        progress: Progress | None = None,
+    ) -> TensorInfo:
+        """Make `array` a resident tensor, see `GatherND.put`."""
+        return await self._run(_requests.put(name, array, if_match, if_none_match, progress))
+
+    async def get(
+        self, name: str, *, rows: tuple[int, int] | None = None, progress: Progress | None = None
+    ) -> NDArray[Any]:
+        """A resident tensor or some of its rows, see `GatherND.get`."""
+        return await self._run(_requests.get(name, rows, progress))
+
+    async def metadata(self, name: str) -> TensorInfo:
+        """What the service knows of a resident tensor, see `GatherND.metadata`."""
+        return await self._run(_requests.metadata(name))
+
+    async def tensors(self, *, page: int | None = None) -> AsyncIterator[TensorInfo]:
+        """Every resident tensor by name, see `GatherND.tensors`; to be used with `async for`."""
+        after = None
+        while True:
+            found = await self._run(_requests.tensors(after, page))
+            for info in found.tensors:
+                yield info
+            after = found.next
+            if after is None:
+                return
+
+    async def delete(self, name: str, *, if_match: str | None = None) -> None:
+        """Remove a resident tensor, see `GatherND.delete`."""
+        await self._run(_requests.delete(name, if_match))
+
+    async def scatter(
+        self,
+        name: str,
+        indices: Any,
+        updates: Any,
+        reduction: Reduction = "none",
+        *,
+        if_match: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> str:
+        """Change slices of a resident tensor, see `GatherND.scatter`."""
+        return await self._run(_requests.scatter(name, indices, updates, reduction, if_match, idempotency_key))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _run(self, request: Request[T]) -> T:
+        driven = steps(request, self._retries)
+        pause = next(driven)
+        while True:
+            if pause:
+                await asyncio.sleep(pause)
+            try:
+                pause = driven.send(await self._exchange(request))
+            except StopIteration as done:
+                result: T = done.value
+                return result
+
+    async def _exchange(self, request: Request[Any]) -> Answer | TransportError:
+        try:
+            response = await self._http.send(_prepare(self._http, request), stream=True)
+            try:
+                sink = _Sink(response, request.progress)
+                async for piece in response.aiter_raw():
+                    sink.take(piece)
+                return sink.answer()
+            finally:
+                await response.aclose()
+        except httpx.HTTPError as error:
+            return transport_error(error)
+        except TransportError as error:
+            return error
+
+
+_LIMITS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=5.0)
+
+
+def _retries(given: int | Retries) -> Retries:
+    return given if isinstance(given, Retries) else Retries(given)
+
+
+def _headers(key: str | None) -> dict[str, str]:
+    headers = {"user-agent": "gathernd-python", "accept-encoding": "identity"}
+    if key is not None:
+        headers["authorization"] = f"Bearer {key}"
+    return headers
+
+
+def _prepare(http: httpx.Client | httpx.AsyncClient, request: Request[Any]) -> httpx.Request:
+    headers = dict(request.headers)
+    stream = None
+    if request.body:
+        size = sum(map(len, request.body))
+        headers["content-length"] = str(size)
+        stream = _Body(request.body, request.progress)
+    made = http.build_request(request.method, request.path, params=request.query or None, headers=headers)
+    if stream is not None:
+        made.stream = stream
+    return made
+
+
+class _Body(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """A body in pieces of at most 1 MiB, which are views of the arrays that are sent; it can be sent again."""
+
+    def __init__(self, pieces: Sequence[Buffer], progress: Callable[[int], None] | None) -> None:
+        self._pieces = pieces
+        self._progress = progress
+
+    def __iter__(self) -> Iterator[bytes]:
+        sent = 0
+        for piece in self._pieces:
+            view = memoryview(piece)
+            for place in range(0, len(view), _PIECE):
+                part = view[place : place + _PIECE]
+                yield part  # type: ignore[misc]  # httpx sends whatever has a length and the buffer interface
+                sent += len(part)
+                if self._progress is not None:
+                    self._progress(sent)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for part in self:
+            yield part
+
+
+class _Sink:
+    """Receives an answer's body: straight into a buffer of its announced size, so that it is held once."""
+
+    def __init__(self, response: httpx.Response, progress: Callable[[int], None] | None) -> None:
+        self._response = response
+        self._progress = progress
+        announced = response.headers.get("content-length", "")
+        self._whole = np.empty(int(announced), np.uint8).data if announced.isdigit() else None
+        self._rest = bytearray()
+        self._place = 0
+
+    def take(self, piece: bytes) -> None:
+        """The next piece."""
+        end = self._place + len(piece)
+        if self._whole is None:
+            self._rest += piece
+            if end > _MOST_UNANNOUNCED:
+                raise UnexpectedAnswer(
+                    "the answer has no announced length and does not end", self._response.status_code
+                )
+        else:
+            self._whole[self._place : end] = piece
+        self._place = end
+        if self._progress is not None and self._response.request.method == "GET":
+            self._progress(end)
+
+    def answer(self) -> Answer:
+        """The answer, once its last piece was taken."""
+        body = memoryview(self._rest) if self._whole is None else self._whole[: self._place]
+        headers = {name.lower(): value for name, value in self._response.headers.items()}
+        return Answer(self._response.status_code, headers, body)

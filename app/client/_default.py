@@ -1,0 +1,53 @@
+"""`gathernd` and `gather` as plain functions, for code that expects a function and knows nothing of a client.
+
+They find their service in the environment: GATHERND_URL, and GATHERND_API_KEY where it asks for a key.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from threading import Lock
+from typing import Any, Final
+
+from numpy.typing import NDArray
+
+from ._client import GatherND
+
+DEFAULT_URL: Final = "http://127.0.0.1:8080"
+_clients: dict[tuple[int, str, str | None], GatherND] = {}
+_lock = Lock()
+
+
+def default_client() -> GatherND:
+    """The client of the service that the environment names now; one for each process, URL and key."""
+    url = os.environ.get("GATHERND_URL") or DEFAULT_URL
+    key = os.environ.get("GATHERND_API_KEY") or None
+    # The process is part of it, since a forked child must not use its parent's connections.
+    known = os.getpid(), url, key
+    with _lock:
+        client = _clients.get(known)
+        if client is None:
+            client = _clients[known] = GatherND(url, key=key)
+        return client
+
+
+def gathernd(data: Any, indices: Any, batch_dims: int = 0) -> NDArray[Any]:
+    """GatherND by the service at GATHERND_URL (default http://127.0.0.1:8080), see `GatherND.gathernd`.
+
+    The signature is that of modeci_mdf's function of this name.
+    """
+    return default_client().gathernd(data, indices, batch_dims)
+
+
+def gather(data: Any, indices: Any, axis: int = 0) -> NDArray[Any]:
+    """Gather by the service at GATHERND_URL (default http://127.0.0.1:8080), see `GatherND.gather`."""
+    return default_client().gather(data, indices, axis)
+
+
+@atexit.register
+def _close() -> None:
+    process = os.getpid()
+    for (owner, _, _), client in _clients.items():
+        if owner == process:
+            client.close()
