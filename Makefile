@@ -69,7 +69,7 @@ soak: $(VENV)/.stamp-dev ## The tests with full counts (GATHERND_SOAK multiplies
 
 openapi: $(VENV)/.stamp-dev ## Write openapi/openapi.json
 	@mkdir -p openapi
-	$(PY) -m app.cli openapi > openapi/openapi.json.new
+	$(VENV)/bin/gathernd openapi > openapi/openapi.json.new
 	mv openapi/openapi.json.new openapi/openapi.json
 
 bench: $(VENV)/.stamp-dev ## JSON over HTTP against the floor and a naive server; start-up (needs wrk; BENCH_ARGS)

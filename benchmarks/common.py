@@ -39,7 +39,7 @@ def free_port() -> int:
 
 def gathernd_command(port: int) -> list[str]:
     """The service under test, of this checkout."""
-    return [sys.executable, "-m", "app.cli", "serve", "--host", "127.0.0.1", "--port", str(port)]
+    return [str(Path(sys.executable).with_name("gathernd")), "serve", "--host", "127.0.0.1", "--port", str(port)]
 
 
 def uvicorn_command(application: str) -> Callable[[int], list[str]]:
