@@ -17,6 +17,9 @@ from app.api.guard import Guard
 from app.api.health import Readiness
 from app.api.metrics import Metrics
 from app.api.native import NativeRoute
+from app.api.oip_routes import ProtocolRoutes
+from app.api.oip_stats import Statistics
+from app.api.oip_v2 import InferRoute, Models
 from app.dispatch.budget import Budget
 from app.dispatch.calibrate import calibrated
 from app.dispatch.cost import Chooser
@@ -67,6 +70,7 @@ def create_app(settings: Settings) -> Application:
     chooser = Chooser(loop_max_us=settings.loop_max_us, split_min_us=settings.split_min_us, threads=settings.threads)
     service = Service(limits_of(settings), EmptyStore(), KERNELS[settings.kernel], pool, chooser, budget)
     guard = Guard(settings.host, settings.allowed_hosts)
+    models = Models(service, Statistics())
 
     def prepare() -> None:
         warm(settings.cache_dir, lambda name: logger.debug("ready: %s", name))
@@ -82,11 +86,12 @@ def create_app(settings: Settings) -> Application:
             pool.close()
 
     app = Application(
-        create_control(readiness, metrics, lifespan),
+        create_control(readiness, metrics, lifespan, ProtocolRoutes(models, readiness, settings.log_level)),
         {
             f"/{operator}": NativeRoute(operator, service, settings.max_json_bytes, settings.max_body_bytes)
             for operator in ("gathernd", "gather")
         },
+        infer=InferRoute(models, settings.max_json_bytes, settings.max_body_bytes),
         guard=guard,
         readiness=readiness,
         metrics=metrics,

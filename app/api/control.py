@@ -5,7 +5,7 @@ The routes of the gathers stand here for OpenAPI's sake; the data plane in front
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.resources import files
 from typing import Any, Final, NoReturn
 
@@ -25,7 +25,7 @@ from app.api.schema import GatherAnswer, GatherNDRequest, GatherRequest, Live, P
 from app.api.web.pages import catalogue_page, error_page, front_page
 from app.errors import CATALOGUE, Code, GatherError
 
-_REASONS: Final = {
+REASONS: Final = {
     400: "The body cannot be read",
     401: "No key, or an unknown one",
     403: "Refused",
@@ -36,6 +36,7 @@ _REASONS: Final = {
     422: "The request breaks a rule",
     431: "The header is too large",
     500: "The service failed",
+    501: "Not offered",
     503: "Not now; see Retry-After",
 }
 _EVERYWHERE: Final[tuple[Code, ...]] = (
@@ -65,7 +66,7 @@ def error_responses(codes: Iterable[Code]) -> dict[int | str, dict[str, Any]]:
         response = found.setdefault(
             status,
             {
-                "description": f"{_REASONS[status]}:",
+                "description": f"{REASONS[status]}:",
                 "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
             },
         )
@@ -99,8 +100,8 @@ def _operator_responses(operator: str, codes: Iterable[Code]) -> dict[int | str,
     return ok | error_responses(codes)
 
 
-def create_control(readiness: Readiness, metrics: Metrics, lifespan: Any) -> FastAPI:
-    """The FastAPI application behind the data plane."""
+def create_control(readiness: Readiness, metrics: Metrics, lifespan: Any, *parts: Callable[[FastAPI], None]) -> FastAPI:
+    """The FastAPI application behind the data plane; each of `parts` adds its routes to it."""
     app = FastAPI(
         title="gathernd",
         version=__version__,
@@ -122,6 +123,8 @@ def create_control(readiness: Readiness, metrics: Metrics, lifespan: Any) -> Fas
     _add_operators(app)
     _add_health(app, readiness, metrics)
     _add_pages(app)
+    for part in parts:
+        part(app)
     return app
 
 

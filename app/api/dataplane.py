@@ -35,6 +35,7 @@ class DataPlane:
         control: ASGIApp,
         routes: Mapping[str, Route],
         *,
+        infer: Route,
         guard: Guard,
         readiness: Readiness,
         metrics: Metrics,
@@ -43,6 +44,7 @@ class DataPlane:
     ) -> None:
         self.control = control
         self.routes = routes
+        self.infer = infer
         self.guard = guard
         self.readiness = readiness
         self.metrics = metrics
@@ -60,7 +62,10 @@ class DataPlane:
             if len(exchange.headers) != len(scope["headers"]):
                 refuse_repeated(scope["headers"])
             self.guard.check(exchange.headers)
-            route = self.routes.get(exchange.path)
+            path = exchange.path
+            route = self.routes.get(path)
+            if route is None and path.startswith("/v2/models/") and path.endswith("/infer"):
+                route = self.infer
             if route is None:
                 await self._pass_on(exchange)
             elif exchange.method == "POST":

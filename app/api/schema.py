@@ -47,7 +47,7 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra=_tidy)
 
 
-class _Open(BaseModel):
+class OpenModel(BaseModel):
     """Answers may gain members."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra=_tidy)
@@ -95,7 +95,7 @@ class GatherRequest(_Request):
     dialect: Literal["onnx-13", "onnx-11", "onnx-1"] = Field("onnx-13", description="Whose rules hold.")
 
 
-class OutputTensor(_Open):
+class OutputTensor(OpenModel):
     """The gathered tensor, with `values` or `base64` as the request asked."""
 
     dtype: DTypeName = Field(description="Element type, that of the data.")
@@ -104,7 +104,7 @@ class OutputTensor(_Open):
     base64: Base64 | SkipJsonSchema[None] = None
 
 
-class GatherAnswer(_Open):
+class GatherAnswer(OpenModel):
     """What a gather answers."""
 
     output: OutputTensor
@@ -113,7 +113,7 @@ class GatherAnswer(_Open):
     data_etag: str | SkipJsonSchema[None] = Field(None, description="ETag of the resident data that was read.")
 
 
-class RuleBody(_Open):
+class RuleBody(OpenModel):
     """The operator's rule that was broken."""
 
     dialect: str
@@ -121,7 +121,7 @@ class RuleBody(_Open):
     text: str
 
 
-class PlaceBody(_Open):
+class PlaceBody(OpenModel):
     """One place in the request that is wrong."""
 
     pointer: str = Field(description="JSON pointer into the request; /query/NAME for the query.")
@@ -134,7 +134,7 @@ class PlaceBody(_Open):
     )
 
 
-class Problem(_Open):
+class Problem(OpenModel):
     """An error (RFC 9457). `code` is from the closed catalogue at /errors."""
 
     type: str
@@ -150,13 +150,13 @@ class Problem(_Open):
     request_id: str
 
 
-class Ready(_Open):
+class Ready(OpenModel):
     """The service is ready."""
 
     status: Literal["ready"]
 
 
-class Live(_Open):
+class Live(OpenModel):
     """The process is alive."""
 
     status: Literal["live"]
