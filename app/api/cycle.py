@@ -19,7 +19,7 @@ class Cycle(RequestResponseCycle):
     """uvicorn's cycle; `defaults` are the header fields that every answer begins with, as bytes."""
 
     defaults: bytes = b""
-    sink: Callable[[bytes], None] | None = None
+    sink: Callable[[bytes | bytearray], None] | None = None
     failure: Exception | None = None
 
     def respond(self, status: int, fields: bytes, body: bytes) -> bool:
@@ -41,7 +41,7 @@ class Cycle(RequestResponseCycle):
         self.on_response()
         return True
 
-    def feed(self, piece: bytes) -> bool:
+    def feed(self, piece: bytes | bytearray) -> bool:
         """A piece of the body arrives: whether a sink took it, or has already refused."""
         if self.sink is None:
             return False
@@ -53,7 +53,7 @@ class Cycle(RequestResponseCycle):
                 self.message_event.set()
         return True
 
-    async def collect(self, sink: Callable[[bytes], None]) -> bool:
+    async def collect(self, sink: Callable[[bytes | bytearray], None]) -> bool:
         """Hand the body to `sink` piece by piece until it is complete; False when the client has gone before.
 
         Raises what `sink` raises; it is not called again then.
@@ -64,7 +64,7 @@ class Cycle(RequestResponseCycle):
         self.sink = sink
         if self.body:
             first, self.body = self.body, bytearray()
-            self.feed(first)  # type: ignore[arg-type]
+            self.feed(first)
         self.flow.resume_reading()
         while self.more_body and not self.disconnected and self.failure is None:
             self.message_event.clear()

@@ -20,6 +20,7 @@ from app.errors import GatherError
 from app.service import Stages
 
 Buffer = bytes | bytearray | memoryview
+Piece = bytes | bytearray
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -43,7 +44,7 @@ class Shortcut(Protocol):
         """Write a whole answer at once, or return False."""
         ...
 
-    async def collect(self, sink: Callable[[bytes], None]) -> bool:
+    async def collect(self, sink: Callable[[Piece], None]) -> bool:
         """Hand over the body piece by piece; False when the client has gone."""
         ...
 
@@ -204,15 +205,21 @@ class Exchange:
         return memoryview(buffer)[lead:] if lead else buffer
 
     async def _read_rest(self, buffer: bytearray, limit: int) -> None:
+        def take(piece: Piece) -> None:
+            if len(buffer) + len(piece) > limit:
+                raise _too_large(limit)
+            self.lease.charge(len(piece))
+            buffer.extend(piece)
+
+        if self.cycle is not None:
+            if not await self.cycle.collect(take):
+                raise ClientGone
+            return
         while True:
             message = await self.receive()
             if message["type"] == "http.disconnect":
                 raise ClientGone
-            piece: bytes = message["body"]
-            if len(buffer) + len(piece) > limit:
-                raise _too_large(limit)
-            self.lease.charge(len(piece))
-            buffer += piece
+            take(message["body"])
             if not message["more_body"]:
                 return
 

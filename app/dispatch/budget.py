@@ -6,6 +6,7 @@ belongs to one request and gives everything back when it is released.
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import Final
 
 from app.errors import GatherError
@@ -21,6 +22,7 @@ class Budget:
         self.small_total = max(total // 8, 16 * SMALL)
         self.used = 0
         self.small_used = 0
+        self.lock = Lock()  # bodies are inflated, and charged, in threads
 
     def admit(self, size: int) -> None:
         """Refuse at once what can never fit. Raises payload_too_large."""
@@ -45,26 +47,29 @@ class Lease:
         """Take `size` more bytes. Raises overloaded when they are not free now; what is held stays held."""
         budget, held = self._budget, self._held
         grown = held + size
-        if grown <= SMALL:
-            if budget.small_used + size <= budget.small_total:
-                budget.small_used += size
-                self._held = grown
-                return
-        else:
-            taken = grown if held <= SMALL else size
-            if budget.used + taken <= budget.total:
-                budget.used += taken
-                if held <= SMALL:
-                    budget.small_used -= held
-                self._held = grown
-                return
-            budget.admit(grown)
+        with budget.lock:
+            if grown <= SMALL:
+                if budget.small_used + size <= budget.small_total:
+                    budget.small_used += size
+                    self._held = grown
+                    return
+            else:
+                taken = grown if held <= SMALL else size
+                if budget.used + taken <= budget.total:
+                    budget.used += taken
+                    if held <= SMALL:
+                        budget.small_used -= held
+                    self._held = grown
+                    return
+        budget.admit(grown)
         raise GatherError("overloaded", "the memory budget is full at this moment", retry_after=1)
 
     def release(self) -> None:
         """Give everything back; the lease is empty and may be used again."""
-        if self._held <= SMALL:
-            self._budget.small_used -= self._held
-        else:
-            self._budget.used -= self._held
-        self._held = 0
+        budget = self._budget
+        with budget.lock:
+            if self._held <= SMALL:
+                budget.small_used -= self._held
+            else:
+                budget.used -= self._held
+            self._held = 0
