@@ -33,7 +33,8 @@ PLANNERS: Final[Mapping[Operator, Callable[..., tuple[GatherPlan, tuple[int, ...
     "gathernd": plan_gathernd,
     "gather": plan_gather,
 }
-_LARGE_SCAN = 1 << 16
+_LARGE_SCAN: Final = 1 << 16
+_REMEMBERED_PLANS: Final = 4096
 
 
 class Stages:
@@ -63,6 +64,7 @@ class Service:
         self.pool = pool
         self.chooser = chooser
         self.budget = budget
+        self._plans: dict[tuple[object, ...], tuple[GatherPlan, tuple[int, ...], int]] = {}
 
     async def gather(self, call: Call, stages: Stages, lease: Lease) -> Answer:
         """Resolve, validate, choose, run. The output's bytes are charged to `lease` before they are allocated.
@@ -71,11 +73,7 @@ class Service:
         """
         data, etag = self._resolve(call)
         indices = call.indices
-        dialect = DIALECTS[call.operator][call.dialect]
-        check_dtypes(dialect, data, indices)
-        plan, shape, first_axis = PLANNERS[call.operator](
-            dialect, data, indices, call.parameter, call.parameter_pointer, self.limits
-        )
+        plan, shape, first_axis = self._plan(call, data, indices)
         if call.device == "gpu":
             raise GatherError(
                 "device_unavailable", "this service has no GPU; use device auto or cpu", pointer=call.device_pointer
@@ -90,10 +88,34 @@ class Service:
             bad, array = await self._run_split(plan, data, indices, stages)
         stages.kernel_end = perf_counter()
         if bad >= 0:
+            dialect = DIALECTS[call.operator][call.dialect]
             if indices.array.size < _LARGE_SCAN:
                 raise index_error(dialect, data.shape, indices, first_axis, plan.depth)
             raise await self.pool.run(lambda: index_error(dialect, data.shape, indices, first_axis, plan.depth))
         return Answer(Tensor(data.dtype, shape, array), call.dialect, "cpu", etag)
+
+    def _plan(self, call: Call, data: Tensor, indices: Tensor) -> tuple[GatherPlan, tuple[int, ...], int]:
+        """Validate and plan; calls of the same types, shapes and parameters share one plan."""
+        key = (
+            call.operator,
+            call.dialect,
+            call.parameter,
+            data.dtype.name,
+            data.shape,
+            indices.dtype.name,
+            indices.shape,
+        )
+        planned = self._plans.get(key)
+        if planned is None:
+            dialect = DIALECTS[call.operator][call.dialect]
+            check_dtypes(dialect, data, indices)
+            planned = PLANNERS[call.operator](
+                dialect, data, indices, call.parameter, call.parameter_pointer, self.limits
+            )
+            if len(self._plans) >= _REMEMBERED_PLANS:
+                self._plans.clear()
+            self._plans[key] = planned
+        return planned
 
     def _resolve(self, call: Call) -> tuple[Tensor, str | None]:
         if isinstance(call.data, Tensor):
