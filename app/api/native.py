@@ -11,7 +11,7 @@ from app.api.exchange import Buffer, Exchange
 from app.errors import GatherError
 from app.service import Service
 from app.spec.dialects import DIALECTS
-from app.tensors.call import Call, Operator
+from app.tensors.call import Answer, Call, Operator
 from app.tensors.tensor import Tensor
 from app.wire import native_json, safetensors
 
@@ -47,43 +47,42 @@ class NativeRoute:
             self._read(body) if len(body) <= LARGE else await self.service.pool.run(lambda: self._read(body))
         )
         accept = exchange.headers.get(b"accept")
-        if accept is not None and accept != JSON and answer_format(accept, JSON) == SAFETENSORS:
-            await self._answer_binary(exchange, call)
-            return
-        await self._answer_json(exchange, call, output_encoding)
+        binary = accept is not None and accept != JSON and answer_format(accept, JSON) == SAFETENSORS
+        await self._answer(exchange, call, output_encoding, binary)
 
     async def _binary(self, exchange: Exchange) -> None:
         """A safetensors request; the answer is one too unless Accept says otherwise."""
         body = await self._read_body(exchange, self.max_body_bytes)
-        call = safetensors.read_call(body, exchange.query, self.operator, self.dialects)
+        call, output_encoding = safetensors.read_call(body, exchange.query, self.operator, self.dialects)
         accept = exchange.headers.get(b"accept")
-        if accept is None or accept == SAFETENSORS or answer_format(accept, SAFETENSORS) == SAFETENSORS:
-            await self._answer_binary(exchange, call)
-        else:
-            await self._answer_json(exchange, call, "values")
+        binary = accept is None or accept == SAFETENSORS or answer_format(accept, SAFETENSORS) == SAFETENSORS
+        await self._answer(exchange, call, output_encoding, binary)
 
-    async def _answer_binary(self, exchange: Exchange, call: Call) -> None:
-        if isinstance(call.data, Tensor):
-            safetensors.check_writable(call.data.dtype, call.data.dtype_pointer)
-        exchange.stages.parsed = perf_counter()
-        answer = await self.service.gather(call, exchange.stages, exchange.lease)
-        exchange.stages.end = exchange.stages.kernel_end
-        safetensors.check_writable(answer.output.dtype, call.data_pointer)
-        headers = [(b"x-gathernd-dialect", answer.dialect.encode()), (b"x-gathernd-device", answer.device.encode())]
-        if answer.data_etag is not None:
-            headers.append((b"x-gathernd-data-etag", answer.data_etag.encode()))
-        await exchange.send(200, SAFETENSORS, safetensors.write_answer(answer), *headers)
-
-    async def _answer_json(self, exchange: Exchange, call: Call, encoding: native_json.Encoding) -> None:
+    async def _answer(self, exchange: Exchange, call: Call, encoding: native_json.Encoding, binary: bool) -> None:
         stages, service = exchange.stages, self.service
+        if binary and isinstance(call.data, Tensor):
+            binary = self._can_be_binary(exchange, call, call.data)
         stages.parsed = perf_counter()
         answer = await service.gather(call, stages, exchange.lease)
         stages.end = stages.kernel_end
+        if binary and self._can_be_binary(exchange, call, answer.output):
+            await exchange.send(200, SAFETENSORS, safetensors.write_answer(answer), *binary_headers(answer))
+            return
         if answer.output.array.nbytes <= LARGE:
             content = native_json.write_answer(answer, encoding)
         else:
             content = await service.pool.run(lambda: native_json.write_answer(answer, encoding))
         await exchange.send(200, JSON, content)
+
+    def _can_be_binary(self, exchange: Exchange, call: Call, tensor: Tensor) -> bool:
+        """Whether safetensors has the type; raises unsupported_dtype if it has not and Accept does not name JSON."""
+        if tensor.dtype.safetensors is not None:
+            return True
+        if JSON not in exchange.headers.get(b"accept", b"").lower():
+            safetensors.check_writable(
+                tensor.dtype, tensor.dtype_pointer if isinstance(call.data, Tensor) else call.data_pointer
+            )
+        return False
 
     async def _read_body(self, exchange: Exchange, limit: int) -> Buffer:
         """The body without its Content-Encoding."""
@@ -139,3 +138,11 @@ def answer_format(accept: bytes, asked_in: bytes) -> bytes:
     if json == binary:
         return asked_in
     return JSON if json > binary else SAFETENSORS
+
+
+def binary_headers(answer: Answer) -> list[tuple[bytes, bytes]]:
+    """What a JSON answer says beside its output, as header fields."""
+    headers = [(b"x-gathernd-dialect", answer.dialect.encode()), (b"x-gathernd-device", answer.device.encode())]
+    if answer.data_etag is not None:
+        headers.append((b"x-gathernd-data-etag", answer.data_etag.encode()))
+    return headers

@@ -13,17 +13,19 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, NoReturn
+from typing import Any, Final, Literal, NoReturn
 from urllib.parse import parse_qsl
 
 import numpy as np
 
 from app.errors import GatherError, Place
-from app.tensors.call import DEVICES, Answer, Call, Device, Operator
+from app.tensors.call import DEVICES, Answer, Call, Operator
 from app.tensors.dtypes import BY_SAFETENSORS, DType
 from app.tensors.tensor import Tensor, coordinates
 from app.wire.packed import Buffer, PackedItemError, PackedSizeError, check_packed, unpack
 
+Encoding = Literal["values", "base64"]
+ENCODINGS: Final[tuple[Encoding, ...]] = ("values", "base64")
 MAX_HEADER: Final = 1 << 20
 """Most bytes of the JSON header: an honest one of two tensors has some hundreds."""
 ALIGNMENT: Final = 64
@@ -47,8 +49,8 @@ class Entry:
     end: int
 
 
-def read_call(body: Buffer, query: bytes, operator: Operator, dialects: Collection[str]) -> Call:
-    """The call that a safetensors body and the query of its URL ask for.
+def read_call(body: Buffer, query: bytes, operator: Operator, dialects: Collection[str]) -> tuple[Call, Encoding]:
+    """The call that a safetensors body and the query of its URL ask for, and how a JSON answer is to be encoded.
 
     The tensors are `indices` and `data`; `data` is left out where the query names a resident tensor. Raises
     malformed_request, limit_exceeded (the header), invalid_field, unsupported_dtype, element_count_mismatch and
@@ -60,10 +62,11 @@ def read_call(body: Buffer, query: bytes, operator: Operator, dialects: Collecti
         if name not in ("data", "indices"):
             raise _field("/" + escape(name), f"{name!a} is not a tensor of this request; data and indices are")
     parameter_name = "batch_dims" if operator == "gathernd" else "axis"
-    fields = read_query(query, (parameter_name, "dialect", "device", "tensor"))
+    fields = read_query(query, (parameter_name, "dialect", "device", "tensor", "output_encoding"))
     parameter = query_integer(fields, parameter_name, 0)
     dialect = query_choice(fields, "dialect", dialects, "onnx-13")
     device: Any = query_choice(fields, "device", DEVICES, "auto")
+    encoding: Any = query_choice(fields, "output_encoding", ENCODINGS, "values")
     resident = fields.get("tensor")
     if resident is not None:
         if not _NAME.fullmatch(resident):
@@ -75,22 +78,10 @@ def read_call(body: Buffer, query: bytes, operator: Operator, dialects: Collecti
     if "indices" not in found:
         raise _field("/indices", "indices is missing")
     tensors = read_tensors(body, start, [found[name] for name in ("data", "indices") if name in found])
-    return _call(operator, resident or tensors[0], tensors[-1], parameter, dialect, device, parameter_name)
-
-
-def _call(
-    operator: Operator,
-    data: Tensor | str,
-    indices: Tensor,
-    parameter: int,
-    dialect: str,
-    device: Device,
-    parameter_name: str,
-) -> Call:
-    return Call(
+    call = Call(
         operator,
-        data,
-        indices,
+        resident or tensors[0],
+        tensors[-1],
         parameter,
         dialect,
         device,
@@ -98,6 +89,7 @@ def _call(
         device_pointer="/query/device",
         data_pointer="/query/tensor",
     )
+    return call, encoding
 
 
 def read_layout(body: Buffer) -> tuple[tuple[Entry, ...], int]:

@@ -51,7 +51,7 @@ def pair(data: dict[str, Any], indices: dict[str, Any] | None = None, payload: b
 
 
 def read(raw: bytes | bytearray, query: bytes = b"", operator: Any = "gathernd") -> Call:
-    return read_call(raw, query, operator, DIALECTS)
+    return read_call(raw, query, operator, DIALECTS)[0]
 
 
 def refused(raw: bytes, query: bytes = b"", operator: Any = "gathernd") -> tuple[str, str | None]:
@@ -186,6 +186,11 @@ def test_the_query_gives_the_other_fields() -> None:
     assert (call.parameter, call.dialect, call.device) == (0, "onnx-13", "auto")
 
 
+def test_the_query_says_how_a_json_answer_is_encoded() -> None:
+    assert read_call(GOOD, b"", "gathernd", DIALECTS)[1] == "values"
+    assert read_call(GOOD, b"output_encoding=base64", "gathernd", DIALECTS)[1] == "base64"
+
+
 def test_a_resident_tensor_is_named_in_the_query_and_data_left_out() -> None:
     raw = save({"indices": INDICES})
     call = read(raw, b"tensor=items.v2")
@@ -214,7 +219,7 @@ def test_an_integer_of_absurd_length_is_cut_and_cheap(sign: int) -> None:
     [
         (b"batchdims=1", "/query/batchdims"),
         (b"axis=1", "/query/axis"),
-        (b"output_encoding=base64", "/query/output_encoding"),
+        (b"output_encoding=hex", "/query/output_encoding"),
         (b"a/b~c=1", "/query/a~1b~0c"),
         (b"batch_dims=1&batch_dims=1", "/query/batch_dims"),
         (b"batch_dims=", "/query/batch_dims"),
