@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +14,7 @@ import typer
 from pydantic import ValidationError
 
 from app import __version__
+from app.api import keys
 from app.api.control import openapi_document
 from app.main import create_app, warm
 from app.serving import export, serve, serve_workers
@@ -23,6 +27,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+keys_app = typer.Typer(help="API keys: the file that GATHERND_API_KEYS_FILE names.", no_args_is_help=True)
+app.add_typer(keys_app, name="keys")
 
 
 def _settings(arguments: list[str]) -> Settings:
@@ -42,11 +48,15 @@ def _settings(arguments: list[str]) -> Settings:
 def serve_command(context: typer.Context) -> None:
     """Serve over HTTP. Every setting GATHERND_NAME is also a flag --name; --help lists them."""
     settings = _settings(list(context.args))
-    if settings.workers > 1:
-        export(settings)
-        serve_workers(settings)
-    else:
-        serve(settings, create_app(settings))
+    try:
+        if settings.workers > 1:
+            export(settings)
+            serve_workers(settings)
+        else:
+            serve(settings, create_app(settings))
+    except keys.BadKeysFile as error:
+        typer.echo(f"gathernd: --api-keys-file (GATHERND_API_KEYS_FILE) {settings.api_keys_file}: {error}", err=True)
+        raise typer.Exit(2) from None
 
 
 @app.command("warm")
@@ -57,6 +67,63 @@ def warm_command(
 ) -> None:
     """Compile the kernels into the cache folder, so that the next start is fast."""
     warm(cache_dir or Settings().cache_dir, lambda name: typer.echo(f"ready: {name}"))
+
+
+KeysFile = Annotated[
+    Path | None, typer.Option("--file", help="The keys file; default GATHERND_API_KEYS_FILE.", show_default=False)
+]
+
+
+class KeyScope(Enum):
+    """`app.api.keys.Scope` in the form that the command line library reads."""
+
+    GATHER = "gather"
+    TENSORS = "tensors"
+
+
+@contextmanager
+def _keys_file(given: Path | None) -> Iterator[Path]:
+    path = given or Settings().api_keys_file
+    if path is None:
+        typer.echo("gathernd: which keys file? Set GATHERND_API_KEYS_FILE or give --file", err=True)
+        raise typer.Exit(2)
+    try:
+        yield path
+    except (keys.BadKeysFile, OSError) as error:
+        typer.echo(f"gathernd: {path}: {error.strerror if isinstance(error, OSError) else error}", err=True)
+        raise typer.Exit(1) from None
+
+
+@keys_app.command("add")
+def keys_add(
+    label: Annotated[str, typer.Argument(help="What people call the key: letters, digits and . _ @ -")],
+    scope: Annotated[
+        list[KeyScope] | None,
+        typer.Option(
+            help="What the key may do, once for each; default gather. gather: use the service; tensors: change tensors."
+        ),
+    ] = None,
+    file: KeysFile = None,
+) -> None:
+    """Make a key and print it, this once. Only its SHA-256 is kept. A running service takes it within a second."""
+    with _keys_file(file) as path:
+        text = keys.add(path, label, [name for name in keys.SCOPES if KeyScope(name) in (scope or [KeyScope.GATHER])])
+    typer.echo(text)
+
+
+@keys_app.command("ls")
+def keys_ls(file: KeysFile = None) -> None:
+    """List the keys: label, scopes, start of the SHA-256."""
+    with _keys_file(file) as path:
+        for row in keys.described(keys.read(path)):
+            typer.echo("\t".join(row.values()))
+
+
+@keys_app.command("rm")
+def keys_rm(label: Annotated[str, typer.Argument(help="Label of the key.")], file: KeysFile = None) -> None:
+    """Remove a key. A running service refuses it within a second."""
+    with _keys_file(file) as path:
+        keys.remove(path, label)
 
 
 @app.command("openapi")

@@ -13,8 +13,9 @@ from fastapi import FastAPI
 
 from app.api.control import create_control
 from app.api.dataplane import DataPlane
-from app.api.guard import Guard
+from app.api.guard import Guard, is_loopback_name
 from app.api.health import Readiness
+from app.api.keys import Keys, access
 from app.api.metrics import Metrics
 from app.api.native import NativeRoute
 from app.api.oip_routes import ProtocolRoutes
@@ -62,7 +63,10 @@ class Application(DataPlane):
 
 
 def create_app(settings: Settings) -> Application:
-    """Build the service. Kernels are compiled once the server has started, before /readyz says yes."""
+    """Build the service. Kernels are compiled once the server has started, before /readyz says yes.
+
+    Raises BadKeysFile.
+    """
     readiness = Readiness("kernels")
     metrics = Metrics()
     budget = Budget(settings.memory_budget)
@@ -71,6 +75,7 @@ def create_app(settings: Settings) -> Application:
     service = Service(limits_of(settings), EmptyStore(), KERNELS[settings.kernel], pool, chooser, budget)
     guard = Guard(settings.host, settings.allowed_hosts)
     models = Models(service, Statistics())
+    keys = access(settings.api_keys_file, loopback=is_loopback_name(settings.host))
 
     def prepare() -> None:
         warm(settings.cache_dir, lambda name: logger.debug("ready: %s", name))
@@ -79,9 +84,12 @@ def create_app(settings: Settings) -> Application:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         preparing = asyncio.create_task(_prepare(prepare, readiness))
+        watching = asyncio.create_task(keys.watch()) if isinstance(keys, Keys) else None
         try:
             yield
         finally:
+            if watching is not None:
+                watching.cancel()
             await preparing
             pool.close()
 
@@ -93,6 +101,7 @@ def create_app(settings: Settings) -> Application:
         },
         infer=InferRoute(models, settings.max_json_bytes, settings.max_body_bytes),
         guard=guard,
+        access=keys,
         readiness=readiness,
         metrics=metrics,
         budget=budget,

@@ -1,7 +1,7 @@
 """The data plane: a pure ASGI callable in front of FastAPI.
 
 Gathers never enter FastAPI's router and middleware, which cost more than the gather. Everything else does, and comes
-back through here, so that one place judges Host and Origin, gives every answer its X-Request-ID and Server-Timing,
+back through here, so that one place judges Host, Origin and key, gives every answer its X-Request-ID and Server-Timing,
 turns every error into the one error shape, and answers HEAD and OPTIONS.
 """
 
@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from app.api.exchange import ClientGone, Exchange, Receive, Scope, Send
 from app.api.guard import Guard
 from app.api.health import Readiness
+from app.api.keys import Access
 from app.api.metrics import Metrics
 from app.dispatch.budget import Budget
 from app.errors import GatherError
@@ -37,6 +38,7 @@ class DataPlane:
         *,
         infer: Route,
         guard: Guard,
+        access: Access | None,
         readiness: Readiness,
         metrics: Metrics,
         budget: Budget,
@@ -46,6 +48,7 @@ class DataPlane:
         self.routes = routes
         self.infer = infer
         self.guard = guard
+        self.access = access
         self.readiness = readiness
         self.metrics = metrics
         self.budget = budget
@@ -62,6 +65,8 @@ class DataPlane:
             if len(exchange.headers) != len(scope["headers"]):
                 refuse_repeated(scope["headers"])
             self.guard.check(exchange.headers)
+            if self.access is not None:
+                self.access.check(exchange)
             path = exchange.path
             route = self.routes.get(path)
             if route is None and path.startswith("/v2/models/") and path.endswith("/infer"):
