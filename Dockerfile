@@ -11,7 +11,7 @@ WORKDIR /src
 COPY requirements.lock requirements-build.lock ./
 RUN pip install --require-hashes -r requirements.lock -r requirements-build.lock
 
-COPY pyproject.toml LICENSE ./
+COPY pyproject.toml LICENSE README.md ./
 COPY app app
 RUN pip install --no-deps --no-build-isolation . && pip uninstall --yes setuptools
 

@@ -32,7 +32,7 @@ BELOW: dict[str, set[str]] = {
 ONLY_IN: dict[str, tuple[str, ...]] = {
     "cupy": ("app.kernels.cupy_gpu",),
     "cupyx": ("app.kernels.cupy_gpu",),
-    "numba": ("app.kernels.", "app.wire."),
+    "numba": ("app.kernels.", "app.wire.", "app.dispatch.calibrate"),
     "fastapi": ("app.main", "app.api."),
     "starlette": ("app.main", "app.api."),
     "uvicorn": ("app.serving", "app.api."),

@@ -219,3 +219,12 @@ def test_code_compiled_for_a_level_is_found_again_by_that_level_only(tmp_path: P
     assert hits(generic) == 0
     assert hits(host) == 0
     assert hits(generic) == 1
+
+
+def test_what_the_image_is_built_from_reaches_the_builder_and_nothing_else() -> None:
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    sent = {line[1:].rstrip("/") for line in lines if line.startswith("!")}
+    copied = {name for text in STAGES[0].arguments("COPY") for name in text.split()[:-1]}
+    assert "*" in lines
+    assert sent == copied
+    assert all((ROOT / name).exists() for name in sent)
