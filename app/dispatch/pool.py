@@ -40,7 +40,7 @@ class Pool:
     async def split(self, works: Sequence[Callable[[], Result]]) -> list[Result]:
         """Carry out the parts of one call in several threads at once; all have ended when this returns or raises.
 
-        However many parts, it counts as one call. Raises as `run` does, and what the first part to fail raised.
+        However many parts, it counts as one call. Raises as `run` does, and what a part raised.
         """
         return await self._submit(works)
 

@@ -26,6 +26,9 @@ from numpy.typing import NDArray
 from app.kernels import numba_memory
 from app.kernels.numba_memory import (
     get,
+    get_constant,
+    line,
+    move,
     move_1,
     move_2,
     move_4,
@@ -45,20 +48,20 @@ name = "numba"
 
 _BYTES: Final = np.dtype(np.uint8)
 _BLOCK: Final = numba_memory.SCRATCH_ITEMS // 2
-_AHEAD = 256
-_CACHED_BYTES = 1 << 18
-_STREAM_BYTES = 1 << 23
+_CACHED_BYTES: Final = 1 << 18  # data that caches hold: no need to ask for it ahead
+_STREAM_BYTES: Final = 1 << 23  # output that would push everything else out of the caches: stored past them
 
 
 def configure(cache_dir: Path) -> None:
     """Keep the compiled code under `cache_dir`, so that the next start loads it; call before anything is compiled."""
-    if ready():
-        raise RuntimeError("the kernel is compiled already: configure its cache directory first")
+    if _dispatcher.cache_info().currsize:
+        raise RuntimeError("the kernel has its cache directory already: configure it first")
     # Numba's cache sees a change of the compiled function's own file only, so the folder is named by both.
     digest = sha256()
     for source in (__file__, numba_memory.__file__):
         digest.update(Path(source).read_bytes())
     numba.config.CACHE_DIR = str(cache_dir / f"numba-{digest.hexdigest()[:16]}")  # type: ignore[attr-defined]
+    _dispatcher()
 
 
 def ready() -> bool:
@@ -97,9 +100,15 @@ def _sizes(dims: tuple[int, ...]) -> NDArray[np.int64]:
 
 
 @cache
+def _dispatcher() -> Any:
+    """The function to be compiled, tied to the cache directory that is set now."""
+    return njit(nogil=True, cache=True, error_model="numpy")(_gather)
+
+
+@cache
 def _compiled() -> Any:
     """The compiled function, closed to further signatures; writable arrays pass where read-only ones are declared."""
-    dispatcher = njit(nogil=True, cache=True, error_model="numpy")(_gather)
+    dispatcher = _dispatcher()
     bytes_in = types.Array(types.uint8, 1, "C", readonly=True)
     ints_in = types.Array(types.int64, 1, "C", readonly=True)
     bytes_out = types.Array(types.uint8, 1, "C")
@@ -119,13 +128,23 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
     stride = data.size // batches if copies else 0  # bytes of one batch of data
     total = tuples if shared else tuples * batches  # tuples in indices
     offsets = scratch()  # of `count` slices in hand, then of the next
-    ahead = 0
+    ahead = 0  # how many slices before its copy a slice is asked for; best measured: 64, less for rows
     if data.size > _CACHED_BYTES:
-        ahead = min(_BLOCK, max(1, _AHEAD * 64 // max(64, width)))
+        ahead = 64 if width < 64 else max(1, min(16, 4096 // width))
     stream = out.size > _STREAM_BYTES
+    joint = line()
+
+    # Sizes of the first axes, what a negative component needs there, the last good one, and bytes of a step along it.
+    size_0 = sizes[0] if depth > 0 else 0
+    size_1 = sizes[1] if depth > 1 else 0
+    size_2 = sizes[2] if depth > 2 else 0
+    fix_0, fix_1, fix_2 = (size_0, size_1, size_2) if wrap else (0, 0, 0)
+    last_0, last_1, last_2 = size_0 - 1, size_1 - 1, size_2 - 1
+    width_1 = width * size_2
+    width_0 = width_1 * size_1 if depth > 2 else width * size_1
 
     done = 0  # tuples read from indices
-    base = source  # address of the batch that the next tuple belongs to
+    base = 0  # where the batch begins that the next tuple belongs to
     left = tuples  # tuples that remain in that batch
     repeats = 0  # batches for which the block in hand is still to be repeated
     block = 0  # offsets that are repeated
@@ -146,29 +165,55 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
             next_place = place + group * tuples * width
         elif done < total:
             more = min(_BLOCK, total - done)
-            for t in range(more):
-                put(offsets, count + t, 0)
-            bad: Any = False
-            for j in range(depth):
-                size = sizes[j]
-                fix = size if wrap else 0
-                first = done * depth + j
+            first = done * depth
+            fresh = offsets + 8 * count
+            worst = 0  # negative once any component is: a bad one makes itself or its distance to the last negative
+            if depth == 1:
                 for t in range(more):
-                    component = get(components, first + t * depth)
-                    component += (component >> 63) & fix
-                    bad |= np.uint64(component) >= np.uint64(size)
-                    put(offsets, count + t, get(offsets, count + t) * size + component)
-            if bad:
-                for at in range(done * depth, (done + more) * depth):
-                    component = get(components, at)
+                    a = get_constant(components, first + t)
+                    a += (a >> 63) & fix_0
+                    worst |= a | (last_0 - a)
+                    put(fresh, t, a * width + source)
+            elif depth == 2:
+                for t in range(more):
+                    a = get_constant(components, first + 2 * t)
+                    b = get_constant(components, first + 2 * t + 1)
+                    a += (a >> 63) & fix_0
+                    b += (b >> 63) & fix_1
+                    worst |= a | (last_0 - a) | b | (last_1 - b)
+                    put(fresh, t, a * width_0 + b * width + source)
+            elif depth == 3:
+                for t in range(more):
+                    a = get_constant(components, first + 3 * t)
+                    b = get_constant(components, first + 3 * t + 1)
+                    c = get_constant(components, first + 3 * t + 2)
+                    a += (a >> 63) & fix_0
+                    b += (b >> 63) & fix_1
+                    c += (c >> 63) & fix_2
+                    worst |= a | (last_0 - a) | b | (last_1 - b) | c | (last_2 - c)
+                    put(fresh, t, a * width_0 + b * width_1 + c * width + source)
+            else:
+                for t in range(more):
+                    put(fresh, t, source)
+                at = stride  # bytes of a step along axis j
+                for j in range(depth):
+                    size = sizes[j]
+                    fix = size if wrap else 0
+                    at = at // size if size else 0
+                    for t in range(more):
+                        a = get_constant(components, first + t * depth + j)
+                        a += (a >> 63) & fix
+                        worst |= a | (size - 1 - a)
+                        put(fresh, t, get(fresh, t) + a * at)
+            if worst < 0:
+                for at in range(first, first + more * depth):
+                    a = get(components, at)
                     size = sizes[at % depth]
-                    if component >= size or component < (-size if wrap else 0):
+                    if a >= size or a < (-size if wrap else 0):
                         return at
+            done += more
             if shared:
-                for t in range(more):
-                    put(offsets, count + t, get(offsets, count + t) * width + source)
-                next_place = target + done * width
-                done += more
+                next_place = target + (done - more) * width
                 if copies:
                     block = more
                     group = min(batches, max(1, _BLOCK // tuples))
@@ -177,15 +222,15 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
                         put(offsets, count + t, get(offsets, count + t - block) + stride)
                     more *= group
                     repeats = batches - group
-            else:
-                done += more
+            elif batches > 1:
                 t = 0
                 while t < more:
-                    run_length = min(left, more - t)
-                    for u in range(count + t, count + t + run_length):
-                        put(offsets, u, get(offsets, u) * width + base)
-                    t += run_length
-                    left -= run_length
+                    stretch = min(left, more - t)
+                    if base > 0:
+                        for u in range(t, t + stretch):
+                            put(fresh, u, get(fresh, u) + base)
+                    t += stretch
+                    left -= stretch
                     if left == 0:
                         left = tuples
                         base += stride
@@ -236,19 +281,29 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
                     else:
                         move_2(to, at)
                         move_1(to + 2, at + 2)
-            elif stream and width >= 512:
+            elif stream:
+                # Whole lines past the caches; a line that two rows share is put together in `joint` first.
+                filled = place & 63
+                if filled > 0:
+                    move(place, get(offsets, 0), 64 - filled)
                 for t in range(count):
                     at = get(offsets, t)
                     to = place + t * width
                     soon = get(offsets, t + ahead)
-                    move_64(to, at)
                     prefetch(soon)
-                    c = 64 - (to & 63)
+                    c = 0
+                    if filled > 0:
+                        c = 64 - filled
+                        if t > 0:
+                            move_64(joint + filled, at)
+                            stream_64(to - filled, joint)
                     while c <= width - 64:
-                        prefetch(soon + c)
+                        prefetch(soon + c + 63)
                         stream_64(to + c, at + c)
                         c += 64
-                    move_64(to + width - 64, at + width - 64)
+                    filled = width - c
+                    move_64(joint + filled - 64, at + width - 64)
+                move(place + count * width - filled, joint, filled)
             else:
                 for t in range(count):
                     at = get(offsets, t)

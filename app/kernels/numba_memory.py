@@ -40,11 +40,35 @@ def scratch(typing_context):  # type: ignore[no-untyped-def]
 
 
 @_intrinsic
+def line(typing_context):  # type: ignore[no-untyped-def]
+    """Address of 64 bytes on the stack, at a multiple of 64, with 64 bytes of room before them and after them."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        room = _cgutils.alloca_once(builder, ir.ArrayType(_BYTE, 256))
+        first = builder.add(builder.ptrtoint(room, _INT64), _INT64(64 + 63))
+        return builder.and_(first, _INT64(-64))
+
+    return types.int64(), generate
+
+
+@_intrinsic
 def get(typing_context, base, index):  # type: ignore[no-untyped-def]
     """The int64 at base + 8 * index."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.load(_place(builder, *arguments), align=8)
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@_intrinsic
+def get_constant(typing_context, base, index):  # type: ignore[no-untyped-def]
+    """The same for memory that nothing writes while the function runs: the compiler may load ahead of stores."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        load = builder.load(_place(builder, *arguments), align=8)
+        load.set_metadata("invariant.load", builder.module.add_metadata([]))
+        return load
 
     return types.int64(types.int64, types.int64), generate
 
@@ -82,7 +106,7 @@ def _mover(width: int, aligned: bool, stream: bool):  # type: ignore[no-untyped-
     kind = ir.IntType(8 * width) if width <= 8 else ir.VectorType(_INT64, width // 8)
 
     @_intrinsic
-    def move(typing_context, target, source):  # type: ignore[no-untyped-def]
+    def mover(typing_context, target, source):  # type: ignore[no-untyped-def]
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             to, frm = (builder.inttoptr(argument, kind.as_pointer()) for argument in arguments)
             value = builder.load(frm, align=1, typ=kind)
@@ -93,7 +117,7 @@ def _mover(width: int, aligned: bool, stream: bool):  # type: ignore[no-untyped-
 
         return types.none(types.int64, types.int64), generate
 
-    return move
+    return mover
 
 
 # Copy so many bytes from `source` to `target`, neither of which need be aligned: one load and one store.
@@ -106,6 +130,18 @@ move_32 = _mover(32, False, False)
 move_64 = _mover(64, False, False)
 # Copy 64 bytes to a target that is a multiple of 64, past the caches; `settle` before another thread may read them.
 stream_64 = _mover(64, True, True)
+
+
+@_intrinsic
+def move(typing_context, target, source, size):  # type: ignore[no-untyped-def]
+    """Copy `size` bytes by the C library."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        to, frm = (builder.inttoptr(argument, _BYTE.as_pointer()) for argument in arguments[:2])
+        _cgutils.raw_memcpy(builder, to, frm, arguments[2], _INT64(1))
+        return context.get_dummy_value()
+
+    return types.none(types.int64, types.int64, types.int64), generate
 
 
 @_intrinsic

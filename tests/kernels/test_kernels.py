@@ -148,21 +148,45 @@ def test_every_width_of_slice(kernel: Any, slice_items: int, item_size: int) -> 
     check(kernel, make_case(GatherPlan(3, 5, (2, 2), slice_items, item_size, True, True), source))
 
 
-@pytest.mark.parametrize("slice_items", [1, 2, 3, 4, 8, 16, 24, 64, 511, 512, 513, 1000, 4096, 65537])
+@pytest.mark.parametrize("slice_items", [1, 2, 3, 4, 8, 16, 24, 64])
+def test_data_larger_than_the_caches(kernel: Any, slice_items: int) -> None:
+    """Data for which memory is asked ahead."""
+    plan = GatherPlan(1, 10_000, ((1 << 19) // slice_items,), slice_items, 1, False, True)
+    check(kernel, large_case(plan))
+
+
+@pytest.mark.parametrize("width", [64, 65, 127, 511, 512, 513, 1000, 4096, 65537])
 @pytest.mark.parametrize("shift", [0, 1, 63])
-def test_outputs_and_data_far_larger_than_the_caches(kernel: Any, slice_items: int, shift: int) -> None:
-    """The paths that ask for memory ahead and store past the caches, at every alignment of the output."""
-    rows = (1 << 23) // slice_items + 3 if slice_items >= 512 else 10_000
-    source = np.random.default_rng(slice_items + shift)
-    table = source.integers(0, 256, (max(2, (1 << 19) // slice_items), slice_items), np.uint8)
-    indices = source.integers(-len(table), len(table), rows)
-    plan = GatherPlan(1, rows, (len(table),), slice_items, 1, False, True)
-    room = np.full(rows * slice_items + 128, 7, np.uint8)
-    out = room[shift : shift + rows * slice_items]
-    assert kernel.run(plan, table.reshape(-1), indices, out) == -1
-    assert out.tobytes() == gather(plan, table.tobytes(), indices.tolist())[0]
-    assert (room[:shift] == 7).all()
-    assert (room[shift + out.size :] == 7).all()
+def test_outputs_larger_than_the_caches(kernel: Any, width: int, shift: int) -> None:
+    """Rows stored past the caches, at every kind of alignment, and not a byte beside them."""
+    rows = (1 << 23) // width + 3
+    check_between(kernel, large_case(GatherPlan(1, rows, (300,), width, 1, False, True)), shift)
+
+
+@pytest.mark.parametrize("width", [64, 100, 1000])
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("batches", [2, 70])
+def test_outputs_larger_than_the_caches_in_batches(kernel: Any, width: int, shared: bool, batches: int) -> None:
+    tuples = (1 << 23) // width // batches + 3
+    check_between(kernel, large_case(GatherPlan(batches, tuples, (3, 7), width, 1, shared, True)), 5)
+
+
+def large_case(plan: GatherPlan) -> Case:
+    source = np.random.default_rng(plan.slice_items)
+    data = source.integers(0, 256, plan.data_items, np.uint8)
+    rows = plan.index_items // plan.depth
+    indices = np.stack([source.integers(-size, size, rows) for size in plan.dims], axis=-1).reshape(-1)
+    return Case(plan, data, indices)
+
+
+def check_between(kernel: Any, case: Case, shift: int) -> None:
+    room = np.full(case.plan.output_items + 192, 7, np.uint8)
+    start = -room.ctypes.data % 64 + shift
+    out = room[start : start + case.plan.output_items]
+    assert kernel.run(case.plan, case.data, case.indices, out) == -1
+    assert out.tobytes() == gather(case.plan, case.data.tobytes(), case.indices.tolist())[0]
+    assert (room[:start] == 7).all()
+    assert (room[start + out.size :] == 7).all()
 
 
 def test_read_only_data_and_indices(kernel: Any) -> None:

@@ -43,7 +43,7 @@ def test_an_array_of_another_kind_is_refused_rather_than_compiled_for(compiled: 
 
 
 def test_the_cache_directory_cannot_change_after_compilation(compiled: Path, tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="compiled already"):
+    with pytest.raises(RuntimeError, match="already"):
         numba_cpu.configure(tmp_path)
 
 
