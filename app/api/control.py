@@ -20,6 +20,7 @@ from app.api import examples
 from app.api.errors import STATUS, dump, error_body, problem_headers
 from app.api.exchange import Exchange
 from app.api.health import Readiness
+from app.api.keys import is_public
 from app.api.metrics import Metrics
 from app.api.schema import GatherAnswer, GatherNDRequest, GatherRequest, Live, Problem, Ready
 from app.api.web.pages import catalogue_page, error_page, front_page
@@ -51,6 +52,12 @@ _GATHER: Final[tuple[Code, ...]] = (
 _OF_GATHERND: Final[tuple[Code, ...]] = (
     "batch_dims_out_of_range", "batch_shape_mismatch", "index_depth_out_of_range",
 )  # fmt: skip
+_BEARER: Final = {
+    "type": "http",
+    "scheme": "bearer",
+    "description": "A key of the service, where its operator asks for keys. What changes tensors needs a key with the "
+    "scope `tensors`, the metrics any key, everything else one with the scope `gather`.",
+}
 _TEXT: Final = {"text/html": {"schema": {"type": "string"}}}
 _DESCRIPTION: Final = (
     "Gathers slices of a tensor by index, exactly as ONNX GatherND 11, 12 and 13, ONNX Gather 1, 11 and 13 and "
@@ -297,9 +304,15 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
         # FastAPI documents an error shape of its own wherever there is a path parameter; it never occurs here.
         for name in ("HTTPValidationError", "ValidationError"):
             schemas.pop(name, None)
-        for path in document["paths"].values():
-            for operation in path.values():
+        document["components"]["securitySchemes"] = {"bearer": _BEARER}
+        unauthorized = error_responses(("unauthorized",))[401]
+        for path, operations in document["paths"].items():
+            for operation in operations.values():
                 responses = operation["responses"]
                 if "HTTPValidationError" in str(responses.get("422")):
                     del responses["422"]
+                if not is_public(path):
+                    # Either: whether keys are asked for is up to the operator of the service.
+                    operation["security"] = [{}, {"bearer": []}]
+                    responses.setdefault("401", unauthorized)
     return document
