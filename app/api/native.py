@@ -41,10 +41,10 @@ class NativeRoute:
                 return
             check_json_type(content_type)
         body = await self._read_body(exchange, self.max_json_bytes)
-        if exchange.query:
-            refuse_query(exchange.query)
         call, output_encoding = (
-            self._read(body) if len(body) <= LARGE else await self.service.pool.run(lambda: self._read(body))
+            self._read(body, exchange.query)
+            if len(body) <= LARGE
+            else await self.service.pool.run(lambda: self._read(body, exchange.query))
         )
         accept = exchange.headers.get(b"accept")
         binary = accept is not None and accept != JSON and answer_format(accept, JSON) == SAFETENSORS
@@ -78,7 +78,7 @@ class NativeRoute:
         """Whether safetensors has the type; raises unsupported_dtype if it has not and Accept does not name JSON."""
         if tensor.dtype.safetensors is not None:
             return True
-        if JSON not in exchange.headers.get(b"accept", b"").lower():
+        if not accepted(exchange.headers.get(b"accept", b"")).get(JSON):
             safetensors.check_writable(
                 tensor.dtype, tensor.dtype_pointer if isinstance(call.data, Tensor) else call.data_pointer
             )
@@ -92,8 +92,17 @@ class NativeRoute:
             return body
         return await self.service.pool.run(lambda: exchange.inflate(body, encoding, limit))
 
-    def _read(self, body: Buffer) -> tuple[Call, native_json.Encoding]:
-        return native_json.read_call(body, self.operator, self.dialects, self.service.limits)
+    def _read(self, body: Buffer, query: bytes) -> tuple[Call, native_json.Encoding]:
+        try:
+            found = native_json.read_call(body, self.operator, self.dialects, self.service.limits)
+        except GatherError as error:
+            # What is not JSON at all comes first; every other fault comes after a field that may not be there.
+            if query and error.code != "malformed_request":
+                refuse_query(query)
+            raise
+        if query:
+            refuse_query(query)
+        return found
 
 
 def check_json_type(content_type: bytes) -> None:
@@ -115,12 +124,12 @@ def refuse_query(query: bytes) -> None:
         raise GatherError(
             "invalid_field",
             f"{name!r} is given in the query; a JSON request has all its fields in the body",
-            pointer=f"/query/{name}",
+            pointer=f"/query/{safetensors.escape(name)}",
         )
 
 
-def answer_format(accept: bytes, asked_in: bytes) -> bytes:
-    """Which of the two formats `accept` prefers; `asked_in`, the request's own, where it does not say."""
+def accepted(accept: bytes) -> dict[bytes, float]:
+    """The weight of each media type or range in an Accept field."""
     weights: dict[bytes, float] = {}
     for part in accept.split(b","):
         kind, *parameters = part.lower().split(b";")
@@ -133,6 +142,12 @@ def answer_format(accept: bytes, asked_in: bytes) -> bytes:
                 except ValueError:
                     weight = 0.0
         weights.setdefault(kind.strip(), weight)
+    return weights
+
+
+def answer_format(accept: bytes, asked_in: bytes) -> bytes:
+    """Which of the two formats `accept` prefers; `asked_in`, the request's own, where it does not say."""
+    weights = accepted(accept)
     rest = weights.get(b"application/*", weights.get(b"*/*", 0.0))
     json, binary = weights.get(JSON, rest), weights.get(SAFETENSORS, rest)
     if json == binary:
