@@ -16,7 +16,7 @@ from fastapi.responses import HTMLResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
 
 from app import __version__
-from app.api import examples
+from app.api import binary_docs, examples
 from app.api.errors import STATUS, dump, error_body, problem_headers
 from app.api.exchange import Exchange
 from app.api.health import Readiness
@@ -25,6 +25,8 @@ from app.api.metrics import Metrics
 from app.api.schema import GatherAnswer, GatherNDRequest, GatherRequest, Live, Problem, Ready
 from app.api.web.pages import catalogue_page, error_page, front_page
 from app.errors import CATALOGUE, Code, GatherError
+from app.spec.dialects import DIALECTS
+from app.tensors.call import Operator
 
 REASONS: Final = {
     400: "The body cannot be read",
@@ -85,24 +87,24 @@ def error_responses(codes: Iterable[Code]) -> dict[int | str, dict[str, Any]]:
     return found
 
 
-def _operator_extra(operator: str) -> dict[str, Any]:
+def _operator_extra(operator: Operator) -> dict[str, Any]:
     shown = examples.REQUESTS[operator]
+    requests = {name: {"summary": text, "value": body} for name, (text, body, _) in shown.items()}
     return {
-        "requestBody": {
-            "content": {
-                "application/json": {
-                    "examples": {name: {"summary": text, "value": body} for name, (text, body, _) in shown.items()}
-                }
-            }
-        }
+        "parameters": binary_docs.request_parameters(operator, tuple(DIALECTS[operator])),
+        "requestBody": {"content": {"application/json": {"examples": requests}} | binary_docs.request_content()},
     }
 
 
-def _operator_responses(operator: str, codes: Iterable[Code]) -> dict[int | str, dict[str, Any]]:
+def _operator_responses(operator: Operator, codes: Iterable[Code]) -> dict[int | str, dict[str, Any]]:
     shown = examples.REQUESTS[operator]
     answers = {name: {"summary": text, "value": answer} for name, (text, _, answer) in shown.items()}
     ok: dict[int | str, dict[str, Any]] = {
-        200: {"description": "The gathered tensor", "content": {"application/json": {"examples": answers}}}
+        200: {
+            "description": "The gathered tensor",
+            "headers": binary_docs.answer_headers(),
+            "content": {"application/json": {"examples": answers}} | binary_docs.answer_content(),
+        }
     }
     return ok | error_responses(codes)
 

@@ -1,0 +1,72 @@
+"""What the OpenAPI file says of the native binary format, beside the JSON of the two gather routes.
+
+JSON stands first wherever both are listed: generated clients take the first media type. The query fields have no
+defaults there, since a client that sent them with a JSON body would be refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+MEDIA_TYPE: Final = "application/x-safetensors"
+_BINARY: Final = {"type": "string", "format": "binary"}
+_ONLY: Final = "Only with a safetensors body; a JSON request has this field in its body."
+
+
+def _field(name: str, text: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "in": "query", "required": False, "description": f"{text} {_ONLY}", "schema": schema}
+
+
+def request_parameters(operator: str, dialects: tuple[str, ...]) -> list[dict[str, Any]]:
+    """The query fields of a binary request."""
+    parameter, text = (
+        ("batch_dims", "Leading dimensions that are batches; 0 if left out.")
+        if operator == "gathernd"
+        else ("axis", "Axis to gather on; negative counts from the back; 0 if left out.")
+    )
+    return [
+        _field(parameter, text, {"type": "integer", "format": "int64"}),
+        _field("dialect", "Whose rules hold; onnx-13 if left out.", {"type": "string", "enum": list(dialects)}),
+        _field("device", "Where to run; auto if left out.", {"type": "string", "enum": ["auto", "cpu", "gpu"]}),
+        _field(
+            "tensor",
+            "Name of a resident tensor, in place of `data` in the body.",
+            {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"},
+        ),
+        _field(
+            "output_encoding",
+            "Form of the output's items where Accept asks for JSON; values if left out.",
+            {"type": "string", "enum": ["values", "base64"]},
+        ),
+    ]
+
+
+def request_content() -> dict[str, Any]:
+    """The body of a binary request."""
+    return {
+        MEDIA_TYPE: {
+            "schema": _BINARY
+            | {
+                "description": "A safetensors body with the tensors `data` (left out where the query names a resident "
+                "tensor) and `indices`; complex128 and string travel in JSON only."
+            }
+        }
+    }
+
+
+def answer_content() -> dict[str, Any]:
+    """The body of a binary answer."""
+    return {MEDIA_TYPE: {"schema": _BINARY | {"description": "A safetensors body with the tensor `output`."}}}
+
+
+def answer_headers() -> dict[str, Any]:
+    """What a binary answer says in its header."""
+    return {
+        "X-Gathernd-Dialect": _header("The dialect that was followed; binary answers only."),
+        "X-Gathernd-Device": _header("Where the gather ran, cpu or gpu; binary answers only."),
+        "X-Gathernd-Data-ETag": _header("ETag of the resident data that was read; binary answers only."),
+    }
+
+
+def _header(text: str) -> dict[str, Any]:
+    return {"description": text, "schema": {"type": "string"}}

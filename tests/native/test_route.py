@@ -1,0 +1,311 @@
+"""The native binary format over HTTP: what is asked and answered in it, and beside it JSON."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import httpx
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load, save
+
+from app.tensors.dtypes import BY_SAFETENSORS, DTYPES
+from app.wire.safetensors import ALIGNMENT
+from tests.http.forms import items, octets, same, unpacked
+from tests.http.test_known_cases import CASES, request_of
+
+BINARY = {"content-type": "application/x-safetensors"}
+DATA = np.arange(12, dtype=np.float32).reshape(3, 4)
+INDICES = np.array([[0, 1], [2, -1]])
+Tensors = Mapping[str, NDArray[Any]]
+
+
+def ask(
+    client: httpx.Client,
+    tensors: Tensors | bytes,
+    path: str = "/gathernd",
+    params: Mapping[str, Any] | None = None,
+    **headers: str,
+) -> httpx.Response:
+    content = tensors if isinstance(tensors, bytes) else save(dict(tensors))
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return client.post(path, params=params, content=content, headers={**BINARY, **named})
+
+
+def raw_body(tensors: Mapping[str, tuple[str, list[int], bytes]]) -> bytes:
+    """A safetensors body of any types: name -> dtype in the format's words, shape, bytes."""
+    header, payload = {}, b""
+    for name, (dtype, shape, raw) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(payload), len(payload) + len(raw)]}
+        payload += raw
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + payload
+
+
+def output(answer: httpx.Response) -> NDArray[Any]:
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "application/x-safetensors"
+    found = load(answer.content)
+    assert list(found) == ["output"]
+    return found["output"]
+
+
+def test_a_binary_request_has_a_binary_answer(client: httpx.Client) -> None:
+    answer = ask(client, {"data": DATA, "indices": INDICES}, params={"dialect": "onnx-12", "device": "cpu"})
+    assert output(answer).tolist() == [1.0, 11.0]
+    assert answer.headers["x-gathernd-dialect"] == "onnx-12"
+    assert answer.headers["x-gathernd-device"] == "cpu"
+    assert "x-gathernd-data-etag" not in answer.headers
+    assert (int.from_bytes(answer.content[:8], "little") + 8) % ALIGNMENT == 0
+
+
+def test_gather_takes_the_axis_from_the_query(client: httpx.Client) -> None:
+    answer = ask(client, {"data": DATA, "indices": np.array(2)}, "/gather", {"axis": -1})
+    assert output(answer).tolist() == [2.0, 6.0, 10.0]
+
+
+def test_a_large_answer_is_whole(client: httpx.Client) -> None:
+    data = np.random.default_rng(1).integers(0, 2**63, (700, 1000), np.int64)
+    indices = np.random.default_rng(2).integers(-700, 700, (3000, 1))
+    found = output(ask(client, {"data": data, "indices": indices}))
+    assert np.array_equal(found, data[indices[:, 0]])
+
+
+@pytest.mark.parametrize("name", list(BY_SAFETENSORS))
+def test_every_type_of_the_format_comes_back_bit_by_bit(client: httpx.Client, name: str) -> None:
+    dtype = BY_SAFETENSORS[name]
+    raw = bytes([1, 0, 1, 1]) if name == "BOOL" else np.random.default_rng(3).bytes(4 * dtype.item_size)
+    indices = np.array([[3], [-4], [1]])
+    sent = raw_body({"indices": ("I64", [3, 1], indices.tobytes()), "data": (name, [4], raw)})
+    answer = ask(client, sent)
+    assert answer.status_code == 200, answer.text
+    size = int.from_bytes(answer.content[:8], "little")
+    assert json.loads(answer.content[8 : 8 + size])["output"]["dtype"] == name
+    parts = [raw[at * dtype.item_size : (at + 1) * dtype.item_size] for at in (3, 0, 1)]
+    assert answer.content[8 + size :] == b"".join(parts)
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_a_known_case_has_its_known_answer(number: int, client: httpx.Client) -> None:
+    case = CASES[number]
+    path, body = request_of(case)
+    tensors = {}
+    for name in ("data", "indices"):
+        tensor = body.pop(name)
+        dtype = DTYPES[tensor["dtype"]]
+        if dtype.safetensors is None:
+            pytest.skip(f"safetensors lacks {dtype.name}")
+        tensors[name] = (dtype.safetensors, tensor["shape"], octets(dtype.name, tensor["values"]))
+    answer = ask(client, raw_body(tensors), path, body)
+    expected = case["expect"]
+    if "error" in expected:
+        assert (answer.status_code, answer.json()["code"]) == (422, expected["code"])
+        return
+    assert answer.status_code == 200, answer.text
+    size = int.from_bytes(answer.content[:8], "little")
+    found = json.loads(answer.content[8 : 8 + size])["output"]
+    known = expected["output"]
+    assert found["shape"] == known["shape"]
+    assert same(known["dtype"], unpacked(known["dtype"], answer.content[8 + size :]), known["values"])
+    assert answer.headers["x-gathernd-dialect"] == case["request_dialect"]
+
+
+def test_accept_decides_the_format_of_the_answer(client: httpx.Client) -> None:
+    sent = {"data": DATA, "indices": INDICES}
+    shown = ask(client, sent, accept="application/json")
+    assert shown.json() == {
+        "output": {"dtype": "float32", "shape": [2], "values": [1.0, 11.0]},
+        "dialect": "onnx-13",
+        "device": "cpu",
+    }
+    encoded = ask(client, sent, params={"output_encoding": "base64"}, accept="application/json")
+    assert items(encoded.json()["output"]) == [1.0, 11.0]
+    asked = {
+        "data": {"dtype": "float32", "shape": [3, 4], "values": DATA.reshape(-1).tolist()},
+        "indices": {"dtype": "int64", "shape": [2, 2], "values": INDICES.reshape(-1).tolist()},
+        "dialect": "onnx-11",
+    }
+    answer = client.post("/gathernd", json=asked, headers={"accept": "application/x-safetensors"})
+    assert output(answer).tolist() == [1.0, 11.0]
+    assert answer.headers["x-gathernd-dialect"] == "onnx-11"
+
+
+@pytest.mark.parametrize(
+    ("accept", "binary_answers_binary", "json_answers_binary"),
+    [
+        ("*/*", True, False),
+        ("application/*", True, False),
+        ("", True, False),
+        ("text/html", True, False),
+        ("application/x-safetensors", True, True),
+        ("Application/X-Safetensors; Q=0.5, text/html", True, True),
+        ("application/json", False, False),
+        ("application/json;q=0.9, */*;q=0.1", False, False),
+        ("application/x-safetensors, application/json;q=0.5", True, True),
+        ("application/json, application/x-safetensors", True, False),
+        ("application/x-safetensors;q=0, */*", False, False),
+        ("application/json;q=0, */*", True, True),
+        ("application/json;q=zero, application/x-safetensors;q=0.1", True, True),
+    ],
+)
+def test_accept_is_weighed(
+    client: httpx.Client, accept: str, binary_answers_binary: bool, json_answers_binary: bool
+) -> None:
+    asked = {
+        "data": {"dtype": "float32", "shape": [2], "values": [1, 2]},
+        "indices": {"dtype": "int64", "shape": [1, 1], "values": [0]},
+    }
+    kinds = {True: "application/x-safetensors", False: "application/json"}
+    answer = ask(client, {"data": DATA, "indices": INDICES}, accept=accept)
+    assert answer.headers["content-type"] == kinds[binary_answers_binary]
+    answer = client.post("/gathernd", json=asked, headers={"accept": accept})
+    assert answer.headers["content-type"] == kinds[json_answers_binary]
+
+
+def test_types_that_the_format_lacks_are_refused_or_answered_in_json(client: httpx.Client) -> None:
+    asked = {
+        "data": {"dtype": "string", "shape": [2], "values": ["a", "ß"]},
+        "indices": {"dtype": "int64", "shape": [1, 1], "values": [1]},
+        "output_encoding": "base64",
+    }
+    answer = client.post("/gathernd", json=asked, headers={"accept": "application/x-safetensors"})
+    problem = answer.json()
+    assert (answer.status_code, problem["code"]) == (422, "unsupported_dtype")
+    assert problem["errors"] == [{"pointer": "/data/dtype"}]
+    assert "application/json" in problem["detail"]
+    assert "base64" in problem["detail"]
+    answer = client.post(
+        "/gathernd", json=asked, headers={"accept": "application/x-safetensors, application/json;q=0.5"}
+    )
+    assert items(answer.json()["output"]) == ["ß"]
+    refused = client.post(
+        "/gathernd", json=asked, headers={"accept": "application/x-safetensors, application/json;q=0"}
+    )
+    assert refused.json()["code"] == "unsupported_dtype"
+
+
+@pytest.mark.parametrize("name", ["complex128", "string"])
+def test_a_binary_request_of_a_type_that_the_format_lacks_does_not_exist(client: httpx.Client, name: str) -> None:
+    sent = raw_body({"data": (name.upper(), [1], bytes(16)), "indices": ("I64", [1, 1], bytes(8))})
+    problem = ask(client, sent).json()
+    assert (problem["code"], problem["errors"][0]["pointer"]) == ("unsupported_dtype", "/data")
+    assert "base64" in problem["detail"]
+
+
+@pytest.mark.parametrize(
+    ("content_type", "status"),
+    [
+        ("application/x-safetensors", 200),
+        ("Application/X-SafeTensors", 200),
+        ("application/x-safetensors; version=1", 200),
+        ("application/safetensors", 415),
+        ("application/octet-stream", 415),
+    ],
+)
+def test_the_content_type_names_the_format(client: httpx.Client, content_type: str, status: int) -> None:
+    sent = save({"data": DATA, "indices": INDICES})
+    assert client.post("/gathernd", content=sent, headers={"content-type": content_type}).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("tensors", "params", "code", "pointer"),
+    [
+        ({"data": DATA, "indices": INDICES}, {"batch_dims": 2}, "batch_dims_out_of_range", "/query/batch_dims"),
+        ({"data": DATA, "indices": INDICES}, {"batch_dims": 10**30}, "batch_dims_out_of_range", "/query/batch_dims"),
+        ({"data": DATA, "indices": INDICES}, {"batch_dims": 1}, "batch_shape_mismatch", "/indices"),
+        ({"data": DATA, "indices": np.array([[5]])}, {}, "index_out_of_bounds", "/indices"),
+        ({"data": DATA, "indices": INDICES.astype(np.int32)}, {}, "unsupported_dtype", "/indices"),
+        ({"data": DATA, "indices": INDICES.reshape(1, 4)}, {}, "index_depth_out_of_range", "/indices"),
+        ({"data": np.array(1.0), "indices": INDICES}, {}, "rank_too_small", "/data"),
+        ({"data": DATA, "indices": INDICES}, {"device": "gpu"}, "device_unavailable", "/query/device"),
+        ({"data": DATA, "indices": INDICES}, {"axis": 0}, "invalid_field", "/query/axis"),
+        ({"indices": INDICES}, {"tensor": "nobody"}, "tensor_not_found", "/query/tensor"),
+        ({"data": DATA, "indices": INDICES}, {"dialect": "onnx-1"}, "invalid_field", "/query/dialect"),
+    ],
+    ids=str,
+)
+def test_an_error_points_into_the_binary_request(
+    client: httpx.Client, tensors: Tensors, params: dict[str, Any], code: str, pointer: str
+) -> None:
+    problem = ask(client, tensors, params=params).json()
+    assert (problem["code"], problem["errors"][0]["pointer"]) == (code, pointer)
+
+
+def test_bad_indices_are_counted_and_placed(client: httpx.Client) -> None:
+    problem = ask(client, {"data": DATA, "indices": np.array([[0, 4], [3, -5]])}).json()
+    assert problem["total"] == 3
+    assert problem["errors"][0] == {
+        "pointer": "/indices", "position": [0, 1], "value": 4, "axis": 1, "size": 4, "allowed": [-4, 3],
+    }  # fmt: skip
+
+
+ENCODERS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "deflate": zlib.compress,
+    "identity": bytes,
+}
+
+
+@pytest.mark.parametrize("encoding", ENCODERS)
+@pytest.mark.parametrize("rows", [3, 100_000])
+def test_a_compressed_body_is_read(client: httpx.Client, encoding: str, rows: int) -> None:
+    data = np.arange(rows * 4, dtype=np.int32).reshape(rows, 4)
+    sent = ENCODERS[encoding](save({"data": data, "indices": np.array([[rows - 1]])}))
+    assert output(ask(client, sent, content_encoding=encoding)).tolist() == data[-1:].tolist()
+
+
+def test_gzip_bomb_is_refused(start: Callable[..., Any]) -> None:
+    with start("--max-body-bytes", "1MiB") as small, small.client() as client:
+        bomb = gzip.compress(bytes(64 << 20))
+        answer = ask(client, bomb, content_encoding="gzip")
+        assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large")
+        answer = ask(client, bytes((1 << 20) + 1))
+        assert (answer.status_code, answer.json()["maximum"]) == (413, 1 << 20)
+        assert ask(client, {"data": np.zeros(200_000, np.float32), "indices": np.array([[7]])}).status_code == 200
+
+
+HOSTILE: dict[str, bytes] = {
+    "empty body": b"",
+    "JSON sent as binary": b'{"data": {"dtype": "float32"}}',
+    "header length of 4 GiB": (2**32).to_bytes(8, "little") + b"{}",
+    "header length of 2^64-1": b"\xff" * 8 + b"{}",
+    "truncated blob": save({"data": DATA, "indices": INDICES})[:-1],
+    "trailing byte": save({"data": DATA, "indices": INDICES}) + b"\0",
+    "deep nesting": (1 << 19).to_bytes(8, "little") + b'{"data":' + b"[" * ((1 << 19) - 8),
+}
+
+
+@pytest.mark.parametrize("attack", HOSTILE)
+def test_hostile_body_is_400_and_the_connection_lives(client: httpx.Client, attack: str) -> None:
+    answer = ask(client, HOSTILE[attack])
+    assert (answer.status_code, answer.json()["code"]) == (400, "malformed_request")
+    assert ask(client, {"data": DATA, "indices": INDICES}).status_code == 200
+
+
+def test_bfloat16_gathers_like_any_other(client: httpx.Client) -> None:
+    data = np.arange(6).astype(ml_dtypes.bfloat16)
+    sent = raw_body({"data": ("BF16", [6], data.tobytes()), "indices": ("I64", [2, 1], np.array([5, 1]).tobytes())})
+    answer = ask(client, sent)
+    size = int.from_bytes(answer.content[:8], "little")
+    assert np.frombuffer(answer.content[8 + size :], ml_dtypes.bfloat16).tolist() == [5.0, 1.0]
+
+
+def test_openapi_lists_the_format_after_json(client: httpx.Client) -> None:
+    document = client.get("/openapi.json").json()
+    for path in ("/gathernd", "/gather"):
+        operation = document["paths"][path]["post"]
+        assert list(operation["requestBody"]["content"]) == ["application/json", "application/x-safetensors"]
+        assert list(operation["responses"]["200"]["content"]) == ["application/json", "application/x-safetensors"]
+        assert {"X-Gathernd-Dialect", "X-Gathernd-Device", "X-Gathernd-Data-ETag"} <= set(
+            operation["responses"]["200"]["headers"]
+        )
+        parameter = "batch_dims" if path == "/gathernd" else "axis"
+        named = {each["name"]: each for each in operation["parameters"] if each["in"] == "query"}
+        assert set(named) == {parameter, "dialect", "device", "tensor", "output_encoding"}
+        assert all("default" not in each["schema"] and not each["required"] for each in named.values())
