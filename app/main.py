@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from app.api.native import NativeRoute
 from app.api.oip_routes import ProtocolRoutes
 from app.api.oip_stats import Statistics
 from app.api.oip_v2 import InferRoute, Models
+from app.api.tensors import BodyLimits, TensorsRoute
 from app.dispatch.budget import Budget
 from app.dispatch.calibrate import calibrated
 from app.dispatch.cost import Chooser
@@ -28,11 +31,14 @@ from app.dispatch.pool import Pool
 from app.kernels import Kernel, numba_cpu, numpy_cpu
 from app.service import Service
 from app.settings import Settings
-from app.store import EmptyStore
+from app.store import LocalStore, Quota
 from app.tensors.limits import Limits
 from app.wire import native_json
 
 logger = logging.getLogger("gathernd")
+GROUP_VARIABLE = "GATHERND_STORE_GROUP"
+"""Where worker processes find the token of the process group that owns the store."""
+DISK_THREADS = 8
 KERNELS: dict[str, Kernel] = {"numba": numba_cpu, "numpy": numpy_cpu}
 
 
@@ -60,6 +66,7 @@ class Application(DataPlane):
 
     settings: Settings
     service: Service
+    store: LocalStore
 
 
 def create_app(settings: Settings) -> Application:
@@ -72,7 +79,15 @@ def create_app(settings: Settings) -> Application:
     budget = Budget(settings.memory_budget)
     pool = Pool(settings.threads, settings.max_queue)
     chooser = Chooser(loop_max_us=settings.loop_max_us, split_min_us=settings.split_min_us, threads=settings.threads)
-    service = Service(limits_of(settings), EmptyStore(), KERNELS[settings.kernel], pool, chooser, budget)
+    limits = limits_of(settings)
+    store = LocalStore(
+        settings.store_dir,
+        limits,
+        Quota(settings.max_store_bytes, settings.max_tensors),
+        os.environ.get(GROUP_VARIABLE),
+    )
+    disk_threads = ThreadPoolExecutor(DISK_THREADS, "disk")
+    service = Service(limits, store, KERNELS[settings.kernel], pool, chooser, budget)
     guard = Guard(settings.host, settings.allowed_hosts)
     models = Models(service, Statistics())
     keys = access(settings.api_keys_file, loopback=is_loopback_name(settings.host))
@@ -83,6 +98,8 @@ def create_app(settings: Settings) -> Application:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await asyncio.to_thread(store.open)
+        sweeping = asyncio.create_task(_sweep(store))
         preparing = asyncio.create_task(_prepare(prepare, readiness))
         watching = asyncio.create_task(keys.watch()) if isinstance(keys, Keys) else None
         try:
@@ -90,8 +107,11 @@ def create_app(settings: Settings) -> Application:
         finally:
             if watching is not None:
                 watching.cancel()
+            sweeping.cancel()
             await preparing
             pool.close()
+            disk_threads.shutdown()
+            store.close()
 
     app = Application(
         create_control(readiness, metrics, lifespan, ProtocolRoutes(models, readiness, settings.log_level)),
@@ -100,6 +120,12 @@ def create_app(settings: Settings) -> Application:
             for operator in ("gathernd", "gather")
         },
         infer=InferRoute(models, settings.max_json_bytes, settings.max_body_bytes),
+        tensors=TensorsRoute(
+            store,
+            service,
+            BodyLimits(settings.max_upload_bytes, settings.max_json_bytes, settings.max_body_bytes),
+            disk_threads,
+        ),
         guard=guard,
         access=keys,
         readiness=readiness,
@@ -109,7 +135,15 @@ def create_app(settings: Settings) -> Application:
     )
     app.settings = settings
     app.service = service
+    app.store = store
     return app
+
+
+async def _sweep(store: LocalStore, interval: float = 0.5) -> None:
+    """Let go of replaced contents, also those that nobody asks for any more. Runs until it is cancelled."""
+    while True:
+        await asyncio.sleep(interval)
+        store.sweep()
 
 
 async def _prepare(work: Callable[[], None], readiness: Readiness) -> None:

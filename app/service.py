@@ -5,6 +5,7 @@ It takes a `Call` and gives an `Answer` or raises a `GatherError`; it knows neit
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any, Final
@@ -23,10 +24,11 @@ from app.spec.gather import plan_gather
 from app.spec.gathernd import plan_gathernd
 from app.spec.plan import GatherPlan
 from app.spec.rules import check_dtypes, index_error
-from app.store import Store
+from app.store import Resident, Store
 from app.tensors.call import Answer, Call, Operator
 from app.tensors.dtypes import DType
 from app.tensors.limits import Limits
+from app.tensors.strings import PackedStrings
 from app.tensors.tensor import Tensor
 
 PLANNERS: Final[Mapping[Operator, Callable[..., tuple[GatherPlan, tuple[int, ...], int]]]] = {
@@ -34,6 +36,8 @@ PLANNERS: Final[Mapping[Operator, Callable[..., tuple[GatherPlan, tuple[int, ...
     "gather": plan_gather,
 }
 _LARGE_SCAN: Final = 1 << 16
+_PAUSES: Final = (0.0, 0.0002, 0.001, 0.003, 0.01, 0.03)
+"""Seconds before each further attempt to read a resident tensor that a scatter is changing."""
 _REMEMBERED_PLANS: Final = 4096
 
 
@@ -71,7 +75,7 @@ class Service:
 
         Raises every error of the operator, tensor_not_found, device_unavailable, overloaded and deadline_exceeded.
         """
-        data, etag = self._resolve(call)
+        data, resident = self._resolve(call)
         indices = call.indices
         plan, shape, first_axis = self._plan(call, data, indices)
         if call.device == "gpu":
@@ -82,16 +86,17 @@ class Service:
         stages.route = route = self.chooser.choose(plan)
         if route == "loop":
             bad, array = self._run(plan, data, indices, stages)
-        elif route == "thread" or data.dtype.kind == "string":
-            bad, array = await self.pool.run(lambda: self._run(plan, data, indices, stages))
         else:
-            bad, array = await self._run_split(plan, data, indices, stages)
+            bad, array = await self._run_elsewhere(plan, data, indices, stages)
+        if resident is not None and not resident.steady:
+            resident, bad, array = await self._run_again(resident, plan, indices, stages)
         stages.kernel_end = perf_counter()
         if bad >= 0:
             dialect = DIALECTS[call.operator][call.dialect]
             if indices.array.size < _LARGE_SCAN:
                 raise index_error(dialect, data.shape, indices, first_axis, plan.depth)
             raise await self.pool.run(lambda: index_error(dialect, data.shape, indices, first_axis, plan.depth))
+        etag = None if resident is None else resident.etag
         return Answer(Tensor(data.dtype, shape, array), call.dialect, "cpu", etag)
 
     def _plan(self, call: Call, data: Tensor, indices: Tensor) -> tuple[GatherPlan, tuple[int, ...], int]:
@@ -117,13 +122,13 @@ class Service:
             self._plans[key] = planned
         return planned
 
-    def _resolve(self, call: Call) -> tuple[Tensor, str | None]:
+    def _resolve(self, call: Call) -> tuple[Tensor, Resident | None]:
         if isinstance(call.data, Tensor):
             return call.data, None
         resident = self.store.get(call.data)
         if resident is None:
             raise GatherError("tensor_not_found", f"no tensor is named {call.data!r}", pointer=call.data_pointer)
-        return resident.tensor, resident.etag
+        return resident.tensor, resident
 
     def _run(self, plan: GatherPlan, data: Tensor, indices: Tensor, stages: Stages) -> tuple[int, NDArray[Any]]:
         self._start(stages)
@@ -131,6 +136,35 @@ class Service:
             return self._run_strings(plan, data, indices)
         out = np.empty(plan.output_items, data.dtype.carrier)
         return self.kernel.run(plan, data.items, _as_int64(indices), out), _typed(out, data.dtype)
+
+    async def _run_elsewhere(
+        self, plan: GatherPlan, data: Tensor, indices: Tensor, stages: Stages
+    ) -> tuple[int, NDArray[Any]]:
+        if stages.route != "split" or data.dtype.kind == "string":
+            return await self.pool.run(lambda: self._run(plan, data, indices, stages))
+        return await self._run_split(plan, data, indices, stages)
+
+    async def _run_again(
+        self, resident: Resident, plan: GatherPlan, indices: Tensor, stages: Stages
+    ) -> tuple[Resident, int, NDArray[Any]]:
+        """A scatter changed the content while it was read: read again until it did not, at last with writers kept out.
+
+        Dtype and shape stay as they were, and so does the plan; another content under the name is not looked at.
+        """
+        for pause in _PAUSES:
+            await asyncio.sleep(pause)
+            resident = resident.current()
+            bad, array = await self._run_elsewhere(plan, resident.tensor, indices, stages)
+            if resident.steady:
+                return resident, bad, array
+        hold = resident.hold()
+        await asyncio.to_thread(hold.__enter__)
+        try:
+            resident = resident.current()
+            bad, array = await self._run_elsewhere(plan, resident.tensor, indices, stages)
+        finally:
+            hold.__exit__(None, None, None)
+        return resident, bad, array
 
     async def _run_split(
         self, plan: GatherPlan, data: Tensor, indices: Tensor, stages: Stages
@@ -148,6 +182,8 @@ class Service:
 
     def _run_strings(self, plan: GatherPlan, data: Tensor, indices: Tensor) -> tuple[int, NDArray[Any]]:
         """Strings go through the offsets: the kernel gathers item numbers, which then pick the strings."""
+        if isinstance(data, PackedStrings):
+            return self._run_packed(plan, data, indices)
         numbers = np.empty(plan.output_items, np.uint64)
         bad = self.kernel.run(plan, np.arange(plan.data_items, dtype=np.uint64), _as_int64(indices), numbers)
         if bad >= 0:
@@ -159,7 +195,18 @@ class Service:
         sizes = np.fromiter((4 + len(text.encode()) for text in strings), np.int64, len(strings))
         if int(sizes.max(initial=0)) * len(numbers) <= self.limits.output_bytes:
             return
-        total = int(sizes[numbers.astype(np.int64)].sum())
+        self._check_total(int(sizes[numbers.astype(np.int64)].sum()))
+
+    def _run_packed(self, plan: GatherPlan, data: PackedStrings, indices: Tensor) -> tuple[int, NDArray[Any]]:
+        """Resident strings: the kernel gathers where their frames start, and only those become Python objects."""
+        starts = np.empty(plan.output_items, np.uint64)
+        bad = self.kernel.run(plan, data.array, _as_int64(indices), starts)
+        if bad >= 0:
+            return bad, starts
+        self._check_total(data.packed_size(starts))
+        return bad, data.pick(starts)
+
+    def _check_total(self, total: int) -> None:
         if total > self.limits.output_bytes:
             raise GatherError(
                 "output_too_large",

@@ -19,7 +19,8 @@ import uvicorn
 from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from app.api.protocol import Protocol, Timeouts, sweep
-from app.main import Application, from_environment
+from app.main import GROUP_VARIABLE, Application, from_environment, limits_of
+from app.store import LocalStore, StoreInUse, UnknownFormat
 
 if TYPE_CHECKING:
     from app.settings import Settings
@@ -118,8 +119,21 @@ def run_server(config: uvicorn.Config, sockets: list[socket.socket] | None = Non
         raise SystemExit(3)
 
 
+def open_store(store: LocalStore) -> None:
+    """Claim the store for this process and those that it starts; where that cannot be, say why and end with 1."""
+    try:
+        store.open()
+    except (StoreInUse, UnknownFormat) as refusal:
+        raise SystemExit(f"gathernd: {refusal}") from None
+    except OSError as error:
+        raise SystemExit(
+            f"gathernd: the store {store.folder} cannot be used: {error.strerror}; GATHERND_STORE_DIR sets another one"
+        ) from None
+
+
 def serve(settings: Settings, app: Application) -> None:
-    """Serve with one process, this one."""
+    """Serve with one process, this one. Ends the process where the store cannot be claimed."""
+    open_store(app.store)
     run_server(configure(settings, app))
 
 
@@ -144,7 +158,13 @@ class Supervisor(Multiprocess):
 
 
 def serve_workers(settings: Settings) -> None:
-    """Serve with several processes on one socket. They read their settings from the environment."""
+    """Serve with several processes on one socket. They read their settings from the environment.
+
+    The store is claimed here, and the workers use it under this claim.
+    """
+    store = LocalStore(settings.store_dir, limits_of(settings))
+    open_store(store)
+    os.environ[GROUP_VARIABLE] = store.group.token
     config = uvicorn.Config(
         "app.main:from_environment", factory=True, host=settings.host, port=settings.port, workers=settings.workers
     )

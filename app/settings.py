@@ -54,6 +54,10 @@ class Settings(BaseSettings):
     max_body_bytes: ByteSize = Field(_size("1GiB"), ge=1, description="Largest binary body, as sent and as inflated.")
     max_output_bytes: ByteSize = Field(_size("1GiB"), ge=1, description="Largest output, in bytes of its items.")
     max_upload_bytes: ByteSize = Field(_size("64GiB"), ge=1, description="Largest upload of a resident tensor.")
+    max_store_bytes: ByteSize | None = Field(
+        None, ge=1, description="Most bytes of all resident tensors together (default: what the disk holds)."
+    )
+    max_tensors: int = Field(10_000, ge=1, description="Most resident tensors.")
     max_rank: int = Field(32, ge=1, le=64, description="Largest rank of data, indices and output.")
     max_dimension: int = Field(2**63 - 1, ge=1, description="Largest size of one dimension.")
     max_elements: int = Field(2**33, ge=1, description="Most elements of data, indices or output.")

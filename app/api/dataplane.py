@@ -37,6 +37,7 @@ class DataPlane:
         routes: Mapping[str, Route],
         *,
         infer: Route,
+        tensors: Route,
         guard: Guard,
         access: Access | None,
         readiness: Readiness,
@@ -47,6 +48,7 @@ class DataPlane:
         self.control = control
         self.routes = routes
         self.infer = infer
+        self.tensors = tensors
         self.guard = guard
         self.access = access
         self.readiness = readiness
@@ -72,7 +74,10 @@ class DataPlane:
             if route is None and path.startswith("/v2/models/") and path.endswith("/infer"):
                 route = self.infer
             if route is None:
-                await self._pass_on(exchange)
+                if path == "/tensors" or path.startswith("/tensors/"):
+                    await self.tensors(exchange)
+                else:
+                    await self._pass_on(exchange)
             elif exchange.method == "POST":
                 if self.readiness.waiting_for:
                     raise self.readiness.error()

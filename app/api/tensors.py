@@ -1,0 +1,332 @@
+"""The routes of resident tensors, `/tensors` and what is below: upload, metadata, content, removal, scatter.
+
+They stand beside the gathers in front of FastAPI, since bodies stream here. All that touches the disk runs on threads
+of its own: neither the event loop nor the pool of the kernels ever waits for a disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+from urllib.parse import unquote_to_bytes
+
+import orjson
+
+from app.api.exchange import ClientGone, Exchange
+from app.api.receiver import HELD, Receiver, receive, too_large
+from app.errors import GatherError
+from app.service import Service
+from app.store import Conditions, LocalStore, Metadata
+from app.store.content import Content
+from app.store.layout import check_name
+from app.store.local import refusing
+from app.store.upload import Upload
+from app.tensors.dtypes import DTYPES, DType
+from app.wire import npy, safetensors
+from app.wire.npy import Start
+from app.wire.upload import NPY, RAW, SAFETENSORS, start_of
+
+T = TypeVar("T")
+Field = tuple[bytes, bytes]
+_JSON: Final = b"application/json"
+_ETAG: Final = re.compile(r'(?:W/)?"[\x21\x23-\x7e\x80-\xff]*"')
+_ROWS: Final = re.compile(r"([0-9]{1,20}):([0-9]{1,20})")
+_LIMIT: Final = re.compile(r"[0-9]{1,9}")
+_CHUNK: Final = 1 << 20
+_WHOLE: Final = 8 * _CHUNK
+"""Contents of up to this many bytes are copied before they are sent, so that a scatter meanwhile does not matter."""
+MAX_LIST: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """The largest upload, and the largest scatter in JSON and in safetensors, in bytes."""
+
+    upload: int
+    json: int
+    body: int
+
+
+class TensorsRoute:
+    """Everything below `/tensors`."""
+
+    def __init__(self, store: LocalStore, service: Service, limits: BodyLimits, threads: Executor) -> None:
+        self.store = store
+        self.service = service
+        self.limits = limits
+        self.threads = threads
+
+    async def __call__(self, exchange: Exchange) -> None:
+        """Find the route and answer. Raises GatherError for everything it refuses."""
+        segments = path_segments(exchange.scope)
+        routes: dict[str, Callable[..., Any]]
+        if len(segments) == 1:
+            routes = {"GET": self._list}
+        elif len(segments) == 2:
+            routes = {"GET": self._metadata, "PUT": self._put, "DELETE": self._delete}
+        elif segments[2:] == ["content"]:
+            routes = {"GET": self._content}
+        elif segments[2:] == ["scatter"]:
+            routes = {"POST": self._scatter}
+        else:
+            raise GatherError("not_found", f"no route has the path {exchange.path}")
+        method = "GET" if exchange.method == "HEAD" else exchange.method
+        if method not in routes:
+            known = [*routes, *(("HEAD",) if "GET" in routes else ()), "OPTIONS"]
+            allow = b"allow", ", ".join(known).encode()
+            if method == "OPTIONS":
+                await exchange.send_empty(204, allow)
+                return
+            error = GatherError("method_not_allowed", f"{exchange.path} does not take {exchange.method}")
+            await exchange.send_error(error, allow)
+            return
+        for name in segments[1:2]:
+            check_name(name)
+        await routes[method](exchange, *segments[1:2])
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self.threads, work)
+
+    async def _list(self, exchange: Exchange) -> None:
+        fields = safetensors.read_query(exchange.query, ("limit", "after"))
+        limit = fields.get("limit", "100")
+        if not _LIMIT.fullmatch(limit) or not 1 <= int(limit) <= MAX_LIST:
+            raise GatherError("invalid_field", f"limit must be from 1 to {MAX_LIST}", pointer="/query/limit")
+        found, following = await self._run(lambda: self.store.page(int(limit), fields.get("after")))
+        body: dict[str, Any] = {"tensors": [_described(metadata) for metadata in found], "next": following}
+        await exchange.send(200, _JSON, orjson.dumps(body))
+
+    async def _metadata(self, exchange: Exchange, name: str) -> None:
+        safetensors.read_query(exchange.query, ())
+        metadata = await self._run(lambda: self.store.metadata(name))
+        if await self._unchanged(exchange, metadata.etag):
+            return
+        await exchange.send(200, _JSON, orjson.dumps(_described(metadata)), _etag(metadata.etag))
+
+    async def _unchanged(self, exchange: Exchange, etag: str) -> bool:
+        """Judge the conditions of a GET; True once 304 has been sent."""
+        conditions = read_conditions(exchange)
+        Conditions(match=conditions.match).check(etag)
+        if conditions.none_match is not None and (etag in conditions.none_match or conditions.none_match == ("*",)):
+            await exchange.send_empty(304, _etag(etag))
+            return True
+        return False
+
+    async def _put(self, exchange: Exchange, name: str) -> None:
+        fields = safetensors.read_query(exchange.query, ("dtype", "shape", "prefault", "lock"))
+        options = {option: _flag(fields, option) for option in ("prefault", "lock")}
+        conditions = read_conditions(exchange)
+        kind = _media_type(exchange.headers.get(b"content-type"))
+        declared = exchange.content_length()
+        if declared is not None and declared > self.limits.upload:
+            raise too_large(self.limits.upload)
+        if conditions != Conditions():
+            # Judged again when the upload is committed; here it saves the sending.
+            conditions.check(await self._run(lambda: self.store.etag(name)))
+        exchange.lease.charge(HELD)
+        encoding = exchange.headers.get(b"content-encoding")
+
+        def begin(start: Start) -> Upload:
+            if declared is not None and encoding is None and start.dtype.kind != "string":
+                check_count(start, declared)
+            return self.store.upload(start.dtype, start.shape, swap=start.swap, fortran=start.fortran, **options)
+
+        receiver = Receiver(
+            lambda head, whole: start_of(kind, head, fields, whole=whole),
+            begin,
+            self.limits.upload,
+            encoding=encoding,
+            digest=exchange.headers.get(b"content-digest"),
+        )
+        with refusing():
+            upload = await receive(exchange, receiver, self.threads)
+        metadata, created = await self._run(lambda: self.store.put(name, upload, conditions))
+        where: tuple[Field, ...] = ((b"location", b"/tensors/" + name.encode()),) if created else ()
+        body = orjson.dumps(_described(metadata))
+        await exchange.send(201 if created else 200, _JSON, body, _etag(metadata.etag), *where)
+
+    async def _delete(self, exchange: Exchange, name: str) -> None:
+        safetensors.read_query(exchange.query, ())
+        conditions = read_conditions(exchange)
+        await self._run(lambda: self.store.delete(name, conditions))
+        await exchange.send_empty(204)
+
+    async def _content(self, exchange: Exchange, name: str) -> None:
+        fields = safetensors.read_query(exchange.query, ("rows",))
+        kind = preferred(exchange.headers.get(b"accept", b""))
+        content = await self._run(lambda: self.store.content(name))
+        resident = content.resident()
+        if await self._unchanged(exchange, resident.etag):
+            return
+        shape, begin, end = _rows(content, fields.get("rows"))
+        head = _head(kind, DTYPES[content.description.dtype], shape, end - begin)
+        headers: tuple[Field, ...] = (
+            (b"content-type", kind.encode()),
+            (b"content-length", b"%d" % (len(head) + end - begin)),
+            (b"x-request-id", exchange.request_id.encode()),
+            _etag(resident.etag),
+            (b"x-gathernd-dtype", content.description.dtype.encode()),
+            (b"x-gathernd-shape", ",".join(map(str, shape)).encode()),
+        )
+        if exchange.method == "HEAD":
+            await _start(exchange, headers)
+            await exchange.sender({"type": "http.response.body", "body": b""})
+            return
+        exchange.lease.charge(min(end - begin, _WHOLE))
+        if end - begin <= _WHOLE:
+            etag, body = await self._run(lambda: _copy(content, begin, end))
+            headers = tuple((key, etag.encode() if key == b"etag" else value) for key, value in headers)
+            await _start(exchange, headers)
+            await exchange.sender({"type": "http.response.body", "body": head + body})
+            return
+        await _start(exchange, headers)
+        await exchange.sender({"type": "http.response.body", "body": head, "more_body": True})
+        for place in range(begin, end, _CHUNK):
+            last = min(place + _CHUNK, end)
+            piece = await self._run(lambda place=place, last=last: content.copy(place, last))  # type: ignore[misc]
+            if not resident.steady:
+                # The ETag has been sent, and what follows is another content: the answer must not look whole.
+                raise ClientGone
+            await exchange.sender({"type": "http.response.body", "body": piece, "more_body": last < end})
+
+    async def _scatter(self, exchange: Exchange, name: str) -> None:
+        raise GatherError("not_implemented", "scatter is not there yet")
+
+
+def path_segments(scope: Any) -> list[str]:
+    """The segments of a request's path, decoded one by one: an encoded slash is part of its segment."""
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return [unquote_to_bytes(segment).decode("utf-8", "replace") for segment in raw.partition(b"?")[0].split(b"/")[1:]]
+
+
+def check_count(start: Start, declared: int) -> None:
+    """Refuse at once an upload whose declared length cannot be right. Raises element_count_mismatch."""
+    wanted = start.dtype.item_size
+    for size in start.shape:
+        wanted = min(wanted * size, 2**70)
+    if 0 in start.shape:
+        wanted = 0
+    if declared != start.offset + wanted:
+        raise GatherError(
+            "element_count_mismatch",
+            f"{declared - start.offset} bytes of items are announced, which is not what shape "
+            f"{list(start.shape[:64])} of {start.dtype.name} asks for",
+            pointer="/body",
+        )
+
+
+def read_conditions(exchange: Exchange) -> Conditions:
+    """If-Match and If-None-Match."""
+    return Conditions(_etags(exchange.headers.get(b"if-match")), _etags(exchange.headers.get(b"if-none-match")))
+
+
+def _etags(field: bytes | None) -> tuple[str, ...] | None:
+    if field is None:
+        return None
+    text = field.decode("latin-1").strip()
+    return ("*",) if text == "*" else tuple(_ETAG.findall(text))
+
+
+def _etag(etag: str) -> Field:
+    return b"etag", etag.encode()
+
+
+def _flag(fields: dict[str, str], name: str) -> bool:
+    value = fields.get(name, "false")
+    if value not in ("true", "false"):
+        raise GatherError("invalid_field", f"{name} must be true or false", pointer=f"/query/{name}")
+    return value == "true"
+
+
+def _media_type(field: bytes | None) -> str | None:
+    """The media type of an upload, None where it does not say one. Raises unsupported_media_type."""
+    kind = (field or b"").partition(b";")[0].strip().lower().decode("latin-1")
+    if kind in (NPY, SAFETENSORS, RAW):
+        return kind
+    if kind:
+        raise GatherError("unsupported_media_type", f"{kind!r} is not read here; {NPY}, {SAFETENSORS} and {RAW} are")
+    return None
+
+
+def preferred(accept: bytes) -> str:
+    """The format of a content that `accept` prefers; application/octet-stream where it does not say."""
+    best, kind = 0.0, RAW
+    for part in accept.decode("latin-1").lower().split(","):
+        name, *parameters = (text.strip() for text in part.split(";"))
+        weight = 1.0
+        for parameter in parameters:
+            if parameter.startswith("q="):
+                weight = float(parameter[2:]) if re.fullmatch(r"[01](\.[0-9]{0,3})?", parameter[2:]) else 0.0
+        if name in (NPY, SAFETENSORS, RAW) and weight > best:
+            best, kind = weight, name
+    return kind
+
+
+def _head(kind: str, dtype: DType, shape: tuple[int, ...], size: int) -> bytes:
+    if kind == NPY:
+        npy.check_writable(dtype)
+        return npy.write_header(dtype, shape)
+    if kind == SAFETENSORS:
+        safetensors.check_writable(dtype, "/accept")
+        return safetensors.write_header("tensor", dtype, shape, size)
+    return b""
+
+
+def _rows(content: Content, text: str | None) -> tuple[tuple[int, ...], int, int]:
+    """The shape of the rows asked for, and where their bytes begin and end. Raises range_not_satisfiable."""
+    about = content.description
+    if text is None:
+        return about.shape, 0, about.size
+    match = _ROWS.fullmatch(text)
+    if match is None:
+        raise GatherError("invalid_field", "rows must be a:b, as in rows=0:100", pointer="/query/rows")
+    first, last = int(match[1]), int(match[2])
+    if not about.shape or not first <= last <= about.shape[0]:
+        rows = f"{about.shape[0]} rows" if about.shape else "no rows, as it is a scalar"
+        raise GatherError(
+            "range_not_satisfiable", f"rows {first}:{last} are asked for; the tensor has {rows}", pointer="/query/rows"
+        )
+    begin, end = content.span(first, last)
+    return (last - first, *about.shape[1:]), begin, end
+
+
+def _copy(content: Content, begin: int, end: int) -> tuple[str, bytes]:
+    """The bytes and the ETag that names them; blocks."""
+    for _ in range(20):
+        resident = content.resident()
+        piece = content.copy(begin, end)
+        if resident.steady:
+            return resident.etag, piece
+    with content.hold():
+        return content.resident().etag, content.copy(begin, end)
+
+
+async def _start(exchange: Exchange, headers: tuple[Field, ...]) -> None:
+    exchange.started = True
+    exchange.status = 200
+    timing = (b"server-timing", exchange.timing())
+    await exchange.sender({"type": "http.response.start", "status": 200, "headers": [*headers, timing]})
+
+
+def _described(metadata: Metadata) -> dict[str, Any]:
+    return {
+        "name": metadata.name,
+        "dtype": metadata.dtype,
+        "shape": metadata.shape,
+        "bytes": metadata.size,
+        "etag": metadata.etag,
+        "created": _time(metadata.created),
+        "modified": _time(metadata.modified),
+        "prefault": metadata.prefault,
+        "lock": metadata.lock,
+    }
+
+
+def _time(nanoseconds: int) -> str:
+    moment = datetime.fromtimestamp(nanoseconds // 1000 / 1e6, UTC)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

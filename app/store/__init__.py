@@ -1,0 +1,18 @@
+"""Resident tensors: uploaded once under a name, kept on the local disk, looked up by every worker without copies."""
+
+from app.store.base import EmptyStore, Resident, Store
+from app.store.formats import UnknownFormat
+from app.store.group import StoreInUse
+from app.store.local import Conditions, LocalStore, Metadata, Quota
+
+__all__ = [
+    "Conditions",
+    "EmptyStore",
+    "LocalStore",
+    "Metadata",
+    "Quota",
+    "Resident",
+    "Store",
+    "StoreInUse",
+    "UnknownFormat",
+]

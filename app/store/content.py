@@ -1,0 +1,149 @@
+"""A tensor's file, mapped into this process: shared with every other worker through the page cache, never copied."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import logging
+import mmap
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from math import prod
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from app.errors import GatherError
+from app.store.base import Resident
+from app.store.layout import DAMAGED, PAGE, BadFile, Word, decode_page
+from app.tensors.dtypes import DTYPES
+from app.tensors.strings import PackedStrings
+from app.tensors.tensor import Tensor
+
+logger = logging.getLogger("gathernd")
+Hold = Callable[[], AbstractContextManager[object]]
+_POPULATE_READ: Final = 22
+
+
+def damaged(name: str, why: str) -> GatherError:
+    """The error for tensor `name`."""
+    return GatherError("tensor_damaged", f"the content of {name!r} is damaged: {why}")
+
+
+class Content:
+    """One mapped content. Lives as long as somebody reads it, also after its file was replaced or removed."""
+
+    __slots__ = ("_hold", "_resident", "_tensor", "description", "generation", "identity", "mapping", "words")
+
+    def __init__(self, path: Path, name: str, hold: Hold) -> None:
+        """Map the file. Raises FileNotFoundError, and tensor_damaged where it is not whole."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            status = os.fstat(fd)
+            try:
+                self.description = decode_page(os.pread(fd, PAGE, 0), status.st_size)
+            except BadFile as problem:
+                raise damaged(name, str(problem)) from None
+            if self.description.name != name:
+                raise damaged(name, "its file describes another tensor")
+            self.mapping = mmap.mmap(fd, status.st_size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        finally:
+            os.close(fd)
+        self.identity = identity(status)
+        self.generation = -1
+        self.words = memoryview(self.mapping)[:PAGE].cast("Q")
+        self._hold = hold
+        self._tensor = self._make_tensor()
+        self._resident = _MappedResident(self, self.words[Word.STAMP])
+
+    def _make_tensor(self) -> Tensor:
+        about, mapping = self.description, self.mapping
+        dtype = DTYPES[about.dtype]
+        if dtype.kind == "string":
+            starts = np.frombuffer(mapping, np.uint64, about.items, about.offsets_at) if about.items else _NO_STARTS
+            octets = np.frombuffer(mapping, np.uint8, about.size, PAGE) if about.size else _NO_OCTETS
+            return PackedStrings(dtype, about.shape, starts, octets=octets)
+        if not about.items:
+            return Tensor(dtype, about.shape, np.empty(0, dtype.numpy))
+        return Tensor(dtype, about.shape, np.frombuffer(mapping, dtype.numpy, about.items, PAGE))
+
+    def resident(self) -> Resident:
+        """The content as it is now; between changes this is the same object. Raises tensor_damaged."""
+        stamp = self.words[Word.STAMP]
+        if stamp != self._resident.stamp:
+            if stamp & DAMAGED:
+                raise damaged(self.description.name, "its checksums do not match")
+            self._resident = _MappedResident(self, stamp)
+        if self.mapping.size() != self.description.file_size:
+            raise damaged(self.description.name, "its file was cut or has grown")
+        return self._resident
+
+    def make_resident(self, stamp: int) -> tuple[Tensor, str]:
+        """The tensor and the ETag at `stamp`."""
+        return self._tensor, self.description.etag(stamp >> 1)
+
+    def hold(self) -> AbstractContextManager[object]:
+        """A context without writers; entering blocks."""
+        return self._hold()
+
+    def settle(self) -> None:
+        """Do what the upload asked for: read the content ahead, keep it in memory. Best effort; may take long."""
+        if not self.description.size:
+            return
+        if self.description.prefault or self.description.lock:
+            try:
+                self.mapping.madvise(_POPULATE_READ)
+            except (OSError, ValueError):
+                self.mapping.madvise(mmap.MADV_WILLNEED)
+        if self.description.lock:
+            address = np.frombuffer(self.mapping, np.uint8).ctypes.data
+            if ctypes.CDLL(None, use_errno=True).mlock(ctypes.c_void_p(address), ctypes.c_size_t(len(self.mapping))):
+                reason = os.strerror(ctypes.get_errno() or errno.ENOMEM)
+                logger.warning("%s could not be locked in memory: %s", self.description.name, reason)
+
+    def span(self, first: int, last: int) -> tuple[int, int]:
+        """Where the bytes of rows `first` to `last` begin and end."""
+        about = self.description
+        width = prod(about.shape[1:])
+        if isinstance(self._tensor, PackedStrings):
+            starts = self._tensor.array
+            begin, end = (
+                int(starts[row * width]) if row * width < about.items else about.size for row in (first, last)
+            )
+            return begin, end
+        width *= self._tensor.dtype.item_size
+        return first * width, last * width
+
+    def copy(self, begin: int, end: int) -> bytes:
+        """Bytes of the items, `begin` to `end`."""
+        return self.mapping[PAGE + begin : PAGE + end]
+
+
+class _MappedResident(Resident):
+    """A resident tensor whose stamp lies in its file's first page."""
+
+    __slots__ = ("_content",)
+
+    def __init__(self, content: Content, stamp: int) -> None:
+        tensor, etag = content.make_resident(stamp)
+        super().__init__(tensor, etag, stamp, content.words)
+        self._content = content
+
+    def current(self) -> Resident:
+        """See `Resident`."""
+        return self._content.resident()
+
+    def hold(self) -> AbstractContextManager[object]:
+        """See `Resident`."""
+        return self._content.hold()
+
+
+def identity(status: os.stat_result) -> tuple[int, int]:
+    """What tells a file from the one that replaces it, with few false alarms."""
+    return status.st_ino, status.st_mtime_ns
+
+
+_NO_STARTS: Final = np.empty(0, np.uint64)
+_NO_OCTETS: Final = np.empty(0, np.uint8)

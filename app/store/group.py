@@ -1,0 +1,130 @@
+"""Who may use the store's folder: one process group at a time, and what its processes share.
+
+The first process of a group claims the folder with an exclusive lock on `lock`, held as long as it lives, and writes a
+token there, which its workers are given and compare. All of them hold a shared lock on
+`members`, so that workers that outlive their parent still keep a second group out. Both locks end with the processes,
+however those end.
+
+`state` is a page of shared memory: the generation, which every change of the catalogue raises and every lookup
+compares. It is a file that was fully written when the folder was made, so that a full disk cannot get in its way.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from app.store import disk
+
+_TOKEN_BYTES: Final = 32
+_STRIPES: Final = 64
+
+
+class StoreInUse(Exception):
+    """Another process group has the folder; the text says what to do."""
+
+
+class Group:
+    """This process's part in the group that owns `folder`. `owner` says whether it is the first process."""
+
+    def __init__(self, folder: Path, token: str | None = None) -> None:
+        """Claim the folder, or join the group whose `token` this is. Raises StoreInUse and OSError."""
+        self._folder = folder
+        self._descriptors: list[int] = []
+        self.token = token or ""
+        try:
+            self.owner = token is None or not self._join(token)
+            if self.owner:
+                self._claim()
+            self.state = self._map_state()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, name: str) -> int:
+        fd = disk.append_to(self._folder / name)
+        self._descriptors.append(fd)
+        return fd
+
+    def _join(self, token: str) -> bool:
+        """Join the group of `token`; False where the folder is not in its hands."""
+        fd = self._open("lock")
+        if os.pread(fd, _TOKEN_BYTES, 0).decode("latin-1") != token:
+            return False
+        fcntl.flock(self._open("members"), fcntl.LOCK_SH)
+        if _try_lock(fd):
+            # Nobody holds the claim that the token speaks of: the group has lost its first process.
+            raise StoreInUse(f"the first process of the service that owns {self._folder} has ended; start it again")
+        return True
+
+    def _claim(self) -> None:
+        fd = self._open("lock")
+        if not _try_lock(fd):
+            raise StoreInUse(
+                f"another gathernd service has the store {self._folder}: stop it first, or give this one a folder of "
+                "its own with GATHERND_STORE_DIR"
+            )
+        members = self._open("members")
+        if not _try_lock(members):
+            raise StoreInUse(
+                f"worker processes of an earlier gathernd service still use the store {self._folder}: wait for them to "
+                "end, or end them"
+            )
+        fcntl.flock(members, fcntl.LOCK_SH)
+        self.token = secrets.token_hex(_TOKEN_BYTES // 2)
+        disk.write_at(fd, self.token.encode(), 0)
+        state = self._open("state")
+        if os.fstat(state).st_size < mmap.PAGESIZE:
+            disk.write_at(state, bytes(mmap.PAGESIZE), 0)
+            disk.fsync(state)
+        (self._folder / "locks").mkdir(exist_ok=True)
+
+    def _map_state(self) -> memoryview:
+        fd = self._open("state")
+        return memoryview(mmap.mmap(fd, mmap.PAGESIZE)).cast("Q")
+
+    @contextmanager
+    def lock(self, key: str, *, shared: bool = False) -> Iterator[None]:
+        """Keep other threads and processes away from what `key`, the file name of a tensor, stands for. Blocks."""
+        with self._locked(f"{int(key[:8], 16) % _STRIPES:02d}", shared=shared):
+            yield
+
+    @contextmanager
+    def catalogue(self) -> Iterator[None]:
+        """Keep other threads and processes from changing which tensors there are; within `lock`. Blocks."""
+        with self._locked("catalogue"):
+            yield
+
+    @contextmanager
+    def _locked(self, name: str, *, shared: bool = False) -> Iterator[None]:
+        fd = disk.append_to(self._folder / "locks" / name)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+    def changed(self) -> None:
+        """Tell every process that the catalogue has changed; within `catalogue`."""
+        self.state[0] += 1
+
+    def close(self) -> None:
+        """Leave the group."""
+        for fd in self._descriptors:
+            with suppress(OSError):
+                os.close(fd)
+        self._descriptors.clear()
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,197 @@
+"""The file of a resident tensor, and how names become file names.
+
+    offset 0      words: eight uint64 that change while the tensor is served (see `Word`)
+    offset 64     magic, version, length and CRC-32 of the description, which is JSON and never changes
+    offset 4096   the items, little endian, row-major; strings in BYTES framing
+    then          for strings, where each frame starts: one uint64 for each item (from a multiple of 8)
+    then          the CRC-32 of every 64 KiB from offset 4096 up to here, uint32 each
+
+A file holds one content of one tensor and is named by the SHA-256 of the tensor's name, so that no name, however
+hostile, ever reaches the file system, and a rename replaces the content and gives back the old one's space at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import zlib
+from dataclasses import asdict, dataclass
+from enum import IntEnum
+from math import prod
+from struct import Struct
+from typing import Any, Final
+
+import orjson
+
+from app.errors import GatherError
+from app.tensors.dtypes import DTYPES, DType
+
+PAGE: Final = 4096
+BLOCK: Final = 1 << 16
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+RESERVED: Final = frozenset({"gathernd", "gather", "stats"})
+_MAGIC: Final = b"gathernd"
+_VERSION: Final = 1
+_PREFIX: Final = Struct("<8sIII")
+_PREFIX_AT: Final = 64
+_JSON_AT: Final = _PREFIX_AT + _PREFIX.size
+
+
+class Word(IntEnum):
+    """The words at the start of the file.
+
+    STAMP is twice the number of scatters, odd while one is being applied; bit 63 says that the content is damaged.
+    MODIFIED is the time of the last change in nanoseconds since 1970; JOURNAL the length of the redo log that the
+    content reflects.
+    """
+
+    STAMP = 0
+    MODIFIED = 1
+    JOURNAL = 2
+
+
+WORDS: Final = 8
+DAMAGED: Final = 1 << 63
+
+
+class BadFile(Exception):
+    """The file is not the whole, sound file of a tensor; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a file says of its content. `id` is new for each content; `size` is the bytes of the items.
+
+    `created` is when the name came into being, in nanoseconds since 1970. `floor` is the highest scatter sequence that
+    earlier contents of the name had, so that no ETag ever names two contents.
+    """
+
+    id: str
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    size: int
+    sha256: str
+    created: int
+    floor: int = 0
+    prefault: bool = False
+    lock: bool = False
+
+    @property
+    def items(self) -> int:
+        """Number of items."""
+        return prod(self.shape)
+
+    @property
+    def offsets_at(self) -> int:
+        """Where the strings' starts begin in the file; for other types where the items end."""
+        end = PAGE + self.size
+        return end + -end % 8 if self.dtype == "string" else end
+
+    @property
+    def sums_at(self) -> int:
+        """Where the checksums begin in the file."""
+        return self.offsets_at + (8 * self.items if self.dtype == "string" else 0)
+
+    @property
+    def blocks(self) -> int:
+        """Number of checksums."""
+        return -(-(self.sums_at - PAGE) // BLOCK)
+
+    @property
+    def file_size(self) -> int:
+        """Bytes of the whole file."""
+        return self.sums_at + 4 * self.blocks
+
+    def etag(self, sequence: int) -> str:
+        """The ETag after `sequence` scatters, in its quotes."""
+        return f'"{self.sha256}-{sequence}"'
+
+
+def check_name(name: str) -> None:
+    """Raises invalid_field at /name unless `name` may name a tensor."""
+    if not NAME.fullmatch(name):
+        raise GatherError(
+            "invalid_field",
+            "the name of a tensor is 1 to 128 of A-Z a-z 0-9 . _ - and starts with a letter or digit",
+            pointer="/name",
+        )
+    if name in RESERVED:
+        raise GatherError("invalid_field", f"the name {name!r} is reserved", pointer="/name")
+
+
+def file_name(name: str) -> str:
+    """The name of the file of tensor `name`."""
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def new_hash(dtype: DType, shape: tuple[int, ...]) -> Any:
+    """A SHA-256 that has taken dtype and shape, and waits for the items."""
+    return hashlib.sha256(f"{dtype.name}[{','.join(map(str, shape))}]\n".encode())
+
+
+def encode_page(description: Description, stamp: int, modified: int, journal: int = 0) -> bytes:
+    """The first page of the file."""
+    text = orjson.dumps(asdict(description))
+    page = bytearray(PAGE)
+    Struct("<3Q").pack_into(page, 0, stamp, modified, journal)
+    _PREFIX.pack_into(page, _PREFIX_AT, _MAGIC, _VERSION, len(text), zlib.crc32(text))
+    if _JSON_AT + len(text) > PAGE:
+        raise GatherError("limit_exceeded", "the shape is too long to be kept", pointer="/query/shape")
+    page[_JSON_AT : _JSON_AT + len(text)] = text
+    return bytes(page)
+
+
+def decode_page(page: bytes, file_size: int) -> Description:
+    """The description in a file's first page. Raises BadFile unless it is sound and the file as long as it says."""
+    if len(page) < PAGE:
+        raise BadFile("the file ends within its first page")
+    magic, version, length, crc = _PREFIX.unpack_from(page, _PREFIX_AT)
+    if magic != _MAGIC or version != _VERSION:
+        raise BadFile("the file is not one of a tensor")
+    text = page[_JSON_AT : _JSON_AT + length]
+    if zlib.crc32(text) != crc or _JSON_AT + length > PAGE:
+        raise BadFile("the description does not match its checksum")
+    members = orjson.loads(text)
+    description = Description(**{**members, "shape": tuple(members["shape"])})
+    if description.dtype not in DTYPES:
+        raise BadFile(f"the element type {description.dtype!r} is not known")
+    if file_size != description.file_size:
+        raise BadFile(f"the file has {file_size} bytes and should have {description.file_size}")
+    return description
+
+
+def stamp_of(page: bytes) -> int:
+    """The STAMP word of a file's first page."""
+    return int.from_bytes(page[:8], "little")
+
+
+class Sums:
+    """The CRC-32 of every 64 KiB of a stream of bytes."""
+
+    def __init__(self) -> None:
+        self._sums = bytearray()
+        self._crc = 0
+        self._in_block = 0
+
+    def update(self, piece: bytes | bytearray | memoryview) -> None:
+        """Take the next bytes."""
+        with memoryview(piece) as view:
+            place = 0
+            while place < len(view):
+                part = view[place : place + BLOCK - self._in_block]
+                self._crc = zlib.crc32(part, self._crc)
+                self._in_block += len(part)
+                place += len(part)
+                if self._in_block == BLOCK:
+                    self._close()
+
+    def _close(self) -> None:
+        self._sums += self._crc.to_bytes(4, "little")
+        self._crc = self._in_block = 0
+
+    def finish(self) -> bytes:
+        """All checksums, uint32 little endian."""
+        if self._in_block:
+            self._close()
+        return bytes(self._sums)

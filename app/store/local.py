@@ -1,0 +1,436 @@
+"""The store on the local disk: which tensors there are, and how they come, change and go.
+
+What a lookup costs when nothing has changed is two comparisons with shared memory and one of the file's size. All that
+blocks (everything but `get`) belongs on a thread; any number of threads and processes may call at the same time.
+
+    format          the version of this layout
+    lock members state locks/   see `group`
+    tensors/        one file for each tensor, see `layout`
+    logs/           one redo log for each tensor that scatters have changed
+    incoming/       contents that are not yet whole; emptied at start-up
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import resource
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.errors import GatherError
+from app.store import disk, formats
+from app.store.base import Resident
+from app.store.content import Content, damaged, identity
+from app.store.group import Group
+from app.store.layout import (
+    DAMAGED,
+    PAGE,
+    BadFile,
+    Description,
+    Word,
+    check_name,
+    decode_page,
+    file_name,
+    stamp_of,
+)
+from app.store.upload import Upload
+from app.tensors.dtypes import DType
+from app.tensors.limits import Limits
+
+logger = logging.getLogger("gathernd")
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """The most that a store takes: bytes of all files of tensors (None: what the disk holds) and number of tensors."""
+
+    total: int | None = None
+    tensors: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """What is known of a tensor. Times are nanoseconds since 1970; `size` is the bytes of the items."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    size: int
+    etag: str
+    created: int
+    modified: int
+    prefault: bool
+    lock: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """If-Match and If-None-Match: the ETags they list, ("*",) for any; None where they are not given."""
+
+    match: tuple[str, ...] | None = None
+    none_match: tuple[str, ...] | None = None
+
+    def check(self, etag: str | None) -> None:
+        """Raises precondition_failed unless they hold for a tensor with this ETag (None: there is none)."""
+        if self.match is not None and (etag is None or (etag not in self.match and self.match != ("*",))):
+            raise GatherError(
+                "precondition_failed",
+                "If-Match does not hold: " + ("there is no such tensor" if etag is None else f"the ETag is {etag}"),
+            )
+        if self.none_match is not None and etag is not None and (etag in self.none_match or self.none_match == ("*",)):
+            raise GatherError("precondition_failed", f"If-None-Match does not hold: the ETag is {etag}")
+
+
+ALWAYS = Conditions()
+
+
+class LocalStore:
+    """The store in one folder. Nothing is touched before `open`."""
+
+    def __init__(self, folder: Path, limits: Limits, quota: Quota | None = None, token: str | None = None) -> None:
+        """`token` is that of the process group which this process belongs to, None for the first process of one."""
+        self.folder = folder
+        self.limits = limits
+        self.quota = quota or Quota()
+        self._token = token
+        self._tensors = folder / "tensors"
+        self._logs = folder / "logs"
+        self._incoming = folder / "incoming"
+        self._group: Group | None = None
+        self._state: memoryview = memoryview(bytes(8)).cast("Q")
+        self._contents: dict[str, Content] = {}
+        self._described: dict[str, tuple[tuple[int, int], Description]] = {}
+        self._swept = -1
+        self._names: tuple[int, list[str]] = -1, []
+
+    @property
+    def group(self) -> Group:
+        """The process group that owns the folder, which this process has joined."""
+        if self._group is None:
+            raise RuntimeError("the store is not open")
+        return self._group
+
+    def open(self) -> None:
+        """Claim the folder or join its group; whoever claims it puts in order what a crash has left.
+
+        Raises StoreInUse, UnknownFormat and OSError.
+        """
+        if self._group is not None:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        group = Group(self.folder, self._token)
+        try:
+            if group.owner:
+                formats.prepare(self.folder)
+                for folder in (self._tensors, self._logs, self._incoming):
+                    folder.mkdir(exist_ok=True)
+                self._recover()
+        except BaseException:
+            group.close()
+            raise
+        self._group = group
+        self._state = group.state
+        # A mapping takes a descriptor; the soft limit is often 1024.
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != hard:
+            with suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+    def close(self) -> None:
+        """Leave the group. Contents that are being read stay mapped until they have been."""
+        if self._group is not None:
+            self._contents.clear()
+            self._group.close()
+            self._group = None
+
+    # Lookups
+
+    def get(self, name: str) -> Resident | None:
+        """The tensor of this name as it is now, or None. Raises tensor_damaged."""
+        content = self._contents.get(name)
+        if content is None or content.generation != self._state[0]:
+            content = self._load(name)
+            if content is None:
+                return None
+        return content.resident()
+
+    def content(self, name: str) -> Content:
+        """The mapped content of this name. Raises tensor_not_found and tensor_damaged."""
+        check_name(name)
+        content = self._load(name)
+        if content is None:
+            raise not_found(name)
+        content.resident()
+        return content
+
+    def _load(self, name: str) -> Content | None:
+        # The generation is read first: what changes after that is seen at the next lookup.
+        generation = self._state[0]
+        content = self._contents.get(name)
+        path = self._tensors / file_name(name)
+        try:
+            status = path.stat()
+            if content is not None and content.identity != identity(status):
+                # Scatters change the time too; only another id is another content.
+                with suppress(BadFile):
+                    if _peek(path)[0].id == content.description.id:
+                        content.identity = identity(status)
+            if content is None or content.identity != identity(status):
+                key = path.name
+                content = Content(path, name, lambda: self.group.lock(key, shared=True))
+                self._contents[name] = content
+        except FileNotFoundError:
+            self._contents.pop(name, None)
+            return None
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM) and self._contents:
+                self._contents.clear()
+                return self._load(name)
+            raise damaged(name, f"its file cannot be read: {os.strerror(error.errno or 0)}") from None
+        content.generation = generation
+        return content
+
+    def sweep(self) -> None:
+        """Let go of contents that were replaced or removed, so that their space is given back. Cheap if none were."""
+        generation = self._state[0]
+        if generation != self._swept:
+            for name in list(self._contents):
+                with suppress(GatherError):
+                    self._load(name)
+            self._swept = generation
+
+    # What there is
+
+    def names(self) -> list[str]:
+        """The names of all tensors, sorted; without those whose file cannot even tell its name."""
+        generation, known = self._names
+        if generation != self._state[0] or generation < 0:
+            generation = self._state[0]
+            known = sorted(description.name for description, _ in self._scan())
+            self._names = generation, known
+        return list(known)
+
+    def metadata(self, name: str) -> Metadata:
+        """What is known of a tensor. Raises invalid_field, tensor_not_found and tensor_damaged."""
+        check_name(name)
+        try:
+            description, page = _peek(self._tensors / file_name(name))
+        except FileNotFoundError:
+            raise not_found(name) from None
+        except BadFile as problem:
+            raise damaged(name, str(problem)) from None
+        if stamp_of(page) & DAMAGED:
+            raise damaged(name, "its checksums do not match")
+        return _metadata(description, page)
+
+    def etag(self, name: str) -> str | None:
+        """The ETag of a tensor, also of one whose content is damaged; None where there is none."""
+        old = self._old(file_name(name))
+        return old.etag if old else None
+
+    def page(self, limit: int, after: str | None) -> tuple[list[Metadata], str | None]:
+        """At most `limit` tensors in the order of their names, those after `after`; the last name if more follow."""
+        names = self.names()
+        start = bisect_right(names, after) if after is not None else 0
+        found = []
+        for name in names[start : start + limit]:
+            with suppress(GatherError):
+                found.append(self.metadata(name))
+        more = start + limit < len(names)
+        return found, names[start + limit - 1] if more else None
+
+    def _scan(self) -> Iterator[tuple[Description, os.stat_result]]:
+        known, seen = self._described, {}
+        with os.scandir(self._tensors) as entries:
+            for entry in entries:
+                try:
+                    status = entry.stat()
+                    if entry.name in known and known[entry.name][0] == identity(status):
+                        description = known[entry.name][1]
+                    else:
+                        description = _peek(Path(entry.path))[0]
+                except (FileNotFoundError, BadFile):
+                    continue
+                seen[entry.name] = identity(status), description
+                yield description, status
+        self._described = seen
+
+    # Changes
+
+    def upload(
+        self,
+        dtype: DType,
+        shape: tuple[int, ...],
+        *,
+        swap: bool = False,
+        fortran: bool = False,
+        prefault: bool = False,
+        lock: bool = False,
+    ) -> Upload:
+        """A new content to be received; see `Upload`. Raises limit_exceeded and insufficient_storage."""
+        upload = Upload(
+            self._incoming, dtype, shape, self.limits, swap=swap, fortran=fortran, prefault=prefault, lock=lock
+        )
+        if self.quota.total is not None and upload.expected is not None and upload.expected > self.quota.total:
+            raise _over_quota("bytes", self.quota.total)
+        with refusing(upload.abandon):
+            free = os.statvfs(self._incoming)
+            if upload.expected is not None and upload.expected > free.f_bavail * free.f_frsize:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            upload.open()
+        return upload
+
+    def put(self, name: str, upload: Upload, conditions: Conditions = ALWAYS) -> tuple[Metadata, bool]:
+        """Make a finished upload the content of `name`, durably; whether it is new. Abandons the upload on error.
+
+        Raises invalid_field, precondition_failed and insufficient_storage.
+        """
+        with refusing(upload.abandon):
+            check_name(name)
+            key = file_name(name)
+            with self.group.lock(key):
+                old = self._old(key)
+                conditions.check(old.etag if old else None)
+                now = time.time_ns()
+                floor = old.floor if old else 0
+                description = upload.describe(name, old.created if old else now, floor)
+                with self.group.catalogue():
+                    self._check_quota(key, description.file_size)
+                    upload.seal(description, 0, now)
+                    self._rename(upload.path, key)
+                if old is not None and old.id:
+                    self._forget_log(old.id)
+        return _metadata_of(description, 0, now), old is None
+
+    def delete(self, name: str, conditions: Conditions = ALWAYS) -> None:
+        """Remove a tensor, durably.
+
+        Raises invalid_field, tensor_not_found, precondition_failed and insufficient_storage.
+        """
+        check_name(name)
+        key = file_name(name)
+        with refusing(), self.group.lock(key):
+            old = self._old(key)
+            if old is None:
+                raise not_found(name)
+            conditions.check(old.etag)
+            with self.group.catalogue():
+                disk.unlink(self._tensors / key)
+                self.group.changed()
+                disk.fsync_folder(self._tensors)
+            if old.id:
+                self._forget_log(old.id)
+
+    def _rename(self, path: Path, key: str) -> None:
+        disk.rename(path, self._tensors / key)
+        try:
+            disk.fsync_folder(self._tensors)
+        finally:
+            self.group.changed()
+
+    def _forget_log(self, identifier: str) -> None:
+        # The change is made and durable; a log that cannot be removed now is removed at the next start.
+        with suppress(OSError):
+            disk.unlink(self._logs / identifier)
+
+    def _old(self, key: str) -> _Old | None:
+        try:
+            description, page = _peek(self._tensors / key)
+        except FileNotFoundError:
+            return None
+        except BadFile:
+            return _Old("", "(damaged)", time.time_ns(), 0)
+        sequence = (stamp_of(page) & ~DAMAGED) >> 1
+        return _Old(description.id, description.etag(sequence), description.created, max(sequence, description.floor))
+
+    def _check_quota(self, key: str, size: int) -> None:
+        count = total = 0
+        with os.scandir(self._tensors) as entries:
+            for entry in entries:
+                if entry.name != key:
+                    count += 1
+                    total += entry.stat().st_size if self.quota.total is not None else 0
+        if count + 1 > self.quota.tensors:
+            raise _over_quota("tensors", self.quota.tensors)
+        if self.quota.total is not None and total + size > self.quota.total:
+            raise _over_quota("bytes", self.quota.total)
+
+    # Start-up
+
+    def _recover(self) -> None:
+        for path in self._incoming.iterdir():
+            disk.unlink(path)
+        living, sound = set(), True
+        for path in self._tensors.iterdir():
+            try:
+                living.add(_peek(path)[0].id)
+            except (BadFile, OSError) as problem:
+                sound = False
+                logger.error("a tensor in %s is damaged: %s", path, problem)
+        if sound:
+            for path in self._logs.iterdir():
+                if path.name.partition(".")[0] not in living:
+                    disk.unlink(path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Old:
+    id: str
+    etag: str
+    created: int
+    floor: int
+
+
+@contextmanager
+def refusing(undo: Callable[[], None] | None = None) -> Iterator[None]:
+    """Turn what the disk refuses into insufficient_storage; `undo` runs on every error."""
+    try:
+        yield
+    except BaseException as error:
+        if undo is not None:
+            with suppress(OSError):
+                undo()
+        if isinstance(error, OSError):
+            raise disk.refusal(error) from error
+        raise
+
+
+def not_found(name: str) -> GatherError:
+    """The error for a name that no tensor has."""
+    return GatherError("tensor_not_found", f"no tensor is named {name!r}", pointer="/name")
+
+
+def _over_quota(limit: str, maximum: int) -> GatherError:
+    return GatherError(
+        "insufficient_storage",
+        f"the quota of the store is {maximum} {limit}",
+        facts={"limit": f"store_{limit}", "maximum": maximum},
+    )
+
+
+def _peek(path: Path) -> tuple[Description, bytes]:
+    """A file's description and first page. Raises BadFile and OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        page = os.pread(fd, PAGE, 0)
+        return decode_page(page, os.fstat(fd).st_size), page
+    finally:
+        os.close(fd)
+
+
+def _metadata(description: Description, page: bytes) -> Metadata:
+    words = memoryview(page).cast("Q")
+    return _metadata_of(description, words[Word.STAMP] >> 1, words[Word.MODIFIED])
+
+
+def _metadata_of(description: Description, sequence: int, modified: int) -> Metadata:
+    return Metadata(
+        description.name, description.dtype, description.shape, description.size, description.etag(sequence),
+        description.created, modified, description.prefault, description.lock,
+    )  # fmt: skip

@@ -1,0 +1,286 @@
+"""A new content on its way to the disk: checked, converted, hashed and summed as it streams, in bounded memory.
+
+Nothing of it is visible before the store commits it. Whatever happens before then, `abandon` leaves no trace, and so
+does the next start after a crash.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from array import array
+from collections.abc import Iterator, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import numpy as np
+
+from app.errors import GatherError, Place
+from app.store import disk
+from app.store.layout import PAGE, Description, Sums, encode_page, new_hash
+from app.tensors.dtypes import DType
+from app.tensors.limits import NUMPY_BYTES, Limits
+from app.tensors.strings import LENGTH
+from app.tensors.tensor import coordinates
+
+BODY: Final = "/body"
+_STEP: Final = 1 << 22
+
+
+class Upload:
+    """One content being received. `write` and `finish` block on the disk and belong on a thread."""
+
+    def __init__(
+        self,
+        folder: Path,
+        dtype: DType,
+        shape: tuple[int, ...],
+        limits: Limits,
+        *,
+        swap: bool = False,
+        fortran: bool = False,
+        prefault: bool = False,
+        lock: bool = False,
+    ) -> None:
+        """`swap` says that the items come big endian, `fortran` that they come in column-major order.
+
+        Raises limit_exceeded.
+        """
+        check_shape(dtype, shape, limits)
+        self.id = uuid4().hex
+        self.dtype = dtype
+        self.shape = shape
+        self.prefault = prefault
+        self.lock = lock
+        self.items = prod(shape)
+        self.expected = None if dtype.kind == "string" else self.items * dtype.item_size
+        self.path = folder / self.id
+        self._side = folder / f"{self.id}.side"
+        # A column-major content is first kept as it comes, on the side, and then read in the other order.
+        self._fortran = fortran and self.items > 1 and len(shape) > 1
+        self._swap = (dtype.item_size // 2 if dtype.kind == "complex" else dtype.item_size) if swap else 1
+        self._rest = b""
+        self._size = 0
+        self._taken = 0
+        self._digest = new_hash(dtype, shape)
+        self._sums = Sums()
+        self._strings = _Frames(self.items, limits.string_bytes, shape) if dtype.kind == "string" else None
+        self._fd = -1
+        self._side_fd = -1
+
+    def open(self) -> None:
+        """Make the files. Raises OSError."""
+        self._fd = disk.create(self.path)
+        disk.truncate(self._fd, PAGE)
+        os.lseek(self._fd, PAGE, os.SEEK_SET)
+        if self._fortran or self._strings is not None:
+            self._side_fd = disk.create(self._side)
+
+    def write(self, piece: bytes | bytearray | memoryview) -> None:
+        """Take the next bytes. Raises OSError, element_count_mismatch, value_not_representable and limit_exceeded."""
+        if self.expected is not None and self._size + len(self._rest) + len(piece) > self.expected:
+            raise self._wrong_count(f"more than {self.expected} bytes are given")
+        if self._swap > 1:
+            piece = self._swapped(piece)
+        if self._fortran:
+            disk.write(self._side_fd, piece)
+            self._size += len(piece)
+        else:
+            self._take(piece)
+
+    def _swapped(self, piece: bytes | bytearray | memoryview) -> bytes:
+        raw = self._rest + bytes(piece)
+        whole = len(raw) - len(raw) % self._swap
+        self._rest = raw[whole:]
+        return np.frombuffer(raw[:whole], f"u{self._swap}").byteswap().tobytes()
+
+    def _take(self, piece: bytes | bytearray | memoryview) -> None:
+        """Bytes of the content as it will be."""
+        if self.dtype.kind == "bool":
+            self._check_bools(piece)
+        elif self._strings is not None:
+            starts = self._strings.feed(piece)
+            if len(starts):
+                disk.write(self._side_fd, starts.tobytes())
+        self._digest.update(piece)
+        self._sums.update(piece)
+        disk.write(self._fd, piece)
+        self._taken += len(piece)
+        if not self._fortran:
+            self._size = self._taken
+
+    def _check_bools(self, piece: bytes | bytearray | memoryview) -> None:
+        octets = np.frombuffer(piece, np.uint8)
+        if len(octets) and int(octets.max()) > 1:
+            bad = int(np.argmax(octets > 1))
+            where = coordinates(self._taken + bad, self.shape)
+            raise GatherError(
+                "value_not_representable",
+                "a bool is one byte, 0 or 1",
+                places=[Place(BODY, where, int(octets[bad]))],
+            )
+
+    def _wrong_count(self, what: str) -> GatherError:
+        return GatherError(
+            "element_count_mismatch", f"{what}, which is not what shape {list(self.shape)} asks for", pointer=BODY
+        )
+
+    def finish(self) -> None:
+        """The bytes have ended: check their number, convert what waits, and make it durable.
+
+        Raises OSError and element_count_mismatch.
+        """
+        if self.expected is not None and self._size + len(self._rest) != self.expected:
+            raise self._wrong_count(
+                f"{self._size + len(self._rest)} bytes are given and not the {self.expected} that are needed"
+            )
+        if self._fortran:
+            self._reorder()
+        if self._strings is not None:
+            self._strings.finish()
+            self._append_starts()
+        self._drop_side()
+        disk.write(self._fd, self._sums.finish())
+        disk.fsync(self._fd)
+
+    def _reorder(self) -> None:
+        mapping = mmap.mmap(self._side_fd, self._size, prot=mmap.PROT_READ)
+        items = np.frombuffer(mapping, self.dtype.numpy).reshape(self.shape, order="F")
+        for block in blocks_of(items):
+            self._take(block.tobytes())
+
+    def _append_starts(self) -> None:
+        padding = bytes(-self._size % 8)
+        disk.write(self._fd, padding)
+        self._sums.update(padding)
+        os.lseek(self._side_fd, 0, os.SEEK_SET)
+        while piece := os.read(self._side_fd, _STEP):
+            self._sums.update(piece)
+            disk.write(self._fd, piece)
+
+    def _drop_side(self) -> None:
+        if self._side_fd >= 0:
+            os.close(self._side_fd)
+            self._side_fd = -1
+            disk.unlink(self._side)
+
+    def describe(self, name: str, created: int, floor: int) -> Description:
+        """What the file will say of itself; `finish` comes first."""
+        return Description(
+            self.id, name, self.dtype.name, self.shape, self._size, self._digest.hexdigest(), created, floor,
+            self.prefault, self.lock,
+        )  # fmt: skip
+
+    def seal(self, description: Description, sequence: int, modified: int) -> None:
+        """Write the first page, durably, and close the file: it is ready to be renamed."""
+        disk.write_at(self._fd, encode_page(description, 2 * sequence, modified), 0)
+        disk.fsync(self._fd)
+        os.close(self._fd)
+        self._fd = -1
+
+    def abandon(self) -> None:
+        """Leave no trace. Harmless after the file has been renamed."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        self._drop_side()
+        disk.unlink(self.path)
+
+
+def check_shape(dtype: DType, shape: Sequence[int], limits: Limits) -> None:
+    """Raises limit_exceeded for a rank, dimension, number of items or span of bytes over the limits."""
+    if len(shape) > limits.rank:
+        raise _over("rank", limits.rank)
+    if max(shape, default=0) > limits.dimension:
+        raise _over("dimension", limits.dimension)
+    if prod(shape) > limits.elements:
+        raise _over("elements", limits.elements)
+    if prod(size or 1 for size in shape) * (dtype.item_size or 8) > NUMPY_BYTES:
+        raise _over("bytes", NUMPY_BYTES)
+
+
+def _over(limit: str, maximum: int) -> GatherError:
+    return GatherError(
+        "limit_exceeded",
+        f"the tensor is over the limit of {maximum} ({limit})",
+        pointer="/shape",
+        facts={"limit": limit, "maximum": maximum},
+    )
+
+
+def blocks_of(items: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
+    """The parts of an array, in row-major order, each of at most 4 MiB or one item."""
+    row = items.itemsize
+    axis = items.ndim
+    while axis > 0 and row * items.shape[axis - 1] <= _STEP:
+        axis -= 1
+        row *= items.shape[axis]
+    if axis == 0:
+        yield items
+        return
+    axis -= 1
+    step = max(1, _STEP // row)
+    for lead in np.ndindex(items.shape[:axis]):
+        part = items[lead]
+        for start in range(0, items.shape[axis], step):
+            yield part[start : start + step]
+
+
+class _Frames:
+    """Checks a stream of framed strings and says where each starts. Holds at most one string and one piece."""
+
+    def __init__(self, wanted: int, longest: int, shape: tuple[int, ...]) -> None:
+        self._wanted = wanted
+        self._longest = longest
+        self._shape = shape
+        self._count = 0
+        self._rest = bytearray()
+        self._at = 0
+
+    def feed(self, piece: bytes | bytearray | memoryview) -> array[int]:
+        """The starts of the strings that `piece` completes. Raises GatherError."""
+        starts: array[int] = array("Q")
+        buffer = self._rest
+        buffer += piece
+        place, size = 0, len(buffer)
+        with memoryview(buffer) as view:
+            while place + 4 <= size:
+                length = LENGTH.unpack_from(view, place)[0]
+                if self._count == self._wanted:
+                    raise self._mismatch(f"more than {self._wanted} strings are given")
+                if length > self._longest:
+                    raise GatherError(
+                        "limit_exceeded",
+                        f"a string is longer than {self._longest} bytes",
+                        places=[Place(BODY, coordinates(self._count, self._shape))],
+                        facts={"limit": "string_bytes", "maximum": self._longest},
+                    )
+                end = place + 4 + length
+                if end > size:
+                    break
+                try:
+                    str(view[place + 4 : end], "utf-8")
+                except UnicodeDecodeError:
+                    raise GatherError(
+                        "value_not_representable",
+                        "a string is not UTF-8",
+                        places=[Place(BODY, coordinates(self._count, self._shape))],
+                    ) from None
+                starts.append(self._at + place)
+                self._count += 1
+                place = end
+        self._at += place
+        del buffer[:place]
+        return starts
+
+    def finish(self) -> None:
+        """The stream has ended. Raises element_count_mismatch."""
+        if self._rest:
+            raise self._mismatch(f"string {self._count} ends early")
+        if self._count != self._wanted:
+            raise self._mismatch(f"{self._count} strings are given and {self._wanted} are asked for")
+
+    def _mismatch(self, what: str) -> GatherError:
+        return GatherError("element_count_mismatch", what, pointer=BODY)

@@ -1,0 +1,118 @@
+"""NumPy's file format, as far as it holds plain numbers: no Python objects, no pickles, no text, no records.
+
+A file is a magic number, two bytes of version, the length of a header (uint16 in version 1, uint32 in 2 and 3), the
+header, which is the text of a Python dictionary, and the items.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from app.errors import GatherError
+from app.tensors.dtypes import DTYPES, DType
+
+MAGIC: Final = b"\x93NUMPY"
+MAX_HEADER: Final = 1 << 16
+"""Most bytes of a header: NumPy itself writes about 128, and refuses to read more than 10,000."""
+_DESCR: Final = re.compile(r"([<>=|]?)([a-zA-Z])([0-9]*)")
+_KINDS: Final = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
+_ALIGNMENT: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What an upload says before its items: they begin `offset` bytes from its start.
+
+    `swap` says that they are big endian, `fortran` that they are in column-major order.
+    """
+
+    dtype: DType
+    shape: tuple[int, ...]
+    offset: int
+    swap: bool = False
+    fortran: bool = False
+
+
+def read_start(head: bytes | bytearray) -> Start | None:
+    """What the first bytes of an npy file say, None where more are needed.
+
+    Raises malformed_request, limit_exceeded for a header over `MAX_HEADER`, and unsupported_dtype.
+    """
+    if not head.startswith(MAGIC[: len(head)]):
+        raise _malformed("it does not start with the magic number")
+    if len(head) < 8:
+        return None
+    version = head[6]
+    if version not in (1, 2, 3):
+        raise _malformed(f"its version is {version}.{head[7]}; 1, 2 and 3 are read here")
+    begin = 10 if version == 1 else 12
+    if len(head) < begin:
+        return None
+    length = int.from_bytes(head[8:begin], "little")
+    if length > MAX_HEADER:
+        raise GatherError(
+            "limit_exceeded",
+            f"the npy header has {length} bytes; the limit is {MAX_HEADER}",
+            facts={"limit": "npy_header_bytes", "maximum": MAX_HEADER},
+        )
+    offset = begin + length
+    if len(head) < offset:
+        return None
+    members = _members(bytes(head[begin:offset]), "utf-8" if version == 3 else "latin-1")
+    dtype, swap = _dtype(members["descr"])
+    shape = members["shape"]
+    if type(shape) is not tuple or not all(type(size) is int and size >= 0 for size in shape):
+        raise _malformed("its shape is not a tuple of integers of 0 or more")
+    if type(members["fortran_order"]) is not bool:
+        raise _malformed("its fortran_order is not True or False")
+    return Start(dtype, shape, offset, swap, members["fortran_order"])
+
+
+def _members(text: bytes, encoding: str) -> dict[str, Any]:
+    try:
+        members = ast.literal_eval(text.decode(encoding).strip())
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        raise _malformed("its header is not the text of a dictionary") from None
+    if not isinstance(members, dict) or members.keys() != {"descr", "fortran_order", "shape"}:
+        raise _malformed("its header must have descr, fortran_order and shape, and nothing else")
+    return members
+
+
+def _dtype(descr: Any) -> tuple[DType, bool]:
+    """The element type, and whether its bytes are to be swapped."""
+    match = _DESCR.fullmatch(descr) if isinstance(descr, str) else None
+    if match is not None and match[2] in _KINDS and match[3]:
+        order, kind, size = match[1], _KINDS[match[2]], int(match[3][:4])
+        for dtype in DTYPES.values():
+            if (dtype.kind, dtype.item_size) == (kind, size) and dtype.name != "bfloat16":
+                return dtype, order == ">" and size > 1
+    raise GatherError(
+        "unsupported_dtype",
+        f"the npy dtype {str(descr)[:80]!a} is not read here: objects, text, bytes, records and dates are not, strings "
+        "and bfloat16 come as application/octet-stream",
+        pointer="/body",
+    )
+
+
+def _malformed(what: str) -> GatherError:
+    return GatherError("malformed_request", f"the body is not a sound npy file: {what}")
+
+
+def check_writable(dtype: DType) -> None:
+    """Raises unsupported_dtype where npy has no such type: string and bfloat16."""
+    if dtype.kind == "string" or dtype.name == "bfloat16":
+        raise GatherError(
+            "unsupported_dtype", f"npy cannot carry {dtype.name}; ask for application/octet-stream", pointer="/accept"
+        )
+
+
+def write_header(dtype: DType, shape: tuple[int, ...]) -> bytes:
+    """What stands before the items of a little-endian, row-major array, padded to 64 bytes."""
+    text = f"{{'descr': '{dtype.numpy.str}', 'fortran_order': False, 'shape': {shape}, }}"
+    version, begin = (1, 10) if len(text) < 60_000 else (2, 12)
+    length = begin + len(text) + 1
+    text += " " * (-length % _ALIGNMENT) + "\n"
+    return MAGIC + bytes((version, 0)) + len(text).to_bytes(begin - 8, "little") + text.encode()
