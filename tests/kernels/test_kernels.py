@@ -131,6 +131,13 @@ def test_the_first_of_many_bad_components_is_found(kernel: Any, place: int, shar
     assert kernel.run(plan, case.data, case.indices, case.out()) == place
 
 
+@pytest.mark.parametrize("place", [65_535, 65_536, 131_073, 299_999])
+def test_the_first_bad_component_far_into_a_large_request(kernel: Any, place: int) -> None:
+    case = large_case(GatherPlan(1, 100_000, (5, 7, 3), 1, 1, False, True))
+    case.indices[[place, -1]] = 7
+    assert kernel.run(case.plan, case.data, case.indices, case.out()) == place
+
+
 @pytest.mark.parametrize("item_size", CARRIERS)
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("batches", [1, 2, 5, 700])
