@@ -19,8 +19,9 @@ RUN pip install --no-deps --no-build-isolation . && pip uninstall --yes setuptoo
 # features: code compiled for the build machine's own CPU would be found again on that model only, and every other host
 # would compile for itself. NUMBA_CPU_NAME and NUMBA_CPU_FEATURES replace both halves of the key and the target. Two
 # levels are compiled here: `generic` (features empty), which any CPU of the architecture runs, and x86-64-v3 (AVX2,
-# every server CPU since about 2015). The entry point sets the better one that the host has; measured against code for
-# the very CPU, x86-64-v3 is equal and generic up to 30 % slower on rows of 64 float32, equal on wide ones.
+# every server CPU since about 2015). The entry point sets the better one that the host has. Compared
+# once with code for the very CPU, on an early kernel and a busy two-core machine: x86-64-v3 no slower, generic 17 to
+# 34 % slower on rows of 64 float32 and within the noise on wide rows.
 # A cache of another Numba, or other kernels, is not used but compiled again, into GATHERND_CACHE_DIR.
 COPY deploy/entrypoint.py /opt/gathernd/entrypoint.py
 ENV GATHERND_CACHE_DIR=/opt/gathernd/cache
