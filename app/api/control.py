@@ -128,6 +128,7 @@ def create_control(readiness: Readiness, metrics: Metrics, lifespan: Any, *parts
         GatherError: _gather_error,
         HTTPException: _http_exception,
         RequestValidationError: _validation_error,
+        Exception: _failure,
     }
     _add_operators(app)
     _add_health(app, readiness, metrics)
@@ -286,6 +287,11 @@ async def _http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code: Code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "malformed_request")  # type: ignore[assignment]
     return problem_response(GatherError(code, str(error.detail)), request, error.headers)
+
+
+async def _failure(request: Request, error: Exception) -> Response:
+    """What Starlette would answer in plain text; it raises `error` again afterwards, and the data plane logs it."""
+    return problem_response(GatherError("internal", "the service failed; its log has the request_id"), request)
 
 
 async def _validation_error(request: Request, error: Exception) -> Response:

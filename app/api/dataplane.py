@@ -66,6 +66,8 @@ class DataPlane:
         try:
             if len(exchange.headers) != len(scope["headers"]):
                 refuse_repeated(scope["headers"])
+            if b"host" not in exchange.headers and scope["http_version"] == "1.1":
+                raise GatherError("malformed_request", "a request of HTTP/1.1 has the header field Host")
             self.guard.check(exchange.headers)
             if self.access is not None:
                 self.access.check(exchange)
