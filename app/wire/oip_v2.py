@@ -7,8 +7,9 @@ Python objects, and are not copied where they are aligned.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, NoReturn
 
@@ -183,9 +184,18 @@ def _read_head(text: Buffer, model: Model) -> _Head:
 
 def _parse(text: Buffer) -> Any:
     try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError as error:
+        return json.loads(
+            str(text, "utf-8"),
+            parse_float=native_json.Number,
+            parse_int=native_json.Number,
+            parse_constant=_Bare,
+        )
+    except (ValueError, RecursionError) as error:
         _malformed(f"the JSON cannot be read: {error}")
+
+
+class _Bare(str):
+    """NaN or an infinity that stands without quotes."""
 
 
 def _input(number: int, value: Any, model: Model) -> _Input:
@@ -201,19 +211,23 @@ def _input(number: int, value: Any, model: Model) -> _Input:
         raise _field(f"{pointer}/datatype", "datatype must be given, as a string")
     if not isinstance(shape, list):
         raise _field(f"{pointer}/shape", "shape must be given, as a list of integers")
-    for axis, size in enumerate(shape):
-        if type(size) is not int or size < 0:
+    sizes = []
+    for axis, value_given in enumerate(shape):
+        whole = native_json.integer(value_given)
+        if whole is None or whole < 0:
             raise _field(f"{pointer}/shape/{axis}", "a dimension must be an integer of 0 or more")
+        sizes.append(whole)
     parameters = _parameters(value, pointer)
     _refuse_shared_memory(parameters, pointer)
     data, size = value.get("data"), parameters.get("binary_data_size")
     if (data is None) == (size is None):
         raise _field(pointer, "exactly one of data and parameters/binary_data_size must be given")
-    if size is not None and (type(size) is not int or size < 0):
+    size = None if size is None else native_json.integer(size)
+    if data is None and (size is None or size < 0):
         raise _field(f"{pointer}/parameters/binary_data_size", "binary_data_size must be an integer of 0 or more")
     if isinstance(data, dict):
         raise _field(f"{pointer}/data", "data must be a list")
-    return _Input(number, name, datatype, tuple(shape), size, data)
+    return _Input(number, name, datatype, tuple(sizes), size, data)
 
 
 def _outputs(given: Any, binary: bool) -> bool:
@@ -272,12 +286,12 @@ def _flag(parameters: dict[str, Any], name: str, pointer: str, default: bool) ->
 
 
 def _integer(parameters: dict[str, Any], name: str, pointer: str, default: int) -> int:
-    value = parameters.get(name, default)
-    if type(value) is int:
-        return value
-    if type(value) is float and value.is_integer():
-        return int(value)
-    raise _field(pointer, f"{name} must be an integer")
+    if name not in parameters:
+        return default
+    value = native_json.integer(parameters[name])
+    if value is None:
+        raise _field(pointer, f"{name} must be an integer")
+    return value
 
 
 def _choice(parameters: dict[str, Any], name: str, allowed: Collection[str], default: str) -> str:
@@ -359,9 +373,24 @@ def _tensor(tensor: _Input, dtype: DType, raw: memoryview | None, limits: Limits
 
 
 def _read_data(tensor: _Input, dtype: DType) -> Tensor:
-    array = np.array(tensor.data, dtype.numpy).reshape(-1)
     pointer = tensor.pointer
-    return Tensor(dtype, tensor.shape, array, f"{pointer}/data", "flat", f"{pointer}/shape", f"{pointer}/datatype")
+    data = _unbared(tensor.data) if dtype.kind == "float" else tensor.data
+    fields = {"dtype": dtype.name, "shape": tensor.shape, "values": data}
+    try:
+        made = native_json._tensor("x", fields, *native_json._count("x", fields))
+    except GatherError as error:
+        places = [
+            replace(place, pointer=f"{pointer}/data{place.pointer[len('/x/values') :]}") for place in error.places
+        ]
+        raise GatherError(error.code, error.detail.replace("x has", f"{tensor.name} has"), places=places) from None
+    made.pointer, made.shape_pointer, made.dtype_pointer = f"{pointer}/data", f"{pointer}/shape", f"{pointer}/datatype"
+    return made
+
+
+def _unbared(data: Any) -> Any:
+    if isinstance(data, list):
+        return [_unbared(item) for item in data]
+    return str(data) if type(data) is _Bare else data
 
 
 _remembered = lru_cache(256)(_read_head)

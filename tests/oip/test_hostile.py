@@ -1,0 +1,347 @@
+"""Requests made to do harm: each is a 4xx, soon, and in bounded memory."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.http.server import Server
+from tests.oip.bodies import SIZE, example, part, refused, request
+
+INFER = "/v2/models/gathernd/infer"
+DATA = np.arange(24, dtype=np.float32).reshape(6, 4)
+INDICES = np.array([[1], [5]], np.int64)
+ROOM = 400 << 20
+"""More memory than this no test here may make the server take, by whatever it sends."""
+
+
+def peak(server: Server) -> int:
+    """Most bytes that the server's process has held so far."""
+    text = Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(text.split("VmHWM:")[1].split()[0]) * 1024
+
+
+@pytest.fixture(autouse=True)
+def bounded(server: Server) -> Iterator[None]:
+    """The server outlives each test, and its memory stays bounded."""
+    before = peak(server)
+    yield
+    assert server.process.poll() is None, server.log_text()
+    assert peak(server) - before < ROOM
+
+
+def binary() -> tuple[bytes, dict[str, str]]:
+    return request([part("data", DATA, "FP32", binary=True), part("indices", INDICES, "INT64", binary=True)])
+
+
+@pytest.mark.parametrize("cut", [1, 8, 16, 100])
+def test_truncated_blobs(client: httpx.Client, cut: int) -> None:
+    content, headers = binary()
+    refused(client.post(INFER, content=content[:-cut], headers=headers), "malformed_request")
+
+
+@pytest.mark.parametrize("more", [1, 8, 1000])
+def test_bytes_behind_the_blobs(client: httpx.Client, more: int) -> None:
+    content, headers = binary()
+    refused(client.post(INFER, content=content + bytes(more), headers=headers), "malformed_request")
+
+
+@pytest.mark.parametrize("sizes", [(95, 17), (97, 15), (0, 112), (112, 0), (80, 32)])
+def test_wrong_binary_sizes_that_add_up(client: httpx.Client, sizes: tuple[int, int]) -> None:
+    parts = [part("data", DATA, "FP32", binary=True), part("indices", INDICES, "INT64", binary=True)]
+    for one, size in zip(parts, sizes, strict=True):
+        one.described["parameters"]["binary_data_size"] = size
+    content, headers = request(parts)
+    refused(client.post(INFER, content=content, headers=headers), "element_count_mismatch", "/inputs/0")
+
+
+@pytest.mark.parametrize(
+    "size", [-1, -(2**63), 1.5, "16", True, [16], 2**31, 2**32, 2**63 - 1, 2**63, 2**64 - 16, 2**64, 10**30, 1e308]
+)
+def test_a_wrong_binary_size(client: httpx.Client, size: Any) -> None:
+    parts = [part("data", DATA, "FP32", binary=True), part("indices", INDICES, "INT64", binary=True)]
+    parts[0].described["parameters"]["binary_data_size"] = size
+    content, headers = request(parts)
+    answer = client.post(INFER, content=content, headers=headers)
+    assert answer.status_code in (400, 422), answer.text
+
+
+def test_a_binary_size_without_the_header_field(client: httpx.Client) -> None:
+    content, _ = binary()
+    refused(client.post(INFER, content=content), "malformed_request")
+    parts = [part("data", DATA, "FP32", binary=True), part("indices", INDICES, "INT64")]
+    head = json.dumps({"inputs": [one.described for one in parts]})
+    refused(client.post(INFER, content=head), "malformed_request")
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        "-1",
+        "-0",
+        "+5",
+        "1.0",
+        "0x10",
+        "1e3",
+        "",
+        "abc",
+        "²",
+        "12 34",
+        "1,2",
+        "9" * 18,
+        "9" * 19,
+        "9" * 400,
+        "nan",
+        "00x",
+    ],
+)
+def test_a_header_size_that_is_wrong(client: httpx.Client, size: str) -> None:
+    content, headers = binary()
+    headers[SIZE] = size
+    answer = client.post(
+        INFER, content=content, headers={name.encode(): text.encode() for name, text in headers.items()}
+    )
+    assert answer.status_code in (400, 413), answer.text
+
+
+@pytest.mark.parametrize("shift", [-1, 1, -20, 20, 112])
+def test_a_header_size_that_is_off(client: httpx.Client, shift: int) -> None:
+    content, headers = binary()
+    headers[SIZE] = str(int(headers[SIZE]) + shift)
+    refused(client.post(INFER, content=content, headers=headers), "malformed_request")
+
+
+def test_a_header_size_beyond_the_body(client: httpx.Client) -> None:
+    content, headers = binary()
+    headers[SIZE] = str(len(content) + 1)
+    refused(client.post(INFER, content=content, headers=headers), "malformed_request")
+
+
+def test_a_header_size_given_twice(client: httpx.Client) -> None:
+    content, headers = binary()
+    answer = client.post(INFER, content=content, headers=[*headers.items(), (SIZE, "5")])
+    refused(answer, "malformed_request")
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        [-1], [-6, -4], [6, -4], [2**63], [2**64 + 24], [2**32, 2**32], [2**62, 4], [2**31, 2**31, 4], [10**30],
+        [2**40] * 20, [1] * 40 + [24], [24] + [1] * 10_000, [1e308], [2.4e1, 0.5], [None], [[24]], ["24"],
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("form", [True, False], ids=["binary", "json"])
+def test_hostile_shapes(client: httpx.Client, shape: list[Any], form: bool) -> None:
+    parts = [part("data", DATA, "FP32", binary=form), part("indices", INDICES, "INT64", binary=form)]
+    parts[0].described["shape"] = shape
+    content, headers = request(parts)
+    answer = client.post(INFER, content=content, headers=headers)
+    assert answer.status_code == 422, answer.text
+    assert len(answer.content) < 5000
+
+
+@pytest.mark.parametrize("form", [True, False], ids=["binary", "json"])
+def test_a_shape_written_with_absurdly_many_digits(client: httpx.Client, form: bool) -> None:
+    parts = [part("data", DATA, "FP32", binary=form), part("indices", INDICES, "INT64")]
+    content, headers = request(parts)
+    wide = b'"shape": [' + b"9" * 1_000_000 + b"]"
+    grown = content.replace(b'"shape": [6, 4]', wide)
+    if headers:
+        headers[SIZE] = str(int(headers[SIZE]) + len(grown) - len(content))
+    answer = client.post(INFER, content=grown, headers=headers)
+    assert answer.status_code == 422, answer.text
+    assert len(answer.content) < 5000
+
+
+def test_an_output_that_would_be_far_larger_than_the_request(client: httpx.Client) -> None:
+    body = example()
+    body["inputs"][0] = {"name": "data", "datatype": "FP64", "shape": [1, 30_000], "data": [0.5] * 30_000}
+    body["inputs"][1] = {"name": "indices", "datatype": "INT64", "shape": [30_000, 1], "data": [0] * 30_000}
+    refused(client.post(INFER, json=body), "output_too_large", "/inputs/1/shape")
+
+
+@pytest.mark.parametrize("squeeze", [gzip.compress, zlib.compress], ids=["gzip", "deflate"])
+@pytest.mark.parametrize("size", [None, "100"])
+def test_a_compressed_bomb(client: httpx.Client, server: Server, squeeze: Any, size: str | None) -> None:
+    bomb = squeeze(bytes(1 << 29))
+    headers = {"content-encoding": "gzip" if squeeze is gzip.compress else "deflate"}
+    if size is not None:
+        headers[SIZE] = size
+    before = peak(server)
+    refused(client.post(INFER, content=bomb, headers=headers), "payload_too_large")
+    assert peak(server) - before < 160 << 20
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda z: z[:-5], lambda z: z[:20], lambda z: z + b"x", lambda z: b"\0" * 30, lambda z: b""]
+)
+def test_a_damaged_compressed_body(client: httpx.Client, damage: Any) -> None:
+    content, headers = binary()
+    headers["content-encoding"] = "gzip"
+    answer = client.post(INFER, content=damage(gzip.compress(content)), headers=headers)
+    refused(answer, "malformed_request")
+
+
+@pytest.mark.parametrize("name", ["data", "indices"])
+def test_an_input_given_twice(client: httpx.Client, name: str) -> None:
+    body = example()
+    body["inputs"].append(next(one for one in body["inputs"] if one["name"] == name))
+    refused(client.post(INFER, json=body), "invalid_field", "/inputs/2/name")
+
+
+def test_an_unknown_input(client: httpx.Client) -> None:
+    body = example()
+    body["inputs"].append({"name": "axis", "datatype": "INT64", "shape": [1], "data": [0]})
+    refused(client.post(INFER, json=body), "invalid_field", "/inputs/2/name")
+
+
+def test_thousands_of_inputs(client: httpx.Client) -> None:
+    body = {"inputs": [{"name": f"x{n}", "datatype": "INT8", "shape": [1], "data": [n]} for n in range(50_000)]}
+    refused(client.post(INFER, json=body), "invalid_field", "/inputs/0/name")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"{", b"[]", b"null", b"1", b'"x"', b"{}x", b"\xff\xfe", b"\xef\xbb\xbf{}", b'{"inputs": [}',
+        b"{'inputs': 1}",
+        b'{"a": 1,}', b'{"inputs": [NaN, nan]}', b'{"inputs": "\xff"}', b"[" * 100_000, b'{"a":' * 100_000,
+        b"[" * 400 + b"]" * 400, b'{"a":' * 400 + b"1" + b"}" * 400, b'{"inputs": [{"data": [1, 2}]}',
+        b'{"inputs": [{"data": [[[[[]]]]]', b"\0" * 1000,
+    ],
+)  # fmt: skip
+def test_garbage(client: httpx.Client, content: bytes) -> None:
+    answer = client.post(INFER, content=content)
+    assert answer.status_code in (400, 422), answer.text
+    answer = client.post(INFER, content=content + bytes(50), headers={SIZE: str(len(content))})
+    assert answer.status_code in (400, 422), answer.text
+
+
+@pytest.mark.parametrize("items", ["[" * 30 + "0" + "]" * 30, "[" * 600 + "]" * 600, "[" * 100_000 + "]" * 100_000])
+def test_items_that_nest_deep(client: httpx.Client, items: str) -> None:
+    text = json.dumps(example()).replace("[0, 1, 2, 3]", items)
+    answer = client.post(INFER, content=text)
+    assert answer.status_code in (400, 422), answer.text
+
+
+def test_a_key_with_an_escape_is_the_same_key(client: httpx.Client) -> None:
+    text = json.dumps(example()).replace('"data": [0, 1, 2, 3]', '"d\\u0061ta": [0, 1, 2, 3]')
+    assert client.post(INFER, content=text).json()["outputs"][0]["data"] == [0, 3]
+    text = text.replace("[0, 1, 2, 3]", "[0, 1, 2, 300000000000]")
+    refused(client.post(INFER, content=text), "value_not_representable", "/inputs/0/data/3")
+
+
+def test_many_members_named_data_in_odd_places(client: httpx.Client) -> None:
+    odd: Any = {"data": [{"data": [[1, 2], "data"]}], "x": {"data": {"data": 5}}}
+    body: dict[str, Any] = {
+        "data": [1],
+        "outputs": None,
+        "y": [odd, {"data": "["}],
+        "parameters": {"data": odd, "z": {"data": [1]}},
+    }
+    body |= example()
+    body["inputs"][0] = {"data": [0, 1, 2, 3], "x": odd, **body["inputs"][0]}
+    assert client.post(INFER, json=body).json()["outputs"][0]["data"] == [0, 3]
+
+
+@pytest.mark.parametrize("odd", ["[1,}", "@", "[1 2]", "01", "[tru]", '"\\x"', "[1,]", "{1:2}", "-", "[\x01]"])
+@pytest.mark.parametrize("where", ['{"x": [{"data": %s}], ', '{"x": {"y": {"data": %s}}, ', '{"x": %s, '])
+def test_what_is_not_json_is_refused_wherever_it_stands(client: httpx.Client, odd: str, where: str) -> None:
+    text = where % odd + json.dumps(example())[1:]
+    refused(client.post(INFER, content=text), "malformed_request")
+
+
+def test_the_json_part_over_its_limit(client: httpx.Client) -> None:
+    content = json.dumps(example(pad="x" * (9 << 20))).encode()
+    refused(client.post(INFER, content=content), "payload_too_large")
+    refused(client.post(INFER, content=content + bytes(8), headers={SIZE: str(len(content))}), "payload_too_large")
+
+
+@pytest.mark.parametrize("declared", [True, False], ids=["content-length", "chunked"])
+def test_a_body_over_its_limit(client: httpx.Client, declared: bool) -> None:
+    size = (64 << 20) + 1
+    chunk = bytes(1 << 20)
+
+    def chunks() -> Iterator[bytes]:
+        for start in range(0, size, len(chunk)):
+            yield chunk[: size - start]
+
+    headers = {SIZE: "10"} | ({"content-length": str(size)} if declared else {})
+    try:
+        answer = client.post(INFER, content=chunks(), headers=headers)
+    except httpx.WriteError:
+        return  # the server has answered and closed before the client looked
+    refused(answer, "payload_too_large")
+
+
+def test_megabytes_of_items_of_which_the_last_is_wrong(client: httpx.Client) -> None:
+    count = 1_000_000
+    text = (
+        json.dumps(example())
+        .replace("[0, 1, 2, 3]", "[" + "1," * (count - 1) + "x]")
+        .replace("[2, 2]", f"[{count}]", 1)
+    )
+    refused(client.post(INFER, content=text), "malformed_request")
+    refused(
+        client.post(INFER, content=text.replace("x]", "1.5]")), "value_not_representable", f"/inputs/0/data/{count - 1}"
+    )
+
+
+def mutated(content: bytes, rng: random.Random) -> bytes:
+    """`content` with a few bytes flipped, removed, repeated or inserted."""
+    made = bytearray(content)
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(len(made))
+        kind = rng.randrange(5)
+        if kind == 0:
+            made[at] = rng.randrange(256)
+        elif kind == 1:
+            del made[at : at + rng.randint(1, 9)]
+        elif kind == 2:
+            made[at:at] = made[at : at + rng.randint(1, 20)]
+        elif kind == 3:
+            made[at:at] = rng.choice(
+                [b"-", b"9" * 20, b"1e999", b"NaN", b"null", b'"', b"[", b"]", b"{", b"}", b",", b"0"]
+            )
+        else:
+            made[at] ^= 1 << rng.randrange(8)
+    return bytes(made)
+
+
+def test_mutated_requests_never_break_the_server(client: httpx.Client, soak_scale: int) -> None:
+    rng = random.Random(7)
+    seeds = [
+        binary(),
+        request([part("data", DATA, "FP32"), part("indices", INDICES, "INT64", binary=True)], id="a", outputs=[]),
+        request([part("data", DATA, "FP32", flat=False), part("indices", INDICES, "INT64")]),
+        request(
+            [
+                part("data", np.array([["a", ""], ["bc", "d"]], object), "BYTES", binary=True),
+                part("indices", INDICES % 2, "INT64", binary=True),
+            ],
+            parameters={"batch_dims": 0, "dialect": "openvino-8", "binary_data_output": True},
+            outputs=[{"name": "output", "parameters": {"binary_data": False}}],
+        ),
+    ]
+    statuses = set()
+    for _ in range(1500 * soak_scale):
+        content, headers = rng.choice(seeds)
+        content = mutated(content, rng)
+        if headers and rng.random() < 0.3:
+            headers = {SIZE: str(int(headers[SIZE]) + rng.randint(-3, 3))}
+        if rng.random() < 0.1:
+            content = mutated(gzip.compress(content, 1), rng)
+            headers = {**headers, "content-encoding": "gzip"}
+        answer = client.post(INFER, content=content, headers=headers)
+        assert answer.status_code < 500, (answer.text, content)
+        statuses.add(answer.status_code)
+    assert {200, 400, 422} <= statuses
