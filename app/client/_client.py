@@ -165,7 +165,8 @@ class GatherND:
             response = self._http.send(_prepare(self._http, request), stream=True)
             try:
                 sink = _Sink(response, request.progress)
-                for piece in response.iter_raw():
+                assert isinstance(response.stream, httpx.SyncByteStream)
+                for piece in response.stream:
                     sink.take(piece)
                 return sink.answer()
             finally:
@@ -284,7 +285,8 @@ class AsyncGatherND:
             response = await self._http.send(_prepare(self._http, request), stream=True)
             try:
                 sink = _Sink(response, request.progress)
-                async for piece in response.aiter_raw():
+                assert isinstance(response.stream, httpx.AsyncByteStream)
+                async for piece in response.stream:
                     sink.take(piece)
                 return sink.answer()
             finally:

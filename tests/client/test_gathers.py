@@ -1,0 +1,280 @@
+"""Gathers through the client against a running server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
+
+import gathernd as package
+from gathernd import GatherND, errors
+from tests.http.server import ROOT, Server
+
+TYPES = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    "float16", "bfloat16", "float32", "float64", "complex64", "complex128", "string",
+)  # fmt: skip
+
+
+def sample(dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Random items of a type: of numbers, any bits there are."""
+    rng = np.random.default_rng(7)
+    count = int(np.prod(shape))
+    if dtype == "string":
+        return np.array([f"ß{number}\0" for number in range(count)], object).reshape(shape)
+    if dtype == "bool":
+        return rng.integers(0, 2, shape).astype(bool)
+    kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    return np.frombuffer(rng.bytes(count * kind.itemsize), kind).reshape(shape)
+
+
+def same(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Equal in type, shape and every bit."""
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    return one.tolist() == other.tolist() if one.dtype == object else one.tobytes() == other.tobytes()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_every_type_comes_back_bit_by_bit(service: Any, dtype: str) -> None:
+    data = sample(dtype, (3, 4, 5))
+    indices = np.array([[0, 1], [2, -1], [-3, 3]])
+    assert same(service.gathernd(data, indices), data[tuple(indices.T)])
+    assert same(service.gather(data, indices, 1), data[:, indices])
+    assert same(service.gather(data, np.array(-1), -1), data[..., -1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128", "string"])
+def test_batches_and_empty_shapes(service: Any, dtype: str) -> None:
+    data = sample(dtype, (2, 3, 4))
+    indices = np.array([[[2]], [[-3]]])
+    assert same(service.gathernd(data, indices, 1), np.stack([data[0, [2]], data[1, [-3]]]))
+    assert same(
+        service.gathernd(data, indices, batch_dims=1, dialect="onnx-12"), np.stack([data[0, [2]], data[1, [0]]])
+    )
+    assert service.gathernd(data, np.empty((0, 2), np.int64)).shape == (0, 4)
+    assert service.gathernd(data[:, :, :0], [[1]]).shape == (1, 3, 0)
+    assert service.gathernd(data, [0, 1, 2]).shape == ()
+
+
+class Wrapped:
+    """Something that only knows how to become an array."""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.arange(6).reshape(2, 3)
+
+
+class Exported:
+    """Something that only speaks DLPack."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self._array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self._array.__dlpack_device__()
+
+
+def test_what_is_like_an_array_is_taken(service: Any) -> None:
+    assert service.gathernd(Wrapped(), [[1, 2]]).tolist() == [5]
+    assert service.gathernd(Exported(np.arange(6.0)), Exported(np.array([[4]]))).tolist() == [4.0]
+    assert service.gathernd([[1, 2], [3, 4]], [(1, 0)]).tolist() == [3]
+    assert service.gathernd([["a", "b"], ["c", "ü"]], [[1]]).tolist() == [["c", "ü"]]
+    assert service.gathernd([True, False], [[1]]).tolist() == [False]
+
+
+def test_memory_in_another_order_is_sent_in_row_major_order(service: Any) -> None:
+    data = np.arange(24, dtype=">f4").reshape(4, 6)
+    indices = np.array([[3, 5], [1, 2]], ">i8")
+    for turned in (data, np.asfortranarray(data), data[::-1][::-1], np.repeat(data, 2, 1)[:, ::2]):
+        assert service.gathernd(turned, np.asfortranarray(indices)).tolist() == [23.0, 8.0]
+    locked = data.copy()
+    locked.flags.writeable = False
+    found = service.gathernd(locked, indices)
+    found[0] = 1  # what comes back is the caller's own
+    assert data[3, 5] == 23
+
+
+def test_a_memory_mapped_file_is_sent(service: Any, tmp_path: Path) -> None:
+    data = np.random.default_rng(5).random((1000, 300))
+    np.save(tmp_path / "data.npy", data)
+    mapped = np.load(tmp_path / "data.npy", mmap_mode="r")
+    assert same(service.gathernd(mapped, [[999], [0]]), data[[999, 0]])
+
+
+def test_narrow_indices_are_widened_for_onnx_and_wide_ones_are_not_cut(service: Any) -> None:
+    data = np.arange(5.0)
+    for dtype in ("int8", "int16", "int32", "uint8", "uint16", "uint32"):
+        assert service.gathernd(data, np.array([[4]], dtype)).tolist() == [4.0]
+        assert service.gathernd(data, np.array([[4]], dtype), dialect="openvino-8").tolist() == [4.0]
+    assert service.gathernd(data, np.array([[4]], "uint64"), dialect="openvino-8").tolist() == [4.0]
+    for indices in (np.array([[4]], "uint64"), [[4.0]], [[True]]):
+        with pytest.raises(errors.UnsupportedDtype):
+            service.gathernd(data, indices)
+    with pytest.raises(errors.IndexDepthOutOfRange):
+        service.gathernd(data, [])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        np.array(["2020-01-01"], "M8[D]"),
+        np.array([b"a"]),
+        np.array([(1,)], "i4,"),
+        np.array([1, None]),
+        np.array([1], np.longdouble),
+    ],
+    ids=["datetime", "bytes", "record", "object", "longdouble"],
+)
+def test_a_type_that_the_service_lacks_is_a_type_error(service: Any, data: NDArray[Any]) -> None:
+    with pytest.raises(TypeError):
+        service.gathernd(data, [[0]])
+
+
+def test_numpy_strings_of_any_kind_are_strings(service: Any) -> None:
+    texts = ["a", "", "ße\U0001f600"]
+    for array in (np.array(texts), np.array(texts, object), np.array(texts, np.dtypes.StringDType())):
+        assert service.gathernd(array, [[2], [1]]).tolist() == ["ße\U0001f600", ""]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "pointer"),
+    [
+        ((np.eye(2), [[0, 0], [5, 1]]), errors.IndexOutOfBounds, "/indices"),
+        ((np.eye(2), [[0, 0, 0]]), errors.IndexDepthOutOfRange, "/indices"),
+        ((np.eye(2), [[0]], 7), errors.BatchDimsOutOfRange, "/query/batch_dims"),
+        ((np.eye(2), [[0]], 10**40), errors.BatchDimsOutOfRange, "/query/batch_dims"),
+        ((np.zeros((2, 3)), np.zeros((4, 1), int), 1), errors.BatchShapeMismatch, "/indices"),
+        ((np.array(1.0), [[0]]), errors.RankTooSmall, "/data"),
+        (("nobody", [[0]]), errors.TensorNotFound, "/query/tensor"),
+        ((np.array(["a"]), [[1]]), errors.IndexOutOfBounds, "/indices/base64"),
+        ((np.array([1j]), [[0]], True), errors.InvalidField, "/batch_dims"),
+    ],
+)
+def test_each_refusal_is_its_own_exception(
+    service: Any, arguments: tuple[Any, ...], error: type[errors.ServiceError], pointer: str
+) -> None:
+    with pytest.raises(error) as caught:
+        service.gathernd(*arguments)
+    assert type(caught.value) is error
+    assert caught.value.errors[0].pointer == pointer
+    assert caught.value.status in (404, 422)
+    assert caught.value.request_id
+    if error is errors.IndexOutOfBounds and pointer == "/indices":
+        assert caught.value.errors[0].position == (1, 0)
+        assert caught.value.errors[0].allowed == (-2, 1)
+        assert caught.value.rule is not None
+        assert caught.value.rule.dialect == "onnx-13"
+
+
+def test_axis_and_device_errors(service: Any) -> None:
+    with pytest.raises(errors.AxisOutOfRange):
+        service.gather(np.eye(2), [0], 2)
+    with pytest.raises(errors.DeviceUnavailable):
+        service.gather(np.eye(2), [0], device="gpu")
+    with pytest.raises(errors.InvalidField):
+        service.gather(np.eye(2), [0], dialect="onnx-12")
+
+
+def test_a_large_array_goes_and_comes(service: Any) -> None:
+    data = np.random.default_rng(9).random((3000, 500))
+    indices = np.random.default_rng(10).integers(-3000, 3000, (4000, 1))
+    assert same(service.gathernd(data, indices), data[indices[:, 0]])
+
+
+def test_a_service_that_is_not_there_is_a_connect_error(kind: Any) -> None:
+    with kind("http://127.0.0.1:9", retries=0) as client, pytest.raises(errors.ConnectError):
+        client.gathernd([1.0], [[0]])
+    with kind("127.0.0.1", retries=0) as client, pytest.raises(errors.ConnectError):
+        client.gathernd([1.0], [[0]])
+
+
+def test_a_page_of_the_service_that_is_not_the_route_is_not_found(kind: Any, server: Server) -> None:
+    with kind(server.url + "/elsewhere") as client, pytest.raises(errors.NotFound):
+        client.gathernd([1.0], [[0]])
+
+
+def test_a_client_serves_many_threads(server: Server) -> None:
+    data, failures = np.arange(1000.0), []
+    with GatherND(server.url) as client:
+
+        def work(seed: int) -> None:
+            rng = np.random.default_rng(seed)
+            for _ in range(20):
+                indices = rng.integers(0, 1000, (50, 1))
+                if not np.array_equal(client.gathernd(data, indices), data[indices[:, 0]]):
+                    failures.append(seed)
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+
+
+class TestFunctions:
+    """The module's own functions, which find their service in the environment."""
+
+    @pytest.fixture(autouse=True)
+    def _environment(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("GATHERND_URL", server.url)
+
+    def test_gathernd_takes_what_modeci_mdf_takes(self) -> None:
+        data = np.arange(8).reshape(2, 2, 2)
+        indices = np.array([[1], [0]])
+        assert package.gathernd(data, indices, 1).tolist() == [[2, 3], [4, 5]]
+        assert package.gathernd(data=data.tolist(), indices=indices.tolist(), batch_dims=1).tolist() == [[2, 3], [4, 5]]
+        assert package.gather(data, [1], 2).shape == (2, 2, 1)
+
+    def test_the_service_of_the_environment_is_asked_now(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        package.gathernd([1.0], [[0]])
+        monkeypatch.setenv("GATHERND_URL", "http://127.0.0.1:9")
+        monkeypatch.setattr("gathernd._flow._FIRST_PAUSE", 0.001)
+        with pytest.raises(errors.ConnectError):
+            package.gathernd([1.0], [[0]])
+
+    def test_a_forked_child_and_the_end_of_the_process_are_quiet(self) -> None:
+        program = (
+            "import os, gathernd\n"
+            "assert gathernd.gathernd([1.0, 2.0], [[1]]).tolist() == [2.0]\n"
+            "child = os.fork()\n"
+            "assert gathernd.gathernd([1.0, 2.0], [[0]]).tolist() == [1.0]\n"
+            "if not child:\n"
+            "    os._exit(0)  # its parent's connections are not its own to close\n"
+            "assert os.waitpid(child, 0)[1] == 0\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", program],
+            cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+SHAPES = hnp.array_shapes(min_dims=1, max_dims=4, max_side=4)
+
+
+@given(data=st.data())
+def test_the_answer_is_numpys(server: Server, data: st.DataObject) -> None:
+    shape = data.draw(SHAPES)
+    array = data.draw(hnp.arrays(data.draw(st.sampled_from(["f4", "i8", "u1", "?", "c16"])), shape))
+    depth = data.draw(st.integers(1, len(shape)))
+    tuples = data.draw(
+        st.lists(st.tuples(*[st.integers(-size, size - 1) for size in shape[:depth]]), min_size=1, max_size=5)
+    )
+    with GatherND(server.url) as client:
+        found = client.gathernd(array, np.array(tuples))
+    assert same(found, np.stack([array[place] for place in tuples]))
