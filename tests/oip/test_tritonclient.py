@@ -1,0 +1,332 @@
+"""The unmodified Triton client, sync and aio, against a running server: every method that it has."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.http.server import Server
+from tests.oip.bodies import NUMPY, Array, same
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of the client's own dependencies
+    import tritonclient.http as triton
+    import tritonclient.http.aio as triton_aio
+    from tritonclient.utils import InferenceServerException
+
+INDICES = np.array([[1], [-3], [0]], np.int64)
+DATA: dict[str, Array] = {
+    "BOOL": np.array([[True, False], [False, True], [True, True]]),
+    **{name: np.array([[0, 1], [2, 3], [100, 127]], NUMPY[name]) for name in NUMPY if "INT" in name},
+    "FP16": np.array([[0.5, -0.0], [65504, 6e-8], [1, 2]], np.float16),
+    # The client takes float32 for BF16, and keeps the upper half of its bits.
+    "BF16": np.array([[0.5, -0.0], [1.5, -3.0], [1, 2]], np.float32),
+    "FP32": np.array([[0.1, -0.0], [np.inf, 1e-45], [np.nan, 2]], np.float32),
+    "FP64": np.array([[0.1, -0.0], [-np.inf, 5e-324], [np.nan, 2]], np.float64),
+    "BYTES": np.array([["", "ä"], ["\0", "日本"], ['"\\', "z" * 300]], object),
+}
+Call = Callable[..., Any]
+
+
+class Caller:
+    """One of the two clients, whose methods are called alike."""
+
+    def __init__(self, name: str, url: str) -> None:
+        self.name = name
+        self.runner = asyncio.Runner()
+        self.client: Any = self.runner.run(_connect(url)) if name == "aio" else triton.InferenceServerClient(url)
+
+    def __getattr__(self, name: str) -> Call:
+        method = getattr(self.client, name)
+        if not inspect.iscoroutinefunction(method):
+            return method  # type: ignore[no-any-return]
+        return lambda *args, **kwargs: self.runner.run(method(*args, **kwargs))
+
+    def close(self) -> None:
+        if self.name == "aio":
+            self.runner.run(self.client.close())
+        else:
+            self.client.close()
+        self.runner.close()
+
+
+async def _connect(url: str) -> Any:
+    return triton_aio.InferenceServerClient(url)
+
+
+@pytest.fixture(scope="module", params=["sync", "aio"])
+def caller(request: pytest.FixtureRequest, server: Server) -> Iterator[Caller]:
+    made = Caller(request.param, f"127.0.0.1:{server.port}")
+    yield made
+    made.close()
+
+
+def inputs(datatype: str, data: Array, indices: Array = INDICES, *, binary: bool = True) -> list[Any]:
+    made = []
+    for name, kind, array in (("data", datatype, data), ("indices", "INT64", indices)):
+        one = triton.InferInput(name, list(array.shape), kind)
+        # The client sends BF16 in binary only.
+        one.set_data_from_numpy(array, binary_data=binary or kind == "BF16")
+        made.append(one)
+    return made
+
+
+def text(array: Array) -> Array:
+    """Strings come as bytes from a binary answer."""
+    if array.dtype != np.object_:
+        return array
+    made = np.array([item.decode() if isinstance(item, bytes) else item for item in array.reshape(-1)], object)
+    return made.reshape(array.shape)
+
+
+@pytest.mark.parametrize("datatype", NUMPY)
+@pytest.mark.parametrize("binary_in", [False, True], ids=["json-in", "binary-in"])
+@pytest.mark.parametrize("binary_out", [False, True, None], ids=["json-out", "binary-out", "default-out"])
+@pytest.mark.parametrize("compression", [None, "gzip", "deflate"])
+def test_infer_of_every_datatype(
+    caller: Caller, datatype: str, binary_in: bool, binary_out: bool | None, compression: str | None
+) -> None:
+    data = DATA[datatype]
+    answer = caller.infer(
+        "gathernd",
+        inputs(datatype, data, binary=binary_in),
+        model_version="1",
+        outputs=None if binary_out is None else [triton.InferRequestedOutput("output", binary_data=binary_out)],
+        request_id="7",
+        request_compression_algorithm=compression,
+        response_compression_algorithm=compression,
+    )
+    found = text(answer.as_numpy("output"))
+    expected = data[[1, 0, 0]]
+    if binary_out is False and datatype.startswith("FP"):
+        assert np.array_equal(found, expected, equal_nan=True)
+    else:
+        assert same(found, expected)
+    assert answer.get_response()["id"] == "7"
+    described = answer.get_output("output")
+    assert described["datatype"] == datatype
+    assert ("data" in described) == (binary_out is False)
+    assert answer.as_numpy("other") is None
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_zero_size_tensors(caller: Caller, binary: bool) -> None:
+    asked = [triton.InferRequestedOutput("output", binary_data=binary)]
+    none = inputs("FP32", np.empty((3, 0), np.float32), np.empty((0, 1), np.int64), binary=binary)
+    assert caller.infer("gathernd", none, outputs=asked).as_numpy("output").shape == (0, 0)
+    none = inputs("BYTES", np.empty((3, 2), object), np.empty((0, 1), np.int64), binary=True)
+    none[0].set_data_from_numpy(np.full((3, 2), "", object))
+    assert caller.infer("gathernd", none, outputs=asked).as_numpy("output").shape == (0, 2)
+
+
+def test_operator_parameters(caller: Caller) -> None:
+    data = np.arange(6, dtype=np.int32).reshape(2, 3)
+    indices = np.array([[2], [0]], np.int64)
+    answer = caller.infer("gathernd", inputs("INT32", data, indices), parameters={"batch_dims": 1})
+    assert answer.as_numpy("output").tolist() == [2, 3]
+    answer = caller.infer("gather", inputs("INT32", data, indices), parameters={"axis": 1, "dialect": "onnx-11"})
+    assert answer.as_numpy("output").tolist() == [[[2], [0]], [[5], [3]]]
+    assert answer.get_response()["parameters"] == {"dialect": "onnx-11", "device": "cpu"}
+
+
+def test_protocol_parameters(caller: Caller) -> None:
+    answer = caller.infer(
+        "gathernd",
+        inputs("FP32", DATA["FP32"]),
+        sequence_id=3,
+        sequence_start=True,
+        sequence_end=True,
+        priority=2,
+        timeout=10_000_000,
+        headers={"x-request-id": "abc"},
+        query_params={"test": 1},
+    )
+    assert answer.as_numpy("output").shape == (3, 2)
+    assert "id" not in answer.get_response()
+    with pytest.raises(InferenceServerException, match="deadline") as caught:
+        caller.infer("gathernd", inputs("FP32", DATA["FP32"]), timeout=1)
+    assert caught.value.status() == "503"
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_errors(caller: Caller, compression: str | None) -> None:
+    def message(model: str, given: list[Any], version: str = "", **options: Any) -> str:
+        with pytest.raises(InferenceServerException) as caught:
+            caller.infer(
+                model,
+                given,
+                version,
+                request_compression_algorithm=compression,
+                response_compression_algorithm=compression,
+                **options,
+            )
+        return f"{caught.value.status()} {caught.value.message()}"
+
+    good = inputs("FP32", DATA["FP32"])
+    assert message("nothing", good) == "404 no model is named 'nothing'"
+    assert message("gathernd", good, "2").startswith("404 no model has a version '2'")
+    assert message("gathernd", good[:1]) == "422 the input 'indices' is missing"
+    assert "given twice" in message("gathernd", [*good, good[0]])
+    assert "'other' is not an output" in message("gathernd", good, outputs=[triton.InferRequestedOutput("other")])
+    classes = triton.InferRequestedOutput("output", class_count=3)
+    assert message("gathernd", good, outputs=[classes]).startswith("501 ")
+    far = inputs("FP32", DATA["FP32"], np.array([[3]], np.int64))
+    assert message("gathernd", far) == "422 indices[0,0] = 3 is outside [-3, 2] on data axis 0 (size 3)"
+    shared = triton.InferInput("data", [3, 2], "FP32")
+    shared.set_shared_memory("region", 24)
+    assert message("gathernd", [shared, good[1]]).startswith("501 shared memory")
+    into = triton.InferRequestedOutput("output")
+    into.set_shared_memory("region", 24)
+    assert message("gathernd", good, outputs=[into]).startswith("501 shared memory")
+
+
+def test_bodies_made_and_read_apart_from_requests(caller: Caller, server: Server) -> None:
+    import httpx
+
+    content, size = caller.client.generate_request_body(inputs("FP32", DATA["FP32"]), request_id="a")
+    answer = httpx.post(
+        f"{server.url}/v2/models/gathernd/infer",
+        content=content,
+        headers={"Inference-Header-Content-Length": str(size), "Accept-Encoding": "gzip"},
+        trust_env=False,
+    )
+    read = caller.client.parse_response_body(
+        answer.content, header_length=int(answer.headers["inference-header-content-length"])
+    )
+    assert same(read.as_numpy("output"), DATA["FP32"][[1, 0, 0]])
+
+
+def test_many_requests_at_once(server: Server) -> None:
+    client = triton.InferenceServerClient(f"127.0.0.1:{server.port}", concurrency=8)
+    given = [inputs("INT64", np.full((3, 2), number, np.int64)) for number in range(40)]
+    waiting = [client.async_infer("gathernd", one, response_compression_algorithm="gzip") for one in given]
+    for number, one in enumerate(waiting):
+        assert one.get_result(timeout=30).as_numpy("output").tolist() == [[number] * 2] * 3
+    client.close()
+
+
+def test_health_and_metadata(caller: Caller) -> None:
+    assert caller.is_server_live()
+    assert caller.is_server_ready()
+    assert caller.is_model_ready("gathernd")
+    assert caller.is_model_ready("gather", "1")
+    assert not caller.is_model_ready("gather", "2")
+    assert not caller.is_model_ready("nothing")
+    server = caller.get_server_metadata()
+    assert server["name"] == "gathernd"
+    assert {"binary_tensor_data", "statistics", "model_repository", "model_configuration"} <= set(server["extensions"])
+    model = caller.get_model_metadata("gathernd")
+    assert model == caller.get_model_metadata("gathernd", "1")
+    assert [tensor["name"] for tensor in model["inputs"]] == ["data", "indices"]
+    assert [tensor["name"] for tensor in model["outputs"]] == ["output"]
+    assert model["versions"] == ["1"]
+    config = caller.get_model_config("gather", "1")
+    assert config["name"] == "gather"
+    assert config["max_batch_size"] == 0
+    assert [tensor["data_type"] for tensor in config["input"]] == ["TYPE_FP32", "TYPE_INT64"]
+    for method in ("get_model_metadata", "get_model_config"):
+        with pytest.raises(InferenceServerException, match="no model is named 'nothing'"):
+            getattr(caller, method)("nothing")
+
+
+def test_repository(caller: Caller) -> None:
+    index = {entry["name"]: entry for entry in caller.get_model_repository_index()}
+    assert index["gathernd"] == {"name": "gathernd", "version": "1", "state": "READY", "reason": ""}
+    assert "gather" in index
+    caller.load_model("gathernd")
+    caller.load_model("gathernd", config="{}", files={"file:1/model.onnx": b"x"})
+    caller.unload_model("gather", unload_dependents=True)
+    assert caller.is_model_ready("gather")
+    for method in ("load_model", "unload_model"):
+        with pytest.raises(InferenceServerException, match="no model is named 'nothing'"):
+            getattr(caller, method)("nothing")
+
+
+def test_statistics_have_real_counts_and_times(caller: Caller) -> None:
+    def numbers(**named: str) -> dict[str, Any]:
+        (found,) = (one for one in caller.get_inference_statistics(**named)["model_stats"] if one["name"] == "gathernd")
+        assert isinstance(found, dict)
+        return found
+
+    before = numbers()
+    for _ in range(3):
+        caller.infer("gathernd", inputs("FP32", DATA["FP32"]))
+    with pytest.raises(InferenceServerException):
+        caller.infer("gathernd", [])
+    after = numbers(model_name="gathernd", model_version="1")
+    assert after["version"] == "1"
+    assert after["inference_count"] - before["inference_count"] == 3
+    assert after["execution_count"] == after["inference_count"]
+    assert after["last_inference"] > 1.6e12
+    grown = {
+        name: (
+            now["count"] - before["inference_stats"][name]["count"],
+            now["ns"] - before["inference_stats"][name]["ns"],
+        )
+        for name, now in after["inference_stats"].items()
+    }
+    assert grown["success"][0] == grown["queue"][0] == grown["compute_infer"][0] == 3
+    assert grown["fail"][0] == 1
+    assert grown["fail"][1] > 0
+    parts = sum(grown[name][1] for name in ("queue", "compute_input", "compute_infer", "compute_output"))
+    assert 0 < parts <= grown["success"][1] + 10 < 10**9
+    assert all(grown[name][1] > 0 for name in ("compute_input", "compute_infer", "compute_output"))
+    with pytest.raises(InferenceServerException, match="no model is named 'nothing'"):
+        caller.get_inference_statistics("nothing")
+
+
+def test_shared_memory_is_refused_by_name(caller: Caller) -> None:
+    calls: list[tuple[str, tuple[Any, ...]]] = []
+    for kind in ("system", "cuda"):
+        calls += [
+            (f"get_{kind}_shared_memory_status", ()),
+            (f"get_{kind}_shared_memory_status", ("region",)),
+            (f"unregister_{kind}_shared_memory", ()),
+            (f"unregister_{kind}_shared_memory", ("region",)),
+        ]
+    calls.append(("register_system_shared_memory", ("region", "/key", 64)))
+    calls.append(("register_cuda_shared_memory", ("region", "aGFuZGxl", 0, 64)))
+    for method, given in calls:
+        with pytest.raises(InferenceServerException, match="shared memory is not offered") as caught:
+            getattr(caller, method)(*given)
+        assert caught.value.status() == "501"
+
+
+def test_settings_can_be_read_and_not_changed(caller: Caller) -> None:
+    assert caller.get_log_settings()["log_error"] is True
+    assert caller.get_trace_settings()["trace_level"] == ["OFF"]
+    assert caller.get_trace_settings("gathernd")["trace_level"] == ["OFF"]
+    changes: list[tuple[str, dict[str, Any]]] = [
+        ("update_log_settings", {"settings": {"log_verbose_level": 1}}),
+        ("update_trace_settings", {"settings": {"trace_rate": "1"}}),
+        ("update_trace_settings", {"model_name": "gathernd", "settings": {}}),
+    ]
+    for method, given in changes:
+        with pytest.raises(InferenceServerException) as caught:
+            getattr(caller, method)(**given)
+        assert caught.value.status() == "501"
+
+
+def test_every_method_of_the_client_is_called_here() -> None:
+    from pathlib import Path
+
+    used = Path(__file__).read_text()
+    for kind in (triton.InferenceServerClient, triton_aio.InferenceServerClient):
+        for name, _ in inspect.getmembers(kind, callable):
+            if name.startswith("_") or name in {"plugin", "register_plugin", "unregister_plugin", "close"}:
+                continue
+            known = name.replace("system", "{kind}").replace("cuda", "{kind}")
+            assert name in used or known in used, name
+
+
+def test_bfloat16_bytes_are_the_upper_half_of_float32(caller: Caller) -> None:
+    data = np.array([[1.5, 0.1], [-3.3, 1e30], [0, 0]], np.float32)
+    found = caller.infer("gathernd", inputs("BF16", data)).as_numpy("output")
+    kept = (data.view(np.uint32) & 0xFFFF0000).view(np.float32)
+    assert same(found, kept[[1, 0, 0]])
