@@ -1,0 +1,59 @@
+"""Servers that misbehave on purpose, for tests of what clients are told then: `python -m tests.http.odd_app HOW FLAGS`.
+
+HOW is `broken` (the kernel raises, and so does the control-plane route /broken), `slow` (the kernel takes a second) or
+`starting` (the kernels are never ready). Nothing in the service knows of these: they are made from its parts.
+"""
+
+from __future__ import annotations
+
+import sys
+from time import sleep
+from typing import Any
+
+from fastapi import FastAPI
+from numpy.typing import NDArray
+
+from app.kernels import numpy_cpu
+from app.main import Application, create_app
+from app.serving import serve
+from app.settings import Settings
+from app.spec.plan import GatherPlan
+
+SECRET = "a detail that no client may see"
+
+
+class Broken:
+    name = "broken"
+
+    def run(self, plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any]) -> int:
+        raise RuntimeError(SECRET)
+
+
+class Slow:
+    name = "slow"
+
+    def run(self, plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any]) -> int:
+        sleep(1)
+        return numpy_cpu.run(plan, data, indices, out)
+
+
+def make(how: str, settings: Settings) -> Application:
+    app = create_app(settings)
+    if how == "broken":
+        app.service.kernel = Broken()
+        assert isinstance(app.control, FastAPI)
+        app.control.add_api_route("/broken", _fail)
+    elif how == "slow":
+        app.service.kernel = Slow()
+    elif how == "starting":
+        app.readiness.waiting_for.append("a kernel that never comes")
+    return app
+
+
+async def _fail() -> None:
+    raise RuntimeError(SECRET)
+
+
+if __name__ == "__main__":
+    chosen = Settings(_cli_parse_args=sys.argv[2:])
+    serve(chosen, make(sys.argv[1], chosen))

@@ -1,0 +1,140 @@
+"""Every code of the catalogue is reached through HTTP, with its status, its rule, and the place in the request.
+
+The codes that one request to a healthy server provokes are in `PROVOKED`; those that need a server in a certain state
+have tests of their own, in test_overload.py, test_raw.py and test_slow_senders.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.api.errors import STATUS
+from app.errors import CATALOGUE, CODES
+from tests.http.forms import int64, packed
+from tests.http.provoked import PROVOKED, at, body
+from tests.http.server import ROOT
+
+# Codes of what is not built yet: nothing in the service raises them. Whoever builds it takes its code out of this list.
+LATER: set[str] = {
+    "model_not_found",
+    "precondition_failed",
+    "range_not_satisfiable",
+    "updates_shape_mismatch",
+    "not_implemented",
+    "tensor_damaged",
+    "insufficient_storage",
+}
+
+
+@pytest.mark.parametrize("number", range(len(PROVOKED)))
+def test_a_broken_request_is_told_what_is_wrong_and_where(number: int, client: httpx.Client) -> None:
+    case = PROVOKED[number]
+    content = case.body if isinstance(case.body, bytes) else json.dumps(case.body).encode()
+    answer = client.post(case.path, content=content, headers=case.headers)
+    about = (content[:300], answer.text[:1000])
+    found = answer.json()
+    assert found["code"] == case.code, about
+    assert answer.status_code == STATUS[case.code], about  # type: ignore[index]
+    assert found.get("errors") == (case.errors or None), about
+    assert found.get("total") == (case.total or (len(case.errors) if case.errors else None)), about
+    if case.rule is None:
+        assert "rule" not in found, about
+    else:
+        assert (found["rule"]["dialect"], found["rule"]["clause"]) == case.rule, about
+        assert found["rule"]["text"], about
+    assert {name: found[name] for name in ("limit", "maximum") if name in found} == case.facts, about
+
+
+def raised_codes() -> Iterator[tuple[str, Path]]:
+    """The codes that the service raises, as its source has them."""
+    for path in sorted((ROOT / "app").rglob("*.py")):
+        if "client" in path.relative_to(ROOT / "app").parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "GatherError" and node.args:
+                code = node.args[0]
+                if isinstance(code, ast.Constant):
+                    yield str(code.value), path
+
+
+def named_elsewhere() -> set[str]:
+    """The codes that other tests name."""
+    texts = [path.read_text() for path in (ROOT / "tests").rglob("test_*.py") if path != Path(__file__)]
+    return {code for code in CODES if any(f'"{code}"' in text for text in texts)}
+
+
+def test_every_code_that_is_raised_is_provoked_by_a_test() -> None:
+    tested = {case.code for case in PROVOKED} | named_elsewhere() | LATER
+    missing = {code: str(path) for code, path in raised_codes() if code not in tested}
+    assert not missing, "raised by the service and provoked by no test"
+
+
+def test_every_code_is_raised_somewhere_or_is_a_later_one() -> None:
+    assert set(CODES) == {code for code, _ in raised_codes()} | LATER
+
+
+def test_what_has_been_built_has_left_the_list_of_later_codes() -> None:
+    built = {code for code, _ in raised_codes()} & named_elsewhere() & LATER
+    assert not built, "these are raised and tested now: take them out of LATER"
+
+
+def test_status_is_exhaustive_over_the_codes() -> None:
+    assert set(STATUS) == set(CODES) == set(CATALOGUE)
+    assert list(STATUS) == list(CODES) == list(CATALOGUE)
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_every_code_has_a_page(code: str, client: httpx.Client) -> None:
+    page = client.get(f"/errors/{code}")
+    assert page.status_code == 200
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    entry = CATALOGUE[code]  # type: ignore[index]
+    for text in (code, str(STATUS[code])):  # type: ignore[index]
+        assert text in page.text
+    for text in (entry.title, entry.meaning, entry.example, entry.mend):
+        assert text.strip()
+    assert f'href="/errors/{code}"' in client.get("/errors").text
+
+
+def test_an_unknown_code_has_no_page(client: httpx.Client) -> None:
+    assert client.get("/errors/nonsense").json()["code"] == "not_found"
+
+
+def test_twenty_bad_indices_are_counted_and_ten_are_shown(every_client: httpx.Client) -> None:
+    values = [9, 0] * 20
+    found = every_client.post("/gathernd", json=body(indices=int64([20, 2], values))).json()
+    assert found["total"] == 20
+    assert [place["pointer"] for place in found["errors"]] == [f"/indices/values/{2 * row}" for row in range(10)]
+    assert [place["position"] for place in found["errors"]] == [[row, 0] for row in range(10)]
+
+
+@pytest.mark.parametrize(("place", "value"), [(0, 2), (499_999, -3), (500_000, 2**62), (999_999, 2)])
+def test_one_bad_index_in_a_million_is_found_and_named(every_client: httpx.Client, place: int, value: int) -> None:
+    values = [0] * 1_000_000
+    values[place] = value
+    answer = every_client.post("/gathernd", json=body(indices=packed(int64([500_000, 2], values))))
+    assert answer.status_code == 422
+    found = answer.json()
+    assert found["total"] == 1
+    assert found["errors"] == at(
+        "/indices/base64",
+        position=[place // 2, place % 2],
+        value=value,
+        axis=place % 2,
+        size=2,
+        allowed=[-2, 1],
+    )
+
+
+def test_every_component_of_a_large_request_is_counted(every_client: httpx.Client) -> None:
+    values = [1, -1, 0, -2, 7, -9] * 50_000
+    found = every_client.post("/gathernd", json=body(indices=packed(int64([150_000, 2], values)))).json()
+    assert found["total"] == 100_000
+    assert [place["value"] for place in found["errors"]] == [7, -9] * 5
+    assert [place["position"] for place in found["errors"][:3]] == [[2, 0], [2, 1], [5, 0]]

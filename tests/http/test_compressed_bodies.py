@@ -1,0 +1,150 @@
+"""Request bodies in gzip and deflate: read within the cap, and bombs and damage refused in bounded time."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import monotonic
+
+import httpx
+import pytest
+
+from tests.http.conftest import Start
+from tests.http.forms import int64, tensor
+from tests.http.raw import TINY
+from tests.http.server import Server
+
+MIB = 1 << 20
+
+
+def raw_deflate(data: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=-15)
+    return packer.compress(data) + packer.flush()
+
+
+ENCODERS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "x-gzip": gzip.compress,
+    "deflate": zlib.compress,
+    "deflate raw": raw_deflate,
+}
+
+
+def post(client: httpx.Client, content: bytes, encoding: str) -> httpx.Response:
+    return client.post("/gathernd", content=content, headers={"content-encoding": encoding.split(maxsplit=1)[0]})
+
+
+@pytest.mark.parametrize("encoding", ENCODERS)
+def test_a_compressed_body_is_read(client: httpx.Client, encoding: str) -> None:
+    answer = post(client, ENCODERS[encoding](TINY), encoding)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["output"]["values"] == [8]
+
+
+@pytest.mark.parametrize("encoding", ["GZIP", "identity", "Deflate"])
+def test_the_case_of_an_encoding_does_not_matter(client: httpx.Client, encoding: str) -> None:
+    name = encoding.lower()
+    content = ENCODERS[name](TINY) if name in ENCODERS else TINY
+    answer = client.post("/gathernd", content=content, headers={"content-encoding": encoding})
+    assert answer.status_code == 200
+
+
+def test_a_large_compressed_body_is_read(client: httpx.Client) -> None:
+    numbers = [7 * n % 1000 for n in range(300_000)]
+    body = json.dumps({"data": tensor("int16", [300_000], numbers), "indices": int64([2, 1], [299_999, 1])})
+    for encoding in ("gzip", "deflate"):
+        answer = post(client, ENCODERS[encoding](body.encode()), encoding)
+        assert answer.json()["output"]["values"] == [numbers[-1], 7]
+
+
+@pytest.mark.parametrize("encoding", ["br", "zstd", "compress", "gzip, gzip", "nonsense", "gzip;q=1"])
+def test_another_encoding_is_refused(client: httpx.Client, encoding: str) -> None:
+    answer = client.post("/gathernd", content=TINY, headers={"content-encoding": encoding})
+    assert answer.json()["code"] == "unsupported_media_type"
+
+
+@pytest.mark.parametrize("encoding", ENCODERS)
+@pytest.mark.parametrize(
+    "damage", ["cut", "empty", "plain", "no block of this type", "trailing", "twice", "header only"]
+)
+def test_a_damaged_stream_is_malformed(client: httpx.Client, encoding: str, damage: str) -> None:
+    good = ENCODERS[encoding](TINY)
+    at = {"gzip": 10, "x-gzip": 10, "deflate": 2}.get(encoding, 0)  # where the first block begins
+    content = {
+        "cut": good[:-3],
+        "empty": b"",
+        "plain": TINY,
+        "no block of this type": good[:at] + bytes([good[at] | 6]) + good[at + 1 :],
+        "trailing": good + b"garbage",
+        "twice": good + good,
+        "header only": good[:2],
+    }[damage]
+    answer = post(client, content, encoding)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["code"] == "malformed_request"
+
+
+@pytest.mark.parametrize("encoding", ENCODERS)
+def test_a_wrong_checksum_is_malformed(client: httpx.Client, encoding: str) -> None:
+    if encoding == "deflate raw":
+        return  # a bare deflate stream has none
+    good = bytearray(ENCODERS[encoding](TINY))
+    good[-5 if "gzip" in encoding else -1] ^= 1
+    assert post(client, bytes(good), encoding).json()["code"] == "malformed_request"
+
+
+@pytest.fixture(scope="module")
+def capped(start: Start) -> Iterator[Server]:
+    with start("--max-json-bytes", "1MiB", "--memory-budget", "64MiB") as server:
+        yield server
+
+
+@pytest.mark.parametrize("encoding", ENCODERS)
+def test_the_cap_on_inflated_bodies_is_exact(capped: Server, encoding: str) -> None:
+    client = capped.shared_client()
+    fits = TINY + b" " * (MIB - len(TINY))
+    assert post(client, ENCODERS[encoding](fits), encoding).status_code == 200
+    answer = post(client, ENCODERS[encoding](fits + b" "), encoding)
+    assert answer.json()["code"] == "payload_too_large"
+    assert (answer.json()["limit"], answer.json()["maximum"]) == ("body_bytes", MIB)
+
+
+@pytest.mark.parametrize("encoding", ENCODERS)
+def test_a_bomb_is_refused_in_bounded_time_and_memory(capped: Server, encoding: str) -> None:
+    bomb = ENCODERS[encoding](bytes(256 * MIB))
+    assert len(bomb) < MIB
+    before = _peak(capped)
+    begun = monotonic()
+    answer = post(capped.shared_client(), bomb, encoding)
+    assert answer.json()["code"] == "payload_too_large"
+    assert monotonic() - begun < 5
+    assert _peak(capped) - before < 16 * MIB
+
+
+def _peak(server: Server) -> int:
+    """The most memory that the server has ever held, in bytes."""
+    for line in Path(f"/proc/{server.process.pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no VmHWM")
+
+
+def test_a_body_is_capped_as_sent_too(capped: Server) -> None:
+    client = capped.shared_client()
+    noise = os.urandom(MIB + 1)
+    assert post(client, noise, "gzip").json()["code"] == "payload_too_large"
+    assert client.post("/gathernd", content=b" " * (MIB + 1)).json()["code"] == "payload_too_large"
+    assert client.post("/gathernd", content=TINY + b" " * (MIB - len(TINY))).status_code == 200
+
+
+def test_a_body_without_a_declared_length_is_capped_while_it_arrives(capped: Server) -> None:
+    def pieces() -> Iterator[bytes]:
+        for _ in range(40):
+            yield b" " * 32768
+
+    answer = capped.shared_client().post("/gathernd", content=pieces())
+    assert answer.json()["code"] == "payload_too_large"

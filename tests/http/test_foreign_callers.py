@@ -1,0 +1,105 @@
+"""Who may call a service on a loopback address: Host must be a name of this machine, Origin none of a stranger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.http.conftest import Start
+from tests.http.raw import TINY, Wire, ask
+from tests.http.server import Server
+
+OWN = [
+    "localhost",
+    "localhost:8080",
+    "127.0.0.1",
+    "127.0.0.1:1",
+    "127.8.8.8",
+    "[::1]",
+    "[::1]:80",
+    "LOCALHOST",
+    "x.localhost",
+]
+FOREIGN = [
+    "example.com", "localhost.example.com", "127.0.0.1.example.com", "0.0.0.0", "10.0.0.1", "[::2]",
+    "localhost@example.com", "example.com:80", "", "a b", "127.0.0.1, example.com", "notlocalhost", "1", "[::1",
+    "::1", "local host", "127.0.0.1/x", "example.com#localhost", "example.com\\@localhost", "localhost:x",
+    "0x7f.1", "2130706433",
+]  # fmt: skip
+
+
+def request(*fields: str, line: str = "POST /gathernd HTTP/1.1") -> bytes:
+    body = TINY if line.startswith("POST") else b""
+    return "\r\n".join([line, f"Content-Length: {len(body)}", *fields, "", ""]).encode("latin-1") + body
+
+
+@pytest.mark.parametrize("host", OWN)
+def test_a_loopback_name_is_welcome(server: Server, host: str) -> None:
+    assert ask(server, request(f"Host: {host}")).status == 200
+
+
+@pytest.mark.parametrize("host", FOREIGN)
+@pytest.mark.parametrize(
+    "line", ["POST /gathernd HTTP/1.1", "GET /docs HTTP/1.1", "GET /livez HTTP/1.1", "GET /x HTTP/1.1"]
+)
+def test_a_foreign_host_is_forbidden_everywhere(server: Server, host: str, line: str) -> None:
+    answer = ask(server, request(f"Host: {host}", line=line))
+    assert answer.status in (400, 403)
+    assert answer.json()["code"] in ("forbidden", "malformed_request")
+
+
+def test_a_request_of_http_1_1_without_a_host_is_malformed(server: Server) -> None:
+    answer = ask(server, request())
+    assert answer.status == 400
+    assert answer.json()["code"] == "malformed_request"
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://localhost", "http://127.0.0.1:3000", "https://[::1]:1", "http://LOCALHOST:8080"]
+)
+def test_a_page_of_this_machine_may_call(server: Server, origin: str) -> None:
+    assert ask(server, request("Host: localhost", f"Origin: {origin}")).status == 200
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["https://example.com", "null", "http://localhost.example.com", "http://127.0.0.1.example.com", "", "file://", "x",
+     "http://example.com#localhost", "http://[::2]", "http://localhost@example.com", "http://[::1"],
+)  # fmt: skip
+def test_a_page_of_another_site_is_forbidden(server: Server, origin: str) -> None:
+    answer = ask(server, request("Host: localhost", f"Origin: {origin}"))
+    assert answer.status == 403
+    assert answer.json()["code"] == "forbidden"
+
+
+def test_a_verdict_is_remembered_rightly(server: Server) -> None:
+    with Wire(server) as wire:
+        for host, status in (("localhost", 200), ("example.com", 403)) * 3:
+            wire.send(request(f"Host: {host}"))
+            assert wire.read().status == status
+
+
+def test_many_different_hosts_do_not_confuse_it(server: Server) -> None:
+    with Wire(server) as wire:
+        for number in range(1500):
+            wire.send(request(f"Host: h{number}.localhost", line="GET /livez HTTP/1.1"))
+            assert wire.read().status == 200
+        wire.send(request("Host: h1.example"))
+        assert wire.read().status == 403
+
+
+@pytest.fixture(scope="module")
+def named(start: Start) -> Iterator[Server]:
+    with start("--allowed-hosts", "Gather.internal,10.1.2.3") as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("gather.internal", 200), ("GATHER.internal:8080", 200), ("10.1.2.3", 200), ("localhost", 200), ("internal", 403),
+     ("x.gather.internal", 403), ("gather.internal.example", 403), ("10.1.2.4", 403)],
+)  # fmt: skip
+def test_allowed_hosts_are_welcome_beside_loopback_names(named: Server, host: str, status: int) -> None:
+    assert ask(named, request(f"Host: {host}")).status == status
+    assert ask(named, request("Host: localhost", f"Origin: http://{host}")).status == status
