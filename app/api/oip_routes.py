@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any, Final, NoReturn
 
 import orjson
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 
 from app import __version__
 from app.api.control import REASONS
@@ -271,18 +271,19 @@ class ProtocolRoutes:
             self._add_setting(app, path, name, settings)
 
     def _add_setting(self, app: FastAPI, path: str, operation: str, settings: dict[str, Any]) -> None:
-        of_model = _OF_MODEL if "{name}" in path else ()
+        of_model = "{name}" in path
+        codes = _OF_MODEL if of_model else ()
+        dependencies = [Depends(self._check_model)] if of_model else []
 
         @app.get(
             path,
             operation_id=f"get{operation}",
             tags=[_TAG],
             summary="The settings as they are",
-            responses=protocol_errors(*of_model),
+            dependencies=dependencies,
+            responses=protocol_errors(*codes),
         )
-        async def get(request: Request) -> dict[str, Any]:
-            if "name" in request.path_params:
-                self.models.find(request.path_params["name"])
+        async def get() -> dict[str, Any]:
             return settings
 
         @app.post(
@@ -290,12 +291,14 @@ class ProtocolRoutes:
             operation_id=f"update{operation}",
             tags=[_TAG],
             summary="Not offered: an operator sets them when the service starts",
-            responses=protocol_errors("not_implemented", *of_model),
+            dependencies=dependencies,
+            responses=protocol_errors("not_implemented", *codes),
         )
-        async def update(request: Request) -> dict[str, Any]:
-            if "name" in request.path_params:
-                self.models.find(request.path_params["name"])
+        async def update() -> dict[str, Any]:
             raise GatherError("not_implemented", "log and trace settings are the operator's, set at start-up")
+
+    async def _check_model(self, name: str) -> None:
+        self.models.find(name)
 
 
 def _add_shared_memory(app: FastAPI) -> None:
