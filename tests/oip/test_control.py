@@ -1,0 +1,151 @@
+"""The endpoints beside infer, over plain HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.http.conftest import Start
+from tests.oip.bodies import NUMPY, check_answer, example, refused
+
+
+def test_health(client: httpx.Client) -> None:
+    assert client.get("/v2/health/live").json() == {"live": True}
+    assert client.get("/v2/health/ready").json() == {"ready": True}
+    assert client.get("/v2/models/gathernd/ready").json() == {"name": "gathernd", "ready": True}
+    refused(client.get("/v2/models/gathernd/versions/3/ready"), "model_not_found")
+
+
+def test_health_of_a_server_that_stops(start: Start) -> None:
+    with start("--drain-delay", "3") as server, httpx.Client(base_url=server.url, trust_env=False) as client:
+        assert client.get("/v2/health/ready").status_code == 200
+        server.process.terminate()
+        for path in ("/v2/health/ready", "/v2/models/gathernd/ready"):
+            answer = client.get(path)
+            for _ in range(20):
+                if answer.status_code != 200:
+                    break
+                answer = client.get(path)
+            check_answer(answer)
+            assert refused(answer, "not_ready")["status"] == 503
+        assert client.get("/v2/health/live").status_code == 200
+        states = [entry["state"] for entry in client.post("/v2/repository/index").json()]
+        assert set(states) == {"UNAVAILABLE"}
+        assert client.post("/v2/repository/index", json={"ready": True}).json() == []
+        assert client.post("/v2/models/gathernd/infer", json=example()).status_code == 200
+
+
+def test_metadata_names_one_documented_datatype_and_lists_those_taken(client: httpx.Client) -> None:
+    data, indices = client.get("/v2/models/gathernd").json()["inputs"]
+    assert (data["datatype"], data["shape"], data["parameters"]) == ("FP32", [-1], {"datatypes": list(NUMPY)})
+    assert (indices["datatype"], indices["shape"]) == ("INT64", [-1])
+    assert indices["parameters"]["datatypes"] == [name for name in NUMPY if "INT" in name]
+    schema = client.get("/openapi.json").json()["components"]["schemas"]["TensorMetadata"]
+    assert "`FP32` stands for" in schema["description"]
+
+
+def test_stats_is_not_a_model(client: httpx.Client) -> None:
+    assert [one["name"] for one in client.get("/v2/models/stats").json()["model_stats"]][:2] == ["gathernd", "gather"]
+    refused(client.get("/v2/models/stats/ready"), "model_not_found")
+
+
+@pytest.mark.parametrize(("body", "count"), [(b"", 2), (b"{}", 2), (b'{"ready": true}', 2), (b'{"ready": false}', 2)])
+def test_the_index_takes_an_optional_body(client: httpx.Client, body: bytes, count: int) -> None:
+    assert len(client.post("/v2/repository/index", content=body).json()) >= count
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "pointer"),
+    [
+        (b"{", "malformed_request", None),
+        (b"[]", "invalid_field", ""),
+        (b'{"ready": 1}', "invalid_field", "/ready"),
+        (b"x" * 70_000, "payload_too_large", None),
+    ],
+)
+def test_an_index_body_that_is_wrong(client: httpx.Client, body: bytes, code: str, pointer: str | None) -> None:
+    refused(client.post("/v2/repository/index", content=body), code, pointer)
+
+
+@pytest.mark.parametrize("action", ["load", "unload"])
+def test_load_and_unload_of_a_known_model_change_nothing(client: httpx.Client, action: str) -> None:
+    assert client.post(f"/v2/repository/models/gather/{action}", json={"parameters": {}}).status_code == 200
+    assert client.post(f"/v2/repository/models/gather/{action}").status_code == 200
+    assert client.get("/v2/models/gather/ready").status_code == 200
+    refused(client.post(f"/v2/repository/models/nothing/{action}"), "model_not_found")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "code"),
+    [
+        ("GET", "/v2/nothing", "not_found"),
+        ("GET", "/v2/", "not_found"),
+        ("POST", "/v2", "method_not_allowed"),
+        ("DELETE", "/v2/models/gathernd", "method_not_allowed"),
+        ("GET", "/v2/models/gathernd/infer", "method_not_allowed"),
+        ("PUT", "/v2/models/nothing/infer", "method_not_allowed"),
+        ("GET", "/v2/repository/index", "method_not_allowed"),
+        ("POST", "/v2/models/gathernd/nothing", "not_found"),
+        ("GET", "/v2/models/gathernd/versions/1/nothing", "not_found"),
+        ("GET", "/v2/systemsharedmemory/status", "not_implemented"),
+        ("POST", "/v2/cudasharedmemory/region/x/register", "not_implemented"),
+        ("POST", "/v2/logging", "not_implemented"),
+    ],
+)
+def test_errors_of_paths_and_methods(client: httpx.Client, method: str, path: str, code: str) -> None:
+    answer = client.request(method, path)
+    refused(answer, code)
+    assert ("allow" in answer.headers) == (code == "method_not_allowed")
+
+
+def test_errors_of_hosts_and_origins_are_in_the_protocols_form(client: httpx.Client) -> None:
+    refused(client.get("/v2", headers={"host": "example.org"}), "forbidden")
+    refused(client.post("/v2/models/gathernd/infer", headers={"origin": "https://example.org"}), "forbidden")
+
+
+def test_errors_below_http_are_in_the_protocols_form(client: httpx.Client) -> None:
+    answer = client.post("/v2/models/gathernd/infer", headers={"x-long": "x" * 70_000})
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json()["error"]
+    assert answer.status_code == 431
+
+
+@pytest.mark.parametrize("path", ["/v2x", "/v3", "/"])
+def test_errors_elsewhere_are_not(client: httpx.Client, path: str) -> None:
+    with httpx.Client(base_url=client.base_url, trust_env=False) as plain:
+        answer = plain.post(path)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert "error" not in answer.json()
+
+
+@pytest.mark.parametrize("method", ["HEAD", "OPTIONS"])
+def test_head_and_options(client: httpx.Client, method: str) -> None:
+    answer = client.request(method, "/v2/health/live")
+    assert answer.status_code == {"HEAD": 200, "OPTIONS": 204}[method]
+    answer = client.request(method, "/v2/models/gathernd/infer")
+    assert answer.status_code == {"HEAD": 405, "OPTIONS": 204}[method]
+    assert "POST" in answer.headers["allow"]
+
+
+def test_openapi_has_every_operation_once_and_only_json_errors(client: httpx.Client) -> None:
+    document = client.get("/openapi.json").json()
+    operations: dict[str, str] = {}
+    for path, methods in document["paths"].items():
+        if not path.startswith("/v2"):
+            continue
+        for operation in methods.values():
+            name = operation["operationId"]
+            assert name not in operations, (name, path)
+            operations[name] = path
+            check_documented_errors(operation["responses"])
+    assert operations["modelInfer"] == "/v2/models/{name}/infer"
+    assert len(operations) >= 30
+
+
+def check_documented_errors(responses: dict[str, Any]) -> None:
+    for status, response in responses.items():
+        if int(status) >= 400:
+            assert list(response["content"]) == ["application/json"]
+            assert response["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/ProtocolError"}
