@@ -55,6 +55,7 @@ class Protocol(HttpToolsProtocol):
         self.refused = False
         self.url = b""
         self.starting: Cycle | None = None
+        self.running: RequestResponseCycle | None = None
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser, start the request that it completes, refuse what can never become one."""
@@ -62,9 +63,7 @@ class Protocol(HttpToolsProtocol):
             return
         self.heard = monotonic()
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass
+            self._feed(data)
         except httptools.HttpParserError as error:
             cause = error.__context__
             self.refuse(cause if isinstance(cause, GatherError) else _bad_framing(error))
@@ -76,6 +75,41 @@ class Protocol(HttpToolsProtocol):
             self.header_size += len(data)
             if self.header_size > self.timeouts.header_bytes:
                 self.refuse(_header_too_large(self.timeouts))
+
+    def _feed(self, data: bytes) -> None:
+        """Feed the parser. Nobody takes an upgrade here, and yet the parser skips the body of a request that offers one
+        (as Java's HTTP client does by default): such a header is fed once more, without the offer.
+        """
+        while True:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as offer:
+                data = self._header_without_offer() + data[offer.args[0] :]
+            else:
+                return
+
+    def _header_without_offer(self) -> bytes:
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
+        for name, value in self.headers:
+            if name == b"connection":
+                tokens = [token for token in value.split(b",") if token.strip().lower() != b"upgrade"]
+                lines.append(b"connection:" + b",".join(tokens))
+            elif name != b"upgrade":
+                lines.append(b"%b: %b" % (name, value))
+        return b"\r\n".join((*lines, b"", b""))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has gone: nothing more is written for any of its requests."""
+        self._abandon()
+        super().connection_lost(exc)
+
+    def _abandon(self) -> None:
+        """Whatever runs or waits on this connection has nobody left to answer."""
+        for cycle in (self.running, self.cycle, *(waiting for waiting, _ in self.pipeline)):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
+        self.pipeline.clear()
 
     def on_message_begin(self) -> None:
         """A request starts."""
@@ -89,13 +123,19 @@ class Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The header is whole: judge its size, and make the request's cycle."""
-        self.in_header = False
         headers, url, parser = self.headers, self.url, self.parser
         size = len(url)
         for name, value in headers:
             size += len(name) + len(value)
-        if size > self.timeouts.header_bytes or len(headers) > self.timeouts.header_fields:
+        if size > self.timeouts.header_bytes:
             raise _header_too_large(self.timeouts)
+        if len(headers) > self.timeouts.header_fields:
+            raise _too_many_fields(self.timeouts)
+        if parser.should_upgrade():
+            if parser.get_method() == b"CONNECT":
+                raise GatherError("malformed_request", "this is no proxy: CONNECT is not taken")
+            return  # see `_feed`
+        self.in_header = False
         version = parser.get_http_version()
         raw_path, query = _split_url(url)
         path = raw_path.decode("ascii")
@@ -145,6 +185,7 @@ class Protocol(HttpToolsProtocol):
 
     def _start(self, cycle: Cycle) -> None:
         """Run the application up to its first wait; a task carries on with the rest, if there is one."""
+        self.running = cycle
         coroutine: Any = cycle.run_asgi(self.app)
         if not cycle.more_body:
             try:
@@ -169,6 +210,8 @@ class Protocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The body is whole."""
+        if self.in_header:
+            return  # see `_feed`
         cycle = self.cycle
         cycle.more_body = False
         if not cycle.response_complete:
@@ -182,8 +225,8 @@ class Protocol(HttpToolsProtocol):
         self.heard = self.answered = monotonic()
         self.flow.resume_reading()
         if self.pipeline:
-            cycle, app = self.pipeline.pop()
-            self._start_asgi_task(cycle, app)
+            self.running, app = self.pipeline.pop()
+            self._start_asgi_task(self.running, app)
 
     def _should_upgrade(self) -> bool:
         return False
@@ -192,9 +235,7 @@ class Protocol(HttpToolsProtocol):
         """Answer `error` without the application, and close."""
         self.refused = True
         cycle: RequestResponseCycle | None = self.cycle
-        if cycle is not None and not cycle.response_complete:
-            cycle.disconnected = True
-            cycle.message_event.set()
+        self._abandon()
         if self.transport.is_closing():
             return
         if cycle is None or not cycle.response_started or (cycle.response_complete and not cycle.more_body):
@@ -248,8 +289,16 @@ def _bad_framing(error: Exception) -> GatherError:
 def _header_too_large(limits: Timeouts) -> GatherError:
     return GatherError(
         "header_too_large",
-        f"the header has more than {limits.header_bytes} bytes or {limits.header_fields} fields",
+        f"the header has more than {limits.header_bytes} bytes",
         facts={"limit": "header_bytes", "maximum": limits.header_bytes},
+    )
+
+
+def _too_many_fields(limits: Timeouts) -> GatherError:
+    return GatherError(
+        "header_too_large",
+        f"the header has more than {limits.header_fields} fields",
+        facts={"limit": "header_fields", "maximum": limits.header_fields},
     )
 
 

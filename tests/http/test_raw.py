@@ -1,0 +1,354 @@
+"""What only a raw connection can send: broken framing, oversized headers, pipelines, early ends, repeated fields."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from time import monotonic, sleep
+
+import pytest
+
+from tests.http.conftest import Start
+from tests.http.raw import TINY, Wire, ask, request
+from tests.http.server import Server
+
+FIXED = b"POST /gathernd HTTP/1.1\r\nHost: localhost\r\n"
+
+
+def chunked(*pieces: bytes, trailer: bytes = b"") -> bytes:
+    parts = [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces]
+    return FIXED + b"Transfer-Encoding: chunked\r\n\r\n" + b"".join(parts) + b"0\r\n" + trailer + b"\r\n"
+
+
+BAD_FRAMING = {
+    "no HTTP at all": b"hello\r\n\r\n",
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64),
+    "a preface of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "an unknown method": b"GATHER /gathernd HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "an unknown version": b"GET / HTTP/7.7\r\nHost: localhost\r\n\r\n",
+    "a space in the path": b"GET /a b HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a field without a colon": FIXED + b"nonsense\r\n\r\n",
+    "a space before the colon": FIXED + b"Content-Length : 0\r\n\r\n",
+    "a control character in a field": FIXED + b"X-A: a\x00b\r\n\r\n",
+    "a folded field": FIXED + b"X-A: a\r\n b\r\nContent-Length: 0\r\n\r\nx",
+    "a length that is no number": FIXED + b"Content-Length: ten\r\n\r\n",
+    "a negative length": FIXED + b"Content-Length: -1\r\n\r\n",
+    "a length with a sign": FIXED + b"Content-Length: +5\r\n\r\n12345",
+    "a length in hexadecimal": FIXED + b"Content-Length: 0x10\r\n\r\n" + b" " * 16,
+    "a length beyond 64 bits": FIXED + b"Content-Length: 99999999999999999999999\r\n\r\n",
+    "two lengths that differ": FIXED + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n12",
+    "two lengths that agree": FIXED + b"Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
+    "two lengths in one field": FIXED + b"Content-Length: 2, 2\r\n\r\n{}",
+    "length and chunks": FIXED + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunks and length": FIXED + b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+    "chunks twice": FIXED + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "an unknown transfer encoding": FIXED + b"Transfer-Encoding: gzip\r\n\r\n0\r\n\r\n",
+    "chunked is not last": FIXED + b"Transfer-Encoding: chunked, gzip\r\n\r\n0\r\n\r\n",
+    "a chunk size that is no number": FIXED + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+    "a negative chunk": FIXED + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n",
+    "a huge chunk": FIXED + b"Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n",
+    "a chunk longer than it says": FIXED + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}{}\r\n0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", BAD_FRAMING)
+def test_broken_framing_is_malformed_and_ends_the_connection(server: Server, name: str) -> None:
+    with Wire(server) as wire:
+        wire.send(BAD_FRAMING[name])
+        answer = wire.read()
+        assert (answer.status, answer.json()["code"]) == (400, "malformed_request"), answer
+        assert answer.headers["connection"] == "close" or name == "two lengths that agree"
+        if "connection" in answer.headers:
+            assert wire.closed()
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["Host: localhost", "Content-Type: application/json", "Content-Encoding: gzip", "Authorization: Bearer x",
+     "Origin: http://localhost"],
+)  # fmt: skip
+def test_a_decisive_field_may_not_be_repeated(server: Server, field: str) -> None:
+    fields = [field] if field.startswith("Host") else [field, field]
+    answer = ask(server, request(TINY, *fields))
+    assert (answer.status, answer.json()["code"]) == (400, "malformed_request")
+    assert field.partition(":")[0].lower() in answer.json()["detail"]
+
+
+def test_other_fields_may_be_repeated(server: Server) -> None:
+    assert ask(server, request(TINY, "Accept: */*", "Accept: application/json", "X-A: 1", "X-A: 2")).status == 200
+
+
+@pytest.fixture(scope="module")
+def narrow(start: Start) -> Iterator[Server]:
+    with start("--max-header-bytes", "4KiB", "--max-header-fields", "20") as server:
+        yield server
+
+
+def test_a_header_may_be_as_large_as_the_limit(narrow: Server) -> None:
+    assert ask(narrow, request(TINY, "X-A: " + "a" * 3900)).status == 200
+
+
+@pytest.mark.parametrize("size", [4200, 10_000, 1_000_000, 5_000_000])
+@pytest.mark.parametrize("where", ["field", "name", "url", "many fields"])
+def test_a_header_of_too_many_bytes_is_refused(narrow: Server, size: int, where: str) -> None:
+    data = {
+        "field": request(TINY, "X-A: " + "a" * size),
+        "name": request(TINY, "X" * size + ": a"),
+        "url": request(TINY, line=f"POST /{'a' * size} HTTP/1.1"),
+        "many fields": request(TINY, *["X-A: " + "a" * 100] * (size // 100)),
+    }[where]
+    with Wire(narrow) as wire:
+        try:
+            wire.send(data)
+        except ConnectionError:  # it need not read all of it
+            assert size > 10_000
+        answer = wire.read()
+        assert (answer.status, answer.json()["code"]) == (431, "header_too_large")
+        assert answer.headers["connection"] == "close"
+        assert answer.json()["limit"] in ("header_bytes", "header_fields")
+
+
+def test_a_header_that_never_ends_is_refused_at_the_limit(narrow: Server) -> None:
+    with Wire(narrow) as wire:
+        wire.send(FIXED + b"X-A: ")
+        for _ in range(50):
+            sleep(0.005)
+            try:
+                wire.send(b"a" * 100)
+            except ConnectionError:
+                break
+        assert wire.read().json()["code"] == "header_too_large"
+
+
+def test_too_many_fields_are_refused(narrow: Server) -> None:
+    fields = [f"X-{number}: 1" for number in range(18)]
+    assert ask(narrow, request(TINY, *fields)).status == 200
+    answer = ask(narrow, request(TINY, *fields, "X-More: 1"))
+    assert (answer.status, answer.json()["code"]) == (431, "header_too_large")
+    assert (answer.json()["limit"], answer.json()["maximum"]) == ("header_fields", 20)
+
+
+@pytest.mark.parametrize("sizes", [[10**6], [1], [7, 1, 1000], [65536]])
+def test_a_chunked_body_is_read(server: Server, sizes: list[int]) -> None:
+    pieces, place, turn = [], 0, 0
+    while place < len(TINY):
+        size = sizes[turn % len(sizes)]
+        pieces.append(TINY[place : place + size])
+        place, turn = place + size, turn + 1
+    assert ask(server, chunked(*pieces)).status == 200
+    assert ask(server, chunked(*pieces, trailer=b"X-Checksum: 1\r\n")).status == 200
+
+
+def test_a_request_may_arrive_byte_by_byte(server: Server) -> None:
+    with Wire(server) as wire:
+        for octet in request(TINY):
+            wire.send(bytes([octet]))
+        assert wire.read().status == 200
+
+
+def test_requests_of_one_connection_are_answered_one_after_the_other(server: Server) -> None:
+    with Wire(server) as wire:
+        for number in range(20):
+            wire.send(request(TINY, f"X-Request-ID: n{number}"))
+            assert wire.read().headers["x-request-id"] == f"n{number}"
+
+
+def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
+    large = TINY + b" " * 200_000
+    sent = [
+        request(large if number % 7 == 3 else TINY if number % 5 else b"{", f"X-Request-ID: n{number}")
+        for number in range(30)
+    ]
+    with Wire(server) as wire:
+        wire.send(b"".join(sent))
+        answers = [wire.read() for _ in sent]
+    assert [answer.headers["x-request-id"] for answer in answers] == [f"n{number}" for number in range(30)]
+    expected = [200 if number % 7 == 3 or number % 5 else 400 for number in range(30)]
+    assert [answer.status for answer in answers] == expected
+
+
+def test_a_large_body_before_a_pipelined_header_is_no_part_of_that_header(narrow: Server) -> None:
+    first = request(TINY + b" " * 60_000, "X-Request-ID: first")
+    second = request(TINY, "X-Request-ID: second")
+    with Wire(narrow) as wire:
+        wire.send(first + second[:30])
+        assert wire.read().headers["x-request-id"] == "first"
+        sleep(0.1)
+        wire.send(second[30:])
+        answer = wire.read()
+        assert (answer.status, answer.headers["x-request-id"]) == (200, "second")
+
+
+def test_garbage_behind_a_request_does_not_spoil_its_answer(server: Server) -> None:
+    with Wire(server) as wire:
+        wire.send(request(TINY))
+        assert wire.read().status == 200
+        wire.send(b"garbage\r\n\r\n")
+        assert wire.read().json()["code"] == "malformed_request"
+        assert wire.closed()
+
+
+def test_empty_lines_before_a_request_are_skipped(server: Server) -> None:
+    assert ask(server, b"\r\n\r\n" + request(TINY)).status == 200
+
+
+@pytest.mark.parametrize("upgrade", ["h2c", "websocket", "nonsense"])
+def test_an_upgrade_is_not_taken_and_the_connection_goes_on(server: Server, upgrade: str) -> None:
+    fields = ["Connection: Upgrade, HTTP2-Settings", f"Upgrade: {upgrade}", "HTTP2-Settings: AAEAAEAAAAIAAAAA"]
+    with Wire(server) as wire:
+        for number in range(3):
+            wire.send(request(TINY, *fields, f"X-Request-ID: n{number}"))
+            answer = wire.read()
+            assert (answer.status, answer.headers["x-request-id"]) == (200, f"n{number}")
+            wire.send(request(b"", *fields, line="GET /livez HTTP/1.1", length=False))
+            assert wire.read().status == 200
+        wire.send(request(TINY))
+        assert wire.read().status == 200
+
+
+@pytest.mark.parametrize("step", [1, 7, 10_000])
+def test_the_body_of_a_request_that_offers_an_upgrade_is_read_however_it_arrives(server: Server, step: int) -> None:
+    offer = b"Connection: keep-alive, Upgrade\r\nUpgrade: h2c\r\n"
+    data = (
+        chunked(TINY[:9], TINY[9:]).replace(b"Transfer-", offer + b"Transfer-")
+        + request(TINY)
+        + request(TINY, "Upgrade: h2c", "Connection: Upgrade, close")
+    )
+    with Wire(server) as wire:
+        for place in range(0, len(data), step):
+            wire.send(data[place : place + step])
+        assert [wire.read().status for _ in range(3)] == [200, 200, 200]
+        assert wire.closed()
+
+
+def test_connect_is_refused(server: Server) -> None:
+    answer = ask(server, b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert answer.status in (400, 404, 405)
+
+
+def test_http_1_0_is_answered_and_the_connection_closed(server: Server) -> None:
+    with Wire(server) as wire:
+        wire.send(b"POST /gathernd HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(TINY) + TINY)
+        assert wire.read().status == 200
+        assert wire.closed()
+
+
+def test_connection_close_is_honoured(server: Server) -> None:
+    with Wire(server) as wire:
+        wire.send(request(TINY, "Connection: close"))
+        answer = wire.read()
+        assert (answer.status, answer.headers["connection"]) == (200, "close")
+        assert wire.closed()
+
+
+@pytest.mark.parametrize(
+    "line", ["GET http://localhost/livez HTTP/1.1", "GET /livez?x=1&y=%zz HTTP/1.1", "GET /%6civez HTTP/1.1"]
+)
+def test_other_forms_of_a_target_are_understood(server: Server, line: str) -> None:
+    assert ask(server, request(b"", line=line, length=False)).status == 200
+
+
+@pytest.mark.parametrize(
+    "line", ["GET /\xe9 HTTP/1.1", "GET livez HTTP/1.1", "GET http:// HTTP/1.1", "GET /a%00b HTTP/1.1"]
+)
+def test_a_target_of_no_form_is_an_error_of_the_one_shape(server: Server, line: str) -> None:
+    assert ask(server, request(b"", line=line, length=False)).status in (400, 404)
+
+
+def test_a_head_request_leaves_the_connection_in_step(server: Server) -> None:
+    with Wire(server) as wire:
+        for path, status in (("/gathernd", 405), ("/nowhere", 404), ("/livez", 200), ("/docs/swagger-ui.css", 200)):
+            wire.send(request(b"", line=f"HEAD {path} HTTP/1.1", length=False))
+            assert wire.read(head=True).status == status
+            wire.send(request(TINY))
+            assert wire.read().status == 200
+
+
+def test_continue_is_said_before_the_body_is_sent(server: Server) -> None:
+    with Wire(server) as wire:
+        wire.send(request(TINY, "Expect: 100-continue")[: -len(TINY)])
+        assert wire.read().status == 100
+        wire.send(TINY)
+        assert wire.read().status == 200
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        (("Content-Type: text/plain",), 415),
+        (("Content-Length: 999999999999",), 413),
+        (("Origin: http://example.com",), 403),
+    ],
+)
+def test_a_refusal_comes_instead_of_continue(server: Server, fields: tuple[str, ...], status: int) -> None:
+    length = not fields[0].startswith("Content-Length")
+    with Wire(server) as wire:
+        head = request(TINY, "Expect: 100-continue", *fields, length=length)[: -len(TINY)]
+        wire.send(head)
+        answer = wire.read()
+        assert answer.status == status
+        assert answer.headers["connection"] == "close"
+        assert wire.closed()
+
+
+@pytest.mark.parametrize("end", [b"", b"Connection: close\r\n"])
+@pytest.mark.parametrize("kind", ["media type", "declared length", "chunks"])
+def test_an_early_refusal_reaches_a_client_that_is_still_sending(server: Server, kind: str, end: bytes) -> None:
+    size = 80_000_000
+    head = (
+        FIXED
+        + end
+        + {
+            "media type": b"Content-Type: text/plain\r\nContent-Length: %d\r\n\r\n" % size,
+            "declared length": b"Content-Length: %d\r\n\r\n" % size,
+            "chunks": b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % size,
+        }[kind]
+    )
+    with Wire(server) as wire:
+        wire.send(head)
+        try:
+            for _ in range(size // 1_000_000):
+                wire.send(bytes(1_000_000))
+        except ConnectionError:
+            pass
+        answer = wire.read()
+        assert answer.status == (415 if kind == "media type" else 413)
+
+
+@pytest.mark.parametrize("sent", [1, 10, 30, len(request(TINY)) - 1])
+def test_a_client_that_leaves_early_harms_nobody(server: Server, sent: int) -> None:
+    for _ in range(20):
+        with Wire(server) as wire:
+            wire.send(request(TINY)[:sent])
+    for _ in range(20):
+        with Wire(server) as wire:
+            wire.send(request(TINY))  # and does not wait for the answer
+    assert ask(server, request(TINY)).status == 200
+
+
+def test_a_client_that_reads_nothing_harms_nobody(server: Server) -> None:
+    data = request(b"", line="GET /docs/swagger-ui-bundle.js HTTP/1.1", length=False)
+    wires = [Wire(server) for _ in range(10)]
+    for wire in wires:
+        wire.send(data * 5)
+    begun = monotonic()
+    assert ask(server, request(TINY)).status == 200
+    assert monotonic() - begun < 5
+    for wire in wires:
+        wire.socket.close()
+
+
+def test_a_half_closed_client_gets_its_answer(server: Server) -> None:
+    with Wire(server) as wire:
+        wire.send(request(TINY))
+        wire.socket.shutdown(socket.SHUT_WR)
+        assert wire.read().status == 200
+
+
+def test_many_connections_at_once(server: Server) -> None:
+    wires = [Wire(server) for _ in range(300)]
+    for wire in wires:
+        wire.send(request(TINY))
+    assert [wire.read().status for wire in wires] == [200] * 300
+    for wire in wires:
+        wire.socket.close()

@@ -1,0 +1,157 @@
+"""Senders that are too slow, on purpose or not: refused with 408, while patient and idle ones are left in peace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import monotonic, sleep
+
+import pytest
+
+from tests.http.conftest import Start
+from tests.http.raw import TINY, Wire, request
+from tests.http.server import Server
+
+# Slow senders are looked for once a second.
+LATE = 3.5
+
+
+@pytest.fixture(scope="module")
+def strict(start: Start) -> Iterator[Server]:
+    with start(
+        "--header-timeout", "1", "--body-timeout", "1", "--min-body-rate", "1000", "--keep-alive", "30"
+    ) as server:
+        yield server
+
+
+def told(wire: Wire, begun: float) -> None:
+    """The connection is told request_timeout in time, and closed."""
+    answer = wire.read()
+    assert (answer.status, answer.json()["code"]) == (408, "request_timeout")
+    assert answer.headers["connection"] == "close"
+    assert 0.9 < monotonic() - begun < LATE
+    assert wire.closed()
+
+
+@pytest.mark.parametrize(
+    "sent", [b"P", b"POST /gathernd HTTP/1.1\r\n", b"POST /gathernd HTTP/1.1\r\nHost: localhost\r\nX-A: "]
+)
+def test_a_header_that_stops_is_refused(strict: Server, sent: bytes) -> None:
+    with Wire(strict) as wire:
+        begun = monotonic()
+        wire.send(sent)
+        told(wire, begun)
+
+
+def test_a_slow_loris_header_is_refused_though_bytes_keep_coming(strict: Server) -> None:
+    with Wire(strict) as wire:
+        begun = monotonic()
+        wire.send(b"POST /gathernd HTTP/1.1\r\nHost: localhost\r\n")
+        try:
+            while monotonic() - begun < LATE:
+                wire.send(b"X-A: b\r\n")
+                sleep(0.2)
+        except ConnectionError:
+            pass
+        told(wire, min(begun, monotonic() - 1))
+
+
+@pytest.mark.parametrize("chunks", [False, True])
+def test_a_body_that_stops_is_refused(strict: Server, chunks: bool) -> None:
+    head = request(b"", "Transfer-Encoding: chunked", length=False) if chunks else request(TINY)[: -len(TINY)]
+    with Wire(strict) as wire:
+        begun = monotonic()
+        wire.send(head + (b"5\r\n{" if chunks else TINY[:5]))
+        told(wire, begun)
+
+
+def test_a_slow_loris_body_is_refused_though_bytes_keep_coming(strict: Server) -> None:
+    with Wire(strict) as wire:
+        begun = monotonic()
+        wire.send(request(b"", "Content-Length: 100000", length=False))
+        try:
+            while monotonic() - begun < LATE:
+                wire.send(b" ")
+                sleep(0.2)
+        except ConnectionError:
+            pass
+        told(wire, min(begun, monotonic() - 1))
+
+
+def test_a_steady_body_may_take_longer_than_a_pause(strict: Server) -> None:
+    body = TINY + b" " * 40_000
+    with Wire(strict) as wire:
+        wire.send(request(body)[: -len(body)])
+        for place in range(0, len(body), 2_000):
+            wire.send(body[place : place + 2_000])
+            sleep(0.12)
+        assert wire.read().status == 200
+
+
+def test_a_connection_may_idle_between_requests(strict: Server) -> None:
+    with Wire(strict) as wire:
+        for _ in range(2):
+            wire.send(request(TINY))
+            assert wire.read().status == 200
+            sleep(2.5)
+        wire.send(request(TINY))
+        assert wire.read().status == 200
+
+
+@pytest.mark.parametrize("fields", [("Content-Type: text/plain",), ("Origin: http://example.com",)])
+def test_a_connection_may_idle_after_a_refusal_that_came_before_the_body(
+    strict: Server, fields: tuple[str, ...]
+) -> None:
+    with Wire(strict) as wire:
+        sent = request(TINY, *fields)
+        wire.send(sent[: -len(TINY)])
+        assert wire.read().status in (403, 415)
+        wire.send(TINY)
+        sleep(2.5)
+        wire.send(request(TINY))
+        assert wire.read().status == 200
+
+
+def test_a_body_that_stops_after_a_refusal_ends_the_connection(strict: Server) -> None:
+    with Wire(strict) as wire:
+        begun = monotonic()
+        wire.send(request(TINY, "Content-Type: text/plain")[:-5])
+        assert wire.read().status == 415
+        assert wire.closed()
+        assert monotonic() - begun < LATE
+
+
+@pytest.fixture(scope="module")
+def impatient(start: Start) -> Iterator[Server]:
+    with start("--keep-alive", "1", "--header-timeout", "5") as server:
+        yield server
+
+
+def test_an_idle_connection_is_closed_after_keep_alive(impatient: Server) -> None:
+    with Wire(impatient) as wire:
+        wire.send(request(TINY))
+        assert wire.read().status == 200
+        begun = monotonic()
+        assert wire.closed()
+        assert 0.5 < monotonic() - begun < LATE
+
+
+@pytest.mark.parametrize("sent", [b"", b"\r\n"])
+def test_a_connection_on_which_no_request_starts_is_closed(impatient: Server, sent: bytes) -> None:
+    with Wire(impatient) as wire:
+        begun = monotonic()
+        if sent:
+            wire.send(sent)
+        assert wire.closed()
+        assert monotonic() - begun < LATE
+
+
+@pytest.mark.parametrize("last", [b"", b"\r\n"])
+def test_an_idle_connection_is_closed_after_a_refusal_that_came_before_the_body(impatient: Server, last: bytes) -> None:
+    with Wire(impatient) as wire:
+        sent = request(TINY, "Content-Type: text/plain")
+        wire.send(sent[: -len(TINY)])
+        assert wire.read().status == 415
+        wire.send(TINY + last)
+        begun = monotonic()
+        assert wire.closed()
+        assert monotonic() - begun < LATE
