@@ -42,9 +42,10 @@ def test_the_infer_command_of_mlserver(server: Server, tmp_path: Path, flags: li
         lines.append(json.dumps({"id": f"request-{number}", "inputs": inputs, "outputs": [{"name": "output"}]}))
     wrong = {"id": "wrong", "inputs": [{"name": "data", "datatype": "FP32", "shape": [1], "data": [1]}]}
     (tmp_path / "in.jsonl").write_text("\n".join([*lines, json.dumps(wrong)]))
+    program = Path(interpreter("mlserver")).with_name("mlserver")
     command = [
-        interpreter("mlserver"), "-m", "mlserver.cli", "infer", "--url", f"127.0.0.1:{server.port}", "-m", "gathernd",
-        "-i", str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "out.jsonl"), "-w", "2", "-r", "1", *flags,
+        str(program), "infer", "--url", f"127.0.0.1:{server.port}", "-m", "gathernd", "-i", str(tmp_path / "in.jsonl"),
+        "-o", str(tmp_path / "out.jsonl"), "-w", "2", "-r", "1", *flags,
     ]  # fmt: skip
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr
