@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal, NoReturn
@@ -30,6 +30,8 @@ MAX_HEADER: Final = 1 << 20
 """Most bytes of the JSON header: an honest one of two tensors has some hundreds."""
 ALIGNMENT: Final = 64
 """The items of an answer start at a multiple of this many bytes, so that readers can map them as they are."""
+COPIED: Final = 1 << 20
+"""Tensors of up to this many bytes are copied where they are not aligned."""
 _REMEMBERED_HEADER: Final = 1 << 10
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _INTEGER: Final = re.compile(r"-?[0-9]+")
@@ -38,7 +40,7 @@ _HUGE: Final = 10**_MOST_DIGITS
 _MEMBERS: Final = {"dtype", "shape", "data_offsets"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Entry:
     """A tensor as the header describes it; `begin` and `end` count from the end of the header."""
 
@@ -166,18 +168,46 @@ def _entry(name: str, value: Any) -> Entry:
 def read_tensors(body: Buffer, start: int, entries: Collection[Entry]) -> list[Tensor]:
     """The tensors of `entries`, checked: first every dtype, then every size, then the values.
 
-    They share the memory of `body` where they are aligned to their items. Raises unsupported_dtype,
-    element_count_mismatch and value_not_representable, each at `/NAME`.
+    They share the memory of `body` where they are aligned to their items; large ones that are not are moved within a
+    body that can be written. Raises unsupported_dtype, element_count_mismatch and value_not_representable, each at
+    `/NAME`.
     """
     view = memoryview(body)
-    dtypes = [_dtype(entry) for entry in entries]
-    raws = [view[start + entry.begin : start + entry.end] for entry in entries]
-    for entry, dtype, raw in zip(entries, dtypes, raws, strict=True):
+    dtypes = {entry: _dtype(entry) for entry in entries}
+    for entry, dtype in dtypes.items():
         try:
-            check_packed(dtype, entry.shape, raw)
+            check_packed(dtype, entry.shape, view[start + entry.begin : start + entry.end])
         except PackedSizeError as error:
             raise GatherError("element_count_mismatch", str(error), pointer=f"/{entry.name}") from None
-    return [_tensor(entry, dtype, raw) for entry, dtype, raw in zip(entries, dtypes, raws, strict=True)]
+    places = dict.fromkeys(entries, start) if len(body) <= COPIED else _align(view, start, dtypes)
+    return [
+        _tensor(entry, dtypes[entry], view[(at := places[entry]) + entry.begin : at + entry.end]) for entry in entries
+    ]
+
+
+def _align(view: memoryview, start: int, dtypes: Mapping[Entry, DType]) -> dict[Entry, int]:
+    """From where to count each tensor's bytes, once the tensors that begin between two items have been moved.
+
+    They move towards the header, which has been read, by less than two items. Small ones are left to be copied, but
+    all that stands before a large one makes room for it.
+    """
+    places = dict.fromkeys(dtypes, start)
+    order = sorted(dtypes, key=lambda entry: entry.begin)
+    address = np.frombuffer(view, np.uint8).__array_interface__["data"][0] + start
+    shift = 0
+    for entry in reversed(order):
+        size = dtypes[entry].item_size
+        over = (address + entry.begin) % size
+        if shift or (over and entry.end - entry.begin > COPIED):
+            shift = over + -(-max(shift - over, 0) // size) * size
+        places[entry] = start - shift
+    if view.readonly or shift > start:
+        return dict.fromkeys(dtypes, start)
+    for entry in order:
+        at = places[entry]
+        if at != start:
+            view[at + entry.begin : at + entry.end] = view[start + entry.begin : start + entry.end]
+    return places
 
 
 def _dtype(entry: Entry) -> DType:
