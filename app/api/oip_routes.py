@@ -5,6 +5,7 @@ What the protocol has and this service does not is answered 501, so that a clien
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any, Final, NoReturn
 
@@ -131,7 +132,8 @@ class ProtocolRoutes:
             responses=protocol_errors(),
         )
         async def statistics() -> dict[str, Any]:
-            names = self.models.names()
+            # In a thread, since the store may have to look at its folder.
+            names = await asyncio.to_thread(self.models.names)
             self.models.statistics.keep(names)
             return self._statistics(names)
 
@@ -150,6 +152,7 @@ class ProtocolRoutes:
             operation_id=f"model{suffix}Metadata",
             tags=[_TAG],
             summary="What a model takes and gives",
+            response_model_exclude_none=True,
             responses=protocol_errors(*_OF_MODEL),
         )
         async def metadata(name: str, version: str = VERSION) -> ModelMetadata:
@@ -219,7 +222,7 @@ class ProtocolRoutes:
         )
         async def index(request: Request) -> list[IndexEntry]:
             only_ready = await _wants_ready(request.scope["exchange"])
-            entries = [self._index_entry(name) for name in self.models.names()]
+            entries = await asyncio.to_thread(self._index)
             return [entry for entry in entries if entry.state == "READY" or not only_ready]
 
         for action, text in (
@@ -238,6 +241,9 @@ class ProtocolRoutes:
             async def change(name: str) -> Response:
                 self.models.find(name)
                 return Response()
+
+    def _index(self) -> list[IndexEntry]:
+        return [self._index_entry(name) for name in self.models.names()]
 
     def _index_entry(self, name: str) -> IndexEntry:
         try:

@@ -1,0 +1,152 @@
+"""Resident tensors as models of their own names."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from typing import Any
+
+import httpx
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tests.oip.bodies import SIZE, Array, octets, output, part, refused, request, same
+
+TABLE = np.random.default_rng(3).random((500, 8), np.float32)
+PICK = np.array([[3], [-1], [499], [3]], np.int64)
+
+
+def npy(array: Array) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+@pytest.fixture(autouse=True)
+def table(client: httpx.Client) -> str:
+    """ETag of the resident tensor `table`."""
+    answer = client.put("/tensors/table", content=npy(TABLE), headers={"content-type": "application/x-npy"})
+    assert answer.status_code in (200, 201), answer.text
+    return str(answer.headers["etag"])
+
+
+def infer(client: httpx.Client, *parts: Any, name: str = "table", **members: Any) -> httpx.Response:
+    content, headers = request(parts, **members)
+    return client.post(f"/v2/models/{name}/infer", content=content, headers=headers)
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_it_takes_indices_only(client: httpx.Client, table: str, binary: bool) -> None:
+    answer = infer(
+        client, part("indices", PICK, "INT64", binary=binary), id="9", parameters={"binary_data_output": binary}
+    )
+    body, found = output(answer)
+    assert (body["model_name"], body["model_version"], body["id"]) == ("table", "1", "9")
+    assert answer.headers["x-gathernd-data-etag"] == table
+    assert same(found, TABLE[PICK[:, 0]])
+    data = part("data", TABLE[:1], "FP32")
+    refused(infer(client, data, part("indices", PICK, "INT64")), "invalid_field", "/inputs/0/name")
+
+
+@pytest.mark.parametrize("picked", [PICK[:, 0], np.empty(0, np.int64), np.arange(100_000) % 500])
+@pytest.mark.parametrize("squeezed", [False, True])
+def test_a_raw_body_is_a_column_of_int64(client: httpx.Client, picked: Array, squeezed: bool) -> None:
+    content = picked.tobytes()
+    headers = {SIZE: "0"}
+    if squeezed:
+        content, headers = gzip.compress(content), {SIZE: "0", "content-encoding": "gzip"}
+    body, found = output(client.post("/v2/models/table/versions/1/infer", content=content, headers=headers))
+    assert "binary_data_size" in body["outputs"][0]["parameters"]
+    assert same(found, TABLE[picked])
+
+
+def test_a_raw_body_that_is_wrong(client: httpx.Client) -> None:
+    def post(content: bytes) -> httpx.Response:
+        return client.post("/v2/models/table/infer", content=content, headers={SIZE: "0"})
+
+    refused(post(bytes(15)), "element_count_mismatch", "/inputs/0")
+    refused(post(np.array([1, 500]).tobytes()), "index_out_of_bounds", "/inputs/0")
+
+
+def test_parameters_are_those_of_gathernd(client: httpx.Client) -> None:
+    indices = np.arange(500, dtype=np.uint8).reshape(500, 1) % 8
+    answer = infer(client, part("indices", indices, "UINT8"), parameters={"batch_dims": 1, "dialect": "openvino-8"})
+    body, found = output(answer)
+    assert same(found, TABLE[np.arange(500), indices[:, 0]])
+    assert body["parameters"]["dialect"] == "openvino-8"
+    refused(infer(client, part("indices", PICK, "INT64"), parameters={"axis": 0}), "invalid_field", "/parameters/axis")
+
+
+def test_metadata_config_and_statistics(client: httpx.Client) -> None:
+    model = client.get("/v2/models/table").json()
+    assert [one["name"] for one in model["inputs"]] == ["indices"]
+    assert model["outputs"] == [{"name": "output", "datatype": "FP32", "shape": [-1]}]
+    config = client.get("/v2/models/table/config").json()
+    assert config["output"][0]["data_type"] == "TYPE_FP32"
+    assert client.get("/v2/models/table/ready").status_code == 200
+    before = client.get("/v2/models/table/stats").json()["model_stats"][0]
+    infer(client, part("indices", PICK, "INT64"))
+    after = client.get("/v2/models/table/versions/1/stats").json()["model_stats"][0]
+    assert after["inference_count"] == before["inference_count"] + 1
+    assert "table" in [one["name"] for one in client.get("/v2/models/stats").json()["model_stats"]]
+
+
+def test_it_comes_and_goes_with_its_tensor(client: httpx.Client) -> None:
+    raw = {"content-type": "application/octet-stream"}
+    assert client.put("/tensors/brief?dtype=int8&shape=3", content=b"abc", headers=raw).status_code == 201
+    index = {one["name"]: one for one in client.post("/v2/repository/index").json()}
+    assert index["brief"] == {"name": "brief", "version": "1", "state": "READY", "reason": ""}
+    assert client.post("/v2/repository/models/brief/unload").status_code == 200
+    assert infer(client, part("indices", np.array([[2]]), "INT64"), name="brief").json()["outputs"][0]["data"] == [99]
+    assert client.delete("/tensors/brief").status_code == 204
+    refused(infer(client, part("indices", np.array([[2]]), "INT64"), name="brief"), "model_not_found")
+    refused(client.get("/v2/models/brief"), "model_not_found")
+    refused(client.post("/v2/repository/models/brief/load"), "model_not_found")
+    names = [one["name"] for one in client.get("/v2/models/stats").json()["model_stats"]]
+    assert "brief" not in names
+
+
+@pytest.mark.parametrize(
+    ("dtype", "datatype", "array"),
+    [
+        ("bfloat16", "BF16", np.array([1.5, -2], ml_dtypes.bfloat16)),
+        ("string", "BYTES", np.array(["ä", "", "xyz"], object)),
+        ("bool", "BOOL", np.array([True, False])),
+        ("uint64", "UINT64", np.array([2**64 - 1, 0], np.uint64)),
+    ],
+)
+@pytest.mark.parametrize("binary", [False, True])
+def test_of_every_kind(client: httpx.Client, dtype: str, datatype: str, array: Array, binary: bool) -> None:
+    path = f"/tensors/kind?dtype={dtype}&shape={len(array)}"
+    answer = client.put(path, content=octets(array), headers={"content-type": "application/octet-stream"})
+    assert answer.status_code in (200, 201), answer.text
+    assert client.get("/v2/models/kind").json()["outputs"][0]["datatype"] == datatype
+    answer = infer(
+        client, part("indices", np.array([[1], [0]]), "INT64"), name="kind", parameters={"binary_data_output": binary}
+    )
+    assert same(output(answer)[1], array[[1, 0]])
+    assert client.delete("/tensors/kind").status_code == 204
+
+
+def test_a_complex_tensor_is_pointed_to_the_native_route(client: httpx.Client) -> None:
+    array = np.array([1 + 2j], np.complex64)
+    assert client.put("/tensors/complex", content=npy(array), headers={"content-type": "application/x-npy"}).is_success
+    for answer in (
+        infer(client, part("indices", np.array([[0]]), "INT64"), name="complex"),
+        client.get("/v2/models/complex"),
+        client.get("/v2/models/complex/ready"),
+    ):
+        assert "/gathernd" in refused(answer, "unsupported_dtype")["error"]
+    index = {one["name"]: one for one in client.post("/v2/repository/index").json()}
+    assert index["complex"]["state"] == "UNAVAILABLE"
+    assert "/gathernd" in index["complex"]["reason"]
+    assert client.delete("/tensors/complex").status_code == 204
+
+
+def test_a_name_with_every_kind_of_character(client: httpx.Client) -> None:
+    name = "Table.v2_x-1"
+    assert client.put(f"/tensors/{name}", content=npy(TABLE), headers={"content-type": "application/x-npy"}).is_success
+    _, found = output(infer(client, part("indices", PICK, "INT64"), name=name))
+    assert same(found, TABLE[PICK[:, 0]])
+    assert client.delete(f"/tensors/{name}").status_code == 204
