@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
+from threading import Event
 
 from fastapi import FastAPI
 
@@ -99,7 +100,9 @@ def create_app(settings: Settings) -> Application:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await asyncio.to_thread(store.open)
+        stop = Event()
         sweeping = asyncio.create_task(_sweep(store))
+        verifying = asyncio.create_task(asyncio.to_thread(store.verify, stop))
         preparing = asyncio.create_task(_prepare(prepare, readiness))
         watching = asyncio.create_task(keys.watch()) if isinstance(keys, Keys) else None
         try:
@@ -108,7 +111,8 @@ def create_app(settings: Settings) -> Application:
             if watching is not None:
                 watching.cancel()
             sweeping.cancel()
-            await preparing
+            stop.set()
+            await asyncio.gather(preparing, verifying)
             pool.close()
             disk_threads.shutdown()
             store.close()
@@ -125,6 +129,7 @@ def create_app(settings: Settings) -> Application:
             service,
             BodyLimits(settings.max_upload_bytes, settings.max_json_bytes, settings.max_body_bytes),
             disk_threads,
+            readiness,
         ),
         guard=guard,
         access=keys,

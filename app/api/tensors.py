@@ -18,7 +18,10 @@ from urllib.parse import unquote_to_bytes
 import orjson
 
 from app.api.exchange import ClientGone, Exchange
+from app.api.health import Readiness
+from app.api.native import check_json_type, refuse_query
 from app.api.receiver import HELD, Receiver, receive, too_large
+from app.api.scatter import read_key, scatter
 from app.errors import GatherError
 from app.service import Service
 from app.store import Conditions, LocalStore, Metadata
@@ -55,11 +58,14 @@ class BodyLimits:
 class TensorsRoute:
     """Everything below `/tensors`."""
 
-    def __init__(self, store: LocalStore, service: Service, limits: BodyLimits, threads: Executor) -> None:
+    def __init__(
+        self, store: LocalStore, service: Service, limits: BodyLimits, threads: Executor, readiness: Readiness
+    ) -> None:
         self.store = store
         self.service = service
         self.limits = limits
         self.threads = threads
+        self.readiness = readiness
 
     async def __call__(self, exchange: Exchange) -> None:
         """Find the route and answer. Raises GatherError for everything it refuses."""
@@ -195,7 +201,36 @@ class TensorsRoute:
             await exchange.sender({"type": "http.response.body", "body": piece, "more_body": last < end})
 
     async def _scatter(self, exchange: Exchange, name: str) -> None:
-        raise GatherError("not_implemented", "scatter is not there yet")
+        content_type = exchange.headers.get(b"content-type", _JSON)
+        binary = content_type.partition(b";")[0].strip().lower() == SAFETENSORS.encode()
+        if not binary:
+            check_json_type(content_type)
+            refuse_query(exchange.query)
+            if self.readiness.waiting_for:
+                raise self.readiness.error()
+        conditions = read_conditions(exchange)
+        key = read_key(exchange.headers.get(b"idempotency-key"))
+        limit = self.limits.body if binary else self.limits.json
+        body = await exchange.read_body(limit)
+        encoding = exchange.headers.get(b"content-encoding")
+        if encoding is not None:
+            raw = body
+            body = await self._run(lambda: exchange.inflate(raw, encoding, limit))
+        # The values once more as the tensor has them, and once as the log takes them.
+        exchange.lease.charge(2 * len(body))
+        etag = await self._run(
+            lambda: scatter(
+                self.store,
+                name,
+                body,
+                exchange.query,
+                binary=binary,
+                conditions=conditions,
+                key=key,
+                limits=self.service.limits,
+            )
+        )
+        await exchange.send(200, _JSON, orjson.dumps({"name": name, "etag": etag}), _etag(etag))
 
 
 def path_segments(scope: Any) -> list[str]:
@@ -324,6 +359,7 @@ def _described(metadata: Metadata) -> dict[str, Any]:
         "modified": _time(metadata.modified),
         "prefault": metadata.prefault,
         "lock": metadata.lock,
+        **({"damaged": True} if metadata.damaged else {}),
     }
 
 

@@ -3,7 +3,8 @@
 from app.store.base import EmptyStore, Resident, Store
 from app.store.formats import UnknownFormat
 from app.store.group import StoreInUse
-from app.store.local import Conditions, LocalStore, Metadata, Quota
+from app.store.local import LocalStore
+from app.store.model import Conditions, Metadata, Quota
 
 __all__ = [
     "Conditions",

@@ -56,7 +56,7 @@ class Content:
         self.words = memoryview(self.mapping)[:PAGE].cast("Q")
         self._hold = hold
         self._tensor = self._make_tensor()
-        self._resident = _MappedResident(self, self.words[Word.STAMP])
+        self._resident = _MappedResident(self, 1)  # what the first lookup finds to be old, so that it judges the stamp
 
     def _make_tensor(self) -> Tensor:
         about, mapping = self.description, self.mapping
@@ -89,19 +89,17 @@ class Content:
         return self._hold()
 
     def settle(self) -> None:
-        """Do what the upload asked for: read the content ahead, keep it in memory. Best effort; may take long."""
-        if not self.description.size:
+        """Do what the upload asked for: read the content ahead, keep it in memory. Best effort, on a thread."""
+        about = self.description
+        if not about.size or not (about.prefault or about.lock):
             return
-        if self.description.prefault or self.description.lock:
-            try:
-                self.mapping.madvise(_POPULATE_READ)
-            except (OSError, ValueError):
-                self.mapping.madvise(mmap.MADV_WILLNEED)
-        if self.description.lock:
-            address = np.frombuffer(self.mapping, np.uint8).ctypes.data
-            if ctypes.CDLL(None, use_errno=True).mlock(ctypes.c_void_p(address), ctypes.c_size_t(len(self.mapping))):
-                reason = os.strerror(ctypes.get_errno() or errno.ENOMEM)
-                logger.warning("%s could not be locked in memory: %s", self.description.name, reason)
+        libc = ctypes.CDLL(None, use_errno=True)  # which, unlike mmap's methods, lets other threads run meanwhile
+        region = ctypes.c_void_p(np.frombuffer(self.mapping, np.uint8).ctypes.data), ctypes.c_size_t(len(self.mapping))
+        if libc.madvise(*region, _POPULATE_READ):
+            libc.madvise(*region, mmap.MADV_WILLNEED)
+        if about.lock and libc.mlock(*region):
+            reason = os.strerror(ctypes.get_errno() or errno.ENOMEM)
+            logger.warning("%s could not be locked in memory: %s", about.name, reason)
 
     def span(self, first: int, last: int) -> tuple[int, int]:
         """Where the bytes of rows `first` to `last` begin and end."""

@@ -83,6 +83,7 @@ class Group:
         if os.fstat(state).st_size < mmap.PAGESIZE:
             disk.write_at(state, bytes(mmap.PAGESIZE), 0)
             disk.fsync(state)
+        os.pwrite(state, bytes(8), 8)
         (self._folder / "locks").mkdir(exist_ok=True)
 
     def _map_state(self) -> memoryview:
@@ -109,6 +110,19 @@ class Group:
             yield
         finally:
             os.close(fd)
+
+    @contextmanager
+    def only_one(self) -> Iterator[bool]:
+        """Whether this process, of all in the group, is to do what is done once; `verified` says that it was done."""
+        fd = disk.append_to(self._folder / "locks" / "verify")
+        try:
+            yield _try_lock(fd) and not self.state[1]
+        finally:
+            os.close(fd)
+
+    def verified(self) -> None:
+        """What is done once was done."""
+        self.state[1] = 1
 
     def changed(self) -> None:
         """Tell every process that the catalogue has changed; within `catalogue`."""

@@ -20,74 +20,34 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
+from threading import Event, Thread
 
 from app.errors import GatherError
-from app.store import disk, formats
+from app.store import disk, fence, formats
 from app.store.base import Resident
+from app.store.changes import Change, Changes, Replaced
 from app.store.content import Content, damaged, identity
 from app.store.group import Group
+from app.store.journal import Entry
 from app.store.layout import (
     DAMAGED,
-    PAGE,
     BadFile,
     Description,
-    Word,
     check_name,
-    decode_page,
     file_name,
     stamp_of,
 )
+from app.store.model import ALWAYS, Conditions, Metadata, Old, Quota, metadata_of, peek, read_metadata
+from app.store.patch import patched
+from app.store.scatter import Writable
 from app.store.upload import Upload
-from app.tensors.dtypes import DType
+from app.store.verify import Verifier
+from app.tensors.dtypes import DTYPES, DType
 from app.tensors.limits import Limits
 
 logger = logging.getLogger("gathernd")
-
-
-@dataclass(frozen=True, slots=True)
-class Quota:
-    """The most that a store takes: bytes of all files of tensors (None: what the disk holds) and number of tensors."""
-
-    total: int | None = None
-    tensors: int = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Metadata:
-    """What is known of a tensor. Times are nanoseconds since 1970; `size` is the bytes of the items."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    size: int
-    etag: str
-    created: int
-    modified: int
-    prefault: bool
-    lock: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Conditions:
-    """If-Match and If-None-Match: the ETags they list, ("*",) for any; None where they are not given."""
-
-    match: tuple[str, ...] | None = None
-    none_match: tuple[str, ...] | None = None
-
-    def check(self, etag: str | None) -> None:
-        """Raises precondition_failed unless they hold for a tensor with this ETag (None: there is none)."""
-        if self.match is not None and (etag is None or (etag not in self.match and self.match != ("*",))):
-            raise GatherError(
-                "precondition_failed",
-                "If-Match does not hold: " + ("there is no such tensor" if etag is None else f"the ETag is {etag}"),
-            )
-        if self.none_match is not None and etag is not None and (etag in self.none_match or self.none_match == ("*",)):
-            raise GatherError("precondition_failed", f"If-None-Match does not hold: the ETag is {etag}")
-
-
-ALWAYS = Conditions()
 
 
 class LocalStore:
@@ -102,10 +62,11 @@ class LocalStore:
         self._tensors = folder / "tensors"
         self._logs = folder / "logs"
         self._incoming = folder / "incoming"
+        self._changes = Changes(self._logs, self._incoming)
         self._group: Group | None = None
         self._state: memoryview = memoryview(bytes(8)).cast("Q")
         self._contents: dict[str, Content] = {}
-        self._described: dict[str, tuple[tuple[int, int], Description]] = {}
+        self._known: dict[str, tuple[tuple[int, int], Description]] = {}
         self._swept = -1
         self._names: tuple[int, list[str]] = -1, []
 
@@ -124,6 +85,7 @@ class LocalStore:
         if self._group is not None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
+        fence.register()
         group = Group(self.folder, self._token)
         try:
             if group.owner:
@@ -179,12 +141,14 @@ class LocalStore:
             if content is not None and content.identity != identity(status):
                 # Scatters change the time too; only another id is another content.
                 with suppress(BadFile):
-                    if _peek(path)[0].id == content.description.id:
+                    if peek(path)[0].id == content.description.id:
                         content.identity = identity(status)
             if content is None or content.identity != identity(status):
                 key = path.name
-                content = Content(path, name, lambda: self.group.lock(key, shared=True))
+                content = Content(path, name, lambda: self._hold(name, key))
                 self._contents[name] = content
+                if content.description.prefault or content.description.lock:
+                    Thread(target=content.settle, name="prefault", daemon=True).start()
         except FileNotFoundError:
             self._contents.pop(name, None)
             return None
@@ -195,6 +159,14 @@ class LocalStore:
             raise damaged(name, f"its file cannot be read: {os.strerror(error.errno or 0)}") from None
         content.generation = generation
         return content
+
+    @contextmanager
+    def _hold(self, name: str, key: str) -> Iterator[None]:
+        with self.group.lock(key):
+            # A process that died within a scatter leaves what readers wait for in vain.
+            with suppress(FileNotFoundError), self._changes.open(self._tensors / key, name):
+                pass
+            yield
 
     def sweep(self) -> None:
         """Let go of contents that were replaced or removed, so that their space is given back. Cheap if none were."""
@@ -219,15 +191,18 @@ class LocalStore:
     def metadata(self, name: str) -> Metadata:
         """What is known of a tensor. Raises invalid_field, tensor_not_found and tensor_damaged."""
         check_name(name)
+        metadata = self._described(name)
+        if metadata.damaged:
+            raise damaged(name, "its checksums or its log do not match")
+        return metadata
+
+    def _described(self, name: str) -> Metadata:
         try:
-            description, page = _peek(self._tensors / file_name(name))
+            return read_metadata(*peek(self._tensors / file_name(name)))
         except FileNotFoundError:
             raise not_found(name) from None
         except BadFile as problem:
             raise damaged(name, str(problem)) from None
-        if stamp_of(page) & DAMAGED:
-            raise damaged(name, "its checksums do not match")
-        return _metadata(description, page)
 
     def etag(self, name: str) -> str | None:
         """The ETag of a tensor, also of one whose content is damaged; None where there is none."""
@@ -241,12 +216,12 @@ class LocalStore:
         found = []
         for name in names[start : start + limit]:
             with suppress(GatherError):
-                found.append(self.metadata(name))
+                found.append(self._described(name))
         more = start + limit < len(names)
         return found, names[start + limit - 1] if more else None
 
     def _scan(self) -> Iterator[tuple[Description, os.stat_result]]:
-        known, seen = self._described, {}
+        known, seen = self._known, {}
         with os.scandir(self._tensors) as entries:
             for entry in entries:
                 try:
@@ -254,12 +229,12 @@ class LocalStore:
                     if entry.name in known and known[entry.name][0] == identity(status):
                         description = known[entry.name][1]
                     else:
-                        description = _peek(Path(entry.path))[0]
+                        description = peek(Path(entry.path))[0]
                 except (FileNotFoundError, BadFile):
                     continue
                 seen[entry.name] = identity(status), description
                 yield description, status
-        self._described = seen
+        self._known = seen
 
     # Changes
 
@@ -303,10 +278,12 @@ class LocalStore:
                 with self.group.catalogue():
                     self._check_quota(key, description.file_size)
                     upload.seal(description, 0, now)
+                    if old is not None and old.id:
+                        self._changes.carry(old.id, upload.id)
                     self._rename(upload.path, key)
                 if old is not None and old.id:
-                    self._forget_log(old.id)
-        return _metadata_of(description, 0, now), old is None
+                    self._changes.forget(old.id)
+        return metadata_of(description, 0, now), old is None
 
     def delete(self, name: str, conditions: Conditions = ALWAYS) -> None:
         """Remove a tensor, durably.
@@ -325,7 +302,62 @@ class LocalStore:
                 self.group.changed()
                 disk.fsync_folder(self._tensors)
             if old.id:
-                self._forget_log(old.id)
+                self._changes.forget(old.id)
+
+    def remembered(self, name: str, key: str, digest: str) -> str | None:
+        """The ETag that was answered to a scatter with this Idempotency-Key, None if there was none.
+
+        Raises invalid_field (also where the key came with another request), tensor_not_found and tensor_damaged.
+        """
+        check_name(name)
+        path = self._tensors / file_name(name)
+        with refusing(), self.group.lock(path.name), self._open(path, name) as writable:
+            return self._changes.answer(writable.description.id, key, digest)
+
+    def scatter(self, name: str, change: Change, conditions: Conditions = ALWAYS) -> str:
+        """Change a tensor in place, durably and at once for every reader; the new ETag.
+
+        Raises Replaced, tensor_not_found, tensor_damaged, precondition_failed, invalid_field and insufficient_storage.
+        """
+        path = self._tensors / file_name(name)
+        with refusing(), self.group.lock(path.name), self._open(path, name) as writable:
+            about = writable.description
+            answered = self._changes.answer(about.id, change.key, change.digest)
+            if answered is not None:
+                return answered
+            conditions.check(about.etag(writable.stamp >> 1))
+            if about.id != change.content:
+                raise Replaced
+            if about.dtype == "string":
+                return self._scatter_strings(writable, change)
+            return self._changes.scatter(writable, change)
+
+    def _open(self, path: Path, name: str) -> Writable:
+        try:
+            return self._changes.open(path, name)
+        except FileNotFoundError:
+            raise not_found(name) from None
+
+    def _scatter_strings(self, writable: Writable, change: Change) -> str:
+        """Strings differ in length, so a scatter makes a new content of them."""
+        about = writable.description
+        sequence = max(writable.stamp >> 1, about.floor) + 1
+        upload = self.upload(DTYPES[about.dtype], about.shape, prefault=about.prefault, lock=about.lock)
+        with refusing(upload.abandon):
+            for piece in patched(writable, change):
+                upload.write(piece)
+            upload.finish()
+            now = time.time_ns()
+            described = replace(upload.describe(about.name, about.created, about.floor), sha256=about.sha256)
+            etag = described.etag(sequence)
+            with self.group.catalogue():
+                self._check_quota(file_name(about.name), described.file_size)
+                upload.seal(described, sequence, now)
+                more = (Entry(None, now, change.key, change.digest, etag),) if change.key is not None else ()
+                self._changes.carry(about.id, upload.id, more)
+                self._rename(upload.path, file_name(about.name))
+            self._changes.forget(about.id)
+        return etag
 
     def _rename(self, path: Path, key: str) -> None:
         disk.rename(path, self._tensors / key)
@@ -334,20 +366,15 @@ class LocalStore:
         finally:
             self.group.changed()
 
-    def _forget_log(self, identifier: str) -> None:
-        # The change is made and durable; a log that cannot be removed now is removed at the next start.
-        with suppress(OSError):
-            disk.unlink(self._logs / identifier)
-
-    def _old(self, key: str) -> _Old | None:
+    def _old(self, key: str) -> Old | None:
         try:
-            description, page = _peek(self._tensors / key)
+            description, page = peek(self._tensors / key)
         except FileNotFoundError:
             return None
         except BadFile:
-            return _Old("", "(damaged)", time.time_ns(), 0)
+            return Old("", "(damaged)", time.time_ns(), 0)
         sequence = (stamp_of(page) & ~DAMAGED) >> 1
-        return _Old(description.id, description.etag(sequence), description.created, max(sequence, description.floor))
+        return Old(description.id, description.etag(sequence), description.created, max(sequence, description.floor))
 
     def _check_quota(self, key: str, size: int) -> None:
         count = total = 0
@@ -361,6 +388,16 @@ class LocalStore:
         if self.quota.total is not None and total + size > self.quota.total:
             raise _over_quota("bytes", self.quota.total)
 
+    # Checks
+
+    def verify(self, stop: Event, pace: float = 1.0) -> None:
+        """Compare every content with its checksums, once in a life of the process group, and mark what is damaged.
+
+        Rests `pace` times as long as it works. A change of a tensor meanwhile is taken for what it is.
+        """
+        verifier = Verifier(self.group, self._changes, self._tensors)
+        verifier.run(stop, pace)
+
     # Start-up
 
     def _recover(self) -> None:
@@ -369,22 +406,17 @@ class LocalStore:
         living, sound = set(), True
         for path in self._tensors.iterdir():
             try:
-                living.add(_peek(path)[0].id)
+                description = peek(path)[0]
+                living.add(description.id)
+                if (self._logs / description.id).exists():
+                    self._changes.recover(path, description)
             except (BadFile, OSError) as problem:
                 sound = False
                 logger.error("a tensor in %s is damaged: %s", path, problem)
         if sound:
             for path in self._logs.iterdir():
-                if path.name.partition(".")[0] not in living:
+                if path.name not in living:
                     disk.unlink(path)
-
-
-@dataclass(frozen=True, slots=True)
-class _Old:
-    id: str
-    etag: str
-    created: int
-    floor: int
 
 
 @contextmanager
@@ -412,25 +444,3 @@ def _over_quota(limit: str, maximum: int) -> GatherError:
         f"the quota of the store is {maximum} {limit}",
         facts={"limit": f"store_{limit}", "maximum": maximum},
     )
-
-
-def _peek(path: Path) -> tuple[Description, bytes]:
-    """A file's description and first page. Raises BadFile and OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        page = os.pread(fd, PAGE, 0)
-        return decode_page(page, os.fstat(fd).st_size), page
-    finally:
-        os.close(fd)
-
-
-def _metadata(description: Description, page: bytes) -> Metadata:
-    words = memoryview(page).cast("Q")
-    return _metadata_of(description, words[Word.STAMP] >> 1, words[Word.MODIFIED])
-
-
-def _metadata_of(description: Description, sequence: int, modified: int) -> Metadata:
-    return Metadata(
-        description.name, description.dtype, description.shape, description.size, description.etag(sequence),
-        description.created, modified, description.prefault, description.lock,
-    )  # fmt: skip

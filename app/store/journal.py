@@ -1,0 +1,231 @@
+"""The redo log of a tensor that scatters change: what is in it is acknowledged, whatever becomes of the process.
+
+A record holds the new values of the rows that a scatter wrote, not what was added to the old ones, so that replaying
+it any number of times, over content that has none, some or all of it, gives the same. It also holds the request's
+Idempotency-Key with the answer. Records of keys alone (`sequence` None) are what a checkpoint or a new content of the
+tensor keeps of an older log.
+
+    file: magic and eight random bytes, by which a process sees that the file is not the one it has read before
+    record: magic, CRC-32 of the rest, length of the JSON, length of the rows; JSON; row numbers (uint64); rows
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from struct import Struct
+from typing import Any, Final
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from app.store import disk
+
+KEPT_NS: Final = 24 * 3600 * 10**9
+MOST_KEYS: Final = 100_000
+_FRAME: Final = Struct("<4sIIQ")
+_MAGIC: Final = b"redo"
+_REST_AT: Final = 8
+_HEAD_MAGIC: Final = b"redolog1"
+_HEAD_SIZE: Final = 16
+
+
+class BrokenLog(Exception):
+    """A record within the log is damaged, while later ones are not: acknowledged changes are lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a record says of its change. `time` is in nanoseconds since 1970; `width` the bytes of a row."""
+
+    sequence: int | None
+    time: int
+    key: str | None
+    digest: str
+    etag: str
+    count: int = 0
+    width: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An entry and its rows: row `rows[i]` becomes `values[i]`, which are bytes."""
+
+    entry: Entry
+    rows: NDArray[np.uint64]
+    values: NDArray[np.uint8]
+
+
+_NO_ROWS: Final = np.empty(0, np.uint64)
+_NO_VALUES: Final = np.empty((0, 0), np.uint8)
+
+
+def encode(record: Record) -> bytes:
+    """The bytes of a record."""
+    text = orjson.dumps(asdict(record.entry))
+    rows, values = record.rows.tobytes(), record.values.tobytes()
+    rest = b"".join((Struct("<IQ").pack(len(text), len(rows) + len(values)), text, rows, values))
+    return _MAGIC + zlib.crc32(rest).to_bytes(4, "little") + rest
+
+
+def new_head() -> bytes:
+    """What a new log starts with."""
+    return _HEAD_MAGIC + os.urandom(_HEAD_SIZE - len(_HEAD_MAGIC))
+
+
+class Journal:
+    """The log at `path` as this process knows it; every method within the tensor's lock."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.keys: dict[str, Entry] = {}
+        self.last: int | None = None
+        self.end = 0
+        self._head = b""
+
+    def read(self, *, everything: bool = False) -> list[Record]:
+        """The records that this process has not read yet, or all; what a crash left after them is cut off.
+
+        Raises BrokenLog and OSError.
+        """
+        try:
+            fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self._forget()
+            return []
+        try:
+            size, head = os.fstat(fd).st_size, os.pread(fd, _HEAD_SIZE, 0)
+            if everything or head != self._head or size < self.end:
+                self._forget()
+                if len(head) == _HEAD_SIZE and head.startswith(_HEAD_MAGIC):
+                    self._head = head
+                    self.end = _HEAD_SIZE
+            records = list(self._records(fd, size)) if self.end else []
+            if self.end < size:
+                # The last record may be torn, for it was never acknowledged. One before others may not.
+                if _holds_record(_read(fd, self.end, size - self.end)[1:]):
+                    raise BrokenLog
+                disk.truncate(fd, self.end)
+                disk.fsync(fd)
+        finally:
+            os.close(fd)
+        return records
+
+    def _forget(self) -> None:
+        self.keys.clear()
+        self.last = None
+        self.end = 0
+        self._head = b""
+
+    def _records(self, fd: int, size: int) -> Iterator[Record]:
+        while self.end + _FRAME.size <= size:
+            magic, crc, text_size, rows_size = _FRAME.unpack(os.pread(fd, _FRAME.size, self.end))
+            length = _FRAME.size + text_size + rows_size
+            whole = magic == _MAGIC and self.end + length <= size
+            body = _read(fd, self.end + _REST_AT, length - _REST_AT) if whole else b""
+            if not whole or zlib.crc32(body) != crc:
+                return
+            record = _decode(body, text_size)
+            self._remember(record.entry)
+            self.end += length
+            yield record
+
+    def _remember(self, entry: Entry) -> None:
+        if entry.key is not None:
+            self.keys.pop(entry.key, None)
+            self.keys[entry.key] = entry
+        if entry.sequence is not None:
+            self.last = entry.sequence
+
+    def append(self, record: Record) -> None:
+        """Add a record, durably, or raise OSError and leave the log as it was. `read` comes first."""
+        content = encode(record)
+        fresh = not self.end
+        head = self._head
+        if fresh:
+            head = new_head()
+            content = head + content
+        fd = disk.append_to(self.path)
+        try:
+            try:
+                disk.write_at(fd, content, self.end)
+                disk.fsync(fd)
+                if fresh:
+                    disk.fsync_folder(self.path.parent)
+            except OSError:
+                disk.truncate(fd, self.end)
+                disk.fsync(fd)
+                raise
+            self._head = head
+        finally:
+            os.close(fd)
+        self._remember(record.entry)
+        self.end += len(content)
+
+    def remembered(self, key: str) -> Entry | None:
+        """What was answered to the request with this key, if that is not too long ago."""
+        entry = self.keys.get(key)
+        return entry if entry is not None and entry.time > time.time_ns() - KEPT_NS else None
+
+    def living(self) -> list[Entry]:
+        """The keys that are still remembered, oldest first, as entries of keys alone."""
+        since = time.time_ns() - KEPT_NS
+        entries = [entry for entry in self.keys.values() if entry.time > since][-MOST_KEYS:]
+        return [Entry(None, entry.time, entry.key, entry.digest, entry.etag) for entry in entries]
+
+
+def write_keys(entries: list[Entry], aside: Path, path: Path) -> None:
+    """Make a log of keys alone at `path`, in place of one that is there, durably and in one step."""
+    fd = disk.create(aside)
+    try:
+        disk.write(fd, new_head() + b"".join(encode(Record(entry, _NO_ROWS, _NO_VALUES)) for entry in entries))
+        disk.fsync(fd)
+    except OSError:
+        disk.unlink(aside)
+        raise
+    finally:
+        os.close(fd)
+    disk.rename(aside, path)
+    disk.fsync_folder(path.parent)
+
+
+def _read(fd: int, offset: int, size: int) -> bytes:
+    pieces: list[bytes] = []
+    while size:
+        piece = os.pread(fd, min(size, 1 << 26), offset)
+        if not piece:
+            break
+        pieces.append(piece)
+        offset += len(piece)
+        size -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _holds_record(content: bytes) -> bool:
+    """Whether a sound record stands anywhere in `content`."""
+    place = content.find(_MAGIC)
+    while place >= 0:
+        if place + _FRAME.size <= len(content):
+            _, crc, text_size, rows_size = _FRAME.unpack_from(content, place)
+            end = place + _FRAME.size + text_size + rows_size
+            if end <= len(content) and zlib.crc32(content[place + _REST_AT : end]) == crc:
+                return True
+        place = content.find(_MAGIC, place + 1)
+    return False
+
+
+def _decode(body: bytes, text_size: int) -> Record:
+    begin = _FRAME.size - _REST_AT
+    members: dict[str, Any] = orjson.loads(body[begin : begin + text_size])
+    entry = Entry(**members)
+    if not entry.count:
+        return Record(entry, _NO_ROWS, _NO_VALUES)
+    begin += text_size
+    rows = np.frombuffer(body, np.uint64, entry.count, begin)
+    values = np.frombuffer(body, np.uint8, entry.count * entry.width, begin + 8 * entry.count)
+    return Record(entry, rows, values.reshape(entry.count, entry.width))

@@ -1,0 +1,157 @@
+"""Changing a tensor in place: new values computed, logged, applied between two stamps, and at times written through.
+
+A content is changed within its tensor's lock only, in this order: the log takes the new values and is durable; the
+stamp turns odd, the rows change, the stamp turns even. Whoever finds an odd stamp within the lock, or a log that is
+ahead of the stamp, finishes the work of a process that died. The log is emptied at a checkpoint, after the content and
+its checksums have reached the disk.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.store import disk, fence
+from app.store.journal import Record
+from app.store.layout import BLOCK, DAMAGED, PAGE, Description, Word, decode_page
+from app.tensors.dtypes import DTYPES
+from app.tensors.scatter import Reduction
+
+_UFUNCS: Final[dict[Reduction, Any]] = {
+    "add": np.add,
+    "mul": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+
+
+class Writable:
+    """A tensor's file, mapped for writing; within the tensor's lock, and no longer than that."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises BadFile and OSError."""
+        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            size = os.fstat(self._fd).st_size
+            self.description: Description = decode_page(os.pread(self._fd, PAGE, 0), size)
+            self.mapping = mmap.mmap(self._fd, size)
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self.words = memoryview(self.mapping)[:PAGE].cast("Q")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # The mapping goes with the last array that looks into it.
+        os.close(self._fd)
+
+    @property
+    def stamp(self) -> int:
+        """The stamp without the mark of damage."""
+        return self.words[Word.STAMP] & ~DAMAGED
+
+    def compute(
+        self, rows: NDArray[np.int64], updates: NDArray[Any], width: int, reduction: Reduction
+    ) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
+        """The rows that a scatter changes, each once, and the bytes of their new values; `width` items a row.
+
+        Updates of one row count in their order: the last one wins, or they are reduced one after the other, each
+        result rounded to the type, as NumPy does it (NaN wins in min and max; integers wrap).
+        """
+        if not len(rows) or not width:
+            return np.empty(0, np.uint64), np.empty((0, 0), np.uint8)
+        values = updates.reshape(len(rows), width)
+        if reduction == "none":
+            unique, last = np.unique(rows[::-1], return_index=True)
+            new = values[len(rows) - 1 - last]
+        else:
+            unique, place = np.unique(rows, return_inverse=True)
+            about = self.description
+            items = np.frombuffer(self.mapping, DTYPES[about.dtype].numpy, about.items, PAGE)
+            new = items.reshape(-1, width)[unique]
+            with np.errstate(all="ignore"):
+                if len(unique) == len(rows):
+                    ordered = np.empty_like(new)
+                    ordered[place] = values
+                    new = _UFUNCS[reduction](new, ordered)
+                else:
+                    _UFUNCS[reduction].at(new, place, values)
+        octets: NDArray[np.uint8] = np.ascontiguousarray(new).view(np.uint8).reshape(len(unique), -1)
+        return unique.astype(np.uint64), octets
+
+    def apply(self, records: Iterable[Record]) -> None:
+        """Bring the content to what `records` say, in their order, with an odd stamp meanwhile."""
+        for record in records:
+            if record.entry.sequence is None:
+                continue
+            # An odd stamp still counts the scatters before this one, for that is what a failed one leaves to replay.
+            mark = self.words[Word.STAMP] & DAMAGED
+            self._set(Word.STAMP, self.words[Word.STAMP] | 1)
+            fence.fence()
+            if len(record.rows):
+                self._write(record)
+            self._set(Word.MODIFIED, record.entry.time)
+            fence.fence()
+            self._set(Word.STAMP, mark | 2 * record.entry.sequence)
+
+    def _set(self, word: Word, value: int) -> None:
+        def change(_: mmap.mmap) -> None:
+            self.words[word] = value
+
+        disk.store(self.mapping, change)
+
+    def _write(self, record: Record) -> None:
+        width = record.entry.width
+        octets = np.frombuffer(self.mapping, np.uint8, self.description.size, PAGE).reshape(-1, width)
+        rows = record.rows.astype(np.int64)
+        half = len(rows) // 2
+        for part in (slice(0, half), slice(half, None)):
+            # In two steps, so that a test can stop the process between them.
+            disk.store(self.mapping, lambda _, part=part: octets.__setitem__(rows[part], record.values[part]))  # type: ignore[misc]
+
+    def damage(self) -> None:
+        """Mark the content as damaged, for every process and for good."""
+        self._set(Word.STAMP, self.words[Word.STAMP] | DAMAGED)
+
+    def write_through(self, blocks: Iterable[int]) -> None:
+        """Make the content durable, with the checksums of `blocks`, which have changed. Raises OSError."""
+        about = self.description
+        sums = np.frombuffer(self.mapping, np.uint32, about.blocks, about.sums_at) if about.blocks else None
+
+        def change(mapping: mmap.mmap) -> None:
+            assert sums is not None
+            with memoryview(mapping) as view:
+                for block in blocks:
+                    begin = PAGE + block * BLOCK
+                    sums[block] = zlib.crc32(view[begin : min(begin + BLOCK, about.sums_at)])
+
+        if sums is not None:
+            disk.store(self.mapping, change)
+        disk.fsync(self._fd)
+
+
+def touched(record: Record) -> set[int]:
+    """The numbers of the 64 KiB blocks that a record writes to."""
+    width = record.entry.width
+    if not len(record.rows):
+        return set()
+    first = record.rows.astype(np.int64) * width
+    last = (first + width - 1) // BLOCK
+    first //= BLOCK
+    found = set(first.tolist())
+    for begin, end in {*zip(first.tolist(), last.tolist(), strict=True)}:
+        if end > begin:
+            found.update(range(begin, end + 1))
+    return found

@@ -1,0 +1,21 @@
+"""A scatter, read and typed but not yet judged: what `wire` makes of bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from app.tensors.tensor import Tensor
+
+Reduction = Literal["none", "add", "mul", "min", "max"]
+REDUCTIONS: Final[tuple[Reduction, ...]] = get_args(Reduction)
+
+
+@dataclass(slots=True)
+class ScatterCall:
+    """`updates` go to the places of the resident tensor that the tuples of `indices` name, combined by `reduction`."""
+
+    indices: Tensor
+    updates: Tensor
+    reduction: Reduction
+    reduction_pointer: str = "/reduction"

@@ -1,0 +1,34 @@
+"""The body of `POST /tensors/{name}/scatter` in safetensors to a `ScatterCall`; JSON is `native_json.read_scatter`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.errors import GatherError
+from app.tensors.scatter import REDUCTIONS, ScatterCall
+from app.wire import safetensors
+from app.wire.packed import Buffer
+
+
+def read_safetensors(body: Buffer, query: bytes) -> ScatterCall:
+    """The scatter that a safetensors body and the query of its URL ask for.
+
+    Raises malformed_request, limit_exceeded (the header), invalid_field, unsupported_dtype, element_count_mismatch and
+    value_not_representable.
+    """
+    entries, start = safetensors.read_layout(body)
+    found = {entry.name: entry for entry in entries}
+    for name in found:
+        if name not in ("indices", "updates"):
+            raise GatherError(
+                "invalid_field",
+                f"{name!a} is not a tensor of this request; indices and updates are",
+                pointer=f"/{safetensors.escape(name)}",
+            )
+    fields = safetensors.read_query(query, ("reduction",))
+    reduction: Any = safetensors.query_choice(fields, "reduction", REDUCTIONS, "none")
+    for name in ("indices", "updates"):
+        if name not in found:
+            raise GatherError("invalid_field", f"{name} is missing", pointer=f"/{name}")
+    indices, updates = safetensors.read_tensors(body, start, [found["indices"], found["updates"]])
+    return ScatterCall(indices, updates, reduction, "/query/reduction")

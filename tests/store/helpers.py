@@ -1,0 +1,94 @@
+"""Uploads, lookups and changes in a line each, and what a folder holds."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.spec.scatternd import plan_scatter
+from app.store import Conditions, LocalStore, Metadata
+from app.store.changes import Change
+from app.tensors.dtypes import DTYPES
+from app.tensors.scatter import Reduction, ScatterCall
+from app.tensors.strings import PackedStrings
+from app.tensors.tensor import Tensor
+
+BY_NUMPY = {row.numpy: row for row in DTYPES.values()}
+ALWAYS = Conditions()
+
+
+def packed(texts: list[str]) -> bytes:
+    return b"".join(struct.pack("<I", len(text.encode())) + text.encode() for text in texts)
+
+
+def put(
+    store: LocalStore,
+    name: str,
+    array: NDArray[Any],
+    conditions: Conditions = ALWAYS,
+    step: int = 1 << 16,
+    **options: bool,
+) -> tuple[Metadata, bool]:
+    dtype = BY_NUMPY[array.dtype]
+    raw = packed(array.ravel().tolist()) if dtype.kind == "string" else array.tobytes()
+    upload = store.upload(dtype, array.shape, **options)
+    try:
+        for start in range(0, len(raw), step):
+            upload.write(raw[start : start + step])
+        upload.finish()
+    except BaseException:
+        upload.abandon()
+        raise
+    return store.put(name, upload, conditions)
+
+
+def read(store: LocalStore, name: str) -> NDArray[Any]:
+    """A copy of what the store says `name` is."""
+    resident = store.get(name)
+    assert resident is not None
+    tensor = resident.tensor
+    items = tensor.pick(tensor.array) if isinstance(tensor, PackedStrings) else tensor.array.copy()
+    assert resident.steady
+    return items.reshape(tensor.shape)
+
+
+def scatter(
+    store: LocalStore,
+    name: str,
+    indices: Any,
+    updates: NDArray[Any],
+    reduction: Reduction = "none",
+    key: str | None = None,
+    conditions: Conditions = ALWAYS,
+    digest: str = "digest",
+) -> str:
+    about = store.content(name).description
+    where = np.asarray(indices, np.int64)
+    call = ScatterCall(
+        Tensor(DTYPES["int64"], where.shape, where.ravel()),
+        Tensor(BY_NUMPY[updates.dtype], updates.shape, updates.ravel()),
+        reduction,
+    )
+    plan = plan_scatter(DTYPES[about.dtype], about.shape, call)
+    change = Change(about.id, plan.rows, call.updates.array, plan.slice_items, reduction, key, digest)
+    return store.scatter(name, change, conditions)
+
+
+def strings(*texts: str) -> NDArray[Any]:
+    array: NDArray[Any] = np.empty(len(texts), object)
+    array[:] = texts
+    return array
+
+
+def files(folder: Path) -> set[str]:
+    """The files that are there beside the fixed ones."""
+    return {
+        str(path.relative_to(folder))
+        for part in ("tensors", "logs", "incoming")
+        for path in (folder / part).rglob("*")
+        if path.is_file()
+    }

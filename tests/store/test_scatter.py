@@ -1,0 +1,304 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from onnx.reference.ops.op_scatternd import _scatter_nd_impl
+
+from app.errors import GatherError
+from app.store import Conditions, LocalStore
+from app.store import journal as journals
+from app.store.changes import Replaced
+from app.tensors.dtypes import DTYPES
+from app.tensors.limits import Limits
+from app.tensors.scatter import REDUCTIONS, Reduction
+from tests.store.helpers import files, put, read, scatter, strings
+
+NUMBERS = [name for name, row in DTYPES.items() if row.kind in ("int", "uint", "float")]
+
+
+def reopened(store: LocalStore, folder: Path) -> LocalStore:
+    store.close()
+    again = LocalStore(folder, Limits())
+    again.open()
+    return again
+
+
+def random_items(rng: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        return rng.integers(info.min, info.max, shape, dtype, endpoint=True)
+    items = rng.normal(0, 100, shape)
+    items.flat[:: max(1, items.size // 3)] = np.nan
+    items.flat[1 :: max(1, items.size // 2)] = np.inf
+    return items.astype(dtype)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("name", NUMBERS)
+def test_every_type_and_reduction_is_as_the_onnx_reference(store: LocalStore, name: str, reduction: Reduction) -> None:
+    rng = np.random.default_rng([NUMBERS.index(name), REDUCTIONS.index(reduction)])
+    dtype = DTYPES[name].numpy
+    for shape, depth in (((7, 5), 1), ((7, 5), 2), ((4, 3, 2), 2), ((9,), 1), ((3, 0), 1)):
+        data = random_items(rng, dtype, shape)
+        indices = np.stack([rng.integers(-size, size, (6, 2)) for size in shape[:depth]], -1)
+        updates = random_items(rng, dtype, (6, 2, *shape[depth:]))
+        put(store, "x", data)
+        scatter(store, "x", indices, updates, reduction)
+        with np.errstate(all="ignore"):
+            expected = _scatter_nd_impl(data, indices, updates, reduction)
+        found = read(store, "x")
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(found.astype(np.float64), expected.astype(np.float64))
+
+
+@pytest.mark.parametrize("values", [np.array([1 + 2j, 3j], np.complex64), np.array([True, False]), strings("é", "")])
+def test_types_without_arithmetic_take_none_and_the_last_of_two_wins(store: LocalStore, values: NDArray[Any]) -> None:
+    put(store, "x", np.resize(values, 4))
+    etag = scatter(store, "x", [[2], [-1], [2]], np.concatenate([values, values[1:]]))
+    assert read(store, "x").tolist() == [values[0], values[1], values[1], values[1]]
+    assert etag.endswith('-1"')
+
+
+def test_reductions_go_in_row_major_order(store: LocalStore) -> None:
+    put(store, "x", np.zeros(1, np.float16))
+    scatter(store, "x", [[0], [0], [0]], np.array([2048, 1, -2048], np.float16), "add")
+    assert read(store, "x").tolist() == [0]  # 2048 + 1 rounds to 2048; in another order it would be 1
+    put(store, "y", np.zeros(1, ml_dtypes.bfloat16))
+    scatter(store, "y", [[0], [0], [0]], np.array([256, 1, -256], ml_dtypes.bfloat16), "add")
+    assert float(read(store, "y")[0]) == 0
+
+
+def test_an_empty_scatter_changes_nothing_but_the_etag(store: LocalStore) -> None:
+    put(store, "x", np.arange(3))
+    etag = scatter(store, "x", np.empty((0, 1)), np.empty(0, np.int64))
+    assert read(store, "x").tolist() == [0, 1, 2]
+    assert etag.endswith('-1"')
+
+
+def test_every_worker_sees_a_change_at_once_and_metadata_says_so(store: LocalStore, other: LocalStore) -> None:
+    before = put(store, "x", np.arange(6).reshape(3, 2))[0]
+    assert read(other, "x").tolist() == [[0, 1], [2, 3], [4, 5]]
+    held = other.get("x")
+    etag = scatter(store, "x", [[1]], np.array([[7, 8]]))
+    assert held is not None
+    assert not held.steady
+    assert held.current().etag == etag
+    assert read(other, "x").tolist() == [[0, 1], [7, 8], [4, 5]]
+    found = other.metadata("x")
+    assert (found.etag, found.created) == (etag, before.created)
+    assert found.modified > before.modified
+    assert etag == before.etag.replace("-0", "-1")
+    again = scatter(other, "x", [[0]], np.array([[9, 9]]))
+    assert again.endswith('-2"')
+    assert read(store, "x").tolist() == [[9, 9], [7, 8], [4, 5]]
+
+
+def test_changes_survive_a_restart_and_the_log_is_emptied(store: LocalStore, folder: Path) -> None:
+    put(store, "x", np.arange(100_000))
+    etag = ""
+    for place in range(20):
+        etag = scatter(store, "x", [[place * 5000]], np.array([-place]))
+    store = reopened(store, folder)
+    assert read(store, "x")[::5000].tolist() == [-place for place in range(20)]
+    assert store.metadata("x").etag == etag
+    assert files(folder) == {f"tensors/{path.name}" for path in (folder / "tensors").iterdir()}
+    check_sums(store)
+    store.close()
+
+
+def check_sums(store: LocalStore) -> None:
+    from threading import Event
+
+    store.group.state[1] = 0
+    store.verify(Event(), 0)
+    for name in store.names():
+        store.metadata(name)
+
+
+def test_a_checkpoint_empties_the_log_and_keeps_keys_and_sums(
+    store: LocalStore, other: LocalStore, folder: Path
+) -> None:
+    put(store, "x", np.zeros((2000, 64), np.float32))
+    store._changes.checkpoint_bytes = other._changes.checkpoint_bytes = 20_000
+    for turn in range(50):
+        worker = (store, other)[turn % 2]
+        scatter(worker, "x", [[turn * 3], [turn * 39]], np.full((2, 64), turn + 1, np.float32), key=f"key-{turn}")
+    (log,) = (folder / "logs").iterdir()
+    assert log.stat().st_size < 50_000
+    data = read(other, "x")
+    assert data[3 * 49, 0] == 50
+    assert data[39 * 20, 5] == 21
+    for turn in (0, 25, 49):
+        assert scatter(other, "x", [[0]], np.ones((1, 64), np.float32), key=f"key-{turn}").endswith(f'-{turn + 1}"')
+    check_sums(store)
+
+
+def test_a_key_is_answered_again_and_not_carried_out_again(store: LocalStore, other: LocalStore, folder: Path) -> None:
+    put(store, "x", np.zeros(2, np.int8))
+    etag = scatter(store, "x", [[0]], np.ones(1, np.int8), "add", key="k")
+    stale = Conditions(match=('"gone"',))
+    assert scatter(other, "x", [[0]], np.ones(1, np.int8), "add", key="k", conditions=stale) == etag
+    with pytest.raises(GatherError, match="invalid_field"):
+        scatter(other, "x", [[0]], np.ones(1, np.int8), "add", key="k", digest="another")
+    scatter(other, "x", [[0]], np.ones(1, np.int8), "add", key="other key")
+    assert read(store, "x").tolist() == [2, 0]
+    # A new content of the name remembers, and so does a restart.
+    put(store, "x", np.zeros(2, np.int8))
+    assert scatter(store, "x", [[0]], np.ones(1, np.int8), "add", key="k") == etag
+    other.close()
+    store = reopened(store, folder)
+    assert scatter(store, "x", [[0]], np.ones(1, np.int8), "add", key="k") == etag
+    assert read(store, "x").tolist() == [0, 0]
+    store.close()
+
+
+def test_a_key_is_forgotten_after_a_day(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(store, "x", np.zeros(2, np.int8))
+    scatter(store, "x", [[0]], np.ones(1, np.int8), "add", key="k")
+    monkeypatch.setattr(journals, "KEPT_NS", 0)
+    assert scatter(store, "x", [[0]], np.ones(1, np.int8), "add", key="k").endswith('-2"')
+    assert read(store, "x").tolist() == [2, 0]
+
+
+def test_string_tables_remember_keys_too(store: LocalStore) -> None:
+    put(store, "s", strings("a", "b"))
+    etag = scatter(store, "s", [[0]], strings("x"), key="k")
+    assert scatter(store, "s", [[0]], strings("x"), key="k") == etag
+    assert scatter(store, "s", [[1]], strings("yy")).endswith('-2"')
+    assert read(store, "s").tolist() == ["x", "yy"]
+
+
+def test_no_etag_ever_names_two_contents(store: LocalStore) -> None:
+    first = put(store, "x", np.arange(4))[0].etag
+    changed = scatter(store, "x", [[0]], np.array([7]))
+    assert put(store, "x", np.arange(4))[0].etag == first
+    assert scatter(store, "x", [[0]], np.array([8])) != changed
+
+
+def test_if_match_decides_under_the_lock(store: LocalStore) -> None:
+    etag = put(store, "x", np.arange(4))[0].etag
+    good = Conditions(match=(etag,))
+    scatter(store, "x", [[0]], np.array([7]), conditions=good)
+    with pytest.raises(GatherError, match="precondition_failed"):
+        scatter(store, "x", [[0]], np.array([8]), conditions=good)
+    assert read(store, "x").tolist() == [7, 1, 2, 3]
+
+
+def test_a_change_for_a_content_that_was_replaced_is_planned_again(store: LocalStore) -> None:
+    put(store, "x", np.arange(4))
+    from app.store.changes import Change
+
+    change = Change(store.content("x").description.id, np.array([3]), np.array([9]), 1, "none")
+    put(store, "x", np.arange(2))
+    with pytest.raises(Replaced):
+        store.scatter("x", change)
+    assert read(store, "x").tolist() == [0, 1]
+
+
+def log_of(folder: Path) -> Path:
+    (log,) = (folder / "logs").iterdir()
+    return log
+
+
+@pytest.mark.parametrize("cut", [1, 7, 19, 20, 60])
+def test_a_torn_record_at_the_end_is_dropped(store: LocalStore, folder: Path, cut: int) -> None:
+    put(store, "x", np.arange(4))
+    scatter(store, "x", [[0]], np.array([7]), key="k")
+    size = log_of(folder).stat().st_size
+    scatter(store, "x", [[1]], np.array([8]))
+    # As if the power had failed within the second append: neither its record nor its page were written.
+    os.truncate(log_of(folder), log_of(folder).stat().st_size - cut)
+    path = next((folder / "tensors").iterdir())
+    with path.open("r+b") as file:
+        file.write((2).to_bytes(8, "little"))
+        file.seek(4096 + 8)
+        file.write((1).to_bytes(8, "little"))
+    assert log_of(folder).stat().st_size > size
+    store = reopened(store, folder)
+    assert read(store, "x").tolist() == [7, 1, 2, 3]
+    assert scatter(store, "x", [[2]], np.array([9])).endswith('-2"')
+    assert read(store, "x").tolist() == [7, 1, 9, 3]
+    store.close()
+
+
+@pytest.mark.parametrize("at", [16, 20, 30, 100])
+def test_a_record_damaged_before_others_damages_the_tensor_and_no_other(
+    store: LocalStore, folder: Path, at: int
+) -> None:
+    put(store, "x", np.arange(4))
+    put(store, "y", np.arange(4))
+    for value in range(3):
+        scatter(store, "x", [[0]], np.array([value]), key=f"key-{value}")
+    with log_of(folder).open("r+b") as file:
+        file.seek(at + 1)
+        octet = file.read(1)
+        file.seek(at + 1)
+        file.write(bytes((octet[0] ^ 255,)))
+    store = reopened(store, folder)
+    with pytest.raises(GatherError, match="tensor_damaged"):
+        store.get("x")
+    with pytest.raises(GatherError, match="tensor_damaged"):
+        store.metadata("x")
+    assert read(store, "y").tolist() == [0, 1, 2, 3]
+    assert [(found.name, found.damaged) for found in store.page(9, None)[0]] == [("x", True), ("y", False)]
+    put(store, "x", np.arange(2))
+    assert read(store, "x").tolist() == [0, 1]
+    store.close()
+
+
+def test_a_worker_that_died_within_a_scatter_is_finished_by_the_next_reader(
+    store: LocalStore, other: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from app.store import scatter as scatters
+
+    put(store, "x", np.arange(6))
+    assert other.get("x") is not None
+
+    def die(*_: Any) -> None:
+        raise SystemError("died")
+
+    monkeypatch.setattr(scatters.Writable, "_write", die)
+    with pytest.raises(SystemError):
+        scatter(store, "x", [[0], [5]], np.array([8, 9]))
+    monkeypatch.undo()
+    resident = other.get("x")
+    assert resident is not None
+    assert resident.stamp & 1
+    assert not resident.steady
+    with resident.hold():
+        resident = resident.current()
+        assert resident.tensor.array.tolist() == [8, 1, 2, 3, 4, 9]
+    assert resident.steady
+    assert resident.etag.endswith('-1"')
+    # The dead worker's own view of the log is ahead of the stamp no more.
+    assert scatter(store, "x", [[1]], np.array([7])).endswith('-2"')
+
+
+def test_a_full_disk_refuses_the_scatter_and_changes_nothing(
+    store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from app.store import disk
+
+    put(store, "x", np.arange(6))
+    scatter(store, "x", [[0]], np.array([5]))
+    size = log_of(folder).stat().st_size
+    real = os.pwrite
+
+    def short(fd: int, content: Any, offset: int) -> int:
+        if len(content) > 10:
+            return real(fd, content[:10], offset)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(disk.os, "pwrite", short)
+    with pytest.raises(GatherError, match="insufficient_storage"):
+        scatter(store, "x", [[0]], np.arange(1))
+    monkeypatch.undo()
+    assert log_of(folder).stat().st_size == size
+    assert read(store, "x").tolist() == [5, 1, 2, 3, 4, 5]
+    assert scatter(store, "x", [[0]], np.array([6])).endswith('-2"')
