@@ -19,7 +19,7 @@ Route = Literal["loop", "thread", "split", "gpu"]
 NEAR_BYTES: Final = 1 << 18
 FAR_BYTES: Final = 1 << 26
 _LOOP_MAX_S: Final = (20e-6, 100e-6)  # between these the measured hand-off is what may run on the loop
-_SPLIT_MIN: Final = 4  # a gather shorter than this many hand-offs is left to one thread
+_SPLIT_MIN: Final = 8  # a gather shorter than this many hand-offs is left to one thread
 
 
 @dataclass(frozen=True, slots=True)
