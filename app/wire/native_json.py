@@ -1,423 +1,312 @@
-"""The native JSON codec: the body of `POST /gathernd` and `POST /gather` to a `Call`, an `Answer` to its body."""
+"""The native JSON codec: the body of `POST /gathernd` and `POST /gather` to a `Call`, an `Answer` to its body.
+
+A body is read in three steps: `json_scan` finds the values of the tensors and cuts them out, a JSON library reads the
+small rest, and `json_values` reads the spans straight into arrays. Whatever is refused is held against the whole
+grammar (`json_check`) first, for what is no JSON is refused as that, wherever else it is wrong.
+"""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
-from math import isinf
+from collections.abc import Callable, Collection, Mapping
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from time import perf_counter
+from typing import Any, Final, Literal, NamedTuple
 
-import ml_dtypes
+import numba
 import numpy as np
 import orjson
 import pybase64
 from numpy.typing import NDArray
 
 from app.errors import GatherError, Place
-from app.tensors.call import DEVICES, Answer, Call, Operator
-from app.tensors.dtypes import DTYPES, DType
+from app.tensors.call import DEVICES, Call, Operator
+from app.tensors.dtypes import DTYPES
 from app.tensors.limits import Limits
-from app.tensors.tensor import Form, Tensor, coordinates
-from app.wire.packed import (
-    PackedItemError,
-    PackedSizeError,
-    bounded_product,
-    check_packed,
-    longest_string,
-    pack_items,
-    unpack,
-)
+from app.tensors.tensor import Tensor, coordinates
+from app.wire import decimals, json_check, json_exact, json_numbers, json_scan, machine
+from app.wire.json_base64 import Packed
+from app.wire.json_scan import ESCAPED, STRING, scan
+from app.wire.json_values import Values
+from app.wire.json_write import write_answer
+from app.wire.packed import longest_string
 
+__all__ = ["ENCODINGS", "MAX_FIELDS", "Encoding", "configure", "read_call", "warm", "write_answer"]
+
+Buffer = bytes | bytearray | memoryview
 Encoding = Literal["values", "base64"]
-MAX_DEPTH = 512
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_NONFINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
-_HUGE = 10**4000
+ENCODINGS: Final[tuple[Encoding, ...]] = ("values", "base64")
+MAX_FIELDS: Final = 1 << 20
+"""How many bytes all but the values of the tensors may take, since that part becomes Python objects."""
+_BYTE: Final = np.dtype(np.uint8)
+_PARAMETER: Final[Mapping[Operator, str]] = {"gathernd": "batch_dims", "gather": "axis"}
+_COMMON: Final = frozenset(("data", "indices", "dialect", "device", "output_encoding"))
+_FIELDS: Final[Mapping[Operator, frozenset[str]]] = {key: _COMMON | {name} for key, name in _PARAMETER.items()}
+_TENSOR_FIELDS: Final = frozenset(("dtype", "shape", "values", "base64"))
+_DIGITS: Final = (b"0 ", b"1 ", b"2 ", b"3 ")
+_COMPILED: Final[tuple[Any, ...]] = (json_scan.scan, json_check.check, json_numbers.read_elements)
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+# What `scan` returns: whether it is fine, members, whether there are odd numbers, how many spans, and three integers
+# for each span: its first byte, its end and its kind.
+_MEMBERS, _ODD, _SPANS, _FIRST_SPAN = 1, 2, 3, 4
 
 
-class Number(str):
-    """A JSON number as it was written."""
+def configure(cache_dir: Path) -> None:
+    """Keep the compiled code under `cache_dir`, so that the next start loads it; call before anything is read."""
+    config: Any = numba.config
+    digest = sha256()
+    for module in (machine, decimals, json_scan, json_check, json_numbers):
+        digest.update(Path(str(module.__file__)).read_bytes())
+    # Numba's cache sees a change of the compiled function's own file only, so the folder is named by all of them.
+    before = config.CACHE_DIR
+    config.CACHE_DIR = str(cache_dir / f"json-{digest.hexdigest()[:16]}")
+    for function in _COMPILED:
+        function.enable_caching()  # takes the folder of this moment
+    config.CACHE_DIR = before
 
 
-class _Bad(Exception):
-    pass
+def warm(progress: Callable[[str], None] | None = None) -> None:
+    """Compile, or load from the cache, all that reading and writing ever use."""
+    started = perf_counter()
+    body = b'{"data": {"dtype": "int8", "values": [1]}, "indices": {"dtype": "int64", "values": [0]}}'
+    read_call(body, "gathernd", ("onnx-13",), Limits())
+    json_check.fault(body)
+    for function in _COMPILED:
+        function.disable_compile()  # a request never compiles
+    if progress is not None:
+        progress(f"JSON codec ready after {perf_counter() - started:.2f} s")
 
 
-def read_call(
-    body: bytes | bytearray | memoryview, operator: Operator, dialects: Collection[str], limits: Limits
-) -> tuple[Call, Encoding]:
-    """The call that `body` asks for, and how its answer is to be encoded. Raises GatherError."""
-    document = _parse(body)
-    if not isinstance(document, dict):
+class _Given(NamedTuple):
+    """A tensor of the request, its fields checked: the span of its values, or its raw bytes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] | None
+    span: int
+    raw: bytes | None
+    members: int
+
+
+class _WrongTensors(Exception):
+    """The values of these tensors do not match shape or type; how, is to be found out."""
+
+    def __init__(self, sources: list[Values | Packed]) -> None:
+        super().__init__()
+        self.sources = sources
+
+
+def read_call(body: Buffer, operator: Operator, dialects: Collection[str], limits: Limits) -> tuple[Call, Encoding]:
+    """The call that `body` asks of `operator`, and how its answer is to be written. Raises GatherError.
+
+    What is wrong is refused in this order: malformed_request; invalid_field; unsupported_dtype, for a name that is no
+    type; element_count_mismatch; value_not_representable; limit_exceeded, for a long string; of the last four data
+    before indices. `dialects` are the names that the operator has.
+    """
+    try:
+        return _read_call(body, operator, dialects, limits)
+    except (GatherError, _WrongTensors) as error:
+        _check_framing(body)
+        if isinstance(error, _WrongTensors):
+            _explain(error.sources)
+        raise
+
+
+def _read_call(body: Buffer, operator: Operator, dialects: Collection[str], limits: Limits) -> tuple[Call, Encoding]:
+    view = np.frombuffer(body, _BYTE)
+    view.flags.writeable = False  # one type of array, whatever holds the body: a function is compiled for one
+    marks: tuple[int, ...] = scan(view)
+    document = _small_part(body, marks)
+    if type(document) is not dict:
         raise _field("", "the body must be a JSON object")
-    parameter_name = "batch_dims" if operator == "gathernd" else "axis"
-    known = ("data", "indices", parameter_name, "dialect", "device", "output_encoding")
-    for name in document:
-        if name not in known:
-            raise _field("/" + _escape(name), f"{name!a} is not a field of this request")
-    data = _fields(document, "data", resident=True)
-    indices = _fields(document, "indices", resident=False)
-    assert not isinstance(indices, str)
-    parameter = 0
-    if parameter_name in document:
-        whole = integer(document[parameter_name])
-        if whole is None:
-            raise _field("/" + parameter_name, f"{parameter_name} must be an integer")
-        parameter = whole
-    dialect = _choice(document, "dialect", dialects, "onnx-13")
-    device = _choice(document, "device", DEVICES, "auto")
-    encoding = _choice(document, "output_encoding", ("values", "base64"), "values")
+    if not document.keys() <= _FIELDS[operator]:
+        raise _unknown("", document, _FIELDS[operator])
+    fields = document.get("data")
+    resident = _resident(fields) if type(fields) is dict and "tensor" in fields else None
+    data = _given("data", document, body, marks) if resident is None else None
+    indices = _given("indices", document, body, marks)
+    members = len(document) + (1 if data is None else data.members) + indices.members
+    parameter_name = _PARAMETER[operator]
+    parameter = document.get(parameter_name, 0)
+    if type(parameter) is not int:
+        parameter = json_exact.integer(parameter)
+        if parameter is None:
+            raise _field(f"/{parameter_name}", f"{parameter_name} must be an integer")
+    dialect = document.get("dialect", "onnx-13")
+    if type(dialect) is not str or dialect not in dialects:
+        raise _choice("dialect", dialects)
+    device = document.get("device", "auto")
+    if type(device) is not str or device not in DEVICES:
+        raise _choice("device", DEVICES)
+    encoding = document.get("output_encoding", "values")
+    if type(encoding) is not str or encoding not in ENCODINGS:
+        raise _choice("output_encoding", ENCODINGS)
+    if members != marks[_MEMBERS]:
+        _check_framing(body)
 
-    tensors = [(name, fields) for name, fields in (("data", data), ("indices", indices)) if not isinstance(fields, str)]
-    for name, fields in tensors:
-        if fields["dtype"] not in DTYPES:
-            raise GatherError(
-                "unsupported_dtype", f"{fields['dtype']!a} is not an element type", pointer=f"/{name}/dtype"
-            )
-    counted = [(name, fields, _count(name, fields)) for name, fields in tensors]
-    made = {name: _tensor(name, fields, *rest) for name, fields, rest in counted}
-    for name, tensor in made.items():
-        if tensor.dtype.kind == "string":
-            item = longest_string(tensor.array, limits.string_bytes)
-            if item >= 0:
-                raise GatherError(
-                    "limit_exceeded",
-                    f"a string of {name} is longer than {limits.string_bytes} bytes",
-                    places=[Place(tensor.locate(item), coordinates(item, tensor.shape))],
-                    facts={"limit": "string_bytes", "maximum": limits.string_bytes},
-                )
+    # A name that is no type is refused before any values are read.
+    data_source = None if data is None else _source(data, view, marks)
+    index_source = _source(indices, view, marks)
+    data_tensor = resident if data_source is None else data_source.read()
+    index_tensor = index_source.read()
+    if data_tensor is None or index_tensor is None:
+        raise _WrongTensors([source for source in (data_source, index_source) if source is not None])
+    if type(data_tensor) is Tensor:
+        _check_strings(data_tensor, len(body), limits)
+    _check_strings(index_tensor, len(body), limits)
     call = Call(
         operator,
-        data if isinstance(data, str) else made["data"],
-        made["indices"],
+        data_tensor,
+        index_tensor,
         parameter,
         dialect,
         device,
-        "/" + parameter_name,
+        f"/{parameter_name}",
     )
     return call, encoding
+
+
+def _small_part(body: Buffer, marks: tuple[int, ...]) -> Any:
+    """All but the spans, each of which a number stands for: its own."""
+    fine, _, odd, count = marks[:_FIRST_SPAN]
+    if not fine:
+        raise GatherError("malformed_request", "the body is not JSON: quotes or brackets do not close")
+    pieces: list[bytes | bytearray | memoryview] = []
+    end = 0
+    for span in range(count):
+        at = _FIRST_SPAN + 3 * span
+        pieces += (body[end : marks[at]], _DIGITS[span])
+        end = marks[at + 1]
+    text = b"".join((*pieces, body[end:]))
+    if len(text) > MAX_FIELDS:
+        detail = f"all but the values of the tensors takes {len(text)} bytes of at most {MAX_FIELDS}"
+        raise GatherError("limit_exceeded", detail, facts={"limit": "fields_bytes", "maximum": MAX_FIELDS})
+    if count > 2:
+        _check_framing(body)  # with a key given twice, the numbers would not be what they seem
+    if not odd:
+        try:
+            return orjson.loads(text)
+        except orjson.JSONDecodeError:
+            pass  # a lone surrogate, or no JSON
+    _check_framing(body)
+    return json_exact.loads(text.decode())
+
+
+def _given(name: str, document: Mapping[str, Any], body: Buffer, marks: tuple[int, ...]) -> _Given:
+    """The fields of the tensor `name`, checked one by one. Raises invalid_field."""
+    fields = document.get(name)
+    if type(fields) is not dict:
+        raise _field(f"/{name}", f"{name} must be an object" if name in document else f"{name} is missing")
+    if not fields.keys() <= _TENSOR_FIELDS:
+        raise _unknown(f"/{name}", fields, _TENSOR_FIELDS)
+    dtype, shape = fields.get("dtype"), fields.get("shape", ...)
+    if type(dtype) is not str:
+        raise _field(f"/{name}/dtype", f"{name} needs a dtype, the name of a type")
+    if shape is not ...:
+        shape = _shape(name, shape)
+    if "values" in fields:
+        if "base64" in fields:
+            raise _field(f"/{name}", f"{name} has both values and base64")
+        span = _FIRST_SPAN + 3 * int(fields["values"])
+        if body[marks[span]] in b"n{":
+            raise _field(f"/{name}/values", "values must be a list, or one value for a tensor without dimensions")
+        return _Given(name, dtype, None if shape is ... else shape, span, None, len(fields))
+    if "base64" not in fields:
+        raise _field(f"/{name}", f"{name} has neither values nor base64")
+    first, end, kind = marks[_FIRST_SPAN + 3 * int(fields["base64"]) :][:3]
+    if kind not in (STRING, ESCAPED):
+        raise _field(f"/{name}/base64", "base64 must be a string")
+    if shape is ...:
+        raise _field(f"/{name}/shape", f"{name} needs a shape, since it has base64")
+    text = memoryview(body)[first + 1 : end - 1]
+    try:
+        plain = orjson.loads(memoryview(body)[first:end]).encode() if kind == ESCAPED else text
+        raw = pybase64.b64decode(plain, validate=True)
+    except ValueError:
+        raise _field(f"/{name}/base64", "the text is not base64 (RFC 4648, with padding)") from None
+    return _Given(name, dtype, shape, 0, raw, len(fields))
+
+
+def _shape(name: str, sizes: Any) -> tuple[int, ...]:
+    if type(sizes) is not list:
+        raise _field(f"/{name}/shape", "shape must be a list of integers")
+    for size in sizes:
+        if type(size) is not int or size < 0:
+            break
+    else:
+        return tuple(sizes)
+    shape = []
+    for axis, size in enumerate(sizes):
+        whole = json_exact.integer(size)
+        if whole is None or whole < 0:
+            raise _field(f"/{name}/shape/{axis}", "a dimension must be an integer of 0 or more")
+        shape.append(whole)
+    return tuple(shape)
+
+
+def _resident(fields: Mapping[str, Any]) -> str:
+    """The name of a resident tensor. Raises invalid_field."""
+    if len(fields) > 1:
+        raise _unknown("/data", fields, frozenset(("tensor",)))
+    name = fields["tensor"]
+    if type(name) is not str or not _NAME.fullmatch(name):
+        raise _field("/data/tensor", "a name is 1 to 128 of A-Z a-z 0-9 . _ - and begins with none of . _ -")
+    return name
+
+
+def _source(given: _Given, view: NDArray[np.uint8], marks: tuple[int, ...]) -> Values | Packed:
+    """Where the items come from, of a type that is known now. Raises unsupported_dtype."""
+    name, dtype_name, shape, span, raw, _ = given
+    dtype = DTYPES.get(dtype_name)
+    if dtype is None:
+        detail = f"{json_exact.shown(dtype_name)!r} is no element type"
+        raise GatherError("unsupported_dtype", detail, pointer=f"/{name}/dtype")
+    if raw is None:
+        return Values(view, name, dtype, shape, marks[span], marks[span + 1], max(marks[span + 2], 0))
+    assert shape is not None
+    return Packed(name, dtype, shape, raw)
+
+
+def _explain(sources: Collection[Values | Packed]) -> None:
+    """Raises what is wrong first: all counts come before all values, and data before indices."""
+    for source in sources:
+        source.explain_nesting()
+    for source in sources:
+        source.explain_value()
+
+
+def _check_strings(tensor: Tensor, body_bytes: int, limits: Limits) -> None:
+    """Raises limit_exceeded for a string that is too long."""
+    if tensor.dtype.kind != "string" or body_bytes <= limits.string_bytes:
+        return
+    item = longest_string(tensor.array, limits.string_bytes)
+    if item >= 0:
+        raise GatherError(
+            "limit_exceeded",
+            f"a string has more than {limits.string_bytes} bytes of UTF-8",
+            places=[Place(tensor.locate(item), coordinates(item, tensor.shape))],
+            facts={"limit": "string_bytes", "maximum": limits.string_bytes},
+        )
+
+
+def _check_framing(body: Buffer) -> None:
+    """Raises malformed_request where the body is not JSON, or names a key twice."""
+    fault = json_check.fault(body)
+    if fault is not None:
+        raise GatherError("malformed_request", fault)
 
 
 def _field(pointer: str, detail: str) -> GatherError:
     return GatherError("invalid_field", detail, pointer=pointer)
 
 
-def _malformed(detail: str) -> NoReturn:
-    raise GatherError("malformed_request", detail)
+def _unknown(pointer: str, fields: Mapping[str, Any], known: Collection[str]) -> GatherError:
+    """The error for the first of `fields` that is not `known`."""
+    name = next(json_exact.printable(name) for name in fields if name not in known)
+    pointer += "/" + name.replace("~", "~0").replace("/", "~1")
+    return _field(pointer, f"{json_exact.shown(name)!r} is not a field here; there are {', '.join(sorted(known))}")
 
 
-def _escape(name: str) -> str:
-    return name.encode("utf-8", "replace").decode().replace("~", "~0").replace("/", "~1")
-
-
-def _parse(body: bytes | bytearray | memoryview) -> Any:
-    try:
-        text = str(body, "utf-8")
-    except UnicodeDecodeError as error:
-        _malformed(f"the body is not UTF-8 at byte {error.start}")
-    depth = 0
-    for token in re.finditer(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', text, re.DOTALL):
-        if token[0] in "[{":
-            depth += 1
-            if depth > MAX_DEPTH:
-                _malformed(f"the body nests deeper than {MAX_DEPTH}")
-        elif token[0] in "]}":
-            depth -= 1
-    try:
-        return json.loads(
-            text, object_pairs_hook=_object, parse_float=Number, parse_int=Number, parse_constant=_constant
-        )
-    except ValueError as error:
-        _malformed(f"the body is not JSON: {error}")
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        _malformed("a key is given twice")
-    return made
-
-
-def _constant(name: str) -> NoReturn:
-    _malformed(f"{name} is not JSON; write it as a string")
-
-
-def integer(value: Any) -> int | None:
-    """The integer a JSON number is, exactly, cut to ±10^4000; None where it is none."""
-    if not isinstance(value, Number):
-        return None
-    match = re.fullmatch(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?)0*([0-9]*))?", value)
-    assert match
-    sign, whole, part, exponent_sign, exponent_text = match.groups(default="")
-    digits = (whole + part).rstrip("0").lstrip("0")
-    if not digits:
-        return 0
-    exponent = int(exponent_text[:20] or "0") * (-1 if exponent_sign == "-" else 1)
-    exponent += len(whole + part) - len((whole + part).rstrip("0")) - len(part)
-    if exponent < 0:
-        return None
-    made = _HUGE if len(digits) + exponent > 4000 else int(digits) * 10**exponent
-    return -made if sign else made
-
-
-def _choice(document: dict[str, Any], name: str, allowed: Collection[Any], default: Any) -> Any:
-    value = document.get(name, default)
-    if type(value) is not str or value not in allowed:
-        raise _field("/" + name, f"{name} must be one of {', '.join(allowed)}")
-    return value
-
-
-def _fields(document: dict[str, Any], name: str, resident: bool) -> dict[str, Any] | str:
-    if name not in document:
-        raise _field("/" + name, f"{name} is missing")
-    fields = document[name]
-    if not isinstance(fields, dict):
-        raise _field("/" + name, f"{name} must be an object")
-    if resident and "tensor" in fields:
-        for other in fields:
-            if other != "tensor":
-                raise _field(f"/{name}/{_escape(other)}", "a resident tensor is named by 'tensor' alone")
-        key = fields["tensor"]
-        if type(key) is not str or not _NAME.fullmatch(key):
-            raise _field(f"/{name}/tensor", "the name of a resident tensor is 1 to 128 of A-Z a-z 0-9 . _ -")
-        return key
-    for other in fields:
-        if other not in ("dtype", "shape", "values", "base64"):
-            raise _field(f"/{name}/{_escape(other)}", f"{other!a} is not a field of a tensor")
-    if type(fields.get("dtype")) is not str:
-        raise _field(f"/{name}/dtype", "dtype must be given, as a string")
-    if "shape" in fields:
-        if not isinstance(fields["shape"], list):
-            raise _field(f"/{name}/shape", "shape must be a list of integers")
-        shape = []
-        for axis, size in enumerate(fields["shape"]):
-            whole = integer(size)
-            if whole is None or whole < 0:
-                raise _field(f"/{name}/shape/{axis}", "a dimension must be an integer of 0 or more")
-            shape.append(whole)
-        fields["shape"] = tuple(shape)
-    if ("values" in fields) == ("base64" in fields):
-        raise _field("/" + name, "exactly one of values and base64 must be given")
-    if "values" in fields:
-        if fields["values"] is None or isinstance(fields["values"], dict):
-            raise _field(f"/{name}/values", "values must be a list")
-    else:
-        if type(fields["base64"]) is not str:
-            raise _field(f"/{name}/base64", "base64 must be a string")
-        if "shape" not in fields:
-            raise _field(f"/{name}/shape", "base64 needs a shape")
-        try:
-            fields["base64"] = pybase64.b64decode(fields["base64"].encode(), validate=True)
-        except ValueError:
-            raise _field(f"/{name}/base64", "the text is not base64") from None
-    return fields
-
-
-def _nesting(values: Any) -> list[int]:
-    dims = []
-    while isinstance(values, list):
-        dims.append(len(values))
-        if not values:
-            break
-        values = values[0]
-    return dims
-
-
-def _follows(values: Any, dims: Sequence[int]) -> bool:
-    if not dims:
-        return not isinstance(values, list)
-    return isinstance(values, list) and len(values) == dims[0] and all(_follows(value, dims[1:]) for value in values)
-
-
-def _leaves(values: Any) -> Iterator[Any]:
-    if isinstance(values, list):
-        for value in values:
-            yield from _leaves(value)
-    else:
-        yield values
-
-
-def _count(name: str, fields: dict[str, Any]) -> tuple[tuple[int, ...], Form]:
-    """The shape of a tensor and the form of its values; raises element_count_mismatch."""
-    dtype: DType = DTYPES[fields["dtype"]]
-    if "base64" in fields:
-        try:
-            check_packed(dtype, fields["shape"], fields["base64"])
-        except PackedSizeError as error:
-            raise GatherError("element_count_mismatch", str(error), pointer=f"/{name}/base64") from None
-        return fields["shape"], "whole"
-    values, shape = fields["values"], fields.get("shape")
-    pair = [2] if dtype.kind == "complex" else []
-    dims = _nesting(values)
-    wrong = GatherError("element_count_mismatch", "the values do not match the shape", pointer=f"/{name}/values")
-    if shape is None:
-        if not _follows(values, dims):
-            raise wrong
-        if pair and 0 not in dims:
-            if not dims or dims[-1] != 2:
-                raise wrong
-            dims.pop()
-        return tuple(dims), "flat" if len(dims) == 1 else "nested"
-    count = bounded_product(shape, 2**63)
-    rank, depth = len(shape), len(dims)
-    if count == 0:
-        zero = shape.index(0)
-        if values == []:
-            return shape, "flat"
-        wanted, form = [*shape[: zero + 1]], "nested"
-    elif depth == 1 + len(pair):
-        wanted, form = [count, *pair], "flat"
-    else:
-        wanted, form = [*shape, *pair], "nested"
-    if len(wanted) != depth or not _follows(values, wanted):
-        raise wrong
-    return shape, "nested" if rank == 0 and form == "nested" else form  # type: ignore[return-value]
-
-
-def _tensor(name: str, fields: dict[str, Any], shape: tuple[int, ...], form: Form) -> Tensor:
-    dtype: DType = DTYPES[fields["dtype"]]
-    pointer = f"/{name}/base64" if "base64" in fields else f"/{name}/values"
-    tensor = Tensor(dtype, shape, np.empty(0), pointer, form, f"/{name}/shape", f"/{name}/dtype")
-    if "base64" in fields:
-        try:
-            tensor.array = unpack(dtype, fields["base64"])
-        except PackedItemError as error:
-            place = Place(pointer, coordinates(error.item, shape), error.value)
-            raise GatherError("value_not_representable", str(error), places=[place]) from None
-        return tensor
-    width = 2 if dtype.kind == "complex" else 1
-    made = []
-    for number, leaf in enumerate(_leaves(fields["values"])):
-        try:
-            made.append(_item(dtype, leaf))
-        except _Bad:
-            item, part = divmod(number, width)
-            where = tensor.locate(item) + (f"/{part}" if width == 2 else "")
-            place = Place(where, coordinates(item, shape), _shown(leaf))
-            raise GatherError(
-                "value_not_representable", f"{name} has a value that {dtype.name} cannot hold", places=[place]
-            ) from None
-    tensor.array = _array(dtype, made)
-    return tensor
-
-
-def _shown(leaf: Any) -> int | float | str | None:
-    """A value for an error's body: what JSON with 64-bit integers can say, the text of other numbers."""
-    if isinstance(leaf, Number):
-        if re.fullmatch("-?[0-9]+", leaf):
-            if len(leaf) < 25 and -(2**63) <= int(leaf) < 2**64:
-                return int(leaf)
-        elif not isinf(float(leaf)):
-            return float(leaf)
-        return leaf if len(leaf) <= 64 else leaf[:64] + "…"
-    if isinstance(leaf, str):
-        text = leaf.encode("utf-8", "replace").decode()
-        return text if len(text) <= 64 else text[:64] + "…"
-    return leaf if isinstance(leaf, bool) else None
-
-
-def _item(dtype: DType, leaf: Any) -> Any:
-    if dtype.kind == "bool":
-        if isinstance(leaf, bool):
-            return leaf
-    elif dtype.kind == "string":
-        if type(leaf) is str:
-            try:
-                leaf.encode()
-            except UnicodeEncodeError:
-                raise _Bad from None
-            return leaf
-    elif type(leaf) is Number:
-        if dtype.kind in ("int", "uint"):
-            value: Any = int(leaf) if re.fullmatch("-?[0-9]{1,400}", leaf) else float(leaf)
-            if not isinf(value) and int(value) == value and dtype.low <= value <= dtype.high:
-                return int(value)
-        else:
-            value = float(leaf)
-            if not isinf(value) and not isinf(_narrow(dtype, value)):
-                return value
-    elif type(leaf) is str and dtype.kind in ("float", "complex") and leaf in _NONFINITE:
-        return _NONFINITE[leaf]
-    raise _Bad
-
-
-def _narrow(dtype: DType, value: float) -> float:
-    return float(_floats(dtype, np.array([value]))[0].real)
-
-
-def _floats(dtype: DType, values: NDArray[np.float64]) -> NDArray[Any]:
-    if dtype.name == "bfloat16":
-        return to_bfloat16(values)
-    with np.errstate(over="ignore"):
-        if dtype.name == "complex64":
-            return values.astype(np.float32)
-        return values.astype("f8" if dtype.name == "complex128" else dtype.numpy)
-
-
-def to_bfloat16(values: NDArray[np.float64]) -> NDArray[Any]:
-    """`values` rounded once, half to even: through the float32 rounded to odd, which loses nothing."""
-    with np.errstate(over="ignore"):
-        near = values.astype(np.float32)
-    bits = near.view(np.uint32).copy()
-    inexact = (near != values) & np.isfinite(near) & np.isfinite(values)
-    away = inexact & (np.abs(near.astype(np.float64)) > np.abs(values))
-    bits[away] -= 1
-    bits[inexact] |= 1
-    over = np.isinf(near) & np.isfinite(values)
-    bits[over] = (bits[over] & 0x80000000) | 0x7F7FFFFF
-    nan = np.isnan(values)
-    top = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    top[nan] = 0x7FC0
-    return top.astype(np.uint16).view(ml_dtypes.bfloat16)
-
-
-def _array(dtype: DType, made: list[Any]) -> NDArray[Any]:
-    if dtype.kind in ("float", "complex"):
-        return _floats(dtype, np.array(made, np.float64)).view(dtype.numpy)
-    array: NDArray[Any] = np.empty(len(made), dtype.numpy)
-    array[:] = made
-    return array
-
-
-def configure(cache_dir: Path) -> None:
-    """Keep compiled code under `cache_dir`; call before anything is read."""
-
-
-def warm(progress: Callable[[str], None] | None = None) -> None:
-    """Compile, or load from the cache, all that reading and writing ever use."""
-
-
-def write_answer(answer: Answer, encoding: Encoding) -> bytes | list[bytes]:
-    """The JSON body of `answer`."""
-    output = answer.output
-    body: dict[str, Any] = {
-        "output": {"dtype": output.dtype.name, "shape": list(output.shape)},
-        "dialect": answer.dialect,
-        "device": answer.device,
-    }
-    if encoding == "base64":
-        body["output"]["base64"] = pybase64.b64encode_as_string(pack_items(output.dtype, output.array))
-    else:
-        body["output"]["values"] = _listed(output.dtype, output.array)
-    if answer.data_etag is not None:
-        body["data_etag"] = answer.data_etag
-    return orjson.dumps(body)
-
-
-def _listed(dtype: DType, array: NDArray[Any]) -> list[Any]:
-    if dtype.kind == "complex":
-        part = DTYPES["float32" if dtype.item_size == 8 else "float64"]
-        parts = _listed(part, array.view(part.numpy))
-        return [list(pair) for pair in zip(parts[::2], parts[1::2], strict=True)]
-    if dtype.kind == "float":
-        single = dtype.item_size == 4
-        values = [float(str(value)) for value in array] if single else array.astype(np.float64).tolist()
-        return [
-            value if np.isfinite(value) else "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
-            for value in values
-        ]
-    return array.tolist()  # type: ignore[no-any-return]
-
-
+def _choice(name: str, allowed: Collection[str]) -> GatherError:
+    return _field(f"/{name}", f"{name} must be one of {', '.join(allowed)}")

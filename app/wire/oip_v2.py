@@ -21,7 +21,7 @@ from app.tensors.call import DEVICES, Answer, Call, Operator
 from app.tensors.dtypes import BY_OIP, DTYPES, DType
 from app.tensors.limits import Limits
 from app.tensors.tensor import Tensor, coordinates
-from app.wire import native_json
+from app.wire import json_plain as native_json
 from app.wire.packed import Buffer, PackedItemError, PackedSizeError, check_packed, longest_string, pack_items, unpack
 
 OUTPUT: Final = "output"

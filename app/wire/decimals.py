@@ -1,0 +1,275 @@
+"""Decimal to binary64 and to integers, from the text of JSON numbers, for compiled code.
+
+Digits are taken eight at a time. A number of at most 19 digits becomes a float64 by one exact operation where it can
+(Clinger 1990), else by the product with a 128-bit power of five (Eisel and Lemire, "Number parsing at a gigabyte per
+second", 2021; Mushtak and Lemire 2023 prove that it needs no fallback). Of longer numbers the first 19 digits bound the
+value from both sides: where the two bounds round apart, the caller is told to ask someone slower.
+"""
+
+# Comparisons are spelt out, since that is what compiles well.
+# ruff: noqa: PLR1714
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from app.wire.machine import (
+    below,
+    byte,
+    float_of,
+    high_half,
+    leading_zeros,
+    other_marks,
+    shift_right,
+    trailing_zeros,
+    word,
+)
+
+MIN_POWER: Final = -342
+MAX_POWER: Final = 308
+INFINITY_BITS: Final = 0x7FF << 52
+_EXACT: Final = 10**15
+
+
+def signed(bits: int) -> int:
+    """The int64 that has the bits of the uint64 `bits`."""
+    return bits - 2**64 if bits >= 2**63 else bits
+
+
+def _powers_of_five() -> NDArray[np.int64]:
+    """Upper and lower half of 5**q cut to 128 significant bits, rounded up where it is a reciprocal, for each power."""
+    rows = []
+    for power in range(MIN_POWER, MAX_POWER + 1):
+        if power >= 0:
+            value = 5**power
+            shift = value.bit_length() - 128
+            value = value >> shift if shift > 0 else value << -shift
+        else:
+            # Both the rounding up and the two lengths of the quotient are those that the proofs are about.
+            divisor: int = 5**-power
+            size = (divisor - 1).bit_length()
+            value = (1 << (size + 127 if power >= -27 else 2 * size + 128)) // divisor + 1
+            value >>= value.bit_length() - 128
+        rows.append((signed(value >> 64), signed(value & (2**64 - 1))))
+    return np.array(rows, np.int64)
+
+
+_FIVES: Final[NDArray[np.int64]] = _powers_of_five()
+TENS: Final[NDArray[np.int64]] = np.array([10**power for power in range(19)], np.int64)
+_FLOAT_TENS: Final[NDArray[np.float64]] = np.array([10.0**power for power in range(23)])
+_ZEROS: Final = signed(0x3030303030303030)
+_KEPT: Final[NDArray[np.int64]] = np.array([signed(2**64 - (1 << (64 - 8 * count))) for count in range(9)], np.int64)
+_PAIRS: Final = 0x000000FF000000FF
+_PAIRS_TO_MILLIONS: Final = 0x000F424000000064
+_PAIRS_TO_UNITS: Final = 0x0000271000000001
+_FAR: Final = 10**15
+_TENTH: Final = 2**64 // 10
+_inlined: Any = njit(forceinline=True)
+
+
+@_inlined
+def _eight(text):  # type: ignore[no-untyped-def]
+    """The number of eight digits, each a byte of 0 to 9, the first one lowest."""
+    text = text * 10 + shift_right(text, 8)
+    text = (text & _PAIRS) * _PAIRS_TO_MILLIONS + (shift_right(text, 16) & _PAIRS) * _PAIRS_TO_UNITS
+    return shift_right(text, 32)
+
+
+@_inlined
+def digits_before(base, stop, count):  # type: ignore[no-untyped-def]
+    """The number modulo 2**64 of the `count` digits, 24 at most, that end before `stop`; 24 bytes must be there.
+
+    No step hangs on how many there are, within wide bands: the processor could not guess it.
+    """
+    last = min(count, 8)
+    value = _eight((word(base + stop - 8) ^ _ZEROS) & _KEPT[last])
+    if count > 8:
+        value += _eight((word(base + stop - 16) ^ _ZEROS) & _KEPT[min(count, 16) - 8]) * 10**8
+        if count > 16:
+            value += _eight((word(base + stop - 24) ^ _ZEROS) & _KEPT[count - 16]) * 10**16
+    return value
+
+
+@njit
+def digits(base, place):  # type: ignore[no-untyped-def]
+    """(value modulo 2**64, how many) of the digits at `place`."""
+    first, value = place, 0
+    while True:
+        c = byte(base + place) - 48
+        if c < 0 or c > 9:
+            return value, place - first
+        value = value * 10 + c
+        place += 1
+
+
+@njit
+def whole_digits(base, place):  # type: ignore[no-untyped-def]
+    """As `digits`; none where the first is 0 and not the only one."""
+    value, count = digits(base, place)
+    if count > 1 and byte(base + place) == 48:
+        return 0, 0
+    return value, count
+
+
+@njit
+def long_whole(base, place, count):  # type: ignore[no-untyped-def]
+    """(value, fits) of an integer of `count` digits, 20 or more, without leading zeros: whether it is below 2**64."""
+    value = 0
+    for i in range(19):
+        value = value * 10 + byte(base + place + i) - 48
+    last = byte(base + place + 19) - 48
+    fits = count == 20 and (below(value, _TENTH) or (value == _TENTH and last <= 5))
+    return value * 10 + last, fits
+
+
+@njit
+def _long_digits(base, place):  # type: ignore[no-untyped-def]
+    """(first 19 significant digits, their power of ten, whether anything but zeros was cut off) of digits and a dot."""
+    value = kept = power = 0
+    cut, fraction = False, False
+    while True:
+        c = byte(base + place)
+        place += 1
+        if c == 46:
+            fraction = True
+            continue
+        if c < 48 or c > 57:
+            return value, power, cut
+        if kept < 19:
+            value = value * 10 + c - 48
+            kept += value != 0
+            power -= fraction
+        else:
+            cut |= c != 48
+            power += not fraction
+
+
+@_inlined
+def quick_decimal(base, place):  # type: ignore[no-untyped-def]
+    """(place after, digits, power of ten) of a JSON number, whose sign is left to the caller; 24 bytes before and 33
+    after must be there. The place is 0 for what is no number, and for numbers seldom met, which `decimal` reads.
+
+    As in `digits_before`, steps are done for nothing rather than left to the processor's guess.
+    """
+    begin = place + (byte(base + place) == 45)
+    marks = other_marks(base + place) & -2  # bit 0 is a sign, or a digit
+    stop = place + trailing_zeros(marks)
+    count = stop - begin
+    if count == 0 or count > 8 or not 48 <= byte(base + begin) <= 57 or (count > 1 and byte(base + begin) == 48):
+        return 0, 0, 0
+    value = _eight((word(base + stop - 8) ^ _ZEROS) & _KEPT[count])
+    power = 0
+    c = byte(base + stop)
+    if c == 46:
+        power = -1 - stop
+        stop = place + trailing_zeros(marks & (marks - 1))
+        power += stop
+        if power == 0 or count + power > 19:
+            return 0, 0, 0
+        part = _eight((word(base + stop - 8) ^ _ZEROS) & _KEPT[min(power, 8)])
+        part += _eight((word(base + stop - 16) ^ _ZEROS) & _KEPT[min(max(power, 8), 16) - 8]) * 10**8
+        if power > 12:
+            part += _eight((word(base + stop - 24) ^ _ZEROS) & _KEPT[max(power, 16) - 16]) * 10**16
+        value = value * TENS[power] + part
+        c = byte(base + stop)
+    power = -power
+    if c | 32 == 101:
+        sign = byte(base + stop + 1)
+        first = stop + (2 if sign == 43 or sign == 45 else 1)
+        stop = first
+        part = 0
+        while True:
+            c = byte(base + stop) - 48
+            if c < 0 or c > 9:
+                break
+            part = part * 10 + c
+            stop += 1
+        if stop == first or stop > first + 4:
+            return 0, 0, 0
+        power += -part if sign == 45 else part
+    return stop, value, power
+
+
+@njit
+def decimal(base, place):  # type: ignore[no-untyped-def]
+    """(place after, digits, power of ten, cut) of an unsigned JSON number; the place is -1 where there is none.
+
+    The number is digits * 10**power, the digits unsigned; where `cut`, it is that or more, and below the next digits'.
+    """
+    first = place
+    value, count = whole_digits(base, place)
+    if count == 0:
+        return -1, 0, 0, False
+    place += count
+    power, cut = 0, False
+    c = byte(base + place)
+    if c == 46:
+        place += 1
+        while True:
+            c = byte(base + place)
+            if c < 48 or c > 57:
+                break
+            value = value * 10 + c - 48
+            place += 1
+            power -= 1
+        if power == 0:
+            return -1, 0, 0, False
+        count -= power
+    if count > 19:
+        value, power, cut = _long_digits(base, first)
+    if c | 32 == 101:
+        place += 1
+        sign = byte(base + place)
+        if sign == 43 or sign == 45:
+            place += 1
+        exponent, begin = 0, place
+        while True:
+            c = byte(base + place) - 48
+            if c < 0 or c > 9:
+                break
+            if exponent < _FAR:
+                exponent = exponent * 10 + c
+            place += 1
+        if place == begin:
+            return -1, 0, 0, False
+        power += -exponent if sign == 45 else exponent
+    return place, value, power, cut
+
+
+@_inlined
+def nearest(value, power):  # type: ignore[no-untyped-def]
+    """value * 10**power, the value unsigned, rounded once to float64, half to even: infinite from 2**1024 - 2**970."""
+    if -22 <= power <= 22 and below(value, _EXACT):
+        if power < 0:
+            return np.float64(value) / _FLOAT_TENS[-power]
+        return np.float64(value) * _FLOAT_TENS[power]
+    if value == 0 or power < MIN_POWER:
+        return 0.0
+    if power > MAX_POWER:
+        return np.inf
+    zeros = leading_zeros(value)
+    value <<= zeros
+    upper = high_half(value, _FIVES[power - MIN_POWER, 0])
+    lower = value * _FIVES[power - MIN_POWER, 0]
+    if upper & 0x1FF == 0x1FF:
+        more = high_half(value, _FIVES[power - MIN_POWER, 1])
+        lower += more
+        upper += below(lower, more)
+    top = shift_right(upper, 63)
+    mantissa = shift_right(upper, top + 9)
+    exponent = ((217706 * power) >> 16) + 63 + top - zeros + 1023
+    if exponent <= 0:
+        if exponent <= -63:
+            return 0.0
+        mantissa = shift_right(mantissa, 1 - exponent)
+        mantissa = (mantissa + (mantissa & 1)) >> 1
+        return float_of(mantissa)  # 2**52 is the smallest normal number, as it should be
+    halfway = mantissa & 3 == 1 and -4 <= power <= 23 and 0 <= lower <= 1
+    if halfway and mantissa << (top + 9) == upper:
+        mantissa -= 1
+    mantissa = (mantissa + (mantissa & 1)) >> 1
+    bits = (exponent << 52) + mantissa - (1 << 52)  # a mantissa of 2**53 carries into the exponent
+    return float_of(min(bits, INFINITY_BITS))

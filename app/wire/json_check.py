@@ -1,0 +1,159 @@
+"""The whole grammar of JSON, for a body that is refused: is it not JSON, or wrong for another reason?
+
+RFC 8259 to the letter, UTF-8 and the depth included, and a key given twice in one object is an error too. Everything is
+compiled, so that a large array does not become Python objects because one of its elements is wrong.
+"""
+
+# Comparisons are spelt out, since that is what compiles well.
+# ruff: noqa: PLR1714
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from app.wire.decimals import decimal, signed
+from app.wire.json_scan import MAX_DEPTH, hex_4, skip_space, spells
+from app.wire.machine import byte, shift_right
+
+_PADDING: Final = bytes(16)
+_MIX: Final = signed(0x9E3779B97F4A7C15)
+_LITERALS: Final = tuple(np.frombuffer(text, np.uint8).astype(np.int64) for text in (b"true", b"false", b"null"))
+_TRUE, _FALSE, _NULL = _LITERALS
+_NO_KEYS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
+
+
+def fault(body: bytes | bytearray | memoryview) -> str | None:
+    """What makes `body` no JSON document that names each key once, or None."""
+    padded = np.frombuffer(b"".join((body, _PADDING)), np.uint8)
+    stack = np.empty(MAX_DEPTH + 1, np.int64)
+    place, members = check(padded, len(body), stack, _NO_KEYS)
+    if place >= 0:
+        where = f"at byte {place}" if place < len(body) else "at its end"
+        return f"the body is not JSON in UTF-8, nested {MAX_DEPTH} deep at most: see {where}"
+    keys = np.empty(members, np.int64)
+    check(padded, len(body), stack, keys)
+    keys.sort()
+    if (keys[1:] == keys[:-1]).any():
+        return "the body names a key twice in one object"
+    return None
+
+
+@njit
+def _after_string(base, place, serial):  # type: ignore[no-untyped-def]
+    """`place` is after the opening quote: (place after the closing one, or of a fault; fine; hash of the text)."""
+    code = serial * _MIX
+    code ^= shift_right(code, 29)
+    while True:
+        c = byte(base + place)
+        if c == 34:
+            return place + 1, True, code
+        if c < 32:
+            return place, False, code
+        place += 1
+        if c == 92:
+            c = byte(base + place)
+            place += 1
+            if c == 117:
+                c = hex_4(base, place)
+                if c < 0:
+                    return place, False, code
+                place += 4
+                if c & 0xFC00 == 0xD800 and byte(base + place) == 92 and byte(base + place + 1) == 117:
+                    low = hex_4(base, place + 2)
+                    if low & 0xFC00 == 0xDC00:
+                        c = 0x10000 + ((c & 0x3FF) << 10) + (low & 0x3FF)
+                        place += 6
+            elif c == 98:
+                c = 8
+            elif c == 102:
+                c = 12
+            elif c == 110:
+                c = 10
+            elif c == 114:
+                c = 13
+            elif c == 116:
+                c = 9
+            elif c != 34 and c != 92 and c != 47:
+                return place - 1, False, code
+        elif c >= 128:
+            more = 1 if c & 0xE0 == 0xC0 else 2 if c & 0xF0 == 0xE0 else 3 if c & 0xF8 == 0xF0 else 0
+            if more == 0:
+                return place - 1, False, code
+            c &= 0x3F >> more
+            for _ in range(more):
+                if byte(base + place) & 0xC0 != 0x80:
+                    return place, False, code
+                c = c << 6 | byte(base + place) & 0x3F
+                place += 1
+            least = 0x80 if more == 1 else 0x800 if more == 2 else 0x10000
+            if c < least or c > 0x10FFFF or c & 0xFFFFF800 == 0xD800:
+                return place - 1, False, code
+        code = (code ^ c) * _MIX
+        code ^= shift_right(code, 29)
+
+
+@njit(nogil=True)
+def check(padded, end, stack, keys):  # type: ignore[no-untyped-def]
+    """(place of a fault or -1, members of all objects); a hash of each key and its object goes to `keys`, if long.
+
+    `padded` holds 16 zero bytes after `end`, none of which JSON takes, so that nothing runs over it.
+    """
+    base = np.int64(padded.ctypes.data)
+    depth = members = objects = 0
+    place = skip_space(base, 0, end)
+    while True:
+        c = byte(base + place)
+        opened = c == 123 or c == 91
+        if opened:
+            if depth == MAX_DEPTH:
+                return place, members
+            depth += 1
+            objects += 1
+            stack[depth] = objects if c == 123 else 0
+            place = skip_space(base, place + 1, end)
+        elif c == 34:
+            place, fine, _ = _after_string(base, place + 1, 0)
+            if not fine:
+                return place, members
+        elif spells(base, place, _TRUE) or spells(base, place, _NULL):
+            place += 4
+        elif spells(base, place, _FALSE):
+            place += 5
+        else:
+            stop, _, _, _ = decimal(base, place + (c == 45))
+            if stop < 0:
+                return place, members
+            place = stop
+        while True:  # after a value, or after an opening bracket
+            if not opened:
+                place = skip_space(base, place, end)
+            if depth == 0:
+                return -1 if place == end else place, members
+            c = byte(base + place)
+            inside = stack[depth]
+            if c == (125 if inside else 93):
+                depth -= 1
+                place += 1
+                opened = False
+                continue
+            if not opened:
+                if c != 44:
+                    return place, members
+                place = skip_space(base, place + 1, end)
+            if inside:
+                if byte(base + place) != 34:
+                    return place, members
+                place, fine, code = _after_string(base, place + 1, inside)
+                if not fine:
+                    return place, members
+                if members < keys.size:
+                    keys[members] = code
+                members += 1
+                place = skip_space(base, place, end)
+                if byte(base + place) != 58:
+                    return place, members
+                place = skip_space(base, place + 1, end)
+            break

@@ -1,0 +1,119 @@
+"""Machine words for compiled code: what Numba's own integers and arrays cannot say, or say slowly.
+
+All integers here are int64, for Numba makes a float of int64 and uint64 together; the functions that take one as
+unsigned say so. Addresses are int64 and nothing checks them: whoever calls has made sure that the bytes are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numba.extending
+from llvmlite import ir
+from numba import types
+
+_intrinsic: Any = numba.extending.intrinsic
+_BYTE: Final = ir.IntType(8)
+_WORD: Final = ir.IntType(64)
+_BLOCK: Final = ir.VectorType(_BYTE, 64)
+_Build = Callable[..., Any]
+
+
+def _unary(result: Any, argument: Any, build: _Build) -> Any:
+    @_intrinsic
+    def function(typing_context, first):  # type: ignore[no-untyped-def]
+        return result(argument), lambda context, builder, signature, arguments: build(builder, *arguments)
+
+    return function
+
+
+def _binary(result: Any, argument: Any, build: _Build) -> Any:
+    @_intrinsic
+    def function(typing_context, first, second):  # type: ignore[no-untyped-def]
+        return result(argument, argument), lambda context, builder, signature, arguments: build(builder, *arguments)
+
+    return function
+
+
+def _load(kind: Any) -> _Build:
+    def build(builder: Any, address: Any) -> Any:
+        value = builder.load(builder.inttoptr(address, kind.as_pointer()), align=1, typ=kind)
+        return value if kind.width == _WORD.width else builder.zext(value, _WORD)
+
+    return build
+
+
+def _store(kind: Any, convert: str) -> Any:
+    @_intrinsic
+    def function(typing_context, address, value):  # type: ignore[no-untyped-def]
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            item = arguments[1]
+            if item.type != kind:
+                item = getattr(builder, convert)(item, kind)
+            builder.store(item, builder.inttoptr(arguments[0], kind.as_pointer()), align=1)
+            return context.get_dummy_value()
+
+        given = types.float64 if convert == "fptrunc" else types.int64
+        return types.none(types.int64, given), generate
+
+    return function
+
+
+def _high_half(builder: Any, first: Any, second: Any) -> Any:
+    wide = ir.IntType(128)
+    product = builder.mul(builder.zext(first, wide), builder.zext(second, wide))
+    return builder.trunc(builder.lshr(product, wide(64)), _WORD)
+
+
+def _marks(*characters: bytes) -> _Build:
+    def build(builder: Any, address: Any) -> Any:
+        block = builder.load(builder.inttoptr(address, _BLOCK.as_pointer()), align=1, typ=_BLOCK)
+        found = None
+        for character in characters:
+            same = builder.icmp_unsigned("==", block, ir.Constant(_BLOCK, [_BYTE(character[0])] * 64))
+            found = same if found is None else builder.or_(found, same)
+        return builder.bitcast(found, _WORD)
+
+    return build
+
+
+def _not_digits(builder: Any, address: Any) -> Any:
+    kind = ir.VectorType(_BYTE, 32)
+    block = builder.load(builder.inttoptr(address, kind.as_pointer()), align=1, typ=kind)
+    values = builder.sub(block, ir.Constant(kind, [_BYTE(48)] * 32))
+    marks = builder.icmp_unsigned(">", values, ir.Constant(kind, [_BYTE(9)] * 32))
+    return builder.zext(builder.bitcast(marks, ir.IntType(32)), _WORD)
+
+
+byte = _unary(types.int64, types.int64, _load(_BYTE))
+"""The byte at an address."""
+word = _unary(types.int64, types.int64, _load(_WORD))
+"""The 8 bytes at an address, which need not be aligned."""
+put_1 = _store(ir.IntType(8), "trunc")
+put_2 = _store(ir.IntType(16), "trunc")
+put_4 = _store(ir.IntType(32), "trunc")
+put_8 = _store(ir.IntType(64), "trunc")
+"""Store the low bytes of an integer at an address."""
+put_single = _store(ir.FloatType(), "fptrunc")
+put_double = _store(ir.DoubleType(), "fptrunc")
+"""Store a float64 at an address, rounded once to the width."""
+trailing_zeros = _unary(types.int64, types.int64, lambda builder, value: builder.cttz(value, ir.IntType(1)(0)))
+"""Zero bits below the lowest one bit; 64 for 0."""
+leading_zeros = _unary(types.int64, types.int64, lambda builder, value: builder.ctlz(value, ir.IntType(1)(0)))
+shift_right = _binary(types.int64, types.int64, lambda builder, value, count: builder.lshr(value, count))
+"""Unsigned shift by less than 64."""
+below = _binary(types.boolean, types.int64, lambda builder, left, right: builder.icmp_unsigned("<", left, right))
+"""Whether left < right, both unsigned."""
+high_half = _binary(types.int64, types.int64, _high_half)
+"""The upper 64 bits of the product of two unsigned integers."""
+bits_of = _unary(types.int64, types.float64, lambda builder, value: builder.bitcast(value, _WORD))
+float_of = _unary(types.float64, types.int64, lambda builder, value: builder.bitcast(value, ir.DoubleType()))
+"""A float64 and its bits."""
+unsigned_to_float = _unary(types.float64, types.int64, lambda builder, value: builder.uitofp(value, ir.DoubleType()))
+structure_marks = _unary(types.int64, types.int64, _marks(b'"', b"[", b"]", b"{", b"}"))
+"""Bit i is set where byte i of the 64 at an address is a quote, a bracket or a brace."""
+string_marks = _unary(types.int64, types.int64, _marks(b'"', b"\\"))
+"""Bit i is set where byte i of the 64 at an address is a quote or a backslash."""
+other_marks = _unary(types.int64, types.int64, _not_digits)
+"""Bit i is set where byte i of the 32 at an address is no digit."""
