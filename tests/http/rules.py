@@ -1,0 +1,245 @@
+"""The rules of both operators stated once more, from the design and the texts and from nothing in `app`.
+
+`broken` judges each rule on its own, also where an earlier one is broken too, as far as that has a meaning: that is
+how a test knows that a request breaks two rules at once, and which of them must be answered. `gathered` is the answer
+where none is broken, by loops over coordinates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import isfinite, prod
+from typing import Any, Literal
+
+from tests.http.forms import COMPLEX, FLOATS, INTEGERS, TYPES
+
+Rule = Literal[
+    "framing", "fields", "dtype", "count", "values", "data type", "index type", "rank", "batch_dims", "axis",
+    "batch shape", "index depth", "limits", "device", "index values",
+]  # fmt: skip
+PRECEDENCE: tuple[Rule, ...] = Rule.__args__  # type: ignore[attr-defined]
+CODES: dict[Rule, tuple[str, ...]] = {
+    "framing": ("malformed_request",),
+    "fields": ("invalid_field",),
+    "dtype": ("unsupported_dtype",),
+    "count": ("element_count_mismatch",),
+    "values": ("value_not_representable",),
+    "data type": ("unsupported_dtype",),
+    "index type": ("unsupported_dtype",),
+    "rank": ("rank_too_small",),
+    "batch_dims": ("batch_dims_out_of_range",),
+    "axis": ("axis_out_of_range",),
+    "batch shape": ("batch_shape_mismatch",),
+    "index depth": ("index_depth_out_of_range",),
+    "limits": ("limit_exceeded", "output_too_large"),
+    "device": ("device_unavailable",),
+    "index values": ("index_out_of_bounds",),
+}
+_NO_BFLOAT16 = frozenset(TYPES) - {"bfloat16"}
+_NO_COMPLEX = frozenset(TYPES) - set(COMPLEX)
+# path and dialect: types of data, types of indices, whether negative indices count from the end
+DIALECTS: dict[tuple[str, str], tuple[frozenset[str], frozenset[str], bool]] = {
+    ("/gathernd", "onnx-13"): (frozenset(TYPES), frozenset({"int64"}), True),
+    ("/gathernd", "onnx-12"): (_NO_BFLOAT16, frozenset({"int64"}), True),
+    ("/gathernd", "onnx-11"): (_NO_BFLOAT16, frozenset({"int64"}), True),
+    ("/gathernd", "openvino-8"): (_NO_COMPLEX, frozenset(INTEGERS), False),
+    ("/gather", "onnx-13"): (frozenset(TYPES), frozenset({"int32", "int64"}), True),
+    ("/gather", "onnx-11"): (_NO_BFLOAT16, frozenset({"int32", "int64"}), True),
+    ("/gather", "onnx-1"): (_NO_BFLOAT16, frozenset({"int32", "int64"}), False),
+}
+ITEM_BYTES = {"bool": 1, "complex64": 8, "complex128": 16, "string": 4, "bfloat16": 2}
+ITEM_BYTES |= {name: int(name.strip("uintfloa")) // 8 for name in (*INTEGERS, *FLOATS) if name != "bfloat16"}
+
+
+@dataclass(frozen=True)
+class Limits:
+    rank: int = 32
+    dimension: int = 2**63 - 1
+    elements: int = 2**33
+    output_bytes: int = 2**30
+    string_bytes: int = 2**24
+
+
+def broken(path: str, body: dict[str, Any], limits: Limits = Limits()) -> list[Rule]:
+    """The rules that `body` breaks, in the order of precedence; its tensors are flat and have a shape.
+
+    Framing is not judged here, since a body that is a dict has none, and of the fields only those that tests here
+    break.
+    """
+    return sorted(set(_broken(path, body, limits)), key=PRECEDENCE.index)
+
+
+def _broken(path: str, body: dict[str, Any], limits: Limits) -> Iterator[Rule]:
+    name = "batch_dims" if path == "/gathernd" else "axis"
+    known = {"data", "indices", name, "dialect", "device", "output_encoding"}
+    data, indices = body["data"], body["indices"]
+    if set(body) - known or any(set(tensor) - {"dtype", "shape", "values"} for tensor in (data, indices)):
+        yield "fields"
+    if body.get("device", "auto") not in ("auto", "cpu", "gpu"):
+        yield "fields"
+    if body.get("output_encoding", "values") not in ("values", "base64"):
+        yield "fields"
+    for tensor in (data, indices):
+        if tensor["dtype"] not in TYPES:
+            yield "dtype"
+        elif not all(representable(tensor["dtype"], value) for value in tensor["values"] if _leaf(tensor, value)):
+            yield "values"
+        if len(tensor["values"]) != prod(tensor["shape"]) or not all(_leaf(tensor, v) for v in tensor["values"]):
+            yield "count"
+    data_types, index_types, wrap = DIALECTS[path, body.get("dialect", "onnx-13")]
+    if data["dtype"] in TYPES and data["dtype"] not in data_types:
+        yield "data type"
+    if indices["dtype"] in TYPES and indices["dtype"] not in index_types:
+        yield "index type"
+    if body.get("device") == "gpu":
+        yield "device"
+    judge = _gathernd if path == "/gathernd" else _gather
+    yield from judge(body, body.get(name, 0), wrap, limits)
+
+
+def _leaf(tensor: dict[str, Any], value: Any) -> bool:
+    """Whether `value` nests as one item does: a pair for a complex type, no list for any other."""
+    return isinstance(value, list) and len(value) == 2 if tensor["dtype"] in COMPLEX else not isinstance(value, list)
+
+
+def _gathernd(body: dict[str, Any], b: int, wrap: bool, limits: Limits) -> Iterator[Rule]:
+    data, indices = body["data"], body["indices"]
+    shape, index_shape = data["shape"], indices["shape"]
+    r, q = len(shape), len(index_shape)
+    if r < 1 or q < 1:
+        yield "rank"
+    if not 0 <= b < min(q, r) or (body.get("dialect") == "onnx-11" and b != 0):
+        yield "batch_dims"
+    if any(shape[i] != index_shape[i] for i in range(min(b, q, r))):
+        yield "batch shape"
+    output = None
+    if q:
+        k = index_shape[-1]
+        if not 1 <= k <= r - b:
+            yield "index depth"
+        if 0 <= b <= r:
+            output = [*index_shape[:-1], *shape[b + k :]]
+            axes = [(b + j, shape[b + j]) for j in range(min(k, r - b))]
+            if k and any(
+                place % k < len(axes) and _outside(value, axes[place % k][1], wrap)
+                for place, value in enumerate(indices["values"])
+            ):
+                yield "index values"
+    if _over(data, indices, output, limits):
+        yield "limits"
+
+
+def _gather(body: dict[str, Any], axis: int, wrap: bool, limits: Limits) -> Iterator[Rule]:
+    data, indices = body["data"], body["indices"]
+    shape, index_shape = data["shape"], indices["shape"]
+    r = len(shape)
+    output = None
+    if r < 1:
+        yield "rank"
+    if not -r <= axis < r:
+        yield "axis"
+    else:
+        axis += r if axis < 0 else 0
+        output = [*shape[:axis], *index_shape, *shape[axis + 1 :]]
+        if any(_outside(value, shape[axis], wrap) for value in indices["values"]):
+            yield "index values"
+    if _over(data, indices, output, limits):
+        yield "limits"
+
+
+def _outside(value: Any, size: int, wrap: bool) -> bool:
+    return type(value) in (int, float) and not (-size if wrap else 0) <= value < size
+
+
+def _over(data: dict[str, Any], indices: dict[str, Any], output: list[int] | None, limits: Limits) -> bool:
+    size = ITEM_BYTES.get(data["dtype"], 1)
+    for shape, item in ((data["shape"], size), (indices["shape"], ITEM_BYTES.get(indices["dtype"], 1)), (output, size)):
+        if shape is None:
+            continue
+        if len(shape) > limits.rank or any(n > limits.dimension for n in shape) or prod(shape) > limits.elements:
+            return True
+        if prod(n for n in shape if n) * item > 2**63 - 1:
+            return True
+    if output is not None and prod(output) * size > limits.output_bytes:
+        return True
+    return any(
+        isinstance(text, str) and len(text.encode("utf-8", "replace")) > limits.string_bytes
+        for tensor in (data, indices)
+        if tensor["dtype"] == "string"
+        for text in tensor["values"]
+    )
+
+
+# The least magnitude that rounds to infinity: half an ulp above the largest number.
+_INFINITE = {
+    "float16": 65520.0,
+    "bfloat16": 2.0**128 - 2.0**119,
+    "float32": 2.0**128 - 2.0**103,
+    "float64": float("inf"),
+    "complex64": 2.0**128 - 2.0**103,
+    "complex128": float("inf"),
+}
+
+
+def representable(dtype: str, value: Any) -> bool:
+    """Whether a JSON value, as Python reads it, is one of this type."""
+    if dtype == "bool":
+        return isinstance(value, bool)
+    if dtype == "string":
+        return isinstance(value, str) and not any(0xD800 <= ord(sign) < 0xE000 for sign in value)
+    if dtype in INTEGERS:
+        if type(value) not in (int, float) or not isfinite(value) or value != int(value):
+            return False
+        bits = int(dtype.strip("uint"))
+        low, high = (0, 2**bits) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1))
+        return bool(low <= value < high)
+    if dtype in COMPLEX:
+        return isinstance(value, list) and len(value) == 2 and all(_float(dtype, part) for part in value)
+    return _float(dtype, value)
+
+
+def _float(dtype: str, value: Any) -> bool:
+    if value in ("NaN", "Infinity", "-Infinity"):
+        return True
+    return type(value) in (int, float) and abs(value) < _INFINITE[dtype]
+
+
+def gathered(path: str, body: dict[str, Any]) -> tuple[list[int], list[Any]]:
+    """Shape and flat values of the output of a request that breaks no rule, coordinate by coordinate."""
+    data, indices = body["data"], body["indices"]
+    shape, index_shape = data["shape"], indices["shape"]
+    chosen = dict(zip(product(*map(range, index_shape)), indices["values"], strict=True))
+    held = dict(zip(product(*map(range, shape)), data["values"], strict=True))
+    if path == "/gather":
+        r = len(shape)
+        axis = body.get("axis", 0) % r
+        q = len(index_shape)
+        output = [*shape[:axis], *index_shape, *shape[axis + 1 :]]
+        values = []
+        for place in product(*map(range, output)):
+            index = _from_front(chosen[place[axis : axis + q]], shape[axis])
+            values.append(held[(*place[:axis], index, *place[axis + q :])])
+        return output, values
+    b, k = body.get("batch_dims", 0), index_shape[-1]
+    output = [*index_shape[:-1], *shape[b + k :]]
+    values = []
+    for place in product(*map(range, output)):
+        row, rest = place[: len(index_shape) - 1], place[len(index_shape) - 1 :]
+        tuple_ = tuple(_from_front(chosen[(*row, j)], shape[b + j]) for j in range(k))
+        values.append(held[(*row[:b], *tuple_, *rest)])
+    return output, values
+
+
+def _from_front(index: float, size: int) -> int:
+    return int(index) if index >= 0 else int(index) + size
+
+
+def zero(dtype: str) -> Any:
+    """A value of this type."""
+    return {"bool": False, "string": "", "complex64": [0, 0], "complex128": [0, 0]}.get(dtype, 0)
+
+
+def zeros(dtype: str, shape: Sequence[int]) -> list[Any]:
+    return [zero(dtype) for _ in range(prod(shape))]
