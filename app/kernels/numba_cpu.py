@@ -49,6 +49,7 @@ name = "numba"
 _BYTES: Final = np.dtype(np.uint8)
 _BLOCK: Final = numba_memory.SCRATCH_ITEMS // 2
 _CACHED_BYTES: Final = 1 << 18  # data that caches hold: no need to ask for it ahead
+_CLOSE_BYTES: Final = 1 << 16
 _STREAM_BYTES: Final = 1 << 23  # output that would push everything else out of the caches: stored past them
 
 
@@ -128,9 +129,10 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
     stride = data.size // batches if copies else 0  # bytes of one batch of data
     total = tuples if shared else tuples * batches  # tuples in indices
     offsets = scratch()  # of `count` slices in hand, then of the next
-    ahead = 0  # how many slices before its copy a slice is asked for; best measured: 64, less for rows
+    ahead = 0
+    reach = 0  # how many slices before its copy a slice is asked for; best measured: 64, less for rows
     if data.size > _CACHED_BYTES:
-        ahead = 64 if width < 64 else max(1, min(16, 4096 // width))
+        reach = 64 if width < 64 else max(1, min(16, 4096 // width))
     stream = out.size > _STREAM_BYTES
     joint = line()
 
@@ -234,10 +236,11 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
                     if left == 0:
                         left = tuples
                         base += stride
-        for t in range(count + more, count + ahead):
+        for t in range(count + more, count + reach):
             put(offsets, t, source)  # nothing to ask for: any address of ours
         if copies:
             if count == 0:
+                ahead = reach
                 for t in range(ahead):
                     prefetch(get(offsets, t))
             elif width == 1:
@@ -319,6 +322,10 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
             put(offsets, t, get(offsets, count + t))
         count = more
         place = next_place
+        # Items that lie close together are found by the hardware, which asking by hand only disturbs.
+        ahead = reach
+        if width < 64 and abs(get(offsets, count - 1) - get(offsets, 0)) < _CLOSE_BYTES:
+            ahead = 0
     if stream:
         settle()
     return -1
