@@ -24,6 +24,7 @@ from app.errors import GatherError, Place
 from app.tensors.call import DEVICES, Call, Operator
 from app.tensors.dtypes import DTYPES
 from app.tensors.limits import Limits
+from app.tensors.scatter import REDUCTIONS, ScatterCall
 from app.tensors.tensor import Tensor, coordinates
 from app.wire import decimals, json_check, json_exact, json_numbers, json_scan, machine
 from app.wire.json_base64 import Packed
@@ -32,7 +33,7 @@ from app.wire.json_values import Values
 from app.wire.json_write import write_answer
 from app.wire.packed import longest_string
 
-__all__ = ["ENCODINGS", "MAX_FIELDS", "Encoding", "configure", "read_call", "warm", "write_answer"]
+__all__ = ["ENCODINGS", "MAX_FIELDS", "Encoding", "configure", "read_call", "read_scatter", "warm", "write_answer"]
 
 Buffer = bytes | bytearray | memoryview
 Encoding = Literal["values", "base64"]
@@ -43,6 +44,7 @@ _BYTE: Final = np.dtype(np.uint8)
 _PARAMETER: Final[Mapping[Operator, str]] = {"gathernd": "batch_dims", "gather": "axis"}
 _COMMON: Final = frozenset(("data", "indices", "dialect", "device", "output_encoding"))
 _FIELDS: Final[Mapping[Operator, frozenset[str]]] = {key: _COMMON | {name} for key, name in _PARAMETER.items()}
+_SCATTER_FIELDS: Final = frozenset(("indices", "updates", "reduction"))
 _TENSOR_FIELDS: Final = frozenset(("dtype", "shape", "values", "base64"))
 _DIGITS: Final = (b"0 ", b"1 ", b"2 ", b"3 ")
 _COMPILED: Final[tuple[Any, ...]] = (json_scan.scan, json_check.check, json_numbers.read_elements)
@@ -165,6 +167,41 @@ def _read_call(body: Buffer, operator: Operator, dialects: Collection[str], limi
         f"/{parameter_name}",
     )
     return call, encoding
+
+
+def read_scatter(body: Buffer, limits: Limits) -> ScatterCall:
+    """The scatter that `body` asks for: indices, updates and reduction. Raises GatherError, in `read_call`'s order."""
+    try:
+        return _read_scatter(body, limits)
+    except (GatherError, _WrongTensors) as error:
+        _check_framing(body)
+        if isinstance(error, _WrongTensors):
+            _explain(error.sources)
+        raise
+
+
+def _read_scatter(body: Buffer, limits: Limits) -> ScatterCall:
+    view = np.frombuffer(body, _BYTE)
+    view.flags.writeable = False
+    marks: tuple[int, ...] = scan(view)
+    document = _small_part(body, marks)
+    if type(document) is not dict:
+        raise _field("", "the body must be a JSON object")
+    if not document.keys() <= _SCATTER_FIELDS:
+        raise _unknown("", document, _SCATTER_FIELDS)
+    given = [_given(name, document, body, marks) for name in ("indices", "updates")]
+    reduction = document.get("reduction", "none")
+    if type(reduction) is not str or reduction not in REDUCTIONS:
+        raise _choice("reduction", REDUCTIONS)
+    if len(document) + sum(one.members for one in given) != marks[_MEMBERS]:
+        _check_framing(body)
+    sources = [_source(one, view, marks) for one in given]
+    indices, updates = (source.read() for source in sources)
+    if indices is None or updates is None:
+        raise _WrongTensors(sources)
+    for tensor in (indices, updates):
+        _check_strings(tensor, len(body), limits)
+    return ScatterCall(indices, updates, reduction)  # type: ignore[arg-type]
 
 
 def _small_part(body: Buffer, marks: tuple[int, ...]) -> Any:

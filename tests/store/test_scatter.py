@@ -51,7 +51,7 @@ def test_every_type_and_reduction_is_as_the_onnx_reference(store: LocalStore, na
         put(store, "x", data)
         scatter(store, "x", indices, updates, reduction)
         with np.errstate(all="ignore"):
-            expected = _scatter_nd_impl(data, indices, updates, reduction)
+            expected = _scatter_nd_impl(data, indices, updates, reduction)  # type: ignore[no-untyped-call]
         found = read(store, "x")
         assert found.dtype == dtype
         np.testing.assert_array_equal(found.astype(np.float64), expected.astype(np.float64))
@@ -283,8 +283,6 @@ def test_a_worker_that_died_within_a_scatter_is_finished_by_the_next_reader(
 def test_a_full_disk_refuses_the_scatter_and_changes_nothing(
     store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from app.store import disk
-
     put(store, "x", np.arange(6))
     scatter(store, "x", [[0]], np.array([5]))
     size = log_of(folder).stat().st_size
@@ -295,7 +293,7 @@ def test_a_full_disk_refuses_the_scatter_and_changes_nothing(
             return real(fd, content[:10], offset)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(disk.os, "pwrite", short)
+    monkeypatch.setattr(os, "pwrite", short)
     with pytest.raises(GatherError, match="insufficient_storage"):
         scatter(store, "x", [[0]], np.arange(1))
     monkeypatch.undo()

@@ -1,0 +1,43 @@
+"""What was acknowledged survives, and everything is old or new whole: see `tests.store.crash` for how it is tried."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import SOAK
+from tests.store.crash import MODES
+
+ROOT = Path(__file__).parents[2]
+# Every step in a soak; in a sample, which steps are left out differs from mode to mode.
+STRIDE = 1 if SOAK else 3
+
+
+def run(*arguments: object) -> int:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.store.crash", *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=None if SOAK else 120,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return int(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_dying_at_a_step_of_upload_replace_delete_scatter_or_checkpoint(mode: str) -> None:
+    assert run("steps", mode, STRIDE, MODES.index(mode)) >= 120 // STRIDE
+
+
+def test_sigkill_at_any_moment_loses_nothing(soak_scale: int) -> None:
+    assert run("kills", 10 * soak_scale, soak_scale) > 0
+
+
+def test_sigkill_of_one_worker_leaves_the_others_nothing_broken(soak_scale: int) -> None:
+    assert run("workers", 10 * soak_scale, soak_scale) > 0
