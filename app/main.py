@@ -13,13 +13,15 @@ from pathlib import Path
 from threading import Event
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 
 from app.api.control import create_control
+from app.api.counters import Counters
 from app.api.dataplane import DataPlane
 from app.api.guard import Guard, is_loopback_name
 from app.api.health import Readiness
 from app.api.keys import Keys, access
-from app.api.metrics import Metrics
+from app.api.metrics import RESIDENT_GAUGES, Metrics
 from app.api.native import NativeRoute
 from app.api.oip_routes import ProtocolRoutes
 from app.api.oip_stats import Statistics
@@ -34,12 +36,13 @@ from app.service import Service
 from app.settings import Settings
 from app.store import LocalStore, Quota
 from app.tensors.limits import Limits
-from app.wire import native_json
+from app.wire import native_json, oip_v2
 
 logger = logging.getLogger("gathernd")
 GROUP_VARIABLE = "GATHERND_STORE_GROUP"
 """Where worker processes find the token of the process group that owns the store."""
 DISK_THREADS = 8
+TENSOR_PATHS = ("/tensors", "/tensors/{name}", "/tensors/{name}/content", "/tensors/{name}/scatter")
 KERNELS: dict[str, Kernel] = {"numba": numba_cpu, "numpy": numpy_cpu}
 
 
@@ -58,8 +61,10 @@ def warm(cache_dir: Path, progress: Callable[[str], None]) -> None:
     """Compile every kernel and reader that requests use, or load them from `cache_dir`."""
     numba_cpu.configure(cache_dir)
     native_json.configure(cache_dir)
+    oip_v2.configure(cache_dir)
     numba_cpu.warm(progress)
     native_json.warm(progress)
+    oip_v2.warm(progress)
 
 
 class Application(DataPlane):
@@ -70,13 +75,13 @@ class Application(DataPlane):
     store: LocalStore
 
 
-def create_app(settings: Settings) -> Application:
+def create_app(settings: Settings, counters: Counters | None = None) -> Application:
     """Build the service. Kernels are compiled once the server has started, before /readyz says yes.
 
-    Raises BadKeysFile.
+    `counters` are a worker's, which shares them with others. Raises BadKeysFile.
     """
     readiness = Readiness("kernels")
-    metrics = Metrics()
+    metrics = Metrics(counters)
     budget = Budget(settings.memory_budget)
     pool = Pool(settings.threads, settings.max_queue)
     chooser = Chooser(loop_max_us=settings.loop_max_us, split_min_us=settings.split_min_us, threads=settings.threads)
@@ -105,11 +110,14 @@ def create_app(settings: Settings) -> Application:
         verifying = asyncio.create_task(asyncio.to_thread(store.verify, stop))
         preparing = asyncio.create_task(_prepare(prepare, readiness))
         watching = asyncio.create_task(keys.watch()) if isinstance(keys, Keys) else None
+        publishing = asyncio.create_task(_publish(metrics))
         try:
             yield
         finally:
             if watching is not None:
                 watching.cancel()
+            publishing.cancel()
+            metrics.publish()
             sweeping.cancel()
             stop.set()
             await asyncio.gather(preparing, verifying)
@@ -117,8 +125,16 @@ def create_app(settings: Settings) -> Application:
             disk_threads.shutdown()
             store.close()
 
+    control = create_control(readiness, metrics, lifespan, ProtocolRoutes(models, readiness, settings.log_level))
+    metrics.know((*TENSOR_PATHS, *(route.path for route in control.routes if isinstance(route, APIRoute))))
+    metrics.gauges.update(
+        gathernd_queue_depth=lambda: pool.taken,
+        gathernd_memory_used_bytes=lambda: budget.used + budget.small_used,
+        gathernd_memory_budget_bytes=lambda: budget.total + budget.small_total,
+    )
+    metrics.common = lambda: dict(zip(RESIDENT_GAUGES, store.usage(), strict=True))
     app = Application(
-        create_control(readiness, metrics, lifespan, ProtocolRoutes(models, readiness, settings.log_level)),
+        control,
         {
             f"/{operator}": NativeRoute(operator, service, settings.max_json_bytes, settings.max_body_bytes)
             for operator in ("gathernd", "gather")
@@ -149,6 +165,13 @@ async def _sweep(store: LocalStore, interval: float = 0.5) -> None:
     while True:
         await asyncio.sleep(interval)
         store.sweep()
+
+
+async def _publish(metrics: Metrics, interval: float = 1.0) -> None:
+    """Let other processes see how things are in this one. Runs until it is cancelled."""
+    while True:
+        metrics.publish()
+        await asyncio.sleep(interval)
 
 
 async def _prepare(work: Callable[[], None], readiness: Readiness) -> None:

@@ -85,6 +85,7 @@ def configure(settings: Settings, app: Application) -> uvicorn.Config:
         settings.max_header_fields,
         settings.keep_alive,
     )
+    Protocol.count_refusal = app.metrics.count_refusal
     return uvicorn.Config(
         app,
         host=settings.host,

@@ -190,7 +190,7 @@ def _add_health(app: FastAPI, readiness: Readiness, metrics: Metrics) -> None:
         responses=error_responses(("unauthorized",)),
     )
     async def metrics_text() -> Response:
-        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(await metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _add_pages(app: FastAPI) -> None:
@@ -274,6 +274,7 @@ def problem_response(error: GatherError, request: Request, headers: Mapping[str,
     """The error body of `error` as a response of the control plane."""
     found = {name.decode(): value.decode() for name, value in problem_headers(error)}
     exchange = _exchange(request)
+    exchange.code = error.code
     content_type, body = error_body(error, exchange.request_id, exchange.path)
     return Response(body, STATUS[error.code], {**found, **(headers or {})}, content_type.decode())
 

@@ -11,14 +11,22 @@ import types
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
-from uvicorn._types import ASGIReceiveEvent
+from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+from app.errors import Code
 
 
 class Cycle(RequestResponseCycle):
-    """uvicorn's cycle; `defaults` are the header fields that every answer begins with, as bytes."""
+    """uvicorn's cycle; `defaults` are the header fields that every answer begins with, as bytes.
+
+    `received` and `sent` count the bytes of both bodies, and `refusal` says why the protocol answered by itself.
+    """
 
     defaults: bytes = b""
+    received: int = 0
+    sent: int = 0
+    refusal: Code | None = None
     sink: Callable[[bytes | bytearray], None] | None = None
     failure: Exception | None = None
 
@@ -35,11 +43,18 @@ class Cycle(RequestResponseCycle):
         self.waiting_for_100_continue = False
         end = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
         self.transport.write(b"".join((STATUS_LINE[status], self.defaults, fields, end, body)))
+        self.sent = len(body)
         self.message_event.set()
         if not self.keep_alive:
             self.transport.close()
         self.on_response()
         return True
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """The ASGI way."""
+        if message["type"] == "http.response.body" and self.scope["method"] != "HEAD":
+            self.sent += len(message.get("body", b""))
+        await super().send(message)
 
     def feed(self, piece: bytes | bytearray) -> bool:
         """A piece of the body arrives: whether a sink took it, or has already refused."""

@@ -63,6 +63,7 @@ class DataPlane:
             return
         exchange = Exchange(scope, receive, send, self.budget, self.deadline)
         code: str | None = None
+        self.metrics.begin()
         try:
             if len(exchange.headers) != len(scope["headers"]):
                 refuse_repeated(scope["headers"])
@@ -98,7 +99,7 @@ class DataPlane:
                 await exchange.send_error(GatherError("internal", "the service failed; its log has the request_id"))
         finally:
             exchange.lease.release()
-            self.metrics.count(exchange, code)
+            self.metrics.count(exchange, code or exchange.code)
 
     async def _send_error(self, exchange: Exchange, error: GatherError) -> None:
         extra: tuple[tuple[bytes, bytes], ...] = ()

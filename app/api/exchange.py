@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from app.api.errors import STATUS, error_body, problem_headers
 from app.dispatch.budget import Budget, Lease
-from app.errors import GatherError
+from app.errors import Code, GatherError
 from app.service import Stages
 
 Buffer = bytes | bytearray | memoryview
@@ -40,6 +40,10 @@ _CLOSE: Final = (b"connection", b"close")
 class Shortcut(Protocol):
     """What our own server offers beside ASGI's messages (see `app.api.cycle`)."""
 
+    received: int
+    sent: int
+    refusal: Code | None
+
     def respond(self, status: int, fields: bytes, body: bytes) -> bool:
         """Write a whole answer at once, or return False."""
         ...
@@ -54,10 +58,11 @@ class ClientGone(Exception):
 
 
 class Exchange:
-    """A request being answered. `headers` has lower-case names; `stages` collects the times."""
+    """A request being answered. `headers` has lower-case names; `stages` collects the times, `code` is an error's."""
 
     __slots__ = (
         "budget",
+        "code",
         "cycle",
         "headers",
         "lease",
@@ -88,6 +93,7 @@ class Exchange:
         self.request_id = self._request_id()
         self.started = False
         self.status = 0
+        self.code: Code | None = None
         self.cycle: Shortcut | None = scope.get("extensions", _NONE).get("gathernd")
 
     def _request_id(self) -> str:
@@ -170,6 +176,7 @@ class Exchange:
 
     async def send_error(self, error: GatherError, *extra: tuple[bytes, bytes]) -> None:
         """Answer with the error body of `error`."""
+        self.code = error.code
         content_type, body = error_body(error, self.request_id, self.path)
         await self.send(STATUS[error.code], content_type, body, *problem_headers(error), *extra)
 

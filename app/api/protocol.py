@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Callable
 from time import monotonic
 from typing import Any, ClassVar
 from urllib.parse import unquote
@@ -18,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from app.api.cycle import Cycle, resumed
 from app.api.errors import STATUS, error_body
-from app.errors import GatherError
+from app.errors import Code, GatherError
 
 
 class Timeouts:
@@ -38,11 +39,13 @@ class Timeouts:
 class Protocol(HttpToolsProtocol):
     """httptools with limits. `timeouts` is set once per process, before the server starts.
 
+    So is `count_refusal`, which is told the code of each request that is refused before the application sees it.
     A request whose body has come with its header is carried out at once, up to its first wait, without a task of its
     own: most gathers never wait.
     """
 
     timeouts: ClassVar[Timeouts] = Timeouts(10.0, 10.0, 1024, 65536, 100)
+    count_refusal: ClassVar[Callable[[Code], None]]
     _defaults: ClassVar[tuple[object, bytes]] = (None, b"")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -51,11 +54,10 @@ class Protocol(HttpToolsProtocol):
         self.header_size = 0
         self.began = monotonic()
         self.heard = self.answered = self.began
-        self.received = 0
         self.refused = False
         self.url = b""
         self.starting: Cycle | None = None
-        self.running: RequestResponseCycle | None = None
+        self.running: Cycle | None = None
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser, start the request that it completes, refuse what can never become one."""
@@ -121,7 +123,6 @@ class Protocol(HttpToolsProtocol):
         self.in_header = True
         self.header_size = 0
         self.began = self.heard
-        self.received = 0
 
     def on_headers_complete(self) -> None:
         """The header is whole: judge its size, and make the request's cycle."""
@@ -201,9 +202,9 @@ class Protocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body arrives."""
-        self.received += len(body)
-        cycle = self.cycle
-        if cycle.response_complete or cycle.feed(body):  # type: ignore[attr-defined]
+        cycle: Cycle = self.cycle  # type: ignore[assignment]
+        cycle.received += len(body)
+        if cycle.response_complete or cycle.feed(body):
             return
         cycle.body += body
         if len(cycle.body) > HIGH_WATER_LIMIT:
@@ -227,8 +228,9 @@ class Protocol(HttpToolsProtocol):
         self.heard = self.answered = monotonic()
         self.flow.resume_reading()
         if self.pipeline:
-            self.running, app = self.pipeline.pop()
-            self._start_asgi_task(self.running, app)
+            waiting, app = self.pipeline.pop()
+            self.running = waiting  # type: ignore[assignment]
+            self._start_asgi_task(waiting, app)
 
     def _should_upgrade(self) -> bool:
         return False
@@ -237,6 +239,10 @@ class Protocol(HttpToolsProtocol):
         """Answer `error` without the application, and close."""
         self.refused = True
         cycle: RequestResponseCycle | None = self.cycle
+        if self.running is not None and not self.running.response_complete:
+            self.running.refusal = error.code
+        else:
+            Protocol.count_refusal(error.code)
         self._abandon()
         if self.transport.is_closing():
             return
@@ -264,13 +270,13 @@ class Protocol(HttpToolsProtocol):
             if now - self.began > limits.header:
                 return GatherError("request_timeout", f"the header did not arrive within {limits.header:g} s")
             return None
-        cycle: RequestResponseCycle | None = self.cycle
+        cycle: Cycle | None = self.cycle  # type: ignore[assignment]
         if cycle is None or not cycle.more_body or cycle.response_complete or self.flow.read_paused:
             return None
         waited = now - self.began
         if now - self.heard > limits.body:
             return GatherError("request_timeout", f"the body paused for more than {limits.body:g} s")
-        if waited > limits.body and self.received < (waited - limits.body) * limits.rate:
+        if waited > limits.body and cycle.received < (waited - limits.body) * limits.rate:
             return GatherError("request_timeout", f"the body arrived with less than {limits.rate} bytes a second")
         return None
 

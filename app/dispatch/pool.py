@@ -27,10 +27,15 @@ class Pool:
 
     def __init__(self, threads: int, queue: int) -> None:
         self.threads = threads
-        self._free = threads + queue
+        self._free = self._room = threads + queue
         self._parts: SimpleQueue[tuple[_Work, int] | None] = SimpleQueue()
         self._running: list[Thread] = []
         self._closed = False
+
+    @property
+    def taken(self) -> int:
+        """Calls that run or wait."""
+        return self._room - self._free
 
     async def run(self, work: Callable[[], Result]) -> Result:
         """Carry out `work` in a thread. Raises overloaded when too many wait, not_ready after `close`."""

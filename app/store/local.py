@@ -376,6 +376,16 @@ class LocalStore:
         sequence = (stamp_of(page) & ~DAMAGED) >> 1
         return Old(description.id, description.etag(sequence), description.created, max(sequence, description.floor))
 
+    def usage(self) -> tuple[int, int]:
+        """How many tensors there are, and the bytes of their files."""
+        count = total = 0
+        with os.scandir(self._tensors) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    total += entry.stat().st_size
+                    count += 1
+        return count, total
+
     def _check_quota(self, key: str, size: int) -> None:
         count = total = 0
         with os.scandir(self._tensors) as entries:
