@@ -148,3 +148,7 @@ def version_command() -> None:
 def main() -> None:
     """Entry point."""
     app()
+
+
+if __name__ == "__main__":
+    main()

@@ -112,7 +112,8 @@ ERRORS: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
             "title": "Invalid field",
             "status": 422,
             "code": "invalid_field",
-            "detail": "'batchdims' is not a field of this request",
+            "detail": "'batchdims' is not a field here; there are batch_dims, data, device, dialect, indices, "
+            "output_encoding",
             "errors": [{"pointer": "/batchdims"}],
             "total": 1,
         },
@@ -128,7 +129,7 @@ ERRORS: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
             "title": "Value not representable",
             "status": 422,
             "code": "value_not_representable",
-            "detail": "300 cannot be held by uint8",
+            "detail": "data[1] is 300, which uint8 cannot hold",
             "errors": [{"pointer": "/data/values/1", "position": [1], "value": 300}],
             "total": 1,
         },
