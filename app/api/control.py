@@ -314,14 +314,17 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
         for name in ("HTTPValidationError", "ValidationError"):
             schemas.pop(name, None)
         document["components"]["securitySchemes"] = {"bearer": _BEARER}
+        # Either: whether keys are asked for is up to the operator of the service. Said once for all operations, since
+        # generators take a requirement at an operation for one without exception and want a key for every call.
+        document["security"] = [{}, {"bearer": []}]
         unauthorized = error_responses(("unauthorized",))[401]
         for path, operations in document["paths"].items():
             for operation in operations.values():
                 responses = operation["responses"]
                 if "HTTPValidationError" in str(responses.get("422")):
                     del responses["422"]
-                if not is_public(path):
-                    # Either: whether keys are asked for is up to the operator of the service.
-                    operation["security"] = [{}, {"bearer": []}]
+                if is_public(path):
+                    operation["security"] = []
+                else:
                     responses.setdefault("401", unauthorized)
     return document

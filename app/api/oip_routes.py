@@ -6,7 +6,7 @@ What the protocol has and this service does not is answered 501, so that a clien
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NoReturn
 
 import orjson
@@ -146,6 +146,7 @@ class ProtocolRoutes:
 
     def _add_model(self, app: FastAPI, path: str, suffix: str) -> None:
         find = self.models.find
+        asked: Callable[..., Any] = _version_of_path if "{version}" in path else _only_version
 
         @app.get(
             path,
@@ -155,7 +156,7 @@ class ProtocolRoutes:
             response_model_exclude_none=True,
             responses=protocol_errors(*_OF_MODEL),
         )
-        async def metadata(name: str, version: str = VERSION) -> ModelMetadata:
+        async def metadata(name: str, version: str = Depends(asked)) -> ModelMetadata:
             return ModelMetadata.model_validate(model_metadata(*find(name, version)))
 
         @app.get(
@@ -165,7 +166,7 @@ class ProtocolRoutes:
             summary="Whether a model may be called",
             responses=protocol_errors(*_OF_MODEL, "not_ready"),
         )
-        async def ready(name: str, version: str = VERSION) -> ModelReady:
+        async def ready(name: str, version: str = Depends(asked)) -> ModelReady:
             find(name, version)
             self._check_ready()
             return ModelReady(name=name, ready=True)
@@ -177,7 +178,7 @@ class ProtocolRoutes:
             summary="The model's configuration, as Triton words it",
             responses=protocol_errors(*_OF_MODEL),
         )
-        async def config(name: str, version: str = VERSION) -> dict[str, Any]:
+        async def config(name: str, version: str = Depends(asked)) -> dict[str, Any]:
             return model_config(*find(name, version))
 
         @app.get(
@@ -188,7 +189,7 @@ class ProtocolRoutes:
             response_model=StatisticsBody,
             responses=protocol_errors(*_OF_MODEL),
         )
-        async def statistics(name: str, version: str = VERSION) -> dict[str, Any]:
+        async def statistics(name: str, version: str = Depends(asked)) -> dict[str, Any]:
             find(name, version)
             return self._statistics([name])
 
@@ -202,7 +203,7 @@ class ProtocolRoutes:
             response_model=InferAnswer,
             responses=protocol_errors(*_INFER),
         )
-        async def infer(name: str, body: InferRequest, version: str = VERSION) -> NoReturn:
+        async def infer(name: str, body: InferRequest, version: str = Depends(asked)) -> NoReturn:
             raise AssertionError("answered by the data plane")
 
     def _add_repository(self, app: FastAPI) -> None:
@@ -305,6 +306,14 @@ class ProtocolRoutes:
 
     async def _check_model(self, name: str) -> None:
         self.models.find(name)
+
+
+async def _version_of_path(version: str) -> str:
+    return version
+
+
+async def _only_version() -> str:
+    return VERSION
 
 
 def _add_shared_memory(app: FastAPI) -> None:
