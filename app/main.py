@@ -27,6 +27,7 @@ from app.api.oip_routes import ProtocolRoutes
 from app.api.oip_stats import Statistics
 from app.api.oip_v2 import InferRoute, Models
 from app.api.tensors import BodyLimits, TensorsRoute
+from app.api.tensors_openapi import add_tensor_routes
 from app.dispatch.budget import Budget
 from app.dispatch.calibrate import calibrated
 from app.dispatch.cost import Chooser
@@ -125,7 +126,9 @@ def create_app(settings: Settings, counters: Counters | None = None) -> Applicat
             disk_threads.shutdown()
             store.close()
 
-    control = create_control(readiness, metrics, lifespan, ProtocolRoutes(models, readiness, settings.log_level))
+    control = create_control(
+        readiness, metrics, lifespan, ProtocolRoutes(models, readiness, settings.log_level), add_tensor_routes
+    )
     metrics.know((*TENSOR_PATHS, *(route.path for route in control.routes if isinstance(route, APIRoute))))
     metrics.gauges.update(
         gathernd_queue_depth=lambda: pool.taken,

@@ -34,13 +34,16 @@ REASONS: Final = {
     403: "Refused",
     404: "Not found",
     408: "The request did not arrive in time",
+    412: "A condition does not hold",
     413: "The body is too large",
     415: "The media type is not read here",
+    416: "These rows are not there",
     422: "The request breaks a rule",
     431: "The header is too large",
     500: "The service failed",
     501: "Not offered",
     503: "Not now; see Retry-After",
+    507: "The store is full",
 }
 _EVERYWHERE: Final[tuple[Code, ...]] = (
     "malformed_request", "forbidden", "request_timeout", "header_too_large", "internal",

@@ -201,7 +201,7 @@ def _read_scatter(body: Buffer, limits: Limits) -> ScatterCall:
         raise _WrongTensors(sources)
     for tensor in (indices, updates):
         _check_strings(tensor, len(body), limits)
-    return ScatterCall(indices, updates, reduction)  # type: ignore[arg-type]
+    return ScatterCall(indices, updates, reduction)
 
 
 def _small_part(body: Buffer, marks: tuple[int, ...]) -> Any:
