@@ -27,12 +27,13 @@ def write_answer(answer: Answer, encoding: Literal["values", "base64"]) -> bytes
     if encoding == "base64":
         values = b'"' + pybase64.b64encode(pack_items(output.dtype, output.array)) + b'"'
     else:
-        values = _values(output)
+        values = values_text(output)
     pieces = [head.encode(), values, tail.encode()]
     return pieces if len(values) > _JOINED else b"".join(pieces)
 
 
-def _values(tensor: Tensor) -> bytes:
+def values_text(tensor: Tensor) -> bytes:
+    """The items in a flat list."""
     dtype, array = tensor.dtype, tensor.array
     if dtype.kind == "string":
         return orjson.dumps(array.tolist())

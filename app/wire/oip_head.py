@@ -1,0 +1,359 @@
+"""The JSON of an infer request: what it says of the inputs, and where the items of those that it holds itself are.
+
+The items are cut out (`oip_scan`) and a library reads the small rest, as `native_json` does with its bodies. Here
+unknown members and parameters are ignored, as the protocol asks for; and NaN and infinities may stand bare, as many
+libraries write them, which is not JSON.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import orjson
+
+from app.errors import GatherError
+from app.tensors.call import DEVICES, Operator
+from app.tensors.dtypes import DTYPES
+from app.wire import json_check, json_exact
+from app.wire.native_json import MAX_FIELDS
+from app.wire.oip_scan import scan
+from app.wire.packed import Buffer
+
+OUTPUT: Final = "output"
+_BYTE: Final = np.dtype(np.uint8)
+_SPANS: Final = 16
+_FLOATS: Final = frozenset(row.oip for row in DTYPES.values() if row.kind == "float")
+_TEXT_OR_BARE: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|(-?Infinity|NaN)', re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """A model as its requests see it: an operator, or GatherND on the resident tensor of the model's name."""
+
+    name: str
+    operator: Operator
+    dialects: Collection[str]
+    resident: bool = False
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the inputs."""
+        return ("indices",) if self.resident else ("data", "indices")
+
+    @property
+    def parameter(self) -> str:
+        """Name of the operator's own parameter."""
+        return "batch_dims" if self.operator == "gathernd" else "axis"
+
+
+class Input(NamedTuple):
+    """An input as the JSON describes it: `size` bytes behind the JSON, or the span `first` to `end` of the JSON."""
+
+    pointer: str
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    size: int | None
+    first: int
+    end: int
+    depth: int
+
+
+class Head(NamedTuple):
+    """What the JSON of a request says, but for the items.
+
+    `inputs` is in the model's order; `blobs` names those whose items follow the JSON, in the request's order.
+    """
+
+    inputs: tuple[Input, ...]
+    blobs: tuple[str, ...]
+    parameter: int
+    dialect: str
+    device: Any
+    identifier: str | None
+    binary: bool
+    timeout: float | None
+
+
+def read_head(text: Buffer, model: Model) -> Head:
+    view = np.frombuffer(text, _BYTE)
+    view.flags.writeable = False  # one type of array, whatever holds the text: the function is compiled for one
+    spans = np.empty(3 * _SPANS, np.int64)
+    fine, members, odd, count = scan(view, spans)
+    if not fine:
+        raise malformed("the JSON of the request is not JSON: quotes or brackets do not close")
+    if count > _SPANS:
+        raise GatherError(
+            "limit_exceeded",
+            f"{count} objects of the request have a member data; {_SPANS} may",
+            pointer="/inputs",
+            facts={"limit": "data_members", "maximum": _SPANS},
+        )
+    marks: list[int] = spans[: 3 * count].tolist()
+    document = _small_part(text, marks, odd)
+    if type(document) is not dict:
+        raise field("", "the body must be a JSON object")
+    identifier = document.get("id")
+    if identifier is not None and (type(identifier) is not str or not _is_text(identifier)):
+        raise field("/id", "id must be a string of Unicode")
+    parameters = _parameters(document, "")
+    given = document.get("inputs")
+    if type(given) is not list:
+        raise field("/inputs", "inputs must be a list of tensors" if "inputs" in document else "inputs is missing")
+    inputs: dict[str, Input] = {}
+    counted, cut = len(document) + len(parameters), 0
+    for number, value in enumerate(given):
+        one = _input(f"/inputs/{number}", value, model, text, marks)
+        if one.name in inputs:
+            raise field(f"/inputs/{number}/name", f"the input {one.name!a} is given twice")
+        inputs[one.name] = one
+        counted += len(value) + len(value.get("parameters") or ())
+        cut += "data" in value
+    for name in model.inputs:
+        if name not in inputs:
+            raise field("/inputs", f"the input {name!a} is missing")
+    binary = _flag(parameters, "binary_data_output", "", False)
+    outputs = document.get("outputs")
+    if outputs is not None:
+        binary = _outputs(outputs, binary)
+    parameter, dialect, device, timeout = 0, "onnx-13", "auto", None
+    if parameters:
+        other = "axis" if model.parameter == "batch_dims" else "batch_dims"
+        if other in parameters:
+            raise field(f"/parameters/{other}", f"the model {model.name} has no parameter {other}")
+        parameter = _integer(parameters, model.parameter)
+        dialect = _choice(parameters, "dialect", model.dialects, dialect)
+        device = _choice(parameters, "device", DEVICES, device)
+        timeout = _timeout(parameters)
+    if cut != count or (counted != members and _members(document) != members):
+        # A key that is given twice, or items among what is ignored, which nobody else looks at.
+        check_framing(text)
+    ordered = tuple(inputs[name] for name in model.inputs)
+    blobs = tuple(one.name for one in inputs.values() if one.size is not None)
+    return Head(ordered, blobs, parameter, dialect, device, identifier, binary, timeout)
+
+
+def _cut(text: Buffer, marks: list[int]) -> bytes:
+    """All but the spans, each of which a number stands for: its own."""
+    pieces: list[Buffer] = []
+    end = 0
+    for at in range(0, len(marks), 3):
+        pieces += (text[end : marks[at]], b"%d " % (at // 3))
+        end = marks[at + 1]
+    return b"".join((*pieces, text[end:]))
+
+
+def _small_part(text: Buffer, marks: list[int], odd: bool) -> Any:
+    small = _cut(text, marks)
+    if len(small) > MAX_FIELDS:
+        detail = f"all but the items of the inputs takes {len(small)} bytes of at most {MAX_FIELDS}"
+        raise GatherError("limit_exceeded", detail, facts={"limit": "fields_bytes", "maximum": MAX_FIELDS})
+    if not odd:
+        try:
+            return orjson.loads(small)
+        except orjson.JSONDecodeError:
+            pass  # a lone surrogate, or no JSON
+    check_framing(text)
+    return json_exact.loads(small.decode())
+
+
+def _members(value: Any) -> int:
+    """How many members all objects within `value` have."""
+    if type(value) is dict:
+        return len(value) + sum(map(_members, value.values()))
+    return sum(map(_members, value)) if type(value) is list else 0
+
+
+def _input(pointer: str, value: Any, model: Model, text: Buffer, marks: list[int]) -> Input:
+    if type(value) is not dict:
+        raise field(pointer, "an input must be an object")
+    name, datatype, shape = value.get("name"), value.get("datatype"), value.get("shape")
+    if type(name) is not str:
+        raise field(f"{pointer}/name", "an input needs a name, a string")
+    if name not in model.inputs:
+        raise field(
+            f"{pointer}/name",
+            f"{json_exact.shown(name)!a} is not an input of {model.name}; {' and '.join(model.inputs)} are",
+        )
+    if type(datatype) is not str:
+        raise field(f"{pointer}/datatype", "an input needs a datatype, a string")
+    if type(shape) is not list:
+        raise field(f"{pointer}/shape", "an input needs a shape, a list of integers")
+    for size in shape:
+        if type(size) is not int or size < 0:
+            shape = _exact_shape(pointer, shape)
+            break
+    size = None
+    if "parameters" in value:
+        parameters = _parameters(value, pointer)
+        _refuse_shared_memory(parameters, pointer)
+        size = parameters.get("binary_data_size")
+        if size is not None and (type(size) is not int or size < 0):
+            size = json_exact.integer(size)
+            if size is None or size < 0:
+                raise field(f"{pointer}/parameters/binary_data_size", "must be an integer of 0 or more")
+    first = end = kind = 0
+    if "data" in value:
+        at = 3 * int(value["data"])
+        first, end, kind = marks[at : at + 3]
+        if text[first] == ord("{"):
+            raise field(f"{pointer}/data", "data must be a list")
+        if text[first] == ord("n"):
+            check_framing(text)
+            first = end = 0
+    if (size is None) == (end == 0):
+        raise field(pointer, "an input has its items in data, or parameters/binary_data_size says how many bytes")
+    return Input(pointer, name, datatype, tuple(shape), size, first, end, max(kind, 0))
+
+
+def _exact_shape(pointer: str, sizes: list[Any]) -> list[int]:
+    shape = []
+    for axis, size in enumerate(sizes):
+        whole = json_exact.integer(size)
+        if whole is None or whole < 0:
+            raise field(f"{pointer}/shape/{axis}", "a dimension must be an integer of 0 or more")
+        shape.append(whole)
+    return shape
+
+
+def _outputs(given: Any, binary: bool) -> bool:
+    """Whether the output is to be binary, from the request's `outputs` and its default."""
+    if type(given) is not list:
+        raise field("/outputs", "outputs must be a list")
+    for number, value in enumerate(given):
+        pointer = f"/outputs/{number}"
+        if type(value) is not dict:
+            raise field(pointer, "an output must be an object")
+        if value.get("name") != OUTPUT:
+            name = json_exact.shown(value.get("name"))
+            raise field(f"{pointer}/name", f"{name!a} is not an output of this model; {OUTPUT!r} is")
+        if number:
+            raise field(f"{pointer}/name", f"the output {OUTPUT!r} is asked for twice")
+        parameters = _parameters(value, pointer)
+        _refuse_shared_memory(parameters, pointer)
+        if parameters.get("classification"):
+            at = f"{pointer}/parameters/classification"
+            raise GatherError("not_implemented", "classification of an output is not offered here", pointer=at)
+        binary = _flag(parameters, "binary_data", pointer, binary)
+    return binary
+
+
+def _parameters(value: Mapping[str, Any], pointer: str) -> Mapping[str, Any]:
+    parameters = value.get("parameters")
+    if parameters is None:
+        return {}
+    if type(parameters) is not dict:
+        raise field(f"{pointer}/parameters", "parameters must be an object")
+    return parameters
+
+
+def _refuse_shared_memory(parameters: Mapping[str, Any], pointer: str) -> None:
+    if "shared_memory_region" in parameters:
+        at = f"{pointer}/parameters/shared_memory_region"
+        raise GatherError("not_implemented", "shared memory is not offered here; send the items", pointer=at)
+
+
+def _flag(parameters: Mapping[str, Any], name: str, pointer: str, default: bool) -> bool:
+    value = parameters.get(name)
+    if value is None:
+        return default
+    if type(value) is not bool:
+        raise field(f"{pointer}/parameters/{name}", f"{name} must be true or false")
+    return value
+
+
+def _integer(parameters: Mapping[str, Any], name: str) -> int:
+    value = json_exact.integer(parameters.get(name, 0))
+    if value is None:
+        raise field(f"/parameters/{name}", f"{name} must be an integer")
+    return value
+
+
+def _choice(parameters: Mapping[str, Any], name: str, allowed: Collection[str], default: str) -> str:
+    value = parameters.get(name, default)
+    if type(value) is not str or value not in allowed:
+        raise field(f"/parameters/{name}", f"{name} must be one of {', '.join(allowed)}")
+    return value
+
+
+def _timeout(parameters: Mapping[str, Any]) -> float | None:
+    """Seconds, of the parameter's microseconds; 0 is the protocol's word for none."""
+    value = _integer(parameters, "timeout")
+    if value < 0:
+        raise field("/parameters/timeout", "timeout must be 0 or more microseconds")
+    return min(value, 10**15) / 1e6 if value else None
+
+
+def quoted(text: Buffer) -> bytes | None:
+    """`text` with every bare NaN and infinity as the string of that name among the items of floats, elsewhere as null.
+
+    None where there is none to be found, or no JSON otherwise.
+    """
+    whole = bytes(text)
+    if b"NaN" not in whole and b"Infinity" not in whole:
+        return None
+    spans = np.empty(3 * _SPANS, np.int64)
+    fine, _, _, count = scan(np.frombuffer(whole, _BYTE), spans)
+    if not fine or count > _SPANS:
+        return None
+    marks: list[int] = spans[: 3 * count].tolist()
+    small, found = _replaced(_cut(whole, marks), b"null")
+    try:
+        document = orjson.loads(small)
+    except orjson.JSONDecodeError:
+        return None
+    inputs = document.get("inputs") if type(document) is dict else None
+    floats = [
+        one["data"]
+        for one in (inputs if type(inputs) is list else ())
+        if type(one) is dict and one.get("datatype") in _FLOATS and "data" in one
+    ]
+    pieces = []
+    end = 0
+    for span in range(count):
+        first, after = marks[3 * span : 3 * span + 2]
+        pieces.append(_replaced(whole[end:first], b"null")[0])
+        piece, bare = _replaced(whole[first:after], b'"%b"' if span in floats else b"null")
+        pieces.append(piece)
+        found |= bare
+        end = after
+    pieces.append(_replaced(whole[end:], b"null")[0])
+    return b"".join(pieces) if found else None
+
+
+def _replaced(text: bytes, form: bytes) -> tuple[bytes, bool]:
+    """`text` with `form` for each bare non-finite number, whose name `%b` stands for, and whether there was one."""
+    found = False
+
+    def put(match: re.Match[bytes]) -> bytes:
+        nonlocal found
+        name = match[1]
+        if name is None:
+            return match[0]
+        found = True
+        return form.replace(b"%b", name)
+
+    return _TEXT_OR_BARE.sub(put, text), found
+
+
+def check_framing(text: Buffer) -> None:
+    """Raises malformed_request where the JSON part is not JSON, or names a key twice."""
+    fault = json_check.fault(text)
+    if fault is not None:
+        raise malformed(fault)
+
+
+def _is_text(text: str) -> bool:
+    return text.isascii() or json_exact.printable(text) == text
+
+
+def field(pointer: str, detail: str) -> GatherError:
+    return GatherError("invalid_field", detail, pointer=pointer)
+
+
+def malformed(detail: str) -> GatherError:
+    return GatherError("malformed_request", detail)
