@@ -10,10 +10,9 @@ value from both sides: where the two bounds round apart, the caller is told to a
 # ruff: noqa: PLR1714
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from app.wire.machine import (
@@ -21,6 +20,8 @@ from app.wire.machine import (
     byte,
     float_of,
     high_half,
+    inlined,
+    inner,
     leading_zeros,
     other_marks,
     shift_right,
@@ -67,10 +68,9 @@ _PAIRS_TO_MILLIONS: Final = 0x000F424000000064
 _PAIRS_TO_UNITS: Final = 0x0000271000000001
 _FAR: Final = 10**15
 _TENTH: Final = 2**64 // 10
-_inlined: Any = njit(forceinline=True)
 
 
-@_inlined
+@inlined
 def _eight(text):  # type: ignore[no-untyped-def]
     """The number of eight digits, each a byte of 0 to 9, the first one lowest."""
     text = text * 10 + shift_right(text, 8)
@@ -78,7 +78,7 @@ def _eight(text):  # type: ignore[no-untyped-def]
     return shift_right(text, 32)
 
 
-@_inlined
+@inlined
 def digits_before(base, stop, count):  # type: ignore[no-untyped-def]
     """The number modulo 2**64 of the `count` digits, 24 at most, that end before `stop`; 24 bytes must be there.
 
@@ -93,7 +93,7 @@ def digits_before(base, stop, count):  # type: ignore[no-untyped-def]
     return value
 
 
-@njit
+@inner
 def digits(base, place):  # type: ignore[no-untyped-def]
     """(value modulo 2**64, how many) of the digits at `place`."""
     first, value = place, 0
@@ -105,7 +105,7 @@ def digits(base, place):  # type: ignore[no-untyped-def]
         place += 1
 
 
-@njit
+@inner
 def whole_digits(base, place):  # type: ignore[no-untyped-def]
     """As `digits`; none where the first is 0 and not the only one."""
     value, count = digits(base, place)
@@ -114,7 +114,7 @@ def whole_digits(base, place):  # type: ignore[no-untyped-def]
     return value, count
 
 
-@njit
+@inner
 def long_whole(base, place, count):  # type: ignore[no-untyped-def]
     """(value, fits) of an integer of `count` digits, 20 or more, without leading zeros: whether it is below 2**64."""
     value = 0
@@ -125,7 +125,7 @@ def long_whole(base, place, count):  # type: ignore[no-untyped-def]
     return value * 10 + last, fits
 
 
-@njit
+@inner
 def _long_digits(base, place):  # type: ignore[no-untyped-def]
     """(first 19 significant digits, their power of ten, whether anything but zeros was cut off) of digits and a dot."""
     value = kept = power = 0
@@ -147,7 +147,7 @@ def _long_digits(base, place):  # type: ignore[no-untyped-def]
             power += not fraction
 
 
-@_inlined
+@inlined
 def quick_decimal(base, place):  # type: ignore[no-untyped-def]
     """(place after, digits, power of ten) of a JSON number, whose sign is left to the caller; 24 bytes before and 33
     after must be there. The place is 0 for what is no number, and for numbers seldom met, which `decimal` reads.
@@ -193,7 +193,7 @@ def quick_decimal(base, place):  # type: ignore[no-untyped-def]
     return stop, value, power
 
 
-@njit
+@inner
 def decimal(base, place):  # type: ignore[no-untyped-def]
     """(place after, digits, power of ten, cut) of an unsigned JSON number; the place is -1 where there is none.
 
@@ -239,7 +239,7 @@ def decimal(base, place):  # type: ignore[no-untyped-def]
     return place, value, power, cut
 
 
-@_inlined
+@inlined
 def nearest(value, power):  # type: ignore[no-untyped-def]
     """value * 10**power, the value unsigned, rounded once to float64, half to even: infinite from 2**1024 - 2**970."""
     if -22 <= power <= 22 and below(value, _EXACT):

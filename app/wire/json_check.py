@@ -11,12 +11,11 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from app.wire.decimals import decimal, signed
 from app.wire.json_scan import MAX_DEPTH, hex_4, skip_space, spells
-from app.wire.machine import byte, shift_right
+from app.wire.machine import byte, entry, inner, shift_right
 
 _PADDING: Final = bytes(16)
 _MIX: Final = signed(0x9E3779B97F4A7C15)
@@ -41,7 +40,7 @@ def fault(body: bytes | bytearray | memoryview) -> str | None:
     return None
 
 
-@njit
+@inner
 def _after_string(base, place, serial):  # type: ignore[no-untyped-def]
     """`place` is after the opening quote: (place after the closing one, or of a fault; fine; hash of the text)."""
     code = serial * _MIX
@@ -95,7 +94,7 @@ def _after_string(base, place, serial):  # type: ignore[no-untyped-def]
         code ^= shift_right(code, 29)
 
 
-@njit(nogil=True)
+@entry
 def check(padded, end, stack, keys):  # type: ignore[no-untyped-def]
     """(place of a fault or -1, members of all objects); a hash of each key and its object goes to `keys`, if long.
 

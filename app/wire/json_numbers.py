@@ -10,10 +10,9 @@ called finds out what that is (the reader of kind SKIP tells whether the nesting
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from app.wire.decimals import (
@@ -31,7 +30,10 @@ from app.wire.machine import (
     below,
     bits_of,
     byte,
+    entry,
     float_of,
+    inlined,
+    inner,
     other_marks,
     put_1,
     put_2,
@@ -80,14 +82,13 @@ _HIGH: Final[NDArray[np.int64]] = np.array(
 TOO_LARGE: Final[NDArray[np.float64]] = np.array(
     [*[0.0] * 10, 65520.0, 2.0**128 - 2.0**119, 2.0**128 - 2.0**103, np.inf]
 )
-_inlined: Any = njit(forceinline=True)
 _NAN: Final[NDArray[np.int64]] = np.frombuffer(b'NaN"', np.uint8).astype(np.int64)
 _INFINITY: Final[NDArray[np.int64]] = np.frombuffer(b'Infinity"', np.uint8).astype(np.int64)
 _TRUE: Final[NDArray[np.int64]] = np.frombuffer(b"true", np.uint8).astype(np.int64)
 _FALSE: Final[NDArray[np.int64]] = np.frombuffer(b"false", np.uint8).astype(np.int64)
 
 
-@njit
+@inner
 def _narrow(bits, width, bias):  # type: ignore[no-untyped-def]
     """The float of `width` mantissa bits nearest to a float64 of the magnitude `bits`, half to even, as its bits."""
     if bits >= INFINITY_BITS:
@@ -105,7 +106,7 @@ def _narrow(bits, width, bias):  # type: ignore[no-untyped-def]
     return (fraction + (1 << (shift - 1)) - 1 + ((fraction >> shift) & 1)) >> shift
 
 
-@_inlined
+@inlined
 def _put_float(target, element, kind, number, negative):  # type: ignore[no-untyped-def]
     """Store the number, which is not negative, with its sign."""
     bits = bits_of(number)
@@ -113,13 +114,12 @@ def _put_float(target, element, kind, number, negative):  # type: ignore[no-unty
         put_single(target + 4 * element, float_of(bits | negative << 63))
     elif kind == _DOUBLE:
         put_8(target + 8 * element, bits | negative << 63)
-    elif kind == _HALF:
-        put_2(target + 2 * element, _narrow(bits, 10, 15) | negative << 15)
     else:
-        put_2(target + 2 * element, _narrow(bits, 7, 127) | negative << 15)
+        width, bias = (10, 15) if kind == _HALF else (7, 127)
+        put_2(target + 2 * element, _narrow(bits, width, bias) | negative << 15)
 
 
-@_inlined
+@inlined
 def _put_integer(target, element, kind, value):  # type: ignore[no-untyped-def]
     width = (kind - _INT8) & 3
     if width == 3:
@@ -132,7 +132,7 @@ def _put_integer(target, element, kind, value):  # type: ignore[no-untyped-def]
         put_1(target + element, value)
 
 
-@njit
+@inner
 def _run_floats(base, place, last, kind, target, element, room):  # type: ignore[no-untyped-def]
     """(place, element, after): read elements from `place` to `last` on for as long as they are plain numbers.
 
@@ -156,7 +156,7 @@ def _run_floats(base, place, last, kind, target, element, room):  # type: ignore
     return place, element, False
 
 
-@njit
+@inner
 def _run_integers(base, place, last, kind, target, element, room):  # type: ignore[no-untyped-def]
     """As `_run_floats`, for integers."""
     low, high = _LOW[kind], _HIGH[kind]
@@ -183,7 +183,7 @@ def _run_integers(base, place, last, kind, target, element, room):  # type: igno
     return place, element, False
 
 
-@njit
+@inner
 def _read_odd_float(base, place, size, kind, target, element):  # type: ignore[no-untyped-def]
     """As `_read_float`, anything."""
     c = byte(base + place)
@@ -200,7 +200,7 @@ def _read_odd_float(base, place, size, kind, target, element):  # type: ignore[n
         _put_float(target, element, kind, number, negative)
         return stop, False
     if spells(base, place + 1, _NAN):
-        _put_float(target, element, kind, np.nan, False)
+        _put_float(target, element, kind, np.nan, negative)
         return place + 5, False
     negative = byte(base + place + 1) == 45
     if spells(base, place + 1 + negative, _INFINITY):
@@ -210,12 +210,12 @@ def _read_odd_float(base, place, size, kind, target, element):  # type: ignore[n
     return stop if escaped else -1, True
 
 
-@njit
+@inner
 def _nearest(value, power):  # type: ignore[no-untyped-def]
     return nearest(value, power)
 
 
-@njit
+@inner
 def _read_odd_integer(base, place, kind, target, element):  # type: ignore[no-untyped-def]
     """As `_read_integer`, anything."""
     negative = byte(base + place) == 45
@@ -245,7 +245,7 @@ def _read_odd_integer(base, place, kind, target, element):  # type: ignore[no-un
     return stop, False
 
 
-@njit
+@inner
 def _read_bool(base, place, target, element):  # type: ignore[no-untyped-def]
     if spells(base, place, _TRUE):
         put_1(target + element, 1)
@@ -254,7 +254,7 @@ def _read_bool(base, place, target, element):  # type: ignore[no-untyped-def]
     return place + 5 if spells(base, place, _FALSE) else -1
 
 
-@njit
+@inner
 def _skip_element(base, place, end):  # type: ignore[no-untyped-def]
     """The place after a string, an object, or whatever goes on to the next delimiter; -1 where there is nothing."""
     c = byte(base + place)
@@ -262,7 +262,7 @@ def _skip_element(base, place, end):  # type: ignore[no-untyped-def]
         place, _ = skip_string(base, place + 1, end)
         return place
     if c == 123:
-        return skip_nested(base, place, end, 0)
+        return skip_nested(base, place, end, np.int64(0))
     first = place
     while place < end and c != 44 and c != 91 and c != 93 and c != 125 and not is_space(c):
         place += 1
@@ -270,7 +270,7 @@ def _skip_element(base, place, end):  # type: ignore[no-untyped-def]
     return place if place > first else -1
 
 
-@njit(nogil=True)
+@entry
 def read_elements(view, first, end, kind, leaf, inner, room, dims, out, pending):  # type: ignore[no-untyped-def]
     """(fine, place, element, waiting, leaf, inner): read the elements of the span [first, end) of `view` into `out`.
 
@@ -283,7 +283,7 @@ def read_elements(view, first, end, kind, leaf, inner, room, dims, out, pending)
     base, size, target = np.int64(view.ctypes.data), view.size, np.int64(out.ctypes.data)
     counters = dims.size // 2
     place = first
-    depth = here = element = waiting = 0
+    depth = here = element = waiting = np.int64(0)  # a plain 0 is a type of its own, to compile for once more
     while True:
         c = byte(base + place)
         if c <= 32:

@@ -14,9 +14,8 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numba import njit
 
-from app.wire.machine import byte, shift_right, string_marks, structure_marks, trailing_zeros, word
+from app.wire.machine import byte, entry, inner, shift_right, string_marks, structure_marks, trailing_zeros, word
 
 MAX_DEPTH: Final = 512
 SPANS: Final = 4
@@ -29,13 +28,13 @@ _BASE64: Final = int.from_bytes(b"base64", "little")
 _SIX: Final = (1 << 48) - 1
 
 
-@njit
+@inner
 def is_space(c):  # type: ignore[no-untyped-def]
     """Whether `c` is one of JSON's four white-space characters."""
     return c == 32 or c == 10 or c == 13 or c == 9
 
 
-@njit
+@inner
 def skip_space(base, place, end):  # type: ignore[no-untyped-def]
     """The first place from `place` on that is no white space."""
     while place < end and is_space(byte(base + place)):
@@ -43,7 +42,7 @@ def skip_space(base, place, end):  # type: ignore[no-untyped-def]
     return place
 
 
-@njit
+@inner
 def spells(base, place, text):  # type: ignore[no-untyped-def]
     """Whether `text` stands at `place`; looks no further than the first byte that differs."""
     for i in range(text.size):
@@ -52,7 +51,7 @@ def spells(base, place, text):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit
+@inner
 def skip_string(base, place, end):  # type: ignore[no-untyped-def]
     """`place` is after the opening quote: (the place after the closing one, or -1; whether there is a backslash)."""
     escaped = False
@@ -77,7 +76,7 @@ def skip_string(base, place, end):  # type: ignore[no-untyped-def]
     return -1, escaped
 
 
-@njit
+@inner
 def skip_nested(base, place, end, depth):  # type: ignore[no-untyped-def]
     """`place` is at an opening bracket or brace, `depth` levels deep: the place after the one that closes it, or -1."""
     outside = depth
@@ -124,7 +123,7 @@ def skip_nested(base, place, end, depth):  # type: ignore[no-untyped-def]
     return -1
 
 
-@njit
+@inner
 def _hex(c):  # type: ignore[no-untyped-def]
     """The value of a hexadecimal digit, or -1."""
     if 48 <= c <= 57:
@@ -136,7 +135,7 @@ def _hex(c):  # type: ignore[no-untyped-def]
     return -1
 
 
-@njit
+@inner
 def hex_4(base, place):  # type: ignore[no-untyped-def]
     """The value of four hexadecimal digits at `place`, or -1; looks no further than the first that is none."""
     value = 0
@@ -148,7 +147,7 @@ def hex_4(base, place):  # type: ignore[no-untyped-def]
     return value
 
 
-@njit
+@inner
 def _is_span_key(base, begin, stop, escaped):  # type: ignore[no-untyped-def]
     """Whether the key within the quotes at begin - 1 and `stop` is `values` or `base64`."""
     if not escaped:
@@ -172,7 +171,7 @@ def _is_span_key(base, begin, stop, escaped):  # type: ignore[no-untyped-def]
     return length == 6 and (key == _VALUES or key == _BASE64)
 
 
-@njit(nogil=True)
+@entry
 def scan(view):  # type: ignore[no-untyped-def]
     """(fine, members, odd, spans, then first byte, end and kind of each of SPANS spans).
 
