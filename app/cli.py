@@ -13,7 +13,7 @@ import orjson
 import typer
 from pydantic import ValidationError
 
-from app import __version__
+from app import __version__, commands
 from app.api import keys
 from app.api.control import openapi_document
 from app.main import create_app, warm
@@ -29,6 +29,8 @@ app = typer.Typer(
 )
 keys_app = typer.Typer(help="API keys: the file that GATHERND_API_KEYS_FILE names.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
+app.command("call")(commands.call)
+app.add_typer(commands.tensors_app, name="tensors")
 
 
 def _settings(arguments: list[str]) -> Settings:

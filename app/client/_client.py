@@ -93,12 +93,20 @@ class GatherND:
         """
         return self._run(_requests.put(name, array, if_match, if_none_match, progress))
 
-    def get(self, name: str, *, rows: tuple[int, int] | None = None, progress: Progress | None = None) -> NDArray[Any]:
+    def get(
+        self,
+        name: str,
+        *,
+        rows: tuple[int, int] | None = None,
+        if_match: str | None = None,
+        progress: Progress | None = None,
+    ) -> NDArray[Any]:
         """The resident tensor `name`, or its rows a to b (b not included) of the first dimension.
 
+        `if_match` is the ETag that the tensor must have (PreconditionFailed), for rows that belong together.
         `progress` is called with the bytes received so far. Raises TensorNotFound and RangeNotSatisfiable.
         """
-        return self._run(_requests.get(name, rows, progress))
+        return self._run(_requests.get(name, rows, if_match, progress))
 
     def metadata(self, name: str) -> TensorInfo:
         """Type, shape, ETag and times of the resident tensor `name`. Raises TensorNotFound."""
@@ -219,10 +227,15 @@ class AsyncGatherND:
         return await self._run(_requests.put(name, array, if_match, if_none_match, progress))
 
     async def get(
-        self, name: str, *, rows: tuple[int, int] | None = None, progress: Progress | None = None
+        self,
+        name: str,
+        *,
+        rows: tuple[int, int] | None = None,
+        if_match: str | None = None,
+        progress: Progress | None = None,
     ) -> NDArray[Any]:
         """A resident tensor or some of its rows, see `GatherND.get`."""
-        return await self._run(_requests.get(name, rows, progress))
+        return await self._run(_requests.get(name, rows, if_match, progress))
 
     async def metadata(self, name: str) -> TensorInfo:
         """What the service knows of a resident tensor, see `GatherND.metadata`."""

@@ -120,10 +120,13 @@ def put(
     return Request("PUT", _path(name), _read_info, query, headers, [tensor.raw], repeatable, progress)
 
 
-def get(name: str, rows: tuple[int, int] | None, progress: Progress | None) -> Request[NDArray[Any]]:
+def get(
+    name: str, rows: tuple[int, int] | None, if_match: str | None, progress: Progress | None
+) -> Request[NDArray[Any]]:
     """A download, whole or rows a to b of the first dimension, raw."""
     query = {} if rows is None else {"rows": f"{rows[0]}:{rows[1]}"}
-    return Request("GET", f"{_path(name)}/content", _read_raw, query, {"accept": RAW}, progress=progress)
+    headers = {"accept": RAW, **_conditions(if_match, None)}
+    return Request("GET", f"{_path(name)}/content", _read_raw, query, headers, progress=progress)
 
 
 def metadata(name: str) -> Request[TensorInfo]:
@@ -153,19 +156,15 @@ def scatter(
     idempotency_key: str | None,
 ) -> Request[str]:
     """A scatter, which always carries an Idempotency-Key: that makes it repeatable."""
-    document = {
-        "indices": _encoded(packed(as_indices(indices, widen=True))),
-        "updates": _encoded(packed(as_array(updates))),
-        "reduction": reduction,
-    }
-    headers = {
-        "content-type": JSON,
-        "accept": JSON,
-        "idempotency-key": idempotency_key or str(uuid.uuid4()),
-        **_conditions(if_match, None),
-    }
-    body = json.dumps(document).encode()
-    return Request("POST", f"{_path(name)}/scatter", _read_etag, {}, headers, [body])
+    tensors = {"indices": packed(as_indices(indices, widen=True)), "updates": packed(as_array(updates))}
+    headers = {"accept": JSON, "idempotency-key": idempotency_key or str(uuid.uuid4()), **_conditions(if_match, None)}
+    path = f"{_path(name)}/scatter"
+    if all(tensor.kind.safetensors for tensor in tensors.values()):
+        headers["content-type"] = SAFETENSORS
+        return Request("POST", path, _read_etag, {"reduction": reduction}, headers, join(tensors))
+    headers["content-type"] = JSON
+    document = {name: _encoded(tensor) for name, tensor in tensors.items()} | {"reduction": reduction}
+    return Request("POST", path, _read_etag, {}, headers, [json.dumps(document).encode()])
 
 
 def _check_name(name: str) -> None:

@@ -67,7 +67,9 @@ def test_conditions_are_kept(service: Any, name: str) -> None:
         service.put(name, TABLE + 2, if_match=first.etag)
     with pytest.raises(errors.PreconditionFailed):
         service.delete(name, if_match=first.etag)
-    assert same(service.get(name), TABLE + 1)
+    with pytest.raises(errors.PreconditionFailed):
+        service.get(name, rows=(0, 1), if_match=first.etag)
+    assert same(service.get(name, if_match=second.etag), TABLE + 1)
     service.delete(name, if_match=second.etag)
     with pytest.raises(errors.TensorNotFound):
         service.metadata(name)

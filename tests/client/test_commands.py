@@ -1,0 +1,176 @@
+"""`gathernd call` and `gathernd tensors` against a running server."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from app import commands
+from app.cli import app
+from gathernd import GatherND, errors
+from tests.client.test_gathers import same
+from tests.http.server import GATHERND, Server
+
+DATA = np.arange(12, dtype=np.float32).reshape(3, 4)
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def run(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command in a folder with data.npy and indices.npy, for the server of the tests."""
+    monkeypatch.setenv("GATHERND_URL", server.url)
+    monkeypatch.chdir(tmp_path)
+    np.save("data.npy", DATA)
+    np.save("indices.npy", np.array([[0, 1], [2, -1]]))
+    np.save("columns.npy", np.array([3, 0]))
+    return lambda *arguments: CliRunner().invoke(app, arguments)
+
+
+@pytest.fixture
+def service(server: Server) -> Any:
+    with GatherND(server.url) as made:
+        yield made
+
+
+def listing(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_call_prints_or_writes_what_was_gathered(run: Run, tmp_path: Path) -> None:
+    assert run("call", "data.npy", "indices.npy").output == "[ 1. 11.]\n"
+    done = run("call", "data.npy", "columns.npy", "--op", "gather", "--axis", "-1", "--output", "out.npy")
+    assert (done.exit_code, done.output) == (0, "")
+    assert same(np.load("out.npy"), DATA[:, [3, 0]])
+    assert listing(tmp_path) == ["columns.npy", "data.npy", "indices.npy", "out.npy"]
+    assert (tmp_path / "out.npy").stat().st_mode == (tmp_path / "data.npy").stat().st_mode
+    np.save("batch.npy", np.array([[0], [1], [2]]))
+    assert run("call", "data.npy", "batch.npy", "--batch-dims", "1", "--dialect", "onnx-12").output == "[ 0.  5. 10.]\n"
+
+
+def test_call_with_strings_writes_strings(run: Run) -> None:
+    np.save("words.npy", np.array(["a", "bcd"]))
+    np.save("one.npy", np.array([[1]]))
+    assert run("call", "words.npy", "one.npy", "--output", "out.npy").exit_code == 0
+    assert np.load("out.npy").tolist() == ["bcd"]
+
+
+def test_call_shows_where_a_request_is_wrong(run: Run, tmp_path: Path) -> None:
+    np.save("bad.npy", np.full((12, 1), 9))
+    done = run("call", "data.npy", "bad.npy", "--output", "out.npy")
+    assert done.exit_code == 1
+    assert "index_out_of_bounds" in done.output
+    assert "at /indices [1, 0]" in done.output
+    assert "and 2 more" in done.output
+    assert "out.npy" not in "".join(listing(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["call", "nothing.npy", "indices.npy"], 1, "nothing.npy"),
+        (["call", "text.npy", "indices.npy"], 1, "text.npy"),
+        (["call", "several.npz", "indices.npy"], 1, "several arrays"),
+        (["call", "data.npy", "indices.npy", "--axis", "1"], 2, "--axis"),
+        (["call", "data.npy", "indices.npy", "--op", "gather", "--batch-dims", "1"], 2, "--batch-dims"),
+        (["call", "data.npy", "indices.npy", "--op", "scatter"], 2, "scatter"),
+        (["call", "data.npy", "indices.npy", "--device", "tpu"], 1, "invalid_field"),
+        (["call", "data.npy", "indices.npy", "--url", "http://127.0.0.1:9"], 1, "ConnectError"),
+        (["call", "data.npy", "indices.npy", "--output", "no/such/folder.npy"], 1, "No such file"),
+        (["call", "tensor:nobody", "indices.npy"], 1, "tensor_not_found"),
+        (["tensors", "get", "nobody", "out.npy"], 1, "tensor_not_found"),
+        (["tensors", "rm", "nobody"], 1, "tensor_not_found"),
+        (["tensors", "put", "gather", "data.npy"], 1, "invalid_field"),
+        (["tensors", "put", "../x", "data.npy"], 1, "name"),
+    ],
+)
+def test_a_command_that_fails_says_why(run: Run, arguments: list[str], code: int, text: str) -> None:
+    Path("text.npy").write_text("no array")
+    np.savez("several.npz", DATA, DATA)
+    done = run(*arguments)
+    assert done.exit_code == code, done.output
+    assert text in done.output
+    assert "Traceback" not in done.output
+
+
+def test_tensors_come_and_go(run: Run, service: GatherND) -> None:
+    etag = run("tensors", "put", "table", "data.npy", "--new").output.strip()
+    assert etag == service.metadata("table").etag
+    assert run("tensors", "put", "table", "data.npy", "--new").exit_code == 1
+    assert run("tensors", "put", "table", "data.npy").output.strip() == etag
+    assert run("tensors", "put", "table", "data.npy", "--if-match", '"other"').exit_code == 1
+    info = service.metadata("table")
+    assert run("tensors", "ls").output == f"table\tfloat32\t[3,4]\t48\t{info.modified}\t{etag}\n"
+    assert run("call", "tensor:table", "indices.npy").output == "[ 1. 11.]\n"
+    assert run("tensors", "get", "table", "back.npy").exit_code == 0
+    assert same(np.load("back.npy"), DATA)
+    assert run("tensors", "rm", "table", "--if-match", '"other"').exit_code == 1
+    assert run("tensors", "rm", "table").exit_code == 0
+    assert run("tensors", "ls").output == ""
+
+
+def test_a_large_tensor_is_fetched_in_pieces(
+    run: Run, service: GatherND, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(commands, "_PIECE", 1000)
+    table = np.random.default_rng(1).random((100, 7))
+    service.put("large", table)
+    assert run("tensors", "get", "large", "back.npy").exit_code == 0
+    assert same(np.load("back.npy"), table)
+    service.put("large", table.astype(ml_dtypes.bfloat16))
+    done = run("tensors", "get", "large", "other.npy")
+    assert (done.exit_code, "bfloat16" in done.output) == (1, True)
+    assert listing(tmp_path) == ["back.npy", "columns.npy", "data.npy", "indices.npy"]
+    service.delete("large")
+
+
+def test_pieces_of_two_contents_are_never_put_together(
+    run: Run, service: GatherND, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(commands, "_PIECE", 1000)
+    tables = [np.full((100, 7), value) for value in (1.0, 2.0)]
+    service.put("moving", tables[0])
+    get, calls = GatherND.get, []
+
+    def replaced_meanwhile(self: GatherND, name: str, **options: Any) -> Any:
+        calls.append(options["rows"])
+        if len(calls) == 3:
+            service.put("moving", tables[1])
+        return get(self, name, **options)
+
+    monkeypatch.setattr(GatherND, "get", replaced_meanwhile)
+    assert run("tensors", "get", "moving", "back.npy").exit_code == 0
+    assert same(np.load("back.npy"), tables[1])
+    assert calls.count((0, 17)) == 2
+
+    def always_replaced(self: GatherND, name: str, **options: Any) -> Any:
+        raise errors.PreconditionFailed(412, {"code": "precondition_failed", "detail": "changed"})
+
+    monkeypatch.setattr(GatherND, "get", always_replaced)
+    assert run("tensors", "get", "moving", "never.npy").exit_code == 1
+    assert "never.npy" not in "".join(listing(tmp_path))
+    monkeypatch.undo()
+    service.delete("moving")
+
+
+def test_progress_is_shown_on_a_terminal_only(run: Run, server: Server, service: GatherND) -> None:
+    command = [GATHERND, "tensors", "put", "shown", "data.npy"]
+    quiet = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert quiet.stderr == ""
+    reader, writer = pty.openpty()
+    shown = subprocess.run(command, stdout=subprocess.PIPE, stderr=writer, text=True, timeout=60, check=True)
+    os.close(writer)
+    text = os.read(reader, 1 << 16).decode()
+    os.close(reader)
+    assert shown.stdout == quiet.stdout
+    assert "shown" in text
+    assert "48/48 bytes" in text
+    service.delete("shown")
