@@ -7,7 +7,10 @@ them all, so there a skip hides a test). GATHERND_SOAK=N multiplies counts by N 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Generator, Iterable
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -27,6 +30,16 @@ settings.load_profile("soak" if SOAK else "sample")
 def soak_scale() -> int:
     """By how much to multiply counts: 1 in `make test`."""
     return max(SOAK, 1)
+
+
+@pytest.fixture(scope="session")
+def warmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder with all that is compiled at start-up, for the servers that tests start."""
+    folder = tmp_path_factory.mktemp("warmed")
+    command = [sys.executable, "-m", "app.cli", "warm", "--cache-dir", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
 
 
 def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -9,18 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.http.server import GATHERND, Server, serving
+from tests.http.server import Server, serving
 
 Start = Callable[..., AbstractContextManager[Server]]
 KERNELS = ("numba", "numpy")
-
-
-@pytest.fixture(scope="session")
-def warmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache folder with every kernel compiled, shared by all servers of this run."""
-    folder = tmp_path_factory.mktemp("cache")
-    subprocess.run([GATHERND, "warm", "--cache-dir", str(folder)], check=True, capture_output=True, timeout=300)
-    return folder
 
 
 @pytest.fixture(scope="session")

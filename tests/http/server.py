@@ -83,7 +83,8 @@ class Server:
     def wait_until_ready(self) -> None:
         end = monotonic() + 120
         with httpx.Client(base_url=self.url, trust_env=False) as client:
-            while client.get("/readyz").status_code != 200:
+            while (answer := client.get("/readyz")).status_code != 200:
+                assert "could not start" not in answer.text, self.log_text()
                 assert monotonic() < end, f"the server is not ready:\n{self.log_text()}"
                 sleep(0.02)
             paths = client.get("/openapi.json").json()["paths"]

@@ -174,7 +174,8 @@ def requests_breaking(path: str, first: Rule, second: Rule) -> Iterator[Parts]:
     Where two blocks alone do not, a block of any other rule may help, as a shape helps to break a limit.
     """
     blocks = [block for some in BLOCKS[path].values() for block in some]
-    for helpers in ([{}], blocks):
+    alone: list[Parts] = [{}]
+    for helpers in (alone, blocks):
         found = False
         for one, other, helper in product(BLOCKS[path][first], [*BLOCKS[path][second], {}], helpers):
             parts = merged(one, other, helper)

@@ -1,0 +1,201 @@
+"""The OpenAPI file: it is the one in the repository, it describes every route, and its examples are true."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from typing import Any
+
+import httpx
+import jsonschema
+import pytest
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+
+from app.api import examples
+from app.api.errors import STATUS
+from app.api.schema import Data, GatherNDRequest, GatherRequest, Tensor
+from app.errors import CODES
+from app.main import create_app
+from app.settings import Settings
+from tests.http.forms import int64, tensor
+from tests.http.provoked import PROVOKED, body
+from tests.http.server import GATHERND, ROOT
+
+METHODS = ("get", "put", "post", "delete", "patch", "head", "options")
+OPERATORS: dict[str, type[BaseModel]] = {"gathernd": GatherNDRequest, "gather": GatherRequest}
+
+
+@pytest.fixture(scope="session")
+def document(server: Any) -> dict[str, Any]:
+    found: dict[str, Any] = server.shared_client().get("/openapi.json").json()
+    return found
+
+
+def operations(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    return [
+        (path, method, operation)
+        for path, item in document["paths"].items()
+        for method, operation in item.items()
+        if method in METHODS
+    ]
+
+
+def test_the_file_in_the_repository_is_the_one_that_is_served(document: dict[str, Any]) -> None:
+    printed = subprocess.run([GATHERND, "openapi"], capture_output=True, check=True, timeout=60).stdout
+    assert json.loads(printed) == document
+    assert (ROOT / "openapi" / "openapi.json").read_bytes() == printed, "make openapi writes it anew"
+
+
+def test_its_version_is_one_that_tools_read(document: dict[str, Any]) -> None:
+    assert document["openapi"].startswith("3.")
+    assert document["info"]["title"] == "gathernd"
+
+
+def test_operation_ids_are_unique_and_good_names_for_methods(document: dict[str, Any]) -> None:
+    ids = [operation["operationId"] for _, _, operation in operations(document)]
+    assert len(ids) == len(set(ids))
+    assert all(re.fullmatch(r"[a-z][A-Za-z0-9]{2,}", name) for name in ids), ids
+    assert {"gathernd", "gather", "readyz", "livez"} <= set(ids)
+
+
+def test_every_operation_is_described(document: dict[str, Any]) -> None:
+    for path, method, operation in operations(document):
+        about = f"{method} {path}"
+        assert operation.get("summary"), about
+        assert operation.get("tags"), about
+        for status, answer in operation["responses"].items():
+            assert answer.get("description"), (about, status)
+        assert any(int(status) < 300 for status in operation["responses"]), about
+
+
+def test_every_route_is_described(document: dict[str, Any]) -> None:
+    app = create_app(Settings())
+    described = {(path, method) for path, method, _ in operations(document)}
+    for route in app.control.routes:  # type: ignore[attr-defined]
+        if isinstance(route, APIRoute):
+            for method in (route.methods or set()) - {"HEAD"}:
+                assert (route.path, method.lower()) in described, route.path
+    for path in app.routes:
+        assert (path, "post") in described, path
+
+
+def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
+    for reference in re.findall(r'"\$ref": ?"([^"]+)"', json.dumps(document)):
+        place: Any = document
+        for step in reference.removeprefix("#/").split("/"):
+            place = place[step]
+
+
+def test_an_error_is_described_as_a_problem_with_known_codes(document: dict[str, Any]) -> None:
+    for path, method, operation in operations(document):
+        for status, answer in operation["responses"].items():
+            if int(status) < 400 or path.startswith("/v2"):
+                continue
+            assert list(answer["content"]) == ["application/problem+json"], (path, method, status)
+            codes = re.findall(r"`([a-z_]+)`", answer["description"])
+            assert codes, (path, method, status)
+            for code in codes:
+                assert code in CODES
+                assert STATUS[code] == int(status)
+
+
+def schema_of(document: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
+    """A media type's schema that stands alone."""
+    return {**content["schema"], "components": document["components"]}
+
+
+def body_schema(document: dict[str, Any], operator: str) -> dict[str, Any]:
+    return schema_of(document, document["paths"][f"/{operator}"]["post"]["requestBody"]["content"]["application/json"])
+
+
+def answer_schema(document: dict[str, Any], operator: str, status: int) -> dict[str, Any]:
+    content = document["paths"][f"/{operator}"]["post"]["responses"][str(status)]["content"]
+    return schema_of(document, content["application/json" if status == 200 else "application/problem+json"])
+
+
+SHOWN = [(operator, name) for operator, shown in examples.REQUESTS.items() for name in shown]
+
+
+@pytest.mark.parametrize(("operator", "name"), SHOWN)
+def test_a_request_that_is_shown_has_the_answer_that_is_shown(
+    client: httpx.Client, document: dict[str, Any], operator: str, name: str
+) -> None:
+    _, sent, expected = examples.REQUESTS[operator][name]
+    answer = client.post(f"/{operator}", json=sent)
+    assert answer.status_code == 200, answer.text
+    assert answer.json() == expected
+    jsonschema.validate(sent, body_schema(document, operator))
+    jsonschema.validate(expected, answer_schema(document, operator, 200))
+    operation = document["paths"][f"/{operator}"]["post"]
+    assert operation["requestBody"]["content"]["application/json"]["examples"][name]["value"] == sent
+    assert operation["responses"]["200"]["content"]["application/json"]["examples"][name]["value"] == expected
+
+
+@pytest.mark.parametrize("code", examples.ERRORS)
+def test_an_error_that_is_shown_is_the_one_that_is_answered(
+    client: httpx.Client, document: dict[str, Any], code: str
+) -> None:
+    operator, sent, expected = examples.ERRORS[code]
+    answer = client.post(f"/{operator}", json=sent)
+    found = answer.json()
+    assert found.pop("request_id") == answer.headers["x-request-id"]
+    assert found == expected
+    assert answer.status_code == expected["status"] == STATUS[code]  # type: ignore[index]
+    jsonschema.validate(answer.json(), answer_schema(document, operator, expected["status"]))
+
+
+def test_every_example_in_the_file_is_one_of_those(document: dict[str, Any]) -> None:
+    known = {name for shown in examples.REQUESTS.values() for name in shown} | set(examples.ERRORS)
+    for operator in OPERATORS:
+        operation = document["paths"][f"/{operator}"]["post"]
+        contents = [operation["requestBody"]["content"]]
+        contents += [answer["content"] for answer in operation["responses"].values() if "content" in answer]
+        for content in contents:
+            for media in content.values():
+                assert set(media.get("examples", {})) <= known
+
+
+def _words_of_the_codec() -> set[str]:
+    """Every short text in the source of the codec: whatever it takes as a field is among them."""
+    text = "".join(path.read_text() for path in sorted((ROOT / "app" / "wire").glob("*json*.py")))
+    return set(re.findall(r"""["']([A-Za-z_][A-Za-z0-9_]{1,30})["']""", text))
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_the_codec_takes_the_fields_of_the_model_and_no_others(client: httpx.Client, operator: str) -> None:
+    base: dict[str, Any] = {"data": tensor("int8", [1], [7]), "indices": int64([1, 1], [0])}
+    if operator == "gather":
+        base["indices"] = int64([1], [0])
+    fields = set(OPERATORS[operator].model_fields)
+    for name in _words_of_the_codec() | fields:
+        sent = base if name in base else {**base, name: [None]}
+        answer = client.post(f"/{operator}", json=sent)
+        unknown = answer.status_code == 422 and "is not a field" in answer.json()["detail"]
+        assert unknown == (name not in fields), (name, answer.text)
+
+
+@pytest.mark.parametrize(("role", "model"), [("data", Data), ("indices", Tensor)])
+def test_the_codec_takes_the_members_of_the_tensor_models_and_no_others(
+    client: httpx.Client, role: str, model: Any
+) -> None:
+    base: dict[str, Any] = {"data": tensor("int8", [1], [7]), "indices": int64([1, 1], [0])}
+    for name in _words_of_the_codec() | set(model.model_fields):
+        members = {**base[role], name: base[role].get(name, [None])} if name != "tensor" else {"tensor": [None]}
+        answer = client.post("/gathernd", json={**base, role: members})
+        unknown = answer.status_code == 422 and "is not a field" in answer.json()["detail"]
+        assert unknown == (name not in model.model_fields), (name, answer.text)
+
+
+def test_the_models_take_what_the_service_takes(document: dict[str, Any]) -> None:
+    for operator in OPERATORS:
+        jsonschema.validate(body(), body_schema(document, operator))
+    refused = 0
+    for case in PROVOKED:
+        if case.code == "invalid_field" and isinstance(case.body, dict) and "?" not in case.path:
+            try:
+                jsonschema.validate(case.body, body_schema(document, case.path.removeprefix("/")))
+            except jsonschema.ValidationError:
+                refused += 1
+    assert refused >= 40  # the schema cannot say everything, such as exactly one of values and base64
