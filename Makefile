@@ -11,11 +11,12 @@ BENCH_ARGS ?=
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --no-input
+CLIENTS := .venv-clients
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test lint format types pytest soak openapi bench lock build clean
+.PHONY: help serve test lint format types pytest soak openapi clients bench lock build clean
 
 help: ## This list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort | awk -F '\t' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -61,16 +62,31 @@ format: $(VENV)/.stamp-dev ## Mend what ruff can mend, and format
 types: $(VENV)/.stamp-dev ## mypy --strict
 	$(PY) -m mypy --strict
 
-pytest: $(VENV)/.stamp-dev ## The tests with seeded samples (PYTEST_ARGS)
+pytest: $(VENV)/.stamp-dev clients ## The tests with seeded samples (PYTEST_ARGS)
 	$(PY) -m pytest $(PYTEST_ARGS)
 
-soak: $(VENV)/.stamp-dev ## The tests with full counts (GATHERND_SOAK multiplies them)
+soak: $(VENV)/.stamp-dev clients ## The tests with full counts (GATHERND_SOAK multiplies them)
 	GATHERND_SOAK=$(GATHERND_SOAK) $(PY) -m pytest --timeout=0 $(PYTEST_ARGS)
 
 openapi: $(VENV)/.stamp-dev ## Write openapi/openapi.json
 	@mkdir -p openapi
 	$(VENV)/bin/gathernd openapi > openapi/openapi.json.new
 	mv openapi/openapi.json.new openapi/openapi.json
+
+# The generators of clients, for tests/clients, in an environment of their own; those in TypeScript where there is npm.
+NPM_FILES := $(addprefix tests/clients/typescript/,package.json package-lock.json .npmrc)
+clients: $(CLIENTS)/.stamp-python $(if $(shell command -v npm 2>/dev/null),$(CLIENTS)/.stamp-npm) ## The generators of clients
+
+$(CLIENTS)/.stamp-python: requirements-clients.lock $(VENV)/.checkout
+	$(PY) -m venv --clear $(CLIENTS)
+	$(CLIENTS)/bin/python -m pip --disable-pip-version-check --no-input install -q --require-hashes -r $<
+	@touch $@
+
+$(CLIENTS)/.stamp-npm: $(NPM_FILES) $(CLIENTS)/.stamp-python
+	@mkdir -p $(CLIENTS)/npm
+	cp $(NPM_FILES) $(CLIENTS)/npm
+	cd $(CLIENTS)/npm && npm ci --silent
+	@touch $@
 
 bench: $(VENV)/.stamp-dev ## JSON over HTTP against the floor and a naive server; start-up (needs wrk; BENCH_ARGS)
 	$(PY) -m benchmarks.http_json $(BENCH_ARGS)
@@ -84,10 +100,11 @@ lock: $(VENV)/.stamp-dev ## Write the lock files again (LOCK_ARGS=--upgrade)
 	$(COMPILE) -o requirements-build.lock requirements-build.in
 	$(COMPILE) -o requirements.lock pyproject.toml
 	$(COMPILE) --extra dev -c requirements.lock -o requirements-dev.lock pyproject.toml
+	$(COMPILE) -o requirements-clients.lock requirements-clients.in
 
 build: $(VENV)/.stamp-dev ## The wheel, in dist/
 	$(PY) -m build --wheel --no-isolation
 
 clean: ## Remove the environment and everything built
-	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(CLIENTS) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find app tests benchmarks deploy -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -16,7 +16,7 @@ import app
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-LOCKS = ["requirements.lock", "requirements-dev.lock", "requirements-build.lock"]
+LOCKS = ["requirements.lock", "requirements-dev.lock", "requirements-build.lock", "requirements-clients.lock"]
 
 
 def installed_name(folder: Path) -> str:

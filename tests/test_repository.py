@@ -36,7 +36,7 @@ def tracked() -> list[Path]:
         listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
         paths = [ROOT / name for name in listed.split("\0") if name]
     else:
-        left = {".venv", "build", "dist", "node_modules", "__pycache__", ".git", "shared"}
+        left = {".venv", ".venv-clients", "build", "dist", "node_modules", "__pycache__", ".git", "shared"}
         paths = [path for path in ROOT.rglob("*") if not left & set(path.relative_to(ROOT).parts)]
         paths = [path for path in paths if not re.search(r"/\.(hypothesis|\w+_cache)/|\.egg-info/", str(path))]
     return [path for path in paths if path.is_file()]

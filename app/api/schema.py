@@ -36,10 +36,14 @@ Base64 = Annotated[
 
 
 def _tidy(schema: dict[str, Any]) -> None:
-    """An optional member is simply not required: no null, no default null."""
+    """An optional member is simply not required: no null, and what holds without it in words.
+
+    Generators take a default for a member that is always there: TypeScript would ask for it in every request.
+    """
     for member in schema.get("properties", {}).values():
-        if member.get("default", 0) is None:
-            del member["default"]
+        default = member.pop("default", None)
+        if default is not None:
+            member["description"] += f" If left out: {default}."
         member.pop("title", None)
 
 
