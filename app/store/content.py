@@ -71,13 +71,14 @@ class Content:
 
     def resident(self) -> Resident:
         """The content as it is now; between changes this is the same object. Raises tensor_damaged."""
+        if self.mapping.size() != self.description.file_size:
+            # Judged before anything is read: what lies beyond the end of a file that was cut ends the process.
+            raise damaged(self.description.name, "its file was cut or has grown")
         stamp = self.words[Word.STAMP]
         if stamp != self._resident.stamp:
             if stamp & DAMAGED:
-                raise damaged(self.description.name, "its checksums do not match")
+                raise damaged(self.description.name, "its checksums or its log do not match")
             self._resident = _MappedResident(self, stamp)
-        if self.mapping.size() != self.description.file_size:
-            raise damaged(self.description.name, "its file was cut or has grown")
         return self._resident
 
     def make_resident(self, stamp: int) -> tuple[Tensor, str]:

@@ -22,8 +22,8 @@ class UnknownFormat(Exception):
     """The folder is not one that this version of the service can read; the text says why."""
 
 
-def prepare(folder: Path) -> None:
-    """Bring the folder to the current format. Raises UnknownFormat and OSError."""
+def version_of(folder: Path) -> int | None:
+    """The format of a folder, None of one that is to become a store. Changes nothing. Raises UnknownFormat."""
     path = folder / "format"
     try:
         version = orjson.loads(path.read_bytes())["format"]
@@ -33,10 +33,20 @@ def prepare(folder: Path) -> None:
             raise UnknownFormat(
                 f"{folder} is not the folder of a store: it has no file 'format' and holds {min(foreign)!r}"
             ) from None
+        return None
+    except (ValueError, KeyError, TypeError):
+        version = None
+    if type(version) is not int:
+        raise UnknownFormat(f"{path} cannot be read as the version of a store")
+    return version
+
+
+def prepare(folder: Path) -> None:
+    """Bring the folder to the current format. Raises UnknownFormat and OSError."""
+    version = version_of(folder)
+    if version is None:
         _write(folder, FORMAT)
         return
-    except (ValueError, KeyError, TypeError):
-        raise UnknownFormat(f"{path} cannot be read as the version of a store") from None
     if version > FORMAT:
         raise UnknownFormat(f"{folder} has format {version}, of a newer gathernd; this one knows up to {FORMAT}")
     while version < FORMAT:

@@ -85,6 +85,7 @@ class LocalStore:
         if self._group is not None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
+        formats.version_of(self.folder)
         fence.register()
         group = Group(self.folder, self._token)
         try:

@@ -1,0 +1,462 @@
+from __future__ import annotations
+
+import errno
+import gc
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from threading import Event
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.errors import GatherError
+from app.store import Conditions, LocalStore, Quota, disk
+from app.tensors.dtypes import DTYPES
+from app.tensors.limits import Limits
+from tests.store.helpers import files, put, read, scatter, strings
+
+SAMPLES = {
+    name: strings("", "a", "höher", "x" * 300)
+    if row.kind == "string"
+    else (np.arange(12).reshape(4, 3) % 2).astype(row.numpy)
+    for name, row in DTYPES.items()
+}
+
+
+def reopened(store: LocalStore, folder: Path) -> LocalStore:
+    store.close()
+    again = LocalStore(folder, Limits())
+    again.open()
+    return again
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_every_type_is_read_back_as_it_was_and_survives_a_restart(store: LocalStore, folder: Path, name: str) -> None:
+    sample = SAMPLES[name]
+    metadata, created = put(store, "x", sample, step=7)
+    assert created
+    assert (metadata.name, metadata.dtype, metadata.shape) == ("x", name, sample.shape)
+    for _ in range(2):
+        found = read(store, "x")
+        assert found.dtype == sample.dtype
+        assert found.tolist() == sample.tolist()
+        assert store.metadata("x") == metadata
+        store = reopened(store, folder)
+    store.close()
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (0, 2**20, 2**20), (1,) * 32])
+def test_odd_shapes_are_kept(store: LocalStore, shape: tuple[int, ...]) -> None:
+    upload = store.upload(DTYPES["int16"], shape)
+    upload.write(bytes(2 * upload.items))
+    upload.finish()
+    assert store.put("x", upload)[0].shape == shape
+    resident = store.get("x")
+    assert resident is not None
+    assert resident.tensor.shape == shape
+    assert len(resident.tensor.array) == upload.items
+
+
+def test_strings_are_found_without_reading_the_others(store: LocalStore) -> None:
+    put(store, "x", strings(*(str(number) for number in range(1000))))
+    resident = store.get("x")
+    assert resident is not None
+    tensor: Any = resident.tensor
+    assert tensor.pick(tensor.array[[999, 0, 500]]).tolist() == ["999", "0", "500"]
+    assert tensor.packed_size(tensor.array[[999, 0, 500]]) == 12 + 7
+
+
+def test_the_etag_is_what_the_design_says(store: LocalStore) -> None:
+    items = np.arange(6, dtype=np.float32).reshape(2, 3)
+    etag = put(store, "x", items)[0].etag
+    assert etag == f'"{hashlib.sha256(b"float32[2,3]" + bytes((10,)) + items.tobytes()).hexdigest()}-0"'
+    others = [items.reshape(3, 2), items.view(np.int32), items + 1]
+    assert len({etag, *(put(store, "y", other)[0].etag for other in others)}) == 4
+
+
+def test_no_name_reaches_the_file_system(store: LocalStore, folder: Path) -> None:
+    for name in ("a", "A", "a.b", "CON", "x" * 128):
+        put(store, name, np.arange(3))
+    assert all(re.fullmatch("tensors/[0-9a-f]{64}", path) for path in files(folder))
+    assert store.names() == sorted(["a", "A", "a.b", "CON", "x" * 128])
+
+
+HOSTILE = [
+    "", "..", ".", "/", "a/b", "../x", "a\0", "\0", "x" * 129, "x" * 300, "-a", ".a", "_a", "a b", "аа", "a\n", "ａ",
+    "é", "a\u200b", "\ud800", "gathernd", "gather", "stats",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_is_refused_and_leaves_nothing(store: LocalStore, folder: Path, name: str) -> None:
+    before = set(folder.parent.rglob("*"))
+    for work in (
+        lambda: put(store, name, np.arange(3)),
+        lambda: store.delete(name),
+        lambda: store.metadata(name),
+        lambda: store.content(name),
+    ):
+        with pytest.raises(GatherError, match="invalid_field") as caught:
+            work()
+        assert caught.value.places[0].pointer == "/name"
+    assert store.get(name) is None
+    assert set(folder.parent.rglob("*")) - before <= {folder / "locks"}
+
+
+def test_a_replaced_content_is_read_to_the_end_by_who_has_it(store: LocalStore, other: LocalStore) -> None:
+    put(store, "x", np.arange(10))
+    held = other.get("x")
+    assert held is not None
+    _, created = put(store, "x", np.arange(10) + 100)
+    assert not created
+    assert held.tensor.array.tolist() == list(range(10))
+    assert held.steady
+    assert read(other, "x")[0] == 100
+    store.delete("x")
+    assert other.get("x") is None
+    assert held.tensor.array.tolist() == list(range(10))
+
+
+def test_after_a_change_every_worker_serves_it(store: LocalStore, other: LocalStore) -> None:
+    for turn in range(20):
+        writer, reader = (store, other) if turn % 2 else (other, store)
+        put(writer, "x", np.full(turn + 1, turn))
+        assert read(reader, "x").tolist() == [turn] * (turn + 1)
+        assert reader.names() == ["x"]
+        writer.delete("x")
+        assert reader.get("x") is None
+        assert reader.names() == []
+
+
+def test_created_stays_and_modified_moves(store: LocalStore) -> None:
+    first, _ = put(store, "x", np.arange(3))
+    second, _ = put(store, "x", np.arange(4))
+    assert first.created == first.modified == second.created
+    assert second.modified > first.modified
+
+
+def on_disk(folder: Path) -> int:
+    """Bytes that the folder takes, files that only mappings hold included."""
+    taken = sum(path.stat().st_blocks for path in folder.rglob("*") if path.is_file())
+    removed = 0
+    for link in Path("/proc/self/map_files").iterdir():
+        target = str(link.readlink())
+        if target.startswith(str(folder)) and target.endswith("(deleted)"):
+            removed += link.stat().st_blocks
+    return 512 * (taken + removed)
+
+
+def test_the_space_of_the_old_content_is_given_back_also_by_idle_workers(
+    store: LocalStore, other: LocalStore, folder: Path
+) -> None:
+    table = np.zeros(2**20, np.uint8)
+    put(store, "x", table)
+    other.get("x")
+    one = on_disk(folder)
+    for _ in range(5):
+        put(store, "x", table)
+        store.get("x")
+    assert on_disk(folder) > one
+    store.sweep()
+    other.sweep()
+    gc.collect()
+    assert on_disk(folder) < 1.1 * one
+
+
+def test_conditions_hold_at_the_moment_of_the_change(store: LocalStore) -> None:
+    new = Conditions(none_match=("*",))
+    etag = put(store, "x", np.arange(3), new)[0].etag
+    for conditions in (new, Conditions(match=('"other"',)), Conditions(none_match=(etag,))):
+        with pytest.raises(GatherError, match="precondition_failed"):
+            put(store, "x", np.arange(4), conditions)
+    for conditions in (Conditions(match=("*",)), Conditions(match=('"other"', etag))):
+        put(store, "x", np.arange(3), conditions)
+    with pytest.raises(GatherError, match="precondition_failed"):
+        put(store, "y", np.arange(3), Conditions(match=("*",)))
+    with pytest.raises(GatherError, match="precondition_failed"):
+        store.delete("x", Conditions(match=('"other"',)))
+    store.delete("x", Conditions(match=(etag,)))
+    assert store.names() == []
+
+
+def test_refused_uploads_leave_nothing(store: LocalStore, folder: Path) -> None:
+    put(store, "x", np.arange(3))
+    before = files(folder)
+    with pytest.raises(GatherError, match="precondition_failed"):
+        put(store, "x", np.arange(4), Conditions(none_match=("*",)))
+    upload = store.upload(DTYPES["int8"], (10,))
+    upload.write(b"123")
+    upload.abandon()
+    assert files(folder) == before
+
+
+def test_pages_of_the_list_are_in_order_and_complete(store: LocalStore) -> None:
+    names = sorted(f"t{number}" for number in range(25))
+    for name in names:
+        put(store, name, np.arange(2))
+    found, after = [], None
+    for _ in range(3):
+        page, after = store.page(10, after)
+        found += [metadata.name for metadata in page]
+    assert found == names
+    assert after is None
+    assert store.page(25, None)[1] is None
+    assert store.page(10, "t9")[0] == []
+    assert [metadata.name for metadata in store.page(2, "t3x")[0]] == ["t4", "t5"]
+
+
+@pytest.mark.parametrize(
+    ("quota", "limit"), [(Quota(tensors=2), "store_tensors"), (Quota(total=30_000), "store_bytes")]
+)
+def test_the_quota_refuses_what_is_new_and_lets_replace(folder: Path, quota: Quota, limit: str) -> None:
+    store = LocalStore(folder, Limits(), quota)
+    store.open()
+    table = np.zeros(8000, np.uint8)
+    put(store, "a", table)
+    put(store, "b", table)
+    put(store, "b", table)
+    before = files(folder)
+    with pytest.raises(GatherError, match="insufficient_storage") as caught:
+        put(store, "c", table)
+    assert caught.value.facts["limit"] == limit
+    assert files(folder) == before
+    store.delete("a")
+    put(store, "c", table)
+    store.close()
+
+
+def test_an_upload_that_can_never_fit_is_refused_before_its_bytes(folder: Path) -> None:
+    store = LocalStore(folder, Limits(elements=2**60), Quota(total=1000))
+    store.open()
+    with pytest.raises(GatherError, match="insufficient_storage"):
+        store.upload(DTYPES["int8"], (1001,))
+    store.close()
+    store = LocalStore(folder, Limits(elements=2**60))
+    store.open()
+    with pytest.raises(GatherError, match="insufficient_storage"):
+        store.upload(DTYPES["int8"], (2**59,))
+    store.close()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EIO])
+@pytest.mark.parametrize("call", ["create", "truncate", "write", "write_at", "fsync", "fsync_folder", "rename"])
+def test_a_disk_that_refuses_leaves_the_old_content_and_no_litter(
+    store: LocalStore, other: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
+) -> None:
+    put(store, "x", np.arange(3))
+    before = files(folder)
+
+    def refuse(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, call, refuse)
+        with pytest.raises((GatherError, OSError)) as caught:
+            put(store, "x", np.arange(1000))
+        assert not isinstance(caught.value, GatherError) or caught.value.code == "insufficient_storage"
+    if call == "fsync_folder":
+        # The new name is there and may or may not survive a loss of power; every worker serves the same.
+        assert read(store, "x").tolist() == read(other, "x").tolist()
+    else:
+        assert files(folder) == before
+        assert read(other, "x").tolist() == [0, 1, 2]
+    put(store, "x", np.arange(4))
+    assert read(other, "x").tolist() == [0, 1, 2, 3]
+
+
+def path_of(folder: Path) -> Path:
+    (path,) = (folder / "tensors").iterdir()
+    return path
+
+
+@pytest.mark.parametrize("size", [0, 100, 4096, 5000])
+def test_a_file_cut_behind_our_back_is_damaged_and_never_read(store: LocalStore, folder: Path, size: int) -> None:
+    put(store, "x", np.arange(10_000))
+    assert store.get("x") is not None
+    os.truncate(path_of(folder), size)
+    for _ in range(2):
+        with pytest.raises(GatherError, match="tensor_damaged"):
+            store.get("x")
+        with pytest.raises(GatherError, match="tensor_damaged"):
+            store.content("x")
+        with pytest.raises(GatherError, match="tensor_damaged"):
+            store.metadata("x")
+        store = reopened(store, folder)
+    put(store, "x", np.arange(2))
+    assert read(store, "x").tolist() == [0, 1]
+    store.close()
+
+
+@pytest.mark.parametrize("at", [64, 70, 84, 100, 130])
+def test_a_damaged_description_is_seen_at_once(store: LocalStore, folder: Path, at: int) -> None:
+    put(store, "x", np.arange(10))
+    path = path_of(folder)
+    put(store, "y", np.arange(10))
+    flip(path, at)
+    store = reopened(store, folder)
+    with pytest.raises(GatherError, match="tensor_damaged"):
+        store.get("x")
+    assert read(store, "y").tolist() == list(range(10))
+    store.delete("x")
+    assert store.get("x") is None
+    store.close()
+
+
+def flip(path: Path, at: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        octet = file.read(1)
+        file.seek(at)
+        file.write(bytes((octet[0] ^ 1,)))
+
+
+@pytest.mark.parametrize("at", [4096, 4096 + 70_000, -1])
+def test_checksums_find_a_flipped_bit_in_the_background(
+    store: LocalStore, other: LocalStore, folder: Path, at: int
+) -> None:
+    put(store, "x", np.arange(20_000))
+    path = path_of(folder)
+    put(store, "y", np.arange(20_000))
+    put(store, "s", strings("a", "b"))
+    scatter(store, "y", [[3]], np.array([33]))
+    other.get("x")
+    flip(path, at if at >= 0 else path.stat().st_size - 1)
+    store.verify(Event(), 0)
+    for worker in (store, other):
+        with pytest.raises(GatherError, match="tensor_damaged"):
+            worker.get("x")
+        assert read(worker, "y")[3] == 33
+        assert read(worker, "s").tolist() == ["a", "b"]
+    flip(path, at if at >= 0 else path.stat().st_size - 1)
+    store.verify(Event(), 0)  # once in a life of the group
+    with pytest.raises(GatherError, match="tensor_damaged"):
+        other.get("x")
+    store.delete("x")
+
+
+def test_checking_stops_when_it_is_told_to(store: LocalStore) -> None:
+    put(store, "x", np.zeros(2**22, np.uint8))
+    stop = Event()
+    stop.set()
+    store.verify(stop, 1)
+    assert not store.group.state[1]
+
+
+def test_a_restart_removes_what_an_upload_left(store: LocalStore, folder: Path) -> None:
+    put(store, "x", np.arange(3))
+    (folder / "incoming" / "half").write_bytes(b"123")
+    (folder / "logs" / "orphan").write_bytes(b"123")
+    store = reopened(store, folder)
+    assert len(files(folder)) == 1
+    assert read(store, "x").tolist() == [0, 1, 2]
+    store.close()
+
+
+def test_a_lookup_costs_about_a_microsecond(store: LocalStore) -> None:
+    put(store, "x", np.arange(3))
+    best = 1.0
+    for _ in range(20):
+        began = perf_counter()
+        for _ in range(1000):
+            store.get("x")
+        best = min(best, (perf_counter() - began) / 1000)
+    assert best < 10e-6, f"{best * 1e6:.2f} µs"
+
+
+def test_many_threads_at_once_leave_one_whole_content(store: LocalStore, other: LocalStore) -> None:
+    failures: list[BaseException] = []
+    stop = Event()
+
+    def write(worker: LocalStore, value: int) -> None:
+        try:
+            for turn in range(10):
+                put(worker, "x", np.full(5000 + value, value * 100 + turn))
+        except BaseException as error:  # noqa: BLE001
+            failures.append(error)
+
+    def look(worker: LocalStore) -> None:
+        try:
+            while not stop.is_set():
+                found = read(worker, "x") if worker.get("x") else np.zeros(1)
+                assert (found == found[0]).all()
+        except BaseException as error:  # noqa: BLE001
+            failures.append(error)
+
+    put(store, "x", np.zeros(5000, np.int64))
+    readers = [threading.Thread(target=look, args=(worker,)) for worker in (store, other)]
+    writers = [threading.Thread(target=write, args=((store, other)[value % 2], value)) for value in range(4)]
+    for thread in readers + writers:
+        thread.start()
+    for thread in writers:
+        thread.join()
+    stop.set()
+    for thread in readers:
+        thread.join()
+    assert failures == []
+
+
+def test_scatters_that_race_readers_are_seen_whole_or_not_at_all(store: LocalStore, other: LocalStore) -> None:
+    put(store, "x", np.zeros((4000, 16), np.int64))
+    stop = Event()
+
+    def write() -> None:
+        for turn in range(1, 200):
+            scatter(store, "x", np.arange(4000)[:, None], np.full((4000, 16), turn))
+        stop.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    seen, torn = set(), 0
+    while not stop.is_set():
+        resident = other.get("x")
+        assert resident is not None
+        copy = resident.tensor.array.copy()
+        if resident.steady:
+            assert (copy == copy[0]).all()
+            assert resident.etag.endswith(f'-{copy[0]}"')
+            seen.add(int(copy[0]))
+        else:
+            torn += 1
+    writer.join()
+    assert len(seen) > 3
+
+
+PREFAULT = """
+import sys, numpy as np
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from tests.store.helpers import put, read
+from app.store import LocalStore
+from app.tensors.limits import Limits
+store = LocalStore(Path({folder!r}), Limits()); store.open()
+about, _ = put(store, "x", np.zeros(2**22, np.uint8), prefault=True, lock=True)
+assert about.prefault and about.lock
+store.get("x")
+import time
+for _ in range(200):
+    locked = [line.split()[1] for line in open("/proc/self/smaps") if line.startswith("Locked:")]
+    if any(int(size) >= 4096 for size in locked): break
+    time.sleep(0.02)
+else:
+    raise SystemExit("nothing is locked")
+assert read(store, "x").sum() == 0
+store.close()
+"""
+
+
+def test_prefault_and_lock_are_done_aside_and_recorded(folder: Path) -> None:
+    import resource
+
+    if resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] < 2**23 and os.geteuid():
+        pytest.skip("the limit on locked memory is too low here")
+    root = str(Path(__file__).parents[2])
+    program = PREFAULT.format(root=root, folder=str(folder))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.errors import GatherError
+from app.store import LocalStore
+from app.store import upload as uploads
+from app.store.upload import blocks_of
+from app.tensors.dtypes import DTYPES
+from app.tensors.limits import Limits
+from tests.store.helpers import files, packed, put, read, strings
+
+NUMBERS = [name for name, row in DTYPES.items() if row.kind not in ("string", "bool") and name != "bfloat16"]
+
+
+def send(store: LocalStore, dtype: str, shape: tuple[int, ...], raw: bytes, step: int = 5, **options: bool) -> str:
+    upload = store.upload(DTYPES[dtype], shape, **options)
+    try:
+        for start in range(0, len(raw), step):
+            upload.write(raw[start : start + step])
+        upload.finish()
+    except BaseException:
+        upload.abandon()
+        raise
+    return store.put("x", upload)[0].etag
+
+
+@pytest.mark.parametrize("fortran", [False, True])
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_other_orders_of_bytes_and_axes_give_the_same_content(
+    store: LocalStore, name: str, swap: bool, fortran: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "_STEP", 64)
+    items = np.arange(7 * 5 * 3).reshape(7, 5, 3).astype(DTYPES[name].numpy)
+    etag = put(store, "plain", items)[0].etag
+    sent = items.byteswap() if swap else items
+    raw = sent.tobytes("F" if fortran else "C")
+    assert send(store, name, items.shape, raw, swap=swap, fortran=fortran) == etag
+    assert read(store, "x").tolist() == items.tolist()
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (0, 3), (1, 1), (4, 1), (1, 4)])
+def test_column_major_order_of_shapes_that_have_but_one_order(store: LocalStore, shape: tuple[int, ...]) -> None:
+    items = np.arange(int(np.prod(shape)), dtype=np.int32).reshape(shape)
+    send(store, "int32", shape, items.tobytes("F"), fortran=True)
+    assert read(store, "x").tolist() == items.tolist()
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (2, 3, 4), (1, 100), (100, 1), (3, 7, 2, 2)])
+@pytest.mark.parametrize("step", [1, 8, 30, 100, 10_000])
+def test_blocks_are_small_and_in_order(shape: tuple[int, ...], step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "_STEP", step)
+    items = np.arange(int(np.prod(shape)), dtype=np.int8).reshape(shape)
+    blocks = [block.ravel() for block in blocks_of(items)]
+    assert np.concatenate(blocks).tolist() == items.ravel().tolist()
+    assert max(map(len, blocks)) <= step
+
+
+@pytest.mark.parametrize("length", [0, 1, 7, 9, 16])
+@pytest.mark.parametrize("options", [{}, {"swap": True}, {"fortran": True}])
+def test_a_wrong_number_of_bytes_is_refused(
+    store: LocalStore, folder: Path, length: int, options: dict[str, bool]
+) -> None:
+    with pytest.raises(GatherError, match="element_count_mismatch"):
+        send(store, "int32", (1, 2), bytes(length), **options)
+    assert files(folder) == set()
+
+
+@pytest.mark.parametrize("fortran", [False, True])
+def test_a_bool_that_is_neither_is_named_by_its_place(store: LocalStore, fortran: bool) -> None:
+    items = np.zeros((3, 4), np.uint8)
+    items[1, 2] = 7
+    with pytest.raises(GatherError, match="value_not_representable") as caught:
+        send(store, "bool", (3, 4), items.tobytes("F" if fortran else "C"), fortran=fortran)
+    assert (caught.value.places[0].position, caught.value.places[0].value) == ((1, 2), 7)
+
+
+@pytest.mark.parametrize("step", [1, 3, 1000])
+def test_strings_may_be_cut_anywhere(store: LocalStore, step: int) -> None:
+    texts = ["", "a", "ß" * 100, "\0", "𝄞"]
+    send(store, "string", (5,), packed(texts), step)
+    assert read(store, "x").tolist() == texts
+
+
+@pytest.mark.parametrize(
+    ("raw", "code"),
+    [
+        (packed(["a"]), "element_count_mismatch"),
+        (packed(["a", "b", "c"]), "element_count_mismatch"),
+        (packed(["a", "b"])[:-1], "element_count_mismatch"),
+        (packed(["a", "b"]) + b"\0", "element_count_mismatch"),
+        (packed(["a", "b"]) + bytes(4), "element_count_mismatch"),
+        (packed(["a"]) + struct.pack("<I", 1) + b"\xff", "value_not_representable"),
+        (packed(["a"]) + struct.pack("<I", 3) + b"\xed\xa0\x80", "value_not_representable"),
+        (packed(["a"]) + struct.pack("<I", 2**32 - 1) + b"x", "limit_exceeded"),
+        (packed(["a", "b" * 101]), "limit_exceeded"),
+        (b"", "element_count_mismatch"),
+    ],
+)
+@pytest.mark.parametrize("step", [1, 1000])
+def test_bad_framing_of_strings_is_refused(folder: Path, raw: bytes, code: str, step: int) -> None:
+    store = LocalStore(folder, Limits(string_bytes=100))
+    store.open()
+    with pytest.raises(GatherError, match=code):
+        send(store, "string", (2,), raw, step)
+    assert files(folder) == set()
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("shape", "limit"),
+    [((1,) * 33, "rank"), ((2**63,), "dimension"), ((2**33 + 1,), "elements"), ((0, 2**40, 2**40), "bytes")],
+)
+def test_shapes_over_the_limits_are_refused(store: LocalStore, shape: tuple[int, ...], limit: str) -> None:
+    with pytest.raises(GatherError, match="limit_exceeded") as caught:
+        store.upload(DTYPES["float32"], shape)
+    assert caught.value.facts["limit"] == limit
+
+
+MEMORY = """
+import resource, sys, numpy as np
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from app.store import LocalStore
+from app.tensors.dtypes import DTYPES
+from app.tensors.limits import Limits
+store = LocalStore(Path({folder!r}), Limits()); store.open()
+kind, size = sys.argv[1], 2**27
+def used():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("RssAnon")).split()[1])
+before = peak = used()
+piece = np.zeros(2**20, np.uint8).tobytes()
+if kind == "string":
+    text = b"a" * 1020
+    piece = (len(text).to_bytes(4, "little") + text) * 1024
+    upload = store.upload(DTYPES["string"], (size // 1024,))
+else:
+    upload = store.upload(DTYPES["float32"], (2**13, 2**12), fortran=kind == "fortran", swap=kind == "swap")
+import threading
+done = threading.Event()
+def watch():
+    global peak
+    while not done.wait(0.002):
+        peak = max(peak, used())
+threading.Thread(target=watch).start()
+for _ in range(size // len(piece)):
+    upload.write(piece)
+upload.finish()
+store.put("x", upload)
+done.set()
+assert peak - before < 32 * 1024, f"{{(peak - before) // 1024}} MiB"
+store.close()
+"""
+
+
+@pytest.mark.parametrize("kind", ["plain", "fortran", "swap", "string"])
+def test_memory_is_bounded_whatever_is_uploaded(folder: Path, kind: str) -> None:
+    program = MEMORY.format(root=str(Path(__file__).parents[2]), folder=str(folder))
+    done = subprocess.run(
+        [sys.executable, "-c", program, kind], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_string_tables_of_no_items_are_kept(store: LocalStore) -> None:
+    put(store, "x", strings())
+    found: Any = read(store, "x")
+    assert found.tolist() == []

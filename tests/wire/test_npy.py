@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.errors import GatherError
+from app.tensors.dtypes import DTYPES
+from app.wire import npy
+
+NUMBERS = [name for name, row in DTYPES.items() if row.kind != "string" and name != "bfloat16"]
+
+
+def saved(array: Any, version: tuple[int, int] | None = None) -> bytes:
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, array, version=version)
+    return buffer.getvalue()
+
+
+def with_header(text: str, version: int = 1, length: int | None = None) -> bytes:
+    raw = text.encode()
+    size = len(raw) if length is None else length
+    return npy.MAGIC + bytes((version, 0)) + size.to_bytes(2 if version == 1 else 4, "little") + raw
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3, 4), (5, 0)])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_what_numpy_writes_is_read(name: str, shape: tuple[int, ...], version: tuple[int, int]) -> None:
+    array = np.ones(shape, DTYPES[name].numpy)
+    body = saved(array, version)
+    start = npy.read_start(body)
+    assert start is not None
+    assert (start.dtype.name, start.shape, start.swap) == (name, shape, False)
+    assert body[start.offset :] == array.tobytes()
+
+
+def test_orders_of_bytes_and_axes_are_told() -> None:
+    start = npy.read_start(saved(np.asfortranarray(np.ones((2, 3), ">f4"))))
+    assert start is not None
+    assert (start.dtype.name, start.swap, start.fortran) == ("float32", True, True)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3, 4)])
+def test_what_is_written_numpy_reads(name: str, shape: tuple[int, ...]) -> None:
+    array = np.ones(shape, DTYPES[name].numpy)
+    header = npy.write_header(DTYPES[name], shape)
+    assert len(header) % 64 == 0
+    found = np.load(io.BytesIO(header + array.tobytes()), allow_pickle=False)
+    assert found.dtype == array.dtype
+    assert found.shape == shape
+
+
+def test_a_long_header_is_of_version_two() -> None:
+    header = npy.write_header(DTYPES["int8"], (10**18,) * 4000)
+    assert header[6] == 2
+    assert len(header) % 64 == 0
+    assert npy.read_start(npy.write_header(DTYPES["int8"], (10**18,) * 3000)) is not None
+
+
+def test_every_cut_header_waits_for_more() -> None:
+    body = saved(np.ones((2, 3)))
+    start = npy.read_start(body)
+    assert start is not None
+    for size in range(start.offset):
+        assert npy.read_start(body[:size]) is None
+    assert npy.read_start(body[: start.offset]) == start
+
+
+@pytest.mark.parametrize("dtype", ["O", "U3", "S3", "V4", "M8[s]", "m8[s]", [("a", "i4")], "f16", "c32", ("i4", (2,))])
+def test_objects_texts_records_and_dates_are_no_tensors(dtype: Any) -> None:
+    text = repr({"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": (1,)})
+    with pytest.raises(GatherError, match="unsupported_dtype"):
+        npy.read_start(with_header(text))
+
+
+def test_a_pickled_object_array_is_refused_and_not_unpickled() -> None:
+    body = io.BytesIO()
+    np.save(body, np.array([print], object), allow_pickle=True)
+    with pytest.raises(GatherError, match="unsupported_dtype"):
+        npy.read_start(body.getvalue())
+
+
+@pytest.mark.parametrize("length", [2**32 - 1, npy.MAX_HEADER + 1])
+def test_a_header_of_four_gigabytes_is_refused_at_once(length: int) -> None:
+    with pytest.raises(GatherError, match="limit_exceeded"):
+        npy.read_start(with_header("{", 2, length))
+
+
+GOOD = {"descr": "<f4", "fortran_order": False, "shape": (2,)}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\x93NUMPX" + bytes(20),
+        b"PK\3\4" + bytes(20),
+        npy.MAGIC + bytes((4, 0)) + bytes(20),
+        npy.MAGIC + bytes((0, 0)) + bytes(20),
+        with_header(""),
+        with_header("{"),
+        with_header("[]"),
+        with_header("{'descr': '<f4'}"),
+        with_header(repr(GOOD | {"more": 1})),
+        with_header(repr(GOOD | {"shape": [2]})),
+        with_header(repr(GOOD | {"shape": (-1,)})),
+        with_header(repr(GOOD | {"shape": (True,)})),
+        with_header(repr(GOOD | {"shape": (2.0,)})),
+        with_header(repr(GOOD | {"fortran_order": 0})),
+        with_header("__import__('os').system('true')"),
+        with_header("(" * 5000),
+        with_header("{'descr': '<f4', 'fortran_order': False, 'shape': (" + "9" * 5000 + ",)}"),
+        with_header("\0" * 100),
+        with_header("\xff" * 100, 3).replace("ÿ".encode(), b"\xff\xff"),
+    ],
+)
+def test_an_unsound_header_is_malformed(body: bytes) -> None:
+    with pytest.raises(GatherError, match="malformed_request"):
+        npy.read_start(body)
+
+
+@pytest.mark.parametrize("descr", [None, 4, "", "f", "<", "<f", "<f3", "<i9999999999", "<f4junk", "|b2", "=i16", ">u3"])
+def test_no_type_at_all_is_no_type(descr: Any) -> None:
+    with pytest.raises(GatherError, match="unsupported_dtype"):
+        npy.read_start(with_header(repr(GOOD | {"descr": descr})))
