@@ -17,8 +17,9 @@ from app import __version__, commands
 from app.api import keys
 from app.api.control import openapi_document
 from app.main import create_app, warm
-from app.serving import export, serve, serve_workers
+from app.serving import export, serve
 from app.settings import Settings, settings_table
+from app.workers import serve_workers
 
 app = typer.Typer(
     name="gathernd",
@@ -53,9 +54,8 @@ def serve_command(context: typer.Context) -> None:
     try:
         if settings.workers > 1:
             export(settings)
-            serve_workers(settings)
-        else:
-            serve(settings, create_app(settings))
+            raise typer.Exit(serve_workers(settings))
+        serve(settings, create_app(settings))
     except keys.BadKeysFile as error:
         typer.echo(f"gathernd: --api-keys-file (GATHERND_API_KEYS_FILE) {settings.api_keys_file}: {error}", err=True)
         raise typer.Exit(2) from None

@@ -83,7 +83,7 @@ def create_app(settings: Settings, counters: Counters | None = None) -> Applicat
     """
     readiness = Readiness("kernels")
     metrics = Metrics(counters)
-    budget = Budget(settings.memory_budget)
+    budget = Budget(settings.memory_budget // settings.workers)
     pool = Pool(settings.threads, settings.max_queue)
     chooser = Chooser(loop_max_us=settings.loop_max_us, split_min_us=settings.split_min_us, threads=settings.threads)
     limits = limits_of(settings)
@@ -191,6 +191,11 @@ async def _prepare(work: Callable[[], None], readiness: Readiness) -> None:
     logger.info("ready")
 
 
+def settings_from_environment() -> Settings:
+    """The settings that the environment gives."""
+    return Settings()
+
+
 def from_environment() -> Application:
-    """`create_app` on the settings of the environment: the factory for worker processes and other ASGI servers."""
-    return create_app(Settings())
+    """`create_app` on the settings of the environment: the factory for other ASGI servers."""
+    return create_app(settings_from_environment())

@@ -1,7 +1,14 @@
-"""Running the service under uvicorn: its settings, its protocol, and a stop that drains.
+"""One process under uvicorn: its configuration, its protocol, and a stop that loses no request.
 
-One process serves by itself. Several inherit one listening socket from a parent that replaces those that die: with a
-socket each (SO_REUSEPORT) the connections waiting in the backlog of a dying process would be lost.
+A stop goes in this order, on SIGTERM or SIGINT:
+
+1. /readyz says no, and every answer says `Connection: close`, so that clients leave by themselves; new connections are
+   still taken for DRAIN_DELAY, in which whoever balances the load finds out.
+2. No new connections. What runs is answered. A connection without a request is closed once none has come for QUIET_S:
+   closed at once, as uvicorn does, it may be just then that its client sends one.
+3. After DRAIN_TIMEOUT what still runs is cut off. Exit code 0.
+
+A second signal ends the delay, and a second SIGINT everything.
 """
 
 from __future__ import annotations
@@ -13,13 +20,12 @@ import signal
 import socket
 from time import monotonic
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
-from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from app.api.protocol import Protocol, Timeouts, sweep
-from app.main import GROUP_VARIABLE, Application, from_environment, limits_of
+from app.main import Application
 from app.store import LocalStore, StoreInUse, UnknownFormat
 
 if TYPE_CHECKING:
@@ -27,13 +33,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("gathernd")
 
+BACKLOG: Final = 2048
+QUIET_S: Final = 1.0
+STARTUP_FAILURE: Final = 3
+_STEP_S: Final = 0.02
+
 
 class Server(uvicorn.Server):
-    """uvicorn's server with the drain of this service: readiness says no, a pause, then a polite end with exit 0."""
+    """uvicorn's server with the stop that the module describes."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self._exit_at: float | None = None
+        self.exit_at: float | None = None
         self._sweeping: asyncio.Task[None] | None = None
 
     @property
@@ -45,32 +56,65 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal starts the drain, the second ends it."""
-        app = self.application
-        if self._exit_at is not None:
+        if self.exit_at is None:
+            self.drain()
+        else:
             self.should_exit = True
             self.force_exit = sig == signal.SIGINT
-            return
+
+    def drain(self) -> None:
+        """Begin to stop."""
+        app = self.application
         app.readiness.draining = True
-        self._exit_at = monotonic() + app.settings.drain_delay
-        if app.settings.drain_delay == 0:
-            self.should_exit = True
+        self.leave(app.settings.drain_delay)
+
+    def leave(self, delay: float = 0.0) -> None:
+        """Make each answer the last of its connection, and stop after `delay` seconds."""
+        if self.exit_at is not None:
+            return
+        Protocol.leaving = True
+        self.exit_at = monotonic() + delay
+        self.should_exit = delay == 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and watch for slow senders from then on."""
         await super().startup(sockets)
-        self._sweeping = asyncio.create_task(sweep(self.server_state.connections))
+        self.watch()
+
+    def watch(self) -> None:
+        """Look after the connections: slow senders, idle ones, how many there are."""
+        connections = self.server_state.connections
+        self.application.metrics.gauges["gathernd_connections"] = lambda: len(connections)
+        self._sweeping = asyncio.create_task(sweep(connections))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close idle connections, let running requests finish, stop."""
+        """Take no new connections, let running requests finish, close the others once they are quiet, stop."""
+        Protocol.leaving = True
+        end = monotonic() + self.application.settings.drain_timeout
+        self.stop_listening(sockets)
+        connections = self.server_state.connections
         try:
-            await super().shutdown(sockets)
+            while connections and not self.force_exit and (now := monotonic()) < end:
+                for connection in list(connections):
+                    if isinstance(connection, Protocol):
+                        connection.leave(now, QUIET_S)
+                await asyncio.sleep(_STEP_S)
+            self.config.timeout_graceful_shutdown = 1
+            await super().shutdown()
         finally:
             if self._sweeping is not None:
                 self._sweeping.cancel()
 
+    def stop_listening(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no new connections."""
+        for server in self.servers:
+            server.close()
+        for listener in sockets or ():
+            listener.close()
+
     async def on_tick(self, counter: int) -> bool:
         """Called ten times a second: whether to stop now."""
-        if self._exit_at is not None and monotonic() >= self._exit_at:
+        if self.exit_at is not None and monotonic() >= self.exit_at:
             self.should_exit = True
         return await super().on_tick(counter)
 
@@ -96,10 +140,10 @@ def configure(settings: Settings, app: Application) -> uvicorn.Config:
         server_header=False,
         access_log=False,
         log_level=settings.log_level,
-        log_config=LOGGING | {"loggers": {"": {"handlers": ["stderr"], "level": settings.log_level.upper()}}},
+        log_config=log_config(settings),
         timeout_keep_alive=settings.keep_alive,  # type: ignore[arg-type]
         timeout_graceful_shutdown=max(1, round(settings.drain_timeout)),
-        backlog=2048,
+        backlog=BACKLOG,
         proxy_headers=False,
     )
 
@@ -112,12 +156,22 @@ LOGGING = {
 }
 
 
-def run_server(config: uvicorn.Config, sockets: list[socket.socket] | None = None) -> None:
-    """Serve until a signal; signals end it with exit code 0."""
-    server = Server(config)
-    server.run(sockets)
-    if not server.started:
-        raise SystemExit(3)
+def log_config(settings: Settings) -> dict[str, Any]:
+    """What `logging.config` is told."""
+    return LOGGING | {"loggers": {"": {"handlers": ["stderr"], "level": settings.log_level.upper()}}}
+
+
+def bind(settings: Settings) -> socket.socket:
+    """The listening socket of several processes. Ends the process where the port cannot be had."""
+    host, port = settings.host, settings.port
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise SystemExit(f"gathernd: cannot listen on {host} port {port}: {error.strerror}") from None
+    shown = f"[{host}]" if family == socket.AF_INET6 else host
+    logger.info("Uvicorn running on http://%s:%d (Press CTRL+C to quit)", shown, listener.getsockname()[1])
+    return listener
 
 
 def open_store(store: LocalStore) -> None:
@@ -135,41 +189,10 @@ def open_store(store: LocalStore) -> None:
 def serve(settings: Settings, app: Application) -> None:
     """Serve with one process, this one. Ends the process where the store cannot be claimed."""
     open_store(app.store)
-    run_server(configure(settings, app))
-
-
-class _Worker(Process):
-    """A worker process, which builds its own application from the environment."""
-
-    def target(self, sockets: list[socket.socket] | None = None) -> None:
-        app = from_environment()
-        self._server = Server(configure(app.settings, app))
-        super().target(sockets)
-
-
-class Supervisor(Multiprocess):
-    """The parent of several workers: starts them, replaces those that die, stops them together."""
-
-    def init_processes(self) -> None:
-        """Start the workers."""
-        for _ in range(self.processes_num):
-            process = _Worker(self.config, self.sockets)
-            process.start()
-            self.processes.append(process)
-
-
-def serve_workers(settings: Settings) -> None:
-    """Serve with several processes on one socket. They read their settings from the environment.
-
-    The store is claimed here, and the workers use it under this claim.
-    """
-    store = LocalStore(settings.store_dir, limits_of(settings))
-    open_store(store)
-    os.environ[GROUP_VARIABLE] = store.group.token
-    config = uvicorn.Config(
-        "app.main:from_environment", factory=True, host=settings.host, port=settings.port, workers=settings.workers
-    )
-    Supervisor(config, [config.bind_socket()]).run()
+    server = Server(configure(settings, app))
+    server.run()
+    if not server.started:
+        raise SystemExit(STARTUP_FAILURE)
 
 
 def export(settings: Settings) -> None:

@@ -32,6 +32,8 @@ from app.errors import GatherError
 
 Scope = Literal["gather", "tensors"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
+LAST_GOOD: Final = "GATHERND_LAST_GOOD_KEYS"
+"""Where worker processes find the lines that their parent read last."""
 LABEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 _LINE: Final = re.compile(r"([0-9A-Fa-f]{64})[ \t]+([a-z]+(?:,[a-z]+)*)[ \t]+(\S+)")
@@ -141,14 +143,24 @@ class Keys:
     """The keys in force, as the file said when it was last good."""
 
     def __init__(self, path: Path) -> None:
-        """Read the file. Raises BadKeysFile: a service that is to ask for keys does not start without them."""
+        """Read the file. Raises BadKeysFile: a service that is to ask for keys does not start without them.
+
+        A worker that starts while the file is broken takes what its parent read before.
+        """
         self.path = path
         self._keys: dict[bytes, Key] = {}
         # From the digest of a whole header field, which costs 0.3 µs, to its key: the field is not looked into twice.
         self._seen: dict[bytes, Key] = {}
         self._problem = ""
         self._signature = self._stat()
-        self.take(read(path))
+        try:
+            self.take(read(path))
+        except BadKeysFile:
+            last_good = os.environ.get(LAST_GOOD)
+            if last_good is None:
+                raise
+            self._signature = None
+            self.take(parse(last_good))
 
     def check(self, exchange: Exchange) -> None:
         """Raises unauthorized for a request without a known key, forbidden where its key has not the scope."""
@@ -212,6 +224,12 @@ class Keys:
         if keys != self._keys:
             self._keys = keys
             self._seen.clear()
+
+    def text(self) -> str:
+        """The keys in force, as a file would give them."""
+        return "".join(
+            f"{key.digest.hex()} {','.join(sorted(key.scopes))} {key.label}\n" for key in self._keys.values()
+        )
 
     def _stat(self) -> tuple[int, int, int] | None:
         try:

@@ -46,6 +46,8 @@ class Protocol(HttpToolsProtocol):
 
     timeouts: ClassVar[Timeouts] = Timeouts(10.0, 10.0, 1024, 65536, 100)
     count_refusal: ClassVar[Callable[[Code], None]]
+    leaving: bool = False
+    """Whether each answer is the last of its connection: of this one, or set on the class, of all."""
     _defaults: ClassVar[tuple[object, bytes]] = (None, b"")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -168,7 +170,7 @@ class Protocol(HttpToolsProtocol):
             default_headers=self.server_state.default_headers,
             message_event=asyncio.Event(),
             expect_100_continue=self.expect_100_continue,
-            keep_alive=version != "1.0" and parser.should_keep_alive(),
+            keep_alive=version != "1.0" and parser.should_keep_alive() and not self.leaving,
             on_response=self.on_response_complete,
         )
         cycle.defaults = self._default_fields()
@@ -262,6 +264,15 @@ class Protocol(HttpToolsProtocol):
         if cycle is not None and cycle.more_body:
             return now - self.answered > self.timeouts.body
         return now - self.heard > self.timeouts.idle
+
+    def leave(self, now: float, quiet: float) -> None:
+        """Close, unless a request is under way, which then is the last, or one came within `quiet` seconds."""
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            if not cycle.response_started:
+                cycle.keep_alive = False
+        elif not self.in_header and now - self.heard >= quiet:
+            self.transport.close()
 
     def overdue(self, now: float) -> GatherError | None:
         """What a sender that has been too slow until `now` is told, if it has been."""

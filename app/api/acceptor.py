@@ -1,0 +1,128 @@
+"""Takes new connections in a worker, such that all workers have about as many.
+
+Left to themselves, workers that share a listening socket do not: whoever wakes first takes all connections that wait,
+and a worker that starts again while clients keep their connections gets none. Two rules mend that. A worker that has
+more connections than another lets that one go first, for a moment. And one that has far more than its share says
+`Connection: close` in some of its answers; who comes back is taken by another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from errno import ECONNABORTED, EMFILE, ENFILE, ENOBUFS, ENOMEM
+from typing import Any, Final
+
+from app.api.counters import Counters, Head
+
+logger = logging.getLogger("gathernd")
+
+_COURTESY_S: Final = 0.003
+_PAUSE_S: Final = 0.5
+_ACTIVE_S: Final = 1.0
+
+
+class Acceptor:
+    """Takes connections from `listener`, one for each turn of the event loop, while it is started."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        factory: Callable[[], asyncio.Protocol],
+        connections: set[Any],
+        counters: Counters,
+    ) -> None:
+        self._listener = listener
+        self._factory = factory
+        self._connections = connections
+        self._counters = counters
+        self._loop = asyncio.get_running_loop()
+        self._waited = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._coming: set[asyncio.Task[Any]] = set()
+        self.accepting = False
+
+    def start(self) -> None:
+        """Take connections from now on."""
+        self._listener.setblocking(False)
+        self.accepting = True
+        self.tell()
+        self._counters.head[Head.ACCEPTING] = 1
+        self._loop.add_reader(self._listener.fileno(), self._ready)
+
+    def stop(self) -> None:
+        """Take no more; those that wait are for the other workers."""
+        if self.accepting:
+            self.accepting = False
+            self._counters.head[Head.ACCEPTING] = 0
+            self._loop.remove_reader(self._listener.fileno())
+            if self._timer is not None:
+                self._timer.cancel()
+        self._listener.close()
+
+    async def settle(self) -> None:
+        """Wait for the connections that were taken and are not yet set up."""
+        while self._coming:
+            await asyncio.wait(self._coming)
+
+    def tell(self) -> int:
+        """Let the other workers know how many connections this one has, and return the number."""
+        number = len(self._connections) + len(self._coming)
+        self._counters.head[Head.CONNECTIONS] = number
+        return number
+
+    def balance(self, now: float) -> None:
+        """Send some clients away if this worker has far more connections than the others have on average."""
+        mine = self.tell()
+        counts = self._counters.accepting()
+        fair = -(-sum(counts) // max(len(counts), 1))
+        if len(counts) < 2 or mine <= fair + max(1, fair // 4):
+            return
+        excess = mine - fair
+        for connection in self._connections:
+            if excess == 0:
+                break
+            # One that is idle would hardly notice; it counts, but does not work.
+            if now - connection.heard < _ACTIVE_S:
+                connection.leaving = True
+                excess -= 1
+
+    def _ready(self) -> None:
+        if not self._waited and self.tell() > min(self._counters.accepting(), default=0):
+            self._waited = True
+            self._pause(_COURTESY_S)
+            return
+        self._waited = False
+        try:
+            connection = self._listener.accept()[0]
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            if error.errno == ECONNABORTED:
+                return
+            if error.errno not in (EMFILE, ENFILE, ENOBUFS, ENOMEM):
+                raise
+            logger.error("no connection can be taken: %s", error.strerror)
+            self._pause(_PAUSE_S)
+            return
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        task = self._loop.create_task(self._set_up(connection))
+        self._coming.add(task)
+        task.add_done_callback(self._coming.discard)
+
+    async def _set_up(self, connection: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._factory, connection)
+        except OSError:
+            connection.close()
+
+    def _pause(self, seconds: float) -> None:
+        self._loop.remove_reader(self._listener.fileno())
+        self._timer = self._loop.call_later(seconds, self._resume)
+
+    def _resume(self) -> None:
+        if self.accepting:
+            self._loop.add_reader(self._listener.fileno(), self._ready)

@@ -1,0 +1,449 @@
+"""Several processes on one port: a parent that starts them, replaces those that die, and stops them together.
+
+Of uvicorn's ways to run several processes this is that of its `--workers`: the parent binds one listening socket and
+freshly started processes inherit it. With a socket each (SO_REUSEPORT) the connections in the backlog of a process that
+ends would be lost, and forked processes (gunicorn) would share what numba and threads had set up before. The parent
+is our own, because uvicorn's lets a process take connections before it can answer, notices a death only between pings
+that may take seconds, forwards no drain, and stops everything when a replacement does not start.
+
+Parent and worker talk over a socket pair, in single bytes:
+
+    to the worker    g  warm up now: the kernels are in the cache       from the worker    w  warmed up
+                     a  take connections                                                   a  taking connections
+                     d  drain and end      l  leave: others carry on      x  end at once
+
+The end of the stream is the end of the other side: the parent notices a death at once, and workers whose parent has
+gone finish what they have and end.
+
+At start-up one worker takes connections at once, to answer /livez, and compiles the kernels, once for all. The others
+wait for that. When all of them are warm, all take connections and /readyz says yes; no request sees a worker that is
+not ready, now or later, so no answer depends on which worker was hit. A worker that cannot start then ends the parent
+with 3; later the others carry on, and it is tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import logging.config
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from time import monotonic
+from types import FrameType
+from typing import TYPE_CHECKING, Final
+
+from app.api.acceptor import Acceptor
+from app.api.counters import Counters, Group, Head, join
+from app.api.guard import is_loopback_name
+from app.api.keys import LAST_GOOD, Keys, access
+from app.main import GROUP_VARIABLE, create_app, limits_of, settings_from_environment
+from app.serving import STARTUP_FAILURE, Server, bind, configure, log_config, open_store
+from app.store import LocalStore
+
+if TYPE_CHECKING:
+    from app.settings import Settings
+
+logger = logging.getLogger("gathernd")
+
+HANG_S: Final = 30.0
+"""A worker whose event loop has not moved for so long, while the parent's has, is killed."""
+_PROGRAM: Final = "import sys; from app.workers import work; work(*map(int, sys.argv[1:]))"
+_KILL_AFTER_S: Final = 5.0
+_BACKOFF_S: Final = (0.1, 5.0)
+_SHORT_LIFE_S: Final = 1.0
+
+
+class WorkerServer(Server):
+    """A worker's server: it takes connections when the parent says so, and from the parent's socket."""
+
+    def __init__(
+        self, settings: Settings, listener: socket.socket, channel: socket.socket, counters: Counters, first: bool
+    ) -> None:
+        app = create_app(settings, counters)
+        super().__init__(configure(settings, app))
+        self._listener = listener
+        self._channel = channel
+        self._counters = counters
+        self._first = first
+        self._go = asyncio.Event()
+        self._warming: asyncio.Task[None] | None = None
+        self._acceptor: Acceptor | None = None
+        self.failed = False
+        if first:
+            app.readiness.waiting_for.append("workers")
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the application, and report to the parent."""
+        loop = asyncio.get_running_loop()
+        self._channel.setblocking(False)
+        loop.add_reader(self._channel.fileno(), self._hear)
+        if not self._first:
+            await self._go.wait()
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            raise SystemExit(STARTUP_FAILURE)
+        self.servers = []
+        self._acceptor = Acceptor(self._listener, self._connection, self.server_state.connections, self._counters)
+        self.started = True
+        self.watch()
+        if self._first:
+            self._acceptor.start()
+        self._warming = asyncio.create_task(self._report())
+
+    def _connection(self) -> asyncio.Protocol:
+        return self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+
+    async def _report(self) -> None:
+        readiness = self.application.readiness
+        while "kernels" in readiness.waiting_for:
+            if readiness.failed is not None:
+                self.failed = self.should_exit = True
+                return
+            await asyncio.sleep(0.01)
+        self._say(b"w")
+
+    def _hear(self) -> None:
+        try:
+            heard = self._channel.recv(16)
+        except BlockingIOError:
+            return
+        except OSError:
+            heard = b""
+        if not heard:
+            asyncio.get_running_loop().remove_reader(self._channel.fileno())
+            logger.error("the parent process has gone: stopping")
+            if not self.started:
+                os._exit(STARTUP_FAILURE)
+            self.leave()
+        for letter in heard:
+            self._obey(letter)
+
+    def _obey(self, letter: int) -> None:
+        if letter == ord("g"):
+            self._go.set()
+        elif letter == ord("a") and self._acceptor is not None and self.exit_at is None:
+            if self._first:
+                self.application.readiness.done("workers")
+            else:
+                self._acceptor.start()
+            self._say(b"a")
+        elif letter == ord("d"):
+            self.drain()
+        elif letter == ord("l"):
+            # Others carry on: the service as a whole stays ready, whoever is asked.
+            self.leave()
+        elif letter == ord("x"):
+            self.should_exit = self.force_exit = True
+
+    def _say(self, letter: bytes) -> None:
+        with suppress(OSError):
+            self._channel.send(letter)
+
+    def stop_listening(self, sockets: list[socket.socket] | None = None) -> None:
+        """Leave new connections to the other workers."""
+        if self._acceptor is not None:
+            self._acceptor.stop()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As one process does."""
+        if self._warming is not None:
+            self._warming.cancel()
+        if self._acceptor is not None:
+            self._acceptor.stop()
+            await self._acceptor.settle()
+        await super().shutdown(sockets)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called ten times a second."""
+        self._counters.head[Head.BEAT] += 1
+        if self._acceptor is not None and self._acceptor.accepting:
+            self._acceptor.tell()
+            if counter % 10 == 0:
+                self._acceptor.balance(monotonic())
+        return await super().on_tick(counter)
+
+
+def work(listener: int, channel: int, counters: int, slot: int, first: int) -> None:
+    """The life of a worker process; the first three are file descriptors that it inherited."""
+    server = WorkerServer(
+        settings_from_environment(),
+        socket.socket(fileno=listener),
+        socket.socket(fileno=channel),
+        join(counters, slot),
+        bool(first),
+    )
+    server.run()
+    if server.failed or not server.started:
+        raise SystemExit(STARTUP_FAILURE)
+
+
+class Worker:
+    """A worker process as its parent sees it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], channel: socket.socket, slot: int, replaces: Worker | None):
+        self.process = process
+        self.channel = channel
+        self.slot = slot
+        self.replaces = replaces
+        self.warm = False
+        self.accepting_since: float | None = None
+        self.leaving = False
+        self.killed = False
+        self.beat = 0
+        self.beat_seen = 0
+
+    def say(self, letter: bytes) -> None:
+        """Tell the worker something; one that has ended is noticed elsewhere."""
+        with suppress(OSError):
+            self.channel.send(letter)
+
+    def kill(self) -> None:
+        """End the worker without further ado."""
+        self.killed = True
+        self.process.kill()
+
+
+class Supervisor:
+    """The parent."""
+
+    def __init__(self, settings: Settings, listener: socket.socket, keys: Keys | None) -> None:
+        self._settings = settings
+        self._listener = listener
+        self._keys = keys
+        self._workers: list[Worker] = []
+        self._group = Group(2 * settings.workers + 2)
+        self._counters = join(self._group.fd, 0)
+        self._selector = selectors.DefaultSelector()
+        self._signals: list[int] = []
+        self._started = False
+        self._stop_by: float | None = None
+        self._code = 0
+        self._failures = 0
+        self._next_start = 0.0
+        self._next_look = 0.0
+        self._rolling: list[Worker] = []
+        self._restarting = False
+
+    def run(self) -> int:
+        """Start, look after the workers until a signal, stop. Returns the exit code."""
+        wake_read, wake_write = socket.socketpair()
+        wake_read.setblocking(False)
+        wake_write.setblocking(False)
+        signal.set_wakeup_fd(wake_write.fileno())
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._note)
+        self._selector.register(wake_read, selectors.EVENT_READ, None)
+        logger.info("parent process %d starts %d workers", os.getpid(), self._settings.workers)
+        self._start(first=True)
+        while len(self._workers) < self._settings.workers:
+            self._start()
+        while self._workers or self._stop_by is None:
+            for key, _ in self._selector.select(0.25):
+                if key.data is None:
+                    with suppress(BlockingIOError):
+                        wake_read.recv(64)
+                else:
+                    self._hear(key.data)
+            while self._signals:
+                self._handle(self._signals.pop(0))
+            self._look()
+        logger.info("parent process %d ends with %d", os.getpid(), self._code)
+        return self._code
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._signals.append(number)
+
+    # Workers come and go
+
+    def _start(self, *, first: bool = False, replaces: Worker | None = None) -> None:
+        taken = {worker.slot for worker in self._workers} | {0}
+        slot = next(place for place in range(len(self._group.slots)) if place not in taken)
+        ours, theirs = socket.socketpair()
+        handed = (self._listener.fileno(), theirs.fileno(), self._group.fd)
+        environment = dict(os.environ)
+        if self._keys is not None:
+            # A worker that starts while the keys file is broken must not know fewer keys than the others.
+            found = self._keys.changed()
+            if found is not None:
+                self._keys.take(found)
+            environment[LAST_GOOD] = self._keys.text()
+        process = subprocess.Popen(  # noqa: S603  (our own interpreter and program)
+            # -P: the current folder may hold anything. A process group of its own: what a terminal sends is for the
+            # parent, which passes it on.
+            [sys.executable, "-P", "-c", _PROGRAM, *map(str, handed), str(slot), str(int(first))],
+            pass_fds=handed,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            process_group=0,
+        )
+        theirs.close()
+        ours.setblocking(False)
+        worker = Worker(process, ours, slot, replaces)
+        self._workers.append(worker)
+        self._selector.register(ours, selectors.EVENT_READ, worker)
+        self._counters.add("gathernd_workers_started")
+        if self._started:
+            worker.say(b"g")
+
+    def _hear(self, worker: Worker) -> None:
+        try:
+            heard = worker.channel.recv(16)
+        except BlockingIOError:
+            return
+        except OSError:
+            heard = b""
+        if not heard:
+            self._ended(worker)
+        for letter in heard:
+            if letter == ord("w"):
+                self._warmed(worker)
+            elif letter == ord("a"):
+                self._accepts(worker)
+
+    def _warmed(self, worker: Worker) -> None:
+        worker.warm = True
+        if self._started:
+            worker.say(b"a")
+        elif all(one.warm for one in self._workers):
+            self._started = True
+            for one in self._workers:
+                one.say(b"a")
+        else:
+            for one in self._workers:
+                if not one.warm:
+                    one.say(b"g")
+
+    def _accepts(self, worker: Worker) -> None:
+        worker.accepting_since = monotonic()
+        logger.info("worker %d takes connections", worker.process.pid)
+        old, worker.replaces = worker.replaces, None
+        if old is not None and old in self._workers:
+            old.leaving = True
+            old.say(b"l")
+        elif all(one.accepting_since is not None for one in self._workers):
+            self._failures = 0
+
+    def _ended(self, worker: Worker) -> None:
+        self._selector.unregister(worker.channel)
+        worker.channel.close()
+        try:
+            code = worker.process.wait(_KILL_AFTER_S)
+        except subprocess.TimeoutExpired:
+            worker.process.kill()
+            code = worker.process.wait()
+        self._workers.remove(worker)
+        self._group.release(worker.slot)
+        if self._stop_by is not None or worker.leaving:
+            if code != 0 and not worker.killed:
+                logger.error("worker %d ended with %s while it stopped", worker.process.pid, _shown(code))
+                self._code = self._code or 1
+            return
+        self._counters.add("gathernd_workers_died")
+        logger.error("worker %d ended with %s", worker.process.pid, _shown(code))
+        if not self._started:
+            logger.error("the service cannot start: its worker's log lines above say why")
+            self._code = STARTUP_FAILURE
+            self._stop()
+            return
+        if worker.replaces is not None and worker.replaces in self._workers:
+            logger.error("the restart is given up: the workers that run carry on")
+            self._rolling.clear()
+        lived = 0.0 if worker.accepting_since is None else monotonic() - worker.accepting_since
+        if lived < _SHORT_LIFE_S:
+            low, high = _BACKOFF_S
+            self._next_start = monotonic() + min(high, low * 2**self._failures)
+            self._failures += 1
+
+    # What is done now and then
+
+    def _look(self) -> None:
+        now = monotonic()
+        if self._stop_by is not None:
+            if now > self._stop_by:
+                for worker in self._workers:
+                    logger.error("worker %d did not stop in time and is killed", worker.process.pid)
+                    worker.kill()
+                    self._code = self._code or 1
+            return
+        if not self._started:
+            return
+        staying = [one for one in self._workers if not one.leaving]
+        pending = [one for one in staying if one.replaces is not None and one.replaces in staying]
+        if len(staying) - len(pending) < self._settings.workers and now >= self._next_start:
+            self._start()
+        elif self._rolling and not pending and all(one.accepting_since for one in self._workers):
+            if any(one.leaving for one in self._workers):
+                return
+            old = self._rolling.pop(0)
+            if old in staying:
+                self._start(replaces=old)
+        elif self._restarting and not pending and len(staying) == len(self._workers):
+            self._restarting = False
+            logger.info("the restart has ended")
+        if now >= self._next_look:
+            self._next_look = now + 1.0
+            self._look_for_hangs()
+
+    def _look_for_hangs(self) -> None:
+        """Counted in looks, not in time: where everything stood still, as in a suspended machine, nothing hangs."""
+        for worker in self._workers:
+            beat = self._group.slots[worker.slot].head[Head.BEAT]
+            worker.beat_seen = worker.beat_seen + 1 if beat == worker.beat and worker.accepting_since else 0
+            worker.beat = beat
+            if worker.beat_seen >= HANG_S:
+                logger.error("worker %d has not moved for %g s and is killed", worker.process.pid, HANG_S)
+                worker.process.kill()
+
+    # Signals
+
+    def _handle(self, number: int) -> None:
+        if number == signal.SIGHUP:
+            if self._stop_by is None and self._started:
+                logger.info("restarting the workers one by one")
+                self._restarting = True
+                self._rolling = [one for one in self._workers if not one.leaving]
+        elif self._stop_by is None:
+            logger.info("stopping")
+            self._stop()
+        else:
+            for worker in self._workers:
+                worker.say(b"x")
+
+    def _stop(self) -> None:
+        self._stop_by = monotonic() + self._settings.drain_delay + self._settings.drain_timeout + _KILL_AFTER_S
+        self._rolling.clear()
+        for worker in self._workers:
+            if worker.accepting_since is None:
+                # It has no client yet, and may be busy compiling for a while.
+                worker.kill()
+            else:
+                worker.say(b"d")
+
+
+def _shown(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    with suppress(ValueError):
+        return signal.Signals(-code).name
+    return f"signal {-code}"
+
+
+def serve_workers(settings: Settings) -> int:
+    """Serve with several processes; returns the exit code. They read their settings from the environment.
+
+    The store is claimed here, and the workers use it under this claim. Raises BadKeysFile; ends the process where store
+    or port cannot be had.
+    """
+    logging.config.dictConfig(log_config(settings))
+    judge = access(settings.api_keys_file, loopback=is_loopback_name(settings.host))
+    store = LocalStore(settings.store_dir, limits_of(settings))
+    open_store(store)
+    os.environ[GROUP_VARIABLE] = store.group.token
+    return Supervisor(settings, bind(settings), judge if isinstance(judge, Keys) else None).run()
