@@ -14,12 +14,9 @@ from app.errors import GatherError
 from app.service import Service
 from app.spec.dialects import DIALECTS
 from app.store import Resident
-from app.tensors.call import Answer
 from app.wire import oip_v2
-from app.wire.oip_v2 import VERSION, Model, Request
+from app.wire.oip_v2 import LARGE, VERSION, Model, Request
 
-LARGE: Final = 1 << 16
-"""JSON, strings and compressed bytes of more bytes than this are read and written on a pool thread."""
 _OCTETS: Final = b"application/octet-stream"
 _PREFIX: Final = "/v2/models/"
 _SUFFIX: Final = "/infer"
@@ -27,6 +24,9 @@ _ALIGNMENT: Final = 64
 _ENCODINGS: Final = (b"gzip", b"deflate")
 _REMEMBERED: Final = 1 << 12
 OPERATORS: Final[Mapping[str, Model]] = {name: Model(name, name, tuple(DIALECTS[name])) for name in DIALECTS}
+_PATHS: Final[Mapping[str, Model]] = {
+    f"{_PREFIX}{name}{version}{_SUFFIX}": model for name, model in OPERATORS.items() for version in ("", "/versions/1")
+}
 
 
 class Models:
@@ -74,17 +74,27 @@ class InferRoute:
 
     async def __call__(self, exchange: Exchange) -> None:
         """Read, gather, answer. Raises GatherError for everything it refuses."""
-        name, version = split_path(exchange.path)
-        model, _ = self.models.find(name, version)
-        statistics = self.models.statistics.of(name)
+        path, stages = exchange.path, exchange.stages
+        model = _PATHS.get(path)
+        if model is None:
+            model, _ = self.models.find(*split_path(path))
+        statistics = self.models.statistics.of(model.name)
         try:
-            arrived, request, answer = await self._infer(exchange, model)
-            pieces, json_size = await self._write(answer, model, request)
-            statistics.succeeded(exchange.stages, arrived)
+            arrived, request = await self._read(exchange, model)
+            stages.parsed = perf_counter()
+            answer = await self.service.gather(request.call, stages, exchange.lease)
+            stages.end = stages.kernel_end
+            output = answer.output
+            if output.array.nbytes <= LARGE or (request.binary and output.dtype.item_size):
+                pieces, json_size = oip_v2.write_answer(answer, model, request)
+            else:
+                known = model
+                pieces, json_size = await self.service.pool.run(lambda: oip_v2.write_answer(answer, known, request))
+            statistics.succeeded(stages, arrived)
         except Exception as error:
-            statistics.failed(exchange.stages.start)
+            statistics.failed(stages.start)
             if isinstance(error, GatherError) and error.code == "tensor_not_found":
-                raise GatherError("model_not_found", f"no model is named {name!r}") from None
+                raise GatherError("model_not_found", f"no model is named {model.name!r}") from None
             raise
         headers = []
         if json_size is not None:
@@ -97,7 +107,8 @@ class InferRoute:
             headers.append((b"content-encoding", encoding))
         await exchange.send(200, JSON if json_size is None else _OCTETS, pieces, *headers)
 
-    async def _infer(self, exchange: Exchange, model: Model) -> tuple[float, Request, Answer]:
+    async def _read(self, exchange: Exchange, model: Model) -> tuple[float, Request]:
+        """When the body had arrived, and what it asks for. Its timeout becomes the deadline."""
         stages, service = exchange.stages, self.service
         json_size = read_json_size(exchange.headers)
         limit, lead = self.max_json_bytes, 0
@@ -115,20 +126,14 @@ class InferRoute:
         if encoding is not None:
             sent = body
             body = await service.pool.run(lambda: exchange.inflate(sent, encoding, limit, lead))
-        if len(body) <= LARGE:
+        if len(body) <= LARGE or not oip_v2.is_heavy(body, json_size, model):
             request = oip_v2.read_request(body, json_size, model, service.limits)
         else:
             whole = body
             request = await service.pool.run(lambda: oip_v2.read_request(whole, json_size, model, service.limits))
         if request.timeout is not None:
             stages.deadline = min(stages.deadline, stages.start + request.timeout)
-        stages.parsed = perf_counter()
-        answer = await service.gather(request.call, stages, exchange.lease)
-        stages.end = stages.kernel_end
-        return arrived, request, answer
-
-    async def _write(self, answer: Answer, model: Model, request: Request) -> tuple[list[Buffer], int | None]:
-        return oip_v2.write_answer(answer, model, request)
+        return arrived, request
 
     async def _compress(self, pieces: list[Buffer], encoding: bytes) -> list[Buffer]:
         if sum(map(len, pieces)) <= LARGE:

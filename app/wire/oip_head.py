@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from app.errors import GatherError
 from app.tensors.call import DEVICES, Operator
-from app.tensors.dtypes import DTYPES
+from app.tensors.dtypes import BY_OIP, DTYPES, DType
 from app.wire import json_check, json_exact
 from app.wire.native_json import MAX_FIELDS
 from app.wire.oip_scan import scan
@@ -26,51 +26,60 @@ from app.wire.packed import Buffer
 OUTPUT: Final = "output"
 _BYTE: Final = np.dtype(np.uint8)
 _SPANS: Final = 16
+_DIGITS: Final = tuple(b"%d " % number for number in range(_SPANS))
 _FLOATS: Final = frozenset(row.oip for row in DTYPES.values() if row.kind == "float")
+_NO_LIST: Final = b"{n"
 _TEXT_OR_BARE: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|(-?Infinity|NaN)', re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """A model as its requests see it: an operator, or GatherND on the resident tensor of the model's name."""
+    """A model as its requests see it: an operator, or GatherND on the resident tensor of the model's name.
 
-    name: str
-    operator: Operator
-    dialects: Collection[str]
-    resident: bool = False
+    `inputs` are the names of its inputs, `parameter` is the name of the operator's own one.
+    """
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Names of the inputs."""
-        return ("indices",) if self.resident else ("data", "indices")
+    __slots__ = ("dialects", "inputs", "name", "operator", "parameter", "parameter_pointer", "resident")
 
-    @property
-    def parameter(self) -> str:
-        """Name of the operator's own parameter."""
-        return "batch_dims" if self.operator == "gathernd" else "axis"
+    def __init__(self, name: str, operator: Operator, dialects: Collection[str], resident: bool = False) -> None:
+        self.name = name
+        self.operator = operator
+        self.dialects = dialects
+        self.resident = resident
+        self.inputs = ("indices",) if resident else ("data", "indices")
+        self.parameter = "batch_dims" if operator == "gathernd" else "axis"
+        self.parameter_pointer = f"/parameters/{self.parameter}"
 
 
 class Input(NamedTuple):
-    """An input as the JSON describes it: `size` bytes behind the JSON, or the span `first` to `end` of the JSON."""
+    """Input `number` as the JSON describes it: `size` bytes behind the JSON, or the span `first` to `end` of the JSON.
 
-    pointer: str
+    `dtype` is None where `datatype` is not the name of one.
+    """
+
+    number: int
     name: str
     datatype: str
+    dtype: DType | None
     shape: tuple[int, ...]
     size: int | None
     first: int
     end: int
     depth: int
 
+    @property
+    def pointer(self) -> str:
+        """Where the request has it."""
+        return f"/inputs/{self.number}"
+
 
 class Head(NamedTuple):
     """What the JSON of a request says, but for the items.
 
-    `inputs` is in the model's order; `blobs` names those whose items follow the JSON, in the request's order.
+    `inputs` is in the model's order; `blobs` has those whose items follow the JSON, in the request's order.
     """
 
     inputs: tuple[Input, ...]
-    blobs: tuple[str, ...]
+    blobs: tuple[Input, ...]
     parameter: int
     dialect: str
     device: Any
@@ -79,11 +88,17 @@ class Head(NamedTuple):
     timeout: float | None
 
 
-def read_head(text: Buffer, model: Model) -> Head:
+def view_of(text: Buffer) -> NDArray[np.uint8]:
+    """`text` as compiled functions take it: they are compiled for one type of array, whatever holds the bytes."""
     view = np.frombuffer(text, _BYTE)
-    view.flags.writeable = False  # one type of array, whatever holds the text: the function is compiled for one
+    view.flags.writeable = False
+    return view
+
+
+def read_head(text: Buffer, model: Model) -> Head:
+    """What the JSON of a request to `model` says. Raises malformed_request, invalid_field, not_implemented."""
     spans = np.empty(3 * _SPANS, np.int64)
-    fine, members, odd, count = scan(view, spans)
+    fine, members, odd, count = scan(view_of(text), spans)
     if not fine:
         raise malformed("the JSON of the request is not JSON: quotes or brackets do not close")
     if count > _SPANS:
@@ -100,40 +115,40 @@ def read_head(text: Buffer, model: Model) -> Head:
     identifier = document.get("id")
     if identifier is not None and (type(identifier) is not str or not _is_text(identifier)):
         raise field("/id", "id must be a string of Unicode")
-    parameters = _parameters(document, "")
     given = document.get("inputs")
     if type(given) is not list:
         raise field("/inputs", "inputs must be a list of tensors" if "inputs" in document else "inputs is missing")
     inputs: dict[str, Input] = {}
-    counted, cut = len(document) + len(parameters), 0
+    counted, cut = len(document), 0
     for number, value in enumerate(given):
-        one = _input(f"/inputs/{number}", value, model, text, marks)
+        one = _input(number, value, model, text, marks)
         if one.name in inputs:
             raise field(f"/inputs/{number}/name", f"the input {one.name!a} is given twice")
         inputs[one.name] = one
-        counted += len(value) + len(value.get("parameters") or ())
+        counted += len(value)
         cut += "data" in value
-    for name in model.inputs:
-        if name not in inputs:
-            raise field("/inputs", f"the input {name!a} is missing")
-    binary = _flag(parameters, "binary_data_output", "", False)
-    outputs = document.get("outputs")
-    if outputs is not None:
-        binary = _outputs(outputs, binary)
-    parameter, dialect, device, timeout = 0, "onnx-13", "auto", None
+    if len(inputs) < len(model.inputs):
+        missing = next(name for name in model.inputs if name not in inputs)
+        raise field("/inputs", f"the input {missing!a} is missing")
+    parameter, dialect, device, timeout, binary = 0, "onnx-13", "auto", None, False
+    parameters = _parameters(document, "")
     if parameters:
+        counted += len(parameters)
         other = "axis" if model.parameter == "batch_dims" else "batch_dims"
         if other in parameters:
             raise field(f"/parameters/{other}", f"the model {model.name} has no parameter {other}")
+        binary = _flag(parameters, "binary_data_output", "", False)
         parameter = _integer(parameters, model.parameter)
         dialect = _choice(parameters, "dialect", model.dialects, dialect)
         device = _choice(parameters, "device", DEVICES, device)
         timeout = _timeout(parameters)
+    if "outputs" in document:
+        binary = _outputs(document["outputs"], binary)
     if cut != count or (counted != members and _members(document) != members):
         # A key that is given twice, or items among what is ignored, which nobody else looks at.
         check_framing(text)
-    ordered = tuple(inputs[name] for name in model.inputs)
-    blobs = tuple(one.name for one in inputs.values() if one.size is not None)
+    ordered = tuple([inputs[name] for name in model.inputs])
+    blobs = tuple([one for one in inputs.values() if one.size is not None])
     return Head(ordered, blobs, parameter, dialect, device, identifier, binary, timeout)
 
 
@@ -142,7 +157,7 @@ def _cut(text: Buffer, marks: list[int]) -> bytes:
     pieces: list[Buffer] = []
     end = 0
     for at in range(0, len(marks), 3):
-        pieces += (text[end : marks[at]], b"%d " % (at // 3))
+        pieces += (text[end : marks[at]], _DIGITS[at // 3])
         end = marks[at + 1]
     return b"".join((*pieces, text[end:]))
 
@@ -168,46 +183,53 @@ def _members(value: Any) -> int:
     return sum(map(_members, value)) if type(value) is list else 0
 
 
-def _input(pointer: str, value: Any, model: Model, text: Buffer, marks: list[int]) -> Input:
+def _input(number: int, value: Any, model: Model, text: Buffer, marks: list[int]) -> Input:
     if type(value) is not dict:
-        raise field(pointer, "an input must be an object")
+        raise field(f"/inputs/{number}", "an input must be an object")
     name, datatype, shape = value.get("name"), value.get("datatype"), value.get("shape")
     if type(name) is not str:
-        raise field(f"{pointer}/name", "an input needs a name, a string")
+        raise field(f"/inputs/{number}/name", "an input needs a name, a string")
     if name not in model.inputs:
-        raise field(
-            f"{pointer}/name",
-            f"{json_exact.shown(name)!a} is not an input of {model.name}; {' and '.join(model.inputs)} are",
-        )
+        known = " and ".join(model.inputs)
+        raise field(f"/inputs/{number}/name", f"{json_exact.shown(name)!a} is not an input of {model.name}: {known}")
     if type(datatype) is not str:
-        raise field(f"{pointer}/datatype", "an input needs a datatype, a string")
+        raise field(f"/inputs/{number}/datatype", "an input needs a datatype, a string")
     if type(shape) is not list:
-        raise field(f"{pointer}/shape", "an input needs a shape, a list of integers")
+        raise field(f"/inputs/{number}/shape", "an input needs a shape, a list of integers")
     for size in shape:
         if type(size) is not int or size < 0:
-            shape = _exact_shape(pointer, shape)
+            shape = _exact_shape(f"/inputs/{number}", shape)
             break
     size = None
     if "parameters" in value:
-        parameters = _parameters(value, pointer)
-        _refuse_shared_memory(parameters, pointer)
-        size = parameters.get("binary_data_size")
-        if size is not None and (type(size) is not int or size < 0):
-            size = json_exact.integer(size)
-            if size is None or size < 0:
-                raise field(f"{pointer}/parameters/binary_data_size", "must be an integer of 0 or more")
+        size = _binary_size(value, f"/inputs/{number}")
     first = end = kind = 0
     if "data" in value:
         at = 3 * int(value["data"])
         first, end, kind = marks[at : at + 3]
-        if text[first] == ord("{"):
-            raise field(f"{pointer}/data", "data must be a list")
-        if text[first] == ord("n"):
+        if text[first] in _NO_LIST:
+            if text[first] == _NO_LIST[0]:
+                raise field(f"/inputs/{number}/data", "data must be a list")
             check_framing(text)
-            first = end = 0
+            first = end = 0  # null
     if (size is None) == (end == 0):
-        raise field(pointer, "an input has its items in data, or parameters/binary_data_size says how many bytes")
-    return Input(pointer, name, datatype, tuple(shape), size, first, end, max(kind, 0))
+        how = "an input has its items in data, or parameters/binary_data_size says how many bytes"
+        raise field(f"/inputs/{number}", how)
+    return Input(number, name, datatype, BY_OIP.get(datatype), tuple(shape), size, first, end, max(0, kind))
+
+
+def _binary_size(value: Mapping[str, Any], pointer: str) -> int | None:
+    parameters = _parameters(value, pointer)
+    _refuse_shared_memory(parameters, pointer)
+    size = parameters.get("binary_data_size")
+    if type(size) is int or size is None:
+        whole = size
+    else:
+        whole = json_exact.integer(size)
+        size = -1 if whole is None else whole
+    if size is not None and size < 0:
+        raise field(f"{pointer}/parameters/binary_data_size", "binary_data_size must be an integer of 0 or more")
+    return whole
 
 
 def _exact_shape(pointer: str, sizes: list[Any]) -> list[int]:
@@ -222,6 +244,8 @@ def _exact_shape(pointer: str, sizes: list[Any]) -> list[int]:
 
 def _outputs(given: Any, binary: bool) -> bool:
     """Whether the output is to be binary, from the request's `outputs` and its default."""
+    if given is None:
+        return binary
     if type(given) is not list:
         raise field("/outputs", "outputs must be a list")
     for number, value in enumerate(given):
@@ -297,7 +321,7 @@ def quoted(text: Buffer) -> bytes | None:
     if b"NaN" not in whole and b"Infinity" not in whole:
         return None
     spans = np.empty(3 * _SPANS, np.int64)
-    fine, _, _, count = scan(np.frombuffer(whole, _BYTE), spans)
+    fine, _, _, count = scan(view_of(whole), spans)
     if not fine or count > _SPANS:
         return None
     marks: list[int] = spans[: 3 * count].tolist()

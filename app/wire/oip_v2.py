@@ -16,7 +16,7 @@ from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
 
 import numba
 import numpy as np
@@ -31,7 +31,7 @@ from app.tensors.tensor import Tensor, coordinates
 from app.wire import json_exact, json_scan, machine, oip_scan
 from app.wire.json_values import Values
 from app.wire.json_write import values_text
-from app.wire.oip_head import OUTPUT, Head, Input, Model, check_framing, malformed, quoted, read_head
+from app.wire.oip_head import OUTPUT, Head, Input, Model, check_framing, malformed, quoted, read_head, view_of
 from app.wire.packed import Buffer, PackedItemError, PackedSizeError, check_packed, longest_string, pack_items, unpack
 
 __all__ = [
@@ -47,9 +47,12 @@ __all__ = [
 ]
 
 VERSION: Final = "1"
+LARGE: Final = 1 << 16
 _BYTE: Final = np.dtype(np.uint8)
 _REMEMBERED: Final = 1 << 10
 _DATATYPES: Final = ", ".join(BY_OIP)
+_POINTERS: Final = tuple((at, f"{at}/data", f"{at}/shape", f"{at}/datatype") for at in ("/inputs/0", "/inputs/1"))
+"""Of the inputs, of which there are two at most: of the input, its items in the JSON, its shape and its datatype."""
 
 
 class Request(NamedTuple):
@@ -63,7 +66,7 @@ class Request(NamedTuple):
 
 def configure(cache_dir: Path) -> None:
     """Keep the compiled code under `cache_dir`, so that the next start loads it; call before anything is read."""
-    config: Any = numba.config  # type: ignore[attr-defined]
+    config: Any = numba.config
     digest = sha256()
     for module in (machine, json_scan, oip_scan):
         digest.update(Path(str(module.__file__)).read_bytes())
@@ -85,6 +88,32 @@ def warm(progress: Callable[[str], None] | None = None) -> None:
 _WARMING: Final = Model("warm", "gathernd", ("onnx-13",), resident=True)
 
 
+# Callers repeat themselves: the same shapes give the same JSON where the items are behind it.
+_remembered = lru_cache(256)(read_head)
+
+
+def is_heavy(body: Buffer, json_size: int | None, model: Model) -> bool:
+    """Whether `read_request` has to look at or copy more than `LARGE` bytes of `body`: then not on the event loop."""
+    if len(body) <= LARGE or json_size == 0:
+        return False
+    if json_size is None or json_size > LARGE:
+        return True
+    whole = memoryview(body)
+    try:
+        head = _remembered(bytes(whole[:json_size]), model)
+        raws = _split(head.blobs, whole[json_size:])
+    except GatherError:
+        return False  # soon refused
+    for one in head.blobs:
+        if len(raws[one.name]) <= LARGE or one.dtype is None:
+            continue
+        if one.dtype.kind in ("bool", "string") or len(raws[one.name]) % one.dtype.item_size:
+            return True
+        if not np.frombuffer(raws[one.name], one.dtype.numpy).flags.aligned:
+            return True
+    return False
+
+
 def read_request(body: Buffer, json_size: int | None, model: Model, limits: Limits) -> Request:
     """What an infer request asks for. The JSON is the first `json_size` bytes of `body`, all of it for None.
 
@@ -95,12 +124,13 @@ def read_request(body: Buffer, json_size: int | None, model: Model, limits: Limi
     if json_size == 0:
         return _read_raw(body, model)
     if json_size is None:
-        text, blobs = body, memoryview(b"")
+        text = body
+        blobs: Buffer = b""
     elif json_size > len(body):
         raise malformed(f"the JSON is {json_size} bytes long by its own account; the body has {len(body)} bytes")
     else:
-        view = memoryview(body)
-        text, blobs = view[:json_size], view[json_size:]
+        whole = memoryview(body)
+        text, blobs = whole[:json_size], whole[json_size:]
     try:
         return _read_request(text, blobs, model, limits)
     except GatherError:
@@ -116,12 +146,9 @@ def read_request(body: Buffer, json_size: int | None, model: Model, limits: Limi
         raise
 
 
-_remembered = lru_cache(256)(read_head)
-
-
-def _read_request(text: Buffer, blobs: memoryview, model: Model, limits: Limits) -> Request:
+def _read_request(text: Buffer, blobs: Buffer, model: Model, limits: Limits) -> Request:
     head = _remembered(bytes(text), model) if blobs and len(text) <= _REMEMBERED else read_head(text, model)
-    tensors = _read_tensors(head, text, _split(head, blobs), limits)
+    tensors = _read_tensors(head, text, _split(head.blobs, blobs), limits)
     call = Call(
         model.operator,
         model.name if model.resident else tensors[0],
@@ -129,7 +156,7 @@ def _read_request(text: Buffer, blobs: memoryview, model: Model, limits: Limits)
         head.parameter,
         head.dialect,
         head.device,
-        f"/parameters/{model.parameter}",
+        model.parameter_pointer,
         "/parameters/device",
         "",
     )
@@ -149,99 +176,101 @@ def _read_raw(body: Buffer, model: Model) -> Request:
     return Request(call, None, True, None)
 
 
-def _split(head: Head, blobs: memoryview) -> dict[str, memoryview]:
+def _split(blobs: Sequence[Input], behind: Buffer) -> dict[str, Buffer]:
     """The bytes of each binary input. Raises malformed_request unless they are exactly what follows the JSON."""
     raws = {}
     place = 0
-    for name in head.blobs:
-        size = next(one.size for one in head.inputs if one.name == name)
-        assert size is not None
-        raws[name] = blobs[place : place + size]
-        place += size
-    if place != len(blobs):
+    for one in blobs:
+        assert one.size is not None
+        raws[one.name] = behind[place : place + one.size]
+        place += one.size
+    if place != len(behind):
         wanted = str(place) if place < 2**63 else "more than 2^63"
-        raise malformed(f"{len(blobs)} bytes follow the JSON of the request, which asks for {wanted}")
+        raise malformed(f"{len(behind)} bytes follow the JSON of the request, which asks for {wanted}")
     return raws
 
 
-def _read_tensors(head: Head, text: Buffer, raws: Mapping[str, memoryview], limits: Limits) -> list[Tensor]:
+def _read_tensors(head: Head, text: Buffer, raws: Mapping[str, Buffer], limits: Limits) -> list[Tensor]:
     """The tensors of the inputs, checked: first every datatype, then every count, then the values."""
-    dtypes = [_dtype(one) for one in head.inputs]
+    for one in head.inputs:
+        if one.dtype is None:
+            raise _no_datatype(one)
     view: NDArray[np.uint8] | None = None
-    sources: list[Values | None] = []
-    for one, dtype in zip(head.inputs, dtypes, strict=True):
-        if one.size is None:
-            if view is None:
-                view = np.frombuffer(text, _BYTE)
-                view.flags.writeable = False
-            sources.append(Values(view, one.name, dtype, one.shape, one.first, one.end, one.depth))
-            continue
-        try:
-            check_packed(dtype, one.shape, raws[one.name])
-        except PackedSizeError as error:
-            raise GatherError("element_count_mismatch", f"{one.name}: {error}", pointer=one.pointer) from None
-        sources.append(None)
-    read = [source.read() if source is not None else None for source in sources]
-    for source, tensor in zip(sources, read, strict=True):
-        if source is not None and tensor is None:
-            _explain(head, text, sources, dtypes, raws)
     tensors = []
-    for one, dtype, tensor in zip(head.inputs, dtypes, read, strict=True):
-        if tensor is None:
-            made = _unpack(one, dtype, raws[one.name])
+    for number, name, _, dtype, shape, size, first, end, depth in head.inputs:
+        assert dtype is not None
+        pointer, data_pointer, shape_pointer, dtype_pointer = _POINTERS[number]
+        if size is None:
+            if view is None:
+                view = view_of(text)
+            tensor = Values(view, name, dtype, shape, first, end, depth).read()
+            if tensor is None:
+                raise _wrong(head, text, raws)
+            tensor.pointer = data_pointer
+            tensor.shape_pointer = shape_pointer
+            tensor.dtype_pointer = dtype_pointer
         else:
-            made = tensor
-            made.pointer = f"{one.pointer}/data"
-            made.shape_pointer = f"{one.pointer}/shape"
-            made.dtype_pointer = f"{one.pointer}/datatype"
+            try:
+                check_packed(dtype, shape, raws[name])
+                array = unpack(dtype, raws[name])
+            except (PackedSizeError, PackedItemError):
+                raise _wrong(head, text, raws) from None
+            tensor = Tensor(dtype, shape, array, pointer, "whole", shape_pointer, dtype_pointer)
         if dtype.kind == "string":
-            _check_strings(one, made, limits)
-        tensors.append(made)
+            _check_strings(name, tensor, end if size is None else size, limits)
+        tensors.append(tensor)
     return tensors
 
 
-def _dtype(one: Input) -> DType:
-    dtype = BY_OIP.get(one.datatype)
-    if dtype is None:
-        raise GatherError(
-            "unsupported_dtype",
-            f"{json_exact.shown(one.datatype)!a} is not a datatype of the inference protocol, which has {_DATATYPES}; "
-            "POST /gathernd takes complex types",
-            pointer=f"{one.pointer}/datatype",
-        )
-    return dtype
+def _no_datatype(one: Input) -> GatherError:
+    return GatherError(
+        "unsupported_dtype",
+        f"{json_exact.shown(one.datatype)!a} is not a datatype of the inference protocol, which has {_DATATYPES}; "
+        "POST /gathernd takes complex types",
+        pointer=f"{one.pointer}/datatype",
+    )
 
 
-def _unpack(one: Input, dtype: DType, raw: memoryview) -> Tensor:
-    pointer = one.pointer
-    try:
-        array = unpack(dtype, raw)
-    except PackedItemError as error:
-        place = Place(pointer, coordinates(error.item, one.shape), error.value)
-        raise GatherError("value_not_representable", f"{one.name}: {error}", places=[place]) from None
-    return Tensor(dtype, one.shape, array, pointer, "whole", f"{pointer}/shape", f"{pointer}/datatype")
-
-
-def _explain(
-    head: Head,
-    text: Buffer,
-    sources: Sequence[Values | None],
-    dtypes: Sequence[DType],
-    raws: Mapping[str, memoryview],
-) -> NoReturn:
-    """Raises what is wrong first, where the items of some input in the JSON are: counts come before values."""
+def _wrong(head: Head, text: Buffer, raws: Mapping[str, Buffer]) -> GatherError:
+    """What is wrong first with items that do not fit their shape or datatype: all counts come before all values."""
     check_framing(text)
-    for one, source in zip(head.inputs, sources, strict=True):
-        if source is not None:
-            with _placed(one):
-                source.explain_nesting()
-    for one, source, dtype in zip(head.inputs, sources, dtypes, strict=True):
-        if source is None:
-            _unpack(one, dtype, raws[one.name])
-        else:
-            with _placed(one):
-                source.explain_value()
+    try:
+        for explain in (_explain_count, _explain_values):
+            for one in head.inputs:
+                explain(one, text, raws)
+    except GatherError as error:
+        return error
     raise AssertionError("the items were refused, and nothing is wrong with them")
+
+
+def _explain_count(one: Input, text: Buffer, raws: Mapping[str, Buffer]) -> None:
+    assert one.dtype is not None
+    if one.size is None:
+        with _placed(one):
+            _values_of(one, text).explain_nesting()
+        return
+    try:
+        check_packed(one.dtype, one.shape, raws[one.name])
+    except PackedSizeError as error:
+        raise GatherError("element_count_mismatch", f"{one.name}: {error}", pointer=one.pointer) from None
+
+
+def _explain_values(one: Input, text: Buffer, raws: Mapping[str, Buffer]) -> None:
+    assert one.dtype is not None
+    if one.size is None:
+        with _placed(one):
+            _values_of(one, text).explain_value()
+        return
+    try:
+        unpack(one.dtype, raws[one.name])
+    except PackedItemError as error:
+        place = Place(one.pointer, coordinates(error.item, one.shape), error.value)
+        raise GatherError("value_not_representable", f"{one.name}: {error}", places=[place]) from None
+
+
+def _values_of(one: Input, text: Buffer) -> Values:
+    assert one.dtype is not None
+    return Values(view_of(text), one.name, one.dtype, one.shape, one.first, one.end, one.depth)
 
 
 @contextmanager
@@ -257,15 +286,15 @@ def _placed(one: Input) -> Iterator[None]:
         raise GatherError(error.code, error.detail, places=places, total=error.total) from None
 
 
-def _check_strings(one: Input, tensor: Tensor, limits: Limits) -> None:
-    """Raises limit_exceeded for a string that is too long."""
-    if (one.size or one.end) <= limits.string_bytes:
+def _check_strings(name: str, tensor: Tensor, most: int, limits: Limits) -> None:
+    """Raises limit_exceeded for a string that is too long; none has more than `most` bytes."""
+    if most <= limits.string_bytes:
         return
     item = longest_string(tensor.array, limits.string_bytes)
     if item >= 0:
         raise GatherError(
             "limit_exceeded",
-            f"a string of {one.name} has more than {limits.string_bytes} bytes of UTF-8",
+            f"a string of {name} has more than {limits.string_bytes} bytes of UTF-8",
             places=[Place(tensor.locate(item), coordinates(item, tensor.shape))],
             facts={"limit": "string_bytes", "maximum": limits.string_bytes},
         )

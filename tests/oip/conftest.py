@@ -6,11 +6,11 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.http.conftest import Start, start, warmed
+from tests.http.conftest import Start, start
 from tests.http.server import Server
 from tests.oip.bodies import check_answer
 
-__all__ = ["start", "warmed"]
+__all__ = ["start"]
 
 
 @pytest.fixture(scope="session")
