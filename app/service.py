@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.dispatch.budget import Budget, Lease
-from app.dispatch.cost import Chooser, Route
+from app.dispatch.cost import Chooser, Coefficients, Route
 from app.dispatch.pool import Pool
 from app.dispatch.split import run_split
 from app.errors import GatherError
@@ -39,6 +39,17 @@ _LARGE_SCAN: Final = 1 << 16
 _PAUSES: Final = (0.0, 0.0002, 0.001, 0.003, 0.01, 0.03)
 """Seconds before each further attempt to read a resident tensor that a scatter is changing."""
 _REMEMBERED_PLANS: Final = 4096
+_FEW_STRINGS: Final = 256
+
+
+class _Planned(NamedTuple):
+    """What is known of a call from its types, shapes and parameters, and the prices that chose its route."""
+
+    plan: GatherPlan
+    shape: tuple[int, ...]
+    first_axis: int
+    route: Route
+    coefficients: Coefficients
 
 
 class Stages:
@@ -68,7 +79,7 @@ class Service:
         self.pool = pool
         self.chooser = chooser
         self.budget = budget
-        self._plans: dict[tuple[object, ...], tuple[GatherPlan, tuple[int, ...], int]] = {}
+        self._plans: dict[tuple[object, ...], _Planned] = {}
 
     async def gather(self, call: Call, stages: Stages, lease: Lease) -> Answer:
         """Resolve, validate, choose, run. The output's bytes are charged to `lease` before they are allocated.
@@ -77,13 +88,13 @@ class Service:
         """
         data, resident = self._resolve(call)
         indices = call.indices
-        plan, shape, first_axis = self._plan(call, data, indices)
+        plan, shape, first_axis, route, _ = self._plan(call, data, indices)
         if call.device == "gpu":
             raise GatherError(
                 "device_unavailable", "this service has no GPU; use device auto or cpu", pointer=call.device_pointer
             )
         lease.charge(plan.output_bytes)
-        stages.route = route = self.chooser.choose(plan)
+        stages.route = route
         if route == "loop":
             bad, array = self._run(plan, data, indices, stages)
         else:
@@ -99,8 +110,8 @@ class Service:
         etag = None if resident is None else resident.etag
         return Answer(Tensor(data.dtype, shape, array), call.dialect, "cpu", etag)
 
-    def _plan(self, call: Call, data: Tensor, indices: Tensor) -> tuple[GatherPlan, tuple[int, ...], int]:
-        """Validate and plan; calls of the same types, shapes and parameters share one plan."""
+    def _plan(self, call: Call, data: Tensor, indices: Tensor) -> _Planned:
+        """Validate, plan and choose; calls of the same types, shapes and parameters share one plan."""
         key = (
             call.operator,
             call.dialect,
@@ -111,16 +122,24 @@ class Service:
             indices.shape,
         )
         planned = self._plans.get(key)
-        if planned is None:
+        coefficients = self.chooser.coefficients
+        if planned is None or planned.coefficients is not coefficients:
             dialect = DIALECTS[call.operator][call.dialect]
             check_dtypes(dialect, data, indices)
-            planned = PLANNERS[call.operator](
+            plan, shape, first_axis = PLANNERS[call.operator](
                 dialect, data, indices, call.parameter, call.parameter_pointer, self.limits
             )
+            planned = _Planned(plan, shape, first_axis, self._route(plan, data), coefficients)
             if len(self._plans) >= _REMEMBERED_PLANS:
                 self._plans.clear()
             self._plans[key] = planned
         return planned
+
+    def _route(self, plan: GatherPlan, data: Tensor) -> Route:
+        """Strings are objects of Python, of which every one is looked at: only few are for the event loop."""
+        if data.dtype.kind == "string" and plan.data_items + plan.output_items > _FEW_STRINGS:
+            return "thread"
+        return self.chooser.choose(plan)
 
     def _resolve(self, call: Call) -> tuple[Tensor, Resident | None]:
         if isinstance(call.data, Tensor):
