@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from gathernd import AsyncGatherND, GatherND
-from tests.http.conftest import client, server, start, warmed
+from tests.http.conftest import client, server, start
 from tests.http.server import Server
 
-__all__ = ["client", "server", "start", "warmed"]
+__all__ = ["client", "server", "start"]
 
 
 class Awaited:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.http.conftest import client, server, start, warmed
+from tests.http.conftest import client, server, start
 
-__all__ = ["client", "server", "start", "warmed"]
+__all__ = ["client", "server", "start"]
