@@ -206,6 +206,39 @@ def _float(dtype: str, value: Any) -> bool:
     return type(value) in (int, float) and abs(value) < _INFINITE[dtype]
 
 
+@dataclass(frozen=True)
+class BadIndex:
+    """A component of indices that is out of bounds; `item` is its number in row-major order."""
+
+    item: int
+    value: int
+    axis: int
+    size: int
+    allowed: list[int] | None
+
+
+def bad_indices(path: str, body: dict[str, Any]) -> list[BadIndex]:
+    """All of them, in row-major order, of a request that breaks no other rule."""
+    shape, index_shape = body["data"]["shape"], body["indices"]["shape"]
+    wrap = DIALECTS[path, body.get("dialect", "onnx-13")][2]
+    if path == "/gather":
+        axes = [body.get("axis", 0) % len(shape)]
+    else:
+        axes = [body.get("batch_dims", 0) + j for j in range(index_shape[-1])]
+    found = []
+    for item, value in enumerate(body["indices"]["values"]):
+        axis = axes[item % len(axes)]
+        size = shape[axis]
+        if _outside(value, size, wrap):
+            found.append(BadIndex(item, value, axis, size, [-size if wrap else 0, size - 1] if size else None))
+    return found
+
+
+def position(item: int, shape: Sequence[int]) -> list[int]:
+    """The coordinates of an item by its number: the one of its kind among all of the shape."""
+    return [item // prod(shape[axis + 1 :]) % size for axis, size in enumerate(shape)]
+
+
 def gathered(path: str, body: dict[str, Any]) -> tuple[list[int], list[Any]]:
     """Shape and flat values of the output of a request that breaks no rule, coordinate by coordinate."""
     data, indices = body["data"], body["indices"]

@@ -1,0 +1,64 @@
+"""Resident tensors over HTTP in a line each."""
+
+from __future__ import annotations
+
+import io
+import struct
+from typing import Any
+
+import httpx
+import numpy as np
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from tests.http.forms import int64
+
+RAW = "application/octet-stream"
+NPY = "application/x-npy"
+SAFETENSORS = "application/x-safetensors"
+
+
+def npy(array: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=True)
+    return buffer.getvalue()
+
+
+def put_raw(client: httpx.Client, name: str, array: NDArray[Any], **headers: str) -> httpx.Response:
+    query = {"dtype": array.dtype.name, "shape": ",".join(map(str, array.shape))}
+    return client.put(
+        f"/tensors/{name}", params=query, content=array.tobytes(), headers={"content-type": RAW, **headers}
+    )
+
+
+def put_strings(client: httpx.Client, name: str, texts: list[str]) -> httpx.Response:
+    body = b"".join(struct.pack("<I", len(text.encode())) + text.encode() for text in texts)
+    query = {"dtype": "string", "shape": str(len(texts))}
+    return client.put(f"/tensors/{name}", params=query, content=body, headers={"content-type": RAW})
+
+
+def save(**tensors: NDArray[Any]) -> bytes:
+    made: bytes = safetensors.numpy.save(tensors)
+    return made
+
+
+def scatter_body(indices: Any, updates: NDArray[Any], reduction: str = "none") -> dict[str, Any]:
+    where = np.asarray(indices, np.int64)
+    return {
+        "indices": int64(list(where.shape), where.ravel().tolist()),
+        "updates": {"dtype": updates.dtype.name, "shape": list(updates.shape), "values": updates.ravel().tolist()},
+        "reduction": reduction,
+    }
+
+
+def look_up(client: httpx.Client, name: str, rows: list[int]) -> httpx.Response:
+    return client.post("/gathernd", json={"data": {"tensor": name}, "indices": int64([len(rows), 1], rows)})
+
+
+def error(answer: httpx.Response, status: int, code: str, pointer: str | None = None) -> dict[str, Any]:
+    """The error body, which must be this one."""
+    found: dict[str, Any] = answer.json()
+    assert (answer.status_code, found["code"]) == (status, code), answer.text
+    if pointer is not None:
+        assert found["errors"][0]["pointer"] == pointer, found
+    return found

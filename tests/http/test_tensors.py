@@ -1,0 +1,349 @@
+"""Resident tensors over HTTP: upload, metadata, content, conditions, lists, lookups."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import io
+import re
+import zlib
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import httpx
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from tests.http.conftest import Start
+from tests.http.forms import int64
+from tests.http.tensors import NPY, RAW, SAFETENSORS, error, look_up, npy, put_raw, put_strings, save
+
+TABLE = np.arange(24, dtype=np.float32).reshape(6, 4)
+
+
+@pytest.fixture
+def name(client: httpx.Client, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A name that no other test uses; what it names at the end is removed."""
+    made = f"t-{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:20]}"
+    yield made
+    client.delete(f"/tensors/{made}")
+
+
+def uploads(array: Any) -> dict[str, tuple[bytes, dict[str, str], dict[str, str]]]:
+    """The same tensor in every form: body, query, header fields."""
+    query = {"dtype": array.dtype.name, "shape": ",".join(map(str, array.shape))}
+    return {
+        "raw": (array.tobytes(), query, {"content-type": RAW}),
+        "npy": (npy(array), {}, {"content-type": NPY}),
+        "npy by magic": (npy(array), {}, {}),
+        "npy with a parameter": (npy(array), {}, {"content-type": NPY + "; version=1"}),
+        "fortran": (npy(np.asfortranarray(array)), {}, {"content-type": NPY}),
+        "big endian": (npy(array.astype(array.dtype.newbyteorder(">"))), {}, {"content-type": NPY}),
+        "both": (npy(np.asfortranarray(array.astype(array.dtype.newbyteorder(">")))), {}, {}),
+        "safetensors": (save(anything=array), {}, {"content-type": SAFETENSORS}),
+        "safetensors by magic": (save(x=array), {}, {}),
+        "gzip": (gzip.compress(npy(array)), {}, {"content-encoding": "gzip"}),
+        "deflate": (zlib.compress(array.tobytes()), query, {"content-type": RAW, "content-encoding": "deflate"}),
+    }
+
+
+@pytest.mark.parametrize("form", uploads(TABLE))
+def test_every_form_gives_the_same_tensor_and_etag(client: httpx.Client, name: str, form: str) -> None:
+    reference = put_raw(client, name, TABLE).json()
+    client.delete(f"/tensors/{name}")
+    body, query, headers = uploads(TABLE)[form]
+    answer = client.put(f"/tensors/{name}", params=query, content=body, headers=headers)
+    assert answer.status_code == 201, answer.text
+    found = answer.json()
+    assert found["etag"] == reference["etag"] == answer.headers["etag"]
+    assert re.fullmatch(r'"[0-9a-f]{64}-0"', found["etag"])
+    assert (found["name"], found["dtype"], found["shape"], found["bytes"]) == (name, "float32", [6, 4], 96)
+    assert client.get(f"/tensors/{name}/content").content == TABLE.tobytes()
+    again = client.put(f"/tensors/{name}", params=query, content=body, headers=headers)
+    assert again.status_code == 200
+    assert again.json()["etag"] == found["etag"]
+
+
+def test_a_streamed_upload_without_a_length(client: httpx.Client, name: str) -> None:
+    body = npy(np.zeros((700, 1000)))
+    pieces = (body[start : start + 50_000] for start in range(0, len(body), 50_000))
+    assert client.put(f"/tensors/{name}", content=pieces).status_code == 201
+    assert client.get(f"/tensors/{name}").json()["shape"] == [700, 1000]
+
+
+def test_metadata_tells_when_and_head_tells_the_same(client: httpx.Client, name: str) -> None:
+    put_raw(client, name, TABLE)
+    first = client.get(f"/tensors/{name}")
+    put_raw(client, name, TABLE[:2])
+    second = client.get(f"/tensors/{name}")
+    head = client.head(f"/tensors/{name}")
+    assert head.status_code == 200
+    assert head.content == b""
+    assert head.headers["etag"] == second.headers["etag"] == second.json()["etag"]
+    times = [datetime.fromisoformat(found.json()[key]) for found in (first, second) for key in ("created", "modified")]
+    assert times[0] == times[1] == times[2] < times[3]
+    assert times[0].tzinfo is not None
+
+
+def test_a_created_tensor_says_where(client: httpx.Client, name: str) -> None:
+    assert put_raw(client, name, TABLE).headers["location"] == f"/tensors/{name}"
+    assert "location" not in put_raw(client, name, TABLE).headers
+
+
+def test_delete_removes_and_then_there_is_nothing(client: httpx.Client, name: str) -> None:
+    put_raw(client, name, TABLE)
+    answer = client.delete(f"/tensors/{name}")
+    assert (answer.status_code, answer.content) == (204, b"")
+    for method, path in (("GET", ""), ("DELETE", ""), ("GET", "/content")):
+        error(client.request(method, f"/tensors/{name}{path}"), 404, "tensor_not_found", "/name")
+    assert client.head(f"/tensors/{name}").status_code == 404
+    error(look_up(client, name, [0]), 404, "tensor_not_found", "/data/tensor")
+
+
+def test_lookups_read_the_tensor_and_say_which(client: httpx.Client, name: str) -> None:
+    etag = put_raw(client, name, TABLE).json()["etag"]
+    answer = look_up(client, name, [5, -6, 2])
+    assert answer.json()["output"] == {"dtype": "float32", "shape": [3, 4], "values": TABLE[[5, 0, 2]].ravel().tolist()}
+    assert answer.json()["data_etag"] == etag
+    body = {"data": {"tensor": name}, "indices": int64([2], [3, 0]), "axis": 1}
+    gathered = client.post("/gather", json=body).json()
+    assert gathered["output"]["values"] == TABLE[:, [3, 0]].ravel().tolist()
+    assert gathered["data_etag"] == etag
+    binary = client.post(
+        "/gathernd",
+        params={"tensor": name},
+        content=save(indices=np.array([[1, 2]])),
+        headers={"content-type": SAFETENSORS},
+    )
+    assert binary.headers["x-gathernd-data-etag"] == etag
+    assert safetensors.numpy.load(binary.content)["output"].tolist() == [6.0]
+    found = error(look_up(client, name, [0, 6]), 422, "index_out_of_bounds", "/indices/values/1")
+    assert found["errors"][0]["allowed"] == [-6, 5]
+
+
+def test_strings_go_in_and_out_whole(client: httpx.Client, name: str) -> None:
+    texts = ["", "naïve", "x" * 1000, "𝄞"]
+    assert put_strings(client, name, texts).status_code == 201
+    assert look_up(client, name, [3, 1, 0]).json()["output"]["values"] == ["𝄞", "naïve", ""]
+    answer = client.get(f"/tensors/{name}/content", params={"rows": "1:3"})
+    assert answer.headers["x-gathernd-dtype"] == "string"
+    assert answer.headers["x-gathernd-shape"] == "2"
+    assert answer.content.endswith(b"x" * 1000)
+    assert len(answer.content) == 4 + 6 + 4 + 1000
+    body = {"data": {"tensor": name}, "indices": int64([1, 1], [1]), "output_encoding": "base64"}
+    encoded = client.post("/gathernd", json=body).json()["output"]["base64"]
+    assert base64.b64decode(encoded) == b"\x06\0\0\0" + "naïve".encode()
+    found = error(client.get(f"/tensors/{name}/content", headers={"accept": NPY}), 422, "unsupported_dtype", "/accept")
+    assert "octet-stream" in found["detail"]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array(7, np.int16),
+        np.zeros((0, 3), np.uint8),
+        np.array([1, 2], ml_dtypes.bfloat16),
+        np.ones(3, np.complex128),
+    ],
+)
+def test_scalars_empty_tensors_and_rare_types(client: httpx.Client, name: str, array: Any) -> None:
+    assert put_raw(client, name, array).status_code == 201
+    answer = client.get(f"/tensors/{name}/content")
+    assert answer.content == array.tobytes()
+    assert answer.headers["x-gathernd-shape"] == ",".join(map(str, array.shape))
+    assert answer.headers["x-gathernd-dtype"] == array.dtype.name
+    if array.ndim == 0:
+        error(look_up(client, name, [0]), 422, "rank_too_small")
+        error(client.get(f"/tensors/{name}/content?rows=0:0"), 416, "range_not_satisfiable", "/query/rows")
+
+
+def test_content_comes_as_accept_asks(client: httpx.Client, name: str) -> None:
+    put_raw(client, name, TABLE)
+    for accept in (NPY, f"{RAW};q=0.5, {NPY}", f"{NPY}, */*;q=0.1"):
+        answer = client.get(f"/tensors/{name}/content", headers={"accept": accept})
+        assert answer.headers["content-type"] == NPY
+        assert np.load(io.BytesIO(answer.content)).tolist() == TABLE.tolist()
+    answer = client.get(f"/tensors/{name}/content?rows=1:3", headers={"accept": SAFETENSORS})
+    assert safetensors.numpy.load(answer.content)["tensor"].tolist() == TABLE[1:3].tolist()
+    for accept in ("*/*", "text/html", f"{NPY};q=0", "", ";;,q"):
+        assert client.get(f"/tensors/{name}/content", headers={"accept": accept}).headers["content-type"] == RAW
+
+
+def test_content_of_many_pieces_is_whole(client: httpx.Client, name: str) -> None:
+    big = np.random.default_rng(0).integers(0, 256, 9 * 2**20 + 17, np.uint8)
+    put_raw(client, name, big)
+    answer = client.get(f"/tensors/{name}/content")
+    assert answer.content == big.tobytes()
+    head = client.head(f"/tensors/{name}/content")
+    assert head.headers["content-length"] == str(len(big))
+    assert head.content == b""
+    part = client.get(f"/tensors/{name}/content?rows=5:9000000")
+    assert part.content == big[5:9000000].tobytes()
+
+
+@pytest.mark.parametrize(("rows", "status"), [("0:0", 200), ("6:6", 200), ("0:6", 200), ("2:3", 200)])
+def test_rows_that_are_there(client: httpx.Client, name: str, rows: str, status: int) -> None:
+    put_raw(client, name, TABLE)
+    answer = client.get(f"/tensors/{name}/content", params={"rows": rows})
+    first, last = map(int, rows.split(":"))
+    assert answer.status_code == status
+    assert answer.content == TABLE[first:last].tobytes()
+    assert answer.headers["x-gathernd-shape"] == f"{last - first},4"
+
+
+@pytest.mark.parametrize("rows", ["3:2", "0:7", "7:7", "0:99999999999999999999"])
+def test_rows_that_are_not_there(client: httpx.Client, name: str, rows: str) -> None:
+    put_raw(client, name, TABLE)
+    error(client.get(f"/tensors/{name}/content", params={"rows": rows}), 416, "range_not_satisfiable", "/query/rows")
+
+
+@pytest.mark.parametrize("rows", ["", "1", "a:b", "-1:2", "1:2:3", "1:", ":2", " 1:2", "0x1:2", "١:٢"])
+def test_rows_of_another_form(client: httpx.Client, name: str, rows: str) -> None:
+    put_raw(client, name, TABLE)
+    error(client.get(f"/tensors/{name}/content", params={"rows": rows}), 422, "invalid_field", "/query/rows")
+
+
+def test_conditions_on_changes(client: httpx.Client, name: str) -> None:
+    etag = put_raw(client, name, TABLE, **{"if-none-match": "*"}).json()["etag"]
+    error(put_raw(client, name, TABLE, **{"if-none-match": "*"}), 412, "precondition_failed")
+    error(put_raw(client, name, TABLE, **{"if-match": '"x"'}), 412, "precondition_failed")
+    error(put_raw(client, name, TABLE, **{"if-match": f"W/{etag}"}), 412, "precondition_failed")
+    error(put_raw(client, name, TABLE, **{"if-match": "junk"}), 412, "precondition_failed")
+    assert put_raw(client, name, TABLE, **{"if-match": f'"x", {etag}'}).status_code == 200
+    assert put_raw(client, name, TABLE, **{"if-match": "*"}).status_code == 200
+    error(client.delete(f"/tensors/{name}", headers={"if-match": '"x"'}), 412, "precondition_failed")
+    assert client.delete(f"/tensors/{name}", headers={"if-match": etag}).status_code == 204
+    error(put_raw(client, name, TABLE, **{"if-match": "*"}), 412, "precondition_failed")
+
+
+def test_conditions_on_reads(client: httpx.Client, name: str) -> None:
+    etag = put_raw(client, name, TABLE).json()["etag"]
+    for path in (f"/tensors/{name}", f"/tensors/{name}/content"):
+        answer = client.get(path, headers={"if-none-match": f'"x", {etag}'})
+        assert (answer.status_code, answer.content, answer.headers["etag"]) == (304, b"", etag)
+        assert client.get(path, headers={"if-none-match": '"x"'}).status_code == 200
+        assert client.get(path, headers={"if-match": etag}).status_code == 200
+        error(client.get(path, headers={"if-match": '"x"'}), 412, "precondition_failed")
+
+
+def test_a_failed_condition_is_told_before_the_body_is_sent(client: httpx.Client, name: str) -> None:
+    put_raw(client, name, TABLE)
+
+    def body() -> Iterator[bytes]:
+        yield npy(np.zeros(10))
+        raise AssertionError("the rest was asked for")
+
+    with pytest.raises((AssertionError, httpx.WriteError)):
+        client.put(f"/tensors/{name}", content=body(), headers={"if-none-match": "*"})
+    assert client.get(f"/tensors/{name}").json()["shape"] == [6, 4]
+
+
+def digest(body: bytes) -> str:
+    return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
+
+
+def test_a_content_digest_is_compared(client: httpx.Client, name: str) -> None:
+    body = npy(TABLE)
+    for given in (digest(body), f"sha-512=:AAAA:, {digest(body)}", "sha-512=:AAAA:"):
+        assert client.put(f"/tensors/{name}", content=body, headers={"content-digest": given}).status_code < 300
+    packed = gzip.compress(body)
+    headers = {"content-digest": digest(packed), "content-encoding": "gzip"}
+    assert client.put(f"/tensors/{name}", content=packed, headers=headers).status_code == 200
+    answer = client.put(f"/tensors/{name}", content=npy(TABLE + 1), headers={"content-digest": digest(body)})
+    error(answer, 400, "malformed_request", "/content-digest")
+    assert client.get(f"/tensors/{name}/content").content == TABLE.tobytes()
+
+
+@pytest.mark.parametrize("given", ["junk", "sha-256=AAAA", "sha-256=:AAAA:", "sha-256=:???:", ""])
+def test_a_content_digest_of_another_form(client: httpx.Client, name: str, given: str) -> None:
+    answer = client.put(f"/tensors/{name}", content=npy(TABLE), headers={"content-digest": given})
+    error(answer, 422, "invalid_field", "/content-digest")
+
+
+def test_the_list_has_pages(start: Start) -> None:
+    with start("--kernel", "numpy") as server, server.client() as client:
+        assert client.get("/tensors").json() == {"tensors": [], "next": None}
+        for number in range(7):
+            put_raw(client, f"n{number}", TABLE)
+        names, after, pages = [], None, 0
+        while pages == 0 or after:
+            query = {"limit": "3", **({"after": after} if after else {})}
+            page = client.get("/tensors", params=query).json()
+            names += [metadata["name"] for metadata in page["tensors"]]
+            after = page["next"]
+            pages += 1
+        assert names == [f"n{number}" for number in range(7)]
+        assert pages == 3
+        assert client.get("/tensors/n3").json() == client.get("/tensors").json()["tensors"][3]
+        assert client.head("/tensors").content == b""
+        for limit in ("0", "1001", "-1", "x", "", "1.0", "1e2"):
+            error(client.get("/tensors", params={"limit": limit}), 422, "invalid_field", "/query/limit")
+
+
+def test_options_are_recorded(client: httpx.Client, name: str) -> None:
+    answer = client.put(f"/tensors/{name}?prefault=true&lock=true", content=npy(TABLE))
+    assert (answer.json()["prefault"], answer.json()["lock"]) == (True, True)
+    assert look_up(client, name, [0]).status_code == 200
+    assert client.put(f"/tensors/{name}", content=npy(TABLE)).json()["prefault"] is False
+    error(client.put(f"/tensors/{name}?lock=yes", content=npy(TABLE)), 422, "invalid_field", "/query/lock")
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/tensors", "GET, HEAD, OPTIONS"),
+        ("/tensors/x", "GET, PUT, DELETE, HEAD, OPTIONS"),
+        ("/tensors/x/content", "GET, HEAD, OPTIONS"),
+        ("/tensors/x/scatter", "POST, OPTIONS"),
+    ],
+)
+def test_methods_are_told(client: httpx.Client, path: str, allowed: str) -> None:
+    answer = client.options(path)
+    assert (answer.status_code, answer.headers["allow"]) == (204, allowed)
+    wrong = client.patch(path)
+    error(wrong, 405, "method_not_allowed")
+    assert wrong.headers["allow"] == allowed
+
+
+def test_tensors_survive_a_restart(start: Start, tmp_path: Any) -> None:
+    options = ("--kernel", "numpy", "--store-dir", str(tmp_path / "kept"))
+    with start(*options) as server, server.client() as client:
+        first = put_raw(client, "x", TABLE).json()
+    with start(*options) as server, server.client() as client:
+        assert client.get("/tensors/x").json() == first
+        assert look_up(client, "x", [5]).json()["output"]["values"] == TABLE[5].tolist()
+
+
+def test_a_second_service_on_the_folder_refuses_and_says_which(start: Start, tmp_path: Any) -> None:
+    options = ("--kernel", "numpy", "--store-dir", str(tmp_path / "kept"))
+    with start(*options) as server, server.client() as client:
+        put_raw(client, "x", TABLE)
+        with pytest.raises(AssertionError, match="the server ended with 1") as caught, start(*options):
+            pass
+        assert str(tmp_path / "kept") in str(caught.value)
+        assert "GATHERND_STORE_DIR" in str(caught.value)
+        assert "Traceback" not in str(caught.value)
+        assert look_up(client, "x", [0]).status_code == 200
+
+
+def test_quota_and_largest_upload(start: Start) -> None:
+    flags = ("--kernel", "numpy", "--max-tensors", "2", "--max-store-bytes", "40KiB", "--max-upload-bytes", "20KiB")
+    with start(*flags) as server, server.client() as client:
+        big = np.zeros(21_000, np.uint8)
+        found = error(put_raw(client, "x", big), 413, "payload_too_large")
+        assert (found["limit"], found["maximum"]) == ("upload_bytes", 20480)
+        pieces = (piece for piece in [npy(big)[:15_000], npy(big)[15_000:]])
+        error(client.put("/tensors/x", content=pieces), 413, "payload_too_large")
+        bomb = gzip.compress(npy(np.zeros(10_000_000, np.uint8)))
+        assert len(bomb) < 20_000
+        error(client.put("/tensors/x", content=bomb, headers={"content-encoding": "gzip"}), 413, "payload_too_large")
+        small = np.zeros(10_000, np.uint8)
+        assert put_raw(client, "a", small).status_code == 201
+        assert put_raw(client, "b", small[:1]).status_code == 201
+        assert error(put_raw(client, "c", small[:1]), 507, "insufficient_storage")["limit"] == "store_tensors"
+        assert error(put_raw(client, "b", big[:20_000]), 507, "insufficient_storage")["limit"] == "store_bytes"
+        assert put_raw(client, "b", small).status_code == 200

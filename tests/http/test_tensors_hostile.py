@@ -1,0 +1,256 @@
+"""Hostile names and hostile files: a clear error or a correct result, never a crash or a file outside the store."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from app.tensors.dtypes import DTYPES
+from tests.http.conftest import Start
+from tests.http.raw import Wire, request
+from tests.http.server import Server
+from tests.http.tensors import NPY, RAW, SAFETENSORS, error, look_up, npy, put_raw, save
+
+BODY = npy(np.arange(3))
+
+# As they stand in the request line: a client would tidy some of them.
+NAMES = [
+    "..", ".", "%2e%2e", "%2E.", "..%2f..%2fetc%2fpasswd", "a%2Fb", "%2F", "a%2Fcontent", "a%2fscatter", "%00", "a%00b",
+    "%ff", "%C0%AF", "a" * 129, "a" * 300, "a" * 4000, "-a", ".a", "_a", "a%20b", "a+b", "%D0%B0", "%EF%BD%81",
+    "a%CC%81", "a%E2%80%8B", "%F0%9F%92%A9", "%ED%A0%80", "a%0A", "%0d%0aX:y", "~a", "a;b", "a:b", "a*", "%25",
+    "gathernd", "gather", "stats", "%67athernd", "",
+]  # fmt: skip
+
+
+def store_files(server: Server) -> set[Path]:
+    return {path for path in server.log.parent.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("method", ["PUT", "GET", "DELETE", "HEAD"])
+@pytest.mark.parametrize("name", NAMES, ids=lambda name: name[:20])
+def test_a_hostile_name_is_refused(server: Server, name: str, method: str) -> None:
+    before = store_files(server)
+    with Wire(server) as wire:
+        wire.send(request(BODY if method == "PUT" else b"", line=f"{method} /tensors/{name} HTTP/1.1"))
+        answer = wire.read(head=method == "HEAD")
+    assert answer.status == 422, answer.body
+    if method != "HEAD":
+        found = answer.json()
+        assert found["code"] == "invalid_field"
+        assert found["errors"][0]["pointer"] == "/name"
+    assert store_files(server) == before
+
+
+@pytest.mark.parametrize(
+    "path", ["/tensors/a/b/c", "/tensors/a/contents", "/tensors/a/content/x", "/tensors/a/../b", "/tensors//content/"]
+)
+def test_a_path_that_is_none_is_not_found(server: Server, path: str) -> None:
+    with Wire(server) as wire:
+        wire.send(request(BODY, line=f"PUT {path} HTTP/1.1"))
+        assert wire.read().status == 404
+
+
+def test_names_that_differ_in_case_are_two(client: httpx.Client) -> None:
+    put_raw(client, "Case", np.arange(3))
+    put_raw(client, "case", np.arange(4))
+    assert client.get("/tensors/Case").json()["shape"] == [3]
+    error(client.get("/tensors/CASE"), 404, "tensor_not_found")
+
+
+def header(text: str, version: int = 1, length: int | None = None) -> bytes:
+    size = len(text) if length is None else length
+    return b"\x93NUMPY" + bytes((version, 0)) + size.to_bytes(2 if version == 1 else 4, "little") + text.encode()
+
+
+def described(descr: str, shape: str, order: str = "False") -> bytes:
+    return header(f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}}}")
+
+
+def tensors(**entries: Any) -> bytes:
+    text = json.dumps(entries).encode()
+    return len(text).to_bytes(8, "little") + text
+
+
+F4 = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+HOLE = tensors(a=F4 | {"data_offsets": [4, 12]}) + bytes(12)
+WRONG_SHAPE = tensors(a=F4 | {"shape": [3]}) + bytes(8)
+UNKNOWN_TYPE = tensors(a=F4 | {"dtype": "F8_E4M3", "shape": [8]}) + bytes(8)
+FILES: dict[str, tuple[str, bytes, int, str]] = {
+    "npy of Python objects": (NPY, npy(np.array([{"a": 1}], object)), 422, "unsupported_dtype"),
+    "npy of text": (NPY, npy(np.array(["a"])), 422, "unsupported_dtype"),
+    "npy of bytes": (NPY, npy(np.array([b"a"])), 422, "unsupported_dtype"),
+    "npy of void": (NPY, npy(np.zeros(1, "V3")), 422, "unsupported_dtype"),
+    "npy of records": (NPY, npy(np.zeros(1, [("a", "i4")])), 422, "unsupported_dtype"),
+    "npy of dates": (NPY, npy(np.zeros(1, "M8[s]")), 422, "unsupported_dtype"),
+    "npy with a header of 4 GiB": (NPY, header("{", 2, 2**32 - 1), 422, "limit_exceeded"),
+    "npy with a header cut short": (NPY, BODY[:50], 400, "malformed_request"),
+    "npy that is only its magic": (NPY, BODY[:6], 400, "malformed_request"),
+    "npy of version 9": (NPY, b"\x93NUMPY\x09\x00" + BODY[8:], 400, "malformed_request"),
+    "npy with code for a header": (NPY, header("__import__('os').abort()"), 400, "malformed_request"),
+    "npy with deep nesting": (NPY, header("(" * 60_000), 400, "malformed_request"),
+    "npy with a negative size": (NPY, described("'<f4'", "(-1,)"), 400, "malformed_request"),
+    "npy of 2^62 items": (NPY, described("'<f4'", f"({2**62},)"), 422, "limit_exceeded"),
+    "npy whose product overflows": (NPY, described("'<f4'", f"({2**33}, {2**33}, {2**33})"), 422, "limit_exceeded"),
+    "npy of rank 10000": (NPY, described("'<f4'", f"({'1,' * 10_000})"), 422, "limit_exceeded"),
+    "npy cut short": (NPY, BODY[:-1], 422, "element_count_mismatch"),
+    "npy with trailing bytes": (NPY, BODY + b"\0", 422, "element_count_mismatch"),
+    "npy in Fortran order, cut short": (NPY, npy(np.ones((3, 4), order="F"))[:-8], 422, "element_count_mismatch"),
+    "npy with a bool of 2": (NPY, described("'|b1'", "(2,)") + b"\1\2", 422, "value_not_representable"),
+    "an empty npy": (NPY, b"", 400, "malformed_request"),
+    "safetensors with a header of 4 GiB": (SAFETENSORS, struct.pack("<Q", 2**32) + b"{", 422, "limit_exceeded"),
+    "safetensors with a header of 2^64": (SAFETENSORS, b"\xff" * 8 + b"{", 422, "limit_exceeded"),
+    "safetensors with a header cut short": (SAFETENSORS, save(a=np.ones(2))[:20], 400, "malformed_request"),
+    "safetensors of no tensor": (SAFETENSORS, tensors(), 422, "invalid_field"),
+    "safetensors of two tensors": (SAFETENSORS, save(a=np.ones(2), b=np.ones(2)), 422, "invalid_field"),
+    "safetensors with a hole": (SAFETENSORS, HOLE, 400, "malformed_request"),
+    "safetensors whose offsets are not its shape": (SAFETENSORS, WRONG_SHAPE, 422, "element_count_mismatch"),
+    "safetensors of an unknown type": (SAFETENSORS, UNKNOWN_TYPE, 422, "unsupported_dtype"),
+    "safetensors cut short": (SAFETENSORS, save(a=np.ones(2))[:-1], 422, "element_count_mismatch"),
+    "safetensors with trailing bytes": (SAFETENSORS, save(a=np.ones(2)) + b"\0", 422, "element_count_mismatch"),
+    "safetensors that is no JSON": (SAFETENSORS, struct.pack("<Q", 8) + b"{garbage", 400, "malformed_request"),
+    "neither": ("", b"GIF89a" + bytes(20), 415, "unsupported_media_type"),
+    "nothing at all": ("", b"", 415, "unsupported_media_type"),
+    "a form": ("application/x-www-form-urlencoded", BODY, 415, "unsupported_media_type"),
+    "JSON": ("application/json", b"{}", 415, "unsupported_media_type"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("case", FILES)
+def test_a_hostile_file_is_refused_and_leaves_nothing(server: Server, case: str, chunked: bool) -> None:
+    kind, body, status, code = FILES[case]
+    before = store_files(server)
+    client = server.shared_client()
+    content: Any = (body[start : start + 7] for start in range(0, len(body[:4000]), 7)) if chunked else body
+    if chunked and len(body) > 4000:
+        content = iter([body])
+    answer = client.put("/tensors/hostile", content=content, headers={"content-type": kind} if kind else {})
+    error(answer, status, code)
+    assert store_files(server) == before
+    error(client.get("/tensors/hostile"), 404, "tensor_not_found")
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "code", "pointer"),
+    [
+        ("", 422, "invalid_field", "/query/dtype"),
+        ("dtype=int8", 422, "invalid_field", "/query/shape"),
+        ("shape=3", 422, "invalid_field", "/query/dtype"),
+        ("dtype=int9&shape=3", 422, "unsupported_dtype", "/query/dtype"),
+        ("dtype=INT8&shape=3", 422, "unsupported_dtype", "/query/dtype"),
+        ("dtype=int8&shape=3,", 422, "invalid_field", "/query/shape"),
+        ("dtype=int8&shape=-3", 422, "invalid_field", "/query/shape"),
+        ("dtype=int8&shape=3.0", 422, "invalid_field", "/query/shape"),
+        ("dtype=int8&shape=%D9%A3", 422, "invalid_field", "/query/shape"),
+        ("dtype=int8&shape=" + "9" * 41, 422, "invalid_field", "/query/shape"),
+        ("dtype=int8&shape=" + "9" * 40, 422, "limit_exceeded", "/query/shape"),
+        ("dtype=int8&shape=" + ",".join(["1"] * 33), 422, "limit_exceeded", "/query/shape"),
+        ("dtype=int8&shape=4", 422, "element_count_mismatch", "/body"),
+        ("dtype=int8&shape=2", 422, "element_count_mismatch", "/body"),
+        ("dtype=int8&shape=", 422, "element_count_mismatch", "/body"),
+        ("dtype=int16&shape=3", 422, "element_count_mismatch", "/body"),
+        ("dtype=int8&shape=3&shape=3", 422, "invalid_field", "/query/shape"),
+        ("dtype=int8&shape=3&more=1", 422, "invalid_field", "/query/more"),
+        ("dtype=bool&shape=3", 422, "value_not_representable", "/body"),
+        ("dtype=string&shape=3", 422, "element_count_mismatch", "/body"),
+    ],
+)
+def test_a_raw_upload_says_what_it_is(client: httpx.Client, query: str, status: int, code: str, pointer: str) -> None:
+    answer = client.put(f"/tensors/hostile?{query}", content=b"\1\2\3", headers={"content-type": RAW})
+    error(answer, status, code, pointer)
+
+
+def test_the_query_is_for_raw_uploads_only(client: httpx.Client) -> None:
+    answer = client.put("/tensors/hostile?dtype=int64&shape=3", content=BODY)
+    error(answer, 422, "invalid_field", "/query/dtype")
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "status", "code"),
+    [
+        (b"junk" + bytes(20), "gzip", 400, "malformed_request"),
+        (gzip.compress(BODY)[:-5], "gzip", 400, "malformed_request"),
+        (gzip.compress(BODY) + b"more", "gzip", 400, "malformed_request"),
+        (gzip.compress(BODY) + gzip.compress(BODY), "gzip", 400, "malformed_request"),
+        (b"", "gzip", 400, "malformed_request"),
+        (BODY, "br", 415, "unsupported_media_type"),
+        (BODY, "gzip, gzip", 415, "unsupported_media_type"),
+    ],
+)
+def test_a_hostile_encoding(client: httpx.Client, body: bytes, encoding: str, status: int, code: str) -> None:
+    error(client.put("/tensors/hostile", content=body, headers={"content-encoding": encoding}), status, code)
+
+
+def test_a_client_that_goes_leaves_nothing(server: Server) -> None:
+    before = store_files(server)
+    for sent in (b"", BODY[:9], BODY[:-1]):
+        with Wire(server) as wire:
+            wire.send(request(BODY, line="PUT /tensors/gone HTTP/1.1")[: -len(BODY)] + sent)
+    client = server.shared_client()
+    put_raw(client, "here", np.arange(3))
+    for _ in range(100):
+        error(client.get("/tensors/gone"), 404, "tensor_not_found")
+        if len(store_files(server) - before) <= 1:
+            break
+    client.delete("/tensors/here")
+    assert {path for path in store_files(server) if "incoming" in path.parts} == set()
+
+
+def test_every_type_comes_back_as_it_went(client: httpx.Client) -> None:
+    for name, row in DTYPES.items():
+        if row.kind == "string":
+            continue
+        raw = (np.arange(4 * row.item_size) % 2).astype(np.uint8).tobytes()
+        query = {"dtype": name, "shape": "2,2"}
+        answer = client.put("/tensors/typed", params=query, content=raw, headers={"content-type": RAW})
+        assert answer.status_code < 300, answer.text
+        got = client.get("/tensors/typed/content")
+        assert (got.content, got.headers["x-gathernd-dtype"]) == (raw, name)
+        assert look_up(client, "typed", [1, 0]).status_code == 200
+
+
+def test_a_file_that_is_cut_while_it_is_served_is_damaged_and_the_rest_goes_on(start: Start, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    with start("--kernel", "numpy", "--store-dir", str(folder)) as server, server.client() as client:
+        put_raw(client, "cut", np.arange(100_000))
+        (path,) = (folder / "tensors").iterdir()
+        put_raw(client, "whole", np.arange(100))
+        assert look_up(client, "cut", [0]).status_code == 200
+        os.truncate(path, 5000)
+        for _ in range(3):
+            error(look_up(client, "cut", [99_999]), 500, "tensor_damaged")
+        error(client.get("/tensors/cut"), 500, "tensor_damaged")
+        error(client.get("/tensors/cut/content"), 500, "tensor_damaged")
+        assert look_up(client, "whole", [7]).json()["output"]["values"] == [7]
+        assert put_raw(client, "cut", np.arange(5)).status_code == 200
+        assert look_up(client, "cut", [4]).json()["output"]["values"] == [4]
+
+
+def test_a_bit_that_flips_on_disk_is_found_after_a_restart(start: Start, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    flags = ("--kernel", "numpy", "--store-dir", str(folder))
+    with start(*flags) as server, server.client() as client:
+        put_raw(client, "flipped", np.arange(100_000))
+        (path,) = (folder / "tensors").iterdir()
+        put_raw(client, "whole", np.arange(100))
+    with path.open("r+b") as file:
+        file.seek(4096 + 70_000)
+        file.write(b"\xff")
+    with start(*flags) as server, server.client() as client:
+        for _ in range(1000):
+            answer = client.get("/tensors/flipped")
+            if answer.status_code == 500:
+                break
+        error(look_up(client, "flipped", [0]), 500, "tensor_damaged")
+        assert look_up(client, "whole", [7]).json()["output"]["values"] == [7]
+        listed = {found["name"]: found.get("damaged", False) for found in client.get("/tensors").json()["tensors"]}
+        assert listed == {"flipped": True, "whole": False}
+        assert client.delete("/tensors/flipped").status_code == 204
