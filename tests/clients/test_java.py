@@ -1,0 +1,98 @@
+"""The client that openapi-generator generates for Java: no warnings, every operation, compiled strictly, and at work.
+
+What comes from where, with no Maven repository at hand:
+
+- the generator: openapi-generator.jar, from the Python package openapi-generator-cli in requirements-clients.lock;
+- the compiler and Java itself: Debian's default-jdk-headless;
+- Jackson (annotations, core, databind) and jakarta.annotation (Generated, Nonnull, Nullable): Debian's packages below;
+- Jackson's module for java.time, jackson-datatype-jsr310, which the generated code asks for and Debian has not: the
+  copy within openapi-generator.jar, which stands last on the class path so that only this is taken from it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients.conftest import OPENAPI, PROGRAMS, got, needs, run, tool
+from tests.http.server import Server
+
+_JARS = {
+    "jackson-annotations": "libjackson2-annotations-java",
+    "jackson-core": "libjackson2-core-java",
+    "jackson-databind": "libjackson2-databind-java",
+    "jakarta-annotation-api": "libjakarta-annotation-api-java",
+}
+_LIGHT = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # runs of seconds: half the time
+_PROPERTIES = (
+    "library=native",
+    "useJakartaEe=true",  # jakarta.annotation: Debian has no jar with all of the older javax.annotation
+    "openApiNullable=false",  # no wrapper, which would ask for one more jar
+    "containerDefaultToNull=true",  # a list that was not set is left out of the request, not sent empty
+    "hideGenerationTimestamp=true",
+)
+_WARNINGS = {
+    # Of every OpenAPI 3.1 file.
+    "OpenAPI 3.1 support is still in beta. To report an issue related to 3.1 spec, please kindly open an issue in the "
+    "Github repo: https://github.com/openAPITools/openapi-generator.",
+    # Of every 3.1 file that says of an object whether it may have additional properties; the code is right.
+    "Failed to get the schema name: null",
+    # Of every example of a body that is an object: its own page of documentation shows a generated one.
+    "Ignoring complex example on request body",
+}
+
+
+def generator() -> Path:
+    (found,) = tool("lib").glob("python3.*/site-packages/openapi_generator_cli/openapi-generator.jar")
+    return found
+
+
+@pytest.fixture(scope="module")
+def class_path() -> str:
+    """The jars that the client is compiled against and runs with."""
+    needs("javac", "default-jdk-headless")
+    jars = []
+    for name, package in _JARS.items():
+        jar = Path("/usr/share/java") / f"{name}.jar"
+        if not jar.exists():
+            pytest.skip(f"needs the Debian package {package}")
+        jars.append(jar)
+    return os.pathsep.join(map(str, [*jars, generator()]))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program beside the generated sources."""
+    needs("java", "default-jdk-headless")
+    made = tmp_path_factory.mktemp("java")
+    command = ["java", *_LIGHT, "-jar", generator(), "generate", "-g", "java", "-i", OPENAPI, "-o", "generated"]
+    said = run([*command, f"--additional-properties={','.join(_PROPERTIES)}"], made)
+    warnings = re.findall(r"(?:WARN\w*|ERROR)\W+(?:[\w.]+ - )?(.+)", said)
+    assert set(warnings) == _WARNINGS, said
+    shutil.copy(PROGRAMS / "RoundTrip.java", made)
+    return made
+
+
+def test_every_operation_is_generated(folder: Path, operations: set[str]) -> None:
+    text = "".join(path.read_text() for path in folder.glob("generated/src/main/java/**/api/*Api.java"))
+    assert set(re.findall(r"public .+? (\w+)WithHttpInfo\(", text)) == operations
+
+
+@pytest.fixture(scope="module")
+def built(folder: Path, class_path: str) -> Path:
+    """The program and the whole client, compiled with every warning an error."""
+    sources = [str(path) for path in folder.glob("generated/src/main/java/**/*.java")]
+    assert len(sources) > 40
+    options = ["-Xlint:all", "-Werror", "-proc:none", "-encoding", "UTF-8", "-d", "classes", "-cp", class_path]
+    assert run(["javac", *(f"-J{flag}" for flag in _LIGHT), *options, "RoundTrip.java", *sources], folder) == ""
+    return folder / "classes"
+
+
+def test_round_trip(built: Path, class_path: str, server: Server, expected: dict[str, Any]) -> None:
+    classes = os.pathsep.join([str(built), class_path])
+    assert got(run(["java", *_LIGHT, "-cp", classes, "RoundTrip", server.url], built.parent)) == expected

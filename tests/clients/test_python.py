@@ -1,0 +1,49 @@
+"""The client that openapi-python-client generates: no warnings, every operation, well typed, and at work.
+
+Everything that the generated package needs (httpx, attrs) comes with the generator, from requirements-clients.lock.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients.conftest import OPENAPI, PROGRAMS, got, run, tool
+from tests.http.server import ROOT, Server
+
+# The generator's own part, the same in every client, hands `*args: object` to a typed `__exit__`.
+_MYPY = "[mypy]\nstrict = true\n[mypy-generated.client]\ndisable_error_code = arg-type\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program beside the generated package."""
+    made = tmp_path_factory.mktemp("python")
+    generator = tool("bin/openapi-python-client")
+    config = ROOT / "openapi" / "python-client.yaml"
+    command = [generator, "generate", "--path", OPENAPI, "--config", config, "--meta", "none", "--fail-on-warning"]
+    said = run([*command, "--output-path", "generated"], made)
+    assert said == "Generating generated\n"
+    shutil.copy(PROGRAMS / "round_trip.py", made)
+    return made
+
+
+def test_every_operation_is_generated(folder: Path, operations: set[str]) -> None:
+    modules = {path.stem for path in (folder / "generated" / "api").glob("*/*.py")} - {"__init__"}
+    assert modules == {re.sub(r"(?<=.)([A-Z])", r"_\1", name).lower() for name in operations}
+
+
+def test_it_and_a_program_that_uses_it_are_well_typed(folder: Path) -> None:
+    (folder / "mypy.ini").write_text(_MYPY)
+    environment = ["--python-executable", tool("bin/python"), "--cache-dir", ROOT / ".mypy_cache" / "clients"]
+    said = run([sys.executable, "-m", "mypy", *environment, "generated", "round_trip.py"], folder)
+    assert re.fullmatch(r"Success: no issues found in \d{3} source files\n", said)
+
+
+def test_round_trip(folder: Path, server: Server, expected: dict[str, Any]) -> None:
+    assert got(run([tool("bin/python"), "round_trip.py", server.url], folder)) == expected
