@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal
 
-import numpy as np
 from numpy.typing import NDArray
 
 from app.tensors.dtypes import DType
@@ -69,4 +68,4 @@ def aligned(array: NDArray[Any]) -> NDArray[Any]:
     """`array` itself where kernels can use it, else a copy: contiguous and aligned to its items."""
     if array.flags.c_contiguous and array.flags.aligned:
         return array
-    return np.require(array, requirements=["C", "A"])
+    return array.copy()
