@@ -1,0 +1,268 @@
+"""Rules and dashboard against the metrics that a running service has, with the real Prometheus where it is at hand."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.http.server import ROOT, Server, serving
+
+RULES = sorted((ROOT / "deploy/prometheus").glob("*.yml"))
+UNIT_TESTS = ROOT / "tests/deploy/alerts.test.yml"
+DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy/grafana/gathernd.json").read_text())
+PANELS: list[dict[str, Any]] = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+TARGETS = [(panel["title"], target["expr"], target["legendFormat"]) for panel in PANELS for target in panel["targets"]]
+# Without a second process and without a busy pool there is nothing to show in these.
+QUIET = {"Workers started and died", "Gathers that ran elsewhere than predicted to be fastest"}
+PROMETHEUS = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs the Debian package prometheus")
+
+
+def rules() -> list[dict[str, Any]]:
+    files = [yaml.safe_load(path.read_text()) for path in RULES]
+    return [rule for file in files for group in file["groups"] for rule in group["rules"]]
+
+
+RECORDED = {rule["record"] for rule in rules() if "record" in rule}
+ALERTS = [rule for rule in rules() if "alert" in rule]
+
+
+def names_in(expression: str) -> set[str]:
+    """The names of this service's series in a PromQL expression, recorded ones included."""
+    without_strings = re.sub(r'"[^"]*"', '""', expression)
+    return set(re.findall(r"[A-Za-z_:]*gathernd_[A-Za-z0-9_:]+", without_strings))
+
+
+@dataclass
+class Scraped:
+    """A running service that has had some traffic, and what it says on /metrics."""
+
+    server: Server
+    text: str
+
+    def names(self) -> set[str]:
+        """Every name that a series of this service can have; the types are listed before there is any value."""
+        found = set()
+        for family in text_string_to_metric_families(self.text):
+            suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}.get(family.type, ("",))
+            found |= {family.name + suffix for suffix in suffixes}
+        return found
+
+
+@pytest.fixture(scope="module")
+def scraped(warmed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
+    with serving(warmed, tmp_path_factory.mktemp("monitored")) as server:
+        traffic(server)
+        yield Scraped(server, server.shared_client().get("/metrics").text)
+
+
+def traffic(server: Server) -> None:
+    """One request of each kind that panels and rules tell apart."""
+    client = server.shared_client()
+    tensor = {"dtype": "float32", "shape": [2], "values": [1, 2]}
+    indices = {"dtype": "int64", "shape": [1, 1], "values": [1]}
+    inputs = [
+        {"name": "data", "datatype": "FP32", "shape": [2], "data": [1, 2]},
+        {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]},
+    ]
+    assert client.post("/gathernd", json={"data": tensor, "indices": indices}).status_code == 200
+    assert client.post("/gather", json={"data": tensor, "indices": indices}).status_code == 200
+    assert client.post("/gathernd", json={"data": tensor}).status_code == 422
+    assert httpx.post(f"{server.url}/v2/models/gathernd/infer", json={"inputs": inputs}).status_code == 200
+    uploaded = client.put("/tensors/t?dtype=uint8&shape=2", content=b"ab", headers={"content-type": OCTETS})
+    assert uploaded.status_code == 201
+
+
+OCTETS = "application/octet-stream"
+
+
+def test_rules_and_dashboard_name_only_series_that_there_are(scraped: Scraped) -> None:
+    known = scraped.names() | RECORDED
+    expressions = [rule["expr"] for rule in rules()] + [expression for _, expression, _ in TARGETS]
+    expressions += [variable["definition"] for variable in DASHBOARD["templating"]["list"] if "definition" in variable]
+    assert all(names_in(expression) for expression in expressions if "up{" not in expression)
+    missing = {name: expression for expression in expressions for name in names_in(expression) if name not in known}
+    assert missing == {}
+
+
+def test_every_metric_is_on_the_dashboard(scraped: Scraped) -> None:
+    recorded = {rule["record"]: names_in(rule["expr"]) for rule in rules() if "record" in rule}
+    shown = set().union(*(names_in(expression) for _, expression, _ in TARGETS))
+    shown |= set().union(*(recorded[name] for name in shown & set(recorded)))
+    families = {re.sub(r"_(bucket|count|sum)$", "", name) for name in scraped.names()}
+    assert families - {re.sub(r"_(bucket|count|sum)$", "", name) for name in shown} == set()
+
+
+def test_work_in_the_rules_is_every_route_that_gathers_or_keeps_tensors(scraped: Scraped) -> None:
+    documented = scraped.server.shared_client().get("/openapi.json").json()["paths"]
+    patterns = {found for rule in rules() for found in re.findall(r'path=~"([^"]+)"', rule["expr"])}
+    work = {path for path in documented if re.fullmatch(r"/gather(nd)?|/tensors.*|.*/infer", path)}
+    gathers = {path for path in work if not path.startswith("/tensors")}
+    assert len(patterns) == 2
+    for pattern in patterns:
+        matched = {path for path in documented if re.fullmatch(pattern, path)}
+        assert matched == (work if "tensors" in pattern else gathers)
+
+
+def test_alerts_say_what_to_do_and_every_one_has_a_test() -> None:
+    tests = yaml.safe_load(UNIT_TESTS.read_text())["tests"]
+    cases = [case for test in tests for case in test.get("alert_rule_test", ())]
+    for alert in ALERTS:
+        name = alert["alert"]
+        assert alert["labels"]["severity"] in {"page", "ticket"}, name
+        assert set(alert["annotations"]) == {"summary", "description", "action"}, name
+        outcomes = {bool(case["exp_alerts"]) for case in cases if case["alertname"] == name}
+        assert outcomes == {True, False}, f"{name} is not shown both to fire and to keep still"
+
+
+def test_settings_that_alerts_name_exist() -> None:
+    known = (ROOT / "README.md").read_text()
+    texts = " ".join(path.read_text() for path in RULES)
+    for name in set(re.findall(r"GATHERND_[A-Z_]+", texts)):
+        assert f"`{name}`" in known, name
+
+
+@PROMETHEUS
+def test_promtool_accepts_the_rules_without_a_remark() -> None:
+    command = ["promtool", "check", "rules", "--lint=all", "--lint-fatal", *map(str, RULES)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@PROMETHEUS
+def test_every_alert_fires_when_it_should_and_only_then() -> None:
+    command = ["promtool", "test", "rules", str(UNIT_TESTS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@PROMETHEUS
+def test_promtool_accepts_what_the_service_says(scraped: Scraped) -> None:
+    command = ["promtool", "check", "metrics"]
+    done = subprocess.run(
+        command, input=scraped.text, capture_output=True, text=True, encoding="utf-8", timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def prometheus_config(target: str) -> dict[str, Any]:
+    """The configuration of the compose file, for a service elsewhere, scraped and judged every moment."""
+    config: dict[str, Any] = yaml.safe_load((ROOT / "deploy/compose/prometheus.yml").read_text())
+    config["global"] = {"scrape_interval": "200ms", "evaluation_interval": "500ms"}
+    config["rule_files"] = [
+        path.replace("/etc/prometheus/rules", str(RULES[0].parent)) for path in config["rule_files"]
+    ]
+    for job in config["scrape_configs"]:
+        job["scrape_timeout"] = "200ms"
+        job["static_configs"] = [{"targets": [target]}]
+    return config
+
+
+@dataclass
+class Prometheus:
+    """A running Prometheus."""
+
+    url: str
+
+    def query(self, expression: str) -> Any:
+        """The answer's data; fails on an expression that is none."""
+        answer = httpx.get(f"{self.url}/api/v1/query", params={"query": expression}, trust_env=False).json()
+        assert answer["status"] == "success", (expression, answer)
+        return answer["data"]["result"]
+
+    def rules(self) -> list[dict[str, Any]]:
+        data = httpx.get(f"{self.url}/api/v1/rules", trust_env=False).json()["data"]
+        return [rule for group in data["groups"] for rule in group["rules"]]
+
+
+@pytest.fixture(scope="module")
+def prometheus(scraped: Scraped, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    folder = tmp_path_factory.mktemp("prometheus")
+    (folder / "prometheus.yml").write_text(json.dumps(prometheus_config(f"127.0.0.1:{scraped.server.port}")))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    log = folder / "log.txt"
+    flags = [f"--web.listen-address=127.0.0.1:{port}", f"--config.file={folder}/prometheus.yml"]
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            ["prometheus", *flags, f"--storage.tsdb.path={folder}/data"], stdout=file, stderr=file, cwd=folder
+        )
+    running = Prometheus(f"http://127.0.0.1:{port}")
+    try:
+        end = monotonic() + 30
+        while True:
+            assert process.poll() is None, log.read_text()
+            assert monotonic() < end, log.read_text()
+            try:
+                ready = httpx.get(f"{running.url}/-/ready", trust_env=False).status_code == 200
+            except httpx.TransportError:
+                ready = False
+            # A rate needs traffic between two scrapes, and a recorded rate a rule's round after that.
+            if ready and running.query('count_over_time(up{job="gathernd"}[1m]) > 2'):
+                traffic_again(scraped.server)
+                if running.query('job:gathernd_work_failures:ratio_rate6h{job="gathernd"} >= 0'):
+                    break
+            sleep(0.1)
+        yield running
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def traffic_again(server: Server) -> None:
+    indices = {"dtype": "int64", "shape": [1, 1], "values": [1]}
+    call = {"data": {"dtype": "int8", "shape": [2], "values": [1, 2]}, "indices": indices}
+    assert server.shared_client().post("/gathernd", json=call).status_code == 200
+
+
+@PROMETHEUS
+def test_prometheus_loads_the_rules_and_none_fails_or_fires(prometheus: Prometheus) -> None:
+    loaded = prometheus.rules()
+    assert len(loaded) == len(rules())
+    assert {rule["name"]: rule.get("lastError", "") for rule in loaded if rule["health"] == "err"} == {}
+    assert [rule["name"] for rule in loaded if rule.get("state") == "firing"] == []
+
+
+@PROMETHEUS
+@pytest.mark.parametrize(("title", "expression", "legend"), TARGETS)
+def test_panel_has_something_to_show(prometheus: Prometheus, title: str, expression: str, legend: str) -> None:
+    for variable, value in (("$job", "gathernd"), ("$instance", ".*"), ("$__rate_interval", "1m")):
+        expression = expression.replace(variable, value)
+    assert "$" not in expression.replace('"$1"', "")
+    found = prometheus.query(expression)
+    assert found or title in QUIET, expression
+    labels = set(re.findall(r"\{\{(\w+)\}\}", legend))
+    assert all(labels <= set(series["metric"]) for series in found), (legend, found)
+    assert len(labels) > 0 or len(found) <= 1, "several series with one legend"
+
+
+def test_panels_lie_side_by_side_and_none_over_another() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        assert max(x for x, _ in cells) < 24
+        assert not taken & cells, panel["title"]
+        taken |= cells
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+
+
+def test_every_panel_asks_the_data_source_that_is_chosen() -> None:
+    variables = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
+    assert variables == {"datasource", "job", "instance"}
+    for panel in PANELS:
+        for part in (panel, *panel["targets"]):
+            assert part["datasource"] == {"type": "prometheus", "uid": "${datasource}"}, panel["title"]
+        assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
