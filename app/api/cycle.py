@@ -1,26 +1,35 @@
-"""One request and its answer at the protocol's side: uvicorn's cycle, with two shorter ways through it.
+"""One request and its answer at the protocol's side: uvicorn's cycle, with shorter ways through it.
 
 `respond` writes a whole answer at once, where ASGI needs two messages and two passes over the header fields; `collect`
-hands body pieces on as they come off the socket, where ASGI wakes the application for each. An application finds both
-at `scope["extensions"]["gathernd"]` and uses plain ASGI messages where that is absent, as under any other server.
+hands body pieces on as they come off the socket, where ASGI wakes the application for each; `fill` has a large body
+read straight into its place. An application finds them at `scope["extensions"]["gathernd"]` and uses plain ASGI
+messages where that is absent, as under any other server.
 """
 
 from __future__ import annotations
 
 import types
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from app.errors import Code
 
+if TYPE_CHECKING:
+    from app.api.protocol import Protocol
+
+
+DIRECT: Final = 1 << 16
+"""From as many bytes on that are still to come, a body is read straight into its place."""
+
 
 class Cycle(RequestResponseCycle):
     """uvicorn's cycle; `defaults` are the header fields that every answer begins with, as bytes.
 
     `received` and `sent` count the bytes of both bodies, and `refusal` says why the protocol answered by itself.
+    `owner` is the protocol while it is at the body of this request.
     """
 
     defaults: bytes = b""
@@ -29,6 +38,7 @@ class Cycle(RequestResponseCycle):
     refusal: Code | None = None
     sink: Callable[[bytes | bytearray], None] | None = None
     failure: Exception | None = None
+    owner: Protocol | None = None
 
     def respond(self, status: int, fields: bytes, body: bytes) -> bool:
         """Write a whole answer; False, having done nothing, where the client must first read what it already has.
@@ -80,6 +90,34 @@ class Cycle(RequestResponseCycle):
         if self.body:
             first, self.body = self.body, bytearray()
             self.feed(first)
+        return await self._whole()
+
+    async def fill(self, view: memoryview, taken: Callable[[int], None]) -> bool:
+        """Read the rest of the body, which must have as many bytes as `view`, into it; False when the client has gone.
+
+        `taken` is told of the bytes as they arrive; what it raises is raised here, and the rest is dropped.
+        """
+        place = 0
+
+        def put(piece: bytes | bytearray) -> None:
+            nonlocal place
+            taken(len(piece))
+            view[place : place + len(piece)] = piece
+            place += len(piece)
+
+        if self.body:
+            first, self.body = self.body, bytearray()
+            put(first)
+        direct = self.more_body and not self.disconnected and len(view) - place >= DIRECT
+        if direct and self.owner is not None:
+            self.owner.read_into(self, view[place:], taken)
+            self.owner = None
+        else:
+            self.sink = put
+        return await self._whole()
+
+    async def _whole(self) -> bool:
+        """Wait for the end of the body; False when the client has gone before."""
         self.flow.resume_reading()
         while self.more_body and not self.disconnected and self.failure is None:
             self.message_event.clear()

@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from time import perf_counter
 from typing import Any, Final, Protocol
 
+import numpy as np
+
 from app.api.errors import STATUS, error_body, problem_headers
 from app.dispatch.budget import Budget, Lease
 from app.errors import Code, GatherError
@@ -50,6 +52,10 @@ class Shortcut(Protocol):
 
     async def collect(self, sink: Callable[[Piece], None]) -> bool:
         """Hand over the body piece by piece; False when the client has gone."""
+        ...
+
+    async def fill(self, view: memoryview, taken: Callable[[int], None]) -> bool:
+        """Read the rest of the body into `view`, as long as it is; False when the client has gone."""
         ...
 
 
@@ -206,6 +212,13 @@ class Exchange:
         self.lease.charge(len(first))
         if not message["more_body"]:
             return first
+        if self.cycle is not None and declared is not None:
+            # Pages that are not written to take no memory: what is announced and never comes costs nothing.
+            view: memoryview = np.empty(lead + declared, np.uint8).data[lead:]
+            view[: len(first)] = first
+            if not await self.cycle.fill(view[len(first) :], self.lease.charge):
+                raise ClientGone
+            return view
         buffer = bytearray(lead)
         buffer += first
         await self._read_rest(buffer, limit + lead)

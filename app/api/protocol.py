@@ -18,6 +18,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from app.api.cycle import Cycle, resumed
+from app.api.direct import DirectBody
 from app.api.errors import STATUS, error_body
 from app.errors import Code, GatherError
 
@@ -198,6 +199,8 @@ class Protocol(HttpToolsProtocol):
             except StopIteration:
                 return
             coroutine = resumed(coroutine, waiting)
+        else:
+            cycle.owner = self
         task = self.loop.create_task(coroutine)
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
@@ -212,6 +215,10 @@ class Protocol(HttpToolsProtocol):
         if len(cycle.body) > HIGH_WATER_LIMIT:
             self.flow.pause_reading()
         cycle.message_event.set()
+
+    def read_into(self, cycle: Cycle, view: memoryview, taken: Callable[[int], None]) -> None:
+        """Read the rest of the body of `cycle`, the request that the parser is at, straight into `view`."""
+        self.transport.set_protocol(DirectBody(self, cycle, view, taken))
 
     def on_message_complete(self) -> None:
         """The body is whole."""
