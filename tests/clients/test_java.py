@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.clients.conftest import OPENAPI, PROGRAMS, got, needs, run, tool
-from tests.http.server import Server
+from tests.http.server import ROOT, Server
 
 _JARS = {
     "jackson-annotations": "libjackson2-annotations-java",
@@ -34,7 +34,6 @@ _PROPERTIES = (
     "useJakartaEe=true",  # jakarta.annotation: Debian has no jar with all of the older javax.annotation
     "openApiNullable=false",  # no wrapper, which would ask for one more jar
     "containerDefaultToNull=true",  # a list that was not set is left out of the request, not sent empty
-    "hideGenerationTimestamp=true",
 )
 _WARNINGS = {
     # Of every OpenAPI 3.1 file.
@@ -81,6 +80,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_operation_is_generated(folder: Path, operations: set[str]) -> None:
     text = "".join(path.read_text() for path in folder.glob("generated/src/main/java/**/api/*Api.java"))
     assert set(re.findall(r"public .+? (\w+)WithHttpInfo\(", text)) == operations
+
+
+def test_readme_gives_the_same_settings() -> None:
+    assert f"--additional-properties={','.join(_PROPERTIES)}\n" in (ROOT / "README.md").read_text()
 
 
 @pytest.fixture(scope="module")
