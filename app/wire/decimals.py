@@ -273,3 +273,21 @@ def nearest(value, power):  # type: ignore[no-untyped-def]
     mantissa = (mantissa + (mantissa & 1)) >> 1
     bits = (exponent << 52) + mantissa - (1 << 52)  # a mantissa of 2**53 carries into the exponent
     return float_of(min(bits, INFINITY_BITS))
+
+
+@inner
+def narrow(bits, width, bias):  # type: ignore[no-untyped-def]
+    """The float of `width` mantissa bits nearest to a float64 of the magnitude `bits`, half to even, as its bits."""
+    if bits >= INFINITY_BITS:
+        return (2 * bias + 1) << width | (bits > INFINITY_BITS) << (width - 1)
+    exponent = (bits >> 52) - 1023 + bias
+    fraction = bits & ((1 << 52) - 1)
+    shift = 52 - width
+    if exponent > 0:
+        fraction |= exponent << 52
+    else:
+        fraction |= 1 << 52
+        shift += 1 - exponent
+        if shift > 54:
+            return 0
+    return (fraction + (1 << (shift - 1)) - 1 + ((fraction >> shift) & 1)) >> shift

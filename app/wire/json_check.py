@@ -114,7 +114,7 @@ def check(padded, end, stack, keys):  # type: ignore[no-untyped-def]
             stack[depth] = objects if c == 123 else 0
             place = skip_space(base, place + 1, end)
         elif c == 34:
-            place, fine, _ = _after_string(base, place + 1, 0)
+            place, fine, _ = _after_string(base, place + 1, objects)
             if not fine:
                 return place, members
         elif spells(base, place, _TRUE) or spells(base, place, _NULL):

@@ -10,16 +10,16 @@ called finds out what that is (the reader of kind SKIP tells whether the nesting
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.wire.decimals import (
-    INFINITY_BITS,
     decimal,
     digits_before,
     long_whole,
+    narrow,
     nearest,
     quick_decimal,
     signed,
@@ -88,24 +88,6 @@ _TRUE: Final[NDArray[np.int64]] = np.frombuffer(b"true", np.uint8).astype(np.int
 _FALSE: Final[NDArray[np.int64]] = np.frombuffer(b"false", np.uint8).astype(np.int64)
 
 
-@inner
-def _narrow(bits, width, bias):  # type: ignore[no-untyped-def]
-    """The float of `width` mantissa bits nearest to a float64 of the magnitude `bits`, half to even, as its bits."""
-    if bits >= INFINITY_BITS:
-        return (2 * bias + 1) << width | (bits > INFINITY_BITS) << (width - 1)
-    exponent = (bits >> 52) - 1023 + bias
-    fraction = bits & ((1 << 52) - 1)
-    shift = 52 - width
-    if exponent > 0:
-        fraction |= exponent << 52
-    else:
-        fraction |= 1 << 52
-        shift += 1 - exponent
-        if shift > 54:
-            return 0
-    return (fraction + (1 << (shift - 1)) - 1 + ((fraction >> shift) & 1)) >> shift
-
-
 @inlined
 def _put_float(target, element, kind, number, negative):  # type: ignore[no-untyped-def]
     """Store the number, which is not negative, with its sign."""
@@ -116,7 +98,7 @@ def _put_float(target, element, kind, number, negative):  # type: ignore[no-unty
         put_8(target + 8 * element, bits | negative << 63)
     else:
         width, bias = (10, 15) if kind == _HALF else (7, 127)
-        put_2(target + 2 * element, _narrow(bits, width, bias) | negative << 15)
+        put_2(target + 2 * element, narrow(bits, width, bias) | negative << 15)
 
 
 @inlined
@@ -283,7 +265,8 @@ def read_elements(view, first, end, kind, leaf, inner, room, dims, out, pending)
     base, size, target = np.int64(view.ctypes.data), view.size, np.int64(out.ctypes.data)
     counters = dims.size // 2
     place = first
-    depth = here = element = waiting = np.int64(0)  # a plain 0 is a type of its own, to compile for once more
+    zero: Any = np.int64(0)  # a plain 0 is a type of its own, to compile for once more
+    depth = here = element = waiting = zero
     while True:
         c = byte(base + place)
         if c <= 32:

@@ -11,7 +11,7 @@ for another reason.
 # ruff: noqa: PLR1714, SIM109, SIM110
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -183,7 +183,8 @@ def scan(view):  # type: ignore[no-untyped-def]
     first_0 = end_0 = kind_0 = first_1 = end_1 = kind_1 = 0
     first_2 = end_2 = kind_2 = first_3 = end_3 = kind_3 = 0
     fine, odd = True, False
-    place = depth = members = spans = 0
+    zero: Any = np.int64(0)  # a plain 0 is a type of its own, to compile for once more
+    place = depth = members = spans = zero
     while place < end:
         c = byte(base + place)
         if c == 34:

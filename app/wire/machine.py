@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+import numba
 import numba.extending
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 
-inner: Any = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+_njit: Any = numba.njit
+inner: Any = _njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """For functions that only compiled ones call: a third less to compile."""
-inlined: Any = njit(forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+inlined: Any = _njit(forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """As `inner`, for those few that must become part of the loop that they are called in."""
-entry: Any = njit(nogil=True, no_cfunc_wrapper=True)
+entry: Any = _njit(nogil=True, no_cfunc_wrapper=True)
 """For functions that Python calls."""
 _intrinsic: Any = numba.extending.intrinsic
 _BYTE: Final = ir.IntType(8)
@@ -72,6 +74,10 @@ def _high_half(builder: Any, first: Any, second: Any) -> Any:
     return builder.trunc(builder.lshr(product, wide(64)), _WORD)
 
 
+def _rounded_to_single(builder: Any, value: Any) -> Any:
+    return builder.zext(builder.bitcast(builder.fptrunc(value, ir.FloatType()), ir.IntType(32)), _WORD)
+
+
 def _marks(*characters: bytes) -> _Build:
     def build(builder: Any, address: Any) -> Any:
         block = builder.load(builder.inttoptr(address, _BLOCK.as_pointer()), align=1, typ=_BLOCK)
@@ -94,8 +100,10 @@ def _not_digits(builder: Any, address: Any) -> Any:
 
 byte = _unary(types.int64, types.int64, _load(_BYTE))
 """The byte at an address."""
+half_word = _unary(types.int64, types.int64, _load(ir.IntType(16)))
+single_word = _unary(types.int64, types.int64, _load(ir.IntType(32)))
 word = _unary(types.int64, types.int64, _load(_WORD))
-"""The 8 bytes at an address, which need not be aligned."""
+"""The 2, 4 or 8 bytes at an address, which need not be aligned."""
 put_1 = _store(ir.IntType(8), "trunc")
 put_2 = _store(ir.IntType(16), "trunc")
 put_4 = _store(ir.IntType(32), "trunc")
@@ -111,9 +119,13 @@ shift_right = _binary(types.int64, types.int64, lambda builder, value, count: bu
 """Unsigned shift by less than 64."""
 below = _binary(types.boolean, types.int64, lambda builder, left, right: builder.icmp_unsigned("<", left, right))
 """Whether left < right, both unsigned."""
+quotient = _binary(types.int64, types.int64, lambda builder, value, divisor: builder.udiv(value, divisor))
+"""The unsigned quotient, cut off; the divisor is not 0."""
 high_half = _binary(types.int64, types.int64, _high_half)
 """The upper 64 bits of the product of two unsigned integers."""
 bits_of = _unary(types.int64, types.float64, lambda builder, value: builder.bitcast(value, _WORD))
+single_bits = _unary(types.int64, types.float64, _rounded_to_single)
+"""The bits of the float32 nearest to a float64, half to even."""
 float_of = _unary(types.float64, types.int64, lambda builder, value: builder.bitcast(value, ir.DoubleType()))
 """A float64 and its bits."""
 unsigned_to_float = _unary(types.float64, types.int64, lambda builder, value: builder.uitofp(value, ir.DoubleType()))

@@ -26,11 +26,11 @@ from app.tensors.dtypes import DTYPES
 from app.tensors.limits import Limits
 from app.tensors.scatter import REDUCTIONS, ScatterCall
 from app.tensors.tensor import Tensor, coordinates
-from app.wire import decimals, json_check, json_exact, json_numbers, json_scan, machine
+from app.wire import decimals, json_check, json_exact, json_numbers, json_scan, machine, shortest
 from app.wire.json_base64 import Packed
 from app.wire.json_scan import ESCAPED, STRING, scan
 from app.wire.json_values import Values
-from app.wire.json_write import write_answer
+from app.wire.json_write import values_text, write_answer
 from app.wire.packed import longest_string
 
 __all__ = ["ENCODINGS", "MAX_FIELDS", "Encoding", "configure", "read_call", "read_scatter", "warm", "write_answer"]
@@ -47,7 +47,12 @@ _FIELDS: Final[Mapping[Operator, frozenset[str]]] = {key: _COMMON | {name} for k
 _SCATTER_FIELDS: Final = frozenset(("indices", "updates", "reduction"))
 _TENSOR_FIELDS: Final = frozenset(("dtype", "shape", "values", "base64"))
 _DIGITS: Final = (b"0 ", b"1 ", b"2 ", b"3 ")
-_COMPILED: Final[tuple[Any, ...]] = (json_scan.scan, json_check.check, json_numbers.read_elements)
+_COMPILED: Final[tuple[Any, ...]] = (
+    json_scan.scan,
+    json_check.check,
+    json_numbers.read_elements,
+    shortest.write_singles,
+)
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 # What `scan` returns: whether it is fine, members, whether there are odd numbers, how many spans, and three integers
 # for each span: its first byte, its end and its kind.
@@ -58,7 +63,7 @@ def configure(cache_dir: Path) -> None:
     """Keep the compiled code under `cache_dir`, so that the next start loads it; call before anything is read."""
     config: Any = numba.config
     digest = sha256()
-    for module in (machine, decimals, json_scan, json_check, json_numbers):
+    for module in (machine, decimals, json_scan, json_check, json_numbers, shortest):
         digest.update(Path(str(module.__file__)).read_bytes())
     # Numba's cache sees a change of the compiled function's own file only, so the folder is named by all of them.
     before = config.CACHE_DIR
@@ -73,6 +78,7 @@ def warm(progress: Callable[[str], None] | None = None) -> None:
     started = perf_counter()
     body = b'{"data": {"dtype": "int8", "values": [1]}, "indices": {"dtype": "int64", "values": [0]}}'
     read_call(body, "gathernd", ("onnx-13",), Limits())
+    values_text(Tensor(DTYPES["float32"], (1,), np.ones(1, np.float32)))
     json_check.fault(body)
     for function in _COMPILED:
         function.disable_compile()  # a request never compiles
@@ -117,7 +123,8 @@ def read_call(body: Buffer, operator: Operator, dialects: Collection[str], limit
 
 def _read_call(body: Buffer, operator: Operator, dialects: Collection[str], limits: Limits) -> tuple[Call, Encoding]:
     view = np.frombuffer(body, _BYTE)
-    view.flags.writeable = False  # one type of array, whatever holds the body: a function is compiled for one
+    if type(body) is not bytes:
+        view.flags.writeable = False  # one type of array, whatever holds the body: a function is compiled for one
     marks: tuple[int, ...] = scan(view)
     document = _small_part(body, marks)
     if type(document) is not dict:
