@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import uvicorn
 
 from app.api.protocol import Protocol, Timeouts, sweep
+from app.dispatch.allocator import keep_freed_memory
 from app.main import Application
 from app.store import LocalStore, StoreInUse, UnknownFormat
 
@@ -121,6 +122,7 @@ class Server(uvicorn.Server):
 
 def configure(settings: Settings, app: Application) -> uvicorn.Config:
     """uvicorn's configuration for this service."""
+    keep_freed_memory(settings.memory_budget // 8)
     Protocol.timeouts = Timeouts(
         settings.header_timeout,
         settings.body_timeout,
