@@ -96,7 +96,7 @@ def create_app(settings: Settings, counters: Counters | None = None) -> Applicat
     disk_threads = ThreadPoolExecutor(DISK_THREADS, "disk")
     service = Service(limits, store, KERNELS[settings.kernel], pool, chooser, budget)
     guard = Guard(settings.host, settings.allowed_hosts)
-    models = Models(service, Statistics())
+    models = Models(service, Statistics(metrics.counters))
     keys = access(settings.api_keys_file, loopback=is_loopback_name(settings.host))
 
     def prepare() -> None:
@@ -119,6 +119,7 @@ def create_app(settings: Settings, counters: Counters | None = None) -> Applicat
                 watching.cancel()
             publishing.cancel()
             metrics.publish()
+            models.statistics.flush()
             sweeping.cancel()
             stop.set()
             await asyncio.gather(preparing, verifying)

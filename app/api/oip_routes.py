@@ -6,7 +6,7 @@ What the protocol has and this service does not is answered 501, so that a clien
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 import orjson
@@ -135,10 +135,10 @@ class ProtocolRoutes:
             # In a thread, since the store may have to look at its folder.
             names = await asyncio.to_thread(self.models.names)
             self.models.statistics.keep(names)
-            return self._statistics(names)
+            return await self._statistics(names)
 
-    def _statistics(self, names: Iterable[str]) -> dict[str, Any]:
-        return {"model_stats": [self.models.statistics.of(name).body(name, VERSION) for name in names]}
+    async def _statistics(self, names: list[str]) -> dict[str, Any]:
+        return {"model_stats": await self.models.statistics.bodies(names, VERSION)}
 
     def _add_models(self, app: FastAPI) -> None:
         for path, suffix in (("/v2/models/{name}", ""), ("/v2/models/{name}/versions/{version}", "Version")):
@@ -191,7 +191,7 @@ class ProtocolRoutes:
         )
         async def statistics(name: str, version: str = Depends(asked)) -> dict[str, Any]:
             find(name, version)
-            return self._statistics([name])
+            return await self._statistics([name])
 
         @app.post(
             f"{path}/infer",
