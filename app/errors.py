@@ -311,9 +311,10 @@ CATALOGUE: Final[Mapping[Code, Entry]] = {
     ),
     "not_implemented": Entry(
         "Not implemented",
-        "The protocol has this call and the service does not offer it: shared memory.",
+        "The inference protocol has this and the service does not offer it: shared memory, classification of an output, "
+        "and changing log and trace settings.",
         "POST /v2/systemsharedmemory/region/x/register",
-        "Send the tensors in the request.",
+        "Send the tensors in the request; an operator sets the log level when the service starts.",
     ),
     "tensor_damaged": Entry(
         "Tensor damaged",

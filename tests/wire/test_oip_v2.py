@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.errors import GatherError
+from app.tensors.call import Answer
+from app.tensors.dtypes import DTYPES
+from app.tensors.limits import Limits
+from app.tensors.tensor import Tensor
+from app.wire import native_json, oip_v2
+from app.wire.oip_head import quoted, read_head
+from app.wire.oip_v2 import LARGE, Model, Request, is_heavy, read_request, write_answer
+
+GATHERND = Model("gathernd", "gathernd", ("onnx-13", "openvino-8"))
+RESIDENT = Model("table", "gathernd", ("onnx-13",), resident=True)
+LIMITS = Limits()
+DATA = np.arange(6, dtype=np.float32).reshape(3, 2)
+INDICES = np.array([[1], [2]], np.int64)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(warmed: Path) -> None:
+    """The codec, loaded from the cache of this test run and closed to further compilation."""
+    native_json.configure(warmed)
+    oip_v2.configure(warmed)
+    native_json.warm()
+    oip_v2.warm()
+
+
+def binary(
+    data: Any = DATA, indices: Any = INDICES, datatype: str = "FP32", lead: int = 0, **members: Any
+) -> tuple[memoryview, int]:
+    """A request whose items are all behind the JSON, which ends `lead` bytes behind a multiple of 64."""
+    inputs = [
+        {"name": "data", "datatype": datatype, "shape": data.shape, "parameters": {"binary_data_size": data.nbytes}},
+        {"name": "indices", "datatype": "INT64", "shape": indices.shape,
+         "parameters": {"binary_data_size": indices.nbytes}},
+    ]  # fmt: skip
+    head = json.dumps({"inputs": inputs, **members}).encode()
+    return placed(head, data.tobytes() + indices.tobytes(), lead), len(head)
+
+
+def placed(head: bytes, blobs: bytes, off: int) -> memoryview:
+    """A body whose blobs start `off` bytes behind a multiple of 64."""
+    room = np.zeros(len(head) + len(blobs) + 128, np.uint8)
+    start = (off - room.ctypes.data - len(head)) % 64
+    room[start : start + len(head) + len(blobs)] = np.frombuffer(head + blobs, np.uint8)
+    return room.data[start : start + len(head) + len(blobs)]
+
+
+def described(**changes: Any) -> bytes:
+    """Two inputs in JSON, with members of `data` changed."""
+    data = {"name": "data", "datatype": "FP32", "shape": [3], "data": [1, 2, 3]} | changes
+    return json.dumps({"inputs": [data, {"name": "indices", "datatype": "INT64", "shape": [1], "data": [0]}]}).encode()
+
+
+def refusal(body: Any, size: int | None = None, model: Model = GATHERND) -> tuple[str, str | None]:
+    with pytest.raises(GatherError) as caught:
+        read_request(body, size, model, LIMITS)
+    places = caught.value.places
+    return caught.value.code, places[0].pointer if places else None
+
+
+def data_of(request: Request) -> Tensor:
+    assert isinstance(request.call.data, Tensor)
+    return request.call.data
+
+
+def test_aligned_binary_items_share_the_memory_of_the_body() -> None:
+    body, size = binary()
+    request = read_request(body, size, GATHERND, LIMITS)
+    whole = np.frombuffer(body, np.uint8)
+    assert np.shares_memory(data_of(request).array, whole)
+    assert np.shares_memory(request.call.indices.array, whole)
+
+
+@pytest.mark.parametrize("off", range(1, 9))
+def test_items_that_are_not_aligned_are_right_and_aligned(off: int) -> None:
+    body, size = binary(lead=off)
+    request = read_request(body, size, GATHERND, LIMITS)
+    for tensor, array in ((data_of(request), DATA), (request.call.indices, INDICES)):
+        assert tensor.array.flags.aligned
+        assert np.array_equal(tensor.array, array.reshape(-1))
+        assert tensor.shape == array.shape
+
+
+def test_items_in_json_are_pointed_at_one_by_one_and_binary_ones_as_a_whole() -> None:
+    request = read_request(described(), None, GATHERND, LIMITS)
+    assert data_of(request).locate(2) == "/inputs/0/data/2"
+    assert request.call.indices.shape_pointer == "/inputs/1/shape"
+    assert request.call.indices.dtype_pointer == "/inputs/1/datatype"
+    assert request.call.parameter_pointer == "/parameters/batch_dims"
+    body, size = binary()
+    assert read_request(body, size, GATHERND, LIMITS).call.indices.locate(1) == "/inputs/1"
+    nested = described(shape=[3, 1], data=[[1], [2], [3]])
+    assert data_of(read_request(nested, None, GATHERND, LIMITS)).locate(2) == "/inputs/0/data/2/0"
+
+
+def test_a_raw_body_is_a_column_of_indices() -> None:
+    request = read_request(np.array([4, 7]).tobytes(), 0, RESIDENT, LIMITS)
+    assert request.call.data == "table"
+    assert request.call.indices.shape == (2, 1)
+    assert request.call.indices.array.tolist() == [4, 7]
+    assert request.binary
+    assert refusal(bytes(9), 0, RESIDENT) == ("element_count_mismatch", "/inputs/0")
+
+
+def test_what_is_broken_first_is_told_first() -> None:
+    wrong_value = described(data=[1, "x", 3])
+    assert refusal(wrong_value) == ("value_not_representable", "/inputs/0/data/1")
+    # Framing before all else, also where something else was met first.
+    assert refusal(wrong_value + b"]")[0] == "malformed_request"
+    assert refusal(described(name="other") + b"]")[0] == "malformed_request"
+    # Fields before types, types before counts, counts before values, whichever input has them.
+    fields = json.loads(described(datatype="FP8"))
+    fields["inputs"][1]["shape"] = [-1]
+    assert refusal(json.dumps(fields).encode()) == ("invalid_field", "/inputs/1/shape/0")
+    fields["inputs"][1] |= {"shape": [2]}
+    assert refusal(json.dumps(fields).encode()) == ("unsupported_dtype", "/inputs/0/datatype")
+    fields["inputs"][0] |= {"datatype": "BOOL"}
+    assert refusal(json.dumps(fields).encode()) == ("element_count_mismatch", "/inputs/1/data")
+    fields["inputs"][1] |= {"shape": [1]}
+    assert refusal(json.dumps(fields).encode()) == ("value_not_representable", "/inputs/0/data/0")
+
+
+def test_a_count_in_json_is_told_before_a_binary_value() -> None:
+    inputs = [
+        {"name": "data", "datatype": "BOOL", "shape": [2], "parameters": {"binary_data_size": 2}},
+        {"name": "indices", "datatype": "INT64", "shape": [2], "data": [0]},
+    ]
+    head = json.dumps({"inputs": inputs}).encode()
+    assert refusal(head + b"\x01\x02", len(head)) == ("element_count_mismatch", "/inputs/1/data")
+    head = head.replace(b"[0]", b"[0, 0]")
+    assert refusal(head + b"\x01\x02", len(head)) == ("value_not_representable", "/inputs/0")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"inputs": [], "inputs": []}',
+        described().replace(b'"shape": [3]', b'"shape": [3], "shape": [3]'),
+        described().replace(b'"data": [1, 2, 3]', b'"data": [1, 2, 3], "data": [1, 2, 3]'),
+        described().replace(b"}]}", b'}], "x": {"y": [{"z": 1, "z": 2}]}}'),
+    ],
+)
+def test_a_key_given_twice(text: bytes) -> None:
+    assert refusal(text)[0] == "malformed_request"
+
+
+def test_bare_non_finite_numbers_become_strings_among_floats_and_null_elsewhere() -> None:
+    text = described(data=[float("nan"), float("inf"), "NaN"])[:-1] + b', "x": [-Infinity, "NaN\\" NaN", {"y": NaN}]}'
+    plain = quoted(text)
+    assert plain is not None
+    document = json.loads(plain)
+    assert document["inputs"][0]["data"] == ["NaN", "Infinity", "NaN"]
+    assert document["x"] == [None, 'NaN" NaN', {"y": None}]
+    for datatype in ("INT8", "BYTES", "BOOL"):
+        plain = quoted(described(datatype=datatype, data=[float("nan")]))
+        assert plain is not None
+        assert json.loads(plain)["inputs"][0]["data"] == [None]
+
+
+def test_nothing_is_quoted_where_nothing_is_bare() -> None:
+    assert quoted(described()) is None
+    assert quoted(described(data=["NaN", "-Infinity", "x"])) is None
+    assert quoted(described(data=[float("nan")]) + b"{") is None
+
+
+def test_bare_numbers_that_only_look_right_stay_malformed() -> None:
+    for token in (b"nan", b"NAN", b"inf", b"Inf", b"+Infinity", b"- Infinity", b"NaNs", b"1NaN", b"Infinity2"):
+        assert refusal(described().replace(b"[1, 2, 3]", b"[1, " + token + b", 3]"))[0] == "malformed_request"
+
+
+def test_the_json_of_binary_requests_is_remembered_with_its_model() -> None:
+    body, size = binary(parameters={"batch_dims": 0})
+    assert read_request(body, size, GATHERND, LIMITS).call.operator == "gathernd"
+    gather = Model("gather", "gather", ("onnx-13",))
+    assert refusal(body, size, gather) == ("invalid_field", "/parameters/batch_dims")
+    assert refusal(body, size, RESIDENT) == ("invalid_field", "/inputs/0/name")
+
+
+def test_one_json_with_other_items_is_another_request() -> None:
+    for number in range(3):
+        body, size = binary(np.full((3, 2), number, np.float32))
+        assert data_of(read_request(body, size, GATHERND, LIMITS)).array.tolist() == [number] * 6
+
+
+def test_only_what_must_be_looked_at_or_copied_is_heavy() -> None:
+    small, size = binary()
+    assert not is_heavy(small, size, GATHERND)
+    large = np.zeros(LARGE, np.float32)
+    body, size = binary(large)
+    assert not is_heavy(body, size, GATHERND)
+    body, size = binary(large, lead=2)
+    assert is_heavy(body, size, GATHERND)
+    body, size = binary(large.view(np.uint8), datatype="BOOL")
+    assert is_heavy(body, size, GATHERND)
+    body, size = binary(large.view(np.uint8), datatype="BYTES")
+    assert is_heavy(body, size, GATHERND)
+    assert is_heavy(described() + b" " * LARGE, None, GATHERND)
+    # What is refused at once is not heavy, and does not raise here.
+    assert not is_heavy(body, size - 1, GATHERND)
+    assert not is_heavy(bytes(body) + b"x", size, GATHERND)
+
+
+def test_items_of_the_json_never_become_python_objects() -> None:
+    head = read_head(described(data=[0] * 100_000, shape=[100_000]), GATHERND)
+    assert sum(isinstance(member, list) for one in head.inputs for member in one) == 0
+
+
+@pytest.mark.parametrize("identifier", [None, "", 'a"\n\\ä'])
+@pytest.mark.parametrize("as_binary", [False, True])
+def test_answers_are_json_that_others_read(identifier: str | None, as_binary: bool) -> None:
+    array = np.array([1.5, np.nan, -np.inf], np.float32)
+    answer = Answer(Tensor(DTYPES["float32"], (3, 1), array), "onnx-12", "cpu")
+    asked = read_request(described(), None, GATHERND, LIMITS)._replace(identifier=identifier, binary=as_binary)
+    pieces, size = write_answer(answer, GATHERND, asked)
+    body = b"".join(pieces)
+    document = json.loads(body[:size])
+    assert document.get("id") == identifier
+    assert ("id" in document) == (identifier is not None)
+    assert (document["model_name"], document["model_version"]) == ("gathernd", "1")
+    assert document["parameters"] == {"dialect": "onnx-12", "device": "cpu"}
+    (output,) = document["outputs"]
+    assert (output["name"], output["datatype"], output["shape"]) == ("output", "FP32", [3, 1])
+    if as_binary:
+        assert output["parameters"] == {"binary_data_size": 12}
+        assert body[size:] == array.tobytes()
+        assert np.shares_memory(np.frombuffer(pieces[1], np.float32), array)
+    else:
+        assert size is None
+        assert output["data"] == [1.5, "NaN", "-Infinity"]
+
+
+def test_complex_answers_are_pointed_to_the_native_route() -> None:
+    answer = Answer(Tensor(DTYPES["complex64"], (1,), np.ones(1, np.complex64)), "onnx-13", "cpu")
+    with pytest.raises(GatherError, match="POST /gathernd"):
+        write_answer(answer, RESIDENT, read_request(bytes(8), 0, RESIDENT, LIMITS))
