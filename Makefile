@@ -6,6 +6,7 @@ HOST ?= 127.0.0.1
 PORT ?= 8080
 GATHERND_SOAK ?= 100
 PYTEST_ARGS ?=
+AUDIT_ARGS ?=
 BENCH_ARGS ?=
 
 VENV := .venv
@@ -16,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test lint format types pytest soak openapi clients bench lock build clean
+.PHONY: help serve test lint format types pytest soak audit sbom openapi clients bench lock build clean
 
 help: ## This list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort | awk -F '\t' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -68,6 +69,13 @@ pytest: $(VENV)/.stamp-dev clients ## The tests with seeded samples (PYTEST_ARGS
 soak: $(VENV)/.stamp-dev clients ## The tests with full counts (GATHERND_SOAK multiplies them)
 	GATHERND_SOAK=$(GATHERND_SOAK) $(PY) -m pytest --timeout=0 $(PYTEST_ARGS)
 
+audit: $(VENV)/.stamp-dev ## Known vulnerabilities in the locks; asks an advisory service (AUDIT_ARGS go to pip-audit)
+	$(PY) -m deploy.audit $(wildcard requirements*.lock) -- $(AUDIT_ARGS)
+
+sbom: $(VENV)/.stamp-dev ## Bills of materials: sbom.json, sbom-gpu.json
+	$(PY) -m deploy.sbom requirements.lock > sbom.json
+	$(PY) -m deploy.sbom requirements-gpu.lock > sbom-gpu.json
+
 openapi: $(VENV)/.stamp-dev ## Write openapi/openapi.json
 	@mkdir -p openapi
 	$(VENV)/bin/gathernd openapi > openapi/openapi.json.new
@@ -93,12 +101,13 @@ bench: $(VENV)/.stamp-dev ## JSON over HTTP against the floor and a naive server
 	$(PY) -m benchmarks.startup
 
 # Universal locks: every platform and every Python from 3.11 on; hashes, no hosts. Pins stay where they fit;
-# LOCK_ARGS=--upgrade takes the newest. The dev lock has the runtime lock's pins and more.
+# LOCK_ARGS=--upgrade takes the newest. The locks for development and for GPUs have the runtime lock's pins and more.
 COMPILE = $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--no-emit-index-url --no-emit-find-links $(LOCK_ARGS)
 lock: $(VENV)/.stamp-dev ## Write the lock files again (LOCK_ARGS=--upgrade)
 	$(COMPILE) -o requirements-build.lock requirements-build.in
 	$(COMPILE) -o requirements.lock pyproject.toml
+	$(COMPILE) --extra gpu -c requirements.lock -o requirements-gpu.lock pyproject.toml
 	$(COMPILE) --extra dev -c requirements.lock -o requirements-dev.lock pyproject.toml
 	$(COMPILE) -o requirements-clients.lock requirements-clients.in
 
