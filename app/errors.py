@@ -311,8 +311,8 @@ CATALOGUE: Final[Mapping[Code, Entry]] = {
     ),
     "not_implemented": Entry(
         "Not implemented",
-        "The inference protocol has this and the service does not offer it: shared memory, classification of an output, "
-        "and changing log and trace settings.",
+        "The inference protocol has this and the service does not offer it: shared memory, classification of an "
+        "output, and changing log and trace settings.",
         "POST /v2/systemsharedmemory/region/x/register",
         "Send the tensors in the request; an operator sets the log level when the service starts.",
     ),
