@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, Literal, NoReturn
+from typing import Any, Final, Literal, NamedTuple, NoReturn
 from urllib.parse import parse_qsl
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.errors import GatherError, Place
-from app.tensors.call import DEVICES, Answer, Call, Operator
+from app.tensors.call import DEVICES, Answer, Call, Device, Operator
 from app.tensors.dtypes import BY_SAFETENSORS, DType
-from app.tensors.tensor import Tensor, coordinates
-from app.wire.packed import Buffer, PackedItemError, PackedSizeError, check_packed, unpack
+from app.tensors.tensor import Tensor, aligned, coordinates
+from app.wire.packed import Buffer, bounded_product, items_text
 
 Encoding = Literal["values", "base64"]
 ENCODINGS: Final[tuple[Encoding, ...]] = ("values", "base64")
@@ -32,7 +33,7 @@ ALIGNMENT: Final = 64
 """The items of an answer start at a multiple of this many bytes, so that readers can map them as they are."""
 COPIED: Final = 1 << 20
 """Tensors of up to this many bytes are copied where they are not aligned."""
-_REMEMBERED_HEADER: Final = 1 << 10
+_REMEMBERED: Final = 1 << 10
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _INTEGER: Final = re.compile(r"-?[0-9]+")
 _MOST_DIGITS: Final = 4000
@@ -42,13 +43,19 @@ _MEMBERS: Final = {"dtype", "shape", "data_offsets"}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:
-    """A tensor as the header describes it; `begin` and `end` count from the end of the header."""
+    """A tensor as the header describes it; `begin` and `end` count from the end of the header.
+
+    `known` is the element type, None where `dtype` names none that is read here, and `fault` says how the number of
+    bytes is not what the shape asks for, "" where it is.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     begin: int
     end: int
+    known: DType | None
+    fault: str
 
 
 def read_call(body: Buffer, query: bytes, operator: Operator, dialects: Collection[str]) -> tuple[Call, Encoding]:
@@ -63,6 +70,41 @@ def read_call(body: Buffer, query: bytes, operator: Operator, dialects: Collecti
     for name in found:
         if name not in ("data", "indices"):
             raise _field("/" + escape(name), f"{name!a} is not a tensor of this request; data and indices are")
+    asked = (_remembered_asked if len(query) <= _REMEMBERED else read_asked)(query, operator, tuple(dialects))
+    if asked.resident is None:
+        if "data" not in found:
+            raise _field("/data", "data is missing; the query may name a resident tensor instead, as tensor=NAME")
+    elif "data" in found:
+        raise _field("/query/tensor", "the data is given twice: in the body, and by name in the query")
+    if "indices" not in found:
+        raise _field("/indices", "indices is missing")
+    tensors = read_tensors(body, start, [found[name] for name in ("data", "indices") if name in found])
+    call = Call(
+        operator,
+        asked.resident or tensors[0],
+        tensors[-1],
+        asked.parameter,
+        asked.dialect,
+        asked.device,
+        "/query/batch_dims" if operator == "gathernd" else "/query/axis",
+        "/query/device",
+        "/query/tensor",
+    )
+    return call, asked.encoding
+
+
+class Asked(NamedTuple):
+    """What the query of a binary request says, as the fields of a JSON request would; `resident` names the data."""
+
+    parameter: int
+    dialect: str
+    device: Device
+    encoding: Encoding
+    resident: str | None
+
+
+def read_asked(query: bytes, operator: Operator, dialects: tuple[str, ...]) -> Asked:
+    """The query of a binary request. Raises invalid_field."""
     parameter_name = "batch_dims" if operator == "gathernd" else "axis"
     fields = read_query(query, (parameter_name, "dialect", "device", "tensor", "output_encoding"))
     parameter = query_integer(fields, parameter_name, 0)
@@ -70,28 +112,9 @@ def read_call(body: Buffer, query: bytes, operator: Operator, dialects: Collecti
     device: Any = query_choice(fields, "device", DEVICES, "auto")
     encoding: Any = query_choice(fields, "output_encoding", ENCODINGS, "values")
     resident = fields.get("tensor")
-    if resident is not None:
-        if not _NAME.fullmatch(resident):
-            raise _field("/query/tensor", "the name of a resident tensor is 1 to 128 of A-Z a-z 0-9 . _ -")
-        if "data" in found:
-            raise _field("/query/tensor", "the data is given twice: in the body, and by name in the query")
-    elif "data" not in found:
-        raise _field("/data", "data is missing; the query may name a resident tensor instead, as tensor=NAME")
-    if "indices" not in found:
-        raise _field("/indices", "indices is missing")
-    tensors = read_tensors(body, start, [found[name] for name in ("data", "indices") if name in found])
-    call = Call(
-        operator,
-        resident or tensors[0],
-        tensors[-1],
-        parameter,
-        dialect,
-        device,
-        parameter_pointer=f"/query/{parameter_name}",
-        device_pointer="/query/device",
-        data_pointer="/query/tensor",
-    )
-    return call, encoding
+    if resident is not None and not _NAME.fullmatch(resident):
+        raise _field("/query/tensor", "the name of a resident tensor is 1 to 128 of A-Z a-z 0-9 . _ -")
+    return Asked(parameter, dialect, device, encoding, resident)
 
 
 def read_layout(body: Buffer) -> tuple[tuple[Entry, ...], int]:
@@ -113,7 +136,7 @@ def read_layout(body: Buffer) -> tuple[tuple[Entry, ...], int]:
             facts={"limit": "safetensors_header_bytes", "maximum": MAX_HEADER},
         )
     header = bytes(body[8:start])
-    entries = _remembered(header) if size <= _REMEMBERED_HEADER else read_header(header)
+    entries = _remembered(header) if size <= _REMEMBERED else read_header(header)
     end = entries[-1].end if entries else 0
     held = len(body) - start
     if end != held:
@@ -145,8 +168,10 @@ def read_header(header: bytes) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-# Callers repeat themselves: the same shapes give the same header, which takes longer to read than a small gather.
+# Callers repeat themselves, and what they repeat takes longer to read than a small gather: the header, which the same
+# shapes make the same, and the query. Refusals are not remembered.
 _remembered = lru_cache(256)(read_header)
+_remembered_asked = lru_cache(256)(read_asked)
 
 
 def _entry(name: str, value: Any) -> Entry:
@@ -162,7 +187,11 @@ def _entry(name: str, value: Any) -> Entry:
     begin, end = offsets
     if not 0 <= begin <= end < 2**63:
         _malformed(f"the data_offsets of {name!a} in the safetensors header are not 0 <= begin <= end < 2^63")
-    return Entry(name, dtype, tuple(shape), begin, end)
+    known, size = BY_SAFETENSORS.get(dtype), end - begin
+    fault = ""
+    if known is not None and bounded_product(shape, size + 1) * known.item_size != size:
+        fault = f"{size} bytes are given and {items_text(shape)} of {known.name} are asked for"
+    return Entry(name, dtype, tuple(shape), begin, end, known, fault)
 
 
 def read_tensors(body: Buffer, start: int, entries: Collection[Entry]) -> list[Tensor]:
@@ -172,37 +201,33 @@ def read_tensors(body: Buffer, start: int, entries: Collection[Entry]) -> list[T
     body that can be written. Raises unsupported_dtype, element_count_mismatch and value_not_representable, each at
     `/NAME`.
     """
-    view = memoryview(body)
-    dtypes = {entry: _dtype(entry) for entry in entries}
-    for entry, dtype in dtypes.items():
-        try:
-            check_packed(dtype, entry.shape, view[start + entry.begin : start + entry.end])
-        except PackedSizeError as error:
-            raise GatherError("element_count_mismatch", str(error), pointer=f"/{entry.name}") from None
-    places = dict.fromkeys(entries, start) if len(body) <= COPIED else _align(view, start, dtypes)
-    return [
-        _tensor(entry, dtypes[entry], view[(at := places[entry]) + entry.begin : at + entry.end]) for entry in entries
-    ]
+    known = [entry.known or _unsupported(entry) for entry in entries]
+    for entry in entries:
+        if entry.fault:
+            raise GatherError("element_count_mismatch", entry.fault, pointer=f"/{entry.name}")
+    places = dict.fromkeys(entries, start) if len(body) <= COPIED else _align(memoryview(body), start, entries)
+    return [_tensor(body, places[entry], entry, dtype) for entry, dtype in zip(entries, known, strict=True)]
 
 
-def _align(view: memoryview, start: int, dtypes: Mapping[Entry, DType]) -> dict[Entry, int]:
+def _align(view: memoryview, start: int, entries: Collection[Entry]) -> dict[Entry, int]:
     """From where to count each tensor's bytes, once the tensors that begin between two items have been moved.
 
     They move towards the header, which has been read, by less than two items. Small ones are left to be copied, but
     all that stands before a large one makes room for it.
     """
-    places = dict.fromkeys(dtypes, start)
-    order = sorted(dtypes, key=lambda entry: entry.begin)
+    places = dict.fromkeys(entries, start)
+    order = sorted(entries, key=lambda entry: entry.begin)
     address = np.frombuffer(view, np.uint8).__array_interface__["data"][0] + start
     shift = 0
     for entry in reversed(order):
-        size = dtypes[entry].item_size
+        assert entry.known is not None
+        size = entry.known.item_size
         over = (address + entry.begin) % size
         if shift or (over and entry.end - entry.begin > COPIED):
             shift = over + -(-max(shift - over, 0) // size) * size
         places[entry] = start - shift
     if view.readonly or shift > start:
-        return dict.fromkeys(dtypes, start)
+        return dict.fromkeys(entries, start)
     for entry in order:
         at = places[entry]
         if at != start:
@@ -210,26 +235,28 @@ def _align(view: memoryview, start: int, dtypes: Mapping[Entry, DType]) -> dict[
     return places
 
 
-def _dtype(entry: Entry) -> DType:
-    dtype = BY_SAFETENSORS.get(entry.dtype)
-    if dtype is None:
-        raise GatherError(
-            "unsupported_dtype",
-            f"{entry.dtype!a} is not an element type that is read here; of safetensors' types "
-            f"{', '.join(BY_SAFETENSORS)} are, and JSON with base64 carries complex128 and string",
-            pointer=f"/{entry.name}",
-        )
-    return dtype
+def _unsupported(entry: Entry) -> NoReturn:
+    raise GatherError(
+        "unsupported_dtype",
+        f"{entry.dtype!a} is not an element type that is read here; of safetensors' types "
+        f"{', '.join(BY_SAFETENSORS)} are, and JSON with base64 carries complex128 and string",
+        pointer=f"/{entry.name}",
+    )
 
 
-def _tensor(entry: Entry, dtype: DType, raw: memoryview) -> Tensor:
+def _tensor(body: Buffer, start: int, entry: Entry, dtype: DType) -> Tensor:
+    count = (entry.end - entry.begin) // dtype.item_size
+    array: NDArray[Any] = (
+        np.frombuffer(body, dtype.numpy, count, start + entry.begin) if count else np.empty(0, dtype.numpy)
+    )
     pointer = f"/{entry.name}"
-    try:
-        array = unpack(dtype, raw)
-    except PackedItemError as error:
-        place = Place(pointer, coordinates(error.item, entry.shape), error.value)
-        raise GatherError("value_not_representable", str(error), places=[place]) from None
-    return Tensor(dtype, entry.shape, array, pointer, "whole", pointer, pointer)
+    if dtype.kind == "bool" and count:
+        octets = array.view(np.uint8)
+        if int(octets.max()) > 1:
+            item = int(np.argmax(octets > 1))
+            place = Place(pointer, coordinates(item, entry.shape), int(octets[item]))
+            raise GatherError("value_not_representable", "a bool is one byte, 0 or 1", places=[place])
+    return Tensor(dtype, entry.shape, aligned(array), pointer, "whole", pointer, pointer)
 
 
 def check_writable(dtype: DType, pointer: str) -> None:
@@ -251,7 +278,7 @@ def write_answer(answer: Answer) -> list[Buffer]:
     output = answer.output
     check_writable(output.dtype, "/data")
     items = output.array.view(np.uint8).data
-    return [write_header("output", output.dtype, output.shape, len(items)), items]
+    return [_remembered_header("output", output.dtype, output.shape, len(items)), items]
 
 
 def write_header(name: str, dtype: DType, shape: tuple[int, ...], size: int) -> bytes:
@@ -260,6 +287,9 @@ def write_header(name: str, dtype: DType, shape: tuple[int, ...], size: int) -> 
     text = f'{{"{name}":{{"dtype":"{dtype.safetensors}","shape":[{sizes}],"data_offsets":[0,{size}]}}}}'.encode()
     length = len(text) + -(8 + len(text)) % ALIGNMENT
     return length.to_bytes(8, "little") + text.ljust(length)
+
+
+_remembered_header = lru_cache(256)(write_header)
 
 
 def read_query(query: bytes, known: Collection[str]) -> dict[str, str]:
