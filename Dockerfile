@@ -1,4 +1,6 @@
 # The image: `docker build -t gathernd:0.1.0 .`, or `docker compose up`. Python 3.11 is what `make test` runs on.
+# For NVIDIA GPUs: `docker build --target gpu -t gathernd:0.1.0-gpu .`. BuildKit leaves out the stages that a target
+# does not need.
 
 FROM python:3.11-slim-bookworm AS builder
 
@@ -27,14 +29,21 @@ COPY deploy/entrypoint.py /opt/gathernd/entrypoint.py
 ENV GATHERND_CACHE_DIR=/opt/gathernd/cache
 RUN set -eu; \
     for level in generic $([ "$(uname -m)" != x86_64 ] || echo x86-64-v3); do \
-        NUMBA_CPU_NAME=$level NUMBA_CPU_FEATURES= gathernd warm; \
+        NUMBA_CPU_NAME=$level NUMBA_CPU_FEATURES='' gathernd warm; \
     done; \
     chmod -R a+rX /opt/gathernd
 
 
-FROM python:3.11-slim-bookworm
+# The same with CuPy and the CUDA libraries that it needs, all from the lock: the host gives a driver (525 or newer) and
+# the NVIDIA container toolkit, so a CUDA base image would bring everything a second time.
+FROM builder AS builder-gpu
 
-COPY --from=builder /opt/gathernd /opt/gathernd
+COPY requirements-gpu.lock ./
+RUN pip install --require-hashes -r requirements-gpu.lock && chmod -R a+rX /opt/gathernd
+
+
+FROM python:3.11-slim-bookworm AS runtime
+
 RUN install -d -o 10001 -g 10001 -m 0750 /var/lib/gathernd /var/cache/gathernd
 
 ENV PATH=/opt/gathernd/venv/bin:$PATH \
@@ -57,3 +66,18 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
 
 ENTRYPOINT ["python", "/opt/gathernd/entrypoint.py"]
 CMD ["serve"]
+
+
+FROM runtime AS gpu
+
+COPY --from=builder-gpu /opt/gathernd /opt/gathernd
+# What the toolkit is to hand over, and where CuPy keeps the kernels that it compiles.
+ENV NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility \
+    CUPY_CACHE_DIR=/var/cache/gathernd/cupy
+
+
+# The last stage is what a build without --target makes.
+FROM runtime AS cpu
+
+COPY --from=builder /opt/gathernd /opt/gathernd

@@ -6,13 +6,11 @@ import http.server
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,43 +18,12 @@ import pytest
 import yaml
 
 from deploy import entrypoint
-
-ROOT = Path(__file__).parents[2]
-
-
-@dataclass
-class Stage:
-    """A FROM and what follows it."""
-
-    image: str
-    name: str | None
-    steps: list[tuple[str, str]] = field(default_factory=list)
-
-    def arguments(self, instruction: str) -> list[str]:
-        return [text for word, text in self.steps if word == instruction]
-
-    def environment(self) -> dict[str, str]:
-        return dict(pair.split("=", 1) for text in self.arguments("ENV") for pair in shlex.split(text))
-
-
-def read_dockerfile() -> list[Stage]:
-    """The stages of the Dockerfile: comments dropped, continued lines joined."""
-    lines = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if not line.lstrip().startswith("#")]
-    stages: list[Stage] = []
-    for line in re.sub(r"\\\n", " ", "\n".join(lines)).splitlines():
-        if not line.strip():
-            continue
-        word, _, text = line.strip().partition(" ")
-        if word == "FROM":
-            image, _, name = text.partition(" AS ")
-            stages.append(Stage(image, name or None))
-        else:
-            stages[-1].steps.append((word, " ".join(text.split()) if word != "HEALTHCHECK" else text.strip()))
-    return stages
-
+from tests.deploy.dockerfile import DOCKERFILE, read_dockerfile
+from tests.http.server import ROOT
 
 STAGES = read_dockerfile()
-FINAL = STAGES[-1]
+BUILDER, FINAL = STAGES["builder"], STAGES["cpu"]
+IMAGES = [STAGES["cpu"], STAGES["gpu"]]
 
 
 def compose() -> dict[str, Any]:
@@ -75,24 +42,50 @@ def healthcheck_command() -> list[str]:
     return words
 
 
-def test_image_is_built_in_stages_and_only_the_environment_is_carried_over() -> None:
-    assert len(STAGES) >= 2
-    copies = FINAL.arguments("COPY")
-    assert copies
-    assert all(text.startswith(f"--from={STAGES[0].name} ") for text in copies)
+def test_a_build_without_a_target_makes_the_image_without_gpu() -> None:
+    assert list(STAGES)[-1] == "cpu"
+
+
+@pytest.mark.parametrize(("image", "builder"), [("cpu", "builder"), ("gpu", "builder-gpu")])
+def test_image_is_built_in_stages_and_only_the_environment_is_carried_over(image: str, builder: str) -> None:
+    assert STAGES[image].arguments("COPY") == [f"--from={builder} /opt/gathernd /opt/gathernd"]
+    assert "builder" not in STAGES[image].below
 
 
 def test_base_images_are_slim_and_pinned_to_a_minor_version() -> None:
-    for stage in STAGES:
+    assert len({stage.image for stage in STAGES.values()}) == 1
+    for stage in STAGES.values():
         assert re.fullmatch(r"python:3\.\d+(\.\d+)?-slim-[a-z]+(@sha256:[0-9a-f]{64})?", stage.image), stage.image
-    assert ":latest" not in (ROOT / "Dockerfile").read_text() + (ROOT / "docker-compose.yml").read_text()
+    assert ":latest" not in DOCKERFILE.read_text() + (ROOT / "docker-compose.yml").read_text()
 
 
 def test_third_party_packages_are_installed_with_hashes_only() -> None:
-    installs = [text for stage in STAGES for text in stage.arguments("RUN") if "pip install" in text]
-    assert installs
+    steps = {text for stage in STAGES.values() for text in stage.arguments("RUN")}
+    installs = [text for text in steps if "pip install" in text]
+    assert len(installs) == 3
     for text in installs:
         assert ("--require-hashes" in text) != ("--no-deps" in text and "--no-build-isolation" in text), text
+
+
+def test_image_for_gpus_is_the_other_one_and_the_gpu_lock() -> None:
+    cpu, gpu = IMAGES
+    assert [step for step in gpu.steps if step[0] not in {"COPY", "ENV"}] == [
+        step for step in cpu.steps if step[0] not in {"COPY", "ENV"}
+    ]
+    assert cpu.environment().items() <= gpu.environment().items()
+    assert gpu.environment()["CUPY_CACHE_DIR"].startswith(gpu.environment()["GATHERND_CACHE_DIR"])
+    further = STAGES["builder-gpu"].steps[len(BUILDER.steps) :]
+    assert [text for word, text in further if word == "COPY"] == ["requirements-gpu.lock ./"]
+    assert sum("-r requirements-gpu.lock" in text for word, text in further if word == "RUN") == 1
+
+
+HADOLINT = Path(sys.executable).with_name("hadolint")
+
+
+@pytest.mark.skipif(not HADOLINT.exists(), reason="there is no hadolint for this platform")
+def test_hadolint_has_nothing_to_say() -> None:
+    done = subprocess.run([HADOLINT, "--no-color", DOCKERFILE], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
 def test_user_is_a_number_and_not_root() -> None:
@@ -166,10 +159,10 @@ def test_health_check_fails_where_nothing_listens() -> None:
 
 
 def test_both_levels_of_the_entry_point_are_compiled_into_the_image() -> None:
-    step = next(text for text in STAGES[0].arguments("RUN") if "gathernd warm" in text)
+    step = next(text for text in BUILDER.arguments("RUN") if "gathernd warm" in text)
     for level in (entrypoint.cpu_level("x86_64", FULL), entrypoint.cpu_level("x86_64", "")):
         assert re.search(rf"[ ;]{level}\b", step.replace(")", " ")), level
-    assert f"GATHERND_CACHE_DIR={entrypoint.SEED}" in STAGES[0].arguments("ENV")
+    assert f"GATHERND_CACHE_DIR={entrypoint.SEED}" in BUILDER.arguments("ENV")
 
 
 FULL = "processor : 0\nflags\t\t: fpu sse2 " + " ".join(entrypoint.X86_64_V3) + "\n"
@@ -224,7 +217,8 @@ def test_code_compiled_for_a_level_is_found_again_by_that_level_only(tmp_path: P
 def test_what_the_image_is_built_from_reaches_the_builder_and_nothing_else() -> None:
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     sent = {line[1:].rstrip("/") for line in lines if line.startswith("!")}
-    copied = {name for text in STAGES[0].arguments("COPY") for name in text.split()[:-1]}
+    copies = [text for stage in STAGES.values() for text in stage.arguments("COPY") if not text.startswith("--from")]
+    copied = {name for text in copies for name in text.split()[:-1]}
     assert "*" in lines
     assert sent == copied
     assert all((ROOT / name).exists() for name in sent)

@@ -1,0 +1,143 @@
+"""The compose files: of the specification's form, on things that exist, and with no more rights than needed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from compose_pydantic.models import ComposeSpecification
+from pydantic import ValidationError
+
+import app
+from app.settings import SETTING_NAMES
+from tests.deploy.dockerfile import read_dockerfile
+from tests.deploy.test_monitoring import prometheus_config
+from tests.http.server import ROOT
+
+FILES = ["docker-compose.yml", "deploy/compose/monitoring.yml", "deploy/compose/gpu.yml"]
+MONITORING = "deploy/compose/monitoring.yml"
+
+
+def read(name: str) -> dict[str, Any]:
+    loaded = yaml.safe_load((ROOT / name).read_text())
+    assert isinstance(loaded, dict)
+    return loaded
+
+
+def services(name: str) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = read(name)["services"]
+    return found
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_file_is_of_the_form_that_the_specification_asks_for(name: str) -> None:
+    ComposeSpecification.model_validate(read(name))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_misspelt_member_would_be_seen(name: str) -> None:
+    loaded = read(name)
+    next(iter(loaded["services"].values()))["prots"] = []
+    with pytest.raises(ValidationError):
+        ComposeSpecification.model_validate(loaded)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_everything_that_a_service_refers_to_exists(name: str) -> None:
+    first = services("docker-compose.yml").keys()
+    volumes = read(name).get("volumes", {}).keys() | read("docker-compose.yml")["volumes"].keys()
+    for service in services(name).values():
+        for text in service.get("volumes", ()):
+            source = text.split(":")[0]
+            # Compose reads relative paths from the folder of the first file, wherever the others lie.
+            assert (ROOT / source).exists() if source.startswith(".") else source in volumes, text
+        assert set(service.get("depends_on", ())) <= services(name).keys() | first
+        build = service.get("build", ".")
+        target = build["target"] if isinstance(build, dict) else "cpu"
+        assert target in read_dockerfile()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_images_are_pinned_and_ours_has_the_version(name: str) -> None:
+    for service in services(name).values():
+        if "build" in service:
+            assert service["image"] in {f"gathernd:{app.__version__}", f"gathernd:{app.__version__}-gpu"}
+        else:
+            assert re.fullmatch(r"[a-z]+/[a-z]+:v?\d+\.\d+\.\d+", service["image"])
+
+
+@pytest.mark.parametrize("name", ["docker-compose.yml", MONITORING])
+def test_services_have_no_more_rights_than_they_need(name: str) -> None:
+    for service in services(name).values():
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert all(text.startswith("127.0.0.1:") for text in service["ports"])
+        assert "privileged" not in service
+        assert "network_mode" not in service
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_settings_that_are_named_exist(name: str) -> None:
+    named = set(re.findall(r"GATHERND_[A-Z_]+", (ROOT / name).read_text()))
+    assert named <= set(SETTING_NAMES), named - set(SETTING_NAMES)
+
+
+def mounts(service: str) -> dict[str, str]:
+    """Where files of the repository are in the container, and which."""
+    texts = [text.split(":") for text in services(MONITORING)[service]["volumes"] if text.startswith("./")]
+    assert all(mode == ["ro"] for _, _, *mode in texts)
+    return {inside: outside for outside, inside, *_ in texts}
+
+
+def test_prometheus_finds_its_configuration_rules_and_target() -> None:
+    config = read("deploy/compose/prometheus.yml")
+    inside = mounts("prometheus")
+    flags = services(MONITORING)["prometheus"]["command"]
+    assert f"--config.file={next(path for path in inside if path.endswith('prometheus.yml'))}" in flags
+    (rules,) = config["rule_files"]
+    assert inside[str(Path(rules).parent)] == "./deploy/prometheus"
+    (job,) = config["scrape_configs"]
+    port = read_dockerfile()["cpu"].environment()["GATHERND_PORT"]
+    assert job["job_name"] == "gathernd"
+    assert job["static_configs"] == [{"targets": [f"gathernd:{port}"]}]
+
+
+def test_grafana_finds_its_data_source_and_the_dashboard() -> None:
+    inside = mounts("grafana")
+    (source,) = read(inside["/etc/grafana/provisioning/datasources/gathernd.yml"])["datasources"]
+    assert source["type"] == "prometheus"
+    assert source["url"] == "http://prometheus:9090"
+    (provider,) = read(inside["/etc/grafana/provisioning/dashboards/gathernd.yml"])["providers"]
+    assert inside[provider["options"]["path"]] == "./deploy/grafana"
+    home = services(MONITORING)["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert (ROOT / "deploy/grafana" / Path(home).name).exists()
+    assert str(Path(home).parent) == provider["options"]["path"]
+
+
+def test_nobody_can_log_in_to_grafana_with_a_well_known_password() -> None:
+    environment = services(MONITORING)["grafana"]["environment"]
+    assert environment["GF_AUTH_DISABLE_LOGIN_FORM"] == environment["GF_AUTH_ANONYMOUS_ENABLED"] == "true"
+    assert environment["GF_AUTH_BASIC_ENABLED"] == "false"
+    assert environment["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs the Debian package prometheus")
+def test_promtool_accepts_the_configuration_of_prometheus(tmp_path: Path) -> None:
+    config = read("deploy/compose/prometheus.yml")
+    config["rule_files"] = prometheus_config("127.0.0.1:1")["rule_files"]
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
+    command = ["promtool", "check", "config", str(tmp_path / "prometheus.yml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 rule files found" in done.stdout
+
+
+def test_commands_that_the_files_show_name_the_files() -> None:
+    for name in FILES[1:]:
+        assert f"docker compose -f docker-compose.yml -f {name} up" in (ROOT / name).read_text()
