@@ -28,7 +28,7 @@ from app.store import Conditions, LocalStore, Metadata
 from app.store.content import Content
 from app.store.layout import check_name
 from app.store.local import refusing
-from app.store.upload import Upload
+from app.store.upload import Upload, check_shape
 from app.tensors.dtypes import DTYPES, DType
 from app.wire import npy, safetensors
 from app.wire.npy import Start
@@ -138,6 +138,7 @@ class TensorsRoute:
         encoding = exchange.headers.get(b"content-encoding")
 
         def begin(start: Start) -> Upload:
+            check_shape(start.dtype, start.shape, self.service.limits, start.shape_pointer)
             if declared is not None and encoding is None and start.dtype.kind != "string":
                 check_count(start, declared)
             return self.store.upload(start.dtype, start.shape, swap=start.swap, fortran=start.fortran, **options)
@@ -250,7 +251,7 @@ def check_count(start: Start, declared: int) -> None:
         raise GatherError(
             "element_count_mismatch",
             f"{declared - start.offset} bytes of items are announced, which is not what shape "
-            f"{list(start.shape[:64])} of {start.dtype.name} asks for",
+            f"{list(start.shape)} of {start.dtype.name} asks for",
             pointer="/body",
         )
 

@@ -8,7 +8,7 @@ import logging
 import mmap
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from math import prod
 from pathlib import Path
 from typing import Final
@@ -18,6 +18,7 @@ import numpy as np
 from app.errors import GatherError
 from app.store.base import Resident
 from app.store.layout import DAMAGED, PAGE, BadFile, Word, decode_page
+from app.store.model import peek
 from app.tensors.dtypes import DTYPES
 from app.tensors.strings import PackedStrings
 from app.tensors.tensor import Tensor
@@ -35,7 +36,7 @@ def damaged(name: str, why: str) -> GatherError:
 class Content:
     """One mapped content. Lives as long as somebody reads it, also after its file was replaced or removed."""
 
-    __slots__ = ("_hold", "_resident", "_tensor", "description", "generation", "identity", "mapping", "words")
+    __slots__ = ("_hold", "_tensor", "description", "identity", "mapping", "words")
 
     def __init__(self, path: Path, name: str, hold: Hold) -> None:
         """Map the file. Raises FileNotFoundError, and tensor_damaged where it is not whole."""
@@ -52,11 +53,9 @@ class Content:
         finally:
             os.close(fd)
         self.identity = identity(status)
-        self.generation = -1
         self.words = memoryview(self.mapping)[:PAGE].cast("Q")
         self._hold = hold
         self._tensor = self._make_tensor()
-        self._resident = _MappedResident(self, 1)  # what the first lookup finds to be old, so that it judges the stamp
 
     def _make_tensor(self) -> Tensor:
         about, mapping = self.description, self.mapping
@@ -69,17 +68,20 @@ class Content:
             return Tensor(dtype, about.shape, np.empty(0, dtype.numpy))
         return Tensor(dtype, about.shape, np.frombuffer(mapping, dtype.numpy, about.items, PAGE))
 
-    def resident(self) -> Resident:
-        """The content as it is now; between changes this is the same object. Raises tensor_damaged."""
+    def resident(self, last: Resident | None = None) -> Resident:
+        """The content as it is now; `last`, what this returned before, where nothing has changed since.
+
+        Raises tensor_damaged. It is not kept here: a content must go with the last one who reads it.
+        """
         if self.mapping.size() != self.description.file_size:
             # Judged before anything is read: what lies beyond the end of a file that was cut ends the process.
             raise damaged(self.description.name, "its file was cut or has grown")
         stamp = self.words[Word.STAMP]
-        if stamp != self._resident.stamp:
-            if stamp & DAMAGED:
-                raise damaged(self.description.name, "its checksums or its log do not match")
-            self._resident = _MappedResident(self, stamp)
-        return self._resident
+        if last is not None and stamp == last.stamp:
+            return last
+        if stamp & DAMAGED:
+            raise damaged(self.description.name, "its checksums or its log do not match")
+        return _MappedResident(self, stamp)
 
     def make_resident(self, stamp: int) -> tuple[Tensor, str]:
         """The tensor and the ETag at `stamp`."""
@@ -142,6 +144,28 @@ class _MappedResident(Resident):
 def identity(status: os.stat_result) -> tuple[int, int]:
     """What tells a file from the one that replaces it, with few false alarms."""
     return status.st_ino, status.st_mtime_ns
+
+
+class Mapped:
+    """A content, what the last lookup made of it, and the last generation in which it was the one of its name."""
+
+    __slots__ = ("content", "generation", "resident")
+
+    def __init__(self, content: Content) -> None:
+        self.content = content
+        self.generation = -1
+        self.resident: Resident | None = None
+
+
+def is_still(content: Content, path: Path) -> bool:
+    """Whether `path` is the file of `content`. Raises OSError."""
+    now = identity(path.stat())
+    if content.identity != now:
+        # Scatters change the time too; only another id is another content.
+        with suppress(BadFile):
+            if peek(path)[0].id == content.description.id:
+                content.identity = now
+    return content.identity == now
 
 
 _NO_STARTS: Final = np.empty(0, np.uint64)

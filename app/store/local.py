@@ -21,6 +21,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 
@@ -28,7 +29,7 @@ from app.errors import GatherError
 from app.store import disk, fence, formats
 from app.store.base import Resident
 from app.store.changes import Change, Changes, Replaced
-from app.store.content import Content, damaged, identity
+from app.store.content import Content, Mapped, damaged, identity, is_still
 from app.store.group import Group
 from app.store.journal import Entry
 from app.store.layout import (
@@ -65,7 +66,7 @@ class LocalStore:
         self._changes = Changes(self._logs, self._incoming)
         self._group: Group | None = None
         self._state: memoryview = memoryview(bytes(8)).cast("Q")
-        self._contents: dict[str, Content] = {}
+        self._entries: dict[str, Mapped] = {}
         self._known: dict[str, tuple[tuple[int, int], Description]] = {}
         self._swept = -1
         self._names: tuple[int, list[str]] = -1, []
@@ -108,7 +109,7 @@ class LocalStore:
     def close(self) -> None:
         """Leave the group. Contents that are being read stay mapped until they have been."""
         if self._group is not None:
-            self._contents.clear()
+            self._entries.clear()
             self._group.close()
             self._group = None
 
@@ -116,56 +117,52 @@ class LocalStore:
 
     def get(self, name: str) -> Resident | None:
         """The tensor of this name as it is now, or None. Raises tensor_damaged."""
-        content = self._contents.get(name)
-        if content is None or content.generation != self._state[0]:
-            content = self._load(name)
-            if content is None:
+        entry = self._entries.get(name)
+        if entry is None or entry.generation != self._state[0]:
+            entry = self._load(name)
+            if entry is None:
                 return None
-        return content.resident()
+        entry.resident = resident = entry.content.resident(entry.resident)
+        return resident
 
     def content(self, name: str) -> Content:
         """The mapped content of this name. Raises tensor_not_found and tensor_damaged."""
         check_name(name)
-        content = self._load(name)
-        if content is None:
+        entry = self._load(name)
+        if entry is None:
             raise not_found(name)
-        content.resident()
-        return content
+        entry.content.resident()
+        return entry.content
 
-    def _load(self, name: str) -> Content | None:
+    def _load(self, name: str) -> Mapped | None:
+        """Look at the file of `name`, and map it where it is not the one that is mapped. Raises tensor_damaged."""
         # The generation is read first: what changes after that is seen at the next lookup.
         generation = self._state[0]
-        content = self._contents.get(name)
+        entry = self._entries.get(name)
         path = self._tensors / file_name(name)
         try:
-            status = path.stat()
-            if content is not None and content.identity != identity(status):
-                # Scatters change the time too; only another id is another content.
-                with suppress(BadFile):
-                    if peek(path)[0].id == content.description.id:
-                        content.identity = identity(status)
-            if content is None or content.identity != identity(status):
-                key = path.name
-                content = Content(path, name, lambda: self._hold(name, key))
-                self._contents[name] = content
-                if content.description.prefault or content.description.lock:
-                    Thread(target=content.settle, name="prefault", daemon=True).start()
+            if entry is None or not is_still(entry.content, path):
+                self._entries.pop(name, None)
+                entry = Mapped(Content(path, name, partial(self._hold, name, path)))
+                self._entries[name] = entry
+                if entry.content.description.prefault or entry.content.description.lock:
+                    Thread(target=entry.content.settle, name="prefault", daemon=True).start()
         except FileNotFoundError:
-            self._contents.pop(name, None)
+            self._entries.pop(name, None)
             return None
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM) and self._contents:
-                self._contents.clear()
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM) and self._entries:
+                self._entries.clear()
                 return self._load(name)
             raise damaged(name, f"its file cannot be read: {os.strerror(error.errno or 0)}") from None
-        content.generation = generation
-        return content
+        entry.generation = generation
+        return entry
 
     @contextmanager
-    def _hold(self, name: str, key: str) -> Iterator[None]:
-        with self.group.lock(key):
+    def _hold(self, name: str, path: Path) -> Iterator[None]:
+        with self.group.lock(path.name):
             # A process that died within a scatter leaves what readers wait for in vain.
-            with suppress(FileNotFoundError), self._changes.open(self._tensors / key, name):
+            with suppress(FileNotFoundError), self._changes.open(path, name):
                 pass
             yield
 
@@ -173,7 +170,7 @@ class LocalStore:
         """Let go of contents that were replaced or removed, so that their space is given back. Cheap if none were."""
         generation = self._state[0]
         if generation != self._swept:
-            for name in list(self._contents):
+            for name in list(self._entries):
                 with suppress(GatherError):
                     self._load(name)
             self._swept = generation

@@ -189,23 +189,23 @@ class Upload:
         disk.unlink(self.path)
 
 
-def check_shape(dtype: DType, shape: Sequence[int], limits: Limits) -> None:
+def check_shape(dtype: DType, shape: Sequence[int], limits: Limits, pointer: str = BODY) -> None:
     """Raises limit_exceeded for a rank, dimension, number of items or span of bytes over the limits."""
     if len(shape) > limits.rank:
-        raise _over("rank", limits.rank)
+        raise _over("rank", limits.rank, pointer)
     if max(shape, default=0) > limits.dimension:
-        raise _over("dimension", limits.dimension)
+        raise _over("dimension", limits.dimension, pointer)
     if prod(shape) > limits.elements:
-        raise _over("elements", limits.elements)
+        raise _over("elements", limits.elements, pointer)
     if prod(size or 1 for size in shape) * (dtype.item_size or 8) > NUMPY_BYTES:
-        raise _over("bytes", NUMPY_BYTES)
+        raise _over("bytes", NUMPY_BYTES, pointer)
 
 
-def _over(limit: str, maximum: int) -> GatherError:
+def _over(limit: str, maximum: int, pointer: str) -> GatherError:
     return GatherError(
         "limit_exceeded",
         f"the tensor is over the limit of {maximum} ({limit})",
-        pointer="/shape",
+        pointer=pointer,
         facts={"limit": limit, "maximum": maximum},
     )
 

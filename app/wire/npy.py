@@ -34,6 +34,7 @@ class Start:
     offset: int
     swap: bool = False
     fortran: bool = False
+    shape_pointer: str = "/body"
 
 
 def read_start(head: bytes | bytearray) -> Start | None:

@@ -68,7 +68,7 @@ def _raw(fields: dict[str, str]) -> Start:
                 "invalid_field", "shape must be integers of 0 or more with commas between them", pointer="/query/shape"
             )
         shape.append(int(size))
-    return Start(DTYPES[fields["dtype"]], tuple(shape), 0)
+    return Start(DTYPES[fields["dtype"]], tuple(shape), 0, shape_pointer="/query/shape")
 
 
 def _safetensors(head: bytes | bytearray) -> Start | None:

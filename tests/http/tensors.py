@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import struct
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import httpx
@@ -12,6 +14,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from tests.http.forms import int64
+from tests.http.server import Server
 
 RAW = "application/octet-stream"
 NPY = "application/x-npy"
@@ -53,6 +56,19 @@ def scatter_body(indices: Any, updates: NDArray[Any], reduction: str = "none") -
 
 def look_up(client: httpx.Client, name: str, rows: list[int]) -> httpx.Response:
     return client.post("/gathernd", json={"data": {"tensor": name}, "indices": int64([len(rows), 1], rows)})
+
+
+@contextmanager
+def dying(start: Callable[..., AbstractContextManager[Server]], *flags: str) -> Iterator[Server]:
+    """A server that is killed within the block."""
+    try:
+        with start(*flags) as server:
+            yield server
+    except AssertionError as end:
+        if "exit code -9" not in str(end):
+            raise
+    else:
+        raise AssertionError("the server was not killed")
 
 
 def error(answer: httpx.Response, status: int, code: str, pointer: str | None = None) -> dict[str, Any]:

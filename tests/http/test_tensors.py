@@ -331,7 +331,7 @@ def test_a_second_service_on_the_folder_refuses_and_says_which(start: Start, tmp
 
 
 def test_quota_and_largest_upload(start: Start) -> None:
-    flags = ("--kernel", "numpy", "--max-tensors", "2", "--max-store-bytes", "40KiB", "--max-upload-bytes", "20KiB")
+    flags = ("--kernel", "numpy", "--max-tensors", "2", "--max-store-bytes", "36KiB", "--max-upload-bytes", "20KiB")
     with start(*flags) as server, server.client() as client:
         big = np.zeros(21_000, np.uint8)
         found = error(put_raw(client, "x", big), 413, "payload_too_large")

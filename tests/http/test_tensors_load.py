@@ -1,0 +1,243 @@
+"""Resident tensors under load, with two workers: replaced, scattered, killed, and never a wrong row."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.http.conftest import Start
+from tests.http.server import Server
+from tests.http.tensors import RAW, dying, look_up, put_raw, save, scatter_body
+
+ROWS, WIDTH = 5000, 64
+NEW_CONNECTIONS = httpx.Limits(max_keepalive_connections=0)
+BINARY = {"content-type": "application/x-safetensors"}
+
+
+@contextmanager
+def threads(*works: Callable[[], None]) -> Iterator[threading.Event]:
+    """Run `works` until the block ends; what one raises is raised here."""
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def guarded(work: Callable[[], None]) -> None:
+        try:
+            while not stop.is_set():
+                work()
+        except BaseException as failure:  # noqa: BLE001  (raised below)
+            failures.append(failure)
+            stop.set()
+
+    running = [threading.Thread(target=guarded, args=(work,)) for work in works]
+    for thread in running:
+        thread.start()
+    try:
+        yield stop
+    finally:
+        stop.set()
+        for thread in running:
+            thread.join()
+    if failures:
+        raise failures[0]
+
+
+def version(number: int) -> Any:
+    return np.full((ROWS, WIDTH), number, np.float32)
+
+
+class Reader:
+    """Looks rows up and checks that they are of one version, the one that the ETag names."""
+
+    def __init__(self, client: httpx.Client, etags: dict[str, int]) -> None:
+        self.client = client
+        self.etags = etags
+        self.count = 0
+        self.seen: set[int] = set()
+        self.random = np.random.default_rng(id(self) % 1000)
+
+    def __call__(self) -> None:
+        rows = self.random.integers(0, ROWS, 64).tolist()
+        answer = look_up(self.client, "table", rows)
+        assert answer.status_code == 200, answer.text
+        found = answer.json()
+        values = set(found["output"]["values"])
+        assert len(values) == 1, f"a mixture of {values}"
+        number = int(values.pop())
+        known = self.etags.get(found["data_etag"], number)
+        assert known == number, (known, number)
+        self.seen.add(number)
+        self.count += 1
+
+
+def resident_kib(server: Server) -> int:
+    """Memory of the process and of those that it started."""
+    total = 0
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                if os.getpgid(int(folder.name)) == server.process.pid:
+                    status = (folder / "smaps_rollup").read_text()
+                    total += int(status.split("Pss:")[1].split()[0])
+            except (OSError, IndexError):
+                continue
+    return total
+
+
+def space(folder: Path) -> int:
+    free = os.statvfs(folder)
+    held = sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
+    assert free.f_bavail > 0
+    return held
+
+
+@pytest.mark.timeout(600)
+def test_replacing_during_lookups_gives_no_wrong_row(start: Start, tmp_path: Path, soak_scale: int) -> None:
+    folder = tmp_path / "kept"
+    with start("--workers", "2", "--store-dir", str(folder)) as server, server.client() as client, ExitStack() as made:
+        etags = {put_raw(client, "table", version(0)).json()["etag"]: 0}
+        readers = [Reader(made.enter_context(server.client()), etags) for _ in range(2)]
+        fresh = made.enter_context(server.client(limits=NEW_CONNECTIONS))
+        for _ in range(20):
+            readers[0]()
+        before, taken = resident_kib(server), space(folder)
+        with threads(*readers):
+            for number in range(1, 100 if soak_scale > 1 else 15):
+                answer = put_raw(client, "table", version(number))
+                assert answer.status_code == 200, answer.text
+                etags[answer.json()["etag"]] = number
+                # After the answer every worker serves it: more questions than there are workers, on new connections.
+                for _ in range(6):
+                    assert look_up(fresh, "table", [number]).json()["output"]["values"] == [number] * WIDTH
+        assert min(reader.count for reader in readers) > 20
+        assert len(readers[0].seen | readers[1].seen) > 5
+        assert space(folder) == taken
+        assert list((folder / "incoming").iterdir()) == []
+        for _ in range(100):
+            if resident_kib(server) < before + 40_000 and not mapped_and_removed(folder):
+                break
+            time.sleep(0.1)
+        assert resident_kib(server) < before + 40_000
+        assert mapped_and_removed(folder) == []
+
+
+def mapped_and_removed(folder: Path) -> list[str]:
+    """Removed files of the store that some process still has, and so their space."""
+    found = []
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            found += [line for line in maps.read_text().splitlines() if str(folder) in line and "(deleted)" in line]
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.timeout(600)
+def test_scattering_during_lookups_is_seen_whole_or_not_at_all(start: Start, soak_scale: int) -> None:
+    with start("--workers", "2") as server, server.client() as client, ExitStack() as made:
+        put_raw(client, "table", version(0))
+        every = [[row] for row in range(ROWS)]
+        readers = [Reader(made.enter_context(server.client()), {}) for _ in range(2)]
+        fresh = made.enter_context(server.client(limits=NEW_CONNECTIONS))
+        with threads(*readers):
+            for number in range(1, 10 * soak_scale + 1):
+                updates = version(number)
+                body = {"indices": np.array(every), "updates": updates}
+                answer = client.post("/tensors/table/scatter", content=save(**body), headers=BINARY)
+                assert answer.status_code == 200, answer.text
+                found = look_up(fresh, "table", [7]).json()
+                assert found["output"]["values"][0] == number
+                assert found["data_etag"] == answer.json()["etag"]
+        assert min(reader.count for reader in readers) > 10
+
+
+def apply(state: dict[str, list[float]], change: tuple[str, str, float]) -> dict[str, list[float]]:
+    kind, name, value = change
+    after = dict(state)
+    if kind == "put":
+        after[name] = [value] * 100
+    elif kind == "delete":
+        after.pop(name, None)
+    else:
+        after[name] = [state[name][0] + value, *state[name][1:-1], state[name][-1] + value]
+    return after
+
+
+@pytest.mark.timeout(0)
+def test_kill_nine_under_load_loses_nothing_that_was_acknowledged(
+    start: Start, tmp_path: Path, soak_scale: int
+) -> None:
+    flags = ("--kernel", "numpy", "--workers", "2", "--store-dir", str(tmp_path / "kept"))
+    rng = random.Random(soak_scale)
+    states: list[list[dict[str, list[float]]]] = [[{}], [{}]]
+    acknowledged = 0
+    reached = [0, 0]
+    turns = 1 if soak_scale == 1 else 3 * soak_scale
+
+    def change(client: httpx.Client, writer: int) -> None:
+        state = states[writer][-1]
+        name = f"w{writer}-{rng.randrange(2)}"
+        kind = "put" if name not in state else rng.choice(["put", "scatter", "scatter", "delete"])
+        step = kind, name, float(rng.randrange(100))
+        states[writer].append(apply(state, step))
+        try:
+            if kind == "put":
+                query = {"dtype": "float64", "shape": "100"}
+                body = np.full(100, step[2]).tobytes()
+                answer = client.put(f"/tensors/{name}", params=query, content=body, headers={"content-type": RAW})
+            elif kind == "delete":
+                answer = client.delete(f"/tensors/{name}")
+            else:
+                updates = np.full(2, step[2])
+                answer = client.post(f"/tensors/{name}/scatter", json=scatter_body([[0], [99]], updates, "add"))
+        except httpx.HTTPError:
+            time.sleep(0.2)
+            raise Gone from None
+        assert answer.status_code < 300, answer.text
+        reached[writer] = len(states[writer]) - 1
+
+    def judge(client: httpx.Client, turn: int) -> None:
+        for writer in range(2):
+            allowed = states[writer][reached[writer] :]
+            found = contents(client, f"w{writer}-")
+            assert found in allowed, (turn, writer, found, allowed)
+            assert len(allowed) <= 2
+            states[writer] = [found]
+
+    for turn in range(turns):
+        with dying(start, *flags) as server, server.client() as one, server.client() as two, suppress(Gone):
+            judge(one, turn)
+            reached = [0, 0]
+            with threads(partial(change, one, 0), partial(change, two, 1)):
+                time.sleep(0.3 + rng.random())
+                os.killpg(server.process.pid, signal.SIGKILL)
+                server.process.wait()
+                time.sleep(0.5)
+        acknowledged += sum(reached)
+    with start(*flags) as server, server.client() as client:
+        judge(client, turns)
+    assert acknowledged > turns
+
+
+class Gone(Exception):
+    """The server was killed."""
+
+
+def contents(client: httpx.Client, prefix: str) -> dict[str, list[float]]:
+    names = [found["name"] for found in client.get("/tensors").json()["tensors"]]
+    return {
+        name: np.frombuffer(client.get(f"/tensors/{name}/content").content).tolist()
+        for name in names
+        if name.startswith(prefix)
+    }
