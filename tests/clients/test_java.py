@@ -69,7 +69,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program beside the generated sources."""
     needs("java", "default-jdk-headless")
     made = tmp_path_factory.mktemp("java")
-    command = ["java", *_LIGHT, "-jar", generator(), "generate", "-g", "java", "-i", OPENAPI, "-o", "generated"]
+    command: list[str | Path] = [
+        "java",
+        *_LIGHT,
+        "-jar",
+        generator(),
+        "generate",
+        "-g",
+        "java",
+        "-i",
+        OPENAPI,
+        "-o",
+        "generated",
+    ]
     said = run([*command, f"--additional-properties={','.join(_PROPERTIES)}"], made)
     warnings = re.findall(r"(?:WARN\w*|ERROR)\W+(?:[\w.]+ - )?(.+)", said)
     assert set(warnings) == _WARNINGS, said

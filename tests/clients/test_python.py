@@ -26,7 +26,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("python")
     generator = tool("bin/openapi-python-client")
     config = ROOT / "openapi" / "python-client.yaml"
-    command = [generator, "generate", "--path", OPENAPI, "--config", config, "--meta", "none", "--fail-on-warning"]
+    command: list[str | Path] = [
+        generator,
+        "generate",
+        "--path",
+        OPENAPI,
+        "--config",
+        config,
+        "--meta",
+        "none",
+        "--fail-on-warning",
+    ]
     said = run([*command, "--output-path", "generated"], made)
     assert said == "Generating generated\n"
     shutil.copy(PROGRAMS / "round_trip.py", made)
@@ -40,7 +50,12 @@ def test_every_operation_is_generated(folder: Path, operations: set[str]) -> Non
 
 def test_it_and_a_program_that_uses_it_are_well_typed(folder: Path) -> None:
     (folder / "mypy.ini").write_text(_MYPY)
-    environment = ["--python-executable", tool("bin/python"), "--cache-dir", ROOT / ".mypy_cache" / "clients"]
+    environment: list[str | Path] = [
+        "--python-executable",
+        tool("bin/python"),
+        "--cache-dir",
+        ROOT / ".mypy_cache" / "clients",
+    ]
     said = run([sys.executable, "-m", "mypy", *environment, "generated", "round_trip.py"], folder)
     assert re.fullmatch(r"Success: no issues found in \d{3} source files\n", said)
 
