@@ -20,6 +20,8 @@ SAFETENSORS: Final = b"application/x-safetensors"
 _FORM: Final = b"application/x-www-form-urlencoded"
 LARGE: Final = 1 << 16
 """Bodies and outputs of more bytes are read and written on a pool thread, so that the event loop stays free."""
+LARGE_BINARY: Final = 1 << 23
+"""The same for binary bodies, whose items are at most looked at (bool) or moved."""
 
 
 class NativeRoute:
@@ -53,7 +55,11 @@ class NativeRoute:
     async def _binary(self, exchange: Exchange) -> None:
         """A safetensors request; the answer is one too unless Accept says otherwise."""
         body = await self._read_body(exchange, self.max_body_bytes)
-        call, output_encoding = safetensors.read_call(body, exchange.query, self.operator, self.dialects)
+        call, output_encoding = (
+            self._read_binary(body, exchange.query)
+            if len(body) <= LARGE_BINARY
+            else await self.service.pool.run(lambda: self._read_binary(body, exchange.query))
+        )
         accept = exchange.headers.get(b"accept")
         binary = accept is None or accept == SAFETENSORS or answer_format(accept, SAFETENSORS) == SAFETENSORS
         await self._answer(exchange, call, output_encoding, binary)
