@@ -90,6 +90,9 @@ class NativeRoute:
             )
         return False
 
+    def _read_binary(self, body: Buffer, query: bytes) -> tuple[Call, native_json.Encoding]:
+        return safetensors.read_call(body, query, self.operator, self.dialects)
+
     async def _read_body(self, exchange: Exchange, limit: int) -> Buffer:
         """The body without its Content-Encoding."""
         body = await exchange.read_body(limit)
