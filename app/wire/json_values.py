@@ -7,6 +7,8 @@ open is looked at again here, as slowly as it takes.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from math import isinf, prod
 from typing import Any, Final, NamedTuple
@@ -23,6 +25,8 @@ from app.wire.json_numbers import KINDS, OPEN, SKIP, read_elements
 from app.wire.json_scan import MAX_DEPTH
 from app.wire.packed import bounded_product, items_text
 
+_FEW: Final = 8
+_FLAT: Final[Form] = "flat"
 _BYTE: Final = np.dtype(np.uint8)
 _NO_INTS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 _NO_BYTES: Final[NDArray[np.uint8]] = np.empty(0, np.uint8)
@@ -44,7 +48,8 @@ class _Nesting(NamedTuple):
     parts: int
 
 
-class Values(NamedTuple):
+@dataclass(slots=True)
+class Values:
     """The values of the tensor `name` as the request has them: bytes [first, end) of `view`, opening `depth` lists."""
 
     view: NDArray[np.uint8]
@@ -57,15 +62,21 @@ class Values(NamedTuple):
 
     def read(self) -> Tensor | None:
         """The tensor, or None where something is wrong with it: then see the other two."""
-        nesting = _nesting(self)
-        if nesting is None:
-            return None
-        view, name, dtype, shape, first, end, _ = self
-        form, leaf, inner, dims, parts = nesting
-        width = dtype.item_size >> (dtype.kind == "complex")
-        raw = np.empty(parts * width, _BYTE)
+        dtype, shape, first, end = self.dtype, self.shape, self.first, self.end
+        if shape is not None and self.depth == 1 and dtype.kind != "complex":  # as most are: without a _Nesting
+            count = prod(shape) if len(shape) <= _FEW else bounded_product(shape, end - first)
+            if 2 * count > end - first:
+                return None
+            form, leaf, inner, dims, parts = _FLAT, 1, count, _NO_INTS, count
+            raw = np.empty(count * dtype.item_size, _BYTE)
+        else:
+            nesting = _nesting(self)
+            if nesting is None:
+                return None
+            form, leaf, inner, dims, parts = nesting
+            raw = np.empty(parts * _width(dtype), _BYTE)
         fine, _, _, waiting, leaf, inner = read_elements(
-            view, first, end, KINDS[dtype.name], leaf, inner, parts, dims, raw, _NO_INTS
+            self.view, first, end, KINDS[dtype.name], leaf, inner, parts, dims, raw, _NO_INTS
         )
         if not fine or (waiting and _settle(self, raw, waiting) is not None):
             return None
@@ -78,7 +89,7 @@ class Values(NamedTuple):
         array = raw.view(dtype.numpy) if dtype.item_size else _strings(self, leaf)
         if array is None:
             return None
-        return Tensor(dtype, shape, array, f"/{name}/values", form, f"/{name}/shape", f"/{name}/dtype")
+        return Tensor(dtype, shape, array, *_pointers(self.name, form))
 
     def explain_nesting(self) -> None:
         """Raises element_count_mismatch where the lists are not nested as the shape says, whatever they hold."""
@@ -117,11 +128,22 @@ class Values(NamedTuple):
         raise GatherError("value_not_representable", detail, places=[Place(pointer, position, value)])
 
 
+@lru_cache(maxsize=16)
+def _pointers(name: str, form: Form) -> tuple[str, Form, str, str]:
+    """The last fields of a Tensor."""
+    return f"/{name}/values", form, f"/{name}/shape", f"/{name}/dtype"
+
+
+def _width(dtype: DType) -> int:
+    """Bytes of an element: of an item, or of one part of a complex item."""
+    return dtype.item_size >> (dtype.kind == "complex")
+
+
 def _nesting(values: Values) -> _Nesting | None:
     """What the lists have to be, or None where there are too few or too many of them at the very beginning."""
-    _, _, dtype, shape, first, end, depth = values
-    pair = dtype.kind == "complex"
-    room = (end - first) // 2 + 1
+    shape, depth = values.shape, values.depth
+    pair = values.dtype.kind == "complex"
+    room = (values.end - values.first) // 2 + 1
     if shape is None:
         return _Nesting("flat", OPEN, -1, np.full(2 * MAX_DEPTH + 2, -1), room)
     count = bounded_product(shape, room + 1)
@@ -206,8 +228,7 @@ def _first_bad_number(values: Values) -> tuple[int, object] | None:
     nesting = _nesting(values)
     assert nesting is not None
     _, leaf, inner, dims, parts = nesting
-    width = values.dtype.item_size >> (values.dtype.kind == "complex")
-    raw = np.empty(parts * width, _BYTE)
+    raw = np.empty(parts * _width(values.dtype), _BYTE)
     kind = KINDS[values.dtype.name]
     fine, place, part, waiting, _, _ = read_elements(
         values.view, values.first, values.end, kind, leaf, inner, parts, dims, raw, _NO_INTS
@@ -241,7 +262,7 @@ def _settle(values: Values, raw: NDArray[np.uint8], waiting: int) -> tuple[int, 
     rows = pending.reshape(waiting, 3)
     anew = b",".join(_written_anew(bytes(view.data[place:stop])) for _, place, stop in rows.tolist())
     text = np.frombuffer(b"[" + anew + b"] ", np.uint8)
-    width = values.dtype.item_size >> (values.dtype.kind == "complex")
+    width = _width(values.dtype)
     room = np.empty(waiting * width, _BYTE)
     fine, _, done, _, _, _ = read_elements(text, 0, text.size - 1, kind, 1, waiting, waiting, _NO_INTS, room, _NO_INTS)
     item = np.dtype(f"u{width}")

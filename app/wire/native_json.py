@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 import numba
 import numpy as np
@@ -57,6 +57,8 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 # What `scan` returns: whether it is fine, members, whether there are odd numbers, how many spans, and three integers
 # for each span: its first byte, its end and its kind.
 _MEMBERS, _ODD, _SPANS, _FIRST_SPAN = 1, 2, 3, 4
+_ANY_TYPE: Final = DTYPES["bool"]
+"""Stands for a type that does not exist, until everything else has been looked at."""
 
 
 def configure(cache_dir: Path) -> None:
@@ -86,15 +88,8 @@ def warm(progress: Callable[[str], None] | None = None) -> None:
         progress(f"JSON codec ready after {perf_counter() - started:.2f} s")
 
 
-class _Given(NamedTuple):
-    """A tensor of the request, its fields checked: the span of its values, or its raw bytes."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...] | None
-    span: int
-    raw: bytes | None
-    members: int
+_Given = tuple[Values | Packed, str | None, int]
+"""A tensor of the request, its fields checked: its items, its dtype if that is no type, and how many members it has."""
 
 
 class _WrongTensors(Exception):
@@ -133,9 +128,8 @@ def _read_call(body: Buffer, operator: Operator, dialects: Collection[str], limi
         raise _unknown("", document, _FIELDS[operator])
     fields = document.get("data")
     resident = _resident(fields) if type(fields) is dict and "tensor" in fields else None
-    data = _given("data", document, body, marks) if resident is None else None
-    indices = _given("indices", document, body, marks)
-    members = len(document) + (1 if data is None else data.members) + indices.members
+    data, data_unknown, members = _given("data", document, body, view, marks) if resident is None else (None, None, 1)
+    indices, index_unknown, index_members = _given("indices", document, body, view, marks)
     parameter_name = _PARAMETER[operator]
     parameter = document.get(parameter_name, 0)
     if type(parameter) is not int:
@@ -151,19 +145,21 @@ def _read_call(body: Buffer, operator: Operator, dialects: Collection[str], limi
     encoding = document.get("output_encoding", "values")
     if type(encoding) is not str or encoding not in ENCODINGS:
         raise _choice("output_encoding", ENCODINGS)
-    if members != marks[_MEMBERS]:
+    if len(document) + members + index_members != marks[_MEMBERS]:
         _check_framing(body)
 
-    # A name that is no type is refused before any values are read.
-    data_source = None if data is None else _source(data, view, marks)
-    index_source = _source(indices, view, marks)
-    data_tensor = resident if data_source is None else data_source.read()
-    index_tensor = index_source.read()
+    if data_unknown is not None:
+        raise _unsupported("data", data_unknown)
+    if index_unknown is not None:
+        raise _unsupported("indices", index_unknown)
+    data_tensor = resident if data is None else data.read()
+    index_tensor = indices.read()
     if data_tensor is None or index_tensor is None:
-        raise _WrongTensors([source for source in (data_source, index_source) if source is not None])
-    if type(data_tensor) is Tensor:
-        _check_strings(data_tensor, len(body), limits)
-    _check_strings(index_tensor, len(body), limits)
+        raise _WrongTensors([source for source in (data, indices) if source is not None])
+    if len(body) > limits.string_bytes:
+        if type(data_tensor) is Tensor:
+            _check_strings(data_tensor, limits)
+        _check_strings(index_tensor, limits)
     call = Call(
         operator,
         data_tensor,
@@ -196,24 +192,32 @@ def _read_scatter(body: Buffer, limits: Limits) -> ScatterCall:
         raise _field("", "the body must be a JSON object")
     if not document.keys() <= _SCATTER_FIELDS:
         raise _unknown("", document, _SCATTER_FIELDS)
-    given = [_given(name, document, body, marks) for name in ("indices", "updates")]
+    given = {name: _given(name, document, body, view, marks) for name in ("indices", "updates")}
     reduction = document.get("reduction", "none")
     if type(reduction) is not str or reduction not in REDUCTIONS:
         raise _choice("reduction", REDUCTIONS)
-    if len(document) + sum(one.members for one in given) != marks[_MEMBERS]:
+    if len(document) + sum(members for _, _, members in given.values()) != marks[_MEMBERS]:
         _check_framing(body)
-    sources = [_source(one, view, marks) for one in given]
+    for name, (_, unknown, _) in given.items():
+        if unknown is not None:
+            raise _unsupported(name, unknown)
+    sources = [source for source, _, _ in given.values()]
     indices, updates = (source.read() for source in sources)
     if indices is None or updates is None:
         raise _WrongTensors(sources)
     for tensor in (indices, updates):
-        _check_strings(tensor, len(body), limits)
+        _check_strings(tensor, limits)
     return ScatterCall(indices, updates, reduction)
 
 
 def _small_part(body: Buffer, marks: tuple[int, ...]) -> Any:
     """All but the spans, each of which a number stands for: its own."""
     fine, _, odd, count = marks[:_FIRST_SPAN]
+    if count == 2 and not odd and fine and len(body) <= MAX_FIELDS:  # as most are
+        try:
+            return orjson.loads(b"".join((body[: marks[4]], b"0 ", body[marks[5] : marks[7]], b"1 ", body[marks[8] :])))
+        except orjson.JSONDecodeError:
+            pass  # a lone surrogate, or no JSON
     if not fine:
         raise GatherError("malformed_request", "the body is not JSON: quotes or brackets do not close")
     pieces: list[bytes | bytearray | memoryview] = []
@@ -237,25 +241,36 @@ def _small_part(body: Buffer, marks: tuple[int, ...]) -> Any:
     return json_exact.loads(text.decode())
 
 
-def _given(name: str, document: Mapping[str, Any], body: Buffer, marks: tuple[int, ...]) -> _Given:
+def _given(
+    name: str, document: Mapping[str, Any], body: Buffer, view: NDArray[np.uint8], marks: tuple[int, ...]
+) -> _Given:
     """The fields of the tensor `name`, checked one by one. Raises invalid_field."""
     fields = document.get(name)
     if type(fields) is not dict:
         raise _field(f"/{name}", f"{name} must be an object" if name in document else f"{name} is missing")
-    if not fields.keys() <= _TENSOR_FIELDS:
+    type_name, shape, span = fields.get("dtype"), fields.get("shape", ...), fields.get("values")
+    usual = len(fields) == 3 and type_name is not None and shape is not ... and span is not None
+    if not usual and not fields.keys() <= _TENSOR_FIELDS:
         raise _unknown(f"/{name}", fields, _TENSOR_FIELDS)
-    dtype, shape = fields.get("dtype"), fields.get("shape", ...)
-    if type(dtype) is not str:
+    if type(type_name) is not str:
         raise _field(f"/{name}/dtype", f"{name} needs a dtype, the name of a type")
     if shape is not ...:
         shape = _shape(name, shape)
-    if "values" in fields:
+    known = DTYPES.get(type_name)
+    dtype = known or _ANY_TYPE
+    unknown = None if known else type_name
+    if span is not None:
         if "base64" in fields:
             raise _field(f"/{name}", f"{name} has both values and base64")
-        span = _FIRST_SPAN + 3 * int(fields["values"])
-        if body[marks[span]] in b"n{":
-            raise _field(f"/{name}/values", "values must be a list, or one value for a tensor without dimensions")
-        return _Given(name, dtype, None if shape is ... else shape, span, None, len(fields))
+        at = _FIRST_SPAN + 3 * (span if type(span) is int else int(span))
+        first, depth = marks[at], marks[at + 2]
+        if depth <= 0:  # no list
+            depth = 0
+            if body[first] in b"n{":
+                raise _field(f"/{name}/values", "values must be a list, or one value for a tensor without dimensions")
+        if shape is ...:
+            shape = None
+        return Values(view, name, dtype, shape, first, marks[at + 1], depth), unknown, len(fields)
     if "base64" not in fields:
         raise _field(f"/{name}", f"{name} has neither values nor base64")
     first, end, kind = marks[_FIRST_SPAN + 3 * int(fields["base64"]) :][:3]
@@ -269,7 +284,7 @@ def _given(name: str, document: Mapping[str, Any], body: Buffer, marks: tuple[in
         raw = pybase64.b64decode(plain, validate=True)
     except ValueError:
         raise _field(f"/{name}/base64", "the text is not base64 (RFC 4648, with padding)") from None
-    return _Given(name, dtype, shape, 0, raw, len(fields))
+    return Packed(name, dtype, shape, raw), unknown, len(fields)
 
 
 def _shape(name: str, sizes: Any) -> tuple[int, ...]:
@@ -299,17 +314,8 @@ def _resident(fields: Mapping[str, Any]) -> str:
     return name
 
 
-def _source(given: _Given, view: NDArray[np.uint8], marks: tuple[int, ...]) -> Values | Packed:
-    """Where the items come from, of a type that is known now. Raises unsupported_dtype."""
-    name, dtype_name, shape, span, raw, _ = given
-    dtype = DTYPES.get(dtype_name)
-    if dtype is None:
-        detail = f"{json_exact.shown(dtype_name)!r} is no element type"
-        raise GatherError("unsupported_dtype", detail, pointer=f"/{name}/dtype")
-    if raw is None:
-        return Values(view, name, dtype, shape, marks[span], marks[span + 1], max(marks[span + 2], 0))
-    assert shape is not None
-    return Packed(name, dtype, shape, raw)
+def _unsupported(name: str, dtype: str) -> GatherError:
+    return GatherError("unsupported_dtype", f"{json_exact.shown(dtype)!r} is no element type", pointer=f"/{name}/dtype")
 
 
 def _explain(sources: Collection[Values | Packed]) -> None:
@@ -320,9 +326,9 @@ def _explain(sources: Collection[Values | Packed]) -> None:
         source.explain_value()
 
 
-def _check_strings(tensor: Tensor, body_bytes: int, limits: Limits) -> None:
+def _check_strings(tensor: Tensor, limits: Limits) -> None:
     """Raises limit_exceeded for a string that is too long."""
-    if tensor.dtype.kind != "string" or body_bytes <= limits.string_bytes:
+    if tensor.dtype.kind != "string":
         return
     item = longest_string(tensor.array, limits.string_bytes)
     if item >= 0:
