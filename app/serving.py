@@ -8,7 +8,7 @@ A stop goes in this order, on SIGTERM or SIGINT:
    closed at once, as uvicorn does, it may be just then that its client sends one.
 3. After DRAIN_TIMEOUT what still runs is cut off. Exit code 0.
 
-A second signal ends the delay, and a second SIGINT everything.
+A second signal ends the delay, and a second SIGINT also cuts off what runs.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 
+from app.api.acceptor import BACKLOG
 from app.api.protocol import Protocol, Timeouts, sweep
 from app.dispatch.allocator import keep_freed_memory
 from app.main import Application
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("gathernd")
 
-BACKLOG: Final = 2048
 QUIET_S: Final = 1.0
 STARTUP_FAILURE: Final = 3
 _STEP_S: Final = 0.02
@@ -46,6 +46,7 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.exit_at: float | None = None
+        self.cut = False
         self._sweeping: asyncio.Task[None] | None = None
 
     @property
@@ -60,8 +61,7 @@ class Server(uvicorn.Server):
         if self.exit_at is None:
             self.drain()
         else:
-            self.should_exit = True
-            self.force_exit = sig == signal.SIGINT
+            self.hurry(cut=sig == signal.SIGINT)
 
     def drain(self) -> None:
         """Begin to stop."""
@@ -76,6 +76,11 @@ class Server(uvicorn.Server):
         Protocol.leaving = True
         self.exit_at = monotonic() + delay
         self.should_exit = delay == 0
+
+    def hurry(self, *, cut: bool) -> None:
+        """End the delay; with `cut` also what runs, for which uvicorn's way would be to end without tidying up."""
+        self.should_exit = True
+        self.cut = self.cut or cut
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and watch for slow senders from then on."""
@@ -95,7 +100,7 @@ class Server(uvicorn.Server):
         self.stop_listening(sockets)
         connections = self.server_state.connections
         try:
-            while connections and not self.force_exit and (now := monotonic()) < end:
+            while connections and not self.cut and (now := monotonic()) < end:
                 for connection in list(connections):
                     if isinstance(connection, Protocol):
                         connection.leave(now, QUIET_S)
@@ -164,16 +169,15 @@ def log_config(settings: Settings) -> dict[str, Any]:
 
 
 def bind(settings: Settings) -> socket.socket:
-    """The listening socket of several processes. Ends the process where the port cannot be had."""
+    """A socket at the address of the settings, which does not listen yet. Ends the process where it cannot be had."""
     host, port = settings.host, settings.port
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
-        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
     except OSError as error:
         raise SystemExit(f"gathernd: cannot listen on {host} port {port}: {error.strerror}") from None
-    shown = f"[{host}]" if family == socket.AF_INET6 else host
-    logger.info("Uvicorn running on http://%s:%d (Press CTRL+C to quit)", shown, listener.getsockname()[1])
-    return listener
+    return bound
 
 
 def open_store(store: LocalStore) -> None:

@@ -8,9 +8,10 @@ that may take seconds, forwards no drain, and stops everything when a replacemen
 
 Parent and worker talk over a socket pair, in single bytes:
 
-    to the worker    g  warm up now: the kernels are in the cache       from the worker    w  warmed up
-                     a  take connections                                                   a  taking connections
-                     d  drain and end      l  leave: others carry on      x  end at once
+    to the worker    g  warm up now: the kernels are in the cache       from the worker    o  the port is open
+                     a  take connections                                                   w  warmed up
+                     d  drain and end      l  leave: others carry on                       a  taking connections
+                     h  end the delay      c  cut off what runs
 
 The end of the stream is the end of the other side: the parent notices a death at once, and workers whose parent has
 gone finish what they have and end.
@@ -93,6 +94,7 @@ class WorkerServer(Server):
         self.watch()
         if self._first:
             self._acceptor.start()
+            self._say(b"o")
         self._warming = asyncio.create_task(self._report())
 
     def _connection(self) -> asyncio.Protocol:
@@ -139,8 +141,8 @@ class WorkerServer(Server):
         elif letter == ord("l"):
             # Others carry on: the service as a whole stays ready, whoever is asked.
             self.leave()
-        elif letter == ord("x"):
-            self.should_exit = self.force_exit = True
+        elif letter in b"hc":
+            self.hurry(cut=letter == ord("c"))
 
     def _say(self, letter: bytes) -> None:
         with suppress(OSError):
@@ -306,6 +308,10 @@ class Supervisor:
                 self._warmed(worker)
             elif letter == ord("a"):
                 self._accepts(worker)
+            elif letter == ord("o"):
+                host, port, *_ = self._listener.getsockname()
+                shown = f"[{host}]" if ":" in host else host
+                logger.info("Uvicorn running on http://%s:%d (Press CTRL+C to quit)", shown, port)
 
     def _warmed(self, worker: Worker) -> None:
         worker.warm = True
@@ -414,9 +420,11 @@ class Supervisor:
             self._stop()
         else:
             for worker in self._workers:
-                worker.say(b"x")
+                worker.say(b"c" if number == signal.SIGINT else b"h")
 
     def _stop(self) -> None:
+        # As long as any process has the socket open, clients connect to it.
+        self._listener.close()
         self._stop_by = monotonic() + self._settings.drain_delay + self._settings.drain_timeout + _KILL_AFTER_S
         self._rolling.clear()
         for worker in self._workers:

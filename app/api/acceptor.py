@@ -19,6 +19,7 @@ from app.api.counters import Counters, Head
 
 logger = logging.getLogger("gathernd")
 
+BACKLOG: Final = 2048
 _COURTESY_S: Final = 0.003
 _PAUSE_S: Final = 0.5
 _ACTIVE_S: Final = 1.0
@@ -47,6 +48,7 @@ class Acceptor:
     def start(self) -> None:
         """Take connections from now on."""
         self._listener.setblocking(False)
+        self._listener.listen(BACKLOG)
         self.accepting = True
         self.tell()
         self._counters.head[Head.ACCEPTING] = 1
