@@ -31,7 +31,7 @@ REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _PREFIX: Final = secrets.token_hex(6)
 _COUNTER: Final = itertools.count()
 _INFLATE_STEP: Final = 1 << 20
-JOINED: Final = 1 << 14
+JOINED: Final = 1 << 17
 """Answers in pieces of up to this many bytes together are joined: a copy is cheaper than a message."""
 
 
