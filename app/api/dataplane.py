@@ -7,6 +7,7 @@ turns every error into the one error shape, and answers HEAD and OPTIONS.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final
@@ -92,6 +93,12 @@ class DataPlane:
             await self._send_error(exchange, error)
         except ClientGone:
             code = "client_gone"
+        except asyncio.CancelledError:
+            # A stop cuts off what outlasts its timeout; nothing else cancels a request, whose task ends here.
+            error = GatherError("not_ready", "the service stopped before the request was carried out")
+            code = error.code
+            if not exchange.started:
+                await exchange.send_error(error)
         except Exception:
             code = "internal"
             logger.exception("request %s failed", exchange.request_id)
