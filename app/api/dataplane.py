@@ -95,10 +95,10 @@ class DataPlane:
             code = "client_gone"
         except asyncio.CancelledError:
             # A stop cuts off what outlasts its timeout; nothing else cancels a request, whose task ends here.
-            error = GatherError("not_ready", "the service stopped before the request was carried out")
-            code = error.code
+            code = "not_ready"
             if not exchange.started:
-                await exchange.send_error(error)
+                stopped = GatherError("not_ready", "the service stopped before the request was carried out")
+                await exchange.send_error(stopped)
         except Exception:
             code = "internal"
             logger.exception("request %s failed", exchange.request_id)
