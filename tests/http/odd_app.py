@@ -1,7 +1,8 @@
 """Servers that misbehave on purpose, for tests of what clients are told then: `python -m tests.http.odd_app HOW FLAGS`.
 
-HOW is `broken` (the kernel raises, and so does the control-plane route /broken), `slow` (the kernel takes a second) or
-`starting` (the kernels are never ready). Nothing in the service knows of these: they are made from its parts.
+HOW is `broken` (the kernel raises, and so does the control-plane route /broken), `slow` (the kernel takes a second),
+`starting` (the kernels are never ready) or `counting` (/compilations says how often Numba has compiled or loaded
+anything). Nothing in the service knows of these: they are made from its parts.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from time import sleep
 from typing import Any
 
 from fastapi import FastAPI
+from numba.core.event import Listener, register
 from numpy.typing import NDArray
 
 from app.kernels import numpy_cpu
@@ -47,7 +49,25 @@ def make(how: str, settings: Settings) -> Application:
         app.service.kernel = Slow()
     elif how == "starting":
         app.readiness.waiting_for.append("a kernel that never comes")
+    elif how == "counting":
+        compilations = Compilations()
+        assert isinstance(app.control, FastAPI)
+        app.control.add_api_route("/compilations", lambda: compilations.count)
     return app
+
+
+class Compilations(Listener):
+    """Counts how often Numba takes the lock that it compiles and loads under."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        register("numba:compiler_lock", self)  # type: ignore[no-untyped-call]
+
+    def on_start(self, event: Any) -> None:
+        self.count += 1
+
+    def on_end(self, event: Any) -> None:
+        pass
 
 
 async def _fail() -> None:

@@ -1,0 +1,150 @@
+"""Stopping one process: readiness first, nothing that was accepted is lost, exit code 0."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from time import monotonic, sleep
+
+import httpx
+import pytest
+
+from tests.http.conftest import Start
+from tests.http.forms import int64, packed, tensor
+from tests.http.raw import TINY, Wire, request
+from tests.http.test_overload import odd
+
+
+def test_readiness_flips_first_and_requests_are_accepted_during_the_delay(start: Start) -> None:
+    with start("--drain-delay", "2") as server:
+        with Wire(server) as old:
+            old.send(request(TINY))
+            assert old.read().status == 200
+            begun = monotonic()
+            server.process.send_signal(signal.SIGTERM)
+            sleep(0.3)
+            with Wire(server) as wire:
+                wire.send(request(b"", line="GET /readyz HTTP/1.1", length=False))
+                answer = wire.read()
+                assert (answer.status, answer.json()["code"]) == (503, "not_ready")
+                assert "stopping" in answer.json()["detail"]
+            old.send(request(TINY))  # a connection from before
+            assert old.read().status == 200
+        answered = 0
+        while monotonic() - begun < 1.7:
+            with Wire(server) as wire:  # and new ones
+                wire.send(request(TINY))
+                assert wire.read().status == 200
+                wire.send(b"")
+            with Wire(server) as wire:
+                wire.send(request(b"", line="GET /livez HTTP/1.1", length=False))
+                assert wire.read().status == 200
+            answered += 1
+        assert answered > 5
+        assert server.process.wait(10) == 0
+        assert monotonic() - begun >= 1.9
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_runs_is_answered_and_the_exit_code_is_zero(start: Start, number: int) -> None:
+    with start("--loop-max-us", "0", "--threads", "2", command=odd("slow")) as server:
+        answers: list[httpx.Response] = []
+
+        def ask() -> None:
+            with server.client() as client:
+                answers.append(client.post("/gathernd", content=TINY))
+
+        threads = [threading.Thread(target=ask) for _ in range(4)]  # two run, two wait
+        for thread in threads:
+            thread.start()
+        sleep(0.5)
+        server.process.send_signal(number)
+        for thread in threads:
+            thread.join()
+        assert [answer.status_code for answer in answers] == [200] * 4
+        assert server.process.wait(10) == 0
+
+
+def test_idle_connections_are_closed_and_do_not_hold_the_process(start: Start) -> None:
+    with start() as server:
+        wires = [Wire(server) for _ in range(5)]
+        for wire in wires[1:]:  # the first one has never sent anything
+            wire.send(request(TINY))
+            assert wire.read().status == 200
+        begun = monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        for wire in wires:
+            assert wire.closed()
+            wire.socket.close()
+        assert server.process.wait(10) == 0
+        assert monotonic() - begun < 5
+
+
+def test_a_request_that_is_still_being_sent_is_finished(start: Start) -> None:
+    with start() as server, Wire(server) as wire:
+        data = request(TINY)
+        wire.send(data[:-10])
+        sleep(0.2)
+        server.process.send_signal(signal.SIGTERM)
+        sleep(0.5)
+        wire.send(data[-10:])
+        answer = wire.read()
+        assert answer.status == 200
+        assert answer.headers["connection"] == "close"
+        assert wire.closed()
+        assert server.process.wait(10) == 0
+
+
+def test_an_answer_that_is_still_being_read_is_finished(start: Start) -> None:
+    row, rows = packed(tensor("int8", [1, 4096], [1] * 4096)), packed(int64([4096, 1], [0] * 4096))
+    body = json.dumps({"data": row, "indices": rows, "output_encoding": "base64"}).encode()
+    with start() as server, Wire(server) as wire:
+        wire.send(request(body))  # the answer is larger than what the sockets hold
+        sleep(0.5)
+        server.process.send_signal(signal.SIGTERM)
+        sleep(0.5)
+        answer = wire.read()
+        assert answer.status == 200
+        assert len(answer.body) == int(answer.headers["content-length"]) > 20_000_000
+        assert server.process.wait(10) == 0
+
+
+def test_without_a_delay_no_new_connection_is_taken(start: Start) -> None:
+    with start("--loop-max-us", "0", command=odd("slow")) as server, Wire(server) as wire:
+        wire.send(request(TINY))
+        sleep(0.3)
+        server.process.send_signal(signal.SIGTERM)
+        sleep(0.4)
+        with pytest.raises(ConnectionError):
+            server.connect()
+        assert wire.read().status == 200
+
+
+def test_what_outlasts_the_drain_timeout_is_cut_off(start: Start) -> None:
+    with start("--drain-timeout", "1") as server, Wire(server) as wire:
+        wire.send(request(TINY)[:-1])  # and never the rest
+        sleep(0.2)
+        begun = monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(15) == 0
+        assert 0.5 < monotonic() - begun < 8
+        answer = wire.read()
+        assert (answer.status, answer.json()["code"]) == (503, "not_ready")
+
+
+def test_a_second_signal_ends_the_delay(start: Start) -> None:
+    with start("--drain-delay", "60") as server:
+        begun = monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        sleep(0.3)
+        assert server.process.poll() is None
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(10) == 0
+        assert monotonic() - begun < 8
+
+
+def test_a_stop_while_starting_is_a_stop(start: Start) -> None:
+    with start(ready=False) as server:
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(60) == 0
