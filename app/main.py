@@ -92,6 +92,7 @@ def create_app(settings: Settings, counters: Counters | None = None) -> Applicat
         limits,
         Quota(settings.max_store_bytes, settings.max_tensors),
         os.environ.get(GROUP_VARIABLE),
+        settings.memory_budget,
     )
     disk_threads = ThreadPoolExecutor(DISK_THREADS, "disk")
     service = Service(limits, store, KERNELS[settings.kernel], pool, chooser, budget)
@@ -171,7 +172,7 @@ async def _sweep(store: LocalStore, interval: float = 0.5) -> None:
         store.sweep()
 
 
-async def _publish(metrics: Metrics, interval: float = 1.0) -> None:
+async def _publish(metrics: Metrics, interval: float = 0.25) -> None:
     """Let other processes see how things are in this one. Runs until it is cancelled."""
     while True:
         metrics.publish()

@@ -94,6 +94,8 @@ class Service:
                 "device_unavailable", "this service has no GPU; use device auto or cpu", pointer=call.device_pointer
             )
         lease.charge(plan.output_bytes)
+        if resident is not None and resident.cold and route == "loop":
+            route = "thread"
         stages.route = route
         if route == "loop":
             bad, array = self._run(plan, data, indices, stages)

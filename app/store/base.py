@@ -17,14 +17,18 @@ class Resident:
     `words[0]` is a stamp in shared memory: odd while a scatter changes the content, and never the same again after
     one. A reader notes `stamp`, reads, and believes what it read if `words[0]` still is `stamp` and that is even;
     else it takes `current()` and reads again. Readers that met too many changes read within `hold()`, which keeps
-    writers away (it blocks: enter it on a thread).
+    writers away (it blocks: enter it on a thread). `cold` says that the content is larger than memory, so that reading
+    it waits for the disk.
     """
 
-    __slots__ = ("etag", "stamp", "tensor", "words")
+    __slots__ = ("cold", "etag", "stamp", "tensor", "words")
 
-    def __init__(self, tensor: Tensor, etag: str, stamp: int = 0, words: Sequence[int] = UNCHANGING) -> None:
+    def __init__(
+        self, tensor: Tensor, etag: str, stamp: int = 0, words: Sequence[int] = UNCHANGING, cold: bool = False
+    ) -> None:
         self.tensor = tensor
         self.etag = etag
+        self.cold = cold
         self.stamp = stamp
         self.words = words
 

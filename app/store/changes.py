@@ -5,6 +5,7 @@ Everything here happens within the lock of the tensor that it is about.
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
 from collections.abc import Iterable
@@ -124,7 +125,13 @@ class Changes:
         )
         record = Record(entry, rows, values)
         journal = self.journal(about.id)
-        journal.append(record)
+        try:
+            journal.append(record)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self.checkpoint(writable)  # the log itself may be what fills the disk
+            journal.append(record)
         writable.apply((record,))
         if journal.end > self.checkpoint_bytes:
             # The change is made; a checkpoint that the disk refuses is tried again after the next one.

@@ -36,10 +36,14 @@ def damaged(name: str, why: str) -> GatherError:
 class Content:
     """One mapped content. Lives as long as somebody reads it, also after its file was replaced or removed."""
 
-    __slots__ = ("_hold", "_tensor", "description", "identity", "mapping", "words")
+    __slots__ = ("_hold", "_tensor", "cold", "description", "identity", "mapping", "words")
 
-    def __init__(self, path: Path, name: str, hold: Hold) -> None:
-        """Map the file. Raises FileNotFoundError, and tensor_damaged where it is not whole."""
+    def __init__(self, path: Path, name: str, hold: Hold, memory: int | None = None) -> None:
+        """Map the file. Raises FileNotFoundError, and tensor_damaged where it is not whole.
+
+        `memory` is about what the system has for contents: in a larger one a lookup reads the pages that it needs and
+        not those around them, which would only push out others.
+        """
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             status = os.fstat(fd)
@@ -53,6 +57,9 @@ class Content:
         finally:
             os.close(fd)
         self.identity = identity(status)
+        self.cold = memory is not None and status.st_size > memory
+        if self.cold:
+            self.mapping.madvise(mmap.MADV_RANDOM)
         self.words = memoryview(self.mapping)[:PAGE].cast("Q")
         self._hold = hold
         self._tensor = self._make_tensor()
@@ -129,7 +136,7 @@ class _MappedResident(Resident):
 
     def __init__(self, content: Content, stamp: int) -> None:
         tensor, etag = content.make_resident(stamp)
-        super().__init__(tensor, etag, stamp, content.words)
+        super().__init__(tensor, etag, stamp, content.words, content.cold)
         self._content = content
 
     def current(self) -> Resident:

@@ -54,12 +54,23 @@ logger = logging.getLogger("gathernd")
 class LocalStore:
     """The store in one folder. Nothing is touched before `open`."""
 
-    def __init__(self, folder: Path, limits: Limits, quota: Quota | None = None, token: str | None = None) -> None:
-        """`token` is that of the process group which this process belongs to, None for the first process of one."""
+    def __init__(
+        self,
+        folder: Path,
+        limits: Limits,
+        quota: Quota | None = None,
+        token: str | None = None,
+        memory: int | None = None,
+    ) -> None:
+        """`token` is that of the process group which this process belongs to, None for the first process of one.
+
+        `memory` is about how many bytes of contents stay in memory, as far as is known.
+        """
         self.folder = folder
         self.limits = limits
         self.quota = quota or Quota()
         self._token = token
+        self._memory = memory
         self._tensors = folder / "tensors"
         self._logs = folder / "logs"
         self._incoming = folder / "incoming"
@@ -143,7 +154,7 @@ class LocalStore:
         try:
             if entry is None or not is_still(entry.content, path):
                 self._entries.pop(name, None)
-                entry = Mapped(Content(path, name, partial(self._hold, name, path)))
+                entry = Mapped(Content(path, name, partial(self._hold, name, path), self._memory))
                 self._entries[name] = entry
                 if entry.content.description.prefault or entry.content.description.lock:
                     Thread(target=entry.content.settle, name="prefault", daemon=True).start()

@@ -364,6 +364,16 @@ def test_a_restart_removes_what_an_upload_left(store: LocalStore, folder: Path) 
     store.close()
 
 
+def test_a_content_larger_than_memory_is_told_to_be_cold(folder: Path) -> None:
+    store = LocalStore(folder, Limits(), memory=20_000)
+    store.open()
+    put(store, "small", np.arange(100))
+    put(store, "large", np.arange(3000))
+    assert [getattr(store.get(name), "cold", None) for name in ("small", "large")] == [False, True]
+    assert read(store, "large").tolist() == list(range(3000))
+    store.close()
+
+
 def test_a_lookup_costs_about_a_microsecond(store: LocalStore) -> None:
     put(store, "x", np.arange(3))
     best = 1.0
