@@ -1,0 +1,57 @@
+"""JSON requests by their parts, for the tests of the native codec."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.errors import GatherError
+from app.tensors.call import Call
+from app.tensors.limits import Limits
+from app.tensors.tensor import Tensor
+from app.wire.native_json import read_call
+
+DIALECTS = ("onnx-13", "onnx-12", "onnx-11", "openvino-8")
+INDICES = '{"dtype": "int64", "shape": [1, 1], "values": [0]}'
+DATA = '{"dtype": "int8", "shape": [1], "values": [0]}'
+
+
+def request(data: str = DATA, indices: str = INDICES, rest: str = "") -> bytes:
+    """A body with these tensors; `rest` follows, with its own comma."""
+    return f'{{"data": {data}, "indices": {indices}{rest}}}'.encode()
+
+
+def tensor(dtype: str, values: str, shape: str | None = None, key: str = "values") -> str:
+    """A tensor as a request has it."""
+    given = "" if shape is None else f'"shape": {shape}, '
+    return f'{{"dtype": "{dtype}", {given}"{key}": {values}}}'
+
+
+def call(body: bytes, operator: Any = "gathernd", limits: Limits | None = None) -> Call:
+    """The call that `body` makes."""
+    return read_call(body, operator, DIALECTS, limits or Limits())[0]
+
+
+def made(dtype: str, values: str, shape: str | None = None, key: str = "values") -> Tensor:
+    """The data tensor that a request with these items makes."""
+    data = call(request(tensor(dtype, values, shape, key))).data
+    assert isinstance(data, Tensor)
+    return data
+
+
+def refused(
+    body: bytes, code: str, pointer: str | None = None, operator: Any = "gathernd", **limits: int
+) -> GatherError:
+    """The refusal of `body`, which has this code, and this pointer if there is one."""
+    with pytest.raises(GatherError) as caught:
+        call(body, operator, Limits(**limits))
+    error = caught.value
+    assert (error.code, [place.pointer for place in error.places]) == (code, [] if pointer is None else [pointer])
+    assert error.total == len(error.places)
+    return error
+
+
+def refused_items(dtype: str, values: str, code: str, pointer: str, shape: str | None = None) -> GatherError:
+    """The refusal of a request with these items as its data."""
+    return refused(request(tensor(dtype, values, shape)), code, pointer)

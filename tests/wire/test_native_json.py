@@ -1,0 +1,598 @@
+"""Each rule of the native JSON format, by name."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.tensors.dtypes import DTYPES
+from app.tensors.limits import Limits
+from app.wire import native_json
+from tests.wire.json_requests import DATA, INDICES, call, made, refused, refused_items, request, tensor
+
+INTEGERS = [name for name, row in DTYPES.items() if row.kind in ("int", "uint")]
+FLOATS = [name for name, row in DTYPES.items() if row.kind == "float"]
+COUNT, VALUE, FIELD, MALFORMED = (
+    "element_count_mismatch",
+    "value_not_representable",
+    "invalid_field",
+    "malformed_request",
+)
+
+
+def listed(dtype: str, values: str, shape: str | None = None) -> list[Any]:
+    items: list[Any] = made(dtype, values, shape).array.tolist()
+    return items
+
+
+class TestNumbers:
+    @pytest.mark.parametrize("dtype", INTEGERS)
+    def test_integers_may_be_written_with_a_point_or_an_exponent(self, dtype: str) -> None:
+        assert listed(dtype, "[1.0, 1e2, 10E-1, 1.2e1, 0.0, 120e-1]") == [1, 100, 1, 12, 0, 12]
+
+    @pytest.mark.parametrize("dtype", INTEGERS)
+    def test_integers_reach_both_ends_exactly_and_no_further(self, dtype: str) -> None:
+        low, high = DTYPES[dtype].low, DTYPES[dtype].high
+        assert listed(dtype, f"[{low}, {high}]") == [low, high]
+        for beyond in (low - 1, high + 1):
+            error = refused_items(dtype, f"[0, {beyond}]", VALUE, "/data/values/1")
+            assert error.places[0].position == (1,)
+            assert error.places[0].value in (beyond, str(beyond))
+
+    @pytest.mark.parametrize(
+        ("dtype", "text"),
+        [
+            ("uint8", "300"),
+            ("int64", str(2**63)),
+            ("uint64", str(2**64)),
+            ("int64", str(2**64)),
+            ("uint64", "-1"),
+            ("int32", "1.5"),
+            ("int64", "1e400"),
+            ("int64", "1e19"),
+            ("uint64", "1e20"),
+            ("uint64", "18446744073709551616.0"),
+            ("int8", "1e-1"),
+            ("float64", "1e400"),
+            ("float64", "-1e309"),
+            ("float64", "1" + "0" * 400),
+            ("float16", "65520"),
+            ("float16", "1e400"),
+            ("bfloat16", "3.3961775292304601e38"),
+            ("float32", "3.4028235677973367e38"),
+            ("complex64", "[0, 1e39]"),
+            ("complex128", "[1e400, 0]"),
+        ],
+    )
+    def test_a_number_out_of_range_is_not_representable_and_never_malformed(self, dtype: str, text: str) -> None:
+        part = "" if not text.startswith("[") else "/1" if "0, 1e39" in text else "/0"
+        refused_items(dtype, f"[{text}]", VALUE, f"/data/values/0{part}", "[1]")
+
+    @pytest.mark.parametrize(
+        ("dtype", "text", "value"),
+        [
+            ("float64", "1e20", 1e20),
+            ("float64", "9007199254740993", 9007199254740992.0),
+            ("float64", "1e-400", 0.0),
+            ("float16", "65519.99", 65504.0),
+            ("float32", "3.4028235677973362e38", 3.4028234663852886e38),
+            ("bfloat16", "3.3961775292304597e38", 3.3895313892515355e38),
+            ("bfloat16", "1.00390625", 1.0),
+            ("bfloat16", "1.01171875", 1.015625),
+            ("float16", "2.9802322387695312e-8", 0.0),
+            ("float16", "2.9802322387695316e-8", 5.960464477539063e-08),
+        ],
+    )
+    def test_floats_are_rounded_half_to_even(self, dtype: str, text: str, value: float) -> None:
+        assert [float(item) for item in made(dtype, f"[{text}]").array] == [value]
+
+    def test_bfloat16_is_rounded_once_not_through_float32(self) -> None:
+        # Just above the middle of 1 and the next bfloat16, and so near that float32 has it as the middle.
+        assert float(made("bfloat16", "[1.0039062500000002]").array[0]) == 1.0078125
+
+    def test_float32_is_rounded_once_from_binary64(self) -> None:
+        text = "7.038531e-26"
+        assert made("float32", f"[{text}]").array.view(np.uint32)[0] == np.float32(float(text)).view(np.uint32)
+
+    def test_an_integer_with_a_point_is_read_as_binary64(self) -> None:
+        assert listed("int64", "[9007199254740993, 9007199254740993.0]") == [9007199254740993, 9007199254740992]
+
+    def test_more_than_twenty_digits_are_rounded_as_exactly(self) -> None:
+        texts = [
+            "9007199254740993.00000000000000000000000001",
+            "9007199254740992.99999999999999999999999999",
+            "0.1000000000000000055511151231257827021181583404541015625",
+            "2.4703282292062327208e-324",
+            "123456789012345678901234567890",
+        ]
+        assert listed("float64", f"[{','.join(texts)}]") == [float(text) for text in texts]
+        assert listed("int64", f"[{texts[0]}, 1.00000000000000000000000001]") == [9007199254740994, 1]
+
+    @pytest.mark.parametrize("dtype", [*FLOATS, "complex64", "complex128"])
+    @pytest.mark.parametrize("text", ["-0", "-0.0", "-0e0", "-0.000", "-1e-999"])
+    def test_minus_zero_keeps_its_sign(self, dtype: str, text: str) -> None:
+        data = made(dtype, f"[[{text}, {text}]]" if dtype.startswith("complex") else f"[{text}]")
+        parts = (
+            data.array.view(DTYPES[dtype].numpy)
+            if dtype in FLOATS
+            else data.array.view(f"f{data.dtype.item_size // 2}")
+        )
+        assert all(float(part) == 0.0 and math.copysign(1, float(part)) == -1 for part in parts)
+
+    @pytest.mark.parametrize("dtype", INTEGERS)
+    def test_minus_zero_is_zero_in_integers(self, dtype: str) -> None:
+        assert listed(dtype, "[-0, -0.0, -0e5]") == [0, 0, 0]
+
+    @pytest.mark.parametrize("dtype", FLOATS)
+    def test_non_finite_floats_are_strings(self, dtype: str) -> None:
+        values = [float(item) for item in made(dtype, r'["NaN", "Infinity", "-Infinity", "N\u0061N"]').array]
+        assert values[1:3] == [math.inf, -math.inf]
+        assert math.isnan(values[0])
+        assert math.isnan(values[3])
+
+    def test_non_finite_parts_of_complex_numbers_are_strings(self) -> None:
+        (value,) = listed("complex64", '[["NaN", "-Infinity"]]')
+        assert math.isnan(value.real)
+        assert value.imag == -math.inf
+
+    @pytest.mark.parametrize("text", ['"nan"', '"inf"', '"+Infinity"', '""', '"1"', '"NaN "', r'"\u0000"', r'"\ud800"'])
+    def test_other_strings_are_no_numbers(self, text: str) -> None:
+        refused_items("float32", f"[1, {text}]", VALUE, "/data/values/1")
+
+    @pytest.mark.parametrize("dtype", [*INTEGERS, "bool"])
+    def test_only_floats_have_names_for_non_finite_numbers(self, dtype: str) -> None:
+        refused_items(dtype, '["NaN"]', VALUE, "/data/values/0")
+
+    @pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "nan"])
+    def test_a_bare_name_is_malformed(self, text: str) -> None:
+        refused(request(tensor("float32", f"[1, {text}]")), MALFORMED)
+
+    def test_bool_takes_true_and_false_only(self) -> None:
+        assert listed("bool", "[true, false ,true]") == [True, False, True]
+        for text in ("1", "0", "1.0", '"true"', "null"):
+            refused_items("bool", f"[false, {text}]", VALUE, "/data/values/1")
+
+    @pytest.mark.parametrize("dtype", [name for name in DTYPES if name != "string"])
+    @pytest.mark.parametrize("text", ["null", '"x"', "{}", '{"a": [1, 2]}'])
+    def test_a_json_value_of_another_sort_is_not_representable(self, dtype: str, text: str) -> None:
+        if dtype.startswith("complex"):
+            refused_items(dtype, f"[[0, {text}]]", VALUE, "/data/values/0/1")
+        else:
+            good = "true" if dtype == "bool" else "1"
+            error = refused_items(dtype, f"[{good}, {text}]", VALUE, "/data/values/1")
+            assert error.places[0].value == ("x" if text == '"x"' else None)
+
+    @pytest.mark.parametrize("dtype", [*INTEGERS, *FLOATS])
+    @pytest.mark.parametrize("text", ["true", "false"])
+    def test_true_is_no_number(self, dtype: str, text: str) -> None:
+        assert refused_items(dtype, f"[1, {text}]", VALUE, "/data/values/1").places[0].value is (text == "true")
+
+    def test_the_first_bad_value_is_reported_with_its_position(self) -> None:
+        error = refused_items("uint8", "[[1, 2, 3], [4, 256, -1]]", VALUE, "/data/values/1/1")
+        (place,) = error.places
+        assert (place.position, place.value, error.total) == ((1, 1), 256, 1)
+
+    def test_a_flat_value_has_the_position_that_the_shape_gives_it(self) -> None:
+        (place,) = refused_items("uint8", "[1, 2, 3, 4, 256, 5]", VALUE, "/data/values/4", "[2, 3]").places
+        assert (place.position, place.value) == ((1, 1), 256)
+
+    @pytest.mark.parametrize(
+        "text", ["01", "+1", ".5", "1.", "1e", "1e+", "-", "--1", "0x10", "1_000", "1 2", "1,", ",1", "١"]
+    )
+    @pytest.mark.parametrize("dtype", ["int64", "float64", "bool", "string"])
+    def test_what_is_no_json_number_is_malformed(self, dtype: str, text: str) -> None:
+        refused(request(tensor(dtype, f"[{text}]", "[1]")), MALFORMED)
+
+
+class TestStrings:
+    def test_any_unicode_the_empty_string_and_nul(self) -> None:
+        texts = ["", "a", "é", "日本", "😀", "\0", "a\0b", "\u2028", "\uffff", '"\\/', "[,]{}:"]
+        assert listed("string", json.dumps(texts)) == texts
+        assert listed("string", json.dumps(texts, ensure_ascii=False)) == texts
+
+    @pytest.mark.parametrize(
+        "text", [r'"\ud800"', r'"a\udc00"', r'"\ud800\ud800"', r'"\udc00\ud800"', r'"\ud800\u0041"']
+    )
+    def test_a_lone_surrogate_is_not_representable(self, text: str) -> None:
+        refused_items("string", f'["a", {text}]', VALUE, "/data/values/1")
+
+    def test_raw_bytes_that_are_no_utf_8_are_malformed(self) -> None:
+        for raw in (b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xc0\x80", b"\xf4\x90\x80\x80"):
+            refused(request(tensor("string", '["@"]')).replace(b"@", raw), MALFORMED)
+
+    @pytest.mark.parametrize("text", ["1", "null", "true", "{}"])
+    def test_only_strings_are_strings(self, text: str) -> None:
+        refused_items("string", f'["a", {text}]', VALUE, "/data/values/1")
+
+    def test_a_string_over_the_limit(self) -> None:
+        body = request(tensor("string", json.dumps(["é" * 50, "é" * 51]), "[2, 1]"))
+        error = refused(body, "limit_exceeded", "/data/values/1", string_bytes=100)
+        assert error.facts == {"limit": "string_bytes", "maximum": 100}
+        assert error.places[0].position == (1, 0)
+
+    def test_nested_strings(self) -> None:
+        data = made("string", '[["a", "]"], ["[", "\\""]]')
+        assert (data.shape, data.array.tolist()) == ((2, 2), ["a", "]", "[", '"'])
+
+
+class TestNesting:
+    @pytest.mark.parametrize("shape", [None, "[2, 3]"])
+    def test_nested_lists_give_the_shape_or_equal_it(self, shape: str | None) -> None:
+        data = made("int32", "[[1, 2, 3], [4, 5, 6]]", shape)
+        assert (data.shape, data.form, data.array.tolist()) == ((2, 3), "nested", [1, 2, 3, 4, 5, 6])
+        assert data.locate(4) == "/data/values/1/1"
+
+    def test_flat_values_of_any_shape(self) -> None:
+        data = made("int32", "[1, 2, 3, 4, 5, 6]", "[1, 2, 3]")
+        assert (data.shape, data.form) == ((1, 2, 3), "flat")
+        assert data.locate(4) == "/data/values/4"
+
+    @pytest.mark.parametrize(
+        ("values", "shape"),
+        [
+            ("[[1, 2], [3]]", None),
+            ("[[1, 2], 3]", None),
+            ("[1, [2]]", None),
+            ("[[1], [[2]]]", None),
+            ("[[], [1]]", None),
+            ("[[], [[]]]", None),
+            ("[[1, 2], [3]]", "[3]"),
+            ("[[1, 2, 3], [4]]", "[2, 2]"),
+            ("[[1, 2], [3, 4]]", "[4]"),
+            ("[[1, 2], [3, 4]]", "[4, 1]"),
+            ("[[[1, 2], [3, 4]]]", "[2, 2]"),
+            ("[[1], [2], [3], [4]]", "[2, 2]"),
+            ("[1, 2, 3]", "[2, 2]"),
+            ("[1, 2, 3, 4, 5]", "[2, 2]"),
+            ("[1]", "[]"),
+            ("[[5]]", "[]"),
+            ("[1, 2]", "[]"),
+            ("5", "[1]"),
+            ("[[5]]", "[1]"),
+            ("[]", "[]"),
+            ("[]", "[1]"),
+            ("[0]", "[0]"),
+            ("[[0]]", "[0]"),
+            ("[[], []]", "[2, 3]"),
+            ("[[], []]", "[3, 0]"),
+            ("[[], []]", "[0, 2]"),
+            ("[[[]], [[]]]", "[2, 0]"),
+        ],
+    )
+    def test_ragged_or_wrongly_nested_is_a_mismatch_even_if_the_total_fits(
+        self, values: str, shape: str | None
+    ) -> None:
+        if (values, shape) == ("[1]", "[]"):
+            assert made("int8", values, shape).array.tolist() == [1]  # the one flat form that looks wrong and is not
+            return
+        refused_items("int8", values, COUNT, "/data/values", shape)
+
+    @pytest.mark.parametrize("text", ["null", '"x"', "1.5", "{}"])
+    def test_nesting_comes_before_values(self, text: str) -> None:
+        refused_items("int8", f"[[{text}, 2], [3]]", COUNT, "/data/values", "[2, 2]")
+
+    def test_a_list_where_a_scalar_belongs_is_nesting(self) -> None:
+        refused_items("int8", "[1, [2], 3]", COUNT, "/data/values", "[3]")
+
+    @pytest.mark.parametrize("values", ["7", "[7]"])
+    def test_rank_0(self, values: str) -> None:
+        data = made("int8", values, "[]")
+        assert (data.shape, data.array.tolist()) == ((), [7])
+        assert data.locate(0) == ("/data/values" if values == "7" else "/data/values/0")
+
+    def test_a_bare_value_without_shape_is_rank_0(self) -> None:
+        assert made("float32", "1.5").shape == ()
+        assert made("string", '"a"').shape == ()
+        assert made("bool", "true").shape == ()
+
+    def test_a_bad_bare_value_is_named_without_a_number(self) -> None:
+        (place,) = refused_items("int8", "300", VALUE, "/data/values").places
+        assert (place.position, place.value) == ((), 300)
+
+    @pytest.mark.parametrize(
+        "shape", ["[0]", "[0, 3]", "[3, 0]", "[2, 0, 5]", f"[{2**40}, {2**40}, 0]", f"[0, {10**30}]"]
+    )
+    @pytest.mark.parametrize("dtype", ["int8", "complex128", "string", "bool"])
+    def test_an_empty_list_for_any_shape_of_size_zero(self, shape: str, dtype: str) -> None:
+        data = made(dtype, "[ ]", shape)
+        assert (list(data.shape), data.array.size) == (json.loads(shape), 0)
+
+    @pytest.mark.parametrize(
+        ("values", "shape"), [("[[], []]", (2, 0)), ("[]", (0,)), ("[[[], [], []]]", (1, 3, 0)), ("[[]]", (1, 0))]
+    )
+    def test_empty_lists_nested_properly(self, values: str, shape: tuple[int, ...]) -> None:
+        for given in (None, str(list(shape))):
+            assert made("float32", values, given).shape == shape
+            assert made("complex64", values, given).shape == shape
+        assert made("int8", values, str([*shape, 4])).shape == (*shape, 4)
+
+    def test_rank_beyond_the_limit_is_for_others_to_judge(self) -> None:
+        assert made("int8", "[" * 100 + "1" + "]" * 100).shape == (1,) * 100
+        assert made("int8", "[1]", str([1] * 1000)).shape == (1,) * 1000
+
+    def test_a_shape_of_impossible_size_is_compared_without_being_worked_out(self) -> None:
+        refused_items("int8", "[1]", COUNT, "/data/values", "[" + ",".join(["9" * 4000] * 200) + "]")
+
+    @pytest.mark.parametrize("space", [" ", "\n", "\t", "\r", " \r\n\t "])
+    def test_white_space_anywhere(self, space: str) -> None:
+        values = f"[{space}[{space}1{space},{space}2{space}]{space},{space}[{space}3,4{space}]{space}]{space}"
+        assert made("int16", values).array.tolist() == [1, 2, 3, 4]
+        assert made("float64", values).shape == (2, 2)
+
+
+class TestComplex:
+    def test_an_element_is_a_pair(self) -> None:
+        data = made("complex64", "[[1, 2], [3.5, -4]]", "[2]")
+        assert (data.array.tolist(), data.form) == ([1 + 2j, 3.5 - 4j], "flat")
+
+    def test_flat_pairs_of_a_higher_rank(self) -> None:
+        assert made("complex128", "[[1, 2], [3, 4]]", "[2, 1]").shape == (2, 1)
+
+    def test_nested_pairs(self) -> None:
+        data = made("complex64", "[[[1, 2], [3, 4]], [[5, 6], [7, 8]]]")
+        assert (data.shape, data.array.tolist()) == ((2, 2), [1 + 2j, 3 + 4j, 5 + 6j, 7 + 8j])
+        assert data.locate(2) == "/data/values/1/0"
+
+    @pytest.mark.parametrize(("values", "shape"), [("[1, 2]", None), ("[1, 2]", "[]"), ("[[1, 2]]", "[]")])
+    def test_rank_0_is_a_pair_or_a_list_of_it(self, values: str, shape: str | None) -> None:
+        data = made("complex64", values, shape)
+        assert (data.shape, data.array.tolist()) == ((), [1 + 2j])
+
+    @pytest.mark.parametrize(
+        ("values", "shape"),
+        [
+            ("[1, 2]", "[2]"),
+            ("[1, 2, 3, 4]", "[2]"),
+            ("[[1, 2, 3], [4, 5, 6]]", "[2]"),
+            ("[[1], [2]]", "[2]"),
+            ("[[1, 2], 3]", "[2]"),
+            ("[[1, 2], null]", "[2]"),
+            ("[[1, [2]]]", "[1]"),
+            ("[1, 2, 3]", None),
+            ("[[1, 2, 3]]", None),
+            ("5", None),
+            ("5", "[]"),
+        ],
+    )
+    def test_what_is_no_pair_is_wrongly_nested(self, values: str, shape: str | None) -> None:
+        refused_items("complex64", values, COUNT, "/data/values", shape)
+
+    def test_the_part_that_is_wrong_is_named(self) -> None:
+        (place,) = refused_items("complex64", '[[1, 2], [3, "x"]]', VALUE, "/data/values/1/1", "[2]").places
+        assert (place.position, place.value) == ((1,), "x")
+        refused_items("complex64", "[[[1, 2], [null, 3]]]", VALUE, "/data/values/0/1/0")
+
+
+class TestBase64:
+    @staticmethod
+    def encoded(raw: bytes) -> str:
+        return json.dumps(base64.b64encode(raw).decode())
+
+    @pytest.mark.parametrize("dtype", [name for name in DTYPES if name not in ("string", "bool")])
+    def test_the_bytes_are_the_items(self, dtype: str) -> None:
+        size = DTYPES[dtype].item_size
+        raw = bytes(range(6 * size))
+        data = made(dtype, self.encoded(raw), "[2, 3]", "base64")
+        assert (data.array.tobytes(), data.form, data.pointer, data.shape) == (raw, "whole", "/data/base64", (2, 3))
+        for wrong in (raw[:-1], raw + b"\0", raw[:-size], b""):
+            refused(request(tensor(dtype, self.encoded(wrong), "[2, 3]", "base64")), COUNT, "/data/base64")
+
+    def test_the_kernels_get_aligned_items(self) -> None:
+        assert made("int64", self.encoded(bytes(64)), "[8]", "base64").array.flags.aligned
+
+    def test_escaped_slashes_are_slashes(self) -> None:
+        assert made("uint8", '"\\/\\/8="', "[2]", "base64").array.tolist() == [255, 255]
+
+    def test_a_bool_is_a_byte_of_0_or_1(self) -> None:
+        assert made("bool", self.encoded(b"\0\1\1"), "[3]", "base64").array.tolist() == [False, True, True]
+        error = refused(request(tensor("bool", self.encoded(b"\0\1\0\2"), "[2, 2]", "base64")), VALUE, "/data/base64")
+        assert (error.places[0].position, error.places[0].value) == ((1, 1), 2)
+
+    def test_strings_are_framed(self) -> None:
+        raw = b"".join(len(text).to_bytes(4, "little") + text for text in (b"", "é".encode(), b"\0"))
+        assert made("string", self.encoded(raw), "[3]", "base64").array.tolist() == ["", "é", "\0"]
+        for wrong in (raw[:-1], raw + b"\0", raw[:-5], raw + bytes(4), b"\xff\xff\xff\xff"):
+            refused(request(tensor("string", self.encoded(wrong), "[3]", "base64")), COUNT, "/data/base64")
+        bad = raw.replace("é".encode(), b"\xff\xff")
+        error = refused(request(tensor("string", self.encoded(bad), "[3, 1]", "base64")), VALUE, "/data/base64")
+        assert error.places[0].position == (1, 0)
+
+    @pytest.mark.parametrize(
+        "text", ["AA=", "A", "AAA", "AA==AA==", "A A=", "AA==\\n", "AA*=", "-_8=", "é===", "\\ud800"]
+    )
+    def test_text_that_is_not_base64_is_an_invalid_field(self, text: str) -> None:
+        refused(request(tensor("uint8", f'"{text}"', "[1]", "base64")), FIELD, "/data/base64")
+
+    def test_a_shape_is_needed(self) -> None:
+        refused(request(tensor("uint8", '"AA=="', None, "base64")), FIELD, "/data/shape")
+
+    def test_only_a_string_is_base64(self) -> None:
+        for text in ("1", "null", "[]", "{}"):
+            refused(request(tensor("uint8", text, "[1]", "base64")), FIELD, "/data/base64")
+
+
+class TestFields:
+    def test_the_defaults(self) -> None:
+        found, encoding = native_json.read_call(request(), "gathernd", ("onnx-13",), Limits())
+        assert (found.parameter, found.dialect, found.device, encoding) == (0, "onnx-13", "auto", "values")
+        assert (found.operator, found.parameter_pointer) == ("gathernd", "/batch_dims")
+        assert call(request(), "gather").parameter_pointer == "/axis"
+
+    @pytest.mark.parametrize(
+        ("text", "value"),
+        [
+            ("1", 1),
+            ("-3", -3),
+            ("1.0", 1),
+            ("1e2", 100),
+            ("12.5e1", 125),
+            ("-0", 0),
+            (str(2**63), 2**63),
+            (str(-(2**64) - 1), -(2**64) - 1),
+            ("1" + "0" * 50, 10**50),
+            ("123456789012345678901.0", 123456789012345678901),
+            ("1e400", 10**400),
+            ("1e999999999999999999999", 10**4000),
+            ("-" + "9" * 5000, -(10**4000)),
+            ("0e999999999", 0),
+        ],
+    )
+    @pytest.mark.parametrize(("operator", "name"), [("gathernd", "batch_dims"), ("gather", "axis")])
+    def test_batch_dims_and_axis_are_any_integer(self, operator: str, name: str, text: str, value: int) -> None:
+        assert call(request(rest=f', "{name}": {text}'), operator).parameter == value
+
+    @pytest.mark.parametrize("text", ["1.5", "true", "null", '"1"', "[]", "{}", "1e-1", "1e-999999999999"])
+    @pytest.mark.parametrize(("operator", "name"), [("gathernd", "batch_dims"), ("gather", "axis")])
+    def test_anything_else_is_no_integer(self, operator: str, name: str, text: str) -> None:
+        refused(request(rest=f', "{name}": {text}'), FIELD, f"/{name}", operator)
+
+    def test_each_operator_has_its_own_parameter(self) -> None:
+        refused(request(rest=', "axis": 0'), FIELD, "/axis")
+        refused(request(rest=', "batch_dims": 0'), FIELD, "/batch_dims", "gather")
+
+    @pytest.mark.parametrize("name", ["dialect", "device", "output_encoding"])
+    @pytest.mark.parametrize("text", ["null", '"x"', "1", '""', '["cpu"]', r'"\ud800"'])
+    def test_a_choice_is_one_of_its_names(self, name: str, text: str) -> None:
+        refused(request(rest=f', "{name}": {text}'), FIELD, f"/{name}")
+
+    def test_the_choices(self) -> None:
+        rest = ', "dialect": "openvino-8", "device": "gpu", "output_encoding": "base64"'
+        found, encoding = native_json.read_call(request(rest=rest), "gathernd", ("openvino-8",), Limits())
+        assert (found.dialect, found.device, encoding) == ("openvino-8", "gpu", "base64")
+        refused(request(rest=', "dialect": "onnx-1"'), FIELD, "/dialect")
+
+    @pytest.mark.parametrize(
+        ("rest", "pointer"),
+        [
+            (', "batchdims": 1', "/batchdims"),
+            (', "a/b~c": 1', "/a~1b~0c"),
+            (', "": 1', "/"),
+            (r', "\ud800": 1', "/?"),
+            (', "x": {"values": [1], "base64": [2]}', "/x"),
+            (', "é": [[[]]]', "/é"),
+        ],
+    )
+    def test_an_unknown_field_is_named(self, rest: str, pointer: str) -> None:
+        refused(request(rest=rest), FIELD, pointer)
+
+    @pytest.mark.parametrize(
+        ("data", "pointer"),
+        [
+            ("5", "/data"),
+            ("null", "/data"),
+            ("[1]", "/data"),
+            ("{}", "/data/dtype"),
+            ('{"dtype": 5, "values": [1]}', "/data/dtype"),
+            ('{"dtype": null, "values": [1]}', "/data/dtype"),
+            ('{"values": [1]}', "/data/dtype"),
+            ('{"dtype": "int8"}', "/data"),
+            ('{"dtype": "int8", "shape": [1]}', "/data"),
+            ('{"dtype": "int8", "shape": [1], "values": [1], "base64": "AA=="}', "/data"),
+            ('{"dtype": "int8", "shape": null, "values": [1]}', "/data/shape"),
+            ('{"dtype": "int8", "shape": 1, "values": [1]}', "/data/shape"),
+            ('{"dtype": "int8", "shape": {}, "values": [1]}', "/data/shape"),
+            ('{"dtype": "int8", "shape": [-1], "values": [1]}', "/data/shape/0"),
+            ('{"dtype": "int8", "shape": [1, 1.5], "values": [1]}', "/data/shape/1"),
+            ('{"dtype": "int8", "shape": [true], "values": [1]}', "/data/shape/0"),
+            ('{"dtype": "int8", "shape": ["1"], "values": [1]}', "/data/shape/0"),
+            ('{"dtype": "int8", "shape": [1, null], "values": [1]}', "/data/shape/1"),
+            ('{"dtype": "int8", "shape": [-1e0], "values": [1]}', "/data/shape/0"),
+            ('{"dtype": "int8", "values": null}', "/data/values"),
+            ('{"dtype": "int8", "values": {"a": 1}}', "/data/values"),
+            ('{"dtype": "int8", "value": [1]}', "/data/value"),
+            ('{"type": "int8", "shape": [1], "values": [1]}', "/data/type"),
+            ('{"dtype": "int8", "values": [1], "x": {}}', "/data/x"),
+        ],
+    )
+    def test_a_tensor_field_that_is_wrong_is_named(self, data: str, pointer: str) -> None:
+        refused(request(data), FIELD, pointer)
+        refused(request(indices=data), FIELD, pointer.replace("/data", "/indices"))
+
+    def test_a_tensor_that_is_missing(self) -> None:
+        refused(b"{}", FIELD, "/data")
+        refused(f'{{"data": {DATA}}}'.encode(), FIELD, "/indices")
+        refused(f'{{"indices": {INDICES}}}'.encode(), FIELD, "/data")
+
+    def test_a_shape_may_be_written_with_points_and_exponents(self) -> None:
+        assert made("int8", "[" + ",".join("1" * 20) + "]", "[2.0, 1e1, 10e-1]").shape == (2, 10, 1)
+
+    @pytest.mark.parametrize("body", [b"[]", b"1", b'"x"', b"null", b"[1, 2]"])
+    def test_the_body_must_be_an_object(self, body: bytes) -> None:
+        refused(body, FIELD, "")
+
+    @pytest.mark.parametrize("name", ["items", "a", "A.b-c_9", "0", "x" * 128])
+    def test_a_resident_tensor_by_name(self, name: str) -> None:
+        found = call(request(f'{{"tensor": "{name}"}}'))
+        assert (found.data, found.data_pointer) == (name, "/data/tensor")
+
+    @pytest.mark.parametrize(
+        "name", ['""', '"-a"', '".a"', '"a/b"', '"é"', '"a b"', f'"{"x" * 129}"', "5", "null", r'"a\n"', "[]"]
+    )
+    def test_a_bad_name(self, name: str) -> None:
+        refused(request(f'{{"tensor": {name}}}'), FIELD, "/data/tensor")
+
+    def test_a_name_stands_alone(self) -> None:
+        refused(request('{"tensor": "a", "dtype": "int8"}'), FIELD, "/data/dtype")
+        refused(request('{"values": [1], "tensor": "a"}'), FIELD, "/data/values")
+
+    def test_indices_are_never_resident(self) -> None:
+        refused(request(indices='{"tensor": "a"}'), FIELD, "/indices/tensor")
+
+    @pytest.mark.parametrize("name", ["", "float", "Int8", "FP32", "int8 ", "é"])
+    def test_a_name_that_is_no_type(self, name: str) -> None:
+        refused(request(tensor(name, "[1]")), "unsupported_dtype", "/data/dtype")
+
+    def test_escapes_in_names_are_read(self) -> None:
+        body = request().replace(b'"values"', b'"v\\u0061lues"').replace(b'"dtype"', b'"\\u0064type"')
+        assert body.count(b"\\u0061") == 2
+        assert call(body).indices.shape == (1, 1)
+
+    def test_fields_of_more_than_a_megabyte_are_over_a_limit(self) -> None:
+        body = request(rest=f', "x": "{"y" * native_json.MAX_FIELDS}"')
+        error = refused(body, "limit_exceeded")
+        assert error.facts == {"limit": "fields_bytes", "maximum": native_json.MAX_FIELDS}
+
+
+class TestPrecedence:
+    """Each body is wrong in two ways, and the first rule wins."""
+
+    BAD_COUNT = tensor("int8", "[1, 2]", "[3]")
+    BAD_VALUE = tensor("int8", "[300]")
+    BAD_DTYPE = tensor("int9", "[1]")
+    BAD_FIELD = tensor("int8", "[1]", "[-1]")
+
+    @pytest.mark.parametrize("wrong", [BAD_COUNT, BAD_VALUE, BAD_DTYPE, BAD_FIELD])
+    @pytest.mark.parametrize("end", ["}", ", }", ' "x"', ', "data": 1', ", 1", "\0"])
+    def test_framing_comes_before_all(self, wrong: str, end: str) -> None:
+        refused(request(wrong, rest=end), MALFORMED)
+        refused(request(wrong) + end.encode(), MALFORMED)
+
+    @pytest.mark.parametrize("wrong", [BAD_COUNT, BAD_VALUE, BAD_DTYPE])
+    def test_fields_come_before_what_they_hold(self, wrong: str) -> None:
+        refused(request(wrong, self.BAD_FIELD), FIELD, "/indices/shape/0")
+        refused(request(wrong, rest=', "device": 1'), FIELD, "/device")
+        refused(request(wrong, tensor("int8", '"="', "[1]", "base64")), FIELD, "/indices/base64")
+
+    @pytest.mark.parametrize("wrong", [BAD_COUNT, BAD_VALUE])
+    def test_types_come_before_counts_and_values(self, wrong: str) -> None:
+        refused(request(wrong, self.BAD_DTYPE), "unsupported_dtype", "/indices/dtype")
+
+    def test_counts_come_before_values(self) -> None:
+        refused(request(self.BAD_VALUE, self.BAD_COUNT), COUNT, "/indices/values")
+        refused(request(self.BAD_VALUE, tensor("int8", '"AA=="', "[2]", "base64")), COUNT, "/indices/base64")
+
+    @pytest.mark.parametrize(
+        ("wrong", "code", "end"),
+        [(BAD_COUNT, COUNT, "values"), (BAD_VALUE, VALUE, "values/0"), (BAD_DTYPE, "unsupported_dtype", "dtype")],
+    )
+    def test_data_comes_before_indices(self, wrong: str, code: str, end: str) -> None:
+        refused(request(wrong, wrong), code, f"/data/{end}")
+        refused(request(indices=wrong), code, f"/indices/{end}")
+
+    def test_values_come_before_limits(self) -> None:
+        refused(request(tensor("string", '["abc"]'), self.BAD_VALUE), VALUE, "/indices/values/0", string_bytes=2)

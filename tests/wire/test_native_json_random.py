@@ -1,0 +1,112 @@
+"""The reader against a second one, written with Python's own JSON and plain loops, on random requests."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from app.errors import GatherError
+from app.tensors.limits import Limits
+from app.tensors.tensor import Tensor
+from app.wire import json_check, native_json
+from app.wire.packed import Buffer
+from tests.wire import json_oracle
+from tests.wire.json_random import Requests
+from tests.wire.json_requests import DIALECTS
+
+LIMITS = Limits(string_bytes=40)
+
+
+def outcome(read: Callable[..., Any], body: Buffer, operator: str) -> tuple[Any, ...]:
+    """All that a reader makes of a body: each bit and pointer of the call, or each place of the error."""
+    try:
+        call, encoding = read(body, operator, DIALECTS, LIMITS)
+    except GatherError as error:
+        places = [(place.pointer, place.position, repr(place.value)) for place in error.places]
+        return error.code, places, error.total, dict(error.facts)
+    tensors = map(described, (call.data, call.indices))
+    return "read", *tensors, call.operator, call.parameter, call.dialect, call.device, call.parameter_pointer, encoding
+
+
+def described(data: Tensor | str) -> Any:
+    if isinstance(data, str):
+        return data
+    items = data.array.tolist() if data.dtype.kind == "string" else (data.array.dtype.str, data.array.tobytes())
+    flags = data.array.flags
+    assert data.array.ndim == 1
+    assert flags.c_contiguous
+    assert flags.aligned
+    return data.dtype.name, data.shape, items, data.pointer, data.form, data.shape_pointer, data.dtype_pointer
+
+
+def strict(body: bytes) -> bool:
+    """Whether Python takes `body` for JSON that names each key once and nests at most 512 deep."""
+
+    def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) != len(pairs):
+            raise ValueError("a key twice")
+        return dict(pairs)
+
+    def constant(name: str) -> None:
+        raise ValueError(name)
+
+    try:
+        json.loads(body.decode(), object_pairs_hook=members, parse_constant=constant)
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_both_readers_make_the_same_of_every_request(seed: int, soak_scale: int) -> None:
+    requests, seen = Requests(seed), Counter[str]()
+    for _ in range(1500 * soak_scale):
+        body, operator = requests.body()
+        found, wanted = (outcome(read, body, operator) for read in (native_json.read_call, json_oracle.read_call))
+        assert found == wanted, body
+        seen[found[0]] += 1
+    wanted_codes = {"read", "malformed_request", "invalid_field", "unsupported_dtype", "value_not_representable"}
+    assert wanted_codes | {"element_count_mismatch", "limit_exceeded"} <= seen.keys()
+    assert seen["read"] > 200
+
+
+@pytest.mark.parametrize("seed", range(100, 102))
+def test_malformed_is_what_python_finds_malformed(seed: int, soak_scale: int) -> None:
+    requests, seen = Requests(seed), Counter[bool]()
+    for _ in range(3000 * soak_scale):
+        body = requests.broken(requests.body()[0])
+        fine = json_check.fault(body) is None
+        assert fine == strict(body), body
+        refused = outcome(native_json.read_call, body, "gathernd")[0] == "malformed_request"
+        assert refused != fine, body
+        seen[fine] += 1
+    assert min(seen.values()) > 200
+
+
+@pytest.mark.parametrize("seed", [5, 6, 7])
+def test_a_body_cut_short_at_any_byte_is_malformed(seed: int) -> None:
+    requests = Requests(seed)
+    whole = b""
+    while outcome(native_json.read_call, whole, "gathernd")[0] != "read" or len(whole) < 150 or b"tensor" in whole:
+        whole = requests.body()[0]
+    whole = whole.strip()
+    for size in range(len(whole)):
+        for cut in (whole[:size], bytearray(whole[:size]), memoryview(whole)[:size]):
+            assert outcome(native_json.read_call, cut, "gathernd") == ("malformed_request", [], 0, {}), (size, whole)
+
+
+@pytest.mark.parametrize("seed", [8, 9])
+def test_every_kind_of_buffer_and_surroundings_reads_alike(seed: int, soak_scale: int) -> None:
+    requests = Requests(seed)
+    for _ in range(200 * soak_scale):
+        body, operator = requests.body()
+        wanted = outcome(native_json.read_call, body, operator)
+        padded = b"1" * 7 + body + b'"]}1'
+        forms = (bytearray(body), memoryview(body), memoryview(padded)[7:-4], memoryview(bytearray(padded))[7:-4])
+        assert all(outcome(native_json.read_call, form, operator) == wanted for form in forms), body
+        spaced = b" " * 90 + body + b"\n" * 90
+        assert outcome(native_json.read_call, spaced, operator) == wanted, body
