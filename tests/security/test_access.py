@@ -1,0 +1,199 @@
+"""Keys against a real server: which routes ask, rotation while it runs, and a service that others can reach."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import httpx
+import pytest
+
+from app.api import keys
+from tests.http.server import GATHERND, Server
+from tests.security.conftest import Start
+
+BODY = {
+    "data": {"dtype": "int32", "shape": [3], "values": [5, 6, 7]},
+    "indices": {"dtype": "int64", "shape": [1, 1], "values": [2]},
+}
+CHANGES = [("PUT", "/tensors/a"), ("DELETE", "/tensors/a"), ("POST", "/tensors/a/scatter")]
+
+
+@dataclass
+class Guarded:
+    """A server that asks for keys, and a key for each scope."""
+
+    server: Server
+    file: Path
+    gather: str
+    tensors: str
+
+    def ask(self, method: str, path: str, key: str | None = None, **options: Any) -> httpx.Response:
+        headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        # Answers under /v2 have another form than what this client looks for.
+        plain = httpx.Client(base_url=self.server.url, trust_env=False, timeout=60)
+        with plain if path.startswith("/v2") else self.server.client() as client:
+            return client.request(method, path, headers=headers, **options)
+
+
+@pytest.fixture(scope="module")
+def guarded(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    file = tmp_path_factory.mktemp("keys") / "keys"
+    gather, tensors = keys.add(file, "gather", ["gather"]), keys.add(file, "tensors", ["tensors"])
+    with start("--api-keys-file", str(file)) as server:
+        yield Guarded(server, file, gather, tensors)
+
+
+@pytest.fixture(scope="module")
+def reachable(start: Start) -> Iterator[Server]:
+    """A server without keys on all addresses of this machine."""
+    with start("--host", "0.0.0.0") as server:
+        yield server
+
+
+def operations(server: Server) -> Iterator[tuple[str, str, bool]]:
+    """Method, path with its places filled in, and whether a key may be asked for, of every documented operation."""
+    with server.client() as client:
+        document = client.get("/openapi.json").json()
+    assert document["components"]["securitySchemes"]["bearer"]["scheme"] == "bearer"
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            filled = path.replace("{asset}", "swagger-ui.css").replace("{code}", "internal")
+            security = operation.get("security", document.get("security", []))
+            assert security in ([], [{}, {"bearer": []}])
+            assert not security or "401" in operation["responses"]
+            yield method.upper(), re.sub(r"\{\w+\}", "x", filled), bool(security)
+
+
+def test_every_documented_route_asks_for_a_key_or_is_public(guarded: Guarded) -> None:
+    public = set()
+    for method, path, asks in operations(guarded.server):
+        answer = guarded.ask(method, path)
+        if asks:
+            assert answer.status_code == 401, (method, path)
+            assert answer.json()["code"] == "unauthorized"
+            assert answer.headers["www-authenticate"] == 'Bearer realm="gathernd"'
+        else:
+            assert answer.status_code == 200, (method, path)
+            public.add(path)
+    assert public == {
+        "/livez", "/readyz", "/v2/health/live", "/v2/health/ready", "/errors", "/errors/internal", "/docs",
+        "/docs/swagger-ui.css", "/openapi.json",
+    }  # fmt: skip
+
+
+def test_every_documented_route_that_writes_is_known_to_the_rule_of_scopes(guarded: Guarded) -> None:
+    """A new route that changes something must be decided on: see `changes_tensors`."""
+    writing = {path for method, path, _ in operations(guarded.server) if method not in ("GET", "HEAD")}
+    undecided = {
+        path for path in writing if path not in ("/gathernd", "/gather") and not path.startswith(("/v2/", "/tensors/"))
+    }
+    assert undecided == set()
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "/nothing"), ("PUT", "/gathernd"), ("OPTIONS", "/gathernd")])
+def test_what_does_not_exist_asks_for_a_key_too(method: str, path: str, guarded: Guarded) -> None:
+    assert guarded.ask(method, path).status_code == 401
+    assert guarded.ask(method, path, guarded.gather).status_code in (404, 405, 204)
+
+
+def test_a_key_gathers(guarded: Guarded) -> None:
+    answer = guarded.ask("POST", "/gathernd", guarded.gather, json=BODY)
+    assert answer.json()["output"]["values"] == [7]
+    assert guarded.ask("POST", "/gathernd", guarded.gather + "x", json=BODY).status_code == 401
+    refused = guarded.ask("POST", "/gathernd", guarded.tensors, json=BODY)
+    assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+
+
+def test_a_refusal_under_the_protocol_has_the_protocols_form(guarded: Guarded) -> None:
+    answer = guarded.ask("POST", "/v2/models/gathernd/infer", json={})
+    assert answer.status_code == 401
+    assert isinstance(answer.json()["error"], str)
+
+
+@pytest.mark.parametrize(("method", "path"), CHANGES)
+def test_changing_a_tensor_needs_its_scope(method: str, path: str, guarded: Guarded) -> None:
+    assert guarded.ask(method, path).status_code == 401
+    refused = guarded.ask(method, path, guarded.gather)
+    assert refused.status_code == 403
+    assert "'tensors'" in refused.json()["detail"]
+    assert guarded.ask(method, path, guarded.tensors).status_code not in (401, 403)
+
+
+def test_two_authorization_fields_are_refused(guarded: Guarded) -> None:
+    with guarded.server.client() as client:
+        fields = [("authorization", "Bearer wrong"), ("authorization", f"Bearer {guarded.gather}")]
+        assert client.post("/gathernd", json=BODY, headers=fields).status_code == 400
+
+
+def status_within(guarded: Guarded, key: str, wanted: int, seconds: float = 3.0) -> bool:
+    end = monotonic() + seconds
+    while monotonic() < end:
+        if guarded.ask("POST", "/gathernd", key, json=BODY).status_code == wanted:
+            return True
+        sleep(0.05)
+    return False
+
+
+def test_keys_rotate_without_a_restart_and_a_broken_file_harms_nobody(guarded: Guarded) -> None:
+    new = keys.add(guarded.file, "new", ["gather"])
+    assert guarded.ask("POST", "/gathernd", guarded.gather, json=BODY).status_code == 200
+    assert status_within(guarded, new, 200)
+    keys.remove(guarded.file, "new")
+    assert status_within(guarded, new, 401)
+    good = guarded.file.read_bytes()
+    guarded.file.write_bytes(b"not a keys file\n")
+    end = monotonic() + 3
+    while "keys file: line 1" not in guarded.server.log_text():
+        assert monotonic() < end
+        sleep(0.05)
+    assert guarded.ask("POST", "/gathernd", guarded.gather, json=BODY).status_code == 200
+    assert guarded.ask("POST", "/gathernd", "wrong", json=BODY).status_code == 401
+    guarded.file.write_bytes(good)
+
+
+def test_no_key_and_no_digest_reaches_the_log(guarded: Guarded) -> None:
+    log = guarded.server.log_text()
+    for secret in (guarded.gather, guarded.tensors, *guarded.file.read_text().split()[::3]):
+        assert secret not in log
+
+
+@pytest.mark.parametrize("content", [None, "nonsense\n"])
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_service_that_is_to_ask_for_keys_does_not_start_without(
+    content: str | None, workers: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "keys"
+    if content is not None:
+        file.write_text(content)
+    command = [GATHERND, "serve", "--port", "0", "--api-keys-file", str(file), "--workers", workers]
+    command += ["--store-dir", str(tmp_path / "store"), "--cache-dir", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "GATHERND_API_KEYS_FILE" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("method", "path"), [*CHANGES, ("PUT", "/tensors/"), ("POST", "/tensors")])
+@pytest.mark.parametrize("forged", [{}, {"x-forwarded-for": "127.0.0.1", "host": "localhost"}])
+def test_without_keys_nobody_changes_tensors_of_a_service_that_others_reach(
+    method: str, path: str, forged: dict[str, str], reachable: Server
+) -> None:
+    with reachable.client() as client:
+        answer = client.request(method, path, headers=forged)
+    assert answer.status_code == 403
+    assert "GATHERND_API_KEYS_FILE" in answer.json()["detail"]
+    assert "gathernd keys add" in answer.json()["detail"]
+
+
+def test_without_keys_a_service_that_others_reach_still_gathers(reachable: Server) -> None:
+    with reachable.client() as client:
+        assert client.post("/gathernd", json=BODY).json()["output"]["values"] == [7]
+        assert client.get("/metrics").status_code == 200
+        assert client.post("/gather_nd", json=BODY).status_code == 404
+        assert client.get("/tensors/x").status_code in (200, 404)

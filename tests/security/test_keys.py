@@ -1,0 +1,338 @@
+"""The keys file: what is taken, what is refused whole, and how it is changed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.api import keys
+from app.api.keys import BadKeysFile, Keys
+from app.errors import GatherError
+from tests.http.server import GATHERND
+
+DIGEST = sha256(b"one").hexdigest()
+OTHER = sha256(b"other").hexdigest()
+
+
+def request(method: str = "POST", path: str = "/gathernd", key: str | None = None, scheme: str = "Bearer") -> Any:
+    """As much of an exchange as a judge of keys looks at."""
+    headers = {} if key is None else {b"authorization": f"{scheme} {key}".encode()}
+    return SimpleNamespace(method=method, path=path, headers=headers)
+
+
+def refusal(judge: Keys | keys.ReadOnly, asked: Any) -> str | None:
+    """The code with which `asked` is refused, if it is."""
+    try:
+        judge.check(asked)
+    except GatherError as error:
+        return error.code
+    return None
+
+
+def test_lines_comments_and_empty_lines_are_read() -> None:
+    found = keys.parse(f"# two keys\n\n{DIGEST} gather alice\r\n  {OTHER.upper()}\ttensors,gather   bob@example  \n")
+    assert [key.label for key in found] == ["alice", "bob@example"]
+    assert [key.digest.hex() for key in found] == [DIGEST, OTHER]
+    assert [key.scopes for key in found] == [{"gather"}, {"gather", "tensors"}]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        DIGEST,
+        f"{DIGEST} alice",
+        f"{DIGEST[:-1]} gather alice",
+        f"{DIGEST}0 gather alice",
+        f"{'g' * 64} gather alice",
+        f"{DIGEST} gather, alice",
+        f"{DIGEST} gather,gather alice",
+        f"{DIGEST} admin alice",
+        f"{DIGEST} GATHER alice",
+        f"{DIGEST} gather al/ice",
+        f"{DIGEST} gather alice bob",
+        f"{DIGEST} gather {'a' * 65}",
+        f"{DIGEST} gather alice\n{DIGEST} gather bob",
+        f"{DIGEST} gather alice\n{OTHER} gather alice",
+        "gathernd_secret gather alice",
+    ],
+)
+def test_a_file_with_one_bad_line_is_refused_whole_and_not_shown(line: str) -> None:
+    with pytest.raises(BadKeysFile, match=r"line [23]: ") as refused:
+        keys.parse(f"# keys\n{line}\n")
+    assert DIGEST not in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"\0" * ((1 << 20) + 1), None])
+def test_a_file_that_cannot_be_read_is_refused(content: bytes | None, tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(BadKeysFile):
+        Keys(path)
+
+
+def test_an_added_key_works_and_its_text_is_nowhere(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    text = keys.add(path, "alice", ["gather"])
+    assert text.encode() not in path.read_bytes()
+    assert path.stat().st_mode & 0o777 == 0o600
+    judge = Keys(path)
+    assert refusal(judge, request(key=text)) is None
+    assert refusal(judge, request(key=text, scheme="bearer")) is None
+    assert refusal(judge, request(key=text + "x")) == "unauthorized"
+    assert refusal(judge, request(key=text[:-1])) == "unauthorized"
+    assert refusal(judge, request(key=text, scheme="Basic")) == "unauthorized"
+    assert refusal(judge, request(key=path.read_text().split()[0])) == "unauthorized"
+    assert refusal(judge, request(key="")) == "unauthorized"
+    assert refusal(judge, request()) == "unauthorized"
+
+
+def test_keys_are_long_and_differ(tmp_path: Path) -> None:
+    made = {keys.add(tmp_path / "keys", f"key{number}", ["gather"]) for number in range(20)}
+    assert len(made) == 20
+    assert all(len(text) >= len("gathernd_") + 43 for text in made)
+
+
+def test_each_scope_opens_its_own_routes(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    gather, tensors = keys.add(path, "g", ["gather"]), keys.add(path, "t", ["tensors"])
+    judge = Keys(path)
+    for _ in range(2):  # the second time from what is remembered
+        for method, route in [
+            ("POST", "/gathernd"),
+            ("POST", "/gather"),
+            ("POST", "/v2/models/items/infer"),
+            ("POST", "/v2/repository/models/items/unload"),
+            ("GET", "/v2/models/items"),
+            ("GET", "/tensors"),
+            ("HEAD", "/tensors/items"),
+            ("GET", "/tensors/items/content"),
+            ("GET", "/"),
+        ]:
+            assert refusal(judge, request(method, route, gather)) is None, (method, route)
+            assert refusal(judge, request(method, route, tensors)) == "forbidden", (method, route)
+        for method, route in [
+            ("PUT", "/tensors/items"),
+            ("DELETE", "/tensors/items"),
+            ("POST", "/tensors/items/scatter"),
+            ("PATCH", "/tensors"),
+            ("PUT", "/tensors/"),
+        ]:
+            assert refusal(judge, request(method, route, tensors)) is None, (method, route)
+            assert refusal(judge, request(method, route, gather)) == "forbidden", (method, route)
+        for key in (gather, tensors):
+            assert refusal(judge, request("GET", "/metrics", key)) is None
+        assert refusal(judge, request("GET", "/metrics")) == "unauthorized"
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/v2/health/ready", "/errors", "/errors/x", "/docs", "/docs/a"])
+def test_public_routes_take_any_key_and_none(path: str, tmp_path: Path) -> None:
+    text = keys.add(tmp_path / "keys", "t", ["tensors"])
+    judge = Keys(tmp_path / "keys")
+    for key in (None, "wrong", text, text):
+        assert refusal(judge, request("GET", path, key)) is None
+
+
+@pytest.mark.parametrize(
+    "path", ["/livez/", "/errorsx", "/v2/health", "/v2/healthy/x", "/docsx", "//docs/", "/v2/Health/live", ""]
+)
+def test_routes_that_only_look_public_ask_for_a_key(path: str, tmp_path: Path) -> None:
+    keys.add(tmp_path / "keys", "t", ["tensors"])
+    assert refusal(Keys(tmp_path / "keys"), request("GET", path)) == "unauthorized"
+
+
+def test_an_empty_file_lets_nobody_in(tmp_path: Path) -> None:
+    (tmp_path / "keys").touch()
+    assert refusal(Keys(tmp_path / "keys"), request(key="x")) == "unauthorized"
+
+
+def test_a_change_is_noticed_and_a_removed_key_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    old = keys.add(path, "old", ["gather"])
+    judge = Keys(path)
+    assert refusal(judge, request(key=old)) is None
+    new = keys.add(path, "new", ["gather"])
+    assert refusal(judge, request(key=new)) == "unauthorized"
+    judge.take(judge.changed() or [])
+    assert refusal(judge, request(key=new)) is None
+    assert refusal(judge, request(key=old)) is None
+    keys.remove(path, "old")
+    judge.take(judge.changed() or [])
+    assert refusal(judge, request(key=old)) == "unauthorized"
+    assert refusal(judge, request(key=new)) is None
+
+
+def test_a_change_of_scope_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    key = keys.add(path, "a", ["gather"])
+    judge = Keys(path)
+    assert refusal(judge, request(key=key)) is None
+    path.write_text(path.read_text().replace(" gather ", " tensors "))
+    judge.take(judge.changed() or [])
+    assert refusal(judge, request(key=key)) == "forbidden"
+
+
+def test_a_second_write_within_one_tick_of_the_clock_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"{DIGEST} gather a\n")
+    judge = Keys(path)
+    status = path.stat()
+    path.write_text(f"{OTHER} gather a\n")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    found = judge.changed()
+    assert found is not None
+    assert found[0].digest.hex() == OTHER
+
+
+@pytest.mark.parametrize("harm", ["line", "gone", "unreadable", "text"])
+def test_a_broken_file_keeps_the_last_good_keys_and_is_logged_once(
+    harm: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "keys"
+    key = keys.add(path, "a", ["gather"])
+    good = path.read_bytes()
+    judge = Keys(path)
+    path.unlink()
+    if harm == "line":
+        path.write_bytes(good + b"nonsense\n")
+    elif harm == "unreadable":
+        path.mkdir()
+    elif harm == "text":
+        path.write_bytes(b"\xff")
+    with caplog.at_level(logging.INFO, "gathernd"):
+        assert judge.changed() is None
+        assert judge.changed() is None
+    assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 1
+    assert refusal(judge, request(key=key)) is None
+    if harm == "unreadable":
+        path.rmdir()
+    path.write_bytes(good + f"{OTHER} gather b\n".encode())
+    with caplog.at_level(logging.INFO, "gathernd"):
+        judge.take(judge.changed() or [])
+    assert caplog.records[-1].getMessage() == "keys file: 2 keys in force"
+
+
+def test_what_is_remembered_stays_small(tmp_path: Path) -> None:
+    key = keys.add(tmp_path / "keys", "a", ["gather"])
+    judge = Keys(tmp_path / "keys")
+    for blanks in range(3000):
+        assert refusal(judge, request(key=" " * blanks + key)) is None
+    assert len(judge._seen) <= 1024
+
+
+def test_the_watch_takes_a_change(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    keys.add(path, "a", ["gather"])
+    judge = Keys(path)
+
+    async def scenario() -> None:
+        watching = asyncio.create_task(judge.watch(0.01))
+        new = keys.add(path, "b", ["gather"])
+        for _ in range(200):
+            await asyncio.sleep(0.01)
+            if refusal(judge, request(key=new)) is None:
+                break
+        else:
+            pytest.fail("the new key is not taken")
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+
+    asyncio.run(scenario())
+
+
+def test_comments_order_and_mode_stay_when_keys_come_and_go(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"# first\n\n{DIGEST} gather a\n# last, without an end of line")
+    path.chmod(0o640)
+    keys.add(path, "b", ["tensors", "gather"])
+    lines = path.read_text().splitlines()
+    assert lines[:4] == ["# first", "", f"{DIGEST} gather a", "# last, without an end of line"]
+    assert lines[4].split()[1:] == ["gather,tensors", "b"]
+    keys.remove(path, "a")
+    assert path.read_text().splitlines() == [*lines[:2], *lines[3:]]
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_to_the_file_stays_a_link(tmp_path: Path) -> None:
+    real = tmp_path / "real"
+    link = tmp_path / "link"
+    link.symlink_to(real)
+    keys.add(link, "a", ["gather"])
+    assert link.is_symlink()
+    assert len(keys.read(real)) == 1
+
+
+def test_a_failed_change_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "keys"
+    keys.add(path, "a", ["gather"])
+    before = path.read_bytes()
+    for change in (
+        lambda: keys.add(path, "a", ["gather"]),
+        lambda: keys.add(path, "no label", ["gather"]),
+        lambda: keys.remove(path, "b"),
+    ):
+        with pytest.raises(BadKeysFile):
+            change()
+
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        keys.add(path, "b", ["gather"])
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_keys_added_at_the_same_time_are_all_there(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    with ThreadPoolExecutor(8) as executor:
+        list(executor.map(lambda number: keys.add(path, f"key{number}", ["gather"]), range(40)))
+    assert {key.label for key in keys.read(path)} == {f"key{number}" for number in range(40)}
+
+
+def gathernd(*arguments: str, file: Path | None) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GATHERND_")}
+    if file is not None:
+        environment["GATHERND_API_KEYS_FILE"] = str(file)
+    return subprocess.run(
+        [GATHERND, "keys", *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_the_command_makes_lists_and_removes_keys(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    added = gathernd("add", "alice", "--scope", "tensors", "--scope", "gather", file=path)
+    assert added.returncode == 0, added.stderr
+    text = added.stdout.strip()
+    assert refusal(Keys(path), request("PUT", "/tensors/x", text)) is None
+    other = gathernd("add", "bob", "--file", str(path), file=None)
+    assert refusal(Keys(path), request("PUT", "/tensors/x", other.stdout.strip())) == "forbidden"
+    listed = gathernd("ls", file=path).stdout.splitlines()
+    assert [line.split("\t")[:2] for line in listed] == [["alice", "gather,tensors"], ["bob", "gather"]]
+    assert text not in "".join(listed)
+    assert gathernd("rm", "alice", file=path).returncode == 0
+    assert [key.label for key in keys.read(path)] == ["bob"]
+
+
+def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
+    nowhere = gathernd("ls", file=None)
+    assert (nowhere.returncode, "GATHERND_API_KEYS_FILE" in nowhere.stderr) == (2, True)
+    missing = gathernd("rm", "alice", file=tmp_path / "keys")
+    assert (missing.returncode, "alice" in missing.stderr) == (1, True)
+    assert "Traceback" not in missing.stderr
+    no_folder = gathernd("add", "alice", file=tmp_path / "none" / "keys")
+    assert (no_folder.returncode, "Traceback" in no_folder.stderr) == (1, False)

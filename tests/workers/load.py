@@ -1,0 +1,188 @@
+"""A client that keeps its connection, leaves it when told to, and never repeats a request: whatever fails is counted.
+
+Which worker has answered shows in X-Request-ID, whose first part every process draws for itself.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Event, Lock, Thread
+from time import monotonic, sleep
+
+BODY = {
+    "data": {"dtype": "float32", "shape": [2, 2], "values": [0, 1, 2, 3]},
+    "indices": {"dtype": "int64", "shape": [2, 2], "values": [0, 0, 1, 1]},
+}
+CONTENT = json.dumps(BODY).encode()
+
+
+def request(method: str = "POST", path: str = "/gathernd", body: bytes = CONTENT, **fields: str) -> bytes:
+    """The bytes of a request."""
+    lines = [f"{method} {path} HTTP/1.1", "host: localhost", f"content-length: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in fields.items()]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+@dataclass
+class Answer:
+    """What came back on a connection."""
+
+    status: int
+    fields: dict[str, str]
+    body: bytes
+
+    @property
+    def worker(self) -> str:
+        return self.fields["x-request-id"].rpartition("-")[0]
+
+    @property
+    def last(self) -> bool:
+        """Whether the server closes the connection after it."""
+        return self.fields.get("connection") == "close"
+
+
+class Connection:
+    """One connection to the server."""
+
+    def __init__(self, port: int, timeout: float = 20) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._rest = b""
+
+    def ask(self, content: bytes) -> Answer:
+        """Send a request and read its answer. Raises OSError and EOFError."""
+        self.socket.sendall(content)
+        return self.read()
+
+    def read(self) -> Answer:
+        """Read one answer."""
+        while b"\r\n\r\n" not in self._rest:
+            self._more()
+        head, _, self._rest = self._rest.partition(b"\r\n\r\n")
+        first, *lines = head.decode("latin-1").split("\r\n")
+        fields = dict(line.lower().split(": ", 1) for line in lines)
+        size = int(fields.get("content-length", "0"))
+        while len(self._rest) < size:
+            self._more()
+        body, self._rest = self._rest[:size], self._rest[size:]
+        return Answer(int(first.split()[1]), fields, body)
+
+    def closed(self, within: float) -> bool:
+        """Whether the server closes the connection in that time."""
+        self.socket.settimeout(within)
+        try:
+            return self.socket.recv(1) == b""
+        except TimeoutError:
+            return False
+        except ConnectionError:
+            return True
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def _more(self) -> None:
+        piece = self.socket.recv(65536)
+        if not piece:
+            raise EOFError("the server closed the connection")
+        self._rest += piece
+
+
+@contextmanager
+def connected(port: int, number: int = 1) -> Iterator[list[Connection]]:
+    """So many connections, all at once."""
+    opened: list[Connection] = []
+    try:
+        for _ in range(number):
+            opened.append(Connection(port))  # noqa: PERF401  (those that came about are closed, whatever fails)
+        yield opened
+    finally:
+        for connection in opened:
+            connection.close()
+
+
+def ask_once(port: int, content: bytes) -> Answer:
+    """A request on a connection of its own."""
+    with connected(port) as (connection,):
+        return connection.ask(content)
+
+
+@dataclass
+class Load:
+    """What several clients saw: right answers by worker, and what failed, with the worker that had the connection."""
+
+    right: Counter[str] = field(default_factory=Counter)
+    failed: list[tuple[str, str]] = field(default_factory=list)
+    total: int = 0
+    pause: float = 0.002
+    _lock: Lock = field(default_factory=Lock)
+    _stop: Event = field(default_factory=Event)
+
+    def wait(self, seconds: float) -> None:
+        """Let the load run."""
+        sleep(seconds)
+
+    def recent(self, seconds: float) -> Counter[str]:
+        """Right answers of the next so many seconds."""
+        with self._lock:
+            before = self.right.copy()
+        sleep(seconds)
+        with self._lock:
+            return self.right - before
+
+    def _client(self, port: int) -> None:
+        connection: Connection | None = None
+        worker = "none"
+        while not self._stop.is_set():
+            with self._lock:
+                self.total += 1
+            try:
+                if connection is None:
+                    connection, worker = Connection(port), "none"
+                answer = connection.ask(request())
+                worker = answer.worker
+                if answer.status != 200 or json.loads(answer.body)["output"]["values"] != [0, 3]:
+                    raise OSError(f"{answer.status} {answer.body!r}")
+                with self._lock:
+                    self.right[worker] += 1
+                if answer.last:
+                    connection.close()
+                    connection = None
+                sleep(self.pause)
+            except (OSError, EOFError) as error:
+                with self._lock:
+                    self.failed.append((worker, repr(error)))
+                if connection is not None:
+                    connection.close()
+                    connection = None
+        if connection is not None:
+            connection.close()
+
+
+@contextmanager
+def load(port: int, clients: int = 8, pause: float = 0.002) -> Iterator[Load]:
+    """Requests from several clients, who rest `pause` seconds in between, as long as the context is open."""
+    running = Load(pause=pause)
+    threads = [Thread(target=running._client, args=(port,)) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield running
+    finally:
+        running._stop.set()
+        for thread in threads:
+            thread.join(30)
+    assert running.total == running.right.total() + len(running.failed)
+
+
+def until(condition: object, within: float, what: str) -> None:
+    """Wait until `condition()` holds."""
+    assert callable(condition)
+    end = monotonic() + within
+    while not condition():
+        assert monotonic() < end, f"not within {within} s: {what}"
+        sleep(0.02)

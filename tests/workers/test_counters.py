@@ -1,0 +1,127 @@
+"""Counters in shared memory: sums over processes, gauges of those that live, and slots that go on counting."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from app.api import counters
+from app.api.counters import CELLS, GAUGE, SLOT_BYTES, Counters, Group, Head, alone, join
+
+
+@pytest.fixture
+def group() -> Iterator[Group]:
+    made = Group(4)
+    yield made
+    os.close(made.fd)
+
+
+def test_a_number_is_the_sum_over_all_slots(group: Group) -> None:
+    one, two = join(group.fd, 1), join(group.fd, 2)
+    one.add("a", 3)
+    two.add("b")
+    two.add("a", 4)
+    assert one.totals() == two.totals() == {"a": 7.0, "b": 1.0}
+
+
+def test_other_processes_see_what_one_counts(group: Group) -> None:
+    program = (
+        "import sys; from app.api.counters import join; c = join(int(sys.argv[1]), 2); c.add('a', 5);"
+        "print(c.totals()['a'])"
+    )
+    mine = join(group.fd, 1)
+    mine.add("a", 2)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(group.fd)], pass_fds=(group.fd,), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "7.0"
+    assert mine.totals()["a"] == 7.0
+
+
+def test_a_slot_goes_on_where_its_last_process_ended(group: Group) -> None:
+    first = join(group.fd, 1)
+    first.add("a", 3)
+    first.put(GAUGE + "open", 9)
+    group.release(1)
+    other = join(group.fd, 2)
+    assert other.totals() == {"a": 3.0}
+    second = join(group.fd, 1)
+    assert second.totals() == {"a": 3.0, GAUGE + "open": 0.0}
+    second.add("a")
+    second.add("new", 2)
+    assert other.totals() == {"a": 4.0, "new": 2.0, GAUGE + "open": 0.0}
+
+
+def test_gauges_are_those_of_living_processes(group: Group) -> None:
+    one, two = join(group.fd, 1), join(group.fd, 2)
+    one.put(GAUGE + "open", 2)
+    two.put(GAUGE + "open", 5)
+    assert one.totals() == {GAUGE + "open": 7.0}
+    group.release(2)
+    assert one.totals() == {GAUGE + "open": 2.0}
+
+
+def test_rows_lie_side_by_side_and_are_found_again(group: Group) -> None:
+    one = join(group.fd, 1)
+    one.add("x")
+    one.give_up(["x"])
+    names = [f"r{number}" for number in range(5)]
+    first = one.row(names)
+    assert [one.slot.name(first + place) for place in range(5)] == names
+    assert one.row(names) == first
+    assert join(group.fd, 1).row(names) == first
+
+
+def test_a_cell_given_up_is_named_anew_and_starts_at_nothing() -> None:
+    mine = alone()
+    mine.add("old", 5)
+    mine.give_up(["old", "never there"])
+    assert mine.totals() == {}
+    mine.add("new", 1)
+    assert mine.totals() == {"new": 1.0}
+    assert mine.head[Head.USED] == 1
+
+
+def test_a_full_slot_counts_no_further_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(counters, "_SPARE", 10)
+    mine = alone()
+    with caplog.at_level(logging.ERROR, "gathernd"):
+        for number in range(20):
+            mine.add(f"n{number}")
+        cell = mine.row([f"r{number}" for number in range(30)])
+    mine.values[cell + 29] += 1
+    assert mine.totals() == {f"n{number}": 1.0 for number in range(10)}
+    assert len(caplog.records) == 1
+    assert CELLS - 64 + 64 <= CELLS
+
+
+def test_the_name_of_a_counter_fits_its_cell_or_is_refused() -> None:
+    mine = alone()
+    mine.add("é" * 95)
+    with pytest.raises(ValueError, match="too long"):
+        mine.add("é" * 96)
+    assert mine.totals() == {"é" * 95: 1.0}
+
+
+def test_another_version_does_not_join(group: Group) -> None:
+    join(group.fd, 1)
+    group.slots[1].head[Head.LAYOUT] += 1
+    with pytest.raises(RuntimeError, match="another version"):
+        join(group.fd, 1)
+
+
+def test_slots_do_not_touch_each_other() -> None:
+    memory = memoryview(mmap.mmap(-1, 3 * SLOT_BYTES))
+    middle = Counters(memory, 1)
+    middle.row([f"{number:0191d}" for number in range(CELLS - 64)])
+    middle.values[CELLS - 1] = 1.0
+    for place in (0, 2):
+        assert not any(memory[place * SLOT_BYTES : (place + 1) * SLOT_BYTES : 509])

@@ -1,0 +1,278 @@
+"""The metrics equal the traffic, with one process and with several, and through the death of one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from time import sleep
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.api.metrics import COUNTERS, GAUGES, Templates
+from tests.http.server import Server
+from tests.workers.conftest import Start
+from tests.workers.load import BODY, CONTENT, ask_once, connected, request, until
+from tests.workers.test_workers import pids
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+OUT_OF_BOUNDS = json.dumps({**BODY, "indices": {"dtype": "int64", "shape": [1, 2], "values": [0, 2]}}).encode()
+INFER = json.dumps(
+    {
+        "inputs": [
+            {"name": "data", "datatype": "FP32", "shape": [2], "data": [1, 2]},
+            {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]},
+        ]
+    }
+).encode()
+# What is sent, how often, and under which method, template, status and error it is to be counted.
+TRAFFIC: list[tuple[bytes, int, tuple[str, str, int, str | None]]] = [
+    (request(), 37, ("POST", "/gathernd", 200, None)),
+    (request(body=OUT_OF_BOUNDS), 11, ("POST", "/gathernd", 422, "index_out_of_bounds")),
+    (request(body=b"{"), 5, ("POST", "/gathernd", 400, "malformed_request")),
+    (request(path="/gather"), 3, ("POST", "/gather", 200, None)),
+    (request("GET", "/gathernd", b""), 4, ("GET", "/gathernd", 405, "method_not_allowed")),
+    (request("OPTIONS", "/gathernd", b""), 2, ("OPTIONS", "/gathernd", 204, None)),
+    (request("GET", "/livez", b""), 6, ("GET", "/livez", 200, None)),
+    (request("GET", "/errors/internal", b""), 2, ("GET", "/errors/{code}", 200, None)),
+    (request("GET", "/no/such/route?x=1", b""), 3, ("GET", "other", 404, "not_found")),
+    (request("GET", "/tensors/none", b""), 3, ("GET", "/tensors/{name}", 404, "tensor_not_found")),
+    (request(path="/v2/models/gathernd/infer", body=INFER), 9, ("POST", "/v2/models/{name}/infer", 200, None)),
+    (request(path="/v2/models/x/infer", body=INFER), 2, ("POST", "/v2/models/{name}/infer", 404, "model_not_found")),
+]
+
+
+@pytest.fixture(scope="module", params=["1", "2"])
+def server(request: pytest.FixtureRequest, start: Start) -> Iterator[Server]:
+    with start("--workers", request.param) as running:
+        yield running
+
+
+def scraped(server: Server) -> bytes:
+    answer = httpx.get(f"{server.url}/metrics", trust_env=False)
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    return answer.content
+
+
+def scrape(server: Server) -> Samples:
+    return samples_of(scraped(server))
+
+
+def samples_of(text: bytes) -> Samples:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    }
+
+
+def change(before: Samples, after: Samples, name: str) -> dict[tuple[str, ...], float]:
+    """By how much the samples of a name rose, by the values of their labels in the order of the labels' names."""
+    found = {}
+    for (sample, labels), number in after.items():
+        if sample == name:
+            rise = number - before.get((sample, labels), 0.0)
+            assert rise >= 0, (sample, labels)
+            if rise:
+                found[tuple(value for _, value in labels)] = rise
+    return found
+
+
+def send(server: Server) -> None:
+    """All of TRAFFIC, mixed, over several connections, so that every worker has a part in it."""
+    rounds = max(times for _, times, _ in TRAFFIC)
+    with connected(server.port, 8) as connections:
+        for turn in range(rounds):
+            for place, (content, times, (_, _, status, _)) in enumerate(TRAFFIC):
+                if turn < times:
+                    answer = connections[(turn + place) % 8].ask(content)
+                    assert answer.status == status, (content, answer)
+        for connection in connections:
+            assert connection.ask(request("GET", "/livez", b"")).status == 200
+
+
+def test_the_metrics_equal_the_traffic(server: Server) -> None:
+    before = scrape(server)
+    send(server)
+    after = scrape(server)
+    requests: Counter[tuple[str, ...]] = Counter()
+    errors: Counter[tuple[str, ...]] = Counter()
+    by_path: Counter[tuple[str, ...]] = Counter()
+    for _, times, (method, path, status, code) in TRAFFIC:
+        if times:
+            requests[method, path, str(status)] += times
+            by_path[(path,)] += times
+            if code is not None:
+                errors[(code,)] += times
+    for counted in (requests, by_path):
+        key = ("GET", "/livez", "200") if counted is requests else ("/livez",)
+        counted[key] += 8
+    requests["GET", "/metrics", "200"] += 1  # the scrape before; this one has not been answered yet
+    by_path[("/metrics",)] += 1
+    assert change(before, after, "gathernd_requests_total") == requests
+    assert change(before, after, "gathernd_errors_total") == errors
+    assert change(before, after, "gathernd_request_seconds_count") == by_path
+    assert change(before, after, "gathernd_kernel_routes_total") == {("loop", "loop"): 37 + 3 + 9}
+    received = sum(times * len(content.partition(b"\r\n\r\n")[2]) for content, times, _ in TRAFFIC)
+    assert change(before, after, "gathernd_received_bytes_total") == {(): received}
+    stages = change(before, after, "gathernd_stage_seconds_total")
+    paths = {path for path, _ in stages}
+    assert paths == {"/gathernd", "/gather", "/v2/models/{name}/infer"}
+    spent = change(before, after, "gathernd_request_seconds_sum")
+    for path in paths:
+        assert 0 < sum(number for (known, _), number in stages.items() if known == path) <= spent[(path,)]
+
+
+def test_bytes_sent_are_those_of_the_bodies(server: Server) -> None:
+    first = scraped(server)
+    with connected(server.port, 4) as connections:
+        contents = [(request(), 5), (request("GET", "/docs/swagger-ui-bundle.js", b""), 1), (request(body=b"{"), 2)]
+        sent = sum(len(connections[turn % 4].ask(content).body) for content, times in contents for turn in range(times))
+    after = scrape(server)
+    assert change(samples_of(first), after, "gathernd_sent_bytes_total") == {(): sent + len(first)}
+
+
+def test_every_process_says_the_same(server: Server) -> None:
+    send(server)
+    sleep(0.1)
+
+    def said(text: bytes) -> list[str]:
+        own = re.compile(r"gathernd_(requests_in_flight|connections|sent_bytes|queue|memory_used).*|.*/metrics.*|#.*")
+        return [line for line in text.decode().splitlines() if not own.fullmatch(line)]
+
+    with connected(server.port, 8) as connections:
+        answers = [connection.ask(request("GET", "/metrics", b"")) for connection in connections]
+    assert len({tuple(said(answer.body)) for answer in answers}) == 1
+
+
+def test_what_is_refused_before_it_is_read_is_counted(server: Server) -> None:
+    before = scrape(server)
+    for _ in range(4):
+        assert ask_once(server.port, b"NONSENSE\r\n\r\n").status == 400
+    for _ in range(3):
+        assert ask_once(server.port, request(cookie="x" * 70_000)).status == 431
+    after = scrape(server)
+    requests = change(before, after, "gathernd_requests_total")
+    del requests["GET", "/metrics", "200"]
+    assert requests == {("other", "unread", "400"): 4, ("other", "unread", "431"): 3}
+    errors = {("malformed_request",): 4, ("header_too_large",): 3}
+    assert change(before, after, "gathernd_errors_total") == errors
+
+
+def test_a_client_that_goes_away_is_counted_under_status_0(server: Server) -> None:
+    before = scrape(server)
+    with connected(server.port, 3) as connections:
+        for connection in connections:
+            connection.socket.sendall(request()[:-10])
+        until(lambda: in_flight(server) == 4, 5, "the three and the one that asks are in flight")
+    until(lambda: in_flight(server) == 1, 5, "nothing else is in flight")
+    requests = change(before, scrape(server), "gathernd_requests_total")
+    assert requests["POST", "/gathernd", "0"] == 3
+
+
+def in_flight(server: Server) -> float:
+    sleep(0.3)  # so old the numbers of other processes may be
+    return scrape(server)["gathernd_requests_in_flight", ()]
+
+
+def test_a_label_is_never_what_a_client_made_up(server: Server) -> None:
+    made_up = [f"/tensors/zz{number}" for number in range(20)] + [f"/zz/{number}" for number in range(20)]
+    made_up += ["/tensors/zz%7Czz", "/zz|zz|zz", '/zz"\\\n'.replace("\n", "%0A"), "/tensors//zz", "/tensors/zz/content"]
+    for path in made_up:
+        ask_once(server.port, request("GET", path, b""))
+    ask_once(server.port, request("DELETE", "/zz", b""))
+    samples = scrape(server)
+    assert not [key for key in samples if "zz" in str(key)]
+
+
+def test_only_documented_names_are_shown_and_gauges_are_all_there(server: Server) -> None:
+    names = {name for name, _ in scrape(server)}
+    for gauge in GAUGES:
+        assert gauge in names
+    shown = {re.sub(r"_(total|bucket|count|sum)$", "", name) for name in names}
+    known = {*GAUGES, *COUNTERS, "gathernd_request_seconds", "gathernd_build_info"}
+    assert shown <= known
+
+
+def test_processes_connections_and_memory_are_summed(server: Server) -> None:
+    sleep(1.1)
+    with connected(server.port, 8):
+        sleep(1.2)
+        samples = scrape(server)
+    workers = int(samples["gathernd_processes", ()])
+    assert workers == max(1, len(pids(server)))
+    assert samples["gathernd_connections", ()] == 9
+    assert samples["gathernd_memory_budget_bytes", ()] > 2**20
+    assert samples["gathernd_memory_used_bytes", ()] == 0
+
+
+def test_a_resident_tensor_is_counted(server: Server) -> None:
+    with server.client() as client:
+        tensor = bytes(4096)
+        fields = {"content-type": "application/octet-stream"}
+        query: dict[str, Any] = {"dtype": "float32", "shape": "1024"}
+        before = scrape(server)
+        assert client.put("/tensors/items", content=tensor, headers=fields, params=query).status_code == 201
+        after = scrape(server)
+        assert after["gathernd_resident_tensors", ()] == before["gathernd_resident_tensors", ()] + 1
+        assert after["gathernd_resident_bytes", ()] >= before["gathernd_resident_bytes", ()] + 4096
+        assert change(before, after, "gathernd_received_bytes_total") == {(): 4096}
+        assert client.delete("/tensors/items").status_code == 204
+
+
+def test_counts_survive_the_death_and_the_restart_of_their_worker(server: Server) -> None:
+    if len(pids(server)) < 2:
+        pytest.skip("one process")
+    before = scrape(server)
+    gathers = 0
+    for harm in (signal.SIGKILL, signal.SIGHUP):
+        gathers += spread(server)
+        sleep(0.1)
+        old = set(pids(server))
+        if harm == signal.SIGKILL:
+            os.kill(min(old), harm)
+        else:
+            server.process.send_signal(harm)
+        expected = 1 if harm == signal.SIGKILL else 0
+        until(lambda old=old, expected=expected: settled(server, old, expected), 60, "two workers again")
+        rise = change(before, scrape(server), "gathernd_requests_total")
+        assert rise["POST", "/gathernd", "200"] == gathers
+    gathers += spread(server)
+    assert change(before, scrape(server), "gathernd_requests_total")["POST", "/gathernd", "200"] == gathers
+    samples = scrape(server)
+    assert samples["gathernd_processes", ()] == 2
+    assert samples["gathernd_workers_started_total", ()] == 5
+    assert samples["gathernd_workers_died_total", ()] == 1
+
+
+def spread(server: Server) -> int:
+    """Gathers over both workers; how many."""
+    with connected(server.port, 10) as connections:
+        answers = [connection.ask(request(body=CONTENT)) for connection in connections]
+    assert {answer.status for answer in answers} == {200}
+    assert len({answer.worker for answer in answers}) == 2
+    return len(answers)
+
+
+def settled(server: Server, old: set[int], left: int) -> bool:
+    if len(old & set(pids(server))) != left or len(pids(server)) != 2:
+        return False
+    with connected(server.port, 8) as connections:
+        return len({connection.ask(request("GET", "/livez", b"")).worker for connection in connections}) == 2
+
+
+def test_paths_are_put_under_their_templates() -> None:
+    templates = Templates(["/a", "/t/{name}", "/t/{name}/content", "/t/special", "/"])
+    found = {
+        path: templates.of(path) for path in ["/a", "/t/x", "/t/x/content", "/t/special", "/t/", "/t", "/", "", "a"]
+    }
+    assert found == {
+        "/a": "/a", "/t/x": "/t/{name}", "/t/x/content": "/t/{name}/content", "/t/special": "/t/special",
+        "/t/": "other", "/t": "other", "/": "/", "": "other", "a": "other",
+    }  # fmt: skip

@@ -1,0 +1,288 @@
+"""Several workers on one port, as their clients and their operator see them: real processes, real signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic, sleep
+
+import httpx
+import pytest
+
+from app.api import keys
+from tests.http.server import GATHERND, Server
+from tests.workers.conftest import Start
+from tests.workers.load import CONTENT, ask_once, connected, load, request, until
+
+READY = request("GET", "/readyz", b"")
+WORKERS = ("--workers", "2")
+
+
+@pytest.fixture(scope="module")
+def pair(start: Start) -> Iterator[Server]:
+    """A service of two workers, for tests that leave it in order."""
+    with start(*WORKERS) as server:
+        yield server
+
+
+def pids(server: Server) -> list[int]:
+    """The worker processes."""
+    children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text()
+    return [int(text) for text in children.split()]
+
+
+def identities(server: Server, connections: int = 16) -> Counter[str]:
+    """How many of so many connections at once each worker takes."""
+    with connected(server.port, connections) as opened:
+        return Counter(connection.ask(READY).worker for connection in opened)
+
+
+def metric(server: Server, name: str) -> float:
+    text = httpx.get(f"{server.url}/metrics", trust_env=False).text
+    return float(next((line.split()[1] for line in text.splitlines() if line.startswith(f"{name} ")), "nan"))
+
+
+def settled(server: Server) -> None:
+    """Wait until two workers take connections again."""
+    until(lambda: len(pids(server)) == 2 and len(identities(server)) == 2, 15, "two workers")
+
+
+def test_connections_are_spread_over_all_workers(pair: Server) -> None:
+    taken = identities(pair, 16)
+    assert len(taken) == 2
+    assert min(taken.values()) >= 5, taken
+
+
+def test_nobody_is_asked_before_all_are_warm(start: Start) -> None:
+    """From the first connection on: not ready, whoever is asked, and then never again."""
+    with start(*WORKERS, ready=False) as server:
+        statuses: list[int] = []
+        answers: list[int] = []
+        end = monotonic() + 60
+        while monotonic() < end and (not statuses or statuses[-1] != 200):
+            answers.append(ask_once(server.port, request()).status)
+            statuses.append(ask_once(server.port, READY).status)
+        assert statuses[-1] == 200, server.log_text()
+        assert set(statuses[:-1]) == {503}
+        assert answers[0] == 503
+        for _ in range(50):
+            assert ask_once(server.port, request()).status == 200
+            assert ask_once(server.port, READY).status == 200
+        assert len(identities(server)) == 2
+
+
+def test_a_killed_worker_is_replaced_and_the_others_do_not_notice(pair: Server) -> None:
+    settled(pair)
+    with load(pair.port) as running:
+        running.wait(1.0)
+        victim = pids(pair)[0]
+        before = set(pids(pair))
+        workers = set(running.right)
+        os.kill(victim, signal.SIGKILL)
+        died = monotonic()
+        until(lambda: set(pids(pair)) - before, 2, "the death is noticed")
+        until(lambda: set(running.right) - workers, 10, "the new worker answers")
+        back = monotonic() - died
+        # Clients keep their connections: only if they are sent over does the new worker get its share.
+        until(lambda: min(share(running.recent(0.5))) > 0.25, 5, "the load is spread again")
+    lost = {worker for worker, _ in running.failed}
+    assert len(lost) <= 1, running.failed
+    assert len(running.failed) <= 8, running.failed
+    assert back < 5 * patience(), back
+    assert metric(pair, "gathernd_workers_died_total") == 1
+
+
+def share(answers: Counter[str]) -> list[float]:
+    counts = list(answers.values())
+    return [count / sum(counts) for count in counts] if len(counts) > 1 else [0.0]
+
+
+def patience() -> float:
+    """By how much this machine is too busy now for limits of time: at least 1."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def test_a_worker_that_is_asked_to_end_is_replaced_too(pair: Server) -> None:
+    settled(pair)
+    with load(pair.port, 4) as running:
+        running.wait(0.3)
+        before = pids(pair)
+        os.kill(before[0], signal.SIGTERM)
+        until(lambda: before[0] not in pids(pair) and len(pids(pair)) == 2, 10, "the worker is replaced")
+    assert running.failed == []
+    settled(pair)
+
+
+def test_a_rolling_restart_under_load_loses_no_request(pair: Server, soak_scale: int) -> None:
+    settled(pair)
+    restarts, pause = (3, 0.002) if soak_scale == 1 else (20, 0.0)
+    with load(pair.port, pause=pause) as running:
+        for number in range(restarts):
+            before = set(pids(pair))
+            ended = pair.log_text().count("the restart has ended")
+            pair.process.send_signal(signal.SIGHUP)
+            while pair.log_text().count("the restart has ended") == ended:
+                assert ask_once(pair.port, READY).status == 200, number
+                sleep(0.02)
+                assert "given up" not in pair.log_text()
+            assert len(pids(pair)) == 2
+            assert not before & set(pids(pair)), number
+        running.wait(0.5)
+    assert running.failed == []
+    assert len(running.right) >= 2 * restarts
+    settled(pair)
+
+
+def test_an_idle_client_is_let_go_without_a_lost_request(pair: Server) -> None:
+    """A client that asks every 100 ms: its connection ends with an answer that says so."""
+    settled(pair)
+    old = set(pids(pair))
+    with connected(pair.port, 6) as left:
+        pair.process.send_signal(signal.SIGHUP)
+        while left:
+            for connection in list(left):
+                answer = connection.ask(request())
+                assert answer.status == 200
+                if answer.last:
+                    assert connection.closed(5)
+                    connection.close()
+                    left.remove(connection)
+            sleep(0.1)
+    until(lambda: not old & set(pids(pair)), 30, "all are replaced")
+    settled(pair)
+
+
+def test_a_stop_lets_clients_go_and_answers_what_is_under_way(start: Start) -> None:
+    with (
+        start(*WORKERS, "--drain-delay", "1.5") as server,
+        connected(server.port, 6) as busy,
+        connected(server.port, 6) as regular,
+    ):
+        for connection in busy:
+            connection.socket.sendall(request()[:-20])
+        assert len({connection.ask(READY).worker for connection in regular}) == 2
+        server.process.send_signal(signal.SIGTERM)
+        sleep(0.5)
+        for connection in regular:
+            refused = connection.ask(READY)
+            assert (refused.status, json.loads(refused.body)["code"]) == (503, "not_ready")
+            assert refused.last
+            assert connection.closed(2)
+        # New connections are still taken, by every worker, and gathers still answered.
+        fresh = [ask_once(server.port, request()) for _ in range(12)]
+        assert {answer.status for answer in fresh} == {200}
+        assert {answer.last for answer in fresh} == {True}
+        sleep(1.5)
+        assert server.process.poll() is None
+        assert refuses(server.port)
+        for connection in busy:
+            answer = connection.ask(request()[-20:])
+            assert answer.status == 200
+            assert answer.last
+        assert server.process.wait(5) == 0
+        assert "killed" not in server.log_text()
+
+
+def test_a_second_signal_ends_the_delay(start: Start) -> None:
+    with start(*WORKERS, "--drain-delay", "60") as server:
+        server.process.send_signal(signal.SIGTERM)
+        sleep(0.3)
+        assert server.process.poll() is None
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(10) == 0
+
+
+def test_workers_end_with_their_parent_and_finish_what_they_have(start: Start) -> None:
+    with start(*WORKERS) as server, connected(server.port, 4) as busy:
+        workers = pids(server)
+        for connection in busy:
+            connection.socket.sendall(request()[:-20])
+        sleep(0.1)
+        server.process.kill()
+        server.process.wait(5)
+        until(lambda: refuses(server.port), 5, "the port is given up")
+        for connection in busy:
+            assert connection.ask(request()[-20:]).status == 200
+        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), 5, "the workers end")
+        server.process.returncode = 0  # as this test has killed it, it is not asked how it ended
+
+
+def refuses(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def test_workers_that_cannot_start_end_the_parent_with_a_reason(tmp_path: Path) -> None:
+    """Python reads `sitecustomize` before anything else; this one lets the parent live, which has no -P."""
+    (tmp_path / "sitecustomize.py").write_text("import os, sys\nif '-P' in sys.orig_argv: os._exit(7)\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [GATHERND, "serve", "--port", "0", *WORKERS, "--store-dir", str(tmp_path / "store")]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 3, done.stderr
+    assert "ended with exit code 7" in done.stderr
+    assert "the service cannot start" in done.stderr
+
+
+def test_a_port_that_is_taken_ends_the_parent_with_a_reason(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = [GATHERND, "serve", "--port", port, *WORKERS, "--store-dir", str(tmp_path / "store")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert f"cannot listen on 127.0.0.1 port {port}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_worker_that_starts_while_the_keys_file_is_broken_knows_the_keys(start: Start, tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    key = f"Bearer {keys.add(file, 'a', ['gather'])}"
+    with start(*WORKERS, "--api-keys-file", str(file)) as server:
+        file.write_text("broken\n")
+        sleep(1.5)
+        os.kill(pids(server)[0], signal.SIGKILL)
+        until(lambda: metric_lines(server, key).get("gathernd_workers_started_total") == 3, 10, "a new worker")
+        until(lambda: metric_lines(server, key).get("gathernd_processes") == 2, 15, "it answers")
+        for _ in range(20):
+            assert ask_once(server.port, request(authorization=key)).status == 200
+            assert ask_once(server.port, request()).status == 401
+
+
+def metric_lines(server: Server, key: str) -> dict[str, float]:
+    answer = httpx.get(f"{server.url}/metrics", headers={"authorization": key}, trust_env=False)
+    lines = [line.split() for line in answer.text.splitlines() if not line.startswith("#")]
+    return {name: float(number) for name, number in lines}
+
+
+@pytest.mark.soak
+def test_a_worker_that_hangs_is_replaced(start: Start) -> None:
+    with start(*WORKERS) as server:
+        victim = pids(server)[0]
+        os.kill(victim, signal.SIGSTOP)
+        until(lambda: victim not in pids(server), 60, "the hung worker is killed")
+        settled(server)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_one_process_and_several_leave_idle_connections_alike(workers: str, start: Start) -> None:
+    """Without a drain delay too, a client that is about to ask gets its answer."""
+    with start("--workers", workers) as server, connected(server.port, 2) as (active, idle):
+        assert idle.ask(request()).status == 200
+        sleep(1.2)
+        assert active.ask(request()).status == 200
+        server.process.send_signal(signal.SIGTERM)
+        sleep(0.4)
+        answer = active.ask(request(body=CONTENT))
+        assert (answer.status, answer.last) == (200, True)
+        assert idle.closed(0.2)
+        assert server.process.wait(5) == 0
