@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from tests.http.conftest import Start
+from tests.http.raw import Wire, request
 from tests.http.server import Server
 from tests.http.tensors import RAW, dying, look_up, put_raw, save, scatter_body
 
@@ -160,6 +161,28 @@ def test_scattering_during_lookups_is_seen_whole_or_not_at_all(start: Start, soa
                 assert found["output"]["values"][0] == number
                 assert found["data_etag"] == answer.json()["etag"]
         assert min(reader.count for reader in readers) > 10
+
+
+def test_a_large_download_that_a_scatter_overtakes_is_cut_and_never_mixed(server: Server) -> None:
+    client = server.shared_client()
+    put_raw(client, "large", np.zeros(64 * 2**20, np.uint8))
+    with Wire(server) as wire:
+        wire.send(request(b"", line="GET /tensors/large/content HTTP/1.1"))
+        received = wire.socket.recv(4096)
+        body = {"indices": np.array([[64 * 2**20 - 1]]), "updates": np.ones(1, np.uint8)}
+        assert client.post("/tensors/large/scatter", content=save(**body), headers=BINARY).status_code == 200
+        head, _, start = received.partition(b"\r\n\r\n")
+        size, last = len(start), start[-1:]
+        while piece := wire.socket.recv(1 << 20):
+            size += len(piece)
+            last = piece[-1:]
+    assert b"content-length: 67108864" in head.lower()
+    assert size < 64 * 2**20
+    assert last == b"\0"
+    whole = client.get("/tensors/large/content")
+    assert whole.content[-1] == 1
+    assert whole.headers["etag"].endswith('-1"')
+    client.delete("/tensors/large")
 
 
 def apply(state: dict[str, list[float]], change: tuple[str, str, float]) -> dict[str, list[float]]:
