@@ -11,6 +11,7 @@ from app.tensors.call import Call
 from app.tensors.limits import Limits
 from app.tensors.tensor import Tensor
 from app.wire.native_json import read_call
+from app.wire.packed import Buffer
 
 DIALECTS = ("onnx-13", "onnx-12", "onnx-11", "openvino-8")
 INDICES = '{"dtype": "int64", "shape": [1, 1], "values": [0]}'
@@ -28,7 +29,7 @@ def tensor(dtype: str, values: str, shape: str | None = None, key: str = "values
     return f'{{"dtype": "{dtype}", {given}"{key}": {values}}}'
 
 
-def call(body: bytes, operator: Any = "gathernd", limits: Limits | None = None) -> Call:
+def call(body: Buffer, operator: Any = "gathernd", limits: Limits | None = None) -> Call:
     """The call that `body` makes."""
     return read_call(body, operator, DIALECTS, limits or Limits())[0]
 

@@ -1,0 +1,226 @@
+"""Answers as JSON: what is written reads back as the same bits, and looks as the contract says."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from app.tensors.call import Answer
+from app.tensors.dtypes import DTYPES
+from app.tensors.tensor import Tensor
+from app.wire.native_json import Encoding, write_answer
+from tests.wire.json_requests import INDICES, call
+
+
+def written(dtype: str, array: Any, shape: tuple[int, ...] | None = None, encoding: Encoding = "values") -> bytes:
+    items: NDArray[Any] = np.asarray(array, DTYPES[dtype].numpy)
+    output = Tensor(DTYPES[dtype], (items.size,) if shape is None else shape, items)
+    answer = write_answer(Answer(output, "onnx-13", "cpu"), encoding)
+    return answer if isinstance(answer, bytes) else b"".join(answer)
+
+
+def values(dtype: str, array: Any, shape: tuple[int, ...] | None = None) -> str:
+    text = written(dtype, array, shape).decode()
+    begin, end = text.index('"values":') + 9, text.index('},"dialect"')
+    json.loads(text)
+    return text[begin:end]
+
+
+def read_back(dtype: str, array: NDArray[Any], shape: tuple[int, ...], encoding: Encoding) -> NDArray[Any]:
+    """The items of an answer that has been sent in again as data."""
+    text = written(dtype, array, shape, encoding)
+    output = text[text.index(b"{", 1) : text.index(b',"dialect"')]
+    data = call(b'{"data":' + output + b',"indices":' + INDICES.encode() + b"}").data
+    assert isinstance(data, Tensor)
+    assert (data.dtype.name, data.shape) == (dtype, shape)
+    return data.array
+
+
+def same_bits(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    if one.dtype == object:
+        return bool(one.tolist() == other.tolist())
+    if one.dtype.kind in "fcV" and one.dtype.itemsize > 2:
+        parts = f"f{one.dtype.itemsize // (2 if one.dtype.kind == 'c' else 1)}"
+        one, other = one.view(parts), other.view(parts)
+        nan = np.isnan(one)
+        return bool((nan == np.isnan(other)).all()) and one[~nan].tobytes() == other[~nan].tobytes()
+    if one.dtype.kind == "f" or one.dtype == ml_dtypes.bfloat16:
+        nan = np.isnan(one.astype(np.float32))
+        same_nan = bool((nan == np.isnan(other.astype(np.float32))).all())
+        return same_nan and one[~nan].tobytes() == other[~nan].tobytes()
+    return one.tobytes() == other.tobytes()
+
+
+def test_the_whole_answer() -> None:
+    output = Tensor(DTYPES["float32"], (2, 1), np.array([0, 3], np.float32))
+    assert write_answer(Answer(output, "onnx-13", "cpu"), "values") == (
+        b'{"output":{"dtype":"float32","shape":[2,1],"values":[0.0,3.0]},"dialect":"onnx-13","device":"cpu"}'
+    )
+    assert write_answer(Answer(output, "onnx-12", "gpu", '"12ab-3"'), "base64") == (
+        b'{"output":{"dtype":"float32","shape":[2,1],"base64":"AAAAAAAAQEA="},"dialect":"onnx-12","device":"gpu",'
+        b'"data_etag":"\\"12ab-3\\""}'
+    )
+
+
+@pytest.mark.parametrize("dtype", [name for name, row in DTYPES.items() if row.kind == "float"])
+def test_floats_have_a_point_or_an_exponent_and_names_if_not_finite(dtype: str) -> None:
+    array = np.array([0.0, -0.0, 1, -2, np.nan, np.inf, -np.inf, 0.5, 100])
+    assert values(dtype, array) == '[0.0,-0.0,1.0,-2.0,"NaN","Infinity","-Infinity",0.5,100.0]'
+    assert values(dtype, array[4:5]) == '["NaN"]'
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_complex_numbers_are_pairs(dtype: str) -> None:
+    array = [1 + 2j, complex(-0.0, np.nan), complex(np.inf, -np.inf)]
+    assert values(dtype, array) == '[[1.0,2.0],[-0.0,"NaN"],["Infinity","-Infinity"]]'
+
+
+@pytest.mark.parametrize("dtype", [name for name, row in DTYPES.items() if row.kind in ("int", "uint")])
+def test_integers_are_exact_to_both_ends(dtype: str) -> None:
+    row = DTYPES[dtype]
+    assert json.loads(values(dtype, [row.low, row.high, 0, 1])) == [row.low, row.high, 0, 1]
+
+
+def test_bools_and_strings() -> None:
+    assert values("bool", [True, False]) == "[true,false]"
+    texts = ["", "é", '"\\/', "\0\n\x1f\x7f", "😀\u2028", "null"]
+    assert json.loads(values("string", texts)) == texts
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rank_0_is_a_list_of_one_and_size_0_an_empty_list(dtype: str) -> None:
+    one = ["a"] if dtype == "string" else [1]
+    assert values(dtype, one, ()) in ("[1]", "[1.0]", "[[1.0,0.0]]", "[true]", '["a"]')
+    assert values(dtype, [], (2, 0)) == "[]"
+
+
+def test_a_large_answer_comes_in_pieces() -> None:
+    for dtype in ("float32", "float64", "int64", "bool", "complex64", "string"):
+        array = np.arange(70_000) % 2 == 1
+        items = np.array(["x"] * 70_000, object) if dtype == "string" else array.astype(DTYPES[dtype].numpy)
+        answer = write_answer(Answer(Tensor(DTYPES[dtype], (70_000,), items), "onnx-13", "cpu"), "values")
+        assert isinstance(answer, list)
+        assert len(json.loads(b"".join(answer))["output"]["values"]) == 70_000
+
+
+def test_base64_of_strings_is_framed() -> None:
+    text = json.loads(written("string", ["a", "é"], encoding="base64"))["output"]["base64"]
+    assert base64.b64decode(text) == b"\1\0\0\0a\2\0\0\0\xc3\xa9"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("encoding", ["values", "base64"])
+def test_every_narrow_float_reads_back(dtype: str, encoding: Encoding) -> None:
+    items = np.arange(1 << 16, dtype=np.uint16).view(DTYPES[dtype].numpy)
+    assert same_bits(read_back(dtype, items, (1 << 16,), encoding), items)
+
+
+def test_float32_reads_back_through_binary64(soak_scale: int) -> None:
+    rng = np.random.default_rng(0)
+    exponents = np.arange(255) << 23
+    edges = np.concatenate([exponents + step for step in range(-3, 4)]).astype(np.uint32) & 0x7FFFFFFF
+    whole = np.arange(-(1 << 16), 1 << 16).astype(np.float32).view(np.uint32)
+    cents = (np.arange(1 << 16) / 100).astype(np.float32).view(np.uint32)
+    for bits in (edges, whole, cents, *(rng.integers(0, 1 << 32, 1 << 18, np.uint32) for _ in range(soak_scale))):
+        items = bits.view(np.float32)
+        assert same_bits(read_back("float32", items, (items.size,), "values"), items)
+
+
+@pytest.mark.soak
+def test_every_float32_reads_back() -> None:
+    for first in range(0, 1 << 31, 1 << 22):
+        items = np.arange(first, first + (1 << 22), dtype=np.uint32).view(np.float32)
+        assert same_bits(read_back("float32", items, (items.size,), "values"), items)
+
+
+def test_float32_is_as_short_as_it_can_be(soak_scale: int) -> None:
+    rng = np.random.default_rng(1)
+    many = 20_000 * soak_scale
+    bits = rng.integers(0, 0x7F800000, many, np.uint32)
+    plain = rng.random(many, np.float32)
+    items = np.concatenate([bits.view(np.float32), plain, np.float32(2) ** np.arange(-149, 128)]).astype(np.float32)
+    for text, item in zip(values("float32", items)[1:-1].split(","), items, strict=True):
+        shortest = np.format_float_scientific(item, unique=True, trim="-")
+        if np.float32(float(shortest)) == item:  # else it is read as a neighbour, through binary64
+            assert digits(text) <= digits(shortest), (text, shortest)
+
+
+def digits(text: str) -> int:
+    return len(text.partition("e")[0].replace(".", "").replace("-", "").strip("0"))
+
+
+def test_float64_is_as_short_as_python_has_it() -> None:
+    rng = random.Random(2)
+    items = [rng.random() for _ in range(1000)] + [
+        rng.uniform(-1, 1) * 10.0 ** rng.randrange(-300, 300) for _ in range(1000)
+    ]
+    assert [digits(text) for text in values("float64", items)[1:-1].split(",")] == [
+        digits(repr(item)) for item in items
+    ]
+
+
+def test_a_decimal_just_beside_the_middle_of_two_float32_is_not_written_for_the_wrong_one() -> None:
+    item = np.array([0x15AE43FD], np.uint32).view(np.float32)
+    assert np.float32(float("7.038531e-26")) != item[0]  # though it is the shortest decimal nearest to it
+    text = values("float32", item)
+    assert np.float32(float(json.loads(text)[0])) == item[0]
+    assert text == "[7.0385307e-26]"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1e-5, "1e-5"),
+        (1.5e-5, "1.5e-5"),
+        (0.0001, "0.0001"),
+        (0.00012345, "0.00012345"),
+        (16777216, "16777216.0"),
+        (123456.75, "123456.75"),
+        (1e15, "1000000000000000.0"),
+        (1e16, "1e16"),
+        (1.25e20, "1.25e20"),
+        (3.4028235e38, "3.4028235e38"),
+        (1e-45, "1e-45"),
+        (1.1754944e-38, "1.1754944e-38"),
+        (9.999999e8, "999999900.0"),
+        (99999999, "100000000.0"),
+        (0.3, "0.3"),
+        (-7.25, "-7.25"),
+    ],
+)
+def test_forms_of_float32(value: float, text: str) -> None:
+    assert values("float32", [value]) == f"[{text}]"
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> tuple[str, NDArray[Any], tuple[int, ...]]:
+    dtype = DTYPES[draw(st.sampled_from(list(DTYPES)))]
+    shape = tuple(draw(st.lists(st.integers(0, 4), max_size=4)))
+    count = int(np.prod(shape))
+    if dtype.kind == "string":
+        texts = draw(st.lists(st.text(max_size=5), min_size=count, max_size=count))
+        items: NDArray[Any] = np.empty(count, object)
+        items[:] = texts
+    else:
+        size = count * dtype.item_size
+        raw = draw(st.binary(min_size=size, max_size=size))
+        items = np.frombuffer(raw, np.uint8).copy()
+        items = (items & 1).view(bool) if dtype.kind == "bool" else items.view(dtype.numpy)
+    return dtype.name, items, shape
+
+
+@given(tensors(), st.sampled_from(["values", "base64"]))
+def test_every_type_reads_back_as_the_same_bits(
+    tensor: tuple[str, NDArray[Any], tuple[int, ...]], encoding: Encoding
+) -> None:
+    dtype, items, shape = tensor
+    assert same_bits(read_back(dtype, items, shape, encoding), items)

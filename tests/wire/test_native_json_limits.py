@@ -1,0 +1,152 @@
+"""Hostile and large bodies: depth, memory, time, and that a request never compiles."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tracemalloc
+from contextlib import suppress
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.errors import GatherError
+from app.tensors.call import Answer
+from app.tensors.dtypes import DTYPES
+from app.tensors.tensor import Tensor
+from app.wire import native_json
+from tests.wire.json_requests import call, made, refused, request, tensor
+
+MALFORMED = "malformed_request"
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":'])
+def test_depth_512_is_read_and_depth_513_is_malformed(opening: str) -> None:
+    closing = {"[": "]", '{"a":': "}"}[opening]
+    for depth, code, pointer in ((511, "invalid_field", "/x"), (512, MALFORMED, None)):
+        body = request(rest=f', "x": {opening * depth}1{closing * depth}')
+        refused(body, code, pointer)
+
+
+def test_values_nest_as_deep_as_the_body_may() -> None:
+    assert made("int8", "[" * 510 + "1" + "]" * 510).shape == (1,) * 510
+    refused(request(tensor("int8", "[" * 511 + "1" + "]" * 511)), MALFORMED)
+    refused(request(tensor("int8", '{"a":' * 511 + "1" + "}" * 511)), MALFORMED)
+
+
+@pytest.mark.parametrize("size", [1000, 100_000, 1_000_000])
+@pytest.mark.parametrize("text", ["[", "{", '{"a":', '"', "[[],", "-", "1e", "\\", '{"a":[', " "])
+def test_a_bomb_of_one_piece_is_malformed_at_once(text: str, size: int) -> None:
+    started = perf_counter()
+    refused((text * size)[:size].encode(), MALFORMED)
+    refused(b'{"data": {"values": ' + (text * size)[:size].encode(), MALFORMED)
+    assert perf_counter() - started < 2
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\xef\xbb\xbf{}", b"\xff\xfe{\0}\0", b"{} {}", b"{}\0", b"\0", b"{'a': 1}", b"{a: 1}"]
+)
+def test_what_is_no_json(body: bytes) -> None:
+    refused(body, MALFORMED)
+
+
+def test_a_byte_order_mark_is_malformed() -> None:
+    refused(b"\xef\xbb\xbf" + request(), MALFORMED)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        request(rest=', "device": "cpu", "device": "cpu"'),
+        request(rest=', "device": "cpu", "d\\u0065vice": "cpu"'),
+        request(tensor("int8", '[1], "values": [1]')),
+        request(tensor("int8", '[1], "dtype": "int8"')),
+        request(tensor("int8", '[1], "v\\u0061lues": [1]')),
+        request(tensor("int8", '[{"a": 1, "a": 2}]')),
+        request(tensor("int8", '[1, [{"é": 1, "\\u00e9": 2}]]')),
+        request(rest=', "x": [[{"y": {"z": 1, "z": 2}}]]'),
+        request(rest=', "data": {"tensor": "a"}'),
+        request(
+            tensor("int8", ",".join(['[1], "values": [1]'] * 1)), rest=', "indices": {"values": [1], "values": [2]}'
+        ),
+        b'{"data": 1, "data": 1}',
+        b'[{"a": 1, "a": 1}]',
+    ],
+)
+def test_a_key_given_twice_anywhere_is_malformed(body: bytes) -> None:
+    refused(body, MALFORMED)
+
+
+def test_like_keys_of_different_objects_are_not_given_twice() -> None:
+    refused(request(rest=', "x": {"data": 1, "y": [{"data": 1}, {"data": 1}]}'), "invalid_field", "/x")
+    refused(request(tensor("int8", '[{"a": 1, "b": {"a": 1}}]')), "value_not_representable", "/data/values/0")
+
+
+@pytest.mark.parametrize(
+    "last", ["1e400", '"NaN"', "18446744073709551616", "1.0", "null", "1.00000000000000000000000001"]
+)
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "complex64"])
+def test_a_large_array_never_becomes_python_objects(dtype: str, last: str) -> None:
+    count = 200_000
+    item = {"bool": "true", "complex64": "[1,2]"}.get(dtype, "1")
+    end = f"[1,{last}]" if dtype == "complex64" else last
+    body = request(tensor(dtype, f"[{f'{item},' * count}{end}]", f"[{count + 1}]"))
+    call(request())
+    tracemalloc.start()
+    with suppress(GatherError):
+        call(body)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    items = count * DTYPES[dtype].item_size
+    assert peak < 3 * items + 2 * len(body) + 100_000
+    assert peak < count * 30
+
+
+def test_a_shape_left_out_needs_no_more_than_the_body_may_hold() -> None:
+    assert made("complex128", "[" + "[1,2]," * 9999 + "[1,2]]").shape == (10_000,)
+    assert made("int64", "[" + "[1]," * 9999 + "[1]]").shape == (10_000, 1)
+
+
+def test_very_many_ambiguous_numbers_are_read() -> None:
+    text = "9007199254740993.0000000000000000000000001"
+    started = perf_counter()
+    data = made("float64", "[" + f"{text}," * 50_000 + "1]")
+    assert (data.array[:-1] == float(text)).all()
+    assert perf_counter() - started < 5
+
+
+def test_a_warm_codec_never_compiles() -> None:
+    native_json.warm()
+    for dtype, row in DTYPES.items():
+        items: Any = np.array(["a"] * 3, object) if dtype == "string" else np.ones(3, row.numpy)
+        items.flags.writeable = False
+        body = native_json.write_answer(Answer(Tensor(row, (3,), items), "onnx-13", "cpu"), "values")
+        assert isinstance(body, bytes)
+        text = json.dumps(json.loads(body)["output"])
+        for given in (text, text.replace('"shape": [3], ', "")):
+            for form in (bytes, bytearray, lambda raw: memoryview(bytearray(raw))):
+                data = call(form(request(given))).data
+                assert isinstance(data, Tensor)
+                assert data.array.tobytes() == items.tobytes() or dtype == "string"
+    refused(b"{", MALFORMED)
+
+
+def test_compiled_code_is_kept_and_found_again(tmp_path: Path) -> None:
+    script = f"""
+from pathlib import Path
+from app.wire import native_json
+native_json.configure(Path({str(tmp_path)!r}))
+native_json.warm()
+print(sum(sum(function.stats.cache_hits.values()) for function in native_json._COMPILED))
+"""
+    hits = [
+        int(subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout)
+        for _ in range(2)
+    ]
+    assert hits == [0, len(native_json._COMPILED)]
+    (folder,) = tmp_path.iterdir()
+    assert folder.name.startswith("json-")
