@@ -309,3 +309,35 @@ def test_openapi_lists_the_format_after_json(client: httpx.Client) -> None:
         named = {each["name"]: each for each in operation["parameters"] if each["in"] == "query"}
         assert set(named) == {parameter, "dialect", "device", "tensor", "output_encoding"}
         assert all("default" not in each["schema"] and not each["required"] for each in named.values())
+
+
+def test_a_lookup_in_a_resident_tensor_says_which_content_it_read(client: httpx.Client) -> None:
+    raw = {"content-type": "application/octet-stream"}
+    put = client.put(
+        "/tensors/native-table", params={"dtype": "float32", "shape": "3,4"}, content=DATA.tobytes(), headers=raw
+    )
+    assert put.status_code == 201, put.text
+    asked = {"indices": np.array([[2]])}
+    found = ask(client, asked, params={"tensor": "native-table"})
+    assert output(found).tolist() == DATA[2:].tolist()
+    assert found.headers["x-gathernd-data-etag"] == put.headers["etag"]
+    shown = ask(client, asked, params={"tensor": "native-table"}, accept="application/json").json()
+    assert shown["data_etag"] == put.headers["etag"]
+    both = ask(client, {**asked, "data": DATA}, params={"tensor": "native-table"})
+    assert (both.status_code, both.json()["errors"][0]["pointer"]) == (422, "/query/tensor")
+    text = client.put(
+        "/tensors/native-words", params={"dtype": "string", "shape": "1"}, content=b"\1\0\0\0a", headers=raw
+    )
+    assert text.status_code == 201, text.text
+    refused = ask(client, {"indices": np.array([[0]])}, params={"tensor": "native-words"})
+    assert refused.json()["code"] == "unsupported_dtype"
+    assert refused.json()["errors"][0]["pointer"] == "/query/tensor"
+    answered = ask(
+        client,
+        {"indices": np.array([[0]])},
+        params={"tensor": "native-words"},
+        accept="application/x-safetensors, application/json",
+    )
+    assert answered.json()["output"]["values"] == ["a"]
+    for name in ("native-table", "native-words"):
+        assert client.delete(f"/tensors/{name}").status_code == 204
