@@ -6,7 +6,7 @@ ends would be lost, and forked processes (gunicorn) would share what numba and t
 is our own, because uvicorn's lets a process take connections before it can answer, notices a death only between pings
 that may take seconds, forwards no drain, and stops everything when a replacement does not start.
 
-Parent and worker talk over a socket pair, in single bytes:
+Parent and worker (`app.worker`) talk over a socket pair, in single bytes:
 
     to the worker    g  warm up now: the kernels are in the cache       from the worker    o  the port is open
                      a  take connections                                                   w  warmed up
@@ -24,7 +24,6 @@ with 3; later the others carry on, and it is tried again.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import logging.config
 import os
@@ -38,12 +37,11 @@ from time import monotonic
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
-from app.api.acceptor import Acceptor
-from app.api.counters import Counters, Group, Head, join
+from app.api.counters import Group, Head, join
 from app.api.guard import is_loopback_name
 from app.api.keys import LAST_GOOD, Keys, access
-from app.main import GROUP_VARIABLE, create_app, limits_of, settings_from_environment
-from app.serving import STARTUP_FAILURE, Server, bind, configure, log_config, open_store
+from app.main import GROUP_VARIABLE, limits_of
+from app.serving import STARTUP_FAILURE, bind, log_config, open_store
 from app.store import LocalStore
 
 if TYPE_CHECKING:
@@ -51,139 +49,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("gathernd")
 
-HANG_S: Final = 30.0
-"""A worker whose event loop has not moved for so long, while the parent's has, is killed."""
-_PROGRAM: Final = "import sys; from app.workers import work; work(*map(int, sys.argv[1:]))"
+HANG_LOOKS: Final = 30
+"""A worker whose event loop has not moved in so many looks of its parent, a second apart, is killed."""
+START_S: Final = 600.0
+"""So is one that is not ready after so long."""
+_PROGRAM: Final = "import sys; from app.worker import work; work(*map(int, sys.argv[1:]))"
 _KILL_AFTER_S: Final = 5.0
 _BACKOFF_S: Final = (0.1, 5.0)
 _SHORT_LIFE_S: Final = 1.0
-
-
-class WorkerServer(Server):
-    """A worker's server: it takes connections when the parent says so, and from the parent's socket."""
-
-    def __init__(
-        self, settings: Settings, listener: socket.socket, channel: socket.socket, counters: Counters, first: bool
-    ) -> None:
-        app = create_app(settings, counters)
-        super().__init__(configure(settings, app))
-        self._listener = listener
-        self._channel = channel
-        self._counters = counters
-        self._first = first
-        self._go = asyncio.Event()
-        self._warming: asyncio.Task[None] | None = None
-        self._acceptor: Acceptor | None = None
-        self.failed = False
-        if first:
-            app.readiness.waiting_for.append("workers")
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the application, and report to the parent."""
-        loop = asyncio.get_running_loop()
-        self._channel.setblocking(False)
-        loop.add_reader(self._channel.fileno(), self._hear)
-        if not self._first:
-            await self._go.wait()
-        await self.lifespan.startup()
-        if self.lifespan.should_exit:
-            raise SystemExit(STARTUP_FAILURE)
-        self.servers = []
-        self._acceptor = Acceptor(self._listener, self._connection, self.server_state.connections, self._counters)
-        self.started = True
-        self.watch()
-        if self._first:
-            self._acceptor.start()
-            self._say(b"o")
-        self._warming = asyncio.create_task(self._report())
-
-    def _connection(self) -> asyncio.Protocol:
-        return self.config.http_protocol_class(  # type: ignore[call-arg]
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
-
-    async def _report(self) -> None:
-        readiness = self.application.readiness
-        while "kernels" in readiness.waiting_for:
-            if readiness.failed is not None:
-                self.failed = self.should_exit = True
-                return
-            await asyncio.sleep(0.01)
-        self._say(b"w")
-
-    def _hear(self) -> None:
-        try:
-            heard = self._channel.recv(16)
-        except BlockingIOError:
-            return
-        except OSError:
-            heard = b""
-        if not heard:
-            asyncio.get_running_loop().remove_reader(self._channel.fileno())
-            logger.error("the parent process has gone: stopping")
-            if not self.started:
-                os._exit(STARTUP_FAILURE)
-            self.leave()
-        for letter in heard:
-            self._obey(letter)
-
-    def _obey(self, letter: int) -> None:
-        if letter == ord("g"):
-            self._go.set()
-        elif letter == ord("a") and self._acceptor is not None and self.exit_at is None:
-            if self._first:
-                self.application.readiness.done("workers")
-            else:
-                self._acceptor.start()
-            self._say(b"a")
-        elif letter == ord("d"):
-            self.drain()
-        elif letter == ord("l"):
-            # Others carry on: the service as a whole stays ready, whoever is asked.
-            self.leave()
-        elif letter in b"hc":
-            self.hurry(cut=letter == ord("c"))
-
-    def _say(self, letter: bytes) -> None:
-        with suppress(OSError):
-            self._channel.send(letter)
-
-    def stop_listening(self, sockets: list[socket.socket] | None = None) -> None:
-        """Leave new connections to the other workers."""
-        if self._acceptor is not None:
-            self._acceptor.stop()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As one process does."""
-        if self._warming is not None:
-            self._warming.cancel()
-        if self._acceptor is not None:
-            self._acceptor.stop()
-            await self._acceptor.settle()
-        await super().shutdown(sockets)
-
-    async def on_tick(self, counter: int) -> bool:
-        """Called ten times a second."""
-        self._counters.head[Head.BEAT] += 1
-        if self._acceptor is not None and self._acceptor.accepting:
-            self._acceptor.tell()
-            if counter % 10 == 0:
-                self._acceptor.balance(monotonic())
-        return await super().on_tick(counter)
-
-
-def work(listener: int, channel: int, counters: int, slot: int, first: int) -> None:
-    """The life of a worker process; the first three are file descriptors that it inherited."""
-    server = WorkerServer(
-        settings_from_environment(),
-        socket.socket(fileno=listener),
-        socket.socket(fileno=channel),
-        join(counters, slot),
-        bool(first),
-    )
-    server.run()
-    if server.failed or not server.started:
-        raise SystemExit(STARTUP_FAILURE)
 
 
 class Worker:
@@ -196,10 +69,16 @@ class Worker:
         self.replaces = replaces
         self.warm = False
         self.accepting_since: float | None = None
-        self.leaving = False
+        self.born = monotonic()
+        self.leave_by: float | None = None
         self.killed = False
         self.beat = 0
-        self.beat_seen = 0
+        self.still = 0
+
+    @property
+    def leaving(self) -> bool:
+        """Whether another has taken its place."""
+        return self.leave_by is not None
 
     def say(self, letter: bytes) -> None:
         """Tell the worker something; one that has ended is noticed elsewhere."""
@@ -244,8 +123,9 @@ class Supervisor:
         self._selector.register(wake_read, selectors.EVENT_READ, None)
         logger.info("parent process %d starts %d workers", os.getpid(), self._settings.workers)
         self._start(first=True)
-        while len(self._workers) < self._settings.workers:
-            self._start()
+        for _ in range(self._settings.workers - 1):
+            if self._stop_by is None:
+                self._start()
         while self._workers or self._stop_by is None:
             for key, _ in self._selector.select(0.25):
                 if key.data is None:
@@ -267,7 +147,26 @@ class Supervisor:
     def _start(self, *, first: bool = False, replaces: Worker | None = None) -> None:
         taken = {worker.slot for worker in self._workers} | {0}
         slot = next(place for place in range(len(self._group.slots)) if place not in taken)
+        try:
+            process, ours = self._spawn(slot, first)
+        except OSError as error:
+            logger.error("no worker can be started: %s", error.strerror)
+            if self._started:
+                self._put_off()
+            else:
+                self._code = STARTUP_FAILURE
+                self._stop()
+            return
+        worker = Worker(process, ours, slot, replaces)
+        self._workers.append(worker)
+        self._selector.register(ours, selectors.EVENT_READ, worker)
+        self._counters.add("gathernd_workers_started")
+        if self._started:
+            worker.say(b"g")
+
+    def _spawn(self, slot: int, first: bool) -> tuple[subprocess.Popen[bytes], socket.socket]:
         ours, theirs = socket.socketpair()
+        ours.setblocking(False)
         handed = (self._listener.fileno(), theirs.fileno(), self._group.fd)
         environment = dict(os.environ)
         if self._keys is not None:
@@ -286,13 +185,7 @@ class Supervisor:
             process_group=0,
         )
         theirs.close()
-        ours.setblocking(False)
-        worker = Worker(process, ours, slot, replaces)
-        self._workers.append(worker)
-        self._selector.register(ours, selectors.EVENT_READ, worker)
-        self._counters.add("gathernd_workers_started")
-        if self._started:
-            worker.say(b"g")
+        return process, ours
 
     def _hear(self, worker: Worker) -> None:
         try:
@@ -331,7 +224,7 @@ class Supervisor:
         logger.info("worker %d takes connections", worker.process.pid)
         old, worker.replaces = worker.replaces, None
         if old is not None and old in self._workers:
-            old.leaving = True
+            old.leave_by = monotonic() + self._settings.drain_timeout + _KILL_AFTER_S
             old.say(b"l")
         elif all(one.accepting_since is not None for one in self._workers):
             self._failures = 0
@@ -363,9 +256,12 @@ class Supervisor:
             self._rolling.clear()
         lived = 0.0 if worker.accepting_since is None else monotonic() - worker.accepting_since
         if lived < _SHORT_LIFE_S:
-            low, high = _BACKOFF_S
-            self._next_start = monotonic() + min(high, low * 2**self._failures)
-            self._failures += 1
+            self._put_off()
+
+    def _put_off(self) -> None:
+        low, high = _BACKOFF_S
+        self._next_start = monotonic() + min(high, low * 2**self._failures)
+        self._failures += 1
 
     # What is done now and then
 
@@ -395,16 +291,22 @@ class Supervisor:
             logger.info("the restart has ended")
         if now >= self._next_look:
             self._next_look = now + 1.0
-            self._look_for_hangs()
+            self._look_for_hangs(now)
 
-    def _look_for_hangs(self) -> None:
-        """Counted in looks, not in time: where everything stood still, as in a suspended machine, nothing hangs."""
+    def _look_for_hangs(self, now: float) -> None:
         for worker in self._workers:
-            beat = self._group.slots[worker.slot].head[Head.BEAT]
-            worker.beat_seen = worker.beat_seen + 1 if beat == worker.beat and worker.accepting_since else 0
-            worker.beat = beat
-            if worker.beat_seen >= HANG_S:
-                logger.error("worker %d has not moved for %g s and is killed", worker.process.pid, HANG_S)
+            if worker.leave_by is not None:
+                overdue = now > worker.leave_by
+            elif worker.accepting_since is None:
+                overdue = now - worker.born > START_S
+            else:
+                # Counted in looks, not in time: where everything stood still, as in a suspended machine, nothing hangs.
+                beat = self._group.slots[worker.slot].head[Head.BEAT]
+                worker.still = worker.still + 1 if beat == worker.beat else 0
+                worker.beat = beat
+                overdue = worker.still >= HANG_LOOKS
+            if overdue:
+                logger.error("worker %d hangs and is killed", worker.process.pid)
                 worker.process.kill()
 
     # Signals

@@ -17,6 +17,7 @@ BELOW: dict[str, set[str]] = {
     "cli": {"workers", "commands"},
     "commands": set(),
     "workers": {"serving"},
+    "worker": {"serving"},
     "serving": {"main"},
     "settings": {"tensors"},
     "api": {"service", "wire"},
@@ -109,7 +110,14 @@ def test_package_itself_imports_nothing() -> None:
 
 
 def test_settings_are_passed_down_not_imported() -> None:
-    assert {top for top in BELOW if "settings" in allowed(top)} == {"settings", "main", "serving", "workers", "cli"}
+    assert {top for top in BELOW if "settings" in allowed(top)} == {
+        "settings",
+        "main",
+        "serving",
+        "worker",
+        "workers",
+        "cli",
+    }
 
 
 @pytest.mark.parametrize(

@@ -54,14 +54,16 @@ class Acceptor:
         self._counters.head[Head.ACCEPTING] = 1
         self._loop.add_reader(self._listener.fileno(), self._ready)
 
-    def stop(self) -> None:
-        """Take no more; those that wait are for the other workers."""
+    def stop(self, *, rest: bool) -> None:
+        """Take no more. Those that wait are for the other workers, or, with `rest`, are still taken."""
         if self.accepting:
             self.accepting = False
             self._counters.head[Head.ACCEPTING] = 0
             self._loop.remove_reader(self._listener.fileno())
             if self._timer is not None:
                 self._timer.cancel()
+            while rest and self._take():
+                pass
         self._listener.close()
 
     async def settle(self) -> None:
@@ -97,23 +99,28 @@ class Acceptor:
             self._pause(_COURTESY_S)
             return
         self._waited = False
+        self._take()
+
+    def _take(self) -> bool:
+        """Take one connection, if one waits and can be taken."""
         try:
             connection = self._listener.accept()[0]
         except (BlockingIOError, InterruptedError):
-            return
+            return False
         except OSError as error:
             if error.errno == ECONNABORTED:
-                return
+                return True
             if error.errno not in (EMFILE, ENFILE, ENOBUFS, ENOMEM):
                 raise
             logger.error("no connection can be taken: %s", error.strerror)
             self._pause(_PAUSE_S)
-            return
+            return False
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         task = self._loop.create_task(self._set_up(connection))
         self._coming.add(task)
         task.add_done_callback(self._coming.discard)
+        return True
 
     async def _set_up(self, connection: socket.socket) -> None:
         try:

@@ -189,6 +189,14 @@ def test_a_stop_lets_clients_go_and_answers_what_is_under_way(start: Start) -> N
         assert "killed" not in server.log_text()
 
 
+def test_a_stop_while_it_starts_is_quick_and_no_failure(start: Start) -> None:
+    with start(*WORKERS, ready=False) as server:
+        began = monotonic()
+        assert server.stop() == 0
+        assert monotonic() - began < 5 * patience()
+        until(lambda: refuses(server.port), 5, "the port is given up")
+
+
 def test_a_second_signal_ends_the_delay(start: Start) -> None:
     with start(*WORKERS, "--drain-delay", "60") as server:
         server.process.send_signal(signal.SIGTERM)

@@ -1,0 +1,148 @@
+"""A worker process: a server that shares its parent's port and does what the parent says (see `app.workers`)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from contextlib import suppress
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from app.api.acceptor import Acceptor
+from app.api.counters import Counters, Head, join
+from app.main import create_app, settings_from_environment
+from app.serving import STARTUP_FAILURE, Server, configure
+
+if TYPE_CHECKING:
+    from app.settings import Settings
+
+logger = logging.getLogger("gathernd")
+
+
+class WorkerServer(Server):
+    """A worker's server: it takes connections when the parent says so, and from the parent's socket."""
+
+    def __init__(
+        self, settings: Settings, listener: socket.socket, channel: socket.socket, counters: Counters, first: bool
+    ) -> None:
+        app = create_app(settings, counters)
+        super().__init__(configure(settings, app))
+        self._listener = listener
+        self._channel = channel
+        self._counters = counters
+        self._first = first
+        self._go = asyncio.Event()
+        self._warming: asyncio.Task[None] | None = None
+        self._acceptor: Acceptor | None = None
+        self.failed = False
+        if first:
+            app.readiness.waiting_for.append("workers")
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the application, and report to the parent."""
+        loop = asyncio.get_running_loop()
+        self._channel.setblocking(False)
+        loop.add_reader(self._channel.fileno(), self._hear)
+        if not self._first:
+            await self._go.wait()
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            raise SystemExit(STARTUP_FAILURE)
+        self.servers = []
+        self._acceptor = Acceptor(self._listener, self._connection, self.server_state.connections, self._counters)
+        self.started = True
+        self.watch()
+        if self._first:
+            self._acceptor.start()
+            self._say(b"o")
+        self._warming = asyncio.create_task(self._report())
+
+    def _connection(self) -> asyncio.Protocol:
+        return self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+
+    async def _report(self) -> None:
+        readiness = self.application.readiness
+        while "kernels" in readiness.waiting_for:
+            if readiness.failed is not None:
+                self.failed = self.should_exit = True
+                return
+            await asyncio.sleep(0.01)
+        self._say(b"w")
+
+    def _hear(self) -> None:
+        try:
+            heard = self._channel.recv(16)
+        except BlockingIOError:
+            return
+        except OSError:
+            heard = b""
+        if not heard:
+            asyncio.get_running_loop().remove_reader(self._channel.fileno())
+            logger.error("the parent process has gone: stopping")
+            if not self.started:
+                os._exit(STARTUP_FAILURE)
+            self.leave()
+        for letter in heard:
+            self._obey(letter)
+
+    def _obey(self, letter: int) -> None:
+        if letter == ord("g"):
+            self._go.set()
+        elif letter == ord("a") and self._acceptor is not None and self.exit_at is None:
+            if self._first:
+                self.application.readiness.done("workers")
+            else:
+                self._acceptor.start()
+            self._say(b"a")
+        elif letter == ord("d"):
+            self.drain()
+        elif letter == ord("l"):
+            # Others carry on: the service as a whole stays ready, whoever is asked.
+            self.leave()
+        elif letter in b"hc":
+            self.hurry(cut=letter == ord("c"))
+
+    def _say(self, letter: bytes) -> None:
+        with suppress(OSError):
+            self._channel.send(letter)
+
+    def stop_listening(self, sockets: list[socket.socket] | None = None) -> None:
+        """Leave new connections to the other workers."""
+        if self._acceptor is not None:
+            self._acceptor.stop(rest=self.application.readiness.draining)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As one process does."""
+        if self._warming is not None:
+            self._warming.cancel()
+        self.stop_listening()
+        if self._acceptor is not None:
+            await self._acceptor.settle()
+        await super().shutdown(sockets)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called ten times a second."""
+        self._counters.head[Head.BEAT] += 1
+        if self._acceptor is not None and self._acceptor.accepting:
+            self._acceptor.tell()
+            if counter % 10 == 0:
+                self._acceptor.balance(monotonic())
+        return await super().on_tick(counter)
+
+
+def work(listener: int, channel: int, counters: int, slot: int, first: int) -> None:
+    """The life of a worker process; the first three are file descriptors that it inherited."""
+    server = WorkerServer(
+        settings_from_environment(),
+        socket.socket(fileno=listener),
+        socket.socket(fileno=channel),
+        join(counters, slot),
+        bool(first),
+    )
+    server.run()
+    if server.failed or not server.started:
+        raise SystemExit(STARTUP_FAILURE)
