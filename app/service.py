@@ -89,6 +89,8 @@ class Service:
         data, resident = self._resolve(call)
         indices = call.indices
         plan, shape, first_axis, route, _ = self._plan(call, data, indices)
+        if call.over_limit is not None:
+            raise call.over_limit
         if call.device == "gpu":
             raise GatherError(
                 "device_unavailable", "this service has no GPU; use device auto or cpu", pointer=call.device_pointer

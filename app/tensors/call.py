@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from app.errors import GatherError
 from app.tensors.tensor import Tensor
 
 Operator = Literal["gathernd", "gather"]
@@ -17,7 +18,8 @@ class Call:
     """One gather: `data` is a tensor or the name of a resident one; `parameter` is batch_dims, or axis for Gather.
 
     The pointers name the fields in the form in which the request gave them, such as `/batch_dims`, `/query/batch_dims`
-    or `/parameters/batch_dims`.
+    or `/parameters/batch_dims`. `over_limit` is a limit that an item was found to exceed while it was read: it is
+    raised where limits have their turn, which is after the operator's rules on types and shapes.
     """
 
     operator: Operator
@@ -29,6 +31,7 @@ class Call:
     parameter_pointer: str = "/batch_dims"
     device_pointer: str = "/device"
     data_pointer: str = "/data/tensor"
+    over_limit: GatherError | None = None
 
 
 @dataclass(slots=True)

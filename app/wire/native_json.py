@@ -156,10 +156,9 @@ def _read_call(body: Buffer, operator: Operator, dialects: Collection[str], limi
     index_tensor = indices.read()
     if data_tensor is None or index_tensor is None:
         raise _WrongTensors([source for source in (data, indices) if source is not None])
-    if len(body) > limits.string_bytes:
-        if type(data_tensor) is Tensor:
-            _check_strings(data_tensor, limits)
-        _check_strings(index_tensor, limits)
+    over_limit = None
+    if len(body) > limits.string_bytes and type(data_tensor) is Tensor:
+        over_limit = _too_long(data_tensor, limits)
     call = Call(
         operator,
         data_tensor,
@@ -168,6 +167,7 @@ def _read_call(body: Buffer, operator: Operator, dialects: Collection[str], limi
         dialect,
         device,
         f"/{parameter_name}",
+        over_limit=over_limit,
     )
     return call, encoding
 
@@ -206,7 +206,9 @@ def _read_scatter(body: Buffer, limits: Limits) -> ScatterCall:
     if indices is None or updates is None:
         raise _WrongTensors(sources)
     for tensor in (indices, updates):
-        _check_strings(tensor, limits)
+        over_limit = _too_long(tensor, limits)
+        if over_limit is not None:
+            raise over_limit
     return ScatterCall(indices, updates, reduction)
 
 
@@ -326,18 +328,19 @@ def _explain(sources: Collection[Values | Packed]) -> None:
         source.explain_value()
 
 
-def _check_strings(tensor: Tensor, limits: Limits) -> None:
-    """Raises limit_exceeded for a string that is too long."""
+def _too_long(tensor: Tensor, limits: Limits) -> GatherError | None:
+    """The error for a string that is too long, if there is one."""
     if tensor.dtype.kind != "string":
-        return
+        return None
     item = longest_string(tensor.array, limits.string_bytes)
-    if item >= 0:
-        raise GatherError(
-            "limit_exceeded",
-            f"a string has more than {limits.string_bytes} bytes of UTF-8",
-            places=[Place(tensor.locate(item), coordinates(item, tensor.shape))],
-            facts={"limit": "string_bytes", "maximum": limits.string_bytes},
-        )
+    if item < 0:
+        return None
+    return GatherError(
+        "limit_exceeded",
+        f"a string has more than {limits.string_bytes} bytes of UTF-8",
+        places=[Place(tensor.locate(item), coordinates(item, tensor.shape))],
+        facts={"limit": "string_bytes", "maximum": limits.string_bytes},
+    )
 
 
 def _check_framing(body: Buffer) -> None:

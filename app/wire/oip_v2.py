@@ -148,7 +148,7 @@ def read_request(body: Buffer, json_size: int | None, model: Model, limits: Limi
 
 def _read_request(text: Buffer, blobs: Buffer, model: Model, limits: Limits) -> Request:
     head = _remembered(bytes(text), model) if blobs and len(text) <= _REMEMBERED else read_head(text, model)
-    tensors = _read_tensors(head, text, _split(head.blobs, blobs), limits)
+    tensors, over_limit = _read_tensors(head, text, _split(head.blobs, blobs), limits)
     call = Call(
         model.operator,
         model.name if model.resident else tensors[0],
@@ -159,6 +159,7 @@ def _read_request(text: Buffer, blobs: Buffer, model: Model, limits: Limits) -> 
         model.parameter_pointer,
         "/parameters/device",
         "",
+        over_limit,
     )
     return Request(call, head.identifier, head.binary, head.timeout)
 
@@ -190,13 +191,18 @@ def _split(blobs: Sequence[Input], behind: Buffer) -> dict[str, Buffer]:
     return raws
 
 
-def _read_tensors(head: Head, text: Buffer, raws: Mapping[str, Buffer], limits: Limits) -> list[Tensor]:
-    """The tensors of the inputs, checked: first every datatype, then every count, then the values."""
+def _read_tensors(
+    head: Head, text: Buffer, raws: Mapping[str, Buffer], limits: Limits
+) -> tuple[list[Tensor], GatherError | None]:
+    """The tensors of the inputs, checked: first every datatype, then every count, then the values; and a limit that a
+    string exceeds.
+    """
     for one in head.inputs:
         if one.dtype is None:
             raise _no_datatype(one)
     view: NDArray[np.uint8] | None = None
     tensors = []
+    over_limit: GatherError | None = None
     for number, name, _, dtype, shape, size, first, end, depth in head.inputs:
         assert dtype is not None
         pointer, data_pointer, shape_pointer, dtype_pointer = _POINTERS[number]
@@ -216,10 +222,10 @@ def _read_tensors(head: Head, text: Buffer, raws: Mapping[str, Buffer], limits: 
             except (PackedSizeError, PackedItemError):
                 raise _wrong(head, text, raws) from None
             tensor = Tensor(dtype, shape, array, pointer, "whole", shape_pointer, dtype_pointer)
-        if dtype.kind == "string":
-            _check_strings(name, tensor, end if size is None else size, limits)
+        if dtype.kind == "string" and over_limit is None:
+            over_limit = _too_long(name, tensor, end if size is None else size, limits)
         tensors.append(tensor)
-    return tensors
+    return tensors, over_limit
 
 
 def _no_datatype(one: Input) -> GatherError:
@@ -286,18 +292,17 @@ def _placed(one: Input) -> Iterator[None]:
         raise GatherError(error.code, error.detail, places=places, total=error.total) from None
 
 
-def _check_strings(name: str, tensor: Tensor, most: int, limits: Limits) -> None:
-    """Raises limit_exceeded for a string that is too long; none has more than `most` bytes."""
-    if most <= limits.string_bytes:
-        return
-    item = longest_string(tensor.array, limits.string_bytes)
-    if item >= 0:
-        raise GatherError(
-            "limit_exceeded",
-            f"a string of {name} has more than {limits.string_bytes} bytes of UTF-8",
-            places=[Place(tensor.locate(item), coordinates(item, tensor.shape))],
-            facts={"limit": "string_bytes", "maximum": limits.string_bytes},
-        )
+def _too_long(name: str, tensor: Tensor, most: int, limits: Limits) -> GatherError | None:
+    """The error for a string that is too long, if there is one; none has more than `most` bytes."""
+    item = longest_string(tensor.array, limits.string_bytes) if most > limits.string_bytes else -1
+    if item < 0:
+        return None
+    return GatherError(
+        "limit_exceeded",
+        f"a string of {name} has more than {limits.string_bytes} bytes of UTF-8",
+        places=[Place(tensor.locate(item), coordinates(item, tensor.shape))],
+        facts={"limit": "string_bytes", "maximum": limits.string_bytes},
+    )
 
 
 def check_writable(dtype: DType) -> None:

@@ -48,6 +48,7 @@ SHARED: dict[Rule, list[Parts]] = {
         {"shape": [41, 1]},
         {"index_shape": [41, 1]},
         {"shape": [0, 41]},
+        {"dtype": "string", "wrong": "x" * 11},
     ],
     "device": [{"device": "gpu"}],
     "index values": [{"index_wrong": 9}, {"index_wrong": -9}, {"index_wrong": 2**62}, {"index_first": 9}],

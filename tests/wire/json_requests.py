@@ -30,8 +30,11 @@ def tensor(dtype: str, values: str, shape: str | None = None, key: str = "values
 
 
 def call(body: Buffer, operator: Any = "gathernd", limits: Limits | None = None) -> Call:
-    """The call that `body` makes."""
-    return read_call(body, operator, DIALECTS, limits or Limits())[0]
+    """The call that `body` makes, or its refusal; a limit is refused by the service, when it has planned."""
+    found, _ = read_call(body, operator, DIALECTS, limits or Limits())
+    if found.over_limit is not None:
+        raise found.over_limit
+    return found
 
 
 def made(dtype: str, values: str, shape: str | None = None, key: str = "values") -> Tensor:

@@ -25,6 +25,8 @@ def outcome(read: Callable[..., Any], body: Buffer, operator: str) -> tuple[Any,
     """All that a reader makes of a body: each bit and pointer of the call, or each place of the error."""
     try:
         call, encoding = read(body, operator, DIALECTS, LIMITS)
+        if call.over_limit is not None:
+            raise call.over_limit
     except GatherError as error:
         places = [(place.pointer, place.position, repr(place.value)) for place in error.places]
         return error.code, places, error.total, dict(error.facts)
