@@ -61,9 +61,10 @@ def _singles(array: NDArray[Any], pairs: bool) -> bytes | memoryview:
 
 def _named(text: bytes, array: NDArray[np.float64]) -> bytes:
     """The list `text` of the floats in `array`, with their names for the nulls that stand for non-finite ones."""
-    odd = array[~np.isfinite(array)]
-    if not odd.size:
+    finite = np.isfinite(array)
+    if finite.all():
         return text
+    odd = array[~finite]
     names = [b'"NaN"' if np.isnan(value) else b'"Infinity"' if value > 0 else b'"-Infinity"' for value in odd]
     parts = text.split(b"null")
     return b"".join(chain.from_iterable(zip(parts, names, strict=False))) + parts[-1]

@@ -136,6 +136,7 @@ def test_float32_reads_back_through_binary64(soak_scale: int) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)
 def test_every_float32_reads_back() -> None:
     for first in range(0, 1 << 31, 1 << 22):
         items = np.arange(first, first + (1 << 22), dtype=np.uint32).view(np.float32)
