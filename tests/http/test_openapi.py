@@ -101,6 +101,13 @@ def test_an_error_is_described_as_a_problem_with_known_codes(document: dict[str,
                 assert STATUS[code] == int(status)
 
 
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_the_operators_describe_every_status_that_any_request_can_get(document: dict[str, Any], operator: str) -> None:
+    """Those of the protocol's side too, which answers what no route ever sees."""
+    described = set(map(int, document["paths"][f"/{operator}"]["post"]["responses"]))
+    assert {200, 400, 401, 403, 404, 408, 413, 415, 422, 431, 500, 503} <= described
+
+
 def schema_of(document: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
     """A media type's schema that stands alone."""
     return {**content["schema"], "components": document["components"]}

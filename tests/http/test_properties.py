@@ -17,7 +17,7 @@ from tests.conftest import SOAK
 from tests.http.forms import COMPLEX, FLOATS, INTEGERS, TYPES, items, nested, packed, same
 from tests.http.rules import CODES, DIALECTS, bad_indices, broken, gathered, position
 
-EXAMPLES = 2000 * max(SOAK, 1)
+EXAMPLES = 1200 * max(SOAK, 1)
 REQUESTS = settings(
     max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
@@ -217,7 +217,7 @@ def test_the_requests_are_of_every_kind() -> None:
     seen: set[Any] = set()
 
     @settings(
-        max_examples=3000, database=None, suppress_health_check=list(HealthCheck), derandomize=True, deadline=None
+        max_examples=1500, database=None, suppress_health_check=list(HealthCheck), derandomize=True, deadline=None
     )
     @given(requests())
     def look(request_: tuple[str, dict[str, Any]]) -> None:
