@@ -308,7 +308,7 @@ def test_service_monitor_scrapes_every_pod_once_and_with_a_key(tmp_path: Path) -
 
 def test_probes_pass_once_hosts_are_named(warmed: Path, tmp_path: Path) -> None:
     probes = [container(shape("stateless"))[f"{kind}Probe"]["httpGet"] for kind in ("startup", "readiness", "liveness")]
-    with serving(warmed, tmp_path, "--host", "0.0.0.0", "--allowed-hosts", "gather.example.com") as server:
+    with serving(warmed, tmp_path, "--allowed-hosts", "gather.example.com") as server:
         for probe in probes:
             sent = {field["name"]: field["value"] for field in probe["httpHeaders"]}
             assert httpx.get(f"{server.url}{probe['path']}", headers=sent).status_code == 200
