@@ -151,6 +151,15 @@ def test_every_process_says_the_same(server: Server) -> None:
     assert len({tuple(said(answer.body)) for answer in answers}) == 1
 
 
+def test_a_scrape_misses_nothing_that_another_process_has_answered(server: Server) -> None:
+    with connected(server.port, 8) as connections:
+        before = samples_of(connections[0].ask(request("GET", "/metrics", b"")).body)
+        for turn in range(1, 25):
+            assert connections[turn % 8].ask(request()).status == 200
+            after = samples_of(connections[(turn + 1) % 8].ask(request("GET", "/metrics", b"")).body)
+            assert change(before, after, "gathernd_requests_total")["POST", "/gathernd", "200"] == turn
+
+
 def test_what_is_refused_before_it_is_read_is_counted(server: Server) -> None:
     before = scrape(server)
     for _ in range(4):

@@ -1,0 +1,150 @@
+"""Who takes a connection: the worker that has fewer, but somebody always."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from app.api import acceptor
+from app.api.acceptor import Acceptor
+from app.api.counters import Counters, Group, Head, join
+
+PATIENCE = 0.2
+
+
+class Connections(asyncio.Protocol):
+    """Keeps its connection among `open`."""
+
+    def __init__(self, opened: set[Any]) -> None:
+        self.opened = opened
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+        self.opened.add(self)
+
+
+Scenario = Callable[[Acceptor, socket.socket, set[Any], Counters, Counters], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Scenario], None]]:
+    """Run a scenario with an acceptor, its listener, what it has taken, its counters, and those of another worker."""
+    monkeypatch.setattr(acceptor, "_COURTESY_S", PATIENCE)
+    group = Group(3)
+    mine, other = join(group.fd, 1), join(group.fd, 2)
+
+    async def whole(scenario: Scenario) -> None:
+        opened: set[Any] = set()
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            taking = Acceptor(listener, lambda: Connections(opened), opened, mine)
+            taking.start()
+            other.head[Head.ACCEPTING] = 1
+            try:
+                await scenario(taking, listener, opened, mine, other)
+            finally:
+                taking.stop(rest=False)
+                await taking.settle()
+                for connection in opened:
+                    connection.transport.close()
+                await asyncio.sleep(0.01)
+
+    yield lambda scenario: asyncio.run(whole(scenario))
+    os.close(group.fd)
+
+
+async def connect(listener: socket.socket) -> asyncio.StreamWriter:
+    return (await asyncio.open_connection(*listener.getsockname()))[1]
+
+
+def test_the_one_with_fewer_takes_it_at_once(run: Callable[[Scenario], None]) -> None:
+    async def scenario(
+        taking: Acceptor, listener: socket.socket, opened: set[Any], mine: Counters, other: Counters
+    ) -> None:
+        for number in range(5):
+            other.head[Head.CONNECTIONS] = number
+            writer = await connect(listener)
+            await asyncio.sleep(PATIENCE / 4)
+            assert len(opened) == number + 1
+            assert mine.head[Head.CONNECTIONS] <= number + 1
+            writer.close()
+
+    run(scenario)
+
+
+def test_the_one_with_more_waits_for_the_other_and_then_takes_it(run: Callable[[Scenario], None]) -> None:
+    async def scenario(
+        taking: Acceptor, listener: socket.socket, opened: set[Any], mine: Counters, other: Counters
+    ) -> None:
+        first = await connect(listener)
+        await asyncio.sleep(PATIENCE / 4)
+        assert len(opened) == 1
+        second = await connect(listener)
+        await asyncio.sleep(PATIENCE / 2)
+        assert len(opened) == 1, "the other has none: it may go first"
+        await asyncio.sleep(PATIENCE)
+        assert len(opened) == 2, "the other did not come"
+        first.close()
+        second.close()
+
+    run(scenario)
+
+
+def test_a_worker_that_takes_none_is_not_waited_for(run: Callable[[Scenario], None]) -> None:
+    async def scenario(
+        taking: Acceptor, listener: socket.socket, opened: set[Any], mine: Counters, other: Counters
+    ) -> None:
+        other.head[Head.ACCEPTING] = 0
+        writers = [await connect(listener) for _ in range(5)]
+        await asyncio.sleep(PATIENCE / 4)
+        assert len(opened) == 5
+        for writer in writers:
+            writer.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("rest", [True, False])
+def test_what_waits_at_the_end_is_taken_if_nobody_else_will(rest: bool, run: Callable[[Scenario], None]) -> None:
+    async def scenario(
+        taking: Acceptor, listener: socket.socket, opened: set[Any], mine: Counters, other: Counters
+    ) -> None:
+        waiting = []
+        for _ in range(4):
+            client = socket.socket()
+            client.connect(listener.getsockname())  # the listening side takes part in the kernel only
+            waiting.append(client)
+        taking.stop(rest=rest)
+        await taking.settle()
+        assert len(opened) == (4 if rest else 0)
+        assert mine.head[Head.ACCEPTING] == 0
+        for client in waiting:
+            client.close()
+
+    run(scenario)
+
+
+def test_too_many_connections_send_some_clients_over(run: Callable[[Scenario], None]) -> None:
+    class Busy:
+        leaving = False
+        heard = 10.0
+
+    async def scenario(
+        taking: Acceptor, listener: socket.socket, opened: set[Any], mine: Counters, other: Counters
+    ) -> None:
+        many = {Busy() for _ in range(12)}
+        idle = next(iter(many))
+        idle.heard = 1.0
+        taking._connections = many
+        for of_other, expected in [(12, 0), (9, 0), (0, 6)]:
+            other.head[Head.CONNECTIONS] = of_other
+            taking.balance(10.5)
+            assert sum(connection.leaving for connection in many) == expected, of_other
+        assert not idle.leaving
+
+    run(scenario)
