@@ -276,6 +276,12 @@ def nearest(value, power):  # type: ignore[no-untyped-def]
 
 
 @inner
+def nearest_called(value, power):  # type: ignore[no-untyped-def]
+    """`nearest`, not made part of the caller: for the places where speed does not matter."""
+    return nearest(value, power)
+
+
+@inner
 def narrow(bits, width, bias):  # type: ignore[no-untyped-def]
     """The float of `width` mantissa bits nearest to a float64 of the magnitude `bits`, half to even, as its bits."""
     if bits >= INFINITY_BITS:

@@ -21,6 +21,7 @@ from app.wire.decimals import (
     long_whole,
     narrow,
     nearest,
+    nearest_called,
     quick_decimal,
     signed,
     whole_digits,
@@ -174,8 +175,8 @@ def _read_odd_float(base, place, size, kind, target, element):  # type: ignore[n
         stop, value, power, cut = decimal(base, place + negative)
         if stop < 0:
             return stop, False
-        number = _nearest(value, power)
-        if cut and number != _nearest(value + 1, power):
+        number = nearest_called(value, power)
+        if cut and number != nearest_called(value + 1, power):
             return stop, True
         if number >= TOO_LARGE[kind]:
             return -1, False
@@ -193,11 +194,6 @@ def _read_odd_float(base, place, size, kind, target, element):  # type: ignore[n
 
 
 @inner
-def _nearest(value, power):  # type: ignore[no-untyped-def]
-    return nearest(value, power)
-
-
-@inner
 def _read_odd_integer(base, place, kind, target, element):  # type: ignore[no-untyped-def]
     """As `_read_integer`, anything."""
     negative = byte(base + place) == 45
@@ -211,8 +207,8 @@ def _read_odd_integer(base, place, kind, target, element):  # type: ignore[no-un
         stop, value, power, cut = decimal(base, place)
         if stop < 0:
             return stop, False
-        number = _nearest(value, power)
-        if cut and number != _nearest(value + 1, power):
+        number = nearest_called(value, power)
+        if cut and number != nearest_called(value + 1, power):
             return stop, True
         if number != np.floor(number) or number >= 2.0**64:
             return -1, False

@@ -124,26 +124,18 @@ def skip_nested(base, place, end, depth):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _hex(c):  # type: ignore[no-untyped-def]
-    """The value of a hexadecimal digit, or -1."""
-    if 48 <= c <= 57:
-        return c - 48
-    if 65 <= c <= 70:
-        return c - 55
-    if 97 <= c <= 102:
-        return c - 87
-    return -1
-
-
-@inner
 def hex_4(base, place):  # type: ignore[no-untyped-def]
     """The value of four hexadecimal digits at `place`, or -1; looks no further than the first that is none."""
     value = 0
     for i in range(4):
-        digit = _hex(byte(base + place + i))
-        if digit < 0:
+        c = byte(base + place + i)
+        if 48 <= c <= 57:
+            c -= 48
+        elif 97 <= c | 32 <= 102:
+            c = (c | 32) - 87
+        else:
             return -1
-        value = value * 16 + digit
+        value = value * 16 + c
     return value
 
 

@@ -104,8 +104,8 @@ def read_call(body: Buffer, operator: Operator, dialects: Collection[str], limit
     """The call that `body` asks of `operator`, and how its answer is to be written. Raises GatherError.
 
     What is wrong is refused in this order: malformed_request; invalid_field; unsupported_dtype, for a name that is no
-    type; element_count_mismatch; value_not_representable; limit_exceeded, for a long string; of the last four data
-    before indices. `dialects` are the names that the operator has.
+    type; element_count_mismatch; value_not_representable; of the last three data before indices. A string that is too
+    long is left in the call's `over_limit`, for others come before it. `dialects` are those that the operator has.
     """
     try:
         return _read_call(body, operator, dialects, limits)

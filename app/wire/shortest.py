@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from app.wire.decimals import TENS, nearest, signed
+from app.wire.decimals import TENS, nearest_called, signed
 from app.wire.machine import (
     below,
     entry,
@@ -107,7 +107,7 @@ def _digits_read_back(bits, value, power):  # type: ignore[no-untyped-def]
         nearer = value - digits * size > size >> 1
         for other in range(2):
             tried = digits + (nearer != other)
-            if tried > 0 and single_bits(nearest(tried, power + 1 - longer)) == bits:
+            if tried > 0 and single_bits(nearest_called(tried, power + 1 - longer)) == bits:
                 return tried, power + 1 - longer
         size = _ONE
     return quotient(10 * value + (_ONE >> 1), _ONE), power - 1

@@ -73,6 +73,8 @@ def test_a_byte_order_mark_is_malformed() -> None:
         request(
             tensor("int8", ",".join(['[1], "values": [1]'] * 1)), rest=', "indices": {"values": [1], "values": [2]}'
         ),
+        request(tensor("int8", '[1], "values": [2], "values": [3], "values": [4]')),
+        request(tensor("int8", '[1], "base64": "", "values": 3, "base64": ""'), tensor("int8", '[1], "values": {}')),
         b'{"data": 1, "data": 1}',
         b'[{"a": 1, "a": 1}]',
     ],
