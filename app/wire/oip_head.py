@@ -376,8 +376,10 @@ def _is_text(text: str) -> bool:
 
 
 def field(pointer: str, detail: str) -> GatherError:
+    """The error for a field that is missing, unknown or mistyped."""
     return GatherError("invalid_field", detail, pointer=pointer)
 
 
 def malformed(detail: str) -> GatherError:
+    """The error for a body that cannot be read as a request."""
     return GatherError("malformed_request", detail)
