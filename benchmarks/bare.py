@@ -39,5 +39,7 @@ async def app(
             if not message.get("more_body"):
                 break
             message = await receive()
+            if message["type"] == "http.disconnect":
+                return
     await send(START)
     await send(END)
