@@ -41,9 +41,12 @@ ENCODINGS: Final[tuple[Encoding, ...]] = ("values", "base64")
 MAX_FIELDS: Final = 1 << 20
 """How many bytes all but the values of the tensors may take, since that part becomes Python objects."""
 _BYTE: Final = np.dtype(np.uint8)
-_PARAMETER: Final[Mapping[Operator, str]] = {"gathernd": "batch_dims", "gather": "axis"}
+_PARAMETER: Final[Mapping[Operator, tuple[str, str]]] = {
+    "gathernd": ("batch_dims", "/batch_dims"),
+    "gather": ("axis", "/axis"),
+}
 _COMMON: Final = frozenset(("data", "indices", "dialect", "device", "output_encoding"))
-_FIELDS: Final[Mapping[Operator, frozenset[str]]] = {key: _COMMON | {name} for key, name in _PARAMETER.items()}
+_FIELDS: Final[Mapping[Operator, frozenset[str]]] = {key: _COMMON | {name} for key, (name, _) in _PARAMETER.items()}
 _SCATTER_FIELDS: Final = frozenset(("indices", "updates", "reduction"))
 _TENSOR_FIELDS: Final = frozenset(("dtype", "shape", "values", "base64"))
 _DIGITS: Final = (b"0 ", b"1 ", b"2 ", b"3 ")
@@ -56,7 +59,7 @@ _COMPILED: Final[tuple[Any, ...]] = (
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 # What `scan` returns: whether it is fine, members, whether there are odd numbers, how many spans, and three integers
 # for each span: its first byte, its end and its kind.
-_MEMBERS, _ODD, _SPANS, _FIRST_SPAN = 1, 2, 3, 4
+_FINE, _MEMBERS, _ODD, _SPANS, _FIRST_SPAN = range(5)
 _ANY_TYPE: Final = DTYPES["bool"]
 """Stands for a type that does not exist, until everything else has been looked at."""
 
@@ -130,12 +133,12 @@ def _read_call(body: Buffer, operator: Operator, dialects: Collection[str], limi
     resident = _resident(fields) if type(fields) is dict and "tensor" in fields else None
     data, data_unknown, members = _given("data", document, body, view, marks) if resident is None else (None, None, 1)
     indices, index_unknown, index_members = _given("indices", document, body, view, marks)
-    parameter_name = _PARAMETER[operator]
+    parameter_name, parameter_pointer = _PARAMETER[operator]
     parameter = document.get(parameter_name, 0)
     if type(parameter) is not int:
         parameter = json_exact.integer(parameter)
         if parameter is None:
-            raise _field(f"/{parameter_name}", f"{parameter_name} must be an integer")
+            raise _field(parameter_pointer, f"{parameter_name} must be an integer")
     dialect = document.get("dialect", "onnx-13")
     if type(dialect) is not str or dialect not in dialects:
         raise _choice("dialect", dialects)
@@ -166,7 +169,7 @@ def _read_call(body: Buffer, operator: Operator, dialects: Collection[str], limi
         parameter,
         dialect,
         device,
-        f"/{parameter_name}",
+        parameter_pointer,
         over_limit=over_limit,
     )
     return call, encoding
@@ -214,12 +217,12 @@ def _read_scatter(body: Buffer, limits: Limits) -> ScatterCall:
 
 def _small_part(body: Buffer, marks: tuple[int, ...]) -> Any:
     """All but the spans, each of which a number stands for: its own."""
-    fine, _, odd, count = marks[:_FIRST_SPAN]
-    if count == 2 and not odd and fine and len(body) <= MAX_FIELDS:  # as most are
+    if marks[_SPANS] == 2 and marks[_FINE] and not marks[_ODD] and len(body) <= MAX_FIELDS:  # as most are
         try:
             return orjson.loads(b"".join((body[: marks[4]], b"0 ", body[marks[5] : marks[7]], b"1 ", body[marks[8] :])))
         except orjson.JSONDecodeError:
             pass  # a lone surrogate, or no JSON
+    fine, _, odd, count = marks[:_FIRST_SPAN]
     if not fine:
         raise GatherError("malformed_request", "the body is not JSON: quotes or brackets do not close")
     pieces: list[bytes | bytearray | memoryview] = []
