@@ -43,11 +43,11 @@ class NativeRoute:
                 return
             check_json_type(content_type)
         body = await self._read_body(exchange, self.max_json_bytes)
-        call, output_encoding = (
-            self._read(body, exchange.query)
-            if len(body) <= LARGE
-            else await self.service.pool.run(lambda: self._read(body, exchange.query))
-        )
+        if len(body) <= LARGE:
+            call, output_encoding = self._read(body, exchange.query)
+        else:
+            call, output_encoding = await self.service.pool.run(lambda: self._read(body, exchange.query))
+            exchange.lease.charge(item_bytes(call))
         accept = exchange.headers.get(b"accept")
         binary = accept is not None and accept != JSON and answer_format(accept, JSON) == SAFETENSORS
         await self._answer(exchange, call, output_encoding, binary)
@@ -78,6 +78,7 @@ class NativeRoute:
             content = native_json.write_answer(answer, encoding)
         else:
             content = await service.pool.run(lambda: native_json.write_answer(answer, encoding))
+            exchange.lease.charge(len(content) if isinstance(content, bytes) else sum(map(len, content)))
         await exchange.send(200, JSON, content)
 
     def _can_be_binary(self, exchange: Exchange, call: Call, tensor: Tensor) -> bool:
@@ -112,6 +113,12 @@ class NativeRoute:
         if query:
             refuse_query(query)
         return found
+
+
+def item_bytes(call: Call) -> int:
+    """Bytes of the items that were read out of a JSON body, which are held beside it."""
+    data = call.data
+    return call.indices.array.nbytes + (data.array.nbytes if isinstance(data, Tensor) else 0)
 
 
 def check_json_type(content_type: bytes) -> None:

@@ -57,6 +57,20 @@ def test_a_request_that_waits_past_the_deadline_is_refused(start: Start) -> None
         assert {answer.json()["code"] for answer in answers if answer.status_code == 503} == {"deadline_exceeded"}
 
 
+@pytest.mark.parametrize(("dtype", "value"), [("int64", "1"), ("bool", "true")])
+def test_the_items_read_out_of_json_and_the_text_written_count_too(start: Start, dtype: str, value: str) -> None:
+    # 1 MiB of text: as int64 the items are too much for the budget, as bool the text of the answer is.
+    count = (1 << 20) // (len(value) + 1)
+    rows = 0 if dtype == "int64" else 3
+    data = f'{{"dtype":"{dtype}","shape":[1,{count}],"values":[{",".join([value] * count)}]}}'
+    indices = f'{{"dtype":"int64","shape":[{rows},1],"values":{[0] * rows}}}'
+    with start("--memory-budget", "4MiB") as server, server.client() as client:
+        answer = client.post("/gathernd", content=f'{{"data":{data},"indices":{indices}}}', timeout=60)
+        assert answer.status_code == 413
+        assert answer.json()["limit"] == "memory_budget"
+        assert tiny(server).status_code == 200
+
+
 def test_no_request_can_meet_an_impossible_deadline(start: Start) -> None:
     with start("--deadline", "0.0000001") as server:
         answer = tiny(server)
