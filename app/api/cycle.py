@@ -8,6 +8,7 @@ messages where that is absent, as under any other server.
 
 from __future__ import annotations
 
+import asyncio
 import types
 from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final
@@ -51,11 +52,13 @@ class Cycle(RequestResponseCycle):
             return self.disconnected
         self.response_started = self.response_complete = True
         self.waiting_for_100_continue = False
-        end = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
-        self.transport.write(b"".join((STATUS_LINE[status], self.defaults, fields, end, body)))
         self.sent = len(body)
         self.message_event.set()
-        if not self.keep_alive:
+        if self.keep_alive:
+            post(self.transport, b"".join((STATUS_LINE[status], self.defaults, fields, b"\r\n", body)))
+        else:
+            end = b"connection: close\r\n\r\n"
+            self.transport.write(b"".join((STATUS_LINE[status], self.defaults, fields, end, body)))
             self.transport.close()
         self.on_response()
         return True
@@ -140,6 +143,27 @@ class Cycle(RequestResponseCycle):
             return {"type": "http.disconnect"}
         body, self.body = self.body, bytearray()
         return {"type": "http.request", "body": body, "more_body": self.more_body}  # type: ignore[typeddict-item]
+
+
+_outbox: Final[list[tuple[asyncio.Transport, bytes]]] = []
+
+
+def post(transport: asyncio.Transport, answer: bytes) -> None:
+    """Write `answer` once all requests that have arrived by now are carried out.
+
+    A write wakes the client's process, which costs this one more than the answer of a small gather: so the answers of
+    one turn of the event loop leave together.
+    """
+    if not _outbox:
+        asyncio.get_running_loop().call_soon(_deliver)
+    _outbox.append((transport, answer))
+
+
+def _deliver() -> None:
+    for transport, answer in _outbox:
+        if not transport.is_closing():
+            transport.write(answer)
+    _outbox.clear()
 
 
 @types.coroutine

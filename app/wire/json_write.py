@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, Literal
 
@@ -23,16 +24,24 @@ _BYTE: Final = np.dtype(np.uint8)
 def write_answer(answer: Answer, encoding: Literal["values", "base64"]) -> bytes | list[bytes | memoryview]:
     """The body of `answer`, in pieces where it is large."""
     output = answer.output
-    shape = ",".join(map(str, output.shape))
-    head = f'{{"output":{{"dtype":"{output.dtype.name}","shape":[{shape}],"{encoding}":'
-    tail = f'}},"dialect":"{answer.dialect}","device":"{answer.device}"'
-    tail += "}" if answer.data_etag is None else f',"data_etag":{orjson.dumps(answer.data_etag).decode()}}}'
+    head, tail = _around(output.dtype.name, output.shape, encoding, answer.dialect, answer.device, answer.data_etag)
     if encoding == "base64":
         values: bytes | memoryview = b'"' + pybase64.b64encode(pack_items(output.dtype, output.array)) + b'"'
     else:
         values = values_text(output)
-    pieces = [head.encode(), values, tail.encode()]
+    pieces = [head, values, tail]
     return pieces if len(values) > _JOINED else b"".join(pieces)
+
+
+@lru_cache(maxsize=1024)
+def _around(
+    dtype: str, shape: tuple[int, ...], encoding: str, dialect: str, device: str, etag: str | None
+) -> tuple[bytes, bytes]:
+    """What stands before and behind the items: the same for all answers of one shape."""
+    head = f'{{"output":{{"dtype":"{dtype}","shape":[{",".join(map(str, shape))}],"{encoding}":'
+    tail = f'}},"dialect":"{dialect}","device":"{device}"'
+    tail += "}" if etag is None else f',"data_etag":{orjson.dumps(etag).decode()}}}'
+    return head.encode(), tail.encode()
 
 
 def values_text(tensor: Tensor) -> bytes | memoryview:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import numba
 import numpy as np
@@ -21,8 +21,8 @@ import pybase64
 from numpy.typing import NDArray
 
 from app.errors import GatherError, Place
-from app.tensors.call import DEVICES, Call, Operator
-from app.tensors.dtypes import DTYPES
+from app.tensors.call import DEVICES, Call, Device, Operator
+from app.tensors.dtypes import DTYPES, DType
 from app.tensors.limits import Limits
 from app.tensors.scatter import REDUCTIONS, ScatterCall
 from app.tensors.tensor import Tensor, coordinates
@@ -124,6 +124,11 @@ def _read_call(body: Buffer, operator: Operator, dialects: Collection[str], limi
     if type(body) is not bytes:
         view.flags.writeable = False  # one type of array, whatever holds the body: a function is compiled for one
     marks: tuple[int, ...] = scan(view)
+    text = _usual_text(body, marks)
+    if text is not None:
+        template = _templates.get((operator, text))
+        if template is not None and template.members == marks[_MEMBERS]:
+            return _fill(template, operator, body, view, marks, limits)
     document = _small_part(body, marks)
     if type(document) is not dict:
         raise _field("", "the body must be a JSON object")
@@ -159,19 +164,101 @@ def _read_call(body: Buffer, operator: Operator, dialects: Collection[str], limi
     index_tensor = indices.read()
     if data_tensor is None or index_tensor is None:
         raise _WrongTensors([source for source in (data, indices) if source is not None])
-    over_limit = None
+    call = Call(operator, data_tensor, index_tensor, parameter, dialect, device, parameter_pointer)
     if len(body) > limits.string_bytes and type(data_tensor) is Tensor:
-        over_limit = _too_long(data_tensor, limits)
-    call = Call(
-        operator,
-        data_tensor,
-        index_tensor,
-        parameter,
-        dialect,
-        device,
-        parameter_pointer,
-        over_limit=over_limit,
+        call.over_limit = _too_long(data_tensor, limits)
+    if text is not None and (data is None or type(data) is Values) and type(indices) is Values:
+        _remember((operator, text), marks, resident if data is None else data, indices, call, encoding)
+    return call, encoding
+
+
+class _Template(NamedTuple):
+    """What all but the values of a request said: requests that differ in nothing else are checked once.
+
+    A tensor is the place of its span in the marks, its type and its shape; `data` is a str if it is a resident one.
+    """
+
+    members: int
+    data: str | tuple[int, DType, tuple[int, ...] | None]
+    indices: tuple[int, DType, tuple[int, ...] | None]
+    parameter: int
+    dialect: str
+    device: Device
+    encoding: Encoding
+
+
+_templates: Final[dict[tuple[Operator, bytes], _Template]] = {}
+_TEMPLATES: Final = 1024
+_TEMPLATE_BYTES: Final = 1 << 10
+
+
+def _usual_text(body: Buffer, marks: tuple[int, ...]) -> bytes | None:
+    """All but the values, where that is short and plain and the values are lists, else None."""
+    spans = marks[_SPANS]
+    if not marks[_FINE] or marks[_ODD]:
+        return None
+    if spans == 2 and len(body) - marks[5] + marks[4] - marks[8] + marks[7] <= _TEMPLATE_BYTES:
+        if marks[6] > 0 and marks[9] > 0:
+            return b"".join((body[: marks[4]], b"0 ", body[marks[5] : marks[7]], b"1 ", body[marks[8] :]))
+    elif spans == 1 and len(body) - marks[5] + marks[4] <= _TEMPLATE_BYTES and marks[6] > 0:
+        return b"".join((body[: marks[4]], b"0 ", body[marks[5] :]))
+    return None
+
+
+def _remember(
+    key: tuple[Operator, bytes],
+    marks: tuple[int, ...],
+    data: str | Values | None,
+    indices: Values,
+    call: Call,
+    encoding: Encoding,
+) -> None:
+    """Keep the template of a request that was found right."""
+    places = {marks[at]: at for at in range(_FIRST_SPAN, _FIRST_SPAN + 3 * marks[_SPANS], 3)}
+    found = data if isinstance(data, str) else None
+    if found is None:
+        assert isinstance(data, Values)
+        kept: str | tuple[int, DType, tuple[int, ...] | None] = (places[data.first], data.dtype, data.shape)
+    else:
+        kept = found
+    if len(_templates) >= _TEMPLATES:
+        _templates.clear()
+    _templates[key] = _Template(
+        marks[_MEMBERS],
+        kept,
+        (places[indices.first], indices.dtype, indices.shape),
+        call.parameter,
+        call.dialect,
+        call.device,
+        encoding,
     )
+
+
+def _fill(
+    template: _Template,
+    operator: Operator,
+    body: Buffer,
+    view: NDArray[np.uint8],
+    marks: tuple[int, ...],
+    limits: Limits,
+) -> tuple[Call, Encoding]:
+    """The call of a request whose template is known: only its values are read."""
+    _, kept, (at, dtype, shape), parameter, dialect, device, encoding = template
+    indices = Values(view, "indices", dtype, shape, marks[at], marks[at + 1], marks[at + 2])
+    data: Values | None = None
+    data_tensor: Tensor | str | None
+    if isinstance(kept, str):
+        data_tensor = kept
+    else:
+        at, dtype, shape = kept
+        data = Values(view, "data", dtype, shape, marks[at], marks[at + 1], marks[at + 2])
+        data_tensor = data.read()
+    index_tensor = indices.read()
+    if data_tensor is None or index_tensor is None:
+        raise _WrongTensors([source for source in (data, indices) if source is not None])
+    call = Call(operator, data_tensor, index_tensor, parameter, dialect, device, _PARAMETER[operator][1])
+    if len(body) > limits.string_bytes and type(data_tensor) is Tensor:
+        call.over_limit = _too_long(data_tensor, limits)
     return call, encoding
 
 
