@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import types
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
@@ -41,10 +41,11 @@ class Cycle(RequestResponseCycle):
     failure: Exception | None = None
     owner: Protocol | None = None
 
-    def respond(self, status: int, fields: bytes, body: bytes) -> bool:
+    def respond(self, status: int, fields: bytes, pieces: Sequence[bytes | bytearray | memoryview], size: int) -> bool:
         """Write a whole answer; False, having done nothing, where the client must first read what it already has.
 
-        `fields` are complete header lines, Content-Length among them; a request with the method HEAD is not for this.
+        `fields` are complete header lines, Content-Length among them, which is `size`, the bytes of all `pieces`; a
+        request with the method HEAD is not for this.
         """
         if self.flow.write_paused:
             return False
@@ -52,13 +53,13 @@ class Cycle(RequestResponseCycle):
             return self.disconnected
         self.response_started = self.response_complete = True
         self.waiting_for_100_continue = False
-        self.sent = len(body)
+        self.sent = size
         self.message_event.set()
         if self.keep_alive:
-            post(self.transport, b"".join((STATUS_LINE[status], self.defaults, fields, b"\r\n", body)))
+            post(self.transport, b"".join((STATUS_LINE[status], self.defaults, fields, b"\r\n", *pieces)))
         else:
             end = b"connection: close\r\n\r\n"
-            self.transport.write(b"".join((STATUS_LINE[status], self.defaults, fields, end, body)))
+            self.transport.write(b"".join((STATUS_LINE[status], self.defaults, fields, end, *pieces)))
             self.transport.close()
         self.on_response()
         return True

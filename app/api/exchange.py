@@ -46,7 +46,7 @@ class Shortcut(Protocol):
     sent: int
     refusal: Code | None
 
-    def respond(self, status: int, fields: bytes, body: bytes) -> bool:
+    def respond(self, status: int, fields: bytes, pieces: Sequence[Buffer], size: int) -> bool:
         """Write a whole answer at once, or return False."""
         ...
 
@@ -134,15 +134,11 @@ class Exchange:
         Returns when nearly all of a large body has left for the client, so that what the lease holds for it is held
         as long as it is in memory, however slowly the client reads.
         """
-        if not isinstance(body, bytes):
-            size = sum(map(len, body))
-            if size <= JOINED:
-                body = b"".join(body)
-        else:
-            size = len(body)
+        pieces = (body,) if isinstance(body, bytes) else body
+        size = sum(map(len, pieces))
         self.started = True
         self.status = status
-        if isinstance(body, bytes) and self.cycle is not None and self.method != "HEAD" and _CLOSE not in extra:
+        if size <= JOINED and self.cycle is not None and self.method != "HEAD" and _CLOSE not in extra:
             fields = b"content-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\nserver-timing: %b\r\n" % (
                 content_type,
                 size,
@@ -151,7 +147,7 @@ class Exchange:
             )
             for field in extra:
                 fields += b"%b: %b\r\n" % field
-            if self.cycle.respond(status, fields, body):
+            if self.cycle.respond(status, fields, pieces, size):
                 return
         await self.sender(
             {
@@ -166,11 +162,12 @@ class Exchange:
                 ],
             }
         )
-        if size > JOINED:
-            for piece in (body,) if isinstance(body, bytes) else body:
-                await self.sender({"type": "http.response.body", "body": piece, "more_body": True})
-            body = b""
-        await self.sender({"type": "http.response.body", "body": body})
+        if size <= JOINED:
+            await self.sender({"type": "http.response.body", "body": b"".join(pieces)})
+            return
+        for piece in pieces:
+            await self.sender({"type": "http.response.body", "body": piece, "more_body": True})
+        await self.sender({"type": "http.response.body", "body": b""})
 
     async def send_empty(self, status: int, *extra: tuple[bytes, bytes]) -> None:
         """Answer without a body (204)."""
