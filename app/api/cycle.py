@@ -58,6 +58,7 @@ class Cycle(RequestResponseCycle):
         if self.keep_alive:
             post(self.transport, b"".join((STATUS_LINE[status], self.defaults, fields, b"\r\n", *pieces)))
         else:
+            deliver()
             end = b"connection: close\r\n\r\n"
             self.transport.write(b"".join((STATUS_LINE[status], self.defaults, fields, end, *pieces)))
             self.transport.close()
@@ -66,6 +67,7 @@ class Cycle(RequestResponseCycle):
 
     async def send(self, message: ASGISendEvent) -> None:
         """The ASGI way."""
+        deliver()
         if message["type"] == "http.response.body" and self.scope["method"] != "HEAD":
             self.sent += len(message.get("body", b""))
         await super().send(message)
@@ -88,6 +90,7 @@ class Cycle(RequestResponseCycle):
         Raises what `sink` raises; it is not called again then.
         """
         if self.waiting_for_100_continue and not self.transport.is_closing():
+            deliver()
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.waiting_for_100_continue = False
         self.sink = sink
@@ -134,6 +137,7 @@ class Cycle(RequestResponseCycle):
     async def receive(self) -> ASGIReceiveEvent:
         """The ASGI way; unlike uvicorn's it does not copy the piece once more."""
         if self.waiting_for_100_continue and not self.transport.is_closing():
+            deliver()
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.waiting_for_100_continue = False
         if not self.disconnected and not self.response_complete:
@@ -156,15 +160,19 @@ def post(transport: asyncio.Transport, answer: bytes) -> None:
     one turn of the event loop leave together.
     """
     if not _outbox:
-        asyncio.get_running_loop().call_soon(_deliver)
+        asyncio.get_running_loop().call_soon(deliver)
     _outbox.append((transport, answer))
 
 
-def _deliver() -> None:
-    for transport, answer in _outbox:
+def deliver() -> None:
+    """Write what was posted; whoever writes to a transport directly calls this first, so that answers keep order."""
+    if not _outbox:
+        return
+    answers = _outbox.copy()
+    _outbox.clear()
+    for transport, answer in answers:
         if not transport.is_closing():
             transport.write(answer)
-    _outbox.clear()
 
 
 @types.coroutine

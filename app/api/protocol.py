@@ -17,7 +17,7 @@ import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from app.api.cycle import Cycle, resumed
+from app.api.cycle import Cycle, deliver, resumed
 from app.api.direct import DirectBody
 from app.api.errors import STATUS, error_body
 from app.errors import Code, GatherError
@@ -71,6 +71,10 @@ class Protocol(HttpToolsProtocol):
             self._feed(data)
         except httptools.HttpParserError as error:
             cause = error.__context__
+            if self.starting is not None and not self.starting.more_body:
+                # The request before the fault is whole, and is answered if that can be done at once.
+                cycle, self.starting = self.starting, None
+                self._start(cycle)
             self.refuse(cause if isinstance(cause, GatherError) else _bad_framing(error))
             return
         if self.starting is not None:
@@ -248,6 +252,7 @@ class Protocol(HttpToolsProtocol):
 
     def refuse(self, error: GatherError) -> None:
         """Answer `error` without the application, and close."""
+        deliver()
         self.refused = True
         cycle: RequestResponseCycle | None = self.cycle
         if self.running is not None and not self.running.response_complete:

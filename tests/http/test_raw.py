@@ -188,6 +188,18 @@ def test_garbage_behind_a_request_does_not_spoil_its_answer(server: Server) -> N
         assert wire.closed()
 
 
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_garbage_right_behind_a_request_is_answered_after_it(server: Server, pieces: int) -> None:
+    for _ in range(20):
+        with Wire(server) as wire:
+            sent = [request(TINY, "X-Request-ID: good"), b"garbage\r\n\r\n"]
+            for piece in sent if pieces == 2 else [b"".join(sent)]:
+                wire.send(piece)
+            assert wire.read().headers["x-request-id"] == "good"
+            assert wire.read().json()["code"] == "malformed_request"
+            assert wire.closed()
+
+
 def test_empty_lines_before_a_request_are_skipped(server: Server) -> None:
     assert ask(server, b"\r\n\r\n" + request(TINY)).status == 200
 
