@@ -6,6 +6,8 @@ import asyncio
 import gc
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -59,13 +61,31 @@ def limits_of(settings: Settings) -> Limits:
 
 
 def warm(cache_dir: Path, progress: Callable[[str], None]) -> None:
-    """Compile every kernel and reader that requests use, or load them from `cache_dir`."""
+    """Compile every kernel and reader that requests use, or load them from `cache_dir`.
+
+    Where nothing is cached yet, a second process compiles the smaller half into the cache meanwhile: compilers of one
+    process take turns. What it did not do is done here.
+    """
     numba_cpu.configure(cache_dir)
     native_json.configure(cache_dir)
     oip_v2.configure(cache_dir)
-    numba_cpu.warm(progress)
+    helper = None
+    if not any(cache_dir.rglob("*.nbi")) and len(os.sched_getaffinity(0)) > 1:
+        command = [sys.executable, "-P", "-c", "import sys; from app.main import warm_half; warm_half(sys.argv[1])"]
+        helper = subprocess.Popen([*command, str(cache_dir)], stdin=subprocess.DEVNULL)  # noqa: S603  (our own code)
     native_json.warm(progress)
+    if helper is not None:
+        helper.wait()
+    numba_cpu.warm(progress)
     oip_v2.warm(progress)
+
+
+def warm_half(cache_dir: str) -> None:
+    """What the second process of `warm` does."""
+    numba_cpu.configure(Path(cache_dir))
+    oip_v2.configure(Path(cache_dir))
+    numba_cpu.warm()
+    oip_v2.warm()
 
 
 class Application(DataPlane):
