@@ -75,7 +75,7 @@ def test_what_is_forbidden_is_seen(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["tests/framework/x.py", "GET /workers/ HTTP/1.1", "at /tensors/root/content", "~/work/x"]
+    "line", ["tests/framework/x.py", "GET /workers/ HTTP/1.1", "at /tensors/root/content", "a/work/x"]
 )
 def test_what_only_looks_alike_passes(line: str) -> None:
     assert not FORBIDDEN.search(line)
