@@ -209,8 +209,6 @@ async def _prepare(work: Callable[[], None], readiness: Readiness) -> None:
     # What start-up made lives as long as the process: the collector need not look at it again.
     gc.collect()
     gc.freeze()
-    # A request leaves no cycles behind, so that the collector looks in vain: it need not look often.
-    gc.set_threshold(20_000, 20, 50)
     readiness.done("kernels")
     logger.info("ready")
 

@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
+from uvicorn._types import ASGI3Application, ASGIReceiveEvent, ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from app.errors import Code
@@ -64,6 +64,13 @@ class Cycle(RequestResponseCycle):
             self.transport.close()
         self.on_response()
         return True
+
+    async def run_asgi(self, app: ASGI3Application) -> None:
+        """Run the application. The scope leads to the cycle and back: that is cut at the end, so that all is freed."""
+        try:
+            await super().run_asgi(app)
+        finally:
+            self.scope.pop("extensions", None)
 
     async def send(self, message: ASGISendEvent) -> None:
         """The ASGI way."""
@@ -130,6 +137,8 @@ class Cycle(RequestResponseCycle):
             self.message_event.clear()
             await self.message_event.wait()
         self.message_event.clear()
+        # The sink leads to the body, and this cycle is kept by its connection until the next request.
+        self.sink = _drop if self.more_body else None
         if self.failure is not None:
             raise self.failure
         return not self.disconnected
@@ -148,6 +157,10 @@ class Cycle(RequestResponseCycle):
             return {"type": "http.disconnect"}
         body, self.body = self.body, bytearray()
         return {"type": "http.request", "body": body, "more_body": self.more_body}  # type: ignore[typeddict-item]
+
+
+def _drop(piece: bytes | bytearray) -> None:
+    """The sink of what nobody wants any more."""
 
 
 _outbox: Final[list[tuple[asyncio.Transport, bytes]]] = []

@@ -201,8 +201,6 @@ class Protocol(HttpToolsProtocol):
             try:
                 waiting = coroutine.send(None)
             except StopIteration:
-                # The scope leads to the cycle and back: cut here, all of it is freed now and not by the collector.
-                del cycle.scope["extensions"]
                 return
             coroutine = resumed(coroutine, waiting)
         else:

@@ -69,7 +69,12 @@ class Pool:
         work = _Work(works, asyncio.get_running_loop(), self._release)
         for part in range(len(works)):
             self._parts.put((work, part))
-        return await work.future
+        future = work.future
+        del work
+        try:
+            return await future
+        finally:
+            del future
 
     def _release(self) -> None:
         self._free += 1
@@ -84,6 +89,7 @@ class Pool:
         while (item := self._parts.get()) is not None:
             work, part = item
             work.carry_out(part)
+            del item, work  # a thread that waits holds on to nothing: a body, perhaps
 
 
 class _Work:
@@ -125,4 +131,7 @@ class _Work:
         if self._failure is None:
             self.future.set_result(self._results)
         else:
+            # The failure's traceback leads back here, to what the work holds, a body perhaps: so let go of the failure.
             self.future.set_exception(self._failure)
+            self._failure = None
+            del self.future

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -29,6 +32,35 @@ def test_work_runs_in_a_thread_of_the_pool_and_the_loop_goes_on(pool: Pool) -> N
         assert name.startswith("gather-")
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_work_held_is_freed_with_its_call_and_not_by_the_collector(pool: Pool, fails: bool) -> None:
+    class Body:
+        pass
+
+    def read(body: Body) -> None:
+        if fails:
+            raise ValueError(type(body).__name__)
+
+    async def call() -> weakref.ref[Body]:
+        body = Body()
+        with suppress(ValueError):
+            await pool.run(lambda: read(body))
+        return weakref.ref(body)
+
+    async def main() -> None:
+        held = await call()
+        for _ in range(200):  # its thread is just coming back
+            if held() is not None:
+                await asyncio.sleep(0.01)
+        assert held() is None
+
+    gc.disable()
+    try:
+        asyncio.run(main())
+    finally:
+        gc.enable()
 
 
 def test_what_work_raises_is_raised_to_the_caller(pool: Pool) -> None:
