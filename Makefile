@@ -82,12 +82,20 @@ openapi: $(VENV)/.stamp-dev ## Write openapi/openapi.json
 	mv openapi/openapi.json.new openapi/openapi.json
 
 # The generators of clients, for tests/clients, in an environment of their own; those in TypeScript where there is npm.
+# And KServe's SDK, for tests/oip.
 NPM_FILES := $(addprefix tests/clients/typescript/,package.json package-lock.json .npmrc)
-clients: $(CLIENTS)/.stamp-python $(if $(shell command -v npm 2>/dev/null),$(CLIENTS)/.stamp-npm) ## The generators of clients
+clients: $(CLIENTS)/.stamp-python $(CLIENTS)/.stamp-kserve $(if $(shell command -v npm 2>/dev/null),$(CLIENTS)/.stamp-npm) ## What tests of clients need: the generators, KServe's SDK
 
 $(CLIENTS)/.stamp-python: requirements-clients.lock $(VENV)/.checkout
 	$(PY) -m venv --clear $(CLIENTS)
 	$(CLIENTS)/bin/python -m pip --disable-pip-version-check --no-input install -q --require-hashes -r $<
+	@touch $@
+
+# KServe's SDK in its own environment below that of the generators, which is cleared before. Nothing in it is compiled
+# ahead, for it is imported once; the pip of the main environment installs, for a pip of its own would be one more.
+$(CLIENTS)/.stamp-kserve: tests/oip/kserve/requirements.lock $(CLIENTS)/.stamp-python
+	$(PY) -m venv --clear --without-pip $(CLIENTS)/kserve
+	$(PIP) --python $(CLIENTS)/kserve/bin/python install -q --no-compile --no-deps --require-hashes -r $<
 	@touch $@
 
 $(CLIENTS)/.stamp-npm: $(NPM_FILES) $(CLIENTS)/.stamp-python
@@ -110,6 +118,8 @@ lock: $(VENV)/.stamp-dev ## Write the lock files again (LOCK_ARGS=--upgrade)
 	$(COMPILE) --extra gpu -c requirements.lock -o requirements-gpu.lock pyproject.toml
 	$(COMPILE) --extra dev -c requirements.lock -o requirements-dev.lock pyproject.toml
 	$(COMPILE) -o requirements-clients.lock requirements-clients.in
+	$(COMPILE) -o tests/client/mdf/requirements.lock tests/client/mdf/requirements.in
+	$(COMPILE) -o tests/oip/kserve/requirements.lock tests/oip/kserve/requirements.in
 
 build: $(VENV)/.stamp-dev ## The wheel, in dist/
 	$(PY) -m build --wheel --no-isolation

@@ -16,7 +16,10 @@ import app
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-LOCKS = ["requirements.lock", "requirements-dev.lock", "requirements-build.lock", "requirements-clients.lock"]
+LOCKS = [
+    "requirements.lock", "requirements-dev.lock", "requirements-build.lock", "requirements-clients.lock",
+    "tests/client/mdf/requirements.lock", "tests/oip/kserve/requirements.lock",
+]  # fmt: skip
 
 
 def installed_name(folder: Path) -> str:
@@ -100,6 +103,13 @@ def test_locks_hold_every_declared_requirement() -> None:
     ):
         pinned = set(re.findall(r"^([a-z0-9-]+)[=\[]", (ROOT / lock).read_text(), re.MULTILINE))
         assert names(declared) <= pinned
+
+
+def test_make_lock_writes_every_lock() -> None:
+    locks = {str(path.relative_to(ROOT)) for path in ROOT.rglob("requirements*.lock") if ".venv" not in str(path)}
+    written = re.findall(r"^\t\$\(COMPILE\) .*?-o (\S+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert sorted(written) == sorted(locks)
+    assert locks >= set(LOCKS)
 
 
 @pytest.mark.parametrize("lock", LOCKS)

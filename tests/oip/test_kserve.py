@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.http.server import Server
+from tests.http.server import ROOT, Server
 from tests.oip.peers import interpreter
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
+KSERVE = ROOT / ".venv-clients" / "kserve" / "bin" / "python"
+"""The environment with KServe's SDK that `make clients` makes, and `make test` before the tests."""
 
 
 def test_the_rest_client_of_the_kserve_sdk(server: Server) -> None:
-    script = Path(__file__).with_name("kserve_script.py")
-    ended = subprocess.run(
-        [interpreter("kserve"), str(script), server.url], capture_output=True, text=True, timeout=120, check=False
-    )
+    assert KSERVE.exists(), f"{KSERVE} is not there: make clients makes it"
+    script = Path(__file__).parent / "kserve" / "script.py"
+    ended = subprocess.run([KSERVE, script, server.url], capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout.splitlines()[-1])
     assert [found[name] for name in ("live", "ready", "model", "nothing")] == [True, True, True, False]
@@ -31,6 +31,8 @@ def test_the_rest_client_of_the_kserve_sdk(server: Server) -> None:
     assert found["missing"].startswith("404 no model is named 'nothing', ")
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("flags", [[], ["--binary-data"]], ids=["json", "binary"])
 def test_the_infer_command_of_mlserver(server: Server, tmp_path: Path, flags: list[str]) -> None:
     lines = []
