@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,18 +105,20 @@ def serving(
     command: Sequence[str] = (GATHERND, "serve"),
     ready: bool = True,
     tracebacks: bool = False,
+    cwd: Path = ROOT,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
     """A server with the settings `flags` in `folder`; at the end it must have exited with 0 and logged no traceback."""
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "log.txt"
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GATHERND_")}
-    environment["GATHERND_STORE_DIR"] = str(folder / "store")
-    environment["GATHERND_CACHE_DIR"] = str(cache_dir)
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GATHERND_")}
+    variables["GATHERND_STORE_DIR"] = str(folder / "store")
+    variables["GATHERND_CACHE_DIR"] = str(cache_dir)
     with log.open("wb") as file:
         process = subprocess.Popen(
             [*command, "--port", "0", *flags],
-            cwd=ROOT,
-            env=environment,
+            cwd=cwd,
+            env=variables | dict(environment or {}),
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
