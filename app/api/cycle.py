@@ -30,7 +30,8 @@ class Cycle(RequestResponseCycle):
     """uvicorn's cycle; `defaults` are the header fields that every answer begins with, as bytes.
 
     `received` and `sent` count the bytes of both bodies, and `refusal` says why the protocol answered by itself.
-    `owner` is the protocol while it is at the body of this request.
+    `owner` is the protocol while it is at the body of this request. `verdict` is for the application: what it leaves
+    there, it finds there when a request with the same header comes (see `heads`).
     """
 
     defaults: bytes = b""
@@ -40,6 +41,28 @@ class Cycle(RequestResponseCycle):
     sink: Callable[[bytes | bytearray], None] | None = None
     failure: Exception | None = None
     owner: Protocol | None = None
+    verdict: Any = None
+    access_log: bool = False
+    chunked_encoding: bool | None = None
+    disconnected: bool = False
+    expected_content_length: int = 0
+    more_body: bool = True
+    response_complete: bool = False
+    response_started: bool = False
+
+    def __init__(self, protocol: Protocol, scope: dict[str, Any], *, keep_alive: bool, expect: bool) -> None:
+        # Instead of uvicorn's: what starts the same for every request is the class's.
+        self.scope = scope  # type: ignore[assignment]
+        self.transport = protocol.transport
+        self.flow = protocol.flow
+        self.logger = protocol.logger
+        self.access_logger = protocol.access_logger
+        self.default_headers = protocol.server_state.default_headers
+        self.on_response = protocol.on_response_complete
+        self.message_event = asyncio.Event()
+        self.keep_alive = keep_alive
+        self.waiting_for_100_continue = expect
+        self.body = bytearray()
 
     def respond(self, status: int, fields: bytes, pieces: Sequence[bytes | bytearray | memoryview], size: int) -> bool:
         """Write a whole answer; False, having done nothing, where the client must first read what it already has.
@@ -68,8 +91,17 @@ class Cycle(RequestResponseCycle):
     async def run_asgi(self, app: ASGI3Application) -> None:
         """Run the application. The scope leads to the cycle and back: that is cut at the end, so that all is freed."""
         try:
-            await super().run_asgi(app)
+            await app(self.scope, self.receive, self.send)
+            if not self.response_complete and not self.disconnected:
+                raise RuntimeError("the application returned without a complete answer")
+        except BaseException as error:
+            self.logger.error("exception in the application", exc_info=error)
+            if not self.response_started:
+                await self.send_500_response()
+            else:
+                self.transport.close()
         finally:
+            self.on_response = _nothing
             self.scope.pop("extensions", None)
 
     async def send(self, message: ASGISendEvent) -> None:
@@ -90,6 +122,13 @@ class Cycle(RequestResponseCycle):
                 self.failure = failure
                 self.message_event.set()
         return True
+
+    def whole_body(self) -> bytes | bytearray | None:
+        """The body, if all of it is here and none was taken."""
+        if self.more_body or self.disconnected or self.response_complete:
+            return None
+        body, self.body = self.body, bytearray()
+        return body
 
     async def collect(self, sink: Callable[[bytes | bytearray], None]) -> bool:
         """Hand the body to `sink` piece by piece until it is complete; False when the client has gone before.
@@ -157,6 +196,10 @@ class Cycle(RequestResponseCycle):
             return {"type": "http.disconnect"}
         body, self.body = self.body, bytearray()
         return {"type": "http.request", "body": body, "more_body": self.more_body}  # type: ignore[typeddict-item]
+
+
+def _nothing() -> None:
+    """What the end of an answer leads to when it has been seen to."""
 
 
 def _drop(piece: bytes | bytearray) -> None:

@@ -66,28 +66,16 @@ class DataPlane:
         code: str | None = None
         self.metrics.begin()
         try:
-            if len(exchange.headers) != len(scope["headers"]):
-                refuse_repeated(scope["headers"])
-            if b"host" not in exchange.headers and scope["http_version"] == "1.1":
-                raise GatherError("malformed_request", "a request of HTTP/1.1 has the header field Host")
-            self.guard.check(exchange.headers)
+            verdict = exchange.verdict
+            route: Route | None = self._judge(exchange) if verdict is None else verdict[1]
             if self.access is not None:
                 self.access.check(exchange)
-            path = exchange.path
-            route = self.routes.get(path)
-            if route is None and path.startswith("/v2/models/") and path.endswith("/infer"):
-                route = self.infer
             if route is None:
-                if path == "/tensors" or path.startswith("/tensors/"):
-                    await self.tensors(exchange)
-                else:
-                    await self._pass_on(exchange)
-            elif exchange.method == "POST":
+                await self._control(exchange)
+            else:
                 if self.readiness.waiting_for:
                     raise self.readiness.error()
                 await route(exchange)
-            else:
-                await self._answer_method(exchange, ("POST",))
         except GatherError as error:
             code = error.code
             await self._send_error(exchange, error)
@@ -107,6 +95,37 @@ class DataPlane:
         finally:
             exchange.lease.release()
             self.metrics.count(exchange, code or exchange.code)
+
+    def _judge(self, exchange: Exchange) -> Route | None:
+        """Judge the header, and find the route of a gather, None for all other requests.
+
+        What is found for a gather holds for each request with the same header.
+        """
+        headers, sent = exchange.headers, exchange.scope["headers"]
+        if len(headers) != len(sent):
+            refuse_repeated(sent)
+        if b"host" not in headers and exchange.scope["http_version"] == "1.1":
+            raise GatherError("malformed_request", "a request of HTTP/1.1 has the header field Host")
+        self.guard.check(headers)
+        path = exchange.path
+        route = self.routes.get(path)
+        if route is None and path.startswith("/v2/models/") and path.endswith("/infer"):
+            route = self.infer
+        if exchange.method != "POST":
+            return None
+        if route is not None and exchange.cycle is not None:
+            exchange.cycle.verdict = headers, route
+        return route
+
+    async def _control(self, exchange: Exchange) -> None:
+        """Answer what is no gather."""
+        path = exchange.path
+        if path in self.routes or (path.startswith("/v2/models/") and path.endswith("/infer")):
+            await self._answer_method(exchange, ("POST",))
+        elif path == "/tensors" or path.startswith("/tensors/"):
+            await self.tensors(exchange)
+        else:
+            await self._pass_on(exchange)
 
     async def _send_error(self, exchange: Exchange, error: GatherError) -> None:
         extra: tuple[tuple[bytes, bytes], ...] = ()

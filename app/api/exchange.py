@@ -45,9 +45,14 @@ class Shortcut(Protocol):
     received: int
     sent: int
     refusal: Code | None
+    verdict: Any
 
     def respond(self, status: int, fields: bytes, pieces: Sequence[Buffer], size: int) -> bool:
         """Write a whole answer at once, or return False."""
+        ...
+
+    def whole_body(self) -> Piece | None:
+        """The body, if all of it is here and none was taken."""
         ...
 
     async def collect(self, sink: Callable[[Piece], None]) -> bool:
@@ -82,6 +87,7 @@ class Exchange:
         "stages",
         "started",
         "status",
+        "verdict",
     )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, budget: Budget, deadline: float) -> None:
@@ -94,13 +100,14 @@ class Exchange:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.query: bytes = scope["query_string"]
-        self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.stages = Stages(now, now + deadline)
-        self.request_id = self._request_id()
         self.started = False
         self.status = 0
         self.code: Code | None = None
         self.cycle: Shortcut | None = scope.get("extensions", _NONE).get("gathernd")
+        self.verdict: Any = None if self.cycle is None else self.cycle.verdict
+        self.headers: dict[bytes, bytes] = dict(scope["headers"]) if self.verdict is None else self.verdict[0]
+        self.request_id = self._request_id()
 
     def _request_id(self) -> str:
         given = self.headers.get(b"x-request-id")
@@ -200,6 +207,11 @@ class Exchange:
             raise _too_large(limit)
         if declared is not None:
             self.budget.admit(declared)
+        if self.cycle is not None and (body := self.cycle.whole_body()) is not None:
+            if len(body) > limit:
+                raise _too_large(limit)
+            self.lease.charge(len(body))
+            return body
         message = await self.receive()
         if message["type"] == "http.disconnect":
             raise ClientGone

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from time import perf_counter
 from typing import Final
 from urllib.parse import parse_qsl
@@ -32,7 +31,7 @@ class NativeRoute:
         self.service = service
         self.max_json_bytes = max_json_bytes
         self.max_body_bytes = max_body_bytes
-        self.dialects: Collection[str] = tuple(DIALECTS[operator])
+        self.dialects = tuple(DIALECTS[operator])
 
     async def __call__(self, exchange: Exchange) -> None:
         """Read, gather, answer. Raises GatherError for everything it refuses."""

@@ -17,6 +17,7 @@ import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from app.api import heads
 from app.api.cycle import Cycle, deliver, resumed
 from app.api.direct import DirectBody
 from app.api.errors import STATUS, error_body
@@ -55,6 +56,7 @@ class Protocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self.in_header = False
         self.header_size = 0
+        self.between = True
         self.began = monotonic()
         self.heard = self.answered = self.began
         self.refused = False
@@ -67,6 +69,12 @@ class Protocol(HttpToolsProtocol):
         if self.refused:
             return
         self.heard = monotonic()
+        end = data.find(b"\r\n\r\n", 0, heads.LARGEST) + 4 if self.between else 0
+        if end > 4:
+            head = heads.known.get(data[:end])
+            if head is not None and len(data) - end == head.length and self._free() and not self.leaving:
+                self._repeat(head, data, end)
+                return
         try:
             self._feed(data)
         except httptools.HttpParserError as error:
@@ -80,10 +88,39 @@ class Protocol(HttpToolsProtocol):
         if self.starting is not None:
             cycle, self.starting = self.starting, None
             self._start(cycle)
+            if end > 4 and cycle.verdict is not None and cycle.keep_alive and cycle.received == len(data) - end:
+                heads.remember(data[:end], cycle.scope, cycle.received, cycle.verdict)  # type: ignore[arg-type]
         elif self.in_header:
             self.header_size += len(data)
             if self.header_size > self.timeouts.header_bytes:
                 self.refuse(_header_too_large(self.timeouts))
+
+    def _free(self) -> bool:
+        """Whether the next request can be carried out at once."""
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is None or cycle.response_complete
+
+    def _repeat(self, head: heads.Head, data: bytes, end: int) -> None:
+        """Carry out a request whose header, the first `end` bytes of `data`, came before."""
+        self.began = self.heard
+        self.expect_100_continue = False
+        scope = head.scope.copy()
+        self.cycle = cycle = self._cycle(scope, keep_alive=True)
+        cycle.verdict = head.verdict
+        cycle.body = data[end:]  # type: ignore[assignment]
+        cycle.received = head.length
+        cycle.more_body = False
+        self._start(cycle)
+
+    def _cycle(self, scope: dict[str, Any], *, keep_alive: bool) -> Cycle:
+        """A cycle for the request of `scope`, to which what belongs to this connection is added."""
+        cycle = Cycle(self, scope, keep_alive=keep_alive, expect=self.expect_100_continue)
+        cycle.defaults = self._default_fields()
+        scope["server"] = self.server
+        scope["client"] = self.client
+        scope["state"] = self.app_state.copy()
+        scope["extensions"] = {"gathernd": cycle}
+        return cycle
 
     def _feed(self, data: bytes) -> None:
         """Feed the parser. Nobody takes an upgrade here, and yet the parser skips the body of a request that offers one
@@ -128,6 +165,7 @@ class Protocol(HttpToolsProtocol):
         self.expect_100_continue = False
         self.headers = []
         self.in_header = True
+        self.between = False
         self.header_size = 0
         self.began = self.heard
 
@@ -153,34 +191,18 @@ class Protocol(HttpToolsProtocol):
             "type": "http",
             "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
             "http_version": version,
-            "server": self.server,
-            "client": self.client,
             "scheme": self.scheme,
             "root_path": "",
             "headers": headers,
-            "state": self.app_state.copy(),
             "method": parser.get_method().decode("ascii"),
             "path": unquote(path) if "%" in path else path,
             "raw_path": raw_path,
             "query_string": query,
         }
-        previous: RequestResponseCycle | None = self.cycle
-        self.cycle = cycle = Cycle(
-            scope=scope,  # type: ignore[arg-type]
-            transport=self.transport,
-            flow=self.flow,
-            logger=self.logger,
-            access_logger=self.access_logger,
-            access_log=False,
-            default_headers=self.server_state.default_headers,
-            message_event=asyncio.Event(),
-            expect_100_continue=self.expect_100_continue,
-            keep_alive=version != "1.0" and parser.should_keep_alive() and not self.leaving,
-            on_response=self.on_response_complete,
-        )
-        cycle.defaults = self._default_fields()
-        scope["extensions"] = {"gathernd": cycle}
-        if previous is None or previous.response_complete:
+        free = self._free()
+        keep_alive = version != "1.0" and parser.should_keep_alive() and not self.leaving
+        self.cycle = cycle = self._cycle(scope, keep_alive=keep_alive)
+        if free:
             self.starting = cycle
         else:
             self.flow.pause_reading()
@@ -228,6 +250,7 @@ class Protocol(HttpToolsProtocol):
         """The body is whole."""
         if self.in_header:
             return  # see `_feed`
+        self.between = True
         cycle = self.cycle
         cycle.more_body = False
         if not cycle.response_complete:

@@ -34,6 +34,7 @@ ALIGNMENT: Final = 64
 COPIED: Final = 1 << 20
 """Tensors of up to this many bytes are copied where they are not aligned."""
 _REMEMBERED: Final = 1 << 10
+_MOST_FORMS: Final = 1 << 10
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _INTEGER: Final = re.compile(r"-?[0-9]+")
 _MOST_DIGITS: Final = 4000
@@ -46,7 +47,7 @@ class Entry:
     """A tensor as the header describes it; `begin` and `end` count from the end of the header.
 
     `known` is the element type, None where `dtype` names none that is read here, and `fault` says how the number of
-    bytes is not what the shape asks for, "" where it is.
+    bytes is not what the shape asks for, "" where it is. `items` fit into the bytes; `pointer` is for errors.
     """
 
     name: str
@@ -56,29 +57,30 @@ class Entry:
     end: int
     known: DType | None
     fault: str
+    items: int
+    pointer: str
 
 
-def read_call(body: Buffer, query: bytes, operator: Operator, dialects: Collection[str]) -> tuple[Call, Encoding]:
+def read_call(body: Buffer, query: bytes, operator: Operator, dialects: tuple[str, ...]) -> tuple[Call, Encoding]:
     """The call that a safetensors body and the query of its URL ask for, and how a JSON answer is to be encoded.
 
     The tensors are `indices` and `data`; `data` is left out where the query names a resident tensor. Raises
     malformed_request, limit_exceeded (the header), invalid_field, unsupported_dtype, element_count_mismatch and
     value_not_representable.
     """
-    entries, start = read_layout(body)
-    found = {entry.name: entry for entry in entries}
-    for name in found:
-        if name not in ("data", "indices"):
-            raise _field("/" + escape(name), f"{name!a} is not a tensor of this request; data and indices are")
-    asked = (_remembered_asked if len(query) <= _REMEMBERED else read_asked)(query, operator, tuple(dialects))
-    if asked.resident is None:
-        if "data" not in found:
-            raise _field("/data", "data is missing; the query may name a resident tensor instead, as tensor=NAME")
-    elif "data" in found:
-        raise _field("/query/tensor", "the data is given twice: in the body, and by name in the query")
-    if "indices" not in found:
-        raise _field("/indices", "indices is missing")
-    tensors = read_tensors(body, start, [found[name] for name in ("data", "indices") if name in found])
+    size = int.from_bytes(body[:8], "little")
+    form = key = None
+    if size <= _REMEMBERED and len(query) <= _REMEMBERED:
+        key = operator, query, bytes(body[: 8 + size]), dialects
+        form = _forms.get(key)
+    if form is None or form.size != len(body):
+        form = _read_form(body, query, operator, dialects)
+        if key is not None:
+            if len(_forms) >= _MOST_FORMS:
+                _forms.clear()
+            _forms[key] = form
+    tensors = _tensors(body, form.start, form.entries)
+    asked = form.asked
     call = Call(
         operator,
         asked.resident or tensors[0],
@@ -91,6 +93,43 @@ def read_call(body: Buffer, query: bytes, operator: Operator, dialects: Collecti
         "/query/tensor",
     )
     return call, asked.encoding
+
+
+class _Form(NamedTuple):
+    """What a query and a header ask for: `entries` are the data, unless it is resident, and the indices.
+
+    `size` is the bytes of the whole body, and `start` where those of its tensors begin.
+    """
+
+    asked: Asked
+    entries: tuple[Entry, ...]
+    start: int
+    size: int
+
+
+# Callers repeat themselves, and what they repeat takes longer to read than a small gather: the header, which the same
+# shapes make the same, and the query. Refusals are not remembered.
+_forms: Final[dict[tuple[Operator, bytes, bytes, tuple[str, ...]], _Form]] = {}
+
+
+def _read_form(body: Buffer, query: bytes, operator: Operator, dialects: tuple[str, ...]) -> _Form:
+    """See `read_call`: all that does not depend on the bytes of the tensors."""
+    entries, start = read_layout(body)
+    found = {entry.name: entry for entry in entries}
+    for name in found:
+        if name not in ("data", "indices"):
+            raise _field("/" + escape(name), f"{name!a} is not a tensor of this request; data and indices are")
+    asked = read_asked(query, operator, dialects)
+    if asked.resident is None:
+        if "data" not in found:
+            raise _field("/data", "data is missing; the query may name a resident tensor instead, as tensor=NAME")
+    elif "data" in found:
+        raise _field("/query/tensor", "the data is given twice: in the body, and by name in the query")
+    if "indices" not in found:
+        raise _field("/indices", "indices is missing")
+    ordered = tuple(found[name] for name in ("data", "indices") if name in found)
+    check_entries(ordered)
+    return _Form(asked, ordered, start, len(body))
 
 
 class Asked(NamedTuple):
@@ -136,7 +175,7 @@ def read_layout(body: Buffer) -> tuple[tuple[Entry, ...], int]:
             facts={"limit": "safetensors_header_bytes", "maximum": MAX_HEADER},
         )
     header = bytes(body[8:start])
-    entries = _remembered(header) if size <= _REMEMBERED else read_header(header)
+    entries = read_header(header)
     end = entries[-1].end if entries else 0
     held = len(body) - start
     if end != held:
@@ -168,12 +207,6 @@ def read_header(header: bytes) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-# Callers repeat themselves, and what they repeat takes longer to read than a small gather: the header, which the same
-# shapes make the same, and the query. Refusals are not remembered.
-_remembered = lru_cache(256)(read_header)
-_remembered_asked = lru_cache(256)(read_asked)
-
-
 def _entry(name: str, value: Any) -> Entry:
     if not isinstance(value, dict) or value.keys() != _MEMBERS:
         _malformed(f"the safetensors header must give {name!a} dtype, shape and data_offsets")
@@ -191,7 +224,8 @@ def _entry(name: str, value: Any) -> Entry:
     fault = ""
     if known is not None and bounded_product(shape, size + 1) * known.item_size != size:
         fault = f"{size} bytes are given and {items_text(shape)} of {known.name} are asked for"
-    return Entry(name, dtype, tuple(shape), begin, end, known, fault)
+    items = 0 if known is None else size // known.item_size
+    return Entry(name, dtype, tuple(shape), begin, end, known, fault, items, f"/{name}")
 
 
 def read_tensors(body: Buffer, start: int, entries: Collection[Entry]) -> list[Tensor]:
@@ -201,12 +235,25 @@ def read_tensors(body: Buffer, start: int, entries: Collection[Entry]) -> list[T
     body that can be written. Raises unsupported_dtype, element_count_mismatch and value_not_representable, each at
     `/NAME`.
     """
-    known = [entry.known or _unsupported(entry) for entry in entries]
+    check_entries(entries)
+    return _tensors(body, start, entries)
+
+
+def check_entries(entries: Collection[Entry]) -> None:
+    """First every dtype, then every size. Raises unsupported_dtype and element_count_mismatch."""
+    for entry in entries:
+        if entry.known is None:
+            _unsupported(entry)
     for entry in entries:
         if entry.fault:
             raise GatherError("element_count_mismatch", entry.fault, pointer=f"/{entry.name}")
-    places = dict.fromkeys(entries, start) if len(body) <= COPIED else _align(memoryview(body), start, entries)
-    return [_tensor(body, places[entry], entry, dtype) for entry, dtype in zip(entries, known, strict=True)]
+
+
+def _tensors(body: Buffer, start: int, entries: Collection[Entry]) -> list[Tensor]:
+    if len(body) <= COPIED:
+        return [_tensor(body, start, entry) for entry in entries]
+    places = _align(memoryview(body), start, entries)
+    return [_tensor(body, places[entry], entry) for entry in entries]
 
 
 def _align(view: memoryview, start: int, entries: Collection[Entry]) -> dict[Entry, int]:
@@ -244,13 +291,14 @@ def _unsupported(entry: Entry) -> NoReturn:
     )
 
 
-def _tensor(body: Buffer, start: int, entry: Entry, dtype: DType) -> Tensor:
-    count = (entry.end - entry.begin) // dtype.item_size
+def _tensor(body: Buffer, start: int, entry: Entry) -> Tensor:
+    dtype = entry.known
+    assert dtype is not None
     array: NDArray[Any] = (
-        np.frombuffer(body, dtype.numpy, count, start + entry.begin) if count else np.empty(0, dtype.numpy)
+        np.frombuffer(body, dtype.numpy, entry.items, start + entry.begin) if entry.items else np.empty(0, dtype.numpy)
     )
-    pointer = f"/{entry.name}"
-    if dtype.kind == "bool" and count:
+    pointer = entry.pointer
+    if dtype.kind == "bool" and entry.items:
         octets = array.view(np.uint8)
         if int(octets.max()) > 1:
             item = int(np.argmax(octets > 1))

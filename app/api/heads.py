@@ -1,0 +1,40 @@
+"""Request headers that came before: what the parser and the data plane made of the very same bytes.
+
+A caller sends the same header again and again, and to read it takes longer than a small gather. So the bytes of the
+headers of gathers that were answered are kept, with what was found in them; a request that begins with the same bytes
+and comes in one piece needs neither parser nor checks of its fields. Keys are judged anew each time.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+LARGEST: Final = 1 << 11
+"""Most bytes of a header that is kept."""
+_MOST: Final = 1 << 10
+_OWN: Final = ("client", "server", "state", "extensions")
+_SINGULAR: Final = frozenset((b"x-request-id", b"traceparent", b"idempotency-key", b"expect", b"transfer-encoding"))
+
+
+class Head(NamedTuple):
+    """A header: its ASGI scope without what belongs to a connection, the bytes of the body that follow it, and what the
+    application found, for its own use.
+    """
+
+    scope: dict[str, Any]
+    length: int
+    verdict: Any
+
+
+known: Final[dict[bytes, Head]] = {}
+"""By the bytes of the header, from the method to the empty line."""
+
+
+def remember(head: bytes, scope: dict[str, Any], length: int, verdict: Any) -> None:
+    """Keep a header of HTTP/1.1 that was followed by a body of the declared `length`, on a connection that stays."""
+    fields = scope["headers"]
+    if not any(name in _SINGULAR for name, _ in fields) and (b"content-length", b"%d" % length) in fields:
+        if len(known) >= _MOST:
+            known.clear()
+        common = {name: value for name, value in scope.items() if name not in _OWN}
+        known[head] = Head(common, length, verdict)
