@@ -10,7 +10,7 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from time import monotonic
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 from urllib.parse import unquote
 
 import httptools
@@ -56,6 +56,7 @@ class Protocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self.in_header = False
         self.header_size = 0
+        self.progress = 0
         self.between = True
         self.began = monotonic()
         self.heard = self.answered = self.began
@@ -94,6 +95,21 @@ class Protocol(HttpToolsProtocol):
             self.header_size += len(data)
             if self.header_size > self.timeouts.header_bytes:
                 self.refuse(_header_too_large(self.timeouts))
+        else:
+            self._count_framing(len(data))
+
+    def _count_framing(self, size: int) -> None:
+        """Chunks may have extensions and a trailer, but not without end: what brings nothing of the body is limited."""
+        cycle: Cycle | None = self.cycle  # type: ignore[assignment]
+        if cycle is None or not cycle.more_body:
+            return
+        if cycle.received != self.progress:
+            self.progress = cycle.received
+            self.header_size = 0
+            return
+        self.header_size += size
+        if self.header_size > self.timeouts.header_bytes:
+            self.refuse(_header_too_large(self.timeouts))
 
     def _free(self) -> bool:
         """Whether the next request can be carried out at once."""
@@ -184,6 +200,7 @@ class Protocol(HttpToolsProtocol):
                 raise GatherError("malformed_request", "this is no proxy: CONNECT is not taken")
             return  # see `_feed`
         self.in_header = False
+        self.headers = _TRAILER
         version = parser.get_http_version()
         raw_path, query = _split_url(url)
         path = raw_path.decode("ascii")
@@ -325,6 +342,16 @@ class Protocol(HttpToolsProtocol):
         if waited > limits.body and cycle.received < (waited - limits.body) * limits.rate:
             return GatherError("request_timeout", f"the body arrived with less than {limits.rate} bytes a second")
         return None
+
+
+class _Trailer(list[tuple[bytes, bytes]]):
+    """Takes the fields of a trailer, which follow the last chunk, and keeps none: they are no part of the header."""
+
+    def append(self, field: tuple[bytes, bytes]) -> None:
+        """Drop the field."""
+
+
+_TRAILER: Final = _Trailer()
 
 
 def _split_url(url: bytes) -> tuple[bytes, bytes]:

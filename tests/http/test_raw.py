@@ -139,6 +139,41 @@ def test_a_chunked_body_is_read(server: Server, sizes: list[int]) -> None:
     assert ask(server, chunked(*pieces, trailer=b"X-Checksum: 1\r\n")).status == 200
 
 
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_the_fields_of_a_trailer_are_no_part_of_the_header(server: Server, pieces: int) -> None:
+    trailer = (
+        b"X-Request-ID: trailer\r\nHost: evil.example\r\nOrigin: http://evil.example\r\nContent-Type: text/plain\r\n"
+    )
+    data = chunked(TINY, trailer=trailer).replace(b"\r\n", b"\r\nX-Request-ID: header\r\n", 1)
+    with Wire(server) as wire:
+        for _ in range(2):
+            middle = data.index(b"\r\n0\r\n")
+            for piece in [data] if pieces == 1 else [data[:middle], data[middle:]]:
+                wire.send(piece)
+            answer = wire.read()
+            assert (answer.status, answer.headers["x-request-id"]) == (200, "header")
+
+
+@pytest.mark.parametrize("kind", ["fields", "one field", "an extension"])
+def test_chunks_that_bring_no_body_are_refused_at_the_limit(narrow: Server, kind: str) -> None:
+    begin, more = {
+        "fields": (b"2\r\n{}\r\n0\r\n", b"X-A: b\r\n" * 100),
+        "one field": (b"2\r\n{}\r\n0\r\nX-A: ", b"a" * 800),
+        "an extension": (b"2\r\n{}\r\n1;", b"a" * 800),
+    }[kind]
+    with Wire(narrow) as wire:
+        wire.send(FIXED + b"Transfer-Encoding: chunked\r\n\r\n" + begin)
+        for _ in range(100):
+            sleep(0.005)
+            try:
+                wire.send(more)
+            except ConnectionError:
+                break
+        answer = wire.read()
+        assert (answer.status, answer.json()["code"]) == (431, "header_too_large")
+        assert wire.closed()
+
+
 def test_a_request_may_arrive_byte_by_byte(server: Server) -> None:
     with Wire(server) as wire:
         for octet in request(TINY):
