@@ -26,6 +26,7 @@ import uvicorn
 
 from app.api.acceptor import BACKLOG
 from app.api.protocol import Protocol, Timeouts, sweep
+from app.api.tls import SHUTDOWN_S, Tls
 from app.dispatch.allocator import keep_freed_memory
 from app.main import Application
 from app.store import LocalStore, StoreInUse, UnknownFormat
@@ -43,11 +44,12 @@ _STEP_S: Final = 0.02
 class Server(uvicorn.Server):
     """uvicorn's server with the stop that the module describes."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, tls: Tls | None) -> None:
         super().__init__(config)
+        self.tls = tls
         self.exit_at: float | None = None
         self.cut = False
-        self._sweeping: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
 
     @property
     def application(self) -> Application:
@@ -83,15 +85,37 @@ class Server(uvicorn.Server):
         self.cut = self.cut or cut
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and watch for slow senders from then on."""
-        await super().startup(sockets)
+        """Start, and watch for slow senders from then on. uvicorn's own way has no limits on a TLS handshake."""
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            raise SystemExit(STARTUP_FAILURE)
+        config = self.config
+        try:
+            server = await asyncio.get_running_loop().create_server(
+                self.connection, config.host, config.port, backlog=config.backlog, **tls_options(config)
+            )
+        except OSError as error:
+            logger.error("cannot listen on %s port %d: %s", config.host, config.port, error.strerror)
+            await self.lifespan.shutdown()
+            raise SystemExit(STARTUP_FAILURE) from None
+        self.servers = [server]
+        self._log_started_message(server.sockets)
+        self.started = True
         self.watch()
 
+    def connection(self) -> asyncio.Protocol:
+        """The protocol of one new connection."""
+        return self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+
     def watch(self) -> None:
-        """Look after the connections: slow senders, idle ones, how many there are."""
+        """Look after the connections: slow senders, idle ones, how many there are; and after the certificate."""
         connections = self.server_state.connections
         self.application.metrics.gauges["gathernd_connections"] = lambda: len(connections)
-        self._sweeping = asyncio.create_task(sweep(connections))
+        self._watching.append(asyncio.create_task(sweep(connections)))
+        if self.tls is not None:
+            self._watching.append(asyncio.create_task(self.tls.watch()))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no new connections, let running requests finish, close the others once they are quiet, stop."""
@@ -108,8 +132,8 @@ class Server(uvicorn.Server):
             self.config.timeout_graceful_shutdown = 1
             await super().shutdown()
         finally:
-            if self._sweeping is not None:
-                self._sweeping.cancel()
+            for task in self._watching:
+                task.cancel()
 
     def stop_listening(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no new connections."""
@@ -125,7 +149,22 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def configure(settings: Settings, app: Application) -> uvicorn.Config:
+def tls_of(settings: Settings) -> Tls | None:
+    """What the settings say about TLS, None for plain HTTP. Raises BadTls."""
+    if settings.tls_cert is None:
+        return None
+    return Tls(settings.tls_cert, settings.tls_key, settings.tls_key_password_file, settings.tls_client_ca)
+
+
+def tls_options(config: uvicorn.Config) -> dict[str, Any]:
+    """What the event loop is told when it sets up connections."""
+    if config.ssl is None:
+        return {}
+    handshake = Protocol.timeouts.header
+    return {"ssl": config.ssl, "ssl_handshake_timeout": handshake, "ssl_shutdown_timeout": SHUTDOWN_S}
+
+
+def configure(settings: Settings, app: Application, tls: Tls | None = None) -> uvicorn.Config:
     """uvicorn's configuration for this service."""
     keep_freed_memory(settings.memory_budget // 8)
     Protocol.timeouts = Timeouts(
@@ -152,6 +191,7 @@ def configure(settings: Settings, app: Application) -> uvicorn.Config:
         timeout_graceful_shutdown=max(1, round(settings.drain_timeout)),
         backlog=BACKLOG,
         proxy_headers=False,
+        ssl_context_factory=None if tls is None else lambda *_: tls.context,
     )
 
 
@@ -193,9 +233,10 @@ def open_store(store: LocalStore) -> None:
 
 
 def serve(settings: Settings, app: Application) -> None:
-    """Serve with one process, this one. Ends the process where the store cannot be claimed."""
+    """Serve with one process, this one. Ends the process where the store cannot be claimed. Raises BadTls."""
+    tls = tls_of(settings)
     open_store(app.store)
-    server = Server(configure(settings, app))
+    server = Server(configure(settings, app, tls), tls)
     server.run()
     if not server.started:
         raise SystemExit(STARTUP_FAILURE)

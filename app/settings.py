@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from platformdirs import user_cache_path, user_data_path
-from pydantic import ByteSize, Field, field_validator
+from pydantic import ByteSize, Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 
@@ -103,9 +103,28 @@ class Settings(BaseSettings):
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="Host names, comma-separated, by which the service may be called besides loopback names."
     )
+    tls_cert: Path | None = Field(
+        None,
+        description="PEM file of the certificate and its chain; with it the service speaks HTTPS only. "
+        "A renewed one is in force within a second.",
+    )
+    tls_key: Path | None = Field(
+        None, description="PEM file of the certificate's private key (default: it stands in the certificate's file)."
+    )
+    tls_key_password_file: Path | None = Field(None, description="File of the private key's password, if it has one.")
+    tls_client_ca: Path | None = Field(
+        None, description="PEM file of authorities; with it every caller must show a certificate of one of them."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least severe log line printed."
     )
+
+    @field_validator("tls_key", "tls_key_password_file", "tls_client_ca")
+    @classmethod
+    def _needs_certificate(cls, value: Path | None, known: ValidationInfo) -> Path | None:
+        if value is not None and known.data.get("tls_cert") is None:
+            raise ValueError("is of no use without GATHERND_TLS_CERT")
+        return value
 
     @field_validator("allowed_hosts", mode="before")
     @classmethod

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from app.api.acceptor import Acceptor
 from app.api.counters import Counters, Head, join
 from app.main import create_app, settings_from_environment
-from app.serving import STARTUP_FAILURE, Server, configure
+from app.serving import STARTUP_FAILURE, Server, configure, tls_of, tls_options
 
 if TYPE_CHECKING:
     from app.settings import Settings
@@ -28,7 +28,8 @@ class WorkerServer(Server):
         self, settings: Settings, listener: socket.socket, channel: socket.socket, counters: Counters, first: bool
     ) -> None:
         app = create_app(settings, counters)
-        super().__init__(configure(settings, app))
+        tls = tls_of(settings)
+        super().__init__(configure(settings, app, tls), tls)
         self._listener = listener
         self._channel = channel
         self._counters = counters
@@ -51,18 +52,19 @@ class WorkerServer(Server):
         if self.lifespan.should_exit:
             raise SystemExit(STARTUP_FAILURE)
         self.servers = []
-        self._acceptor = Acceptor(self._listener, self._connection, self.server_state.connections, self._counters)
+        self._acceptor = Acceptor(
+            self._listener,
+            self.connection,
+            self.server_state.connections,
+            self._counters,
+            tls_options(self.config),
+        )
         self.started = True
         self.watch()
         if self._first:
             self._acceptor.start()
             self._say(b"o")
         self._warming = asyncio.create_task(self._report())
-
-    def _connection(self) -> asyncio.Protocol:
-        return self.config.http_protocol_class(  # type: ignore[call-arg]
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
 
     async def _report(self) -> None:
         readiness = self.application.readiness

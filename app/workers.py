@@ -41,7 +41,7 @@ from app.api.counters import Group, Head, join
 from app.api.guard import is_loopback_name
 from app.api.keys import LAST_GOOD, Keys, access
 from app.main import GROUP_VARIABLE, limits_of
-from app.serving import STARTUP_FAILURE, bind, log_config, open_store
+from app.serving import STARTUP_FAILURE, bind, log_config, open_store, tls_of
 from app.store import LocalStore
 
 if TYPE_CHECKING:
@@ -204,7 +204,8 @@ class Supervisor:
             elif letter == ord("o"):
                 host, port, *_ = self._listener.getsockname()
                 shown = f"[{host}]" if ":" in host else host
-                logger.info("Uvicorn running on http://%s:%d (Press CTRL+C to quit)", shown, port)
+                scheme = "http" if self._settings.tls_cert is None else "https"
+                logger.info("Uvicorn running on %s://%s:%d (Press CTRL+C to quit)", scheme, shown, port)
 
     def _warmed(self, worker: Worker) -> None:
         worker.warm = True
@@ -348,10 +349,11 @@ def _shown(code: int) -> str:
 def serve_workers(settings: Settings) -> int:
     """Serve with several processes; returns the exit code. They read their settings from the environment.
 
-    The store is claimed here, and the workers use it under this claim. Raises BadKeysFile; ends the process where store
-    or port cannot be had.
+    The store is claimed here, and the workers use it under this claim. Raises BadKeysFile and BadTls; ends the process
+    where store or port cannot be had.
     """
     logging.config.dictConfig(log_config(settings))
+    tls_of(settings)
     judge = access(settings.api_keys_file, loopback=is_loopback_name(settings.host))
     store = LocalStore(settings.store_dir, limits_of(settings))
     open_store(store)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from errno import ECONNABORTED, EMFILE, ENFILE, ENOBUFS, ENOMEM
 from typing import Any, Final
 
@@ -23,10 +23,14 @@ BACKLOG: Final = 2048
 _COURTESY_S: Final = 0.003
 _PAUSE_S: Final = 0.5
 _ACTIVE_S: Final = 1.0
+_SETTLE_S: Final = 1.0
 
 
 class Acceptor:
-    """Takes connections from `listener`, one for each turn of the event loop, while it is started."""
+    """Takes connections from `listener`, one for each turn of the event loop, while it is started.
+
+    `tls` is what the event loop is told about TLS when it sets them up.
+    """
 
     def __init__(
         self,
@@ -34,11 +38,13 @@ class Acceptor:
         factory: Callable[[], asyncio.Protocol],
         connections: set[Any],
         counters: Counters,
+        tls: Mapping[str, Any] | None = None,
     ) -> None:
         self._listener = listener
         self._factory = factory
         self._connections = connections
         self._counters = counters
+        self._tls = tls or {}
         self._loop = asyncio.get_running_loop()
         self._waited = False
         self._timer: asyncio.TimerHandle | None = None
@@ -67,9 +73,11 @@ class Acceptor:
         self._listener.close()
 
     async def settle(self) -> None:
-        """Wait for the connections that were taken and are not yet set up."""
-        while self._coming:
-            await asyncio.wait(self._coming)
+        """Wait for the connections that were taken and are not yet set up; not for handshakes that go nowhere."""
+        if self._coming:
+            await asyncio.wait(self._coming, timeout=_SETTLE_S)
+        for task in self._coming:
+            task.cancel()
 
     def tell(self) -> int:
         """Let the other workers know how many connections this one has, and return the number."""
@@ -124,7 +132,7 @@ class Acceptor:
 
     async def _set_up(self, connection: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(self._factory, connection)
+            await self._loop.connect_accepted_socket(self._factory, connection, **self._tls)
         except OSError:
             connection.close()
 

@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,23 +29,32 @@ ROOT = Path(__file__).parents[2]
 GATHERND = str(Path(sys.executable).with_name("gathernd"))
 _TIMING = re.compile(r"parse;dur=[0-9.]+(, queue;dur=[0-9.]+(, kernel;dur=[0-9.]+(, encode;dur=[0-9.]+)?)?)?")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
-_LISTENS = re.compile(r"Uvicorn running on http://[^ ]*:([0-9]+)")
+_LISTENS = re.compile(r"Uvicorn running on https?://[^ ]*:([0-9]+)")
 _OPERATORS = ("/gathernd", "/gather")
 
 
 @dataclass
 class Server:
-    """A running server. `documented` maps a path to the statuses that its OpenAPI file lists for POST."""
+    """A running server. `documented` maps a path to the statuses that its OpenAPI file lists for POST.
+
+    `tls` is what its clients verify it with, where it speaks HTTPS.
+    """
 
     process: subprocess.Popen[bytes]
     log: Path
     port: int = 0
     documented: dict[str, set[int]] = field(default_factory=dict)
     shared: httpx.Client | None = None
+    tls: ssl.SSLContext | None = None
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'http' if self.tls is None else 'https'}://127.0.0.1:{self.port}"
+
+    @property
+    def verify(self) -> ssl.SSLContext | bool:
+        """httpx's option of this name."""
+        return True if self.tls is None else self.tls
 
     def log_text(self) -> str:
         return self.log.read_text(errors="replace")
@@ -54,6 +64,7 @@ class Server:
         return httpx.Client(
             base_url=self.url,
             trust_env=False,
+            verify=self.verify,
             timeout=60,
             event_hooks={"response": [lambda response: check_answer(response, self.documented)]},
             **options,
@@ -82,7 +93,7 @@ class Server:
 
     def wait_until_ready(self) -> None:
         end = monotonic() + 120
-        with httpx.Client(base_url=self.url, trust_env=False) as client:
+        with httpx.Client(base_url=self.url, trust_env=False, verify=self.verify) as client:
             while (answer := client.get("/readyz")).status_code != 200:
                 assert "could not start" not in answer.text, self.log_text()
                 assert monotonic() < end, f"the server is not ready:\n{self.log_text()}"
@@ -105,6 +116,7 @@ def serving(
     command: Sequence[str] = (GATHERND, "serve"),
     ready: bool = True,
     tracebacks: bool = False,
+    tls: ssl.SSLContext | None = None,
     cwd: Path = ROOT,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
@@ -124,7 +136,7 @@ def serving(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    server = Server(process, log)
+    server = Server(process, log, tls=tls)
     try:
         server.wait_until_listening()
         if ready:

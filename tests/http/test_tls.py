@@ -1,0 +1,245 @@
+"""HTTPS: the whole way over a real handshake, large bodies in both directions, renewal, clients with certificates."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, sleep
+
+import httpx
+import numpy as np
+import pytest
+from safetensors.numpy import load, save
+
+from tests.http.conftest import Start
+from tests.http.raw import TINY
+from tests.http.server import GATHERND, Server
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the Debian package openssl")
+SAFETENSORS = {"content-type": "application/x-safetensors"}
+PASSWORD = "a password of this test"
+
+
+@dataclass
+class Pair:
+    """A certificate of the test's own, valid for loopback, and its private key."""
+
+    certificate: Path
+    key: Path
+
+    def flags(self) -> tuple[str, ...]:
+        return "--tls-cert", str(self.certificate), "--tls-key", str(self.key)
+
+    def trusting(self) -> ssl.SSLContext:
+        """A client's context that knows this certificate and no other."""
+        return ssl.create_default_context(cafile=str(self.certificate))
+
+
+def make_pair(folder: Path, name: str, *options: str) -> Pair:
+    folder.mkdir(parents=True, exist_ok=True)
+    pair = Pair(folder / "cert.pem", folder / "key.pem")
+    names = "subjectAltName=IP:127.0.0.1,DNS:localhost"
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+    files = ["-keyout", str(pair.key), "-out", str(pair.certificate)]
+    encryption = options or ("-nodes",)
+    command = ["openssl", "req", "-x509", *curve, *files, *encryption, "-days", "2", "-subj", f"/CN={name}"]
+    subprocess.run([*command, "-addext", names], check=True, capture_output=True, timeout=60)
+    return pair
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return make_pair(tmp_path_factory.mktemp("tls"), "gathernd-test")
+
+
+@pytest.fixture(scope="module", params=["1", "2"])
+def server(request: pytest.FixtureRequest, start: Start, pair: Pair) -> Iterator[Server]:
+    with start("--workers", request.param, *pair.flags(), tls=pair.trusting()) as running:
+        yield running
+
+
+def test_gathers_over_https(server: Server) -> None:
+    client = server.shared_client()
+    assert [client.post("/gathernd", content=TINY).json()["output"]["values"] for _ in range(20)] == [[8]] * 20
+    assert client.get("/docs").status_code == 200
+    assert client.post("/gathernd", content=b"{").json()["code"] == "malformed_request"
+
+
+def test_large_bodies_both_ways_over_https(server: Server) -> None:
+    """The ways of a body past the parser, and of an answer in many writes, are those of the transport under TLS too."""
+    source = np.random.default_rng(7)
+    data = source.random((1 << 18, 8), np.float32)
+    client = server.shared_client()
+    for rows in (1 << 18, 1000, 3):
+        indices = source.integers(0, len(data), (rows, 1))
+        body = save({"data": data, "indices": indices})
+        answer = client.post("/gathernd", content=body, headers=SAFETENSORS)
+        assert np.array_equal(load(answer.content)["output"], data[indices[:, 0]])
+        # What comes next on this connection is read by the parser again.
+        assert client.post("/gathernd", content=TINY).json()["output"]["values"] == [8]
+
+
+def test_uploads_and_pieces_over_https(server: Server) -> None:
+    items = np.arange(1 << 20, dtype=np.int32)
+    client = server.shared_client()
+    pieces = (items[start : start + 70_001].tobytes() for start in range(0, len(items), 70_001))
+    headers = {"content-type": "application/octet-stream"}
+    path = f"/tensors/pieces?dtype=int32&shape={len(items)}"
+    assert client.put(path, content=pieces, headers=headers).status_code in (200, 201)
+    assert client.get("/tensors/pieces/content").content[-4:] == items[-1:].tobytes()
+    body = {"data": {"tensor": "pieces"}, "indices": {"dtype": "int64", "shape": [1, 1], "values": [77_777]}}
+    assert client.post("/gathernd", json=body).json()["output"]["values"] == [77_777]
+
+
+def test_pipelined_requests_over_https(server: Server, pair: Pair) -> None:
+    one = b"POST /gathernd HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%b" % (len(TINY), TINY)
+    with pair.trusting().wrap_socket(server.connect(), server_hostname="localhost") as connection:
+        connection.sendall(one * 3)
+        got = b""
+        while got.count(b"[8]") < 3:
+            got += connection.recv(65536)
+        assert got.count(b"HTTP/1.1 200 ") == 3
+
+
+def test_plain_http_on_the_tls_port_gets_no_answer(server: Server) -> None:
+    with server.connect() as connection:
+        connection.sendall(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        try:
+            got = connection.recv(4096)
+        except ConnectionResetError:
+            got = b""
+        assert b"HTTP/1.1" not in got
+    assert server.shared_client().get("/livez").status_code == 200
+
+
+def test_old_versions_of_tls_are_refused(server: Server, pair: Pair) -> None:
+    context = pair.trusting()
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    with pytest.warns(DeprecationWarning, match="TLSv1"):
+        context.minimum_version = ssl.TLSVersion.TLSv1
+    with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+        context.maximum_version = ssl.TLSVersion.TLSv1_1
+    with server.connect() as connection, pytest.raises((ssl.SSLError, ConnectionResetError)):
+        context.wrap_socket(connection, server_hostname="localhost")
+
+
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.soak)])
+def test_a_handshake_that_never_ends_is_cut_off(start: Start, pair: Pair, workers: str) -> None:
+    flags = ("--header-timeout", "0.5", "--workers", workers, *pair.flags())
+    with start(*flags, tls=pair.trusting()) as server, server.connect() as silent, server.connect() as started:
+        started.sendall(b"\x16\x03\x01\x02\x00\x01")
+        for connection in (silent, started):
+            with suppress(ConnectionResetError):
+                assert connection.recv(1) == b""
+        assert server.shared_client().get("/livez").status_code == 200
+
+
+@pytest.mark.parametrize("workers", ["2", pytest.param("1", marks=pytest.mark.soak)])
+def test_a_stop_does_not_wait_for_handshakes_or_farewells(start: Start, pair: Pair, workers: str) -> None:
+    with (
+        start("--workers", workers, *pair.flags(), tls=pair.trusting()) as server,
+        server.connect(),
+        pair.trusting().wrap_socket(server.connect(), server_hostname="localhost"),
+    ):
+        began = monotonic()
+        assert server.stop() == 0
+        assert monotonic() - began < 8
+
+
+def subject(server: Server) -> str:
+    """The name in the certificate that the server shows."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with context.wrap_socket(server.connect(), server_hostname="localhost") as connection:
+        shown = connection.getpeercert(binary_form=True)
+    assert shown is not None
+    return "second" if b"second" in shown else "first" if b"first" in shown else "?"
+
+
+def test_a_renewed_certificate_is_shown_without_a_restart(start: Start, tmp_path: Path) -> None:
+    first, second = make_pair(tmp_path / "1", "first"), make_pair(tmp_path / "2", "second")
+    with start("--workers", "2", *first.flags(), tls=first.trusting()) as server:
+        kept = server.shared_client()
+        assert kept.get("/livez").status_code == 200
+        assert subject(server) == "first"
+        # The certificate alone does not fit the key: the pair in force stays.
+        second.certificate.replace(first.certificate)
+        until(lambda: server.log_text().count("stays in force") == 2)
+        assert subject(server) == "first"
+        second.key.replace(first.key)
+        until(lambda: server.log_text().count("a new certificate is in force") == 2)
+        assert {subject(server) for _ in range(6)} == {"second"}
+        assert kept.get("/livez").status_code == 200
+        assert "PRIVATE" not in server.log_text()
+
+
+def until(reached: Callable[[], bool], seconds: float = 10) -> None:
+    end = monotonic() + seconds
+    while not reached():
+        assert monotonic() < end
+        sleep(0.05)
+
+
+def test_callers_need_a_certificate_where_authorities_are_named(start: Start, pair: Pair, tmp_path: Path) -> None:
+    known, stranger = make_pair(tmp_path / "known", "known"), make_pair(tmp_path / "stranger", "stranger")
+    context = pair.trusting()
+    context.load_cert_chain(known.certificate, known.key)
+    with start(*pair.flags(), "--tls-client-ca", str(known.certificate), tls=context) as server:
+        assert server.shared_client().post("/gathernd", content=TINY).status_code == 200
+        foreign = pair.trusting()
+        foreign.load_cert_chain(stranger.certificate, stranger.key)
+        for refused in (pair.trusting(), foreign):
+            with pytest.raises((httpx.TransportError, ssl.SSLError)):
+                httpx.get(f"{server.url}/livez", verify=refused, trust_env=False)
+
+
+def test_a_key_with_a_password_and_one_file_for_both(start: Start, tmp_path: Path) -> None:
+    locked = make_pair(tmp_path / "locked", "locked", "-passout", f"pass:{PASSWORD}")
+    password = tmp_path / "password"
+    password.write_text(f"{PASSWORD}\n")
+    with start(*locked.flags(), "--tls-key-password-file", str(password), tls=locked.trusting()) as server:
+        assert server.shared_client().post("/gathernd", content=TINY).status_code == 200
+        assert PASSWORD not in server.log_text()
+    both = make_pair(tmp_path / "both", "both")
+    both.certificate.write_bytes(both.certificate.read_bytes() + both.key.read_bytes())
+    with start("--tls-cert", str(both.certificate), tls=both.trusting()) as server:
+        assert server.shared_client().post("/gathernd", content=TINY).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("fault", "workers", "told"),
+    [
+        ("missing", "1", "there is no file"),
+        ("missing", "2", "there is no file"),
+        ("garbage", "1", "cannot be used"),
+        ("strange key", "1", "key values mismatch"),
+        ("locked", "1", "cannot be used"),
+        ("authorities", "1", "the authorities of clients"),
+        ("key alone", "1", "is of no use without GATHERND_TLS_CERT"),
+    ],
+)
+def test_a_pair_that_cannot_be_used_ends_the_start_with_a_reason(
+    fault: str, workers: str, told: str, pair: Pair, tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.pem"
+    bad.write_text("no certificate\n")
+    flags = {
+        "missing": ("--tls-cert", str(tmp_path / "none.pem")),
+        "garbage": ("--tls-cert", str(bad)),
+        "strange key": ("--tls-cert", str(pair.certificate), "--tls-key", str(make_pair(tmp_path, "other").key)),
+        "locked": make_pair(tmp_path / "locked", "locked", "-passout", f"pass:{PASSWORD}").flags(),
+        "authorities": (*pair.flags(), "--tls-client-ca", str(bad)),
+        "key alone": ("--tls-key", str(pair.key)),
+    }[fault]
+    command = [GATHERND, "serve", "--port", "0", "--store-dir", str(tmp_path / "store"), "--workers", workers, *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
+    assert done.returncode == 2, done.stderr
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+    assert PASSWORD not in done.stderr
