@@ -122,7 +122,7 @@ def create_app(settings: Settings, counters: Counters | None = None) -> Applicat
 
     def prepare() -> None:
         warm(settings.cache_dir, lambda name: logger.debug("ready: %s", name))
-        chooser.coefficients = calibrated(KERNELS[settings.kernel], settings.cache_dir)
+        chooser.coefficients = calibrated(KERNELS[settings.kernel], settings.cache_dir, threads=settings.threads)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

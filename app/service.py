@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.dispatch.budget import Budget, Lease
-from app.dispatch.cost import Chooser, Coefficients, Route
+from app.dispatch.cost import Choice, Chooser, Coefficients, Route
 from app.dispatch.pool import Pool
 from app.dispatch.split import run_split
 from app.errors import GatherError
@@ -40,6 +40,7 @@ _PAUSES: Final = (0.0, 0.0002, 0.001, 0.003, 0.01, 0.03)
 """Seconds before each further attempt to read a resident tensor that a scatter is changing."""
 _REMEMBERED_PLANS: Final = 4096
 _FEW_STRINGS: Final = 256
+_NOT_YET: Final = Choice("loop", 0.0)
 
 
 class _Planned(NamedTuple):
@@ -49,13 +50,17 @@ class _Planned(NamedTuple):
     shape: tuple[int, ...]
     first_axis: int
     route: Route
+    choice: Choice
     coefficients: Coefficients
 
 
 class Stages:
-    """When a request entered its stages, in seconds of `perf_counter`; 0.0 for those it has not reached."""
+    """When a request entered its stages, in seconds of `perf_counter`; 0.0 for those it has not reached.
 
-    __slots__ = ("deadline", "encode", "end", "kernel", "kernel_end", "parsed", "route", "start")
+    `choice` is the route that was chosen with the seconds predicted for it, `route` the one that was taken.
+    """
+
+    __slots__ = ("choice", "deadline", "encode", "end", "kernel", "kernel_end", "parsed", "route", "start")
 
     def __init__(self, start: float, deadline: float) -> None:
         self.start = start
@@ -65,6 +70,7 @@ class Stages:
         self.kernel_end = 0.0
         self.end = 0.0
         self.route: Route | None = None
+        self.choice = _NOT_YET
 
 
 class Service:
@@ -88,7 +94,7 @@ class Service:
         """
         data, resident = self._resolve(call)
         indices = call.indices
-        plan, shape, first_axis, route, _ = self._plan(call, data, indices)
+        plan, shape, first_axis, route, stages.choice, _ = self._plan(call, data, indices)
         if call.over_limit is not None:
             raise call.over_limit
         if call.device == "gpu":
@@ -133,16 +139,17 @@ class Service:
             plan, shape, first_axis = PLANNERS[call.operator](
                 dialect, data, indices, call.parameter, call.parameter_pointer, self.limits
             )
-            planned = _Planned(plan, shape, first_axis, self._route(plan, data), coefficients)
+            choice = self._choose(plan, data)
+            planned = _Planned(plan, shape, first_axis, choice.route, choice, coefficients)
             if len(self._plans) >= _REMEMBERED_PLANS:
                 self._plans.clear()
             self._plans[key] = planned
         return planned
 
-    def _route(self, plan: GatherPlan, data: Tensor) -> Route:
+    def _choose(self, plan: GatherPlan, data: Tensor) -> Choice:
         """Strings are objects of Python, of which every one is looked at: only few are for the event loop."""
         if data.dtype.kind == "string" and plan.data_items + plan.output_items > _FEW_STRINGS:
-            return "thread"
+            return self.chooser.predict(plan)["thread"]
         return self.chooser.choose(plan)
 
     def _resolve(self, call: Call) -> tuple[Tensor, Resident | None]:
@@ -163,9 +170,27 @@ class Service:
     async def _run_elsewhere(
         self, plan: GatherPlan, data: Tensor, indices: Tensor, stages: Stages
     ) -> tuple[int, NDArray[Any]]:
-        if stages.route != "split" or data.dtype.kind == "string":
+        if data.dtype.kind == "string":
             return await self.pool.run(lambda: self._run(plan, data, indices, stages))
-        return await self._run_split(plan, data, indices, stages)
+        # Allocated here: the C library keeps freed memory apart for each thread that asked for it.
+        out = np.empty(plan.output_items, data.dtype.carrier)
+
+        def started() -> None:
+            self._start(stages)
+
+        def work() -> int:
+            started()
+            return self.kernel.run(plan, data.items, _as_int64(indices), out)
+
+        if stages.route == "split":
+            components = indices.array
+            if components.dtype != np.int64:
+                components = await self.pool.run(lambda: _as_int64(indices))
+            parts = stages.choice.parts
+            bad = await run_split(self.pool, self.kernel, plan, data.items, components, out, parts, started)
+        else:
+            bad = await self.pool.run(work)
+        return bad, _typed(out, data.dtype)
 
     async def _run_again(
         self, resident: Resident, plan: GatherPlan, indices: Tensor, stages: Stages
@@ -188,15 +213,6 @@ class Service:
         finally:
             hold.__exit__(None, None, None)
         return resident, bad, array
-
-    async def _run_split(
-        self, plan: GatherPlan, data: Tensor, indices: Tensor, stages: Stages
-    ) -> tuple[int, NDArray[Any]]:
-        out = np.empty(plan.output_items, data.dtype.carrier)
-        bad = await run_split(
-            self.pool, self.kernel, plan, data.items, _as_int64(indices), out, lambda: self._start(stages)
-        )
-        return bad, _typed(out, data.dtype)
 
     def _start(self, stages: Stages) -> None:
         stages.kernel = now = perf_counter()

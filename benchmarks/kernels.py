@@ -220,7 +220,8 @@ class Ours:
         components = indices.reshape(-1)
         shape = line.indices[:-1] + line.data[line.batch_dims + line.indices[-1] :]
         kept: NDArray[Any] = np.zeros(plan.output_items, CARRIERS[plan.item_size])
-        route = self._chooser.choose(plan)
+        choice = self._chooser.choose(plan)
+        route = choice.route
 
         def fill(out: NDArray[Any]) -> NDArray[Any]:
             if route == "loop":
@@ -229,7 +230,7 @@ class Ours:
                 bad = self._loop.run_until_complete(self._pool.run(lambda: numba_cpu.run(plan, items, components, out)))
             else:
                 bad = self._loop.run_until_complete(
-                    run_split(self._pool, numba_cpu, plan, items, components, out, lambda: None)
+                    run_split(self._pool, numba_cpu, plan, items, components, out, choice.parts, lambda: None)
                 )
             assert bad < 0
             return out.view(data.dtype).reshape(shape)

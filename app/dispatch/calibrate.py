@@ -12,9 +12,9 @@ import logging
 import os
 import platform
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import sha256
+from itertools import accumulate, chain, cycle
 from math import isfinite
 from pathlib import Path
 from time import perf_counter
@@ -25,15 +25,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app import __version__
-from app.dispatch.cost import FAR_BYTES, NEAR_BYTES, Coefficients, GpuCoefficients
+from app.dispatch.cost import (
+    DATA_BYTES,
+    DEPTHS,
+    LARGE_OUTPUT,
+    SMALL_OUTPUT,
+    WIDTHS,
+    Coefficients,
+    GpuCoefficients,
+)
 from app.dispatch.pool import Pool
 from app.kernels import Kernel
 from app.spec.plan import GatherPlan
 
+try:
+    from uvloop import new_event_loop  # what the service runs on
+except ImportError:
+    from asyncio import new_event_loop
+
 logger = logging.getLogger("gathernd")
 
-_ROW: Final = 4096
+_COUNT: Final = 8192
 _REPEATS: Final = 5
+_HAND_OFFS: Final = 100
+_GAIN_ROUNDS: Final = 12
+_LEAST_GAIN: Final = 0.4  # of what the other threads could bring, in what is kept: see `hopeful`
 _FLOOR: Final = 1e-13  # of a rate: a difference of two measured times may come out at nothing or below
 
 
@@ -56,7 +72,7 @@ def calibrated(
         found = _load(path)
         if found is not None:
             return found
-    coefficients = measure(kernel, threads, gpu() if gpu is not None else None)
+    coefficients = hopeful(measure(kernel, threads, gpu() if gpu is not None else None), threads)
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
         aside = path.with_suffix(f".{os.getpid()}")
@@ -67,120 +83,149 @@ def calibrated(
     return coefficients
 
 
+def hopeful(measured: Coefficients, threads: int) -> Coefficients:
+    """`measured` with gains of no less than a part of what `threads` threads could bring.
+
+    A busy neighbour makes gains look worse than they are, and the file keeps them: one bad moment is not to end all
+    splitting.
+    """
+    least = 1 + (threads - 1) * _LEAST_GAIN
+    return replace(measured, item_gain=max(measured.item_gain, least), row_gain=max(measured.row_gain, least))
+
+
 def measure(kernel: Kernel, threads: int, gpu: GpuCoefficients | None = None) -> Coefficients:
-    """Time the kernel on small, on near and on far data, and a hand-off."""
+    """Time the kernel over the table's data sizes and widths, the depths of a tuple, large output, and hand-offs."""
     source = np.random.default_rng(1)
-    far = source.integers(0, 255, FAR_BYTES, np.uint8)
-    near = far[:NEAR_BYTES]
-    call_s = _best(_gather(kernel, near, 4, (2, 2), 2, source), 50)
-    # Two depths over data of one size: what differs is two components each.
-    one = _best(_gather(kernel, near, 4, (near.size // 4,), 20_000, source))
-    three = _best(_gather(kernel, near, 4, (near.size // 1024, 16, 16), 20_000, source))
-    component_s = max((three - one) / 40_000, _FLOOR)
-    near_slice_s, near_byte_s = _prices(kernel, near, 20_000, 256, component_s, call_s, source)
-    far_slice_s, far_byte_s = _prices(kernel, far, 100_000, 2_000, component_s, call_s, source)
+    data = source.integers(0, 255, DATA_BYTES[-1], np.uint8)
+    call_s = _best(_Work(kernel, data, 16, 4, 1, 2, source), 50)
+    slice_s = tuple(
+        tuple(_slice_price(_Work(kernel, data, size, width, 1, _count(width), source), call_s) for width in WIDTHS)
+        for size in DATA_BYTES
+    )
+    flat, *deep = (
+        _slice_price(_Work(kernel, data, DATA_BYTES[0], 4, depth, _COUNT, source), call_s) for depth in DEPTHS
+    )
+    tuple_s = (0.0, *accumulate((max(price - flat, _FLOOR) for price in deep), max))
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        pooled = runner.run(_threads(kernel, data, threads, source))
     return Coefficients(
-        hand_off_s=_hand_off(),
         call_s=call_s,
-        component_s=component_s,
-        near_slice_s=near_slice_s,
-        near_byte_s=near_byte_s,
-        far_slice_s=max(far_slice_s, near_slice_s),
-        far_byte_s=max(far_byte_s, near_byte_s),
-        split_gain=_split_gain(kernel, far, threads, source),
+        slice_s=slice_s,
+        tuple_s=tuple_s,
+        output_byte_s=_output_price(kernel, data, slice_s[0], source),
         gpu=gpu,
+        **pooled,
     )
 
 
-def _gather(
-    kernel: Kernel, data: NDArray[np.uint8], width: int, dims: tuple[int, ...], tuples: int, source: np.random.Generator
-) -> Callable[[], int]:
-    """A call of the kernel for `tuples` random slices of `width` bytes."""
-    plan = GatherPlan(1, tuples, dims, width // 4, 4, False, True)
-    indices = np.stack([source.integers(0, size, tuples) for size in dims], axis=-1).reshape(-1)
-    carriers = data[: plan.data_items * 4].view(np.uint32)
-    out = np.zeros(plan.output_items, np.uint32)
-    return lambda: kernel.run(plan, carriers, indices, out)
+class _Work:
+    """A call of the kernel for `count` slices of `width` bytes from the first `size` bytes of `data`, or one slice.
 
-
-def _prices(
-    kernel: Kernel,
-    data: NDArray[np.uint8],
-    items: int,
-    rows: int,
-    component_s: float,
-    call_s: float,
-    source: np.random.Generator,
-) -> tuple[float, float]:
-    """Seconds a slice and a byte, from single items and from wide rows."""
-    item = _best(_gather(kernel, data, 4, (data.size // 4,), items, source))
-    row = _best(_gather(kernel, data, _ROW, (data.size // _ROW,), rows, source))
-    slice_s = max((item - call_s) / items - component_s, _FLOOR)
-    return slice_s, max(((row - call_s) / rows - component_s - slice_s) / _ROW, _FLOOR)
-
-
-def _split_gain(kernel: Kernel, far: NDArray[np.uint8], threads: int, source: np.random.Generator) -> float:
-    """How many times faster `threads` threads gather far items than one.
-
-    A busy neighbour makes this look worse than it is, and the file would keep it: the best of a few counts, and no less
-    than a quarter of what the other threads could bring, so that one bad moment does not end all splitting.
+    The tuples of `depth` components are at random, and others each time: with the same ones again, even data that
+    caches do not hold would come out of them. A `fresh` output is allocated each time, as requests do.
     """
-    if threads < 2:
-        return 1.0
-    calls = [_gather(kernel, far, 4, (far.size // 4,), 50_000, source) for _ in range(threads)]
-    gain = 1 + (threads - 1) / 4
-    with ThreadPoolExecutor(threads) as executor:
-        for _ in range(4):
-            alone = _best(calls[0])
-            together = _best(lambda: list(executor.map(lambda call: call(), calls)))
-            gain = max(gain, threads * alone / together)
-    return min(gain, float(threads))
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        data: NDArray[np.uint8],
+        size: int,
+        width: int,
+        depth: int,
+        count: int,
+        source: np.random.Generator,
+        *,
+        fresh: bool = False,
+    ) -> None:
+        rows = max(1, size // width)
+        side = int(rows ** (1 / depth))
+        dims = (*(side,) * (depth - 1), rows // side ** (depth - 1))
+        item = 4 if width % 4 == 0 else 1
+        self.count = count
+        self._plan = GatherPlan(1, count, dims, width // item, item, False, True)
+        self._indices = cycle(
+            [
+                np.stack([source.integers(0, size, count) for size in dims], axis=-1).reshape(-1)
+                for _ in range(_REPEATS + 1)
+            ]
+        )
+        self._data = data[: self._plan.data_items * item].view(f"u{item}")
+        self._out = None if fresh else np.zeros(self._plan.output_items, f"u{item}")
+        self._kernel = kernel
+
+    def __call__(self) -> int:
+        out = np.empty(self._plan.output_items, self._data.dtype) if self._out is None else self._out
+        return self._kernel.run(self._plan, self._data, next(self._indices), out)
 
 
-def _hand_off() -> float:
-    """Seconds from the event loop to a thread of the pool and back; the median, for the least is a lucky one."""
+def _count(width: int) -> int:
+    """How many slices of a width make enough work to be timed, and fit into caches that are not the first."""
+    return max(4, min(_COUNT, SMALL_OUTPUT // width))
 
-    async def rounds() -> float:
-        pool = Pool(1, 0)
-        times = []
-        for _ in range(300):
+
+def _slice_price(work: _Work, call_s: float) -> float:
+    return max((_best(work) - call_s) / work.count, _FLOOR)
+
+
+def _output_price(
+    kernel: Kernel, data: NDArray[np.uint8], prices: tuple[float, ...], source: np.random.Generator
+) -> float:
+    """Seconds a byte that output of LARGE_OUTPUT bytes takes beyond what its slices cost in a small one."""
+    width = WIDTHS[-2]
+    work = _Work(kernel, data, DATA_BYTES[0], width, 1, LARGE_OUTPUT // width, source, fresh=True)
+    return max(_best(work, 3) / LARGE_OUTPUT - prices[-2] / width, _FLOOR)
+
+
+async def _threads(
+    kernel: Kernel, data: NDArray[np.uint8], threads: int, source: np.random.Generator
+) -> dict[str, float]:
+    """The coefficients that need the pool's threads.
+
+    Of hand-offs the median counts, for the least is a lucky one; of gains the most, for neighbours only lessen them.
+    """
+    pool = Pool(threads, 0)
+    small = _Work(kernel, data, DATA_BYTES[1], 4, 1, _COUNT, source)
+    shared: list[Callable[[], Any]] = [small, *(_nothing,) * (threads - 1)]
+    here, there, parted = [], [], []
+    for _ in range(_HAND_OFFS):
+        here.append(_seconds(small))
+        started = perf_counter()
+        await pool.run(small)
+        there.append(perf_counter() - started)
+        started = perf_counter()
+        await pool.split(shared)
+        parted.append(perf_counter() - started)
+    there_s = float(np.median(there))
+    hand_off_s = max(there_s - float(np.median(here)), _FLOOR)
+    part_s = max((float(np.median(parted)) - there_s) / max(1, threads - 1), hand_off_s / 16)
+    gains = []
+    for width, count in ((4, 100_000), (WIDTHS[-2], 2_000)):
+        works = [_Work(kernel, data, data.size, width, 1, count, source) for _ in range(threads)]
+        gain = 1.0
+        for _ in range(_GAIN_ROUNDS if threads > 1 else 0):
+            alone = min(_seconds(works[0]) for _ in range(3))
             started = perf_counter()
-            await pool.run(lambda: None)
-            times.append(perf_counter() - started)
-        pool.close()
-        return float(np.median(times))
+            await pool.split(works)
+            together = perf_counter() - started - hand_off_s - (threads - 1) * part_s
+            gain = max(gain, threads * alone / together if together > 0 else 1.0)
+        gains.append(min(gain, float(threads)))
+    pool.close()
+    return {"hand_off_s": hand_off_s, "part_s": part_s, "item_gain": gains[0], "row_gain": gains[1]}
 
-    return asyncio.run(rounds())
+
+def _seconds(work: Callable[[], Any]) -> float:
+    started = perf_counter()
+    work()
+    return perf_counter() - started
+
+
+def _nothing() -> None:
+    pass
 
 
 def _best(call: Callable[[], Any], repeats: int = _REPEATS) -> float:
     call()
-    times = []
-    for _ in range(repeats):
-        started = perf_counter()
-        call()
-        times.append(perf_counter() - started)
-    return min(times)
-
-
-def _load(path: Path) -> Coefficients | None:
-    """What the file holds; None where there is none, or it is not whole."""
-    try:
-        content = json.loads(path.read_text())
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError) as error:
-        logger.warning("the calibration in %s cannot be read and is measured again: %s", path, error)
-        return None
-    try:
-        gpu = content.pop("gpu")
-        found = Coefficients(**content, gpu=None if gpu is None else GpuCoefficients(**gpu))
-    except (AttributeError, KeyError, TypeError):
-        return None
-    numbers = [*content.values(), *(gpu.values() if gpu is not None else ())]
-    if not all(isinstance(number, float) and isfinite(number) and number > 0 for number in numbers):
-        return None
-    return found
+    return min(_seconds(call) for _ in range(repeats))
 
 
 def _fingerprint(kernel: Kernel, threads: int, gpu: bool) -> str:

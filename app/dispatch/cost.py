@@ -1,25 +1,39 @@
 """Predicts how long a gather takes on each route, and chooses one.
 
 Pure arithmetic over the plan and coefficients that `app.dispatch.calibrate` measured on this machine, so that every
-choice can be tested without that machine. The model is small on purpose: a call, then for each component its check, for
-each slice its visit, for each byte its copy, the last two at prices between those of data that lies in the caches
-and of data that does not.
+choice can be tested without that machine. The model of one thread is a call, a visit of each slice, whose price is a
+table of data sizes and slice widths with a way between its points, the check of each further component of its tuple,
+and a surcharge for output that caches do not hold. A thread of the pool adds a hand-off, a split shares the work over
+threads that get in each other's way a little, a GPU adds what must be sent to it and back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log2
-from typing import Final, Literal
+from itertools import pairwise
+from math import exp, log, log2
+from typing import Final, Literal, NamedTuple, get_args
 
 from app.spec.plan import GatherPlan
 
 Route = Literal["loop", "thread", "split", "gpu"]
+ROUTES: Final[tuple[Route, ...]] = get_args(Route)
+Device = Literal["auto", "cpu", "gpu"]
 
-NEAR_BYTES: Final = 1 << 18
-FAR_BYTES: Final = 1 << 26
-_LOOP_MAX_S: Final = (20e-6, 100e-6)  # between these the measured hand-off is what may run on the loop
-_SPLIT_MIN: Final = 8  # a gather shorter than this many hand-offs is left to one thread
+DATA_BYTES: Final = (1 << 15, 1 << 20, 1 << 23, 1 << 26)
+"""Sizes of data at which a slice is priced: about what a first, a second and a third cache hold, and none."""
+WIDTHS: Final = (1, 4, 24, 64, 512, 4096, 65536)
+"""Bytes of a slice at which it is priced."""
+DEPTHS: Final = (1, 2, 3, 5)
+"""Lengths of a tuple at which its components are priced; what is longer costs as much for each as the last."""
+SMALL_OUTPUT: Final = 1 << 18
+LARGE_OUTPUT: Final = 1 << 24
+"""Bytes of output up to which there is no surcharge, and from which it is the whole; in between by the logarithm."""
+_LOOP_MAX_S: Final = (50e-6, 400e-6)
+_LOOP_HAND_OFFS: Final = 10
+"""The event loop is held for as long as this many hand-offs at most, between the two bounds: what is longer loses less
+than a tenth by leaving it, and all others win."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,83 +49,143 @@ class GpuCoefficients:
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """Seconds on this machine. `near` prices are for data of NEAR_BYTES, which caches hold, `far` for FAR_BYTES."""
+    """Seconds on this machine.
 
-    hand_off_s: float
+    `slice_s[i][j]` is a slice of WIDTHS[j] bytes from data of DATA_BYTES[i], its tuple's first component included, and
+    `tuple_s[d]` what a tuple of DEPTHS[d] components takes beyond one of the first depth. `output_byte_s` is the
+    surcharge of a byte of LARGE_OUTPUT. `hand_off_s` is the way to a thread of the pool and back, `part_s` that of each
+    further part of a split; the gains say how many times faster all threads are together than one, on items and on
+    rows that memory must bring.
+    """
+
     call_s: float
-    component_s: float
-    near_slice_s: float
-    near_byte_s: float
-    far_slice_s: float
-    far_byte_s: float
-    split_gain: float  # how many times faster all threads together are than one
+    slice_s: tuple[tuple[float, ...], ...]
+    tuple_s: tuple[float, ...]
+    output_byte_s: float
+    hand_off_s: float
+    part_s: float
+    item_gain: float
+    row_gain: float
     gpu: GpuCoefficients | None = None
+
+
+class Choice(NamedTuple):
+    """A route, the seconds predicted for it, and over how many threads it splits the work."""
+
+    route: Route
+    seconds: float
+    parts: int = 1
 
 
 # Before anything is measured: a usual server. Choices differ little, because routes differ by large factors.
 TYPICAL: Final = Coefficients(
-    hand_off_s=40e-6,
     call_s=2e-6,
-    component_s=1e-9,
-    near_slice_s=1e-9,
-    near_byte_s=0.03e-9,
-    far_slice_s=5e-9,
-    far_byte_s=0.15e-9,
-    split_gain=1.7,
+    slice_s=tuple(
+        tuple(slice_s + width * byte_s for width in WIDTHS)
+        for slice_s, byte_s in ((1e-9, 0.03e-9), (1e-9, 0.03e-9), (3e-9, 0.06e-9), (5e-9, 0.15e-9))
+    ),
+    tuple_s=(0.0, 0.5e-9, 1e-9, 4e-9),
+    output_byte_s=0.1e-9,
+    hand_off_s=30e-6,
+    part_s=10e-6,
+    item_gain=1.7,
+    row_gain=1.4,
 )
 
 
 def kernel_seconds(plan: GatherPlan, coefficients: Coefficients) -> float:
     """How long one thread takes."""
-    slices = plan.batches * plan.tuples
     width = plan.slice_items * plan.item_size
-    far = _farness(plan.data_items * plan.item_size)
-    slice_s = coefficients.near_slice_s + far * (coefficients.far_slice_s - coefficients.near_slice_s)
-    byte_s = coefficients.near_byte_s + far * (coefficients.far_byte_s - coefficients.near_byte_s)
-    # Tuples that batches share are checked once for all of them, or once for each part of a split.
-    return coefficients.call_s + plan.index_items * coefficients.component_s + slices * (slice_s + width * byte_s)
+    slices = plan.batches * plan.tuples
+    tuples = plan.tuples if plan.shared else slices  # those that batches share are checked once
+    output = slices * width
+    seconds = coefficients.call_s + tuples * _tuple_seconds(plan.depth, coefficients.tuple_s)
+    if output:
+        seconds += slices * _slice_seconds(plan.data_items * plan.item_size, width, coefficients.slice_s)
+        seconds += output * coefficients.output_byte_s * _share(output, SMALL_OUTPUT, LARGE_OUTPUT)
+    else:
+        seconds += tuples * coefficients.slice_s[0][0]  # every component is checked, and nothing is copied
+    return seconds
 
 
-def predict(plan: GatherPlan, resident: bool, coefficients: Coefficients) -> dict[Route, float]:
-    """Seconds on each route there is; `resident` says that the data lies on the GPU already, where there is one."""
-    kernel = kernel_seconds(plan, coefficients)
-    hand_off = coefficients.hand_off_s
-    routes: dict[Route, float] = {
-        "loop": kernel,
-        "thread": hand_off + kernel,
-        "split": 2 * hand_off + kernel / coefficients.split_gain,
-    }
-    gpu = coefficients.gpu
-    if gpu is not None:
-        sent = 8 * plan.index_items + (0 if resident else plan.data_items * plan.item_size)
-        gathered = plan.batches * plan.tuples * gpu.slice_s + plan.output_bytes * gpu.byte_s
-        moved = sent * gpu.to_device_byte_s + plan.output_bytes * gpu.from_device_byte_s
-        routes["gpu"] = hand_off + gpu.launch_s + moved + gathered
+def split_seconds(plan: GatherPlan, kernel_s: float, threads: int, coefficients: Coefficients) -> tuple[float, int]:
+    """The seconds of the best split of a gather that one thread does in `kernel_s`, and its number of parts."""
+    gain = coefficients.item_gain
+    if plan.slice_items * plan.item_size >= WIDTHS[-3]:
+        gain += (coefficients.row_gain - gain) * _share(plan.output_bytes, SMALL_OUTPUT, LARGE_OUTPUT)
+    call_s = coefficients.call_s
+    work_s = kernel_s - call_s
+    # How much each further thread slows the others down: as much as makes all threads together gain what was measured.
+    drag = max(0.0, (threads / gain - 1) / (threads - 1)) if threads > 1 else 0.0
+    most = min(threads, plan.batches * plan.tuples)
+    best, best_parts = float("inf"), 1
+    parts = 2
+    while parts <= most:
+        shared_s = work_s * (1 + drag * (parts - 1)) / parts
+        seconds = coefficients.hand_off_s + (parts - 1) * coefficients.part_s + call_s + shared_s
+        if seconds < best:
+            best, best_parts = seconds, parts
+        parts = most if parts < most < 2 * parts else 2 * parts
+    return best, best_parts
+
+
+def gpu_seconds(plan: GatherPlan, resident: bool, hand_off_s: float, gpu: GpuCoefficients) -> float:
+    """How long the device takes; `resident` says that the data lies there already, else it is sent."""
+    sent = 8 * plan.index_items + (0 if resident else plan.data_items * plan.item_size)
+    output = plan.output_bytes
+    gathered = plan.batches * plan.tuples * gpu.slice_s + output * gpu.byte_s
+    moved = sent * gpu.to_device_byte_s + output * gpu.from_device_byte_s
+    return hand_off_s + gpu.launch_s + moved + gathered
+
+
+def device_bytes(plan: GatherPlan, resident: bool) -> int:
+    """Bytes of device memory that the gather takes beside what is resident there."""
+    return 8 * plan.index_items + plan.output_bytes + (0 if resident else plan.data_items * plan.item_size)
+
+
+def predict(plan: GatherPlan, resident: bool, threads: int, coefficients: Coefficients) -> dict[Route, Choice]:
+    """What each route would take that there is; `resident` says that the data lies on the GPU, where there is one."""
+    kernel_s = kernel_seconds(plan, coefficients)
+    hand_off_s = coefficients.hand_off_s
+    routes: dict[Route, Choice] = {"loop": Choice("loop", kernel_s), "thread": Choice("thread", hand_off_s + kernel_s)}
+    seconds, parts = split_seconds(plan, kernel_s, threads, coefficients)
+    if parts > 1:
+        routes["split"] = Choice("split", seconds, parts)
+    if coefficients.gpu is not None:
+        routes["gpu"] = Choice("gpu", gpu_seconds(plan, resident, hand_off_s, coefficients.gpu))
     return routes
 
 
 def choose(
-    times: dict[Route, float], loop_max_s: float, split_min_s: float, threads: int, override: Route | None = None
-) -> Route:
-    """The shortest of the routes that are allowed; an override that is not there, as `gpu` without one, is ignored.
+    routes: dict[Route, Choice],
+    loop_max_s: float,
+    split_min_s: float = 0.0,
+    device: Device = "auto",
+    gpu_fits: bool = True,
+) -> Choice:
+    """The shortest of the routes that are allowed.
 
-    The event loop takes what is predicted to be shorter than `loop_max_s` and nothing else: whatever is longer would
-    hold up all other requests, even where it would be the shortest for this one.
+    The event loop takes nothing that is predicted to hold it, and so all other requests, for more than `loop_max_s`;
+    nothing of less than `split_min_s` on one thread is split; `device` leaves out the CPU's routes or the GPU's, and
+    what does not fit into the device's memory goes there only where that is asked for, to be refused there. Raises
+    KeyError for the device gpu where there is none.
     """
-    if override in times:
-        return override
-    if times["loop"] <= loop_max_s:
-        return "loop"
-    best: Route = "thread"
-    if threads > 1 and times["loop"] >= split_min_s and times["split"] < times["thread"]:
-        best = "split"
-    if "gpu" in times and times["gpu"] < times[best]:
-        best = "gpu"
+    if device == "gpu":
+        return routes["gpu"]
+    loop_s = routes["loop"].seconds
+    best = routes["loop"] if loop_s <= loop_max_s else routes["thread"]
+    if "split" in routes and loop_s >= split_min_s and routes["split"].seconds < best.seconds:
+        best = routes["split"]
+    if device == "auto" and "gpu" in routes and gpu_fits and routes["gpu"].seconds < best.seconds:
+        best = routes["gpu"]
     return best
 
 
 class Chooser:
-    """`choose` with the settings of the service; `coefficients` are replaced once they have been measured."""
+    """`choose` with the settings of the service; `coefficients` are replaced once they have been measured.
+
+    `no_gpu` says why there is no GPU to be had, None where there is one.
+    """
 
     def __init__(
         self,
@@ -121,38 +195,81 @@ class Chooser:
         split_min_us: float | None = None,
         force_route: Route | None = None,
         coefficients: Coefficients = TYPICAL,
+        no_gpu: str | None = "this service has no GPU",
     ) -> None:
         self.threads = threads
         self.loop_max_us = loop_max_us
         self.split_min_us = split_min_us
         self.force_route = force_route
         self.coefficients = coefficients
+        self.no_gpu = no_gpu
 
     def loop_max_s(self) -> float:
-        """Longest gather for the event loop: as set, else about what a hand-off takes."""
+        """Longest gather for the event loop: as set, else some hand-offs."""
         if self.loop_max_us is not None:
             return self.loop_max_us * 1e-6
         low, high = _LOOP_MAX_S
-        return min(max(self.coefficients.hand_off_s, low), high)
+        return min(max(_LOOP_HAND_OFFS * self.coefficients.hand_off_s, low), high)
 
     def split_min_s(self) -> float:
-        """Shortest gather worth splitting: as set, else a few hand-offs."""
-        if self.split_min_us is not None:
-            return self.split_min_us * 1e-6
-        return _SPLIT_MIN * self.coefficients.hand_off_s
+        """Shortest gather to be split: as set, else whatever is predicted to gain by it."""
+        return 0.0 if self.split_min_us is None else self.split_min_us * 1e-6
 
-    def choose(self, plan: GatherPlan, resident: bool = False) -> Route:
-        """The route for this plan."""
-        if self.force_route is None and kernel_seconds(plan, self.coefficients) <= self.loop_max_s():
-            return "loop"  # what most requests are, decided without looking at the other routes
-        times = predict(plan, resident, self.coefficients)
-        return choose(times, self.loop_max_s(), self.split_min_s(), self.threads, self.force_route)
+    def predict(self, plan: GatherPlan, resident: bool = False) -> dict[Route, Choice]:
+        """What each route would take that there is."""
+        routes = predict(plan, resident, self.threads, self.coefficients)
+        if self.no_gpu is not None:
+            routes.pop("gpu", None)
+        return routes
+
+    def choose(
+        self, plan: GatherPlan, resident: bool = False, device: Device = "auto", gpu_fits: bool = True
+    ) -> Choice:
+        """The route for this plan. Raises KeyError for the device gpu where there is none."""
+        if self.force_route is None and device != "gpu":
+            kernel_s = kernel_seconds(plan, self.coefficients)
+            if kernel_s <= min(self.coefficients.hand_off_s, self.loop_max_s()):
+                return Choice("loop", kernel_s)  # what most requests are: every other route begins with a hand-off
+        routes = self.predict(plan, resident)
+        if self.force_route in routes:
+            return routes[self.force_route]
+        return choose(routes, self.loop_max_s(), self.split_min_s(), device, gpu_fits)
 
 
-def _farness(data_bytes: int) -> float:
-    """0 for data of NEAR_BYTES or less, 1 for FAR_BYTES or more, by the logarithm in between."""
-    if data_bytes <= NEAR_BYTES:
+def _slice_seconds(data_bytes: int, width: int, prices: Sequence[Sequence[float]]) -> float:
+    """The price of a slice, by the logarithms of data size, width and price between the points of the table."""
+    row, share = _between(data_bytes, DATA_BYTES)
+    low = _at(width, prices[row])
+    return low if not share else exp(log(low) + share * (log(_at(width, prices[row + 1])) - log(low)))
+
+
+def _at(width: int, prices: Sequence[float]) -> float:
+    if width >= WIDTHS[-1]:
+        return prices[-1] * width / WIDTHS[-1]
+    column, share = _between(width, WIDTHS)
+    low = prices[column]
+    return low if not share else exp(log(low) + share * (log(prices[column + 1]) - log(low)))
+
+
+def _between(size: int, points: Sequence[int]) -> tuple[int, float]:
+    """The last of `points` that is not above `size`, and how far `size` is on its way to the next, 0 to below 1."""
+    if size <= points[0]:
+        return 0, 0.0
+    for at, (low, high) in enumerate(pairwise(points)):
+        if size < high:
+            return at, log2(size / low) / log2(high / low)
+    return len(points) - 1, 0.0
+
+
+def _tuple_seconds(depth: int, prices: Sequence[float]) -> float:
+    for at, (low, high) in enumerate(pairwise(DEPTHS)):
+        if depth <= high:
+            return prices[at] + (depth - low) * (prices[at + 1] - prices[at]) / (high - low)
+    return prices[-1] * (depth - 1) / (DEPTHS[-1] - 1)
+
+
+def _share(size: int, low: int, high: int) -> float:
+    """0 up to `low`, 1 from `high` on, by the logarithm in between."""
+    if size <= low:
         return 0.0
-    if data_bytes >= FAR_BYTES:
-        return 1.0
-    return log2(data_bytes / NEAR_BYTES) / log2(FAR_BYTES / NEAR_BYTES)
+    return 1.0 if size >= high else log2(size / low) / log2(high / low)

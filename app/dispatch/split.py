@@ -17,7 +17,6 @@ from app.dispatch.pool import Pool
 from app.kernels import Kernel
 from app.spec.plan import GatherPlan
 
-_PART_BYTES: Final = 1 << 17  # of indices and output together: less is not worth another thread
 _PIECES: Final = 4  # parts for each thread where batches do not come out even, so that threads end together
 
 
@@ -66,11 +65,6 @@ def split_plan(
     return found
 
 
-def parts_of(plan: GatherPlan, threads: int) -> int:
-    """How many parts are worth their hand-offs, at most one for each thread."""
-    return max(1, min(threads, (plan.output_bytes + 8 * plan.index_items) // _PART_BYTES))
-
-
 async def run_split(
     pool: Pool,
     kernel: Kernel,
@@ -78,10 +72,11 @@ async def run_split(
     data: NDArray[Any],
     indices: NDArray[Any],
     out: NDArray[Any],
+    count: int,
     started: Callable[[], None],
 ) -> int:
-    """What `kernel.run` does, by all threads of `pool`; `started` is called in one when the first part begins."""
-    parts = split_plan(plan, data, indices, out, parts_of(plan, pool.threads))
+    """What `kernel.run` does, in about `count` parts; `started` is called in a thread when the first part begins."""
+    parts = split_plan(plan, data, indices, out, count)
 
     def first() -> int:
         started()

@@ -1,21 +1,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.dispatch.cost import (
-    FAR_BYTES,
+    DATA_BYTES,
+    LARGE_OUTPUT,
+    ROUTES,
     TYPICAL,
+    WIDTHS,
+    Choice,
     Chooser,
     Coefficients,
     GpuCoefficients,
+    Route,
     choose,
+    device_bytes,
     kernel_seconds,
     predict,
+    split_seconds,
 )
 from app.spec.plan import GatherPlan
 
@@ -24,95 +31,240 @@ LOOKUP = GatherPlan(1, 256, (200_000,), 64, 4, False, True)
 MIDDLING = GatherPlan(1, 20_000, (100_000_000,), 1, 4, False, True)
 LARGE = GatherPlan(1, 1_000_000, (100_000_000,), 1, 4, False, True)
 CARD = GpuCoefficients(launch_s=10e-6, to_device_byte_s=0.1e-9, from_device_byte_s=0.1e-9, slice_s=1e-11, byte_s=1e-12)
+WITH_CARD = replace(TYPICAL, gpu=CARD)
+NOTHING = Coefficients(
+    call_s=0.0,
+    slice_s=tuple((1e-300,) * len(WIDTHS) for _ in DATA_BYTES),
+    tuple_s=(0.0, 0.0, 0.0, 0.0),
+    output_byte_s=0.0,
+    hand_off_s=0.0,
+    part_s=0.0,
+    item_gain=1.0,
+    row_gain=1.0,
+)
 
 
-def seconds(**changes: float) -> Coefficients:
-    """Coefficients that are all zero but for a few."""
-    names = ("hand_off_s", "call_s", "component_s", "near_slice_s", "near_byte_s", "far_slice_s", "far_byte_s")
-    return Coefficients(**{**dict.fromkeys(names, 0.0), "split_gain": 1.0, **changes})  # type: ignore[arg-type]
+def priced(**changes: Any) -> Coefficients:
+    """Coefficients that are all nothing but for a few."""
+    return replace(NOTHING, **changes)
 
 
-def test_each_coefficient_is_counted_as_often_as_it_occurs() -> None:
-    plan = GatherPlan(3, 5, (7, 11), 2, 4, False, True)
-    assert kernel_seconds(plan, seconds(call_s=1.0)) == 1
-    assert kernel_seconds(plan, seconds(component_s=1.0)) == 3 * 5 * 2
-    assert kernel_seconds(plan, seconds(near_slice_s=1.0)) == 3 * 5
-    assert kernel_seconds(plan, seconds(near_byte_s=1.0)) == 3 * 5 * 2 * 4
-    assert kernel_seconds(plan, seconds(far_slice_s=1.0, far_byte_s=1.0)) == 0
+def gathers(most: int = 1 << 20) -> st.SearchStrategy[GatherPlan]:
+    sizes = st.integers(1, 1000)
+    return st.builds(
+        GatherPlan,
+        st.integers(1, 30),
+        st.integers(1, most),
+        st.lists(sizes, min_size=1, max_size=5).map(tuple),
+        st.integers(1, 5000),
+        st.sampled_from((1, 2, 4, 8, 16)),
+        st.booleans(),
+        st.booleans(),
+    )
 
 
-def test_shared_tuples_are_checked_once() -> None:
-    assert kernel_seconds(GatherPlan(3, 5, (7,), 2, 4, True, True), seconds(component_s=1.0)) == 5
+def machines() -> st.SearchStrategy[Coefficients]:
+    rates = st.floats(1e-12, 1e-6)
+    return st.builds(
+        Coefficients,
+        rates,
+        st.tuples(*(st.tuples(*(rates for _ in WIDTHS)) for _ in DATA_BYTES)),
+        st.tuples(st.just(0.0), rates, rates, rates),
+        rates,
+        st.floats(1e-6, 1e-3),
+        st.floats(1e-7, 1e-4),
+        st.floats(1, 16),
+        st.floats(1, 16),
+        st.none() | st.builds(GpuCoefficients, rates, rates, rates, rates, rates),
+    )
 
 
-def test_far_prices_are_for_large_data_and_there_is_a_way_between() -> None:
-    far = seconds(far_slice_s=1.0)
-    assert kernel_seconds(GatherPlan(1, 1, (FAR_BYTES,), 1, 1, False, True), far) == 1
-    assert kernel_seconds(GatherPlan(1, 1, (1 << 22,), 1, 1, False, True), far) == pytest.approx(0.5)
+def test_each_price_is_paid_as_often_as_it_occurs() -> None:
+    plan = GatherPlan(3, 5, (7, 11), 1, 4, False, True)
+    each = tuple((1.0,) * len(WIDTHS) for _ in DATA_BYTES)
+    assert kernel_seconds(plan, priced(call_s=1.0)) == pytest.approx(1)
+    assert kernel_seconds(plan, priced(slice_s=each)) == pytest.approx(3 * 5)
+    assert kernel_seconds(plan, priced(tuple_s=(0.0, 1.0, 2.0, 9.0))) == pytest.approx(3 * 5)
+    assert kernel_seconds(plan, priced(output_byte_s=1.0)) == pytest.approx(0)
+    large = GatherPlan(1, LARGE_OUTPUT, (7,), 1, 1, False, True)
+    assert kernel_seconds(large, priced(output_byte_s=1.0)) == pytest.approx(LARGE_OUTPUT)
+
+
+def test_tuples_that_batches_share_are_checked_once() -> None:
+    shared = GatherPlan(3, 5, (7, 7), 2, 4, True, True)
+    assert kernel_seconds(shared, priced(tuple_s=(0.0, 1.0, 1.0, 1.0))) == pytest.approx(5)
+
+
+def test_an_empty_output_still_has_its_indices_checked() -> None:
+    empty = GatherPlan(1, 1000, (7,), 0, 4, False, True)
+    each = tuple((1.0,) * len(WIDTHS) for _ in DATA_BYTES)
+    assert kernel_seconds(empty, priced(slice_s=each)) == pytest.approx(1000)
+
+
+@pytest.mark.parametrize(
+    ("row", "column"),
+    [(i, j) for i, size in enumerate(DATA_BYTES) for j, width in enumerate(WIDTHS) if size % width == 0],
+)
+def test_a_point_of_the_table_is_its_own_price(row: int, column: int) -> None:
+    prices = tuple(
+        tuple(1.0 if (i, j) == (row, column) else 1e-300 for j in range(len(WIDTHS))) for i in range(len(DATA_BYTES))
+    )
+    plan = GatherPlan(1, 1, (DATA_BYTES[row] // WIDTHS[column],), WIDTHS[column], 1, False, True)
+    assert kernel_seconds(plan, priced(slice_s=prices)) == pytest.approx(1)
+
+
+def test_between_two_points_of_the_table_there_is_a_way() -> None:
+    far = (*((1e-9,) * len(WIDTHS) for _ in DATA_BYTES[1:]), (4e-9,) * len(WIDTHS))
+    middle = GatherPlan(1, 1, (round((DATA_BYTES[-2] * DATA_BYTES[-1]) ** 0.5),), 1, 1, False, True)
+    assert kernel_seconds(middle, priced(slice_s=far)) == pytest.approx(2e-9, rel=1e-3)
+    wide = tuple((1e-9,) * (len(WIDTHS) - 1) + (4e-9,) for _ in DATA_BYTES)
+    middle = GatherPlan(1, 1, (1,), round((WIDTHS[-2] * WIDTHS[-1]) ** 0.5), 1, False, True)
+    assert kernel_seconds(middle, priced(slice_s=wide)) == pytest.approx(2e-9, rel=1e-3)
+    wider = GatherPlan(1, 1, (1,), 3 * WIDTHS[-1], 1, False, True)
+    assert kernel_seconds(wider, priced(slice_s=wide)) == pytest.approx(12e-9)
+
+
+@given(plan=gathers(), machine=machines(), threads=st.integers(1, 64))
+def test_more_of_the_same_never_takes_less(plan: GatherPlan, machine: Coefficients, threads: int) -> None:
+    more = replace(plan, tuples=2 * plan.tuples)
+    before, after = (predict(each, False, threads, machine) for each in (plan, more))
+    for route in before.keys() & after.keys():
+        assert after[route].seconds >= before[route].seconds * (1 - 1e-9)
+
+
+@given(plan=gathers(), machine=machines(), threads=st.integers(1, 64))
+def test_the_choice_is_the_shortest_prediction_that_is_allowed(
+    plan: GatherPlan, machine: Coefficients, threads: int
+) -> None:
+    chooser = Chooser(threads=threads, coefficients=machine, no_gpu=None)
+    routes = chooser.predict(plan)
+    allowed = [choice for choice in routes.values() if choice.route != "loop"]
+    if routes["loop"].seconds <= chooser.loop_max_s():
+        allowed.append(routes["loop"])
+    assert chooser.choose(plan).seconds == min(choice.seconds for choice in allowed)
+
+
+@given(plan=gathers(), machine=machines(), threads=st.integers(2, 64))
+def test_a_split_has_no_more_parts_than_threads_or_slices_and_is_the_best_of_its_kind(
+    plan: GatherPlan, machine: Coefficients, threads: int
+) -> None:
+    seconds, parts = split_seconds(plan, kernel_seconds(plan, machine), threads, machine)
+    if plan.batches * plan.tuples == 1:
+        assert (seconds, parts) == (float("inf"), 1)
+    else:
+        assert 2 <= parts <= min(threads, plan.batches * plan.tuples)
+
+
+def test_a_hand_off_that_costs_more_makes_fewer_parts() -> None:
+    few, many = (
+        split_seconds(LARGE, 1e-3, 16, replace(TYPICAL, item_gain=16.0, part_s=each))[1] for each in (1e-4, 1e-6)
+    )
+    assert few < many == 16
+
+
+def test_all_threads_together_gain_what_was_measured() -> None:
+    perfect = priced(item_gain=6.0)
+    seconds, parts = split_seconds(LARGE, 1.0, 8, perfect)
+    assert parts == 8
+    assert seconds == pytest.approx(1 / 6)
 
 
 def test_the_routes_of_a_machine_without_a_gpu() -> None:
-    assert set(predict(TINY, True, TYPICAL)) == {"loop", "thread", "split"}
+    assert set(predict(LARGE, True, 2, TYPICAL)) == {"loop", "thread", "split"}
+    assert set(predict(LARGE, True, 1, TYPICAL)) == {"loop", "thread"}
+    assert set(predict(LARGE, True, 2, WITH_CARD)) == set(ROUTES) == set(get_args(Route))
 
 
 def test_resident_data_is_not_sent_to_the_gpu_and_inline_data_is() -> None:
-    card = replace(TYPICAL, gpu=CARD)
-    resident, inline = predict(LOOKUP, True, card)["gpu"], predict(LOOKUP, False, card)["gpu"]
+    resident, inline = (predict(LOOKUP, each, 2, WITH_CARD)["gpu"].seconds for each in (True, False))
     assert inline - resident == pytest.approx(200_000 * 64 * 4 * 0.1e-9)
+    assert device_bytes(LOOKUP, True) == 8 * 256 + 256 * 64 * 4
+    assert device_bytes(LOOKUP, False) == 8 * 256 + 256 * 64 * 4 + 200_000 * 64 * 4
 
 
-@pytest.mark.parametrize(("plan", "route"), [(TINY, "loop"), (LOOKUP, "loop"), (MIDDLING, "thread"), (LARGE, "split")])
+@pytest.mark.parametrize(("plan", "route"), [(TINY, "loop"), (LOOKUP, "loop"), (MIDDLING, "split"), (LARGE, "split")])
 def test_typical_choices_without_a_gpu(plan: GatherPlan, route: str) -> None:
-    assert Chooser(threads=2).choose(plan) == route
+    assert Chooser(threads=2).choose(plan).route == route
 
 
 def test_one_thread_is_never_split_over() -> None:
-    assert Chooser(threads=1).choose(LARGE) == "thread"
+    assert Chooser(threads=1).choose(LARGE).route == "thread"
+
+
+def crossover(resident: bool) -> int:
+    """Rows of 64 float32 from which on the card is chosen, up to 2^24; 2^25 where it never is."""
+    chooser = Chooser(threads=2, coefficients=WITH_CARD, no_gpu=None)
+    for power in range(25):
+        plan = GatherPlan(1, 1 << power, (200_000,), 64, 4, False, True)
+        if chooser.choose(plan, resident).route == "gpu":
+            return power
+    return 25
+
+
+def test_the_crossover_comes_sooner_for_resident_data_than_for_inline_data() -> None:
+    assert 5 < crossover(resident=True) < crossover(resident=False) < 25
 
 
 def test_a_gpu_takes_large_resident_lookups_and_leaves_inline_ones() -> None:
-    chooser = Chooser(threads=2, coefficients=replace(TYPICAL, gpu=CARD))
-    assert chooser.choose(LARGE, resident=True) == "gpu"
-    assert chooser.choose(LARGE, resident=False) == "split"
-    assert chooser.choose(TINY, resident=True) == "loop"
+    chooser = Chooser(threads=2, coefficients=WITH_CARD, no_gpu=None)
+    assert chooser.choose(LARGE, resident=True).route == "gpu"
+    assert chooser.choose(LARGE, resident=False).route == "split"
+    assert chooser.choose(TINY, resident=True).route == "loop"
+
+
+def test_what_does_not_fit_into_device_memory_stays_on_the_cpu_under_auto_only() -> None:
+    chooser = Chooser(threads=2, coefficients=WITH_CARD, no_gpu=None)
+    assert chooser.choose(LARGE, resident=True, gpu_fits=False).route == "split"
+    assert chooser.choose(LARGE, resident=True, device="gpu", gpu_fits=False).route == "gpu"
+
+
+@given(plan=gathers(), machine=machines(), resident=st.booleans(), fits=st.booleans())
+def test_a_device_is_obeyed_or_refused_and_never_changed(
+    plan: GatherPlan, machine: Coefficients, resident: bool, fits: bool
+) -> None:
+    chooser = Chooser(threads=4, coefficients=machine, no_gpu=None)
+    assert chooser.choose(plan, resident, "cpu", fits).route != "gpu"
+    if machine.gpu is None:
+        with pytest.raises(KeyError):
+            chooser.choose(plan, resident, "gpu", fits)
+    else:
+        assert chooser.choose(plan, resident, "gpu", fits).route == "gpu"
+
+
+def test_a_gpu_that_may_not_be_used_is_no_route() -> None:
+    chooser = Chooser(threads=2, coefficients=WITH_CARD, no_gpu="several workers")
+    assert chooser.choose(LARGE, resident=True).route == "split"
+    with pytest.raises(KeyError):
+        chooser.choose(LARGE, resident=True, device="gpu")
 
 
 def test_settings_override_the_measured_limits() -> None:
-    assert Chooser(threads=2, loop_max_us=0).choose(TINY) == "thread"
-    assert Chooser(threads=2, loop_max_us=1e9).choose(LARGE) == "loop"
-    assert Chooser(threads=2, split_min_us=1e9).choose(LARGE) == "thread"
-    assert Chooser(threads=2, loop_max_us=0, split_min_us=0).choose(MIDDLING) == "split"
+    assert Chooser(threads=2, loop_max_us=0).choose(TINY).route == "thread"
+    assert Chooser(threads=1, loop_max_us=1e9).choose(LARGE).route == "loop"
+    assert Chooser(threads=2, split_min_us=1e9).choose(LARGE).route == "thread"
 
 
 @pytest.mark.parametrize("route", ["loop", "thread", "split"])
 def test_a_forced_route_is_taken(route: Any) -> None:
-    for plan in (TINY, LARGE):
-        assert Chooser(threads=2, force_route=route).choose(plan) == route
+    for plan in (LOOKUP, LARGE):
+        assert Chooser(threads=2, force_route=route).choose(plan).route == route
 
 
-def test_a_forced_gpu_is_taken_where_there_is_one() -> None:
-    assert Chooser(threads=2, force_route="gpu").choose(TINY) == "loop"
-    card = replace(TYPICAL, gpu=CARD)
-    assert Chooser(threads=2, force_route="gpu", coefficients=card).choose(TINY) == "gpu"
+def test_a_forced_route_that_is_not_there_is_not_taken() -> None:
+    assert Chooser(threads=2, force_route="gpu").choose(TINY).route == "loop"
+    card = Chooser(threads=2, force_route="gpu", coefficients=WITH_CARD, no_gpu=None)
+    assert card.choose(TINY).route == "gpu"
 
 
-@given(times=st.lists(st.floats(0, 1), min_size=4, max_size=4), limit=st.floats(0, 1), threads=st.integers(1, 4))
-def test_the_loop_never_takes_what_is_predicted_longer_than_its_limit(
-    times: list[float], limit: float, threads: int
-) -> None:
-    routes = dict(zip(("loop", "thread", "split", "gpu"), times, strict=True))
-    assert (choose(routes, limit, 0.0, threads) == "loop") == (times[0] <= limit)  # type: ignore[arg-type]
-
-
-@given(times=st.lists(st.floats(0, 1), min_size=4, max_size=4))
-def test_off_the_loop_the_shortest_route_is_chosen(times: list[float]) -> None:
-    routes = dict(zip(("loop", "thread", "split", "gpu"), times, strict=True))
-    chosen = choose(routes, -1.0, 0.0, 2)  # type: ignore[arg-type]
-    assert routes[chosen] == min(times[1:])
+@given(times=st.lists(st.floats(0, 1), min_size=4, max_size=4), limit=st.floats(0, 1))
+def test_the_loop_never_takes_what_is_predicted_longer_than_its_limit(times: list[float], limit: float) -> None:
+    routes: dict[Route, Choice] = {route: Choice(route, seconds) for route, seconds in zip(ROUTES, times, strict=True)}
+    chosen = choose(routes, limit)
+    assert chosen.route != "loop" or chosen.seconds <= limit
 
 
 @pytest.mark.parametrize("hand_off", [0.0, 1e-3])
 def test_a_hand_off_measured_on_a_bad_day_neither_empties_nor_blocks_the_loop(hand_off: float) -> None:
     chooser = Chooser(threads=2, coefficients=replace(TYPICAL, hand_off_s=hand_off))
-    assert chooser.choose(TINY) == "loop"
-    assert chooser.loop_max_s() <= 100e-6
+    assert chooser.choose(TINY).route == "loop"
+    assert 50e-6 <= chooser.loop_max_s() <= 400e-6

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.dispatch.pool import Pool
-from app.dispatch.split import first_bad, parts_of, run_split, split_plan
+from app.dispatch.split import first_bad, run_split, split_plan
 from app.errors import GatherError
 from app.kernels import numba_cpu, numpy_cpu
 from app.spec.plan import GatherPlan
@@ -73,12 +73,6 @@ def test_batches_are_kept_whole_where_there_are_enough_of_them(batches: int, pie
     assert len(split_plan(case.plan, case.data, case.indices, case.out(), 4)) == pieces
 
 
-def test_small_gathers_are_not_worth_many_parts() -> None:
-    assert parts_of(GatherPlan(1, 10, (10,), 1, 4, False, True), 64) == 1
-    assert parts_of(GatherPlan(1, 20_000, (10,), 1, 8, False, True), 64) == 2
-    assert parts_of(GatherPlan(1, 10_000_000, (10,), 1, 8, False, True), 64) == 64
-
-
 @pytest.mark.parametrize("spoiled", [0, 5])
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_split_over_threads_gives_what_the_whole_gives(kernels: list[Any], spoiled: int, shared: bool) -> None:
@@ -90,7 +84,7 @@ def test_a_split_over_threads_gives_what_the_whole_gives(kernels: list[Any], spo
         pool = Pool(3, 1)
         out = case.out()
         began: list[int] = []
-        run = partial(run_split, pool, kernel, case.plan, case.data, case.indices, out, lambda: began.append(1))  # noqa: B023
+        run = partial(run_split, pool, kernel, case.plan, case.data, case.indices, out, 3, lambda: began.append(1))  # noqa: B023
         assert asyncio.run(run()) == bad
         assert began == [1]
         assert bad >= 0 or (out == whole).all()
@@ -104,5 +98,5 @@ def test_a_start_that_refuses_refuses_the_whole(kernels: list[Any]) -> None:
     case = make_case(GatherPlan(1, 60_000, (7,), 1, 8, False, True), random.Random(1))
     pool = Pool(2, 1)
     with pytest.raises(GatherError, match="deadline_exceeded"):
-        asyncio.run(run_split(pool, kernels[0], case.plan, case.data, case.indices, case.out(), late))
+        asyncio.run(run_split(pool, kernels[0], case.plan, case.data, case.indices, case.out(), 2, late))
     pool.close()
