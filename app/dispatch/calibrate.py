@@ -38,6 +38,7 @@ from app.dispatch.pool import Pool
 from app.kernels import Kernel
 from app.spec.plan import GatherPlan
 
+new_event_loop: Callable[[], asyncio.AbstractEventLoop]
 try:
     from uvloop import new_event_loop  # what the service runs on
 except ImportError:
@@ -226,6 +227,30 @@ def _nothing() -> None:
 def _best(call: Callable[[], Any], repeats: int = _REPEATS) -> float:
     call()
     return min(_seconds(call) for _ in range(repeats))
+
+
+def _load(path: Path) -> Coefficients | None:
+    """What the file holds; None where there is none, or it is not whole."""
+    try:
+        content = json.loads(path.read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        logger.warning("the calibration in %s cannot be read and is measured again: %s", path, error)
+        return None
+    try:
+        gpu = content.pop("gpu")
+        slice_s = tuple(map(tuple, content.pop("slice_s")))
+        tuple_s = tuple(content.pop("tuple_s"))
+        found = Coefficients(**content, slice_s=slice_s, tuple_s=tuple_s, gpu=gpu and GpuCoefficients(**gpu))
+    except (AttributeError, KeyError, TypeError):
+        return None
+    numbers = [*content.values(), *chain(*slice_s), *tuple_s[1:], *(gpu.values() if gpu else ())]
+    if not all(isinstance(number, float) and isfinite(number) and number > 0 for number in numbers):
+        return None
+    if [*map(len, slice_s)] != [len(WIDTHS)] * len(DATA_BYTES) or len(tuple_s) != len(DEPTHS) or tuple_s[0] != 0:
+        return None
+    return found
 
 
 def _fingerprint(kernel: Kernel, threads: int, gpu: bool) -> str:
