@@ -6,6 +6,7 @@ Only `app.main` and `app.cli` read this module. The README's table is generated 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,16 +16,36 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 
 def _memory_of_process() -> int:
-    """Bytes this process may use: the cgroup's limit where there is one, else the machine's memory."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            text = Path(name).read_text().strip()
-        except OSError:
+    """Bytes this process may use: the least of its cgroups' limits, or the machine's memory."""
+    try:
+        limits = _cgroup_limits(Path("/proc/self/cgroup").read_text(), Path("/sys/fs/cgroup"))
+    except OSError:
+        limits = []
+    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *limits])
+
+
+def _cgroup_limits(membership: str, root: Path) -> list[int]:
+    """The memory limits, of either version, of the cgroups in `membership` (/proc/self/cgroup) and those above them.
+
+    A container may see its own group as the root of the tree and still be told its path from outside, so what is
+    missing on the way is passed over.
+    """
+    found = []
+    for line in membership.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            top, name = root, "memory.max"
+        elif "memory" in controllers.split(","):
+            top, name = root / "memory", "memory.limit_in_bytes"
+        else:
             continue
-        if text.isdigit():
-            total = min(total, int(text))
-    return total
+        group = top / path.lstrip("/")
+        for folder in (group, *group.parents):
+            if folder.is_relative_to(top):
+                with suppress(OSError):
+                    text = (folder / name).read_text().strip()
+                    found += [int(text)] if text.isdigit() else []
+    return found
 
 
 def _size(text: str) -> ByteSize:

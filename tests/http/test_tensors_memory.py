@@ -1,0 +1,164 @@
+"""Tensors larger than the memory that the service may use: uploaded and looked up through the page cache."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from gathernd import GatherND
+from tests.http.conftest import Start
+from tests.http.limited import memory_group, with_data_limit
+from tests.http.server import Server
+from tests.http.tensors import NPY, RAW
+
+MIB = 1 << 20
+WIDTH = 1024
+"""Items of int32 in a row, which makes it one page."""
+
+
+class Table:
+    """A table of `size` MiB whose row i holds i * 7919 + 0, 1, 2, …; made piece by piece, never held whole."""
+
+    def __init__(self, size: int) -> None:
+        self.rows = size * 256
+        self.bytes = size * MIB
+        self.query = {"dtype": "int32", "shape": f"{self.rows},{WIDTH}"}
+
+    @staticmethod
+    def at(rows: NDArray[np.int64]) -> NDArray[np.int32]:
+        return (rows[:, None] * 7919 + np.arange(WIDTH)).astype(np.int32)
+
+    def pieces(self) -> Iterator[bytes]:
+        for first in range(0, self.rows, 1024):
+            yield self.at(np.arange(first, min(first + 1024, self.rows))).tobytes()
+
+    def put(self, client: httpx.Client) -> None:
+        headers = {"content-type": RAW, "content-length": str(self.bytes)}
+        answer = client.put("/tensors/table", params=self.query, content=self.pieces(), headers=headers)
+        assert answer.status_code == 201, answer.text
+
+    def look_up(self, service: GatherND, stride: int) -> None:
+        """Every row that `stride` hits, 1024 in a request, and as many requests for 64 rows at random."""
+        rng = np.random.default_rng(stride)
+        for first in range(0, self.rows, 1024 * stride):
+            for rows in (
+                np.arange(first, min(first + 1024 * stride, self.rows), stride),
+                rng.integers(0, self.rows, 64),
+            ):
+                found = service.gathernd("table", rows[:, None])
+                assert np.array_equal(found, self.at(rows)), rows
+
+
+def sizes(soak_scale: int) -> tuple[int, int, int]:
+    """MiB of the limit, MiB of the table, and which rows are looked at: every one, or one in so many."""
+    return (320, 384, 8) if soak_scale == 1 else (512, 4096, 1)
+
+
+@pytest.mark.timeout(1200)
+def test_a_table_larger_than_the_memory_of_its_control_group_is_served(start: Start, soak_scale: int) -> None:
+    limit, size, stride = sizes(soak_scale)
+    table = Table(size)
+    with memory_group(limit * MIB) as group, start(command=group.command()) as server, server.client() as client:
+        table.put(client)
+        with GatherND(server.url) as service:
+            table.look_up(service, stride)
+            service.scatter("table", [[0], [table.rows - 1]], np.zeros((2, WIDTH), np.int32), "add")
+            table.look_up(service, 5 * stride)
+        assert 0 < group.peak() <= limit * MIB < table.bytes
+        assert group.killed() == 0
+        # The service knows its limit, and so that this content will never be in memory whole.
+        shown = client.get("/metrics").text
+        (budget,) = (line for line in shown.splitlines() if line.startswith("gathernd_memory_budget_bytes "))
+        assert float(budget.split()[1]) <= limit * MIB
+
+
+@pytest.mark.timeout(1200)
+def test_a_table_larger_than_the_ulimit_on_memory_is_served(start: Start, soak_scale: int) -> None:
+    limit, size, stride = sizes(soak_scale)
+    table = Table(size)
+    flags = ("--kernel", "numpy", "--memory-budget", "128MiB", "--threads", "2")
+    with start(*flags, command=with_data_limit(limit * MIB)) as server, server.client() as client:
+        held = Path(f"/proc/{server.process.pid}/limits").read_text()
+        assert str(limit * MIB) in next(line for line in held.splitlines() if line.startswith("Max data size"))
+        table.put(client)
+        with GatherND(server.url) as service:
+            table.look_up(service, stride)
+            service.scatter("table", [[0], [table.rows - 1]], np.zeros((2, WIDTH), np.int32), "add")
+            table.look_up(service, 5 * stride)
+
+
+@contextmanager
+def peak_of(server: Server) -> Iterator[Callable[[], int]]:
+    """By how many bytes the server's own memory, without files, has grown at most since the block began."""
+
+    def used() -> int:
+        lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
+        return int(next(line.split()[1] for line in lines if line.startswith("RssAnon"))) * 1024
+
+    before = used()
+    most = [before]
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.002):
+            most.append(used())
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        yield lambda: max(most) - before
+    finally:
+        done.set()
+        watching.join()
+
+
+def forms(size: int) -> dict[str, tuple[bytes, dict[str, str], dict[str, Any]]]:
+    """What stands before the items, the query and the header fields of an upload of `size` bytes, in each form."""
+    shape = (size // (4 * WIDTH), WIDTH)
+
+    def npy(order: bool, descr: str = "<i4") -> bytes:
+        text = f"{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }}"
+        return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+
+    saved = safetensors.numpy.save({"t": np.zeros((1, 1), np.int32)})
+    text = saved[8:-4].replace(b"[1,1]", str(list(shape)).encode()).replace(b"[0,4]", f"[0,{size}]".encode())
+    return {
+        "raw": (b"", {"dtype": "int32", "shape": f"{shape[0]},{shape[1]}"}, {"content-type": RAW}),
+        "npy": (npy(False), {}, {"content-type": NPY}),
+        "npy in Fortran order": (npy(True), {}, {"content-type": NPY}),
+        "npy, big endian": (npy(False, ">i4"), {}, {"content-type": NPY}),
+        "safetensors": (len(text).to_bytes(8, "little") + text, {}, {}),
+    }
+
+
+@pytest.mark.parametrize("form", forms(4096))
+@pytest.mark.timeout(1200)
+def test_an_upload_takes_no_memory_that_grows_with_it(server: Server, form: str, soak_scale: int) -> None:
+    size = (96 if soak_scale == 1 else 1024) * MIB
+    head, query, headers = forms(size)[form]
+    piece = bytes(range(256)) * 4096
+
+    def body() -> Iterator[bytes]:
+        yield head
+        for _ in range(size // len(piece)):
+            yield piece
+
+    with server.client() as client:
+        small, of_small, _ = forms(MIB)[form]
+        assert client.put("/tensors/big", params=of_small, content=small + piece, headers=headers).status_code == 201
+        headers["content-length"] = str(len(head) + size)
+        with peak_of(server) as grown:
+            answer = client.put("/tensors/big", params=query, content=body(), headers=headers)
+        assert answer.status_code == 200, answer.text
+        assert grown() < 32 * MIB, f"{grown() / MIB:.0f} MiB for {size / MIB:.0f} MiB"
+        assert client.get("/tensors/big").json()["bytes"] == size
+        client.delete("/tensors/big")
