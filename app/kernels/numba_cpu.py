@@ -50,7 +50,7 @@ _BYTES: Final = np.dtype(np.uint8)
 _BLOCK: Final = numba_memory.SCRATCH_ITEMS // 2
 _CACHED_BYTES: Final = 1 << 18  # data that caches hold: no need to ask for it ahead
 _CLOSE_BYTES: Final = 1 << 16
-_STREAM_BYTES: Final = 1 << 23  # output that would push everything else out of the caches: stored past them
+_STREAM_BYTES: Final = 1 << 22  # output, of one part of a split, that caches would not hold: stored past them
 
 
 def configure(cache_dir: Path) -> None:
@@ -137,13 +137,17 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
     joint = line()
 
     # Sizes of the first axes, what a negative component needs there, the last good one, and bytes of a step along it.
-    size_0 = sizes[0] if depth > 0 else 0
-    size_1 = sizes[1] if depth > 1 else 0
-    size_2 = sizes[2] if depth > 2 else 0
-    fix_0, fix_1, fix_2 = (size_0, size_1, size_2) if wrap else (0, 0, 0)
-    last_0, last_1, last_2 = size_0 - 1, size_1 - 1, size_2 - 1
-    width_1 = width * size_2
-    width_0 = width_1 * size_1 if depth > 2 else width * size_1
+    size_0 = sizes[0] if depth > 0 else 1
+    size_1 = sizes[1] if depth > 1 else 1
+    size_2 = sizes[2] if depth > 2 else 1
+    size_3 = sizes[3] if depth > 3 else 1
+    size_4 = sizes[4] if depth > 4 else 1
+    fix_0, fix_1, fix_2, fix_3, fix_4 = (size_0, size_1, size_2, size_3, size_4) if wrap else (0, 0, 0, 0, 0)
+    last_0, last_1, last_2, last_3, last_4 = size_0 - 1, size_1 - 1, size_2 - 1, size_3 - 1, size_4 - 1
+    step_3 = width * size_4
+    step_2 = step_3 * size_3
+    step_1 = step_2 * size_2
+    step_0 = step_1 * size_1
 
     done = 0  # tuples read from indices
     base = 0  # where the batch begins that the next tuple belongs to
@@ -183,7 +187,7 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
                     a += (a >> 63) & fix_0
                     b += (b >> 63) & fix_1
                     worst |= a | (last_0 - a) | b | (last_1 - b)
-                    put(fresh, t, a * width_0 + b * width + source)
+                    put(fresh, t, a * step_0 + b * width + source)
             elif depth == 3:
                 for t in range(more):
                     a = get_constant(components, first + 3 * t)
@@ -193,7 +197,35 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
                     b += (b >> 63) & fix_1
                     c += (c >> 63) & fix_2
                     worst |= a | (last_0 - a) | b | (last_1 - b) | c | (last_2 - c)
-                    put(fresh, t, a * width_0 + b * width_1 + c * width + source)
+                    put(fresh, t, a * step_0 + b * step_1 + c * width + source)
+            elif depth == 4:
+                for t in range(more):
+                    a = get_constant(components, first + 4 * t)
+                    b = get_constant(components, first + 4 * t + 1)
+                    c = get_constant(components, first + 4 * t + 2)
+                    d = get_constant(components, first + 4 * t + 3)
+                    a += (a >> 63) & fix_0
+                    b += (b >> 63) & fix_1
+                    c += (c >> 63) & fix_2
+                    d += (d >> 63) & fix_3
+                    worst |= a | (last_0 - a) | b | (last_1 - b) | c | (last_2 - c)
+                    worst |= d | (last_3 - d)
+                    put(fresh, t, a * step_0 + b * step_1 + c * step_2 + d * width + source)
+            elif depth == 5:
+                for t in range(more):
+                    a = get_constant(components, first + 5 * t)
+                    b = get_constant(components, first + 5 * t + 1)
+                    c = get_constant(components, first + 5 * t + 2)
+                    d = get_constant(components, first + 5 * t + 3)
+                    e = get_constant(components, first + 5 * t + 4)
+                    a += (a >> 63) & fix_0
+                    b += (b >> 63) & fix_1
+                    c += (c >> 63) & fix_2
+                    d += (d >> 63) & fix_3
+                    e += (e >> 63) & fix_4
+                    worst |= a | (last_0 - a) | b | (last_1 - b) | c | (last_2 - c)
+                    worst |= d | (last_3 - d) | e | (last_4 - e)
+                    put(fresh, t, a * step_0 + b * step_1 + c * step_2 + d * step_3 + e * width + source)
             else:
                 for t in range(more):
                     put(fresh, t, source)

@@ -147,6 +147,18 @@ def test_tuples_around_the_size_of_a_block(kernel: Any, item_size: int, shared: 
         check(kernel, make_case(GatherPlan(batches, tuples, (3, 2), 1, item_size, shared, True), source))
 
 
+@pytest.mark.parametrize("depth", range(1, 9))
+@pytest.mark.parametrize("wrap", [True, False])
+@pytest.mark.parametrize("spoiled", [0, 1])
+def test_every_depth_of_tuple(kernel: Any, depth: int, wrap: bool, spoiled: int) -> None:
+    """Axes of sizes that differ, several blocks of tuples, and any one component bad."""
+    source = random.Random(depth)
+    dims = (3, 2, 5, 4, 1, 3, 2, 2)[:depth]
+    for _ in range(4):
+        check(kernel, make_case(GatherPlan(1, 700, dims, 3, 2, False, wrap), source, spoiled))
+        check(kernel, make_case(GatherPlan(2, 300, dims, 1, 4, True, wrap), source, spoiled))
+
+
 @pytest.mark.parametrize("slice_items", [*range(1, 70), 95, 96, 127, 128, 129, 255, 256, 257, 511, 513, 1024, 4097])
 @pytest.mark.parametrize("item_size", [1, 2, 8])
 def test_every_width_of_slice(kernel: Any, slice_items: int, item_size: int) -> None:
@@ -166,7 +178,7 @@ def test_data_larger_than_the_caches(kernel: Any, slice_items: int) -> None:
 @pytest.mark.parametrize("shift", [0, 1, 63])
 def test_outputs_larger_than_the_caches(kernel: Any, width: int, shift: int) -> None:
     """Rows stored past the caches, at every kind of alignment, and not a byte beside them."""
-    rows = (1 << 23) // width + 3
+    rows = (1 << 22) // width + 3
     check_between(kernel, large_case(GatherPlan(1, rows, (300,), width, 1, False, True)), shift)
 
 
@@ -174,7 +186,7 @@ def test_outputs_larger_than_the_caches(kernel: Any, width: int, shift: int) -> 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("batches", [2, 70])
 def test_outputs_larger_than_the_caches_in_batches(kernel: Any, width: int, shared: bool, batches: int) -> None:
-    tuples = (1 << 23) // width // batches + 3
+    tuples = (1 << 22) // width // batches + 3
     check_between(kernel, large_case(GatherPlan(batches, tuples, (3, 7), width, 1, shared, True)), 5)
 
 
