@@ -174,6 +174,8 @@ def configure(settings: Settings, app: Application, tls: Tls | None = None) -> u
         settings.max_header_bytes,
         settings.max_header_fields,
         settings.keep_alive,
+        settings.answer_timeout,
+        settings.min_answer_rate,
     )
     Protocol.count_refusal = app.metrics.count_refusal
     return uvicorn.Config(

@@ -102,6 +102,8 @@ class Settings(BaseSettings):
     header_timeout: float = Field(10.0, gt=0, description="Seconds a sender may take for a request's header.")
     body_timeout: float = Field(10.0, gt=0, description="Seconds a sender may pause within a body.")
     min_body_rate: int = Field(1024, ge=0, description="Bytes a second that a body must arrive with on average.")
+    answer_timeout: float = Field(30.0, gt=0, description="Seconds a client may pause in reading its answer.")
+    min_answer_rate: int = Field(1024, ge=0, description="Bytes a second that an answer must be read with on average.")
     keep_alive: float = Field(30.0, gt=0, description="Seconds an idle connection is kept.")
     drain_delay: float = Field(
         0.0, ge=0, description="Seconds after SIGTERM in which requests are still accepted while /readyz says no."

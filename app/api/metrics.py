@@ -160,9 +160,9 @@ class Metrics(Collector):
         if cycle is not None:
             self._received += cycle.received
             self._sent += cycle.sent
-            if status == 0 and cycle.refusal is not None:
+            if cycle.refusal is not None:
                 code = cycle.refusal
-                status = STATUS[cycle.refusal]
+                status = status or STATUS[code]
         try:
             tally = self._places[exchange.method, exchange.path, status]
         except KeyError:

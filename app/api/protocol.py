@@ -1,16 +1,19 @@
 """What ASGI cannot reach: unfinished headers, header size, bad framing, slow senders, and their error bodies.
 
 A small subclass of uvicorn's httptools protocol. It adds no work to a request but a few comparisons: slow senders are
-found by one sweep a second over all connections (`sweep`), not by a timer for each request.
+found by one sweep a second over all connections (`sweep`), not by a timer for each request, and so are clients that do
+not read their answers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+import socket
+import struct
 from collections.abc import Callable
 from time import monotonic
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 from urllib.parse import unquote
 
 import httptools
@@ -23,12 +26,23 @@ from app.api.direct import DirectBody
 from app.api.errors import STATUS, error_body
 from app.errors import Code, GatherError
 
+_AT_ONCE: Final = struct.pack("ii", 1, 0)
+"""For SO_LINGER: what has not been sent when a connection is closed is dropped, and the peer told so."""
+
 
 class Timeouts:
-    """Limits on senders, in seconds and bytes a second, and on headers, in bytes and fields."""
+    """Limits on senders and readers, in seconds and bytes a second, and on headers, in bytes and fields."""
 
     def __init__(
-        self, header: float, body: float, rate: int, header_bytes: int, header_fields: int, idle: float = 30.0
+        self,
+        header: float,
+        body: float,
+        rate: int,
+        header_bytes: int,
+        header_fields: int,
+        idle: float = 30.0,
+        answer: float = 30.0,
+        answer_rate: int = 1024,
     ) -> None:
         self.header = header
         self.body = body
@@ -36,6 +50,21 @@ class Timeouts:
         self.header_bytes = header_bytes
         self.header_fields = header_fields
         self.idle = idle
+        self.answer = answer
+        self.answer_rate = answer_rate
+
+
+class Reading(NamedTuple):
+    """A client that has not read all that was written for it, as of one sweep.
+
+    Since `began` it has read from byte `first` of the answer of `cycle` to byte `read`, the last of them at `moved`.
+    """
+
+    cycle: Cycle | None
+    began: float
+    moved: float
+    first: int
+    read: int
 
 
 class Protocol(HttpToolsProtocol):
@@ -64,6 +93,7 @@ class Protocol(HttpToolsProtocol):
         self.url = b""
         self.starting: Cycle | None = None
         self.running: Cycle | None = None
+        self.reading: Reading | None = None
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser, start the request that it completes, refuse what can never become one."""
@@ -92,7 +122,8 @@ class Protocol(HttpToolsProtocol):
             if end > 4 and cycle.verdict is not None and cycle.keep_alive and cycle.received == len(data) - end:
                 heads.remember(data[:end], cycle.scope, cycle.received, cycle.verdict)  # type: ignore[arg-type]
         elif self.in_header:
-            self.header_size += len(data)
+            # What came with the end of another request is not counted: how much of that is header is not known.
+            self.header_size += len(data) if self.header_size >= 0 else 1
             if self.header_size > self.timeouts.header_bytes:
                 self.refuse(_header_too_large(self.timeouts))
         else:
@@ -182,7 +213,6 @@ class Protocol(HttpToolsProtocol):
         self.headers = []
         self.in_header = True
         self.between = False
-        self.header_size = 0
         self.began = self.heard
 
     def on_headers_complete(self) -> None:
@@ -268,6 +298,7 @@ class Protocol(HttpToolsProtocol):
         if self.in_header:
             return  # see `_feed`
         self.between = True
+        self.header_size = -1
         cycle = self.cycle
         cycle.more_body = False
         if not cycle.response_complete:
@@ -316,6 +347,34 @@ class Protocol(HttpToolsProtocol):
         if cycle is not None and cycle.more_body:
             return now - self.answered > self.timeouts.body
         return now - self.heard > self.timeouts.idle
+
+    def unread(self, now: float) -> bool:
+        """Whether the client has been too slow until `now` in reading its answer, which is held in memory meanwhile.
+
+        To be asked once a second: what has been read since is the bytes written less those that still wait.
+        """
+        left = self.transport.get_write_buffer_size()
+        if not left:
+            self.reading = None
+            return False
+        cycle, limits, before = self.running, self.timeouts, self.reading
+        read = (0 if cycle is None else cycle.sent) - left
+        if before is None or before.cycle is not cycle:
+            self.reading = Reading(cycle, now, now, read, read)
+            return False
+        if read > before.read:
+            before = self.reading = before._replace(moved=now, read=read)
+        waited = now - before.began
+        too_little = waited > limits.answer and read - before.first < (waited - limits.answer) * limits.answer_rate
+        return too_little or now - before.moved > limits.answer
+
+    def cut_off(self) -> None:
+        """End a connection whose client does not read; what was to be sent is let go of, by the kernel too."""
+        cycle = self.running
+        if cycle is not None and not cycle.response_complete:
+            cycle.refusal = "request_timeout"
+        self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+        self.transport.abort()
 
     def leave(self, now: float, quiet: float) -> None:
         """Close, unless a request is under way, which then is the last, or one came within `quiet` seconds."""
@@ -400,12 +459,16 @@ def error_response(error: GatherError, url: bytes = b"") -> bytes:
 
 
 async def sweep(connections: set[Any], interval: float = 1.0) -> None:
-    """Every `interval` seconds refuse the senders that are too slow and close idle connections, until cancelled."""
+    """Until cancelled, every `interval` seconds refuse slow senders, cut off slow readers, close idle connections."""
     while True:
         await asyncio.sleep(interval)
         now = monotonic()
         for connection in list(connections):
-            if isinstance(connection, Protocol) and not connection.refused:
+            if not isinstance(connection, Protocol):
+                continue
+            if connection.unread(now):
+                connection.cut_off()
+            elif not connection.refused:
                 error = connection.overdue(now)
                 if error is not None:
                     connection.refuse(error)

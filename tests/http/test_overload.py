@@ -20,6 +20,13 @@ from tests.http.server import Server
 MIB = 1 << 20
 
 
+def metric(server: Server, name: str) -> float:
+    """The number of the metric `name`, with its labels as they are written; 0 where nothing was counted."""
+    lines = server.shared_client().get("/metrics").text.splitlines()
+    found = [line.rpartition(" ")[2] for line in lines if line.rpartition(" ")[0] == name]
+    return float(found[0]) if found else 0.0
+
+
 def odd(how: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "tests.http.odd_app", how)
 
