@@ -27,7 +27,7 @@ OUTPUT: Final = "output"
 _BYTE: Final = np.dtype(np.uint8)
 _SPANS: Final = 16
 _DIGITS: Final = tuple(b"%d " % number for number in range(_SPANS))
-_FLOATS: Final = frozenset(row.oip for row in DTYPES.values() if row.kind == "float")
+_FLOATS: Final = tuple(row.oip for row in DTYPES.values() if row.kind == "float")
 _NO_LIST: Final = b"{n"
 _TEXT_OR_BARE: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|(-?Infinity|NaN)', re.DOTALL)
 

@@ -165,6 +165,11 @@ def test_bare_non_finite_numbers_become_strings_among_floats_and_null_elsewhere(
         assert json.loads(plain)["inputs"][0]["data"] == [None]
 
 
+@pytest.mark.parametrize("datatype", [[], {}, None, True, 1e400, ["FP32"]])
+def test_a_datatype_that_is_no_text_beside_a_bare_number(datatype: object) -> None:
+    assert refusal(described(datatype=datatype, data=[float("nan")]))[0] == "invalid_field"
+
+
 def test_nothing_is_quoted_where_nothing_is_bare() -> None:
     assert quoted(described()) is None
     assert quoted(described(data=["NaN", "-Infinity", "x"])) is None
