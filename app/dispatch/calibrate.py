@@ -29,10 +29,11 @@ from app.dispatch.cost import (
     DATA_BYTES,
     DEPTHS,
     LARGE_OUTPUT,
-    SMALL_OUTPUT,
+    ODD_WIDTH,
     WIDTHS,
     Coefficients,
     GpuCoefficients,
+    slice_seconds,
 )
 from app.dispatch.pool import Pool
 from app.kernels import Kernel
@@ -47,6 +48,7 @@ except ImportError:
 logger = logging.getLogger("gathernd")
 
 _COUNT: Final = 8192
+_WORK_BYTES: Final = 1 << 18
 _REPEATS: Final = 5
 _HAND_OFFS: Final = 100
 _GAIN_ROUNDS: Final = 12
@@ -103,6 +105,7 @@ def measure(kernel: Kernel, threads: int, gpu: GpuCoefficients | None = None) ->
         tuple(_slice_price(_Work(kernel, data, size, width, 1, _count(width), source), call_s) for width in WIDTHS)
         for size in DATA_BYTES
     )
+    odd = _slice_price(_Work(kernel, data, DATA_BYTES[0], ODD_WIDTH, 1, _COUNT, source), call_s)
     flat, *deep = (
         _slice_price(_Work(kernel, data, DATA_BYTES[0], 4, depth, _COUNT, source), call_s) for depth in DEPTHS
     )
@@ -112,6 +115,7 @@ def measure(kernel: Kernel, threads: int, gpu: GpuCoefficients | None = None) ->
     return Coefficients(
         call_s=call_s,
         slice_s=slice_s,
+        odd_slice_s=max(odd - slice_seconds(DATA_BYTES[0], ODD_WIDTH, slice_s), _FLOOR),
         tuple_s=tuple_s,
         output_byte_s=_output_price(kernel, data, slice_s[0], source),
         gpu=gpu,
@@ -161,7 +165,7 @@ class _Work:
 
 def _count(width: int) -> int:
     """How many slices of a width make enough work to be timed, and fit into caches that are not the first."""
-    return max(4, min(_COUNT, SMALL_OUTPUT // width))
+    return max(4, min(_COUNT, _WORK_BYTES // width))
 
 
 def _slice_price(work: _Work, call_s: float) -> float:

@@ -23,11 +23,16 @@ Device = Literal["auto", "cpu", "gpu"]
 
 DATA_BYTES: Final = (1 << 15, 1 << 20, 1 << 23, 1 << 26)
 """Sizes of data at which a slice is priced: about what a first, a second and a third cache hold, and none."""
-WIDTHS: Final = (1, 4, 24, 64, 512, 4096, 65536)
+WIDTHS: Final = (1, 16, 64, 512, 4096, 65536)
 """Bytes of a slice at which it is priced."""
+ODD_WIDTH: Final = 24
+"""Bytes of a slice at which the surcharge is measured of those that are not moved by one instruction."""
 DEPTHS: Final = (1, 2, 3, 5)
 """Lengths of a tuple at which its components are priced; what is longer costs as much for each as the last."""
-SMALL_OUTPUT: Final = 1 << 18
+_LINE: Final = 64
+_ROW: Final = 512
+_LINE_COLUMN: Final = WIDTHS.index(_LINE)
+SMALL_OUTPUT: Final = 1 << 21
 LARGE_OUTPUT: Final = 1 << 24
 """Bytes of output up to which there is no surcharge, and from which it is the whole; in between by the logarithm."""
 _LOOP_MAX_S: Final = (50e-6, 400e-6)
@@ -51,15 +56,17 @@ class GpuCoefficients:
 class Coefficients:
     """Seconds on this machine.
 
-    `slice_s[i][j]` is a slice of WIDTHS[j] bytes from data of DATA_BYTES[i], its tuple's first component included, and
-    `tuple_s[d]` what a tuple of DEPTHS[d] components takes beyond one of the first depth. `output_byte_s` is the
-    surcharge of a byte of LARGE_OUTPUT. `hand_off_s` is the way to a thread of the pool and back, `part_s` that of each
+    `slice_s[i][j]` is a slice of WIDTHS[j] bytes from data of DATA_BYTES[i], its tuple's first component included,
+    `odd_slice_s` the surcharge of a narrow one whose width is no power of two, and `tuple_s[d]` what a tuple of
+    DEPTHS[d] components takes beyond one of the first depth. `output_byte_s` is the surcharge of a byte of
+    LARGE_OUTPUT. `hand_off_s` is the way to a thread of the pool and back, `part_s` that of each
     further part of a split; the gains say how many times faster all threads are together than one, on items and on
     rows that memory must bring.
     """
 
     call_s: float
     slice_s: tuple[tuple[float, ...], ...]
+    odd_slice_s: float
     tuple_s: tuple[float, ...]
     output_byte_s: float
     hand_off_s: float
@@ -84,6 +91,7 @@ TYPICAL: Final = Coefficients(
         tuple(slice_s + width * byte_s for width in WIDTHS)
         for slice_s, byte_s in ((1e-9, 0.03e-9), (1e-9, 0.03e-9), (3e-9, 0.06e-9), (5e-9, 0.15e-9))
     ),
+    odd_slice_s=0.5e-9,
     tuple_s=(0.0, 0.5e-9, 1e-9, 4e-9),
     output_byte_s=0.1e-9,
     hand_off_s=30e-6,
@@ -101,7 +109,10 @@ def kernel_seconds(plan: GatherPlan, coefficients: Coefficients) -> float:
     output = slices * width
     seconds = coefficients.call_s + tuples * _tuple_seconds(plan.depth, coefficients.tuple_s)
     if output:
-        seconds += slices * _slice_seconds(plan.data_items * plan.item_size, width, coefficients.slice_s)
+        block = plan.block_items * plan.item_size
+        seconds += plan.batches * _visits(plan.tuples, width, block, plan.batches, coefficients.slice_s)
+        if width < _LINE and width & (width - 1):
+            seconds += slices * coefficients.odd_slice_s
         seconds += output * coefficients.output_byte_s * _share(output, SMALL_OUTPUT, LARGE_OUTPUT)
     else:
         seconds += tuples * coefficients.slice_s[0][0]  # every component is checked, and nothing is copied
@@ -111,7 +122,7 @@ def kernel_seconds(plan: GatherPlan, coefficients: Coefficients) -> float:
 def split_seconds(plan: GatherPlan, kernel_s: float, threads: int, coefficients: Coefficients) -> tuple[float, int]:
     """The seconds of the best split of a gather that one thread does in `kernel_s`, and its number of parts."""
     gain = coefficients.item_gain
-    if plan.slice_items * plan.item_size >= WIDTHS[-3]:
+    if plan.slice_items * plan.item_size >= _ROW:
         gain += (coefficients.row_gain - gain) * _share(plan.output_bytes, SMALL_OUTPUT, LARGE_OUTPUT)
     call_s = coefficients.call_s
     work_s = kernel_s - call_s
@@ -236,8 +247,19 @@ class Chooser:
         return choose(routes, self.loop_max_s(), self.split_min_s(), device, gpu_fits)
 
 
-def _slice_seconds(data_bytes: int, width: int, prices: Sequence[Sequence[float]]) -> float:
-    """The price of a slice, by the logarithms of data size, width and price between the points of the table."""
+def _visits(slices: int, width: int, block: int, batches: int, prices: Sequence[Sequence[float]]) -> float:
+    """The price of the slices of one batch, which has `block` bytes of data.
+
+    Where they are many, the batch is brought into the caches once and visited there.
+    """
+    far = slices * slice_seconds(batches * block, width, prices)
+    if batches == 1:
+        return far
+    return min(far, slices * slice_seconds(block, width, prices) + block / _LINE * prices[-1][_LINE_COLUMN])
+
+
+def slice_seconds(data_bytes: int, width: int, prices: Sequence[Sequence[float]]) -> float:
+    """The price of a slice, by the logarithms of data size, width and price between the points of a table `prices`."""
     row, share = _between(data_bytes, DATA_BYTES)
     low = _at(width, prices[row])
     return low if not share else exp(log(low) + share * (log(_at(width, prices[row + 1])) - log(low)))

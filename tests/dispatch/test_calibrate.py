@@ -36,7 +36,7 @@ def test_a_measurement_is_whole_and_takes_a_moment() -> None:
     assert len(found.tuple_s) == len(DEPTHS)
     assert list(found.tuple_s) == sorted(found.tuple_s)
     assert found.tuple_s[0] == 0
-    single = (found.call_s, found.hand_off_s, found.part_s, found.output_byte_s)
+    single = (found.call_s, found.hand_off_s, found.part_s, found.output_byte_s, found.odd_slice_s)
     assert min(*single, *(price for row in found.slice_s for price in row)) > 0
     assert 1 <= found.item_gain <= 2
     assert 1 <= found.row_gain <= 2

@@ -35,6 +35,7 @@ WITH_CARD = replace(TYPICAL, gpu=CARD)
 NOTHING = Coefficients(
     call_s=0.0,
     slice_s=tuple((1e-300,) * len(WIDTHS) for _ in DATA_BYTES),
+    odd_slice_s=0.0,
     tuple_s=(0.0, 0.0, 0.0, 0.0),
     output_byte_s=0.0,
     hand_off_s=0.0,
@@ -69,6 +70,7 @@ def machines() -> st.SearchStrategy[Coefficients]:
         Coefficients,
         rates,
         st.tuples(*(st.tuples(*(rates for _ in WIDTHS)) for _ in DATA_BYTES)),
+        rates,
         st.tuples(st.just(0.0), rates, rates, rates),
         rates,
         st.floats(1e-6, 1e-3),
@@ -88,6 +90,22 @@ def test_each_price_is_paid_as_often_as_it_occurs() -> None:
     assert kernel_seconds(plan, priced(output_byte_s=1.0)) == pytest.approx(0)
     large = GatherPlan(1, LARGE_OUTPUT, (7,), 1, 1, False, True)
     assert kernel_seconds(large, priced(output_byte_s=1.0)) == pytest.approx(LARGE_OUTPUT)
+
+
+@pytest.mark.parametrize(
+    ("width", "paid"), [(1, 0), (2, 0), (3, 5), (4, 0), (16, 0), (24, 5), (63, 5), (64, 0), (100, 0)]
+)
+def test_narrow_slices_of_odd_width_cost_more(width: int, paid: int) -> None:
+    plan = GatherPlan(1, 5, (7,), width, 1, False, True)
+    assert kernel_seconds(plan, priced(odd_slice_s=1.0)) == pytest.approx(paid)
+
+
+def test_batches_that_are_visited_often_are_brought_into_the_caches_once() -> None:
+    far = (*((1e-9,) * len(WIDTHS) for _ in DATA_BYTES[1:]), (100e-9,) * len(WIDTHS))
+    block = GatherPlan(2048, 1, (DATA_BYTES[0],), 1, 1, False, True)
+    few, many = (kernel_seconds(replace(block, tuples=tuples), priced(slice_s=far)) for tuples in (1, 100_000))
+    assert few == pytest.approx(2048 * 100e-9)
+    assert many == pytest.approx(2048 * (100_000 * 1e-9 + DATA_BYTES[0] / 64 * 100e-9))
 
 
 def test_tuples_that_batches_share_are_checked_once() -> None:

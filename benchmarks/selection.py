@@ -1,0 +1,287 @@
+"""Whether the service chooses the right route: a sweep of shapes, each run on every CPU route in turns.
+
+    python -m benchmarks.selection [--shapes 240] [--seed 1] [--passes 5] [--all] [--plot FILE.svg]
+
+Runs `Service.gather` in process, as a request does once it has been read, with each route forced in turn, and compares
+what the calibrated choice takes with what the best route takes. A shape is well chosen where that is at most 1.1 times
+as long. Coefficients are measured in the same run, once in each pass over the shapes; of all passes the best times
+count, theirs and the routes', and routes take turns, so that a busy moment of the machine falls on all alike. Each call
+has other indices than the one before. Shapes are drawn from a seed: 1 to 5 indexed axes, all item sizes, slices of one
+item to 64 KiB, data of 1 KiB to 64 MiB, batches, Gather's shared indices, indices at random or in order, and work of a
+few microseconds up to some tens of milliseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+from math import prod
+from pathlib import Path
+from time import perf_counter
+from typing import Final
+
+import numpy as np
+import uvloop
+from numpy.typing import NDArray
+
+from app.dispatch.allocator import keep_freed_memory
+from app.dispatch.budget import Budget, Lease
+from app.dispatch.calibrate import measure as calibrate
+from app.dispatch.cost import Choice, Chooser, Coefficients, Route
+from app.dispatch.pool import Pool
+from app.kernels import numba_cpu
+from app.service import Service, Stages
+from app.spec.plan import GatherPlan
+from app.store import EmptyStore
+from app.tensors.call import Call, Operator
+from app.tensors.dtypes import DTYPES
+from app.tensors.limits import Limits
+from app.tensors.tensor import Tensor
+from benchmarks.common import machine_line
+
+CPU_ROUTES: Final[tuple[Route, ...]] = ("loop", "thread", "split")
+TOLERANCE: Final = 1.1
+_BY_SIZE: Final = {1: "int8", 2: "float16", 4: "float32", 8: "int64", 16: "complex128"}
+_MOST_OUTPUT: Final = 64 << 20
+_MOST_DATA: Final = 64 << 20
+_TURN_S: Final = 0.002
+_VARIANTS: Final = 16
+_VARIANT_ITEMS: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One gather of the sweep."""
+
+    operator: Operator
+    dtype: str
+    data: tuple[int, ...]
+    indices: tuple[int, ...]
+    parameter: int
+    ordered: bool
+
+    def __str__(self) -> str:
+        name = "batch_dims" if self.operator == "gathernd" else "axis"
+        order = "ordered" if self.ordered else "random"
+        return f"{self.operator} {self.dtype} {list(self.data)} by {list(self.indices)} {name}={self.parameter} {order}"
+
+
+def shapes(count: int, seed: int) -> Iterator[Shape]:
+    """`count` shapes, the same for the same seed."""
+    source = random.Random(seed)
+    while count:
+        found = _draw(source)
+        if found is not None:
+            count -= 1
+            yield found
+
+
+def _draw(source: random.Random) -> Shape | None:
+    item = source.choice((1, 2, 4, 8, 16))
+    width = int(2 ** source.uniform(0, 16)) // item or 1  # items of a slice
+    if source.random() < 0.3:
+        width = 1
+    depth = source.choice((1, 1, 1, 2, 3, 4, 5))
+    rows = int(2 ** source.uniform(10, 26)) // (item * width) or 1
+    side = max(1, round(rows ** (1 / depth)))
+    dims = (side,) * (depth - 1) + (max(1, rows // side ** (depth - 1)),)
+    operator: Operator = "gather" if source.random() < 0.15 else "gathernd"
+    batches: tuple[int, ...] = ()
+    if source.random() < 0.3:
+        batches = tuple(source.choice((2, 3, 8, 30)) for _ in range(source.choice((1, 1, 2))))
+    slices = int(2 ** source.uniform(0, 21))
+    if operator == "gather":
+        dims = (prod(dims),)
+        indices: tuple[int, ...] = (max(1, slices // prod(batches)),)
+    else:
+        indices = (*batches, max(1, slices // prod(batches)), depth)
+    data = (*batches, *dims, width)
+    output = slices * width * item
+    if prod(data) * item > _MOST_DATA or output > _MOST_OUTPUT:
+        return None
+    return Shape(operator, _BY_SIZE[item], data, indices, len(batches), source.random() < 0.25)
+
+
+def make_calls(shape: Shape, octets: NDArray[np.uint8]) -> list[Call]:
+    """Calls of `shape` on data from `octets`, that differ in their indices."""
+    most = max(2, min(_VARIANTS, _VARIANT_ITEMS // prod(shape.indices)))
+    return [_make_call(shape, octets, np.random.default_rng(number)) for number in range(most)]
+
+
+def _make_call(shape: Shape, octets: NDArray[np.uint8], source: np.random.Generator) -> Call:
+    dtype = DTYPES[shape.dtype]
+    data = octets[: prod(shape.data) * dtype.item_size].view(dtype.numpy)
+    depth = 1 if shape.operator == "gather" else shape.indices[-1]
+    sizes = shape.data[shape.parameter : shape.parameter + depth]
+    places = shape.indices if shape.operator == "gather" else shape.indices[:-1]
+    columns = [source.integers(0 if shape.ordered else -size, size, places) for size in sizes]
+    if shape.ordered:
+        columns = [np.sort(column, axis=-1) for column in columns]
+    flat = np.stack(columns, axis=-1).reshape(-1)
+    return Call(
+        shape.operator,
+        Tensor(dtype, shape.data, data),
+        Tensor(DTYPES["int64"], shape.indices, flat),
+        shape.parameter,
+        "onnx-13",
+    )
+
+
+async def _turn(service: Service, calls: Iterator[Call], budget: Budget, count: int) -> float:
+    """Seconds a call, over `count` calls one after the other."""
+    lease = Lease(budget)
+    started = perf_counter()
+    for call in islice(calls, count):
+        await service.gather(call, Stages(started, started + 1000), lease)
+        lease.release()
+    return (perf_counter() - started) / count
+
+
+async def measure(services: Mapping[Route, Service], calls: Sequence[Call], rounds: int) -> dict[Route, float]:
+    """Seconds of a call on each route: the best of `rounds` turns."""
+    budget = Budget(1 << 34)
+    endless = cycle(calls)
+    best: dict[Route, float] = {}
+    for route, service in services.items():
+        await _turn(service, endless, budget, 2)
+        best[route] = await _turn(service, endless, budget, 1)
+    for turn in range(rounds):
+        order = list(services)
+        order = order[turn % len(order) :] + order[: turn % len(order)]
+        for route in order:
+            count = max(1, min(100, round(_TURN_S / best[route])))
+            best[route] = min(best[route], await _turn(services[route], endless, budget, count))
+    return best
+
+
+@dataclass
+class Row:
+    """What was measured and predicted for a shape."""
+
+    shape: Shape
+    plan: GatherPlan
+    seconds: dict[Route, float]
+    choice: Choice
+
+    @property
+    def best(self) -> Route:
+        """The route that took least."""
+        return min(self.seconds, key=self.seconds.__getitem__)
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long as the best route the chosen one takes."""
+        return self.seconds[self.choice.route] / self.seconds[self.best]
+
+
+async def sweep(drawn: Sequence[Shape], passes: int, rounds: int, threads: int) -> tuple[list[Row], Coefficients]:
+    """Every shape on every route, `passes` times over, and the choice for each."""
+    octets = np.random.default_rng(0).integers(0, 2, _MOST_DATA, np.uint8)
+    pool = Pool(threads, 64)
+    best: list[dict[Route, float]] = [{} for _ in drawn]
+    plans: list[GatherPlan] = []
+    coefficients: Coefficients | None = None
+    for number in range(passes):
+        measured = await asyncio.to_thread(calibrate, numba_cpu, threads)
+        coefficients = measured if coefficients is None else better(coefficients, measured)
+        plans.clear()
+        for shape, known in zip(drawn, best, strict=True):
+            calls = make_calls(shape, octets)
+            plan, services = _services(calls[0], pool, coefficients)
+            plans.append(plan)
+            for route, seconds in (await measure(services, calls, rounds)).items():
+                known[route] = min(seconds, known.get(route, seconds))
+        print(f"pass {number + 1} of {passes}", file=sys.stderr, flush=True)
+    pool.close()
+    assert coefficients is not None
+    chooser = Chooser(threads=threads, coefficients=coefficients)
+    rows = [
+        Row(shape, plan, known, chooser.choose(plan)) for shape, plan, known in zip(drawn, plans, best, strict=True)
+    ]
+    return rows, coefficients
+
+
+def _services(call: Call, pool: Pool, coefficients: Coefficients) -> tuple[GatherPlan, dict[Route, Service]]:
+    """The plan of a call, and a service for each route that it can take."""
+    found: dict[Route, Service] = {}
+    plan = None
+    for route in CPU_ROUTES:
+        chooser = Chooser(threads=pool.threads, force_route=route, coefficients=coefficients)
+        service = Service(Limits(), EmptyStore(), numba_cpu, pool, chooser, Budget(1 << 34))
+        assert isinstance(call.data, Tensor)
+        planned = service._plan(call, call.data, call.indices)
+        plan = planned.plan
+        if planned.route == route:
+            found[route] = service
+    assert plan is not None
+    return plan, found
+
+
+def better(one: Coefficients, other: Coefficients) -> Coefficients:
+    """The better of two measurements, number by number: shorter times and larger gains."""
+    return Coefficients(
+        call_s=min(one.call_s, other.call_s),
+        slice_s=tuple(tuple(map(min, *rows)) for rows in zip(one.slice_s, other.slice_s, strict=True)),
+        odd_slice_s=min(one.odd_slice_s, other.odd_slice_s),
+        tuple_s=tuple(map(min, one.tuple_s, other.tuple_s)),
+        output_byte_s=min(one.output_byte_s, other.output_byte_s),
+        hand_off_s=min(one.hand_off_s, other.hand_off_s),
+        part_s=min(one.part_s, other.part_s),
+        item_gain=max(one.item_gain, other.item_gain),
+        row_gain=max(one.row_gain, other.row_gain),
+    )
+
+
+def report(rows: Sequence[Row], every: bool) -> str:
+    """The table: badly chosen shapes, or all of them, and the percentage."""
+    lines = [
+        f"{'chosen':>7} {'best':>7} {'ratio':>6} {'loop µs':>10} {'thread µs':>10} {'split µs':>10} {'predicted':>10}"
+    ]
+    for row in sorted(rows, key=lambda row: -row.ratio):
+        if every or row.ratio > TOLERANCE:
+            figures = [
+                f"{row.seconds[route] * 1e6:10.1f}" if route in row.seconds else " " * 10 for route in CPU_ROUTES
+            ]
+            predicted = f"{row.choice.seconds * 1e6:10.1f}"
+            shown = (f"{row.choice.route:>7}", f"{row.best:>7}", f"{row.ratio:6.2f}", *figures, predicted)
+            lines.append(" ".join((*shown, str(row.shape))))
+    good = sum(row.ratio <= TOLERANCE for row in rows)
+    counts = {route: sum(row.choice.route == route for row in rows) for route in CPU_ROUTES}
+    lines.append(f"chosen: {', '.join(f'{route} {count}' for route, count in counts.items())}")
+    for quantile in (0.5, 0.9, 0.95, 1.0):
+        at = sorted(row.ratio for row in rows)[max(0, round(quantile * len(rows)) - 1)]
+        lines.append(f"{quantile:.0%} of the choices take at most {at:.2f} times the best route")
+    lines.append(f"within {TOLERANCE - 1:.0%} of the best route: {good} of {len(rows)} shapes, {good / len(rows):.1%}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", type=int, default=240)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--passes", type=int, default=5, help="times to go over all shapes")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each route in a pass")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--all", action="store_true", help="print every shape, not only those chosen badly")
+    arguments = parser.parse_args()
+    keep_freed_memory(1 << 28)  # as the service does
+    with tempfile.TemporaryDirectory(prefix="gathernd-bench-") as folder:
+        numba_cpu.configure(Path(folder))
+        numba_cpu.warm()
+        drawn = list(shapes(arguments.shapes, arguments.seed))
+        rows, coefficients = uvloop.run(sweep(drawn, arguments.passes, arguments.rounds, arguments.threads))
+    print(machine_line())
+    print(coefficients)
+    print(report(rows, arguments.all))
+
+
+if __name__ == "__main__":
+    main()
