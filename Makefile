@@ -13,11 +13,12 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --no-input
 CLIENTS := .venv-clients
+CUDA := .venv-cuda
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test lint format types pytest soak audit sbom openapi clients bench lock build clean
+.PHONY: help serve test lint format types pytest soak audit sbom openapi clients cuda bench lock build clean
 
 help: ## This list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort | awk -F '\t' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -63,10 +64,10 @@ format: $(VENV)/.stamp-dev ## Mend what ruff can mend, and format
 types: $(VENV)/.stamp-dev ## mypy --strict
 	$(PY) -m mypy --strict
 
-pytest: $(VENV)/.stamp-dev clients ## The tests with seeded samples (PYTEST_ARGS)
+pytest: $(VENV)/.stamp-dev clients cuda ## The tests with seeded samples (PYTEST_ARGS)
 	$(PY) -m pytest $(PYTEST_ARGS)
 
-soak: $(VENV)/.stamp-dev clients ## The tests with full counts (GATHERND_SOAK multiplies them)
+soak: $(VENV)/.stamp-dev clients cuda ## The tests with full counts (GATHERND_SOAK multiplies them)
 	GATHERND_SOAK=$(GATHERND_SOAK) $(PY) -m pytest --timeout=0 $(PYTEST_ARGS)
 
 audit: $(VENV)/.stamp-dev ## Known vulnerabilities in the locks; asks an advisory service (AUDIT_ARGS go to pip-audit)
@@ -104,6 +105,14 @@ $(CLIENTS)/.stamp-npm: $(NPM_FILES) $(CLIENTS)/.stamp-python
 	cd $(CLIENTS)/npm && npm ci --silent
 	@touch $@
 
+# Not in the environment for development, which stays without CUDA: a compiler as a library, loaded by its path.
+cuda: $(CUDA)/.stamp ## The compiler for the GPU kernel (NVRTC), which needs no GPU
+
+$(CUDA)/.stamp: tests/kernels/nvrtc/requirements.lock $(VENV)/.checkout
+	rm -rf $(CUDA) && mkdir $(CUDA)
+	$(PIP) install -q --no-compile --no-deps --require-hashes --target $(CUDA) -r $<
+	@touch $@
+
 bench: $(VENV)/.stamp-dev ## JSON over HTTP against the floor and a naive server; start-up (needs wrk; BENCH_ARGS)
 	$(PY) -m benchmarks.http_json $(BENCH_ARGS)
 	$(PY) -m benchmarks.startup
@@ -120,10 +129,11 @@ lock: $(VENV)/.stamp-dev ## Write the lock files again (LOCK_ARGS=--upgrade)
 	$(COMPILE) -o requirements-clients.lock requirements-clients.in
 	$(COMPILE) -o tests/client/mdf/requirements.lock tests/client/mdf/requirements.in
 	$(COMPILE) -o tests/oip/kserve/requirements.lock tests/oip/kserve/requirements.in
+	$(COMPILE) -c requirements-gpu.lock -o tests/kernels/nvrtc/requirements.lock tests/kernels/nvrtc/requirements.in
 
 build: $(VENV)/.stamp-dev ## The wheel, in dist/
 	$(PY) -m build --wheel --no-isolation
 
 clean: ## Remove the environment and everything built
-	rm -rf $(VENV) $(CLIENTS) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(CLIENTS) $(CUDA) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find app tests benchmarks deploy -name __pycache__ -type d -prune -exec rm -rf {} +

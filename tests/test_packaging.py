@@ -20,6 +20,8 @@ LOCKS = [
     "requirements.lock", "requirements-dev.lock", "requirements-build.lock", "requirements-clients.lock",
     "tests/client/mdf/requirements.lock", "tests/oip/kserve/requirements.lock",
 ]  # fmt: skip
+COMPILER_LOCK = "tests/kernels/nvrtc/requirements.lock"
+"""Of the test that compiles the GPU kernel: the one lock for development that has something of CUDA."""
 
 
 def installed_name(folder: Path) -> str:
@@ -74,7 +76,7 @@ def test_wheel_holds_every_module_and_every_static_file(tmp_path: Path) -> None:
     assert held == expected
 
 
-@pytest.mark.parametrize("lock", LOCKS)
+@pytest.mark.parametrize("lock", [*LOCKS, COMPILER_LOCK])
 def test_lock_pins_everything_with_hashes_and_names_no_host(lock: str) -> None:
     text = (ROOT / lock).read_text()
     entries = re.split(r"^(?=\S)", text, flags=re.MULTILINE)[1:]

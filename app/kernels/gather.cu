@@ -78,7 +78,7 @@ __device__ __forceinline__ void find(const Plan& plan, u64 slice, u64 step, bool
         offset[i] = 0;
         bad[i] = depth;
     }
-#pragma unroll
+#pragma unroll (DEPTH ? DEPTH : 1)
     for (unsigned j = 0; j < depth; ++j) {
         const i64 size = plan.sizes[j];
         i64 value[AT_ONCE];
@@ -131,7 +131,7 @@ __device__ __forceinline__ void gather(const Plan& plan) {
 }
 
 #define ENTRY(NAME, INDEX, UNIT, DEPTH, WIDE)                                                      \
-    extern "C" __global__ void __launch_bounds__(BLOCK) NAME(const __grid_constant__ Plan plan) {  \
+    extern "C" __global__ void __launch_bounds__(BLOCK, 3) NAME(const __grid_constant__ Plan plan) {  \
         gather<INDEX, UNIT, DEPTH, WIDE>(plan);                                                    \
     }
 

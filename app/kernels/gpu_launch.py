@@ -1,6 +1,7 @@
-"""How a plan becomes a launch of gather.cu: which entry point, how many threads, which arguments. Nothing here needs CUDA.
+"""How a plan becomes a launch of gather.cu: which entry point, how many threads, which arguments.
 
-It is apart from `cupy_gpu` so that tests can run the very same source with the very same launches on a CPU.
+Nothing here needs CUDA: it is apart from `cupy_gpu` so that tests can run the very same source, launched in the very
+same way, on a CPU.
 """
 
 from __future__ import annotations
@@ -101,8 +102,8 @@ def _shape(
 def division(divisor: int) -> tuple[int, int]:
     """A factor and a shift: number // divisor is (number * factor >> 64) >> shift for every number below 2**63.
 
-    (0, 0) for 0 and 1, by which the kernel does not divide. With 2**(n-1) < divisor <= 2**n the factor is 2**(63+n) over
-    the divisor, rounded up; what it is too large by adds less than 1/divisor to the quotient of such a number.
+    (0, 0) for 0 and 1, by which the kernel does not divide. With 2**(n-1) < divisor <= 2**n the factor is 2**(63+n)
+    over the divisor, rounded up; what it is too large by adds less than 1/divisor to the quotient of such a number.
     """
     if divisor < 2:
         return 0, 0

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-KERNELS = ("numpy_cpu", "numba_cpu", "cupy_gpu")
+KERNELS = ("app.kernels.numpy_cpu", "app.kernels.numba_cpu", "app.kernels.cupy_gpu", "tests.kernels.emulated")
 
 
 @pytest.fixture(scope="session")
@@ -25,9 +25,13 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def kernel(request: pytest.FixtureRequest) -> Any:
     """Each kernel in turn; one that cannot run on this machine is skipped."""
     try:
-        module = importlib.import_module(f"app.kernels.{request.param}")
+        module = importlib.import_module(request.param)
+        if request.param == "tests.kernels.emulated":
+            module.library()
+        elif request.param == "app.kernels.cupy_gpu":
+            module.open_device()
     except ImportError as absent:
-        pytest.skip(f"{request.param} is not here: {absent}")
-    if request.param == "numba_cpu":
+        pytest.skip(str(absent))
+    if request.param == "app.kernels.numba_cpu":
         request.getfixturevalue("compiled")
     return module

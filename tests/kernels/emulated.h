@@ -11,7 +11,7 @@
 #define __global__
 #define __forceinline__ inline
 #define __grid_constant__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(threads, blocks)
 
 struct alignas(8) uint2 {
     unsigned x, y;

@@ -1,0 +1,54 @@
+"""The GPU kernel's source on a CPU, between guard pages and under the sanitizer, whatever the indices."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.http.server import ROOT
+from tests.kernels import emulated
+
+SAMPLE = 8_000
+SOAKED = 10_000_000
+
+
+def guarded(what: str) -> subprocess.CompletedProcess[str]:
+    if emulated.COMPILER is None:
+        pytest.skip("needs the Debian package g++")
+    command = [sys.executable, "-X", "faulthandler", "-m", "tests.kernels.guarded", emulated.__name__, what, "1"]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+
+
+def test_no_access_outside_the_arrays_and_results_as_the_reference() -> None:
+    run = guarded(str(SAMPLE))
+    assert run.returncode == 0, run.stderr
+
+
+def test_an_access_outside_ends_the_process() -> None:
+    run = guarded("overrun")
+    assert run.returncode == -signal.SIGSEGV, run.stderr
+
+
+def test_an_access_that_is_not_aligned_ends_the_process() -> None:
+    program = (
+        "import numpy as np; from app.kernels import gpu_launch; from tests.kernels import emulated\n"
+        "from app.spec.plan import GatherPlan\n"
+        "gpu_launch.alignment = lambda bits: 16\n"
+        "room = np.zeros(160, np.uint8)\n"
+        "data = room[-room.ctypes.data % 16 + 8 :][:64]\n"
+        "emulated.run(GatherPlan(1, 1, (4,), 16, 1, False, True), data, np.array([1]), np.zeros(16, np.uint8))\n"
+    )
+    if emulated.COMPILER is None:
+        pytest.skip("needs the Debian package g++")
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert run.returncode in (-signal.SIGILL, -signal.SIGTRAP, -signal.SIGABRT), run.stderr
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_ten_million_cases_between_guard_pages() -> None:
+    run = guarded(str(SOAKED))
+    assert run.returncode == 0, run.stderr

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import random
+from struct import unpack_from
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from app.kernels import gpu_launch
+from app.kernels.gpu_launch import Launch, alignment, division, launch
+from app.spec.plan import GatherPlan
+from tests.kernels import emulated
+from tests.kernels.reference import CARRIERS, Case, gather, make_case, random_plan
+
+ALIGNED = (1 << 20, 2 << 20, 3 << 20, 4 << 20)
+MULTIPROCESSORS = 100
+
+
+def prepared(plan: GatherPlan, index_size: int = 8) -> Launch:
+    found = launch(plan, index_size, ALIGNED, MULTIPROCESSORS)
+    assert found is not None
+    return found
+
+
+@given(st.integers(2, 2**63 - 1), st.integers(0, 2**63 - 1))
+@example(2**63 - 1, 2**63 - 1)
+@example(2**62 + 1, 2**63 - 1)
+@example(3, 2**63 - 1)
+@settings(max_examples=20 * settings().max_examples)
+def test_multiplication_in_the_place_of_division_is_exact(divisor: int, number: int) -> None:
+    factor, shift = division(divisor)
+    assert 0 < factor < 2**64
+    for near in (number, number // divisor * divisor, max(number // divisor * divisor - 1, 0)):
+        assert (near * factor >> 64) >> shift == near // divisor
+
+
+@pytest.mark.parametrize("divisor", [2, 3, 2**31, 2**32 - 1, 2**32 + 1, 2**62, 2**63 - 1])
+def test_multiplication_in_the_place_of_division_is_exact_at_the_edges(divisor: int) -> None:
+    factor, shift = division(divisor)
+    top = (2**63 - 1) // divisor * divisor
+    for number in (0, 1, divisor - 1, divisor, divisor + 1, top - 1, top, 2**63 - 1):
+        if 0 <= number < 2**63:
+            assert (number * factor >> 64) >> shift == number // divisor
+
+
+@pytest.mark.parametrize(
+    ("width", "entry"),
+    [(1, "1_2"), (2, "2_2"), (6, "2_2"), (4, "4_2"), (8, "8_2"), (24, "8_2"), (16, "16_2"), (512, "16_2"),
+     (528, "16_wide"), (33, "1_wide"), (260, "4_wide")],
+)  # fmt: skip
+def test_unit_is_the_largest_that_divides_a_slice(width: int, entry: str) -> None:
+    assert prepared(GatherPlan(1, 9, (5, 5), width, 1, False, True)).entry == f"gather_64_{entry}"
+
+
+@pytest.mark.parametrize("place", [0, 2])
+@pytest.mark.parametrize("off", [1, 2, 4, 8])
+def test_unit_is_not_wider_than_the_addresses_are_aligned(place: int, off: int) -> None:
+    addresses = [*ALIGNED]
+    addresses[place] += off
+    found = launch(GatherPlan(1, 9, (5, 5), 16, 1, False, True), 4, (*addresses,), MULTIPROCESSORS)  # type: ignore[arg-type]
+    assert found is not None
+    assert found.entry == f"gather_32_{off}_2"
+
+
+def test_alignment_of_nothing_is_the_best_one() -> None:
+    assert alignment(0) == 16
+
+
+@pytest.mark.parametrize(("depth", "kind"), [(1, "1"), (2, "2"), (3, "3"), (4, "any"), (64, "any")])
+def test_usual_tuples_have_an_entry_point_of_their_own(depth: int, kind: str) -> None:
+    assert prepared(GatherPlan(1, 9, (*(1,) * (depth - 1), 2), 1, 4, False, True)).entry == f"gather_64_4_{kind}"
+
+
+def test_nothing_is_launched_where_there_is_nothing_to_check() -> None:
+    assert launch(GatherPlan(4, 0, (2,), 1, 4, False, True), 8, ALIGNED, MULTIPROCESSORS) is None
+
+
+def test_tuples_are_checked_where_nothing_is_copied() -> None:
+    for plan in (GatherPlan(0, 7, (2, 2), 3, 4, True, True), GatherPlan(1, 7, (2, 2), 0, 4, False, True)):
+        slices, _, _, units = unpack_from("<4Q", prepared(plan).argument, 32)
+        assert (slices, units) == (7, 0)
+
+
+@pytest.mark.parametrize("width", [4, 64, 512, 4096, 1 << 20])
+def test_large_work_fills_the_device_and_no_work_starts_more_blocks_than_are_worth_it(width: int) -> None:
+    for tuples in (1, 10, 1000, 10**5, 10**7):
+        blocks, rows = prepared(GatherPlan(1, tuples, (1000,), width // 4, 4, False, True)).grid
+        assert blocks <= 32 * MULTIPROCESSORS
+        assert blocks * rows <= 64 * MULTIPROCESSORS
+        if tuples * width >= 1 << 26:
+            assert blocks * rows >= 4 * MULTIPROCESSORS
+
+
+def test_few_wide_rows_are_cut_over_blocks() -> None:
+    blocks, rows = prepared(GatherPlan(1, 2, (1000,), 1 << 20, 4, False, True)).grid
+    assert blocks == 1
+    assert rows >= 4 * MULTIPROCESSORS
+
+
+@pytest.fixture
+def emulator() -> None:
+    try:
+        emulated.library()
+    except ImportError as absent:
+        pytest.skip(str(absent))
+
+
+@pytest.mark.usefixtures("emulator")
+@pytest.mark.parametrize("index_type", [np.int32, np.int64])
+def test_indices_of_either_size_give_what_the_reference_gives(index_type: type) -> None:
+    source = random.Random(7)
+    for number in range(300):
+        case = make_case(random_plan(source), source, spoiled=number % 2)
+        low, high = (np.iinfo(index_type).min, np.iinfo(index_type).max)
+        case = Case(case.plan, case.data, case.indices.clip(low, high))
+        expected, bad = gather(case.plan, case.data.tobytes(), case.indices.tolist())
+        out = case.out()
+        assert emulated.run(case.plan, case.data, case.indices.astype(index_type), out) == bad
+        assert bad >= 0 or out.tobytes() == expected
+
+
+@pytest.mark.usefixtures("emulator")
+def test_nothing_is_written_for_a_bad_tuple_and_the_others_are() -> None:
+    plan = GatherPlan(1, 1000, (50,), 3, 4, False, True)
+    case = make_case(plan, random.Random(1))
+    bad = [5, 17, 999]
+    case.indices[bad] = [50, -51, 2**62]
+    out = np.full(plan.output_items, 7, np.uint32)
+    assert emulated.run(plan, case.data, case.indices, out) == 5
+    rows = out.reshape(1000, 3)
+    assert (rows[bad] == 7).all()
+    good = np.delete(np.arange(1000), bad)
+    assert (rows[good] == case.data.reshape(50, 3)[case.indices[good]]).all()
+
+
+@pytest.mark.usefixtures("emulator")
+@pytest.mark.parametrize("multiprocessors", [1, 3, 200])
+def test_result_does_not_depend_on_the_size_of_the_device(
+    multiprocessors: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emulated, "MULTIPROCESSORS", multiprocessors)
+    source = random.Random(multiprocessors)
+    for plan in (
+        GatherPlan(3, 20_000, (40,), 1, 1, True, True),
+        GatherPlan(7, 1000, (5, 9), 5, 4, False, False),
+        GatherPlan(2, 40, (6,), 700, 16, False, True),
+        GatherPlan(1, 3, (4, 2, 2, 2), 9001, 1, False, True),
+    ):
+        case = make_case(plan, source)
+        out = case.out()
+        assert emulated.run(plan, case.data, case.indices, out) == -1
+        assert out.tobytes() == gather(plan, case.data.tobytes(), case.indices.tolist())[0]
+
+
+def test_every_carrier_is_made_of_whole_units() -> None:
+    for size in CARRIERS:
+        assert size in gpu_launch.UNITS
