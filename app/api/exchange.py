@@ -202,16 +202,16 @@ class Exchange:
         what stands where can have arrays in it that need no copy. Raises payload_too_large above `limit` bytes (before
         reading, if the length is declared), overloaded, and ClientGone.
         """
-        declared = self.content_length()
-        if declared is not None and declared > limit:
-            raise _too_large(limit)
-        if declared is not None:
-            self.budget.admit(declared)
         if self.cycle is not None and (body := self.cycle.whole_body()) is not None:
             if len(body) > limit:
                 raise _too_large(limit)
             self.lease.charge(len(body))
             return body
+        declared = self.content_length()
+        if declared is not None and declared > limit:
+            raise _too_large(limit)
+        if declared is not None:
+            self.budget.admit(declared)
         message = await self.receive()
         if message["type"] == "http.disconnect":
             raise ClientGone

@@ -36,7 +36,7 @@ def damaged(name: str, why: str) -> GatherError:
 class Content:
     """One mapped content. Lives as long as somebody reads it, also after its file was replaced or removed."""
 
-    __slots__ = ("_hold", "_tensor", "cold", "description", "identity", "mapping", "words")
+    __slots__ = ("_hold", "_size", "_tensor", "cold", "description", "identity", "mapping", "words")
 
     def __init__(self, path: Path, name: str, hold: Hold, memory: int | None = None) -> None:
         """Map the file. Raises FileNotFoundError, and tensor_damaged where it is not whole.
@@ -62,6 +62,7 @@ class Content:
             self.mapping.madvise(mmap.MADV_RANDOM)
         self.words = memoryview(self.mapping)[:PAGE].cast("Q")
         self._hold = hold
+        self._size = self.description.file_size
         self._tensor = self._make_tensor()
 
     def _make_tensor(self) -> Tensor:
@@ -80,7 +81,7 @@ class Content:
 
         Raises tensor_damaged. It is not kept here: a content must go with the last one who reads it.
         """
-        if self.mapping.size() != self.description.file_size:
+        if self.mapping.size() != self._size:
             # Judged before anything is read: what lies beyond the end of a file that was cut ends the process.
             raise damaged(self.description.name, "its file was cut or has grown")
         stamp = self.words[Word.STAMP]
