@@ -31,8 +31,8 @@ REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _PREFIX: Final = secrets.token_hex(6)
 _COUNTER: Final = itertools.count()
 _INFLATE_STEP: Final = 1 << 20
-JOINED: Final = 1 << 17
-"""Answers in pieces of up to this many bytes together are joined: a copy is cheaper than a message."""
+AT_ONCE: Final = 1 << 18
+"""Answers of up to this many bytes are written at once, however slowly the client reads."""
 
 
 _NONE: Final[dict[str, Any]] = {}
@@ -136,7 +136,7 @@ class Exchange:
     async def send(
         self, status: int, content_type: bytes, body: bytes | Sequence[Buffer], *extra: tuple[bytes, bytes]
     ) -> None:
-        """Answer with a whole body: pieces of a small one are joined, those of a large one handed on, never copied.
+        """Answer with a whole body, whose pieces are handed on, never copied.
 
         Returns when nearly all of a large body has left for the client, so that what the lease holds for it is held
         as long as it is in memory, however slowly the client reads.
@@ -145,7 +145,7 @@ class Exchange:
         size = sum(map(len, pieces))
         self.started = True
         self.status = status
-        if size <= JOINED and self.cycle is not None and self.method != "HEAD" and _CLOSE not in extra:
+        if size <= AT_ONCE and self.cycle is not None and self.method != "HEAD" and _CLOSE not in extra:
             fields = b"content-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\nserver-timing: %b\r\n" % (
                 content_type,
                 size,
@@ -169,7 +169,7 @@ class Exchange:
                 ],
             }
         )
-        if size <= JOINED:
+        if size <= AT_ONCE:
             await self.sender({"type": "http.response.body", "body": b"".join(pieces)})
             return
         for piece in pieces:
