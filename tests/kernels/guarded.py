@@ -1,8 +1,11 @@
-"""Kernels between guard pages: `python -m tests.kernels.guarded KERNEL CASES SEED [CACHE_DIR]`.
+"""Kernels between guard pages: `python -m tests.kernels.guarded KERNEL CASES SEED [CACHE_DIR [CHUNK]]`.
 
 Data, indices and output each lie against a page that may not be touched, now before them, now behind; data and indices
-are read-only pages. An access outside, or a write to an input, ends this process with a signal, which is why the test
-runs it apart.
+are seen through read-only pages. An access outside, or a write to an input, ends this process with a signal, which is
+why the test runs it apart.
+
+Cases come in chunks, each from a seed of its own and named on standard output before it begins: one that failed runs
+again alone with CASES 1000 and its number as CHUNK.
 """
 
 from __future__ import annotations
@@ -10,84 +13,194 @@ from __future__ import annotations
 import ctypes
 import importlib
 import mmap
+import os
 import random
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.dispatch.split import first_bad, split_plan
 from app.spec.plan import GatherPlan
-from tests.kernels.reference import gather, make_case, random_plan
+from tests.kernels.loops import gather_by_loops
+from tests.kernels.reference import CARRIERS, EXTREMES, random_plan
 
+CHUNK = 1000
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = ctypes.c_void_p
 _LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-_LIBC.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _NONE = 0
-_ROOM = 10 << 20
+_FIXED = 0x10
+_PAGE = mmap.PAGESIZE
+_POOL = 1 << 24
+_FILL = 0xA5
+_EDGE = 64
+Bytes = NDArray[np.uint8]
 
 
 class Guarded:
-    """A stretch of memory with a page on either side that faults."""
+    """Pages with one on either side that faults, seen twice: `front` as the kernel may use them, `back` writable."""
 
-    def __init__(self) -> None:
-        size = _ROOM + 2 * mmap.PAGESIZE
-        start = _LIBC.mmap(None, size, _NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
-        assert start not in (None, ctypes.c_void_p(-1).value), ctypes.get_errno()
-        self._start = start + mmap.PAGESIZE
-        self._end = self._start + _ROOM
-
-    def place(self, content: NDArray[Any], at_end: bool, writable: bool) -> NDArray[Any]:
-        """A copy of `content` against one of the two guards; all other pages fault too, up to a page's remainder."""
-        assert content.nbytes <= _ROOM
-        pages = max(1, -(-content.nbytes // mmap.PAGESIZE)) * mmap.PAGESIZE
-        first = self._end - pages if at_end else self._start
-        self._protect(self._start, _ROOM, _NONE)
-        self._protect(first, pages, mmap.PROT_READ | mmap.PROT_WRITE)
-        address = self._end - content.nbytes if at_end else self._start
-        room: Any = (ctypes.c_char * content.nbytes).from_address(address)
-        array: NDArray[Any] = np.frombuffer(room, content.dtype)
-        array[:] = content
+    def __init__(self, pages: int, writable: bool) -> None:
+        self.size = pages * _PAGE
+        file = os.memfd_create("guarded")
+        os.ftruncate(file, self.size)
+        guards = _map(None, self.size + 2 * _PAGE, _NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
+        access = mmap.PROT_READ | mmap.PROT_WRITE
+        self.back = _bytes_at(_map(None, self.size, access, mmap.MAP_SHARED, file), self.size)
         if not writable:
-            self._protect(first, pages, mmap.PROT_READ)
-            array.flags.writeable = False
-        return array
+            access = mmap.PROT_READ
+        self.front = _bytes_at(_map(guards + _PAGE, self.size, access, mmap.MAP_SHARED | _FIXED, file), self.size)
+        self.front.flags.writeable = writable
+        os.close(file)
 
-    @staticmethod
-    def _protect(address: int, size: int, access: int) -> None:
-        assert _LIBC.mprotect(address, size, access) == 0, ctypes.get_errno()
+    def start(self, size: int, at_end: bool) -> int:
+        """Where `size` bytes begin that lie against one of the guards."""
+        return self.size - size if at_end else 0
 
 
-def fuzz(kernel: Any, count: int, seed: int) -> None:
-    """Random cases, each compared with the reference."""
-    source = random.Random(seed)
-    memory = [Guarded() for _ in range(3)]
-    for number in range(count):
-        case = make_case(random_plan(source), source, spoiled=source.choice((0, 0, 0, 1, 3)))
-        ends = [source.random() < 0.5 for _ in memory]
-        expected, bad = gather(case.plan, case.data.tobytes(), case.indices.tolist())
-        data = memory[0].place(case.data, ends[0], writable=False)
-        indices = memory[1].place(case.indices, ends[1], writable=False)
-        out = memory[2].place(case.out(), ends[2], writable=True)
-        first = kernel.run(case.plan, data, indices, out)
-        same = first == bad and (bad >= 0 or out.tobytes() == expected)
-        assert same, f"case {number} of seed {seed}: {case.plan}, first bad {first}, expected {bad}"
+@cache
+def guarded(pages: int, role: str) -> Guarded:
+    """Memory for the data, the indices or the output."""
+    return Guarded(pages, role == "output")
+
+
+def room_for(size: int, role: str) -> Guarded:
+    """Memory of that many bytes, with less than a page to spare up to 16 pages, else less than half."""
+    pages = max(1, -(-size // _PAGE))
+    return guarded(pages if pages <= 16 else 1 << (pages - 1).bit_length(), role)
+
+
+def _map(address: int | None, size: int, access: int, flags: int, file: int) -> int:
+    found: int | None = _LIBC.mmap(address, size, access, flags, file, 0)
+    assert found not in (None, ctypes.c_void_p(-1).value), os.strerror(ctypes.get_errno())
+    return found
+
+
+def _bytes_at(address: int, size: int) -> Bytes:
+    room: Any = (ctypes.c_char * size).from_address(address)
+    array: Bytes = np.frombuffer(room, np.uint8)
+    return array
+
+
+class Fuzz:
+    """Random cases for one kernel, each compared with the reference."""
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+        chance = np.random.default_rng(0)
+        self._data: Bytes = chance.integers(0, 256, _POOL, np.uint8)
+        self._numbers = chance.integers(0, 1 << 63, _POOL // 16, np.int64)
+        self._expected = np.zeros(_POOL, np.uint8)
+
+    def chunk(self, seed: int, number: int, count: int) -> None:
+        """`count` cases; raises AssertionError with the first that is wrong."""
+        source = random.Random(f"{seed}/{number}")
+        for at in range(count):
+            plan = random_plan(source)
+            wrong = self._case(plan, source)
+            assert not wrong, f"case {at} of chunk {number} of seed {seed}: {plan}: {wrong}"
+
+    def _case(self, plan: GatherPlan, source: random.Random) -> str:
+        carrier = np.dtype(CARRIERS[plan.item_size])
+        ends = source.getrandbits(3)
+        size = plan.data_items * plan.item_size
+        memory = room_for(size, "data")
+        start = memory.start(size, bool(ends & 1))
+        pool = source.randrange(_POOL - size + 1)
+        memory.back[start : start + size] = self._data[pool : pool + size]
+        data = memory.front[start : start + size].view(carrier)
+
+        values = self._indices(plan, source)
+        memory = room_for(values.nbytes, "indices")
+        start = memory.start(values.nbytes, bool(ends & 2))
+        memory.back[start : start + values.nbytes] = values.view(np.uint8)
+        indices = memory.front[start : start + values.nbytes].view(np.int64)
+
+        size = plan.output_bytes
+        memory = room_for(size, "output")
+        start = memory.start(size, bool(ends & 4))
+        memory.back[max(0, start - _EDGE) : start + size + _EDGE] = _FILL
+        out = memory.front[start : start + size]
+
+        expected = self._expected[:size]
+        bad = gather_by_loops(plan, data, indices, expected)
+        first = self._run(plan, data, indices, out.view(carrier), source)
+        if first != bad:
+            return f"first bad component {first}, not {bad}"
+        if (memory.back[max(0, start - _EDGE) : start] != _FILL).any():
+            return "bytes written before the output"
+        if (memory.back[start + size : start + size + _EDGE] != _FILL).any():
+            return "bytes written behind the output"
+        if bad < 0 and not np.array_equal(out, expected):
+            return f"other bytes, the first at {int((out != expected).argmax())}"
+        return ""
+
+    def _run(
+        self, plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any], source: random.Random
+    ) -> int:
+        """The kernel on the whole or, now and then, on the parts of a split."""
+        if source.random() < 0.9:
+            first: int = self._kernel.run(plan, data, indices, out)
+            return first
+        parts = split_plan(plan, data, indices, out, source.randint(2, 5))
+        return first_bad(parts, [self._kernel.run(part.plan, part.data, part.indices, part.out) for part in parts])
+
+    def _indices(self, plan: GatherPlan, source: random.Random) -> NDArray[np.int64]:
+        """Good ones, far apart or close together; in two cases of five some are bad, at random places."""
+        count = plan.index_items
+        sizes = np.array(plan.dims, np.int64)
+        spread = np.maximum(sizes if not plan.wrap else 2 * sizes.astype(np.uint64), 1).astype(np.uint64)
+        pool = source.randrange(len(self._numbers) - count + 1)
+        numbers = self._numbers[pool : pool + count].astype(np.uint64).reshape(-1, plan.depth)
+        if source.random() < 0.2:
+            numbers = numbers >> np.uint64(source.randrange(50, 64))
+        values = (numbers % spread).astype(np.int64)
+        if plan.wrap:
+            values -= sizes
+        values = values.reshape(-1)
+        for _ in range(source.choice((0, 0, 0, 1, 3)) if count else 0):
+            place = source.randrange(count)
+            size = plan.dims[place % plan.depth]
+            values[place] = source.choice((size, -size - 1, size + 1, size if plan.wrap else -1, *EXTREMES))
+        return values
 
 
 def overrun(kernel: Any) -> None:
     """Give a kernel less memory than its plan says, to show that the guards see it."""
     plan = GatherPlan(1, 1000, (4096,), 1, 8, False, True)
-    short = Guarded().place(np.zeros(4095, np.uint64), at_end=True, writable=False)
-    kernel.run(plan, short, np.full(1000, -1), np.zeros(1000, np.uint64))
+    memory = room_for(8 * 4096, "data")
+    kernel.run(plan, memory.front[8:].view(np.uint64), np.full(1000, -1), np.zeros(1000, np.uint64))
+
+
+def write_to_input() -> None:
+    """Write to the data, to show that their pages are read-only."""
+    memory = room_for(8, "data")
+    ctypes.memset(memory.front.ctypes.data, 1, 8)
+
+
+def main(arguments: list[str]) -> None:
+    """Run what the command line says."""
+    name, what, seed, *rest = arguments
+    kernel = importlib.import_module(name if "." in name else f"app.kernels.{name}")
+    if rest and rest[0]:
+        kernel.configure(Path(rest[0]))
+    if what == "overrun":
+        overrun(kernel)
+    elif what == "write":
+        write_to_input()
+    else:
+        fuzz = Fuzz(kernel)
+        first = int(rest[1]) if len(rest) > 1 else 0
+        for begin in range(0, int(what), CHUNK):
+            number = first + begin // CHUNK
+            sys.stdout.write(f"chunk {number}\n")
+            sys.stdout.flush()
+            fuzz.chunk(int(seed), number, min(CHUNK, int(what) - begin))
 
 
 if __name__ == "__main__":
-    chosen = importlib.import_module(f"app.kernels.{sys.argv[1]}")
-    if len(sys.argv) > 4:
-        chosen.configure(Path(sys.argv[4]))
-    if sys.argv[2] == "overrun":
-        overrun(chosen)
-    else:
-        fuzz(chosen, int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1:])

@@ -87,7 +87,7 @@ def random_plan(source: random.Random) -> GatherPlan:
     shared, wrap = source.random() < 0.4, source.random() < 0.7
     if kind < 0.0002:  # stores past the caches
         rows, width = source.randint(8_000, 17_000), source.randint(512, 1100)
-        return GatherPlan(1, (1 << 23) // width + rows % 99, (source.randint(1, 300),), width, 1, shared, wrap)
+        return GatherPlan(1, (1 << 22) // width + rows % 99, (source.randint(1, 300),), width, 1, shared, wrap)
     if kind < 0.01:  # data for which memory is asked ahead
         slice_items = source.randint(1, 40)
         rows = (1 << 18) // (slice_items * item_size) + source.randint(1, 999)
@@ -98,6 +98,8 @@ def random_plan(source: random.Random) -> GatherPlan:
             source.randint(1, 5), source.randint(1, 600), dims, source.randint(1, 9), item_size, shared, wrap
         )
     dims = tuple(source.randint(1, 5) for _ in range(source.randint(1, 5)))
+    if kind > 0.97:  # deep tuples
+        dims = tuple(source.randint(1, 2) for _ in range(source.randint(6, 9)))
     batches, tuples, slice_items = source.randint(1, 6), source.randint(1, 9), source.randint(1, 20)
     match source.randrange(30):
         case 0:
@@ -110,4 +112,6 @@ def random_plan(source: random.Random) -> GatherPlan:
             dims = (*dims[1:], 0)
         case 4:
             batches, dims = source.randint(1, 600), dims[:2]
+        case 5:  # axes whose product overflows where nothing is read
+            dims, slice_items = tuple(source.randint(1, 2**62) for _ in dims), 0
     return GatherPlan(batches, tuples, dims, slice_items, item_size, shared, wrap)

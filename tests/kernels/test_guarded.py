@@ -1,21 +1,35 @@
 from __future__ import annotations
 
+import ctypes
+import mmap
+import random
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from app.kernels import numpy_cpu
+from app.spec.plan import GatherPlan
 from tests.conftest import SOAK
+from tests.kernels import emulated
+from tests.kernels.guarded import Fuzz
+from tests.kernels.loops import gather_by_loops
+from tests.kernels.reference import gather, make_case, random_plan
 
-SAMPLE = 20_000
-SOAKED = 10_000_000
-CHUNK = 500_000
+SAMPLES = {"app.kernels.numba_cpu": 50_000, "app.kernels.numpy_cpu": 10_000, "tests.kernels.emulated": 2_000}
+MILLIONS = {"app.kernels.numba_cpu": 10, "app.kernels.numpy_cpu": 10, "tests.kernels.emulated": 1}  # under `make soak`
 
 
 def guarded(kernel: str, compiled: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    extra = [str(compiled)] if kernel == "numba_cpu" else []
+    if kernel == emulated.__name__ and emulated.COMPILER is None:
+        pytest.skip("needs the Debian package g++")
+    extra = [str(compiled)] if kernel == "app.kernels.numba_cpu" else []
     return subprocess.run(
         [sys.executable, "-X", "faulthandler", "-m", "tests.kernels.guarded", kernel, *arguments, *extra],
         capture_output=True,
@@ -25,22 +39,75 @@ def guarded(kernel: str, compiled: Path, *arguments: str) -> subprocess.Complete
     )
 
 
-@pytest.mark.parametrize("kernel", ["numpy_cpu", "numba_cpu"])
+def said(run: subprocess.CompletedProcess[str]) -> str:
+    """What is needed to run a failure again: the chunk that it happened in, and the message."""
+    return f"...{run.stdout[-20:]}\n{run.stderr}"
+
+
+@pytest.mark.parametrize("kernel", SAMPLES)
 def test_no_access_outside_the_arrays_and_results_as_the_reference(kernel: str, compiled: Path) -> None:
-    run = guarded(kernel, compiled, str(SAMPLE), "1")
-    assert run.returncode == 0, run.stderr
-
-
-def test_an_access_outside_ends_the_process(compiled: Path) -> None:
-    run = guarded("numba_cpu", compiled, "overrun", "1")
-    assert run.returncode == -signal.SIGSEGV, run.stderr
+    run = guarded(kernel, compiled, str(SAMPLES[kernel]), "1")
+    assert run.returncode == 0, said(run)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("kernel", ["numpy_cpu", "numba_cpu"])
-@pytest.mark.parametrize("seed", range(2, 2 + SOAKED // CHUNK))
+@pytest.mark.parametrize(
+    ("kernel", "seed"), [(name, 2 + seed) for name, count in MILLIONS.items() for seed in range(count)]
+)
 def test_ten_million_cases_between_guard_pages(kernel: str, seed: int, compiled: Path) -> None:
     assert SOAK
-    run = guarded(kernel, compiled, str(CHUNK), str(seed))
-    assert run.returncode == 0, run.stderr
+    run = guarded(kernel, compiled, "1000000", str(seed))
+    assert run.returncode == 0, said(run)
+
+
+@pytest.mark.parametrize("what", ["overrun", "write"])
+@pytest.mark.parametrize("kernel", ["app.kernels.numba_cpu", "tests.kernels.emulated"])
+def test_an_access_outside_or_a_write_to_an_input_ends_the_process(what: str, kernel: str, compiled: Path) -> None:
+    run = guarded(kernel, compiled, what, "1")
+    assert run.returncode == -signal.SIGSEGV, said(run)
+
+
+class Faulty:
+    """A kernel that is right but for what `spoil` makes of its output and its result."""
+
+    def __init__(self, spoil: Callable[[NDArray[Any], int], int]) -> None:
+        self._spoil = spoil
+
+    def run(self, plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any]) -> int:
+        return self._spoil(out, numpy_cpu.run(plan, data, indices, out))
+
+
+def flip(out: NDArray[Any], first: int, at: int) -> int:
+    """Change the byte that lies `at` bytes from the output's beginning, unless it is in a page that faults."""
+    address = out.ctypes.data + at
+    if out.nbytes and address % mmap.PAGESIZE not in (0, mmap.PAGESIZE - 1):
+        ctypes.memset(address, ctypes.string_at(address, 1)[0] ^ 1, 1)
+    return first
+
+
+FAULTS: dict[str, Callable[[NDArray[Any], int], int]] = {
+    "first bad component 0, not -1": lambda out, first: max(first, 0),
+    "first bad component -1, not": lambda out, first: -1,
+    r"first bad component \d+, not \d": lambda out, first: first + (first > 0),
+    "other bytes, the first at": lambda out, first: flip(out, first, out.nbytes // 2),
+    "bytes written before|other bytes": lambda out, first: flip(out, first, -1),
+    "bytes written behind|other bytes": lambda out, first: flip(out, first, out.nbytes),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_kernel_that_is_wrong_is_found(fault: str) -> None:
+    """The fuzz itself sees each kind of fault, and says which; beside a part of a split lies another part."""
+    with pytest.raises(AssertionError, match=fault):
+        Fuzz(Faulty(FAULTS[fault])).chunk(1, 0, 1000)
+
+
+def test_the_compiled_reference_is_the_plain_one() -> None:
+    source = random.Random(11)
+    for number in range(2000):
+        case = make_case(random_plan(source), source, spoiled=number % 3)
+        expected, bad = gather(case.plan, case.data.tobytes(), case.indices.tolist())
+        out = np.zeros(case.plan.output_bytes, np.uint8)
+        assert gather_by_loops(case.plan, case.data, case.indices, out) == bad, case.plan
+        assert bad >= 0 or out.tobytes() == expected, case.plan

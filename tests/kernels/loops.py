@@ -1,0 +1,52 @@
+"""The reference of `tests.kernels.reference` again, compiled, for the millions of cases of the fuzz.
+
+The same plain loops: pieces of pieces, no flat offset, no stride, byte by byte. A test holds the two equal, and neither
+shares a line with a kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from app.spec.plan import GatherPlan
+
+
+def gather_by_loops(plan: GatherPlan, data: NDArray[Any], indices: NDArray[np.int64], out: NDArray[np.uint8]) -> int:
+    """Fill `out`, plan.output_bytes long, and return -1, or return the position of the first bad component."""
+    first: int = _gather(
+        np.array(plan.dims, np.int64), plan.batches, plan.tuples, plan.shared, plan.wrap,
+        data.view(np.uint8), indices, out,
+    )  # fmt: skip
+    return first
+
+
+@njit(nogil=True)
+def _gather(dims, batches, tuples, shared, wrap, data, indices, out):  # type: ignore[no-untyped-def]
+    depth = len(dims)
+    for place in range(len(indices)):
+        size = dims[place % depth]
+        lowest = -size if wrap else 0
+        if indices[place] < lowest or indices[place] >= size:
+            return place
+    if len(out) == 0:
+        return -1
+    written = 0
+    for batch in range(batches):
+        for row in range(tuples):
+            pieces = len(data) // batches
+            start = batch * pieces
+            line = row if shared else batch * tuples + row
+            for axis in range(depth):
+                component = indices[line * depth + axis]
+                if component < 0:
+                    component = dims[axis] + component
+                pieces = pieces // dims[axis]
+                start = start + component * pieces
+            for byte in range(pieces):
+                out[written] = data[start + byte]
+                written += 1
+    return -1
