@@ -1,4 +1,4 @@
-"""Requests whose header the server has seen before, byte for byte: it reads them another way, and nobody must notice."""
+"""Requests whose header the server has seen before, byte for byte: it reads them otherwise, and nobody may notice."""
 
 from __future__ import annotations
 
