@@ -19,6 +19,10 @@ BLOCK: Final = 256
 AT_ONCE: Final = 4
 MAX_DEPTH: Final = 64
 UNITS: Final = (16, 8, 4, 2, 1)
+ENTRIES: Final = tuple(
+    f"gather_{bits}_{unit}_{kind}" for bits in (32, 64) for unit in UNITS for kind in ("1", "2", "3", "any", "wide")
+)
+"""The entry points of gather.cu: by bits of an index, bytes of a unit, and length of a tuple or, for rows, any."""
 NOTHING: Final = (1 << 64) - 1
 """What `Plan.first` points to before the launch, and after it where no component is bad."""
 _WARP_BITS: Final = 5

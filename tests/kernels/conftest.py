@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from app.kernels.device import NoDevice
+
 KERNELS = ("app.kernels.numpy_cpu", "app.kernels.numba_cpu", "app.kernels.cupy_gpu", "tests.kernels.emulated")
 
 
@@ -30,7 +32,7 @@ def kernel(request: pytest.FixtureRequest) -> Any:
             module.library()
         elif request.param == "app.kernels.cupy_gpu":
             module.open_device()
-    except ImportError as absent:
+    except (ImportError, NoDevice) as absent:
         pytest.skip(str(absent))
     if request.param == "app.kernels.numba_cpu":
         request.getfixturevalue("compiled")

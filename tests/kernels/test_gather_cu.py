@@ -14,12 +14,7 @@ from tests.http.server import ROOT
 from tests.kernels import emulated
 from tests.kernels.compiler import Compiled, architectures, compile_for
 
-NAMES = {
-    f"gather_{bits}_{unit}_{kind}"
-    for bits in (32, 64)
-    for unit in gpu_launch.UNITS
-    for kind in ("1", "2", "3", "any", "wide")
-}
+NAMES = set(gpu_launch.ENTRIES)
 USUAL = (80, 90)
 VECTORS = {16: "v4.u32", 8: "v2.u32", 4: "u32", 2: "u16", 1: "u8"}
 

@@ -1,0 +1,224 @@
+"""The host side of the GPU kernel on a fake of CuPy that runs the very source on the CPU."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.kernels.device import DeviceFailed, NoDevice, OutOfDeviceMemory
+from app.spec.plan import GatherPlan
+from app.tensors.dtypes import INTEGERS
+from tests.kernels import emulated, fake_cupy
+from tests.kernels.fake_cupy import CompileException, CUDADriverError, CUDARuntimeError, Machine
+from tests.kernels.reference import check, gather, make_case, random_plan
+
+
+@pytest.fixture
+def machine() -> Machine:
+    try:
+        emulated.library()
+    except ImportError as absent:
+        pytest.skip(str(absent))
+    return Machine()
+
+
+@pytest.fixture
+def cupy_gpu(machine: Machine) -> Iterator[ModuleType]:
+    with fake_cupy.cupy_gpu(machine) as module:
+        yield module
+
+
+@pytest.fixture(params=[512, 4096, 4 << 20])
+def device(request: pytest.FixtureRequest, cupy_gpu: ModuleType) -> Any:
+    """With staging memory so small that nearly everything goes in many pieces, and with the usual one."""
+    return cupy_gpu.CupyDevice(stage_bytes=request.param)
+
+
+def named(device: Any) -> Any:
+    """With the name that a kernel has as a module."""
+    device.name = "fake"
+    return device
+
+
+def test_any_gather_gives_what_the_reference_gives(device: Any) -> None:
+    source = random.Random(11)
+    for number in range(400):
+        check(named(device), make_case(random_plan(source), source, spoiled=number % 3 == 0))
+
+
+def test_data_on_the_device_is_gathered_from_there_and_not_sent_again(device: Any, machine: Machine) -> None:
+    case = make_case(GatherPlan(1, 50, (3000,), 5, 4, False, True), random.Random(2))
+    copy = device.upload(case.data)
+    assert copy.nbytes == case.data.nbytes
+    assert machine.sent == case.data.nbytes
+    expected, _ = gather(case.plan, case.data.tobytes(), case.indices.tolist())
+    for _ in range(3):
+        machine.sent = 0
+        out = case.out()
+        assert device.run(case.plan, copy, case.indices, out) == -1
+        assert out.tobytes() == expected
+        assert machine.sent == case.indices.nbytes
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_indices_of_every_integer_type_travel_in_few_bytes(name: str, device: Any, machine: Machine) -> None:
+    plan = GatherPlan(1, 400, (100,), 1, 8, False, True)
+    data = np.arange(100, dtype=np.uint64)
+    copy = device.upload(data)
+    dtype = np.dtype(name)
+    indices = np.random.default_rng(3).integers(0, 100, 400).astype(dtype)
+    machine.sent = 0
+    out = np.zeros(400, np.uint64)
+    assert device.run(plan, copy, indices, out) == -1
+    assert (out == data[indices.astype(np.int64)]).all()
+    assert machine.sent == 400 * (4 if dtype.itemsize < 4 or name == "int32" else 8)
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_extremes_of_every_integer_type_are_out_of_bounds(name: str, device: Any) -> None:
+    plan = GatherPlan(1, 3, (100,), 1, 8, False, False)
+    copy = device.upload(np.arange(100, dtype=np.uint64))
+    for value in (np.iinfo(name).min, np.iinfo(name).max):
+        if value:
+            assert device.run(plan, copy, np.array([0, 99, value], name), np.zeros(3, np.uint64)) == 2
+
+
+def test_memory_is_given_back_whatever_comes_of_a_gather(device: Any, machine: Machine) -> None:
+    source = random.Random(5)
+    held = len(machine.spaces)
+    for spoiled in (0, 1, 0):
+        case = make_case(GatherPlan(1, 500, (40,), 7, 4, False, True), source, spoiled)
+        device.run(case.plan, case.data, case.indices, case.out())
+        gc.collect()
+        assert device.used() == 0
+        assert len(machine.spaces) == held
+    copy = device.upload(np.zeros(1000, np.uint8))
+    assert device.used() == 1000
+    del copy
+    gc.collect()
+    assert device.used() == 0
+
+
+def test_output_of_a_bad_gather_does_not_come_back(cupy_gpu: ModuleType, machine: Machine) -> None:
+    device = cupy_gpu.CupyDevice(stage_bytes=4096)
+    case = make_case(GatherPlan(1, 5000, (40,), 7, 4, False, True), random.Random(5))
+    case.indices[3] = 40
+    fetched: list[str] = []
+    machine.fails = fetched.append
+    assert device.run(case.plan, case.data, case.indices, case.out()) == 3
+    sent = -(-case.data.nbytes // 4096) + -(-case.indices.nbytes // 4096)
+    assert fetched.count("memcpyAsync") == sent + 2
+
+
+def test_the_limit_on_memory_is_kept_and_what_failed_holds_nothing(cupy_gpu: ModuleType, machine: Machine) -> None:
+    device = cupy_gpu.CupyDevice(memory=100_000)
+    assert device.memory == 100_000
+    copy = device.upload(np.zeros(60_000, np.uint8))
+    with pytest.raises(OutOfDeviceMemory, match="60000 bytes"):
+        device.upload(np.zeros(60_000, np.uint8))
+    plan = GatherPlan(1, 1000, (600,), 100, 1, False, True)
+    with pytest.raises(OutOfDeviceMemory):
+        device.run(plan, copy, np.zeros(1000, np.int64), np.zeros(100_000, np.uint8))
+    gc.collect()
+    assert device.used() == 60_000
+    out = np.ones(100, np.uint8)
+    assert device.run(GatherPlan(1, 1, (600,), 100, 1, False, True), copy, np.array([599]), out) == -1
+    assert not out.any()
+
+
+def test_without_a_limit_most_of_what_is_free_is_used(cupy_gpu: ModuleType, machine: Machine) -> None:
+    machine.free = 1000
+    assert cupy_gpu.CupyDevice().memory == 900
+
+
+@pytest.mark.parametrize("operation", ["malloc", "memcpyAsync", "launch"])
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [(CUDARuntimeError(2), OutOfDeviceMemory), (CUDADriverError(2), OutOfDeviceMemory),
+     (CUDARuntimeError(700), DeviceFailed), (CUDADriverError(719), DeviceFailed)],
+)  # fmt: skip
+def test_errors_of_the_device_have_two_names_and_lanes_survive(
+    operation: str, error: Exception, raised: type[Exception], cupy_gpu: ModuleType, machine: Machine
+) -> None:
+    device = cupy_gpu.CupyDevice(lanes=1)
+    case = make_case(GatherPlan(1, 5, (40,), 7, 4, False, True), random.Random(5))
+
+    def fail(name: str) -> None:
+        if name == operation:
+            raise error
+
+    machine.fails = fail
+    with pytest.raises(raised):
+        device.run(case.plan, case.data, case.indices, case.out())
+    machine.fails = lambda name: None
+    check(named(device), case)
+
+
+def test_more_threads_than_lanes_wait_for_each_other(cupy_gpu: ModuleType) -> None:
+    device = named(cupy_gpu.CupyDevice(lanes=2, stage_bytes=1024))
+    failures: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        source = random.Random(seed)
+        try:
+            for _ in range(20):
+                check(device, make_case(random_plan(source), source))
+        except BaseException as failure:  # noqa: BLE001
+            failures.append(failure)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+@pytest.mark.parametrize("error", [CUDARuntimeError(35), CUDADriverError(100), CompileException("no"), None])
+def test_a_machine_whose_gpu_cannot_be_used_has_none(
+    error: Exception | None, cupy_gpu: ModuleType, machine: Machine
+) -> None:
+    def fail(name: str) -> None:
+        if error is not None and name == ("compile" if isinstance(error, CompileException) else "getDeviceCount"):
+            raise error
+
+    machine.fails = fail
+    machine.devices = 0 if error is None else 1
+    with pytest.raises(NoDevice):
+        cupy_gpu.CupyDevice()
+
+
+def test_the_kernel_of_the_protocol_takes_everything_along(cupy_gpu: ModuleType) -> None:
+    check(cupy_gpu, make_case(GatherPlan(2, 5, (4, 3), 7, 4, True, True), random.Random(5)))
+
+
+def test_it_says_what_it_is(cupy_gpu: ModuleType) -> None:
+    assert cupy_gpu.CupyDevice().description == "Emulated, 1025 MiB, 3 multiprocessors"
+
+
+def test_the_fake_has_nothing_that_cupy_lacks(machine: Machine) -> None:
+    """Runs where CuPy is installed, for which no GPU is needed."""
+    pytest.importorskip("cupy")
+    for name, fake in fake_cupy.build(machine).items():
+        real = importlib.import_module(name)
+        for member, value in vars(fake).items():
+            if not member.startswith("__"):
+                assert hasattr(real, member), f"{name}.{member}"
+                for inner in vars(value) if isinstance(value, type) else ():
+                    if not inner.startswith("_") and inner not in ("machine", "put", "run_to", "give_back"):
+                        assert hasattr(getattr(real, member), inner), f"{name}.{member}.{inner}"
+
+
+def test_only_one_module_imports_cupy() -> None:
+    app = Path(__file__).parents[2] / "app"
+    found = [path.name for path in app.rglob("*.py") if "import cupy" in path.read_text()]
+    assert found == ["cupy_gpu.py"]
