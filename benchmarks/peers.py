@@ -6,7 +6,8 @@ The kit holds `run_peer.sh`, which starts one peer from the environments, drives
 connections) and prints one JSON line for each piece of work. The work: `tiny json` is the specification's first
 example inline; `lookup` is 256 int64 indices into a resident 200,000 x 64 float32 table (64 KiB out); `inline 4 MB
 binary` is 1000 x 1000 float32 and 10,000 tuples of 2. The floor is a bare endpoint of the same uvicorn that takes and
-gives as many bytes.
+gives as many bytes. Redis's row, one MGET of the same rows, is driven by redis-benchmark, and the service has a row with
+two workers.
 """
 
 from __future__ import annotations
@@ -134,6 +135,12 @@ def main() -> None:
                 sizes[name] = len(common.post(port, request))
                 figures = common.wrk(port, request, seconds=options.seconds)
                 better(found.setdefault(name, {}), f"gathernd, {way}", figures)
+        with common.serving(common.gathernd_command, environ={"GATHERND_WORKERS": "2"}, limit=120) as port:
+            upload(port)
+            for name, way, request in work():
+                if way == "native":
+                    figures = common.wrk(port, request, seconds=options.seconds)
+                    better(found[name], "gathernd, 2 workers", figures)
         for name, way, request in work():
             if way == "native":
                 environ = {"BARE_BYTES": str(sizes[name])}
