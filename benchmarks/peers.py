@@ -6,8 +6,8 @@ The kit holds `run_peer.sh`, which starts one peer from the environments, drives
 connections) and prints one JSON line for each piece of work. The work: `tiny json` is the specification's first
 example inline; `lookup` is 256 int64 indices into a resident 200,000 x 64 float32 table (64 KiB out); `inline 4 MB
 binary` is 1000 x 1000 float32 and 10,000 tuples of 2. The floor is a bare endpoint of the same uvicorn that takes and
-gives as many bytes. Redis's row, one MGET of the same rows, is driven by redis-benchmark, and the service has a row with
-two workers.
+gives as many bytes. Redis's row, one MGET of the same rows, is driven by redis-benchmark, and the service has a row
+with two workers.
 """
 
 from __future__ import annotations
