@@ -30,6 +30,7 @@ from app.api.oip_stats import Statistics
 from app.api.oip_v2 import InferRoute, Models
 from app.api.tensors import BodyLimits, TensorsRoute
 from app.api.tensors_openapi import add_tensor_routes
+from app.dispatch.admission import Admission
 from app.dispatch.budget import Budget
 from app.dispatch.calibrate import calibrated
 from app.dispatch.cost import Chooser
@@ -104,7 +105,7 @@ def create_app(settings: Settings, counters: Counters | None = None) -> Applicat
     readiness = Readiness("kernels")
     metrics = Metrics(counters)
     budget = Budget(settings.memory_budget // settings.workers)
-    pool = Pool(settings.threads, settings.max_queue)
+    pool = Pool(settings.threads, settings.max_queue, settings.queue_timeout)
     chooser = Chooser(loop_max_us=settings.loop_max_us, split_min_us=settings.split_min_us, threads=settings.threads)
     limits = limits_of(settings)
     store = LocalStore(
@@ -176,7 +177,7 @@ def create_app(settings: Settings, counters: Counters | None = None) -> Applicat
         access=keys,
         readiness=readiness,
         metrics=metrics,
-        budget=budget,
+        admission=Admission(budget, pool, settings.max_requests),
         deadline=settings.deadline,
     )
     app.settings = settings

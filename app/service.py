@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from app.dispatch.budget import Budget, Lease
 from app.dispatch.cost import Choice, Chooser, Coefficients, Route
-from app.dispatch.pool import Pool
+from app.dispatch.pool import Caller, Pool
 from app.dispatch.split import run_split
 from app.errors import GatherError
 from app.kernels import Kernel
@@ -57,14 +57,29 @@ class _Planned(NamedTuple):
 class Stages:
     """When a request entered its stages, in seconds of `perf_counter`; 0.0 for those it has not reached.
 
-    `choice` is the route that was chosen with the seconds predicted for it, `route` the one that was taken.
+    `choice` is the route that was chosen with the seconds predicted for it, `route` the one that was taken. It is the
+    request's ticket for the pool, too: `caller` is whose it is, `admitted` whether work was done for it before.
     """
 
-    __slots__ = ("choice", "deadline", "encode", "end", "kernel", "kernel_end", "parsed", "route", "start")
+    __slots__ = (
+        "admitted",
+        "caller",
+        "choice",
+        "deadline",
+        "encode",
+        "end",
+        "kernel",
+        "kernel_end",
+        "parsed",
+        "route",
+        "start",
+    )
 
-    def __init__(self, start: float, deadline: float) -> None:
+    def __init__(self, start: float, deadline: float, caller: Caller | None = None) -> None:
         self.start = start
         self.deadline = deadline
+        self.caller = caller
+        self.admitted = False
         self.parsed = 0.0
         self.kernel = 0.0
         self.kernel_end = 0.0
@@ -90,7 +105,8 @@ class Service:
     async def gather(self, call: Call, stages: Stages, lease: Lease) -> Answer:
         """Resolve, validate, choose, run. The output's bytes are charged to `lease` before they are allocated.
 
-        Raises every error of the operator, tensor_not_found, device_unavailable, overloaded and deadline_exceeded.
+        Raises every error of the operator, tensor_not_found, device_unavailable, overloaded and deadline_exceeded, and
+        ClientGone.
         """
         data, resident = self._resolve(call)
         indices = call.indices
@@ -116,7 +132,7 @@ class Service:
             dialect = DIALECTS[call.operator][call.dialect]
             if indices.array.size < _LARGE_SCAN:
                 raise index_error(dialect, data.shape, indices, first_axis, plan.depth)
-            raise await self.pool.run(lambda: index_error(dialect, data.shape, indices, first_axis, plan.depth))
+            raise await self.pool.run(lambda: index_error(dialect, data.shape, indices, first_axis, plan.depth), stages)
         etag = None if resident is None else resident.etag
         return Answer(Tensor(data.dtype, shape, array), call.dialect, "cpu", etag)
 
@@ -171,7 +187,7 @@ class Service:
         self, plan: GatherPlan, data: Tensor, indices: Tensor, stages: Stages
     ) -> tuple[int, NDArray[Any]]:
         if data.dtype.kind == "string":
-            return await self.pool.run(lambda: self._run(plan, data, indices, stages))
+            return await self.pool.run(lambda: self._run(plan, data, indices, stages), stages)
         # Allocated here: the C library keeps freed memory apart for each thread that asked for it.
         out = np.empty(plan.output_items, data.dtype.carrier)
 
@@ -185,11 +201,11 @@ class Service:
         if stages.route == "split":
             components = indices.array
             if components.dtype != np.int64:
-                components = await self.pool.run(lambda: _as_int64(indices))
+                components = await self.pool.run(lambda: _as_int64(indices), stages)
             parts = stages.choice.parts
-            bad = await run_split(self.pool, self.kernel, plan, data.items, components, out, parts, started)
+            bad = await run_split(self.pool, self.kernel, plan, data.items, components, out, parts, started, stages)
         else:
-            bad = await self.pool.run(work)
+            bad = await self.pool.run(work, stages)
         return bad, _typed(out, data.dtype)
 
     async def _run_again(

@@ -97,8 +97,12 @@ class Settings(BaseSettings):
         le=1024,
         description="Threads of the kernel pool (default: the cores the process may use).",
     )
+    max_requests: int = Field(1024, ge=1, description="Requests of a process that may be under way at once.")
     max_queue: int = Field(64, ge=0, description="Requests that may wait for a thread of the pool.")
-    deadline: float = Field(30.0, gt=0, description="Seconds after which a request that has not run is refused.")
+    queue_timeout: float = Field(10.0, gt=0, description="Seconds a request may wait for a thread of the pool.")
+    deadline: float = Field(
+        30.0, gt=0, description="Seconds after which a request that has arrived and not run is refused."
+    )
     header_timeout: float = Field(10.0, gt=0, description="Seconds a sender may take for a request's header.")
     body_timeout: float = Field(10.0, gt=0, description="Seconds a sender may pause within a body.")
     min_body_rate: int = Field(1024, ge=0, description="Bytes a second that a body must arrive with on average.")

@@ -34,7 +34,8 @@ class Cycle(RequestResponseCycle):
 
     `received` and `sent` count the bytes of both bodies, and `refusal` says why the protocol answered by itself.
     `owner` is the protocol while it is at the body of this request. `verdict` is for the application: what it leaves
-    there, it finds there when a request with the same header comes (see `heads`).
+    there, it finds there when a request with the same header comes (see `heads`). `deadline` is when the body must be
+    there, in `monotonic`'s seconds, 0.0 for whenever; `waiting` is called when the client goes while the request waits.
     """
 
     defaults: bytes = b""
@@ -47,11 +48,13 @@ class Cycle(RequestResponseCycle):
     verdict: Any = None
     access_log: bool = False
     chunked_encoding: bool | None = None
+    deadline: float = 0.0
     disconnected: bool = False
     expected_content_length: int = 0
     more_body: bool = True
     response_complete: bool = False
     response_started: bool = False
+    waiting: Callable[[], None] | None = None
 
     def __init__(self, protocol: Protocol, scope: dict[str, Any], *, keep_alive: bool, expect: bool) -> None:
         # Instead of uvicorn's: what starts the same for every request is the class's.

@@ -9,23 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final
 
 from starlette.routing import Match
 from starlette.types import ASGIApp
 
-from app.api.exchange import ClientGone, Exchange, Receive, Scope, Send
+from app.api.exchange import TIMEOUT, Exchange, Receive, Scope, Send
 from app.api.guard import Guard
 from app.api.health import Readiness
 from app.api.keys import Access
 from app.api.metrics import Metrics
-from app.dispatch.budget import Budget
+from app.dispatch.admission import Admission
+from app.dispatch.pool import ClientGone
 from app.errors import GatherError
 
 Route = Callable[[Exchange], Awaitable[None]]
 logger = logging.getLogger("gathernd")
 
+_SECONDS: Final = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,9})?")
 _METHODS: Final = ("GET", "PUT", "POST", "DELETE", "PATCH")
 
 
@@ -43,7 +46,7 @@ class DataPlane:
         access: Access | None,
         readiness: Readiness,
         metrics: Metrics,
-        budget: Budget,
+        admission: Admission,
         deadline: float,
     ) -> None:
         self.control = control
@@ -54,7 +57,7 @@ class DataPlane:
         self.access = access
         self.readiness = readiness
         self.metrics = metrics
-        self.budget = budget
+        self.admission = admission
         self.deadline = deadline
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -62,19 +65,21 @@ class DataPlane:
         if scope["type"] != "http":
             await self.control(scope, receive, send)
             return
-        exchange = Exchange(scope, receive, send, self.budget, self.deadline)
+        exchange = Exchange(scope, receive, send, self.admission, self.deadline)
         code: str | None = None
-        self.metrics.begin()
+        running = self.metrics.begin()
         try:
             verdict = exchange.verdict
             route: Route | None = self._judge(exchange) if verdict is None else verdict[1]
             if self.access is not None:
                 self.access.check(exchange)
             if route is None:
-                await self._control(exchange)
+                await self._control(exchange, running)
             else:
                 if self.readiness.waiting_for:
                     raise self.readiness.error()
+                if running > self.admission.requests:
+                    raise self.admission.too_many()
                 await route(exchange)
         except GatherError as error:
             code = error.code
@@ -113,16 +118,21 @@ class DataPlane:
             route = self.infer
         if exchange.method != "POST":
             return None
+        timeout = headers.get(TIMEOUT)
+        if timeout is not None and route is not None:
+            route = _limited(route, _seconds(timeout))
         if route is not None and exchange.cycle is not None:
             exchange.cycle.verdict = headers, route
         return route
 
-    async def _control(self, exchange: Exchange) -> None:
+    async def _control(self, exchange: Exchange, running: int) -> None:
         """Answer what is no gather."""
         path = exchange.path
         if path in self.routes or (path.startswith("/v2/models/") and path.endswith("/infer")):
             await self._answer_method(exchange, ("POST",))
         elif path == "/tensors" or path.startswith("/tensors/"):
+            if running > self.admission.requests:
+                raise self.admission.too_many()
             await self.tensors(exchange)
         else:
             await self._pass_on(exchange)
@@ -175,6 +185,28 @@ class DataPlane:
         if "GET" in found:
             found.add("HEAD")
         return tuple(name for name in ("GET", "HEAD", *_METHODS[1:]) if name in found)
+
+
+def _limited(route: Route, seconds: float) -> Route:
+    """`route` for requests whose caller waits for `seconds` only."""
+
+    async def limited(exchange: Exchange) -> None:
+        stages = exchange.stages
+        stages.deadline = min(stages.deadline, stages.start + seconds)
+        await route(exchange)
+
+    return limited
+
+
+def _seconds(field: bytes) -> float:
+    """The seconds in a field X-Gathernd-Timeout. Raises invalid_field."""
+    if not _SECONDS.fullmatch(field):
+        raise GatherError(
+            "invalid_field",
+            "X-Gathernd-Timeout must be a number of seconds, as in 0.25",
+            pointer="/x-gathernd-timeout",
+        )
+    return float(field)
 
 
 def refuse_repeated(headers: list[tuple[bytes, bytes]]) -> None:

@@ -11,13 +11,15 @@ import re
 import secrets
 import zlib
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any, Final, Protocol
 
 import numpy as np
 
 from app.api.errors import STATUS, error_body, problem_headers
-from app.dispatch.budget import Budget, Lease
+from app.dispatch.admission import FEW, Admission
+from app.dispatch.budget import Lease
+from app.dispatch.pool import ClientGone
 from app.errors import Code, GatherError
 from app.service import Stages
 
@@ -35,6 +37,8 @@ AT_ONCE: Final = 1 << 18
 """Answers of up to this many bytes are written at once, however slowly the client reads."""
 
 
+TIMEOUT: Final = b"x-gathernd-timeout"
+"""The header field of a caller's own deadline, in seconds from the arrival of the header."""
 _NONE: Final[dict[str, Any]] = {}
 _CLOSE: Final = (b"connection", b"close")
 
@@ -46,6 +50,9 @@ class Shortcut(Protocol):
     sent: int
     refusal: Code | None
     verdict: Any
+    deadline: float
+    disconnected: bool
+    waiting: Callable[[], None] | None
 
     def respond(self, status: int, fields: bytes, pieces: Sequence[Buffer], size: int) -> bool:
         """Write a whole answer at once, or return False."""
@@ -64,15 +71,11 @@ class Shortcut(Protocol):
         ...
 
 
-class ClientGone(Exception):
-    """The client closed the connection before its request was complete: there is nobody to answer."""
-
-
 class Exchange:
     """A request being answered. `headers` has lower-case names; `stages` collects the times, `code` is an error's."""
 
     __slots__ = (
-        "budget",
+        "admission",
         "code",
         "cycle",
         "headers",
@@ -90,21 +93,21 @@ class Exchange:
         "verdict",
     )
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, budget: Budget, deadline: float) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, admission: Admission, deadline: float) -> None:
         now = perf_counter()
         self.scope = scope
         self.receive = receive
         self.sender = send
-        self.budget = budget
-        self.lease = Lease(budget)
+        self.admission = admission
+        self.lease = Lease(admission.budget)
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.query: bytes = scope["query_string"]
-        self.stages = Stages(now, now + deadline)
         self.started = False
         self.status = 0
         self.code: Code | None = None
         self.cycle: Shortcut | None = scope.get("extensions", _NONE).get("gathernd")
+        self.stages = Stages(now, now + deadline, self.cycle)
         self.verdict: Any = None if self.cycle is None else self.cycle.verdict
         self.headers: dict[bytes, bytes] = dict(scope["headers"]) if self.verdict is None else self.verdict[0]
         self.request_id = self._request_id()
@@ -210,8 +213,20 @@ class Exchange:
         declared = self.content_length()
         if declared is not None and declared > limit:
             raise _too_large(limit)
-        if declared is not None:
-            self.budget.admit(declared)
+        self.admission.admit(declared)
+        begun = perf_counter()
+        found = await self._read_slowly(declared, limit, lead)
+        # What has taken this long to send is not given up for want of a thread; and the service's own deadline is for
+        # what it does itself, the caller's for all.
+        if len(found) > FEW:
+            self.stages.admitted = True
+        if TIMEOUT not in self.headers:
+            self.stages.deadline += perf_counter() - begun
+        return found
+
+    async def _read_slowly(self, declared: int | None, limit: int, lead: int) -> Buffer:
+        if self.cycle is not None and TIMEOUT in self.headers:
+            self.cycle.deadline = monotonic() + self.stages.deadline - perf_counter()
         message = await self.receive()
         if message["type"] == "http.disconnect":
             raise ClientGone

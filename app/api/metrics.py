@@ -148,9 +148,10 @@ class Metrics(Collector):
         self._templates = Templates(templates)
         self._places.clear()
 
-    def begin(self) -> None:
-        """A request has come; `count` ends it."""
-        self._in_flight += 1
+    def begin(self) -> int:
+        """A request has come, which `count` ends: how many are under way with it."""
+        self._in_flight = running = self._in_flight + 1
+        return running
 
     def count(self, exchange: Exchange, code: str | None) -> None:
         """Count a request that has been answered; `code` is its error's, if it had one. From the event loop."""

@@ -45,7 +45,9 @@ class NativeRoute:
         if len(body) <= LARGE:
             call, output_encoding = self._read(body, exchange.query)
         else:
-            call, output_encoding = await self.service.pool.run(lambda: self._read(body, exchange.query))
+            call, output_encoding = await self.service.pool.run(
+                lambda: self._read(body, exchange.query), exchange.stages
+            )
             exchange.lease.charge(item_bytes(call))
         accept = exchange.headers.get(b"accept")
         binary = accept is not None and accept != JSON and answer_format(accept, JSON) == SAFETENSORS
@@ -57,7 +59,7 @@ class NativeRoute:
         call, output_encoding = (
             self._read_binary(body, exchange.query)
             if len(body) <= LARGE_BINARY
-            else await self.service.pool.run(lambda: self._read_binary(body, exchange.query))
+            else await self.service.pool.run(lambda: self._read_binary(body, exchange.query), exchange.stages)
         )
         accept = exchange.headers.get(b"accept")
         binary = accept is None or accept == SAFETENSORS or answer_format(accept, SAFETENSORS) == SAFETENSORS
@@ -76,7 +78,7 @@ class NativeRoute:
         if answer.output.array.nbytes <= LARGE:
             content = native_json.write_answer(answer, encoding)
         else:
-            content = await service.pool.run(lambda: native_json.write_answer(answer, encoding))
+            content = await service.pool.run(lambda: native_json.write_answer(answer, encoding), stages)
             exchange.lease.charge(len(content) if isinstance(content, bytes) else sum(map(len, content)))
         await exchange.send(200, JSON, content)
 
@@ -99,7 +101,7 @@ class NativeRoute:
         encoding = exchange.headers.get(b"content-encoding")
         if encoding is None:
             return body
-        return await self.service.pool.run(lambda: exchange.inflate(body, encoding, limit))
+        return await self.service.pool.run(lambda: exchange.inflate(body, encoding, limit), exchange.stages)
 
     def _read(self, body: Buffer, query: bytes) -> tuple[Call, native_json.Encoding]:
         try:

@@ -11,7 +11,7 @@ from app.api.errors import JSON
 from app.api.exchange import Buffer, Exchange
 from app.api.oip_stats import Statistics
 from app.errors import GatherError
-from app.service import Service
+from app.service import Service, Stages
 from app.spec.dialects import DIALECTS
 from app.store import Resident
 from app.wire import oip_v2
@@ -95,7 +95,9 @@ class InferRoute:
                 pieces, json_size = oip_v2.write_answer(answer, model, request)
             else:
                 known = model
-                pieces, json_size = await self.service.pool.run(lambda: oip_v2.write_answer(answer, known, request))
+                pieces, json_size = await self.service.pool.run(
+                    lambda: oip_v2.write_answer(answer, known, request), stages
+                )
             statistics.succeeded(stages, arrived)
         except Exception as error:
             statistics.failed(stages.start)
@@ -110,7 +112,7 @@ class InferRoute:
             headers.append((b"x-gathernd-data-etag", answer.data_etag.encode()))
         encoding = exchange.headers.get(b"accept-encoding")
         if encoding is not None and encoding in _ENCODINGS:
-            pieces = await self._compress(pieces, encoding)
+            pieces = await self._compress(pieces, encoding, stages)
             headers.append((b"content-encoding", encoding))
         await exchange.send(200, JSON if json_size is None else _OCTETS, pieces, *headers)
 
@@ -132,20 +134,22 @@ class InferRoute:
         encoding = exchange.headers.get(b"content-encoding")
         if encoding is not None:
             sent = body
-            body = await service.pool.run(lambda: exchange.inflate(sent, encoding, limit, lead))
+            body = await service.pool.run(lambda: exchange.inflate(sent, encoding, limit, lead), stages)
         if len(body) <= LARGE or not oip_v2.is_heavy(body, json_size, model):
             request = oip_v2.read_request(body, json_size, model, service.limits)
         else:
             whole = body
-            request = await service.pool.run(lambda: oip_v2.read_request(whole, json_size, model, service.limits))
+            request = await service.pool.run(
+                lambda: oip_v2.read_request(whole, json_size, model, service.limits), stages
+            )
         if request.timeout is not None:
             stages.deadline = min(stages.deadline, stages.start + request.timeout)
         return arrived, request
 
-    async def _compress(self, pieces: list[Buffer], encoding: bytes) -> list[Buffer]:
+    async def _compress(self, pieces: list[Buffer], encoding: bytes, stages: Stages) -> list[Buffer]:
         if sum(map(len, pieces)) <= LARGE:
             return compress(pieces, encoding)
-        return await self.service.pool.run(lambda: compress(pieces, encoding))
+        return await self.service.pool.run(lambda: compress(pieces, encoding), stages)
 
 
 def split_path(path: str) -> tuple[str, str]:

@@ -23,7 +23,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from app.api import heads
 from app.api.cycle import Cycle, deliver, resumed
 from app.api.direct import DirectBody
-from app.api.errors import STATUS, error_body
+from app.api.errors import STATUS, error_body, problem_headers
 from app.errors import Code, GatherError
 
 _AT_ONCE: Final = struct.pack("ii", 1, 0)
@@ -205,6 +205,8 @@ class Protocol(HttpToolsProtocol):
                 cycle.disconnected = True
                 cycle.message_event.set()
         self.pipeline.clear()
+        if self.running is not None and self.running.waiting is not None:
+            self.running.waiting()
 
     def on_message_begin(self) -> None:
         """A request starts."""
@@ -395,6 +397,8 @@ class Protocol(HttpToolsProtocol):
         cycle: Cycle | None = self.cycle  # type: ignore[assignment]
         if cycle is None or not cycle.more_body or cycle.response_complete or self.flow.read_paused:
             return None
+        if cycle.deadline and now > cycle.deadline:
+            return GatherError("deadline_exceeded", "the body had not arrived when the request's deadline passed")
         waited = now - self.began
         if now - self.heard > limits.body:
             return GatherError("request_timeout", f"the body paused for more than {limits.body:g} s")
@@ -449,6 +453,7 @@ def error_response(error: GatherError, url: bytes = b"") -> bytes:
     return b"".join(
         (
             STATUS_LINE[STATUS[error.code]],
+            *(b"%b: %b\r\n" % field for field in problem_headers(error)),
             b"content-type: ",
             content_type,
             b"\r\ncontent-length: %d\r\nx-request-id: %b\r\n" % (len(body), request_id.encode()),

@@ -16,7 +16,8 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from typing import Any, Final
 
-from app.api.exchange import ClientGone, Exchange
+from app.api.exchange import Exchange
+from app.dispatch.pool import ClientGone
 from app.errors import GatherError
 from app.store.upload import Upload
 from app.wire.npy import Start

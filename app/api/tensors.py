@@ -17,11 +17,12 @@ from urllib.parse import unquote_to_bytes
 
 import orjson
 
-from app.api.exchange import ClientGone, Exchange
+from app.api.exchange import Exchange
 from app.api.health import Readiness
 from app.api.native import check_json_type, refuse_query
 from app.api.receiver import HELD, Receiver, receive, too_large
 from app.api.scatter import read_key, scatter
+from app.dispatch.pool import ClientGone
 from app.errors import GatherError
 from app.service import Service
 from app.store import Conditions, LocalStore, Metadata

@@ -33,6 +33,21 @@ class Budget:
                 facts={"limit": "memory_budget", "maximum": self.total},
             )
 
+    def admit_now(self, size: int) -> None:
+        """Refuse what can never fit, and what could not be held as things are. Raises payload_too_large, overloaded."""
+        self.admit(size)
+        if size > SMALL and self.used + size > self.total:
+            raise self.full()
+
+    def full(self) -> GatherError:
+        """The refusal of a request that could be carried out later."""
+        return GatherError(
+            "overloaded",
+            "the memory budget is full at this moment",
+            facts={"limit": "memory_budget", "maximum": self.total},
+            retry_after=1,
+        )
+
 
 class Lease:
     """What one request holds of the budget."""
@@ -62,7 +77,7 @@ class Lease:
                     self._held = grown
                     return
         budget.admit(grown)
-        raise GatherError("overloaded", "the memory budget is full at this moment", retry_after=1)
+        raise budget.full()
 
     def release(self) -> None:
         """Give everything back; the lease is empty and may be used again."""

@@ -3,32 +3,71 @@
 Plain threads on one queue, woken by it and answering through the loop: measured, a hand-off this way takes about half
 of what `loop.run_in_executor` takes, and a fifth under load. A split has one completion for all of its parts, so that
 the loop is woken once.
+
+A request may need several calls: to inflate, to read, to gather, to write. Only its first one is refused for want of
+room, and its later ones go before those of requests that have not begun: work that was begun is finished, or an
+overloaded service would do most of its work for requests that it refuses in the end.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Lock, Thread
-from typing import Any, TypeVar
+from time import perf_counter
+from typing import Any, Protocol, TypeVar
 
 from app.errors import GatherError
 
 Result = TypeVar("Result")
 
 
+class ClientGone(Exception):
+    """The client has gone before its request was complete or carried out: there is nobody to answer."""
+
+
+class Caller(Protocol):
+    """Whose request it is: `disconnected` once nobody is left to answer, and `waiting`, if set, is called then."""
+
+    disconnected: bool
+    waiting: Callable[[], None] | None
+
+
+class Ticket(Protocol):
+    """What the pool has to know of a request; `admitted` says whether work was done for it before. Times are those of
+    `perf_counter`.
+    """
+
+    admitted: bool
+
+    @property
+    def deadline(self) -> float:
+        """Until when the request may wait."""
+        ...
+
+    @property
+    def caller(self) -> Caller | None:
+        """Whose it is."""
+        ...
+
+
 class Pool:
-    """`threads` threads; beyond the calls that these can carry out, `queue` more may wait.
+    """`threads` threads; beyond the calls that these can carry out, `queue` more may wait, each for `patience` seconds.
 
     All methods are for one event loop, from its own thread. Threads start with the first call.
     """
 
-    def __init__(self, threads: int, queue: int) -> None:
+    def __init__(self, threads: int, queue: int, patience: float = 3600.0) -> None:
         self.threads = threads
+        self.queue = queue
+        self.patience = patience
         self._free = self._room = threads + queue
-        self._parts: SimpleQueue[tuple[_Work, int] | None] = SimpleQueue()
+        self._begun: deque[tuple[_Work, int]] = deque()
+        self._fresh: deque[tuple[_Work, int]] = deque()
+        self._tokens: SimpleQueue[bool] = SimpleQueue()  # one for each part that waits, False for a thread's end
         self._running: list[Thread] = []
         self._closed = False
 
@@ -37,44 +76,94 @@ class Pool:
         """Calls that run or wait."""
         return self._room - self._free
 
-    async def run(self, work: Callable[[], Result]) -> Result:
-        """Carry out `work` in a thread. Raises overloaded when too many wait, not_ready after `close`."""
-        results: list[Result] = await self._submit((work,))
+    @property
+    def full(self) -> bool:
+        """Whether the first call of a request would be refused."""
+        return self._free <= 0
+
+    async def run(self, work: Callable[[], Result], ticket: Ticket | None = None) -> Result:
+        """Carry out `work` in a thread, for the request that `ticket` is of.
+
+        Raises overloaded when too many wait or this one has waited too long, deadline_exceeded when its deadline passes
+        while it waits, not_ready after `close`, and ClientGone.
+        """
+        results: list[Result] = await self._submit((work,), ticket)
         return results[0]
 
-    async def split(self, works: Sequence[Callable[[], Result]]) -> list[Result]:
+    async def split(self, works: Sequence[Callable[[], Result]], ticket: Ticket | None = None) -> list[Result]:
         """Carry out the parts of one call in several threads at once; all have ended when this returns or raises.
 
         However many parts, it counts as one call. Raises as `run` does, and what a part raised.
         """
-        return await self._submit(works)
+        return await self._submit(works, ticket)
+
+    def overloaded(self) -> GatherError:
+        """The refusal of a request for which there is no room."""
+        return GatherError(
+            "overloaded",
+            "too many gathers wait for a thread at this moment",
+            facts={"limit": "queue", "maximum": self.queue},
+            retry_after=1,
+        )
 
     def close(self) -> None:
         """Carry out what waits, then end the threads; later calls are refused."""
         self._closed = True
         for _ in self._running:
-            self._parts.put(None)
+            self._tokens.put(False)
         for thread in self._running:
             thread.join()
         self._running.clear()
 
-    async def _submit(self, works: Sequence[Callable[[], Any]]) -> list[Any]:
+    async def _submit(self, works: Sequence[Callable[[], Any]], ticket: Ticket | None) -> list[Any]:
         if self._closed:
             raise GatherError("not_ready", "the service is being stopped", retry_after=1)
-        if self._free <= 0:
-            raise GatherError("overloaded", "too many gathers wait for a thread at this moment", retry_after=1)
+        caller = None
+        parts = self._fresh
+        if ticket is not None:
+            caller = ticket.caller
+            if caller is not None and caller.disconnected:
+                raise ClientGone
+            if ticket.admitted:
+                parts = self._begun
+        if self._free <= 0 and parts is self._fresh:
+            raise self.overloaded()
         if not self._running:
             self._start()
+        loop = asyncio.get_running_loop()
         self._free -= 1
-        work = _Work(works, asyncio.get_running_loop(), self._release)
+        work = _Work(works, loop, self._release)
         for part in range(len(works)):
-            self._parts.put((work, part))
+            parts.append((work, part))
+            self._tokens.put(True)
+        timer = None
+        if ticket is not None:
+            ticket.admitted = True
+            if self._free < self.queue:  # it waits
+                left = ticket.deadline - perf_counter()
+                timer = loop.call_later(min(self.patience, left), self._late, work, left < self.patience)
+            if caller is not None:
+                caller.waiting = work.abandon
         future = work.future
         del work
         try:
             return await future
         finally:
+            if timer is not None:
+                timer.cancel()
+            if caller is not None:
+                caller.waiting = None
             del future
+
+    def _late(self, work: _Work, past_deadline: bool) -> None:
+        """A call has waited for as long as it may."""
+        if past_deadline:
+            work.drop(
+                GatherError("deadline_exceeded", "the request waited until its deadline had passed", retry_after=1)
+            )
+        else:
+            detail = f"no thread was free for this request within {self.patience:g} s"
+            work.drop(GatherError("overloaded", detail, facts={"limit": "queue_timeout"}, retry_after=1))
 
     def _release(self) -> None:
         self._free += 1
@@ -86,16 +175,30 @@ class Pool:
             thread.start()
 
     def _serve(self) -> None:
-        while (item := self._parts.get()) is not None:
-            work, part = item
+        while self._tokens.get():
+            try:
+                work, part = self._begun.popleft()
+            except IndexError:
+                work, part = self._fresh.popleft()
             work.carry_out(part)
-            del item, work  # a thread that waits holds on to nothing: a body, perhaps
+            del work  # a thread that waits holds on to nothing: a body, perhaps
 
 
 class _Work:
     """One call: its parts, their results, and the future that the caller awaits."""
 
-    __slots__ = ("_failure", "_left", "_lock", "_loop", "_release", "_results", "_works", "future")
+    __slots__ = (
+        "_begun",
+        "_dropped",
+        "_failure",
+        "_left",
+        "_lock",
+        "_loop",
+        "_release",
+        "_results",
+        "_works",
+        "future",
+    )
 
     def __init__(
         self, works: Sequence[Callable[[], Any]], loop: asyncio.AbstractEventLoop, release: Callable[[], None]
@@ -107,10 +210,32 @@ class _Work:
         self._results: list[Any] = [None] * len(works)
         self._failure: BaseException | None = None
         self._left = len(works)
+        self._begun = self._dropped = False
         self._lock = Lock()
+
+    def abandon(self) -> None:
+        """The client has gone: do nothing of it that has not begun."""
+        self.drop(ClientGone())
+
+    def drop(self, reason: Exception) -> None:
+        """Raise `reason` to the caller and give its place in the queue to another, unless a part has begun.
+
+        From the event loop.
+        """
+        with self._lock:
+            if self._begun or self._dropped or self.future.done():
+                return
+            self._dropped = True
+        self._works = ()
+        self._release()
+        self.future.set_exception(reason)
 
     def carry_out(self, part: int) -> None:
         """Do one part, in a thread of the pool; nothing once the caller has gone or another part has failed."""
+        with self._lock:
+            if self._dropped:
+                return
+            self._begun = True
         if self._failure is None and not self.future.cancelled():
             try:
                 self._results[part] = self._works[part]()

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from numpy.typing import NDArray
 
-from app.dispatch.pool import Pool
+from app.dispatch.pool import Pool, Ticket
 from app.kernels import Kernel
 from app.spec.plan import GatherPlan
 
@@ -74,6 +74,7 @@ async def run_split(
     out: NDArray[Any],
     count: int,
     started: Callable[[], None],
+    ticket: Ticket | None = None,
 ) -> int:
     """What `kernel.run` does, in about `count` parts; `started` is called in a thread when the first part begins."""
     parts = split_plan(plan, data, indices, out, count)
@@ -88,7 +89,7 @@ async def run_split(
     def later(part: Part) -> Callable[[], int]:
         return lambda: work_on(part)
 
-    found = await pool.split([first, *map(later, parts[1:])])
+    found = await pool.split([first, *map(later, parts[1:])], ticket)
     return first_bad(parts, found)
 
 

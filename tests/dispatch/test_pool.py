@@ -4,13 +4,40 @@ import asyncio
 import gc
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
+from time import perf_counter
 
 import pytest
 
-from app.dispatch.pool import Pool
+from app.dispatch.pool import ClientGone, Pool
 from app.errors import GatherError
+
+
+@dataclass
+class Somebody:
+    """A caller as the server has them."""
+
+    disconnected: bool = False
+    waiting: Callable[[], None] | None = None
+
+    def go(self) -> None:
+        self.disconnected = True
+        if self.waiting is not None:
+            self.waiting()
+
+
+@dataclass
+class Request:
+    """The ticket of a request."""
+
+    seconds: float = 60.0
+    admitted: bool = False
+    caller: Somebody = field(default_factory=Somebody)
+
+    def __post_init__(self) -> None:
+        self.deadline = perf_counter() + self.seconds
 
 
 @pytest.fixture
@@ -188,5 +215,115 @@ def test_no_threads_are_left_after_closing() -> None:
         assert len(started) == 3
         pool.close()
         assert not any(thread.is_alive() for thread in started)
+
+    asyncio.run(main())
+
+
+def test_a_request_that_was_let_in_is_not_refused_and_goes_first() -> None:
+    async def main() -> None:
+        pool = Pool(1, 1)
+        go = threading.Event()
+        order: list[str] = []
+        begun = Request()
+        await pool.run(lambda: order.append("begun"), begun)
+        running = asyncio.ensure_future(pool.run(lambda: go.wait(10), Request()))
+        await asyncio.sleep(0)
+        fresh = asyncio.ensure_future(pool.run(lambda: order.append("fresh"), Request()))
+        await asyncio.sleep(0)
+        assert pool.full
+        with pytest.raises(GatherError, match="overloaded") as refused:
+            await pool.run(lambda: order.append("refused"), Request())
+        assert refused.value.facts == {"limit": "queue", "maximum": 1}
+        again = asyncio.ensure_future(pool.run(lambda: order.append("begun again"), begun))
+        await asyncio.sleep(0)
+        go.set()
+        await asyncio.gather(running, fresh, again)
+        assert order == ["begun", "begun again", "fresh"]
+        assert pool.taken == 0
+        pool.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("patience", "seconds", "code"), [(0.01, 60, "overloaded"), (60, 0.01, "deadline_exceeded")])
+def test_a_request_that_waits_too_long_is_refused_and_leaves_its_place(
+    patience: float, seconds: float, code: str
+) -> None:
+    async def main() -> None:
+        pool = Pool(1, 1, patience)
+        go, ran = threading.Event(), threading.Event()
+        running = asyncio.ensure_future(pool.run(lambda: go.wait(10), Request()))
+        await asyncio.sleep(0)
+        with pytest.raises(GatherError, match=code) as refused:
+            await pool.run(ran.set, Request(seconds))
+        assert refused.value.retry_after == 1
+        assert not running.done()
+        assert pool.taken == 1
+        go.set()
+        assert await running
+        await pool.run(lambda: None, Request())
+        assert not ran.is_set()
+        pool.close()
+
+    asyncio.run(main())
+
+
+def test_what_runs_is_not_refused_however_long_it_takes() -> None:
+    async def main() -> None:
+        pool = Pool(1, 1, 0.001)
+        assert await pool.run(lambda: threading.Event().wait(0.05) or 1, Request(0.001)) == 1
+        pool.close()
+
+    asyncio.run(main())
+
+
+def test_a_client_that_goes_leaves_its_place_at_once_and_nothing_is_done_for_it() -> None:
+    async def main() -> None:
+        pool = Pool(1, 1)
+        go, ran = threading.Event(), threading.Event()
+        running = asyncio.ensure_future(pool.run(lambda: go.wait(10), Request()))
+        await asyncio.sleep(0)
+        gone = Request()
+        waiting = asyncio.ensure_future(pool.run(ran.set, gone))
+        await asyncio.sleep(0)
+        assert pool.full
+        assert not ran.is_set()
+        gone.caller.go()
+        with pytest.raises(ClientGone):
+            await waiting
+        assert pool.taken == 1
+        next_one = asyncio.ensure_future(pool.run(lambda: 1, Request()))
+        await asyncio.sleep(0)
+        go.set()
+        assert await next_one == 1
+        assert await running
+        assert not ran.is_set()
+        with pytest.raises(ClientGone):
+            await pool.run(ran.set, gone)
+        pool.close()
+
+    asyncio.run(main())
+
+
+def test_what_runs_when_its_client_goes_keeps_its_place_until_it_ends() -> None:
+    async def main() -> None:
+        pool = Pool(1, 0)
+        go, begun = threading.Event(), threading.Event()
+
+        def work() -> int:
+            begun.set()
+            go.wait(10)
+            return 1
+
+        gone = Request()
+        running = asyncio.ensure_future(pool.run(work, gone))
+        assert await asyncio.to_thread(begun.wait, 10)
+        gone.caller.go()
+        await asyncio.sleep(0.01)
+        assert pool.taken == 1
+        go.set()
+        assert await running == 1
+        assert gone.caller.waiting is None
+        pool.close()
 
     asyncio.run(main())

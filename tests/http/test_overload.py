@@ -64,6 +64,143 @@ def test_a_request_that_waits_past_the_deadline_is_refused(start: Start) -> None
         assert {answer.json()["code"] for answer in answers if answer.status_code == 503} == {"deadline_exceeded"}
 
 
+@pytest.fixture(scope="module")
+def slow(start: Start) -> Iterator[Server]:
+    """One thread on which each gather takes a second, and room for one more to wait."""
+    flags = ("--threads", "1", "--max-queue", "1", "--loop-max-us", "0", "--max-requests", "4")
+    with start(*flags, command=odd("slow")) as server:
+        yield server
+
+
+def wait_for_queue(server: Server, size: int) -> None:
+    """Until so many requests run or wait for the thread."""
+    end = monotonic() + 20
+    while metric(server, "gathernd_queue_depth") != size:
+        assert monotonic() < end
+        sleep(0.01)
+
+
+def test_a_caller_that_will_not_wait_is_told_so_before_its_turn_comes(slow: Server) -> None:
+    with Wire(slow) as first, Wire(slow) as second:
+        first.send(request(TINY))
+        wait_for_queue(slow, 1)
+        second.send(request(TINY, "X-Gathernd-Timeout: 0.1"))
+        answer = second.read()
+        assert (answer.status, answer.json()["code"]) == (503, "deadline_exceeded")
+        assert int(answer.headers["retry-after"]) >= 1
+        assert metric(slow, "gathernd_queue_depth") == 1  # the first one still runs
+        assert first.read().status == 200
+        second.send(request(TINY, "X-Gathernd-Timeout: 10"))
+        assert second.read().status == 200
+
+
+@pytest.mark.parametrize("timeout", ["soon", "-1", "", "1s", "nan", "1e3", "0x1", "1.", "9999999999"])
+def test_a_timeout_that_is_no_number_of_seconds_is_refused(server: Server, timeout: str) -> None:
+    answer = tiny(server, **{"x-gathernd-timeout": timeout})
+    assert answer.status_code == 422
+    assert answer.json()["errors"] == [{"pointer": "/x-gathernd-timeout"}]
+
+
+def test_a_timeout_of_nothing_is_past_and_a_long_one_is_cut_to_the_services_own(server: Server) -> None:
+    for _ in range(2):  # the second time the header is known
+        assert tiny(server, **{"x-gathernd-timeout": "0"}).json()["code"] == "deadline_exceeded"
+        assert tiny(server, **{"x-gathernd-timeout": "999999999.5"}).status_code == 200
+
+
+def test_the_inference_protocol_has_the_same_timeout(server: Server) -> None:
+    path = "/v2/models/gathernd/infer"
+    inputs = [
+        {"name": "data", "datatype": "INT8", "shape": [2], "data": [7, 8]},
+        {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]},
+    ]
+    client = httpx.Client(base_url=server.url, trust_env=False)
+    with client:
+        late = client.post(path, json={"inputs": inputs}, headers={"x-gathernd-timeout": "0"})
+        assert (late.status_code, late.json()["code"]) == (503, "deadline_exceeded")
+        late = client.post(path, json={"inputs": inputs, "parameters": {"timeout": 1}})
+        assert (late.status_code, late.json()["code"]) == (503, "deadline_exceeded")
+        assert client.post(path, json={"inputs": inputs}, headers={"x-gathernd-timeout": "9"}).status_code == 200
+
+
+def test_work_of_a_client_that_has_gone_is_dropped_from_the_queue(slow: Server) -> None:
+    gone = metric(slow, 'gathernd_errors_total{code="client_gone"}')
+    gathered = metric(slow, 'gathernd_requests_total{method="POST",path="/gathernd",status="200"}')
+    with Wire(slow) as first:
+        first.send(request(TINY))
+        wait_for_queue(slow, 1)
+        with Wire(slow) as second:
+            second.send(request(TINY))
+            wait_for_queue(slow, 2)
+        wait_for_queue(slow, 1)  # while the first one still runs
+        assert metric(slow, 'gathernd_errors_total{code="client_gone"}') == gone + 1
+        assert metric(slow, 'gathernd_requests_total{method="POST",path="/gathernd",status="200"}') == gathered
+        third = tiny(slow)
+        assert third.status_code == 200
+        assert first.read().status == 200
+
+
+def test_a_large_body_is_refused_before_it_is_sent_while_the_queue_is_full(slow: Server) -> None:
+    with Wire(slow) as first, Wire(slow) as second, Wire(slow) as third:
+        first.send(request(TINY))
+        second.send(request(TINY))
+        wait_for_queue(slow, 2)
+        third.send(request(b"", f"Content-Length: {MIB}", length=False))
+        answer = third.read()
+        assert (answer.status, answer.json()["code"], answer.json()["limit"]) == (503, "overloaded", "queue")
+        assert metric(slow, "gathernd_queue_depth") == 2
+        third.send(b" " * MIB)  # it may come all the same, and the connection is as good as before
+        assert first.read().status == 200
+        assert second.read().status == 200
+        third.send(request(TINY))
+        assert third.read().status == 200
+
+
+def test_a_request_waits_for_a_thread_no_longer_than_it_may(start: Start) -> None:
+    flags = ("--threads", "1", "--max-queue", "8", "--loop-max-us", "0", "--queue-timeout", "0.2")
+    with start(*flags, command=odd("slow")) as server:
+        answers = together(server, 3)
+        assert sorted(answer.status_code for answer in answers) == [200, 503, 503]
+        refused = [answer.json() for answer in answers if answer.status_code == 503]
+        assert {(body["code"], body["limit"]) for body in refused} == {("overloaded", "queue_timeout")}
+
+
+def test_more_requests_than_may_be_under_way_are_refused_and_probes_answered(slow: Server) -> None:
+    stalled = request(b"", f"Content-Length: {MIB}", length=False) + b"{"
+    with Wire(slow) as one, Wire(slow) as two, Wire(slow) as three, Wire(slow) as four, Wire(slow) as five:
+        for wire in (one, two, three, four):
+            wire.send(stalled)
+        end = monotonic() + 20
+        while metric(slow, "gathernd_requests_in_flight") < 5:  # and the one that asks
+            assert monotonic() < end
+            sleep(0.01)
+        five.send(request(TINY))
+        answer = five.read()
+        assert (answer.status, answer.json()["code"]) == (503, "overloaded")
+        assert (answer.json()["limit"], answer.json()["maximum"]) == ("requests", 4)
+        client = slow.shared_client()
+        assert client.get("/tensors").json()["limit"] == "requests"
+        assert client.get("/livez").status_code == client.get("/readyz").status_code == 200
+    end = monotonic() + 20
+    while tiny(slow).status_code != 200:
+        assert monotonic() < end
+        sleep(0.05)
+
+
+def test_the_callers_deadline_ends_the_wait_for_a_body_and_the_services_own_does_not(start: Start) -> None:
+    with start("--deadline", "1") as server:
+        body = TINY + b" " * 100_000
+        with Wire(server) as patient, Wire(server) as hurried:
+            patient.send(request(body)[:-50_000])
+            hurried.send(request(body, "X-Gathernd-Timeout: 0.1")[:-50_000])
+            answer = hurried.read()
+            assert (answer.status, answer.json()["code"]) == (503, "deadline_exceeded")
+            assert int(answer.headers["retry-after"]) >= 1
+            assert hurried.closed()
+            sleep(1.5)
+            patient.send(b" " * 50_000)
+            assert patient.read().status == 200
+
+
 @pytest.mark.parametrize(("dtype", "value"), [("int64", "1"), ("bool", "true")])
 def test_the_items_read_out_of_json_and_the_text_written_count_too(start: Start, dtype: str, value: str) -> None:
     # 1 MiB of text: as int64 the items are too much for the budget, as bool the text of the answer is.

@@ -1,0 +1,45 @@
+"""Who is let in: the one place that says whether a request may begin, before any work is done for it.
+
+A request whose body is large or of unknown length is judged when its header has come, so that a service that is full
+says so without reading the body first.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from app.dispatch.budget import Budget
+from app.dispatch.pool import Pool
+from app.errors import GatherError
+
+FEW: Final = 1 << 16
+"""Bodies of up to this many bytes are read on the event loop, and are no reason to look at the queue."""
+
+
+class Admission:
+    """What a request needs: bytes of `budget`, a thread of `pool`, and that fewer than `requests` are under way."""
+
+    def __init__(self, budget: Budget, pool: Pool, requests: int) -> None:
+        self.budget = budget
+        self.pool = pool
+        self.requests = requests
+
+    def too_many(self) -> GatherError:
+        """The refusal of a request where as many as may be are under way."""
+        return GatherError(
+            "overloaded",
+            f"{self.requests} requests are under way, as many as may be",
+            facts={"limit": "requests", "maximum": self.requests},
+            retry_after=1,
+        )
+
+    def admit(self, size: int | None) -> None:
+        """Judge a request whose body, of `size` bytes as far as is known, is still to be read.
+
+        Raises payload_too_large where the memory budget can never hold it, and overloaded where it cannot now, or
+        where the queue is full.
+        """
+        if size is not None:
+            self.budget.admit_now(size)
+        if self.pool.full and (size is None or size > FEW):
+            raise self.pool.overloaded()
