@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
@@ -73,20 +73,29 @@ def warm(cache_dir: Path, progress: Callable[[str], None]) -> None:
     helper = None
     if not any(cache_dir.rglob("*.nbi")) and len(os.sched_getaffinity(0)) > 1:
         command = [sys.executable, "-P", "-c", "import sys; from app.main import warm_half; warm_half(sys.argv[1])"]
-        helper = subprocess.Popen([*command, str(cache_dir)], stdin=subprocess.DEVNULL)  # noqa: S603  (our own code)
+        helper = subprocess.Popen([*command, str(cache_dir)], stdin=subprocess.PIPE)  # noqa: S603  (our own code)
     native_json.warm(progress)
     if helper is not None:
         helper.wait()
+        assert helper.stdin is not None
+        helper.stdin.close()
     numba_cpu.warm(progress)
     oip_v2.warm(progress)
 
 
 def warm_half(cache_dir: str) -> None:
-    """What the second process of `warm` does."""
+    """What the second process of `warm` does, as long as the first one lives, at the other end of its input."""
+    Thread(target=_end_with_parent, daemon=True).start()
     numba_cpu.configure(Path(cache_dir))
     oip_v2.configure(Path(cache_dir))
     numba_cpu.warm()
     oip_v2.warm()
+
+
+def _end_with_parent() -> None:
+    while os.read(0, 1):  # not `sys.stdin`, whose lock the end of the interpreter would want
+        pass
+    os._exit(1)
 
 
 class Application(DataPlane):

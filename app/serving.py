@@ -8,7 +8,8 @@ A stop goes in this order, on SIGTERM or SIGINT:
    closed at once, as uvicorn does, it may be just then that its client sends one.
 3. After DRAIN_TIMEOUT what still runs is cut off. Exit code 0.
 
-A second signal ends the delay, and a second SIGINT also cuts off what runs.
+A second signal ends the delay, and a second SIGINT also cuts off what runs. A service that cannot prepare its kernels
+ends with 3.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class Server(uvicorn.Server):
         self.tls = tls
         self.exit_at: float | None = None
         self.cut = False
+        self.failed = False
         self._watching: list[asyncio.Task[None]] = []
 
     @property
@@ -129,11 +131,20 @@ class Server(uvicorn.Server):
                     if isinstance(connection, Protocol):
                         connection.leave(now, QUIET_S)
                 await asyncio.sleep(_STEP_S)
+            if "kernels" in self.application.readiness.waiting_for and not self.failed:
+                self._leave_compiler()
             self.config.timeout_graceful_shutdown = 1
             await super().shutdown()
         finally:
             for task in self._watching:
                 task.cancel()
+
+    def _leave_compiler(self) -> None:
+        """End the process. A compiler cannot be interrupted, and the interpreter's own end would wait for it."""
+        logger.info("stopped before the kernels were ready")
+        self.application.store.close()
+        logging.shutdown()
+        os._exit(0)
 
     def stop_listening(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no new connections."""
@@ -146,6 +157,9 @@ class Server(uvicorn.Server):
         """Called ten times a second: whether to stop now."""
         if self.exit_at is not None and monotonic() >= self.exit_at:
             self.should_exit = True
+        if self.application.readiness.failed is not None:
+            # Whoever looks after the process starts it again, or tells somebody; refusing for ever helps nobody.
+            self.failed = self.should_exit = True
         return await super().on_tick(counter)
 
 
@@ -240,7 +254,9 @@ def serve(settings: Settings, app: Application) -> None:
     open_store(app.store)
     server = Server(configure(settings, app, tls), tls)
     server.run()
-    if not server.started:
+    if server.failed:
+        logger.error("the service cannot start without its kernels: the log lines above say why")
+    if server.failed or not server.started:
         raise SystemExit(STARTUP_FAILURE)
 
 

@@ -37,7 +37,6 @@ class WorkerServer(Server):
         self._go = asyncio.Event()
         self._warming: asyncio.Task[None] | None = None
         self._acceptor: Acceptor | None = None
-        self.failed = False
         if first:
             app.readiness.waiting_for.append("workers")
 
@@ -70,7 +69,6 @@ class WorkerServer(Server):
         readiness = self.application.readiness
         while "kernels" in readiness.waiting_for:
             if readiness.failed is not None:
-                self.failed = self.should_exit = True
                 return
             await asyncio.sleep(0.01)
         self._say(b"w")

@@ -1,13 +1,16 @@
 """Servers that misbehave on purpose, for tests of what clients are told then: `python -m tests.http.odd_app HOW FLAGS`.
 
 HOW is `broken` (the kernel raises, and so does the control-plane route /broken), `slow` (the kernel takes a second),
-`starting` (the kernels are never ready) or `counting` (/compilations says how often Numba has compiled or loaded
-anything). Nothing in the service knows of these: they are made from its parts.
+`starting` (the kernels are never ready), `compiling` (they are being compiled for longer than anybody waits), `failing`
+(they cannot be compiled) or `counting` (/compilations says how often Numba has compiled or loaded anything). Nothing in
+the service knows of these: they are made from its parts.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from time import sleep
 from typing import Any
 
@@ -15,6 +18,7 @@ from fastapi import FastAPI
 from numba.core.event import Listener, register
 from numpy.typing import NDArray
 
+from app import main
 from app.kernels import numpy_cpu
 from app.main import Application, create_app
 from app.serving import serve
@@ -49,6 +53,8 @@ def make(how: str, settings: Settings) -> Application:
         app.service.kernel = Slow()
     elif how == "starting":
         app.readiness.waiting_for.append("a kernel that never comes")
+    elif how in ("compiling", "failing"):
+        main.warm = {"compiling": _compile, "failing": _fail_to_compile}[how]
     elif how == "counting":
         compilations = Compilations()
         assert isinstance(app.control, FastAPI)
@@ -68,6 +74,15 @@ class Compilations(Listener):
 
     def on_end(self, event: Any) -> None:
         pass
+
+
+def _compile(cache_dir: Path, progress: Callable[[str], None]) -> None:
+    sleep(600)
+
+
+def _fail_to_compile(cache_dir: Path, progress: Callable[[str], None]) -> None:
+    sleep(0.5)
+    raise RuntimeError(SECRET)
 
 
 async def _fail() -> None:

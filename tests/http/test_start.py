@@ -58,6 +58,14 @@ def test_readiness_names_what_it_waits_for() -> None:
     assert app.readiness.error().detail.endswith("waits for: kernels")
 
 
+def test_a_service_that_cannot_prepare_its_kernels_ends_and_says_so(start: Start) -> None:
+    with start(command=odd("failing"), ready=False, tracebacks=True) as server:
+        assert server.process.wait(60) == 3
+        server.process.returncode = 0  # the end that is expected of other servers
+        assert "the kernels could not be prepared" in server.log_text()
+        assert "the service cannot start without its kernels" in server.log_text()
+
+
 @pytest.mark.soak
 def test_a_cache_folder_that_cannot_be_written_does_not_hinder(tmp_path: Path) -> None:
     blocked = tmp_path / "blocked"

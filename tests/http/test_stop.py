@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 import threading
 from time import monotonic, sleep
 
@@ -148,3 +150,26 @@ def test_a_stop_while_starting_is_a_stop(start: Start) -> None:
     with start(ready=False) as server:
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(60) == 0
+
+
+def test_a_stop_while_compiling_does_not_wait_for_the_compiler(start: Start) -> None:
+    with start(command=odd("compiling"), ready=False) as server:
+        with Wire(server) as wire:
+            wire.send(request(TINY))
+            assert wire.read().status == 503
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(60) == 0
+        assert "stopped before the kernels were ready" in server.log_text()
+
+
+def test_a_helper_of_the_compiler_ends_with_its_parent() -> None:
+    program = (
+        "import os, sys, time; from threading import Thread; from app.main import _end_with_parent;"
+        "Thread(target=_end_with_parent, daemon=True).start(); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as helper:
+        with pytest.raises(subprocess.TimeoutExpired):
+            helper.wait(1)
+        assert helper.stdin is not None
+        helper.stdin.close()
+        assert helper.wait(60) == 1

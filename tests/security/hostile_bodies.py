@@ -195,6 +195,11 @@ def json_body(source: Random) -> Body:
     chance = source.random()
     if chance < 0.1:
         pass  # among the broken ones, sound ones change the state that they meet
+    elif chance < 0.2:
+        made = bytearray(content)  # as long as before, so that the header is one that has come before
+        for _ in range(source.randint(1, 3)):
+            made[source.randrange(len(made))] = source.choice(b'0129-[]{}",:.eE \x00\xff')
+        content = bytes(made)
     elif chance < 0.45:
         content = flipped(content, source)
     elif chance < 0.9:

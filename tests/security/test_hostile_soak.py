@@ -64,6 +64,16 @@ GOOD = [
 ]
 
 
+def good(number: int) -> bytes:
+    """A good request, one of several kinds."""
+    return GOOD[number % len(GOOD)][0]
+
+
+def right(number: int, answer: Answer) -> bool:
+    """Whether that is the answer to it."""
+    return answer.status == 200 and GOOD[number % len(GOOD)][1](answer.body)
+
+
 def named(data: bytes, name: str) -> bytes:
     head, _, body = data.partition(b"\r\n\r\n")
     return head + b"\r\nX-Request-ID: " + name.encode() + b"\r\n\r\n" + body
@@ -127,7 +137,7 @@ class Besiegers:
         if not broken:
             # On the connection of the hostile ones too, good ones are answered rightly.
             name = f"{self.batch}-good"
-            plan.append(Whole(named(GOOD[self.batch % 3][0], name), name, False, False))
+            plan.append(Whole(named(good(self.batch), name), name, False, False))
             data.append(plan[-1].data)
         elif source.random() < 0.9:
             self.sent += 1
@@ -150,26 +160,19 @@ class Besiegers:
             return True
         assert len(one.answers) == len(plan), (plan[len(one.answers)], one.answers[-1:])
         assert not one.line.buffer
-        self._good(one.answers[-1], self.batch_of(plan))
+        number = int(str(plan[-1].id).partition("-")[0])
+        assert right(number, one.answers[-1]), one.answers[-1]
         return one.answers[-1].closes
-
-    @staticmethod
-    def batch_of(plan: list[Whole]) -> int:
-        return int(str(plan[-1].id).partition("-")[0])
 
     def _ask_good(self) -> None:
         self._control = line = self._control or Line(self.port)
-        one = Talk(line, memoryview(named(GOOD[self.batch % 3][0], "control")), [False])
+        # Its header is the same each time, and is read another way then.
+        one = Talk(line, memoryview(good(self.batch)), [False])
         talk([one], self._dawdle)
         (answer,) = one.answers
-        self._good(answer, self.batch)
+        assert right(self.batch, answer), answer
         if answer.closes:
             self._control = None
-
-    @staticmethod
-    def _good(answer: Answer, number: int) -> None:
-        assert answer.status == 200, answer
-        assert GOOD[number % 3][1](answer.body), answer
 
     def _start_slow(self, source: Random) -> None:
         """A sender that dawdles, or a reader that does not read, until the server or this client has enough of it."""
