@@ -33,6 +33,7 @@ class Cycle(RequestResponseCycle):
     """uvicorn's cycle; `defaults` are the header fields that every answer begins with, as bytes.
 
     `received` and `sent` count the bytes of both bodies, and `refusal` says why the protocol answered by itself.
+    `counted` is how much of `received` the protocol had seen when it last looked for bytes that bring no body.
     `owner` is the protocol while it is at the body of this request. `verdict` is for the application: what it leaves
     there, it finds there when a request with the same header comes (see `heads`). `deadline` is when the body must be
     there, in `monotonic`'s seconds, 0.0 for whenever; `waiting` is called when the client goes while the request waits.
@@ -40,6 +41,7 @@ class Cycle(RequestResponseCycle):
 
     defaults: bytes = b""
     received: int = 0
+    counted: int = 0
     sent: int = 0
     refusal: Code | None = None
     sink: Callable[[bytes | bytearray], None] | None = None

@@ -85,7 +85,6 @@ class Protocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self.in_header = False
         self.header_size = 0
-        self.progress = 0
         self.between = True
         self.began = monotonic()
         self.heard = self.answered = self.began
@@ -134,8 +133,8 @@ class Protocol(HttpToolsProtocol):
         cycle: Cycle | None = self.cycle  # type: ignore[assignment]
         if cycle is None or not cycle.more_body:
             return
-        if cycle.received != self.progress:
-            self.progress = cycle.received
+        if cycle.received != cycle.counted:
+            cycle.counted = cycle.received
             self.header_size = 0
             return
         self.header_size += size

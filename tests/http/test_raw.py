@@ -174,6 +174,20 @@ def test_chunks_that_bring_no_body_are_refused_at_the_limit(narrow: Server, kind
         assert wire.closed()
 
 
+def test_uploads_on_one_connection_may_arrive_in_equal_pieces(narrow: Server) -> None:
+    half = bytes(20_000)
+    line = "PUT /tensors/pieces?dtype=int8&shape=40000 HTTP/1.1"
+    head = request(2 * half, "Content-Type: application/octet-stream", line=line)[: -len(2 * half)]
+    with Wire(narrow) as wire:
+        for _ in range(5):
+            for piece in (head, half, half):
+                wire.send(piece)
+                sleep(0.05)
+            answer = wire.read()
+            assert answer.status in (200, 201), answer.body
+    narrow.shared_client().delete("/tensors/pieces")
+
+
 def test_a_request_may_arrive_byte_by_byte(server: Server) -> None:
     with Wire(server) as wire:
         for octet in request(TINY):
