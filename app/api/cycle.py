@@ -187,7 +187,12 @@ class Cycle(RequestResponseCycle):
         # The sink leads to the body, and this cycle is kept by its connection until the next request.
         self.sink = _drop if self.more_body else None
         if self.failure is not None:
-            raise self.failure
+            # Its traceback leads here, and so to what was read: nothing may lead from here to it.
+            failure, self.failure = self.failure, None
+            try:
+                raise failure
+            finally:
+                del failure
         return not self.disconnected
 
     async def receive(self) -> ASGIReceiveEvent:

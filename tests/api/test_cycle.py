@@ -1,0 +1,140 @@
+"""A finished request leaves nothing behind: with the collector off, memory stays where it was."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import tracemalloc
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from app.api import heads
+from app.api.cycle import Cycle, deliver
+from app.api.protocol import Protocol
+
+SIZE = 1 << 20
+HEAD = b"POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % SIZE
+PIECE = 1 << 15
+
+
+class Pipe:
+    """A transport whose other end takes everything at once."""
+
+    def __init__(self) -> None:
+        self.protocol: Any = None
+        self.written = 0
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 1) if name in ("peername", "sockname") else default
+
+    def set_protocol(self, protocol: Any) -> None:
+        self.protocol = protocol
+
+    def feed(self, data: bytes) -> None:
+        """What the event loop does with bytes that have come."""
+        while data:
+            if isinstance(self.protocol, asyncio.BufferedProtocol):
+                buffer = self.protocol.get_buffer(-1)
+                count = min(len(buffer), len(data))
+                buffer[:count] = data[:count]
+                self.protocol.buffer_updated(count)
+                data = data[count:]
+            else:
+                self.protocol.data_received(data)
+                return
+
+    def write(self, data: Any) -> None:
+        self.written += len(data)
+
+    def writelines(self, pieces: Any) -> None:
+        self.written += sum(map(len, pieces))
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        pass
+
+    resume_reading = close = pause_reading
+
+
+async def collected(cycle: Cycle) -> Any:
+    body = bytearray()
+    assert await cycle.collect(body.extend)
+    return body
+
+
+async def filled(cycle: Cycle) -> Any:
+    body = bytearray(SIZE)
+    assert await cycle.fill(memoryview(body), lambda _: None)
+    return body
+
+
+async def received(cycle: Cycle) -> Any:
+    body = bytearray()
+    more = True
+    while more:
+        message: Any = await cycle.receive()
+        body += message["body"]
+        more = message["more_body"]
+    return body
+
+
+async def failed(cycle: Cycle) -> Any:
+    def refuse(_: bytes | bytearray) -> None:
+        raise ValueError(bytes(SIZE))
+
+    try:
+        await cycle.collect(refuse)
+    except ValueError as error:
+        return error.args[0]
+    raise AssertionError("the sink's failure was lost")
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    heads.known.clear()
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
+    gc.enable()
+
+
+@pytest.mark.parametrize("read", [collected, filled, received, failed])
+@pytest.mark.usefixtures("without_collector")
+def test_nothing_is_left_of_a_request(read: Callable[[Cycle], Awaitable[Any]]) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        cycle = scope["extensions"]["gathernd"]
+        scope["kept by the application"] = body = await read(cycle)
+        cycle.verdict = object()
+        assert cycle.respond(200, b"content-length: %d\r\n" % len(body), [bytes(body)], len(body))
+
+    async def main() -> int:
+        config = uvicorn.Config(app, http=Protocol, log_config=None, lifespan="off")
+        config.load()
+        pipe = Pipe()
+        protocol = Protocol(config, ServerState(), {}, asyncio.get_running_loop())
+        protocol.connection_made(pipe)  # type: ignore[arg-type]
+        pipe.protocol = protocol
+        body = bytes(SIZE)
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(10):
+            written = pipe.written
+            pipe.feed(HEAD + body[:PIECE])
+            await asyncio.sleep(0)
+            for start in range(PIECE, SIZE, PIECE):
+                pipe.feed(body[start : start + PIECE])
+                await asyncio.sleep(0)
+            while pipe.written - written < SIZE:
+                deliver()
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return tracemalloc.get_traced_memory()[0] - before
+
+    assert asyncio.run(main()) < SIZE
