@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.dispatch.budget import Budget, Lease
-from app.dispatch.cost import Choice, Chooser, Coefficients, Route
+from app.dispatch.cost import ROUTES, Choice, Chooser, Coefficients, Route
+from app.dispatch.explain import RouteNote, notes
 from app.dispatch.pool import Caller, Pool
 from app.dispatch.split import run_split
 from app.errors import GatherError
@@ -39,7 +40,6 @@ _LARGE_SCAN: Final = 1 << 16
 _PAUSES: Final = (0.0, 0.0002, 0.001, 0.003, 0.01, 0.03)
 """Seconds before each further attempt to read a resident tensor that a scatter is changing."""
 _REMEMBERED_PLANS: Final = 4096
-_FEW_STRINGS: Final = 256
 _NOT_YET: Final = Choice("loop", 0.0)
 
 
@@ -52,6 +52,17 @@ class _Planned(NamedTuple):
     route: Route
     choice: Choice
     coefficients: Coefficients
+
+
+class Explanation(NamedTuple):
+    """What a call would come to: its data, the output's shape, the plan, every route, and the choice."""
+
+    call: Call
+    data: Tensor
+    shape: tuple[int, ...]
+    plan: GatherPlan
+    routes: list[RouteNote]
+    choice: Choice
 
 
 class Stages:
@@ -114,9 +125,7 @@ class Service:
         if call.over_limit is not None:
             raise call.over_limit
         if call.device == "gpu":
-            raise GatherError(
-                "device_unavailable", "this service has no GPU; use device auto or cpu", pointer=call.device_pointer
-            )
+            self._check_device(call)
         lease.charge(plan.output_bytes)
         if resident is not None and resident.cold and route == "loop":
             route = "thread"
@@ -135,6 +144,33 @@ class Service:
             raise await self.pool.run(lambda: index_error(dialect, data.shape, indices, first_axis, plan.depth), stages)
         etag = None if resident is None else resident.etag
         return Answer(Tensor(data.dtype, shape, array), call.dialect, "cpu", etag)
+
+    def explain(self, call: Call, lease: Lease, *, on_device: bool = False) -> Explanation:
+        """Everything that `gather` does before it runs, and no more: what it would do, and why.
+
+        The values of the indices are not looked at, nothing is allocated, and `lease` is charged nothing. `on_device`
+        says that the data counts as resident on a GPU. Raises what `gather` raises, but for index_out_of_bounds,
+        overloaded and deadline_exceeded.
+        """
+        data, resident = self._resolve(call)
+        plan, shape, _, _, choice, _ = self._plan(call, data, call.indices)
+        if call.over_limit is not None:
+            raise call.over_limit
+        self._check_device(call)
+        lease.admit(plan.output_bytes)
+        strings = data.dtype.kind == "string"
+        cold = resident is not None and resident.cold
+        routes = notes(plan, self.chooser, resident=on_device, device=call.device, strings=strings, cold=cold)
+        if self.chooser.no_gpu is None:
+            choice = self.chooser.choose(plan, on_device, call.device, strings=strings)
+        if cold and choice.route == "loop":
+            choice = Choice("thread", routes[ROUTES.index("thread")].seconds or 0.0)
+        return Explanation(call, data, shape, plan, routes, choice)
+
+    def _check_device(self, call: Call) -> None:
+        if call.device == "gpu" and self.chooser.no_gpu is not None:
+            detail = f"{self.chooser.no_gpu}; use device auto or cpu"
+            raise GatherError("device_unavailable", detail, pointer=call.device_pointer)
 
     def _plan(self, call: Call, data: Tensor, indices: Tensor) -> _Planned:
         """Validate, plan and choose; calls of the same types, shapes and parameters share one plan."""
@@ -155,18 +191,12 @@ class Service:
             plan, shape, first_axis = PLANNERS[call.operator](
                 dialect, data, indices, call.parameter, call.parameter_pointer, self.limits
             )
-            choice = self._choose(plan, data)
+            choice = self.chooser.choose(plan, strings=data.dtype.kind == "string")
             planned = _Planned(plan, shape, first_axis, choice.route, choice, coefficients)
             if len(self._plans) >= _REMEMBERED_PLANS:
                 self._plans.clear()
             self._plans[key] = planned
         return planned
-
-    def _choose(self, plan: GatherPlan, data: Tensor) -> Choice:
-        """Strings are objects of Python, of which every one is looked at: only few are for the event loop."""
-        if data.dtype.kind == "string" and plan.data_items + plan.output_items > _FEW_STRINGS:
-            return self.chooser.predict(plan)["thread"]
-        return self.chooser.choose(plan)
 
     def _resolve(self, call: Call) -> tuple[Tensor, Resident | None]:
         if isinstance(call.data, Tensor):

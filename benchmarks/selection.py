@@ -1,14 +1,17 @@
 """Whether the service chooses the right route: a sweep of shapes, each run on every CPU route in turns.
 
-    python -m benchmarks.selection [--shapes 240] [--seed 1] [--passes 5] [--all] [--plot FILE.svg]
+    python -m benchmarks.selection [--shapes 240] [--seed 1] [--rounds 5] [--patience 300] [--all]
 
 Runs `Service.gather` in process, as a request does once it has been read, with each route forced in turn, and compares
 what the calibrated choice takes with what the best route takes. A shape is well chosen where that is at most 1.1 times
-as long. Coefficients are measured in the same run, once in each pass over the shapes; of all passes the best times
-count, theirs and the routes', and routes take turns, so that a busy moment of the machine falls on all alike. Each call
-has other indices than the one before. Shapes are drawn from a seed: 1 to 5 indexed axes, all item sizes, slices of one
-item to 64 KiB, data of 1 KiB to 64 MiB, batches, Gather's shared indices, indices at random or in order, and work of a
-few microseconds up to some tens of milliseconds.
+as long. Routes take turns, the best of several rounds counts, and each call has other indices than the one before.
+Shapes are drawn from a seed: 1 to 5 indexed axes, all item sizes, slices of one item to 64 KiB, data of 1 KiB to 64
+MiB, batches, Gather's shared indices, indices at random or in order, and work of a few microseconds up to some tens of
+milliseconds.
+
+A split over two cores gains nothing while another process has one of them. So what is measured while others take more
+than a little of the machine is measured again, as long as `--patience` seconds of that last; the report says how much
+was measured beside busy neighbours in the end.
 """
 
 from __future__ import annotations
@@ -19,13 +22,13 @@ import os
 import random
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from math import prod
 from pathlib import Path
-from time import perf_counter
-from typing import Final
+from time import perf_counter, process_time
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import uvloop
@@ -46,12 +49,17 @@ from app.tensors.limits import Limits
 from app.tensors.tensor import Tensor
 from benchmarks.common import machine_line
 
+Result = TypeVar("Result")
 CPU_ROUTES: Final[tuple[Route, ...]] = ("loop", "thread", "split")
 TOLERANCE: Final = 1.1
 _BY_SIZE: Final = {1: "int8", 2: "float16", 4: "float32", 8: "int64", 16: "complex128"}
 _MOST_OUTPUT: Final = 64 << 20
 _MOST_DATA: Final = 64 << 20
 _TURN_S: Final = 0.002
+_GROUP: Final = 8
+_DISTURBED: Final = 0.05
+_TICK_S: Final = 0.03
+_PAUSE_S: Final = 0.2
 _VARIANTS: Final = 16
 _VARIANT_ITEMS: Final = 1 << 20
 
@@ -181,35 +189,64 @@ class Row:
         return self.seconds[self.choice.route] / self.seconds[self.best]
 
 
-async def sweep(drawn: Sequence[Shape], passes: int, rounds: int, threads: int) -> tuple[list[Row], Coefficients]:
-    """Every shape on every route, `passes` times over, and the choice for each."""
+class Neighbours:
+    """Notices what other processes take of the machine's time (Linux)."""
+
+    def __init__(self, patience: float) -> None:
+        self.patience = patience
+        self.disturbed = 0
+
+    async def without(self, work: Callable[[], Awaitable[Result]]) -> Result:
+        """`work` done while others take less than `_DISTURBED` of the machine, or once patience has run out."""
+        while True:
+            started, busy, own = perf_counter(), _busy_seconds(), process_time()
+            result = await work()
+            took = perf_counter() - started
+            others = _busy_seconds() - busy - (process_time() - own)
+            if others <= max(_DISTURBED * took * (os.cpu_count() or 1), _TICK_S):
+                return result
+            if self.patience <= 0:
+                self.disturbed += 1
+                return result
+            await asyncio.sleep(_PAUSE_S)
+            self.patience -= took + _PAUSE_S
+
+
+def _busy_seconds() -> float:
+    """Seconds that all processors together have been busy."""
+    user, nice, system, _, _, irq, soft, steal = map(int, Path("/proc/stat").read_text().split(None, 9)[1:9])
+    return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
+
+
+async def sweep(
+    drawn: Sequence[Shape], rounds: int, threads: int, neighbours: Neighbours
+) -> tuple[list[Row], Coefficients]:
+    """Every shape on every route, and the choice for each."""
     octets = np.random.default_rng(0).integers(0, 2, _MOST_DATA, np.uint8)
+    coefficients = await neighbours.without(lambda: asyncio.to_thread(calibrate, numba_cpu, threads))
     pool = Pool(threads, 64)
-    best: list[dict[Route, float]] = [{} for _ in drawn]
-    plans: list[GatherPlan] = []
-    coefficients: Coefficients | None = None
-    for number in range(passes):
-        measured = await asyncio.to_thread(calibrate, numba_cpu, threads)
-        coefficients = measured if coefficients is None else better(coefficients, measured)
-        plans.clear()
-        for shape, known in zip(drawn, best, strict=True):
+    rows: list[Row] = []
+    for start in range(0, len(drawn), _GROUP):
+        group = []
+        for shape in drawn[start : start + _GROUP]:
             calls = make_calls(shape, octets)
-            plan, services = _services(calls[0], pool, coefficients)
-            plans.append(plan)
-            for route, seconds in (await measure(services, calls, rounds)).items():
-                known[route] = min(seconds, known.get(route, seconds))
-        print(f"pass {number + 1} of {passes}", file=sys.stderr, flush=True)
+            group.append((calls, *_services(calls[0], pool, coefficients)))
+
+        async def measure_group(group: Any = group) -> list[dict[Route, float]]:
+            return [await measure(services, calls, rounds) for calls, _, _, services in group]
+
+        measured = await neighbours.without(measure_group)
+        rows += [
+            Row(shape, plan, seconds, choice)
+            for shape, (_, plan, choice, _), seconds in zip(drawn[start:], group, measured, strict=False)
+        ]
+        print(f"{len(rows)} of {len(drawn)}", file=sys.stderr, flush=True)
     pool.close()
-    assert coefficients is not None
-    chooser = Chooser(threads=threads, coefficients=coefficients)
-    rows = [
-        Row(shape, plan, known, chooser.choose(plan)) for shape, plan, known in zip(drawn, plans, best, strict=True)
-    ]
     return rows, coefficients
 
 
-def _services(call: Call, pool: Pool, coefficients: Coefficients) -> tuple[GatherPlan, dict[Route, Service]]:
-    """The plan of a call, and a service for each route that it can take."""
+def _services(call: Call, pool: Pool, coefficients: Coefficients) -> tuple[GatherPlan, Choice, dict[Route, Service]]:
+    """The plan of a call, the choice for it, and a service for each route that it can take."""
     found: dict[Route, Service] = {}
     plan = None
     for route in CPU_ROUTES:
@@ -221,22 +258,7 @@ def _services(call: Call, pool: Pool, coefficients: Coefficients) -> tuple[Gathe
         if planned.route == route:
             found[route] = service
     assert plan is not None
-    return plan, found
-
-
-def better(one: Coefficients, other: Coefficients) -> Coefficients:
-    """The better of two measurements, number by number: shorter times and larger gains."""
-    return Coefficients(
-        call_s=min(one.call_s, other.call_s),
-        slice_s=tuple(tuple(map(min, *rows)) for rows in zip(one.slice_s, other.slice_s, strict=True)),
-        odd_slice_s=min(one.odd_slice_s, other.odd_slice_s),
-        tuple_s=tuple(map(min, one.tuple_s, other.tuple_s)),
-        output_byte_s=min(one.output_byte_s, other.output_byte_s),
-        hand_off_s=min(one.hand_off_s, other.hand_off_s),
-        part_s=min(one.part_s, other.part_s),
-        item_gain=max(one.item_gain, other.item_gain),
-        row_gain=max(one.row_gain, other.row_gain),
-    )
+    return plan, Chooser(threads=pool.threads, coefficients=coefficients).choose(plan), found
 
 
 def report(rows: Sequence[Row], every: bool) -> str:
@@ -267,8 +289,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", type=int, default=240)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--passes", type=int, default=5, help="times to go over all shapes")
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each route in a pass")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each route")
+    parser.add_argument("--patience", type=float, default=300, help="seconds to wait for a quiet machine, all in all")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--all", action="store_true", help="print every shape, not only those chosen badly")
     arguments = parser.parse_args()
@@ -277,10 +299,12 @@ def main() -> None:
         numba_cpu.configure(Path(folder))
         numba_cpu.warm()
         drawn = list(shapes(arguments.shapes, arguments.seed))
-        rows, coefficients = uvloop.run(sweep(drawn, arguments.passes, arguments.rounds, arguments.threads))
+        neighbours = Neighbours(arguments.patience)
+        rows, coefficients = uvloop.run(sweep(drawn, arguments.rounds, arguments.threads, neighbours))
     print(machine_line())
     print(coefficients)
     print(report(rows, arguments.all))
+    print(f"measured beside busy neighbours: {neighbours.disturbed} of {1 + -(-len(rows) // _GROUP)} groups")
 
 
 if __name__ == "__main__":

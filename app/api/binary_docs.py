@@ -1,4 +1,4 @@
-"""What the OpenAPI file says of the native binary format, beside the JSON of the two gather routes.
+"""What the OpenAPI file says of the native binary format and of explanations, beside the JSON of the gather routes.
 
 JSON stands first wherever both are listed: generated clients take the first media type. The query fields have no
 defaults there, since a client that sent them with a JSON body would be refused.
@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 MEDIA_TYPE: Final = "application/x-safetensors"
+EXPLANATION: Final = "application/vnd.gathernd.explanation+json"
+"""A media type of its own, so that generated clients keep one answer to a gather."""
 _BINARY: Final = {"type": "string", "format": "binary"}
 _ONLY: Final = "Only with a safetensors body; a JSON request has this field in its body."
 
@@ -38,6 +40,15 @@ def request_parameters(operator: str, dialects: tuple[str, ...]) -> list[dict[st
             "Form of the output's items where Accept asks for JSON; values if left out.",
             {"type": "string", "enum": ["values", "base64"]},
         ),
+        {
+            "name": "explain",
+            "in": "query",
+            "required": False,
+            "description": "With true, with either body: validate, and answer the plan, the time predicted for each "
+            "route and the choice instead of the output. Nothing runs, and the values of the indices are not looked "
+            "at. False if left out.",
+            "schema": {"type": "boolean"},
+        },
     ]
 
 
@@ -55,8 +66,11 @@ def request_content() -> dict[str, Any]:
 
 
 def answer_content() -> dict[str, Any]:
-    """The body of a binary answer."""
-    return {MEDIA_TYPE: {"schema": _BINARY | {"description": "A safetensors body with the tensor `output`."}}}
+    """The body of a binary answer, and that of an explanation."""
+    return {
+        MEDIA_TYPE: {"schema": _BINARY | {"description": "A safetensors body with the tensor `output`."}},
+        EXPLANATION: {"schema": {"$ref": "#/components/schemas/Explanation"}},
+    }
 
 
 def answer_headers() -> dict[str, Any]:

@@ -6,7 +6,9 @@ from time import perf_counter
 from typing import Final
 from urllib.parse import parse_qsl
 
+from app.api.errors import dump
 from app.api.exchange import Buffer, Exchange
+from app.api.explain import CONTENT_TYPE, explanation_body
 from app.errors import GatherError
 from app.service import Service
 from app.spec.dialects import DIALECTS
@@ -70,6 +72,9 @@ class NativeRoute:
         if binary and isinstance(call.data, Tensor):
             binary = self._can_be_binary(exchange, call, call.data)
         stages.parsed = perf_counter()
+        if call.explain:
+            await exchange.send(200, CONTENT_TYPE, dump(explanation_body(service.explain(call, exchange.lease))))
+            return
         answer = await service.gather(call, stages, exchange.lease)
         stages.end = stages.kernel_end
         if binary and self._can_be_binary(exchange, call, answer.output):
@@ -109,10 +114,10 @@ class NativeRoute:
         except GatherError as error:
             # What is not JSON at all comes first; every other fault comes after a field that may not be there.
             if query and error.code != "malformed_request":
-                refuse_query(query)
+                read_query(query)
             raise
         if query:
-            refuse_query(query)
+            found[0].explain = read_query(query)
         return found
 
 
@@ -138,11 +143,32 @@ def check_json_type(content_type: bytes) -> None:
 def refuse_query(query: bytes) -> None:
     """A JSON request has its fields in the body: raises invalid_field at the first field of a query."""
     for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
-        raise GatherError(
-            "invalid_field",
-            f"{name!r} is given in the query; a JSON request has all its fields in the body",
-            pointer=f"/query/{safetensors.escape(name)}",
-        )
+        raise _not_in_query(name)
+
+
+def read_query(query: bytes) -> bool:
+    """Whether the query of a gather in JSON asks for an explanation, the only field that it may have.
+
+    Raises invalid_field at the first other field, for `explain` given twice, and for a value other than true and false.
+    """
+    explain: str | None = None
+    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+        if name != "explain":
+            raise _not_in_query(name)
+        if explain is not None:
+            raise GatherError("invalid_field", "explain is given twice", pointer="/query/explain")
+        explain = value
+        if explain not in ("true", "false"):
+            raise GatherError("invalid_field", "explain must be one of true, false", pointer="/query/explain")
+    return explain == "true"
+
+
+def _not_in_query(name: str) -> GatherError:
+    return GatherError(
+        "invalid_field",
+        f"{name!r} is given in the query; a JSON request has all its fields in the body",
+        pointer=f"/query/{safetensors.escape(name)}",
+    )
 
 
 def accepted(accept: bytes) -> dict[bytes, float]:

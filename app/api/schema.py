@@ -117,6 +117,63 @@ class GatherAnswer(OpenModel):
     data_etag: str | SkipJsonSchema[None] = Field(None, description="ETag of the resident data that was read.")
 
 
+_Bytes = Annotated[int, Field(ge=0, json_schema_extra=_INT64)]
+Route = Literal["loop", "thread", "split", "gpu"]
+
+
+class ExplainedTensor(OpenModel):
+    """A tensor that takes part; `tensor` is the name of a resident one."""
+
+    dtype: DTypeName
+    shape: list[Size]
+    bytes: _Bytes | None = Field(description="Bytes of its items; null for strings.")
+    tensor: str | SkipJsonSchema[None] = None
+
+
+class ExplainedPlan(OpenModel):
+    """What the operator comes down to: data as [batches, dims, slice], indices as [batches or 1, tuples, len(dims)]."""
+
+    batches: _Bytes
+    tuples: _Bytes
+    dims: list[Size]
+    slice_items: _Bytes
+    item_size: int = Field(description="Bytes of an item; strings are gathered by number, which has 8.")
+    shared: bool = Field(description="Whether all batches use the same tuples.")
+    wrap: bool = Field(description="Whether a negative index counts from the end.")
+
+
+class ExplainedRoute(OpenModel):
+    """A way to run the gather: on the event loop, by a thread, split over threads, or by a GPU."""
+
+    route: Route
+    open: bool
+    microseconds: float | None = Field(description="Predicted time; null where there is no prediction.")
+    reason: str | SkipJsonSchema[None] = Field(None, description="Why it is not open.")
+
+
+class ExplainedChoice(OpenModel):
+    """The route that would be taken."""
+
+    route: Route
+    device: Literal["cpu", "gpu"]
+    parts: int = Field(description="Over how many threads it is split.")
+    microseconds: float | None = Field(description="Predicted time; null where there is no prediction.")
+
+
+class Explanation(OpenModel):
+    """What a gather with `explain=true` answers: what would run, where and why. Nothing has run."""
+
+    operator: Literal["gathernd", "gather"]
+    dialect: str
+    data: ExplainedTensor
+    indices: ExplainedTensor
+    output: ExplainedTensor
+    plan: ExplainedPlan
+    routes: list[ExplainedRoute]
+    choice: ExplainedChoice
+    not_checked: str = Field(description="What a gather would still check.")
+
+
 class RuleBody(OpenModel):
     """The operator's rule that was broken."""
 

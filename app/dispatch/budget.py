@@ -79,6 +79,11 @@ class Lease:
         budget.admit(grown)
         raise budget.full()
 
+    def admit(self, size: int) -> None:
+        """Refuse what could never fit beside what is held, and take nothing. Raises payload_too_large."""
+        if self._held + size > SMALL:
+            self._budget.admit(self._held + size)
+
     def release(self) -> None:
         """Give everything back; the lease is empty and may be used again."""
         budget = self._budget

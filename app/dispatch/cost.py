@@ -29,6 +29,7 @@ ODD_WIDTH: Final = 24
 """Bytes of a slice at which the surcharge is measured of those that are not moved by one instruction."""
 DEPTHS: Final = (1, 2, 3, 5)
 """Lengths of a tuple at which its components are priced; what is longer costs as much for each as the last."""
+_FEW_STRINGS: Final = 256
 _LINE: Final = 64
 _ROW: Final = 512
 _LINE_COLUMN: Final = WIDTHS.index(_LINE)
@@ -226,6 +227,10 @@ class Chooser:
         """Shortest gather to be split: as set, else whatever is predicted to gain by it."""
         return 0.0 if self.split_min_us is None else self.split_min_us * 1e-6
 
+    def many_strings(self, plan: GatherPlan) -> bool:
+        """Whether a gather of strings is too long for the event loop."""
+        return plan.data_items + plan.output_items > _FEW_STRINGS or self.loop_max_s() == 0
+
     def predict(self, plan: GatherPlan, resident: bool = False) -> dict[Route, Choice]:
         """What each route would take that there is."""
         routes = predict(plan, resident, self.threads, self.coefficients)
@@ -234,9 +239,20 @@ class Chooser:
         return routes
 
     def choose(
-        self, plan: GatherPlan, resident: bool = False, device: Device = "auto", gpu_fits: bool = True
+        self,
+        plan: GatherPlan,
+        resident: bool = False,
+        device: Device = "auto",
+        gpu_fits: bool = True,
+        strings: bool = False,
     ) -> Choice:
-        """The route for this plan. Raises KeyError for the device gpu where there is none."""
+        """The route for this plan. Raises KeyError for the device gpu where there is none.
+
+        Strings are objects of Python, of which every one is looked at, and whose time is not predicted: only a few are
+        for the event loop, the others for a thread.
+        """
+        if strings:
+            return Choice("thread" if self.many_strings(plan) else "loop", 0.0)
         if self.force_route is None and device != "gpu":
             kernel_s = kernel_seconds(plan, self.coefficients)
             if kernel_s <= min(self.coefficients.hand_off_s, self.loop_max_s()):

@@ -19,7 +19,8 @@ class Call:
 
     The pointers name the fields in the form in which the request gave them, such as `/batch_dims`, `/query/batch_dims`
     or `/parameters/batch_dims`. `over_limit` is a limit that an item was found to exceed while it was read: it is
-    raised where limits have their turn, which is after the operator's rules on types and shapes.
+    raised where limits have their turn, which is after the operator's rules on types and shapes. `explain` asks for
+    the plan and the choice of a route instead of the output.
     """
 
     operator: Operator
@@ -32,6 +33,7 @@ class Call:
     device_pointer: str = "/device"
     data_pointer: str = "/data/tensor"
     over_limit: GatherError | None = None
+    explain: bool = False
 
 
 @dataclass(slots=True)

@@ -92,6 +92,8 @@ def read_call(body: Buffer, query: bytes, operator: Operator, dialects: tuple[st
         "/query/device",
         "/query/tensor",
     )
+    if asked.explain:
+        call.explain = True
     return call, asked.encoding
 
 
@@ -133,27 +135,29 @@ def _read_form(body: Buffer, query: bytes, operator: Operator, dialects: tuple[s
 
 
 class Asked(NamedTuple):
-    """What the query of a binary request says, as the fields of a JSON request would; `resident` names the data."""
+    """What the query of a binary request says; `resident` names the data."""
 
     parameter: int
     dialect: str
     device: Device
     encoding: Encoding
     resident: str | None
+    explain: bool
 
 
 def read_asked(query: bytes, operator: Operator, dialects: tuple[str, ...]) -> Asked:
     """The query of a binary request. Raises invalid_field."""
     parameter_name = "batch_dims" if operator == "gathernd" else "axis"
-    fields = read_query(query, (parameter_name, "dialect", "device", "tensor", "output_encoding"))
+    fields = read_query(query, (parameter_name, "dialect", "device", "tensor", "output_encoding", "explain"))
     parameter = query_integer(fields, parameter_name, 0)
     dialect = query_choice(fields, "dialect", dialects, "onnx-13")
     device: Any = query_choice(fields, "device", DEVICES, "auto")
     encoding: Any = query_choice(fields, "output_encoding", ENCODINGS, "values")
+    explain = query_choice(fields, "explain", ("true", "false"), "false") == "true"
     resident = fields.get("tensor")
     if resident is not None and not _NAME.fullmatch(resident):
         raise _field("/query/tensor", "the name of a resident tensor is 1 to 128 of A-Z a-z 0-9 . _ -")
-    return Asked(parameter, dialect, device, encoding, resident)
+    return Asked(parameter, dialect, device, encoding, resident, explain)
 
 
 def read_layout(body: Buffer) -> tuple[tuple[Entry, ...], int]:

@@ -301,7 +301,8 @@ def test_openapi_lists_the_format_after_json(client: httpx.Client) -> None:
     for path in ("/gathernd", "/gather"):
         operation = document["paths"][path]["post"]
         assert list(operation["requestBody"]["content"]) == ["application/json", "application/x-safetensors"]
-        assert list(operation["responses"]["200"]["content"]) == ["application/json", "application/x-safetensors"]
+        answers = ["application/json", "application/x-safetensors", "application/vnd.gathernd.explanation+json"]
+        assert list(operation["responses"]["200"]["content"]) == answers
         assert {"X-Gathernd-Dialect", "X-Gathernd-Device", "X-Gathernd-Data-ETag"} <= set(
             operation["responses"]["200"]["headers"]
         )

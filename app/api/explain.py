@@ -1,0 +1,59 @@
+"""What `?explain=true` answers: the plan of a gather, the time predicted for each route, and the choice, unrun."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from app.api.binary_docs import EXPLANATION
+from app.service import Explanation
+from app.tensors.tensor import Tensor, nbytes
+
+CONTENT_TYPE: Final = EXPLANATION.encode()
+NOT_CHECKED: Final = "The values of the indices were not looked at: one of them may be out of bounds."
+
+
+def explanation_body(explanation: Explanation) -> dict[str, Any]:
+    """The JSON body; times are microseconds, null where none is predicted, as for strings."""
+    call, data, shape, plan, routes, choice = explanation
+    strings = data.dtype.kind == "string"
+    return {
+        "operator": call.operator,
+        "dialect": call.dialect,
+        "data": _tensor(data) | ({"tensor": call.data} if isinstance(call.data, str) else {}),
+        "indices": _tensor(call.indices),
+        "output": {
+            "dtype": data.dtype.name,
+            "shape": shape,
+            "bytes": None if strings else plan.output_bytes,
+        },
+        "plan": {
+            "batches": plan.batches,
+            "tuples": plan.tuples,
+            "dims": plan.dims,
+            "slice_items": plan.slice_items,
+            "item_size": plan.item_size,
+            "shared": plan.shared,
+            "wrap": plan.wrap,
+        },
+        "routes": [
+            {"route": note.route, "open": note.closed is None, "microseconds": _microseconds(note.seconds)}
+            | ({} if note.closed is None else {"reason": note.closed})
+            for note in routes
+        ],
+        "choice": {
+            "route": choice.route,
+            "device": "gpu" if choice.route == "gpu" else "cpu",
+            "parts": choice.parts,
+            "microseconds": None if strings else _microseconds(choice.seconds),
+        },
+        "not_checked": NOT_CHECKED,
+    }
+
+
+def _tensor(tensor: Tensor) -> dict[str, Any]:
+    size = None if tensor.dtype.kind == "string" else nbytes(tensor.dtype, tensor.shape)
+    return {"dtype": tensor.dtype.name, "shape": tensor.shape, "bytes": size}
+
+
+def _microseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1e6, 3)

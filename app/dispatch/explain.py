@@ -1,0 +1,82 @@
+"""Why a gather runs where it does: every route with the time predicted for it, and why it is not open if it is not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from app.dispatch.cost import ROUTES, Chooser, Device, Route
+from app.spec.plan import GatherPlan
+
+_ASKED_GPU: Final = "the request asks for the device gpu"
+
+
+@dataclass(frozen=True, slots=True)
+class RouteNote:
+    """One route: the seconds predicted for it, None where nothing is, and why it is not open, None where it is."""
+
+    route: Route
+    seconds: float | None
+    closed: str | None
+
+
+def notes(
+    plan: GatherPlan,
+    chooser: Chooser,
+    *,
+    resident: bool = False,
+    device: Device = "auto",
+    gpu_fits: bool = True,
+    strings: bool = False,
+    cold: bool = False,
+) -> list[RouteNote]:
+    """Every route, in the order of `ROUTES`. The choice is the shortest of those that are open; of strings, the first.
+
+    `device` is what the request asks for, `resident` says that the data lies on the GPU, `strings` that items are
+    Python objects, whose time is not predicted, and `cold` that reading the data waits for the disk.
+    """
+    routes = chooser.predict(plan, resident)
+    closed: dict[Route, str | None] = {
+        "loop": _loop_closed(plan, chooser, routes["loop"].seconds, strings, cold),
+        "thread": None,
+        "split": _split_closed(plan, chooser, routes["loop"].seconds, strings),
+        "gpu": _gpu_closed(chooser, device, gpu_fits, strings),
+    }
+    if device == "gpu":
+        closed = {route: reason if route == "gpu" else _ASKED_GPU for route, reason in closed.items()}
+    return [
+        RouteNote(route, None if strings or route not in routes else routes[route].seconds, closed[route])
+        for route in ROUTES
+    ]
+
+
+def _loop_closed(plan: GatherPlan, chooser: Chooser, seconds: float, strings: bool, cold: bool) -> str | None:
+    if cold:
+        return "reading this content waits for the disk"
+    if strings:
+        return "these are many strings" if chooser.many_strings(plan) else None
+    if seconds > chooser.loop_max_s():
+        return f"it would hold up other requests for more than {chooser.loop_max_s() * 1e6:.0f} µs"
+    return None
+
+
+def _split_closed(plan: GatherPlan, chooser: Chooser, seconds: float, strings: bool) -> str | None:
+    if strings:
+        return "strings are not split"
+    if chooser.threads < 2:
+        return "the pool has one thread"
+    if plan.batches * plan.tuples < 2:
+        return "there are not two slices to share out"
+    if seconds < chooser.split_min_s():
+        return f"it is shorter than {chooser.split_min_s() * 1e6:.0f} µs on one thread"
+    return None
+
+
+def _gpu_closed(chooser: Chooser, device: Device, gpu_fits: bool, strings: bool) -> str | None:
+    if chooser.no_gpu is not None:
+        return chooser.no_gpu
+    if device == "cpu":
+        return "the request asks for the device cpu"
+    if strings:
+        return "a GPU holds no strings"
+    return None if gpu_fits else "it does not fit into the device's memory"

@@ -1,0 +1,165 @@
+"""`?explain=true` says what a gather would do, and refuses what the gather would refuse, but runs nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from app.api.explain import CONTENT_TYPE
+from app.api.schema import Explanation
+from tests.http.conftest import Start
+from tests.http.forms import int64, tensor
+from tests.http.provoked import PROVOKED
+from tests.http.tensors import put_raw, put_strings
+
+DATA = tensor("float32", [2, 2], [0, 1, 2, 3])
+BODY = {"data": DATA, "indices": int64([2, 2], [0, 0, 1, 1])}
+BINARY = {"content-type": "application/x-safetensors"}
+
+
+@pytest.fixture(scope="module")
+def client(start: Start) -> Iterator[httpx.Client]:
+    """A server whose resident tensors are this module's own."""
+    with start("--threads", "2", "--max-output-bytes", "1MiB") as server:
+        yield server.shared_client()
+
+
+def explained(answer: httpx.Response) -> dict[str, Any]:
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].encode() == CONTENT_TYPE
+    found: dict[str, Any] = answer.json()
+    Explanation.model_validate(found)
+    routes = {each["route"]: each for each in found["routes"]}
+    assert list(routes) == ["loop", "thread", "split", "gpu"]
+    for each in routes.values():
+        assert each["open"] == ("reason" not in each)
+    chosen = routes[found["choice"]["route"]]
+    assert chosen["open"]
+    timed = [each["microseconds"] for each in routes.values() if each["open"] and each["microseconds"] is not None]
+    if timed:
+        assert found["choice"]["microseconds"] == chosen["microseconds"] == min(timed)
+    return found
+
+
+def test_a_small_gather_is_explained(client: httpx.Client) -> None:
+    found = explained(client.post("/gathernd", params={"explain": "true"}, json=BODY))
+    assert found["operator"] == "gathernd"
+    assert found["dialect"] == "onnx-13"
+    assert found["data"] == {"dtype": "float32", "shape": [2, 2], "bytes": 16}
+    assert found["indices"] == {"dtype": "int64", "shape": [2, 2], "bytes": 32}
+    assert found["output"] == {"dtype": "float32", "shape": [2], "bytes": 8}
+    plan = {"batches": 1, "tuples": 2, "dims": [2, 2], "slice_items": 1, "item_size": 4, "shared": False, "wrap": True}
+    assert found["plan"] == plan
+    assert found["choice"] == {
+        "route": "loop",
+        "device": "cpu",
+        "parts": 1,
+        "microseconds": found["routes"][0]["microseconds"],
+    }
+    assert 0 < found["choice"]["microseconds"] < 100
+    assert found["routes"][3]["reason"]
+    assert "out of bounds" in found["not_checked"]
+
+
+def test_explain_false_gathers(client: httpx.Client) -> None:
+    for explain in ("false", None):
+        answer = client.post("/gathernd", params=explain and {"explain": explain}, json=BODY)
+        assert answer.json()["output"]["values"] == [0.0, 3.0]
+
+
+def test_gather_has_an_axis(client: httpx.Client) -> None:
+    body = {"data": DATA, "indices": int64([3], [0, 1, 0]), "axis": -1}
+    found = explained(client.post("/gather", params={"explain": "true"}, json=body))
+    assert found["operator"] == "gather"
+    assert found["output"]["shape"] == [2, 3]
+    assert found["plan"]["shared"]
+
+
+def test_a_binary_request_is_explained_in_json(client: httpx.Client) -> None:
+    body = save({"data": np.zeros((4, 3, 2), np.int16), "indices": np.zeros((4, 1), np.int64)})
+    params = {"batch_dims": "1", "explain": "true"}
+    found = explained(client.post("/gathernd", params=params, content=body, headers=BINARY))
+    assert found["output"] == {"dtype": "int16", "shape": [4, 2], "bytes": 16}
+    assert found["plan"]["batches"] == 4
+
+
+def test_a_resident_tensor_is_named(client: httpx.Client) -> None:
+    put_raw(client, "table", np.zeros((1000, 64), np.float32))
+    body = {"data": {"tensor": "table"}, "indices": int64([2, 1], [5, 7])}
+    found = explained(client.post("/gathernd", params={"explain": "true"}, json=body))
+    assert found["data"] == {"dtype": "float32", "shape": [1000, 64], "bytes": 256_000, "tensor": "table"}
+    content = save({"indices": np.zeros((256, 1), np.int64)})
+    params = {"tensor": "table", "explain": "true"}
+    found = explained(client.post("/gathernd", params=params, content=content, headers=BINARY))
+    assert found["output"] == {"dtype": "float32", "shape": [256, 64], "bytes": 65_536}
+
+
+def test_the_values_of_indices_are_not_looked_at(client: httpx.Client) -> None:
+    body = {"data": DATA, "indices": int64([1, 2], [0, 5])}
+    assert client.post("/gathernd", json=body).json()["code"] == "index_out_of_bounds"
+    assert explained(client.post("/gathernd", params={"explain": "true"}, json=body))["output"]["shape"] == [1]
+
+
+def test_what_a_gather_refuses_an_explanation_refuses_alike(client: httpx.Client) -> None:
+    cases = [case for case in PROVOKED if case.path in ("/gathernd", "/gather")]
+    for case in cases:
+        content = case.body if isinstance(case.body, bytes | str) else json.dumps(case.body)
+        plain, asked = (
+            client.post(case.path, params=params, content=content, headers=case.headers)
+            for params in (None, {"explain": "true"})
+        )
+        if plain.status_code == 200 or plain.json()["code"] == "index_out_of_bounds":
+            explained(asked)
+        else:
+            assert {**asked.json(), "request_id": ""} == {**plain.json(), "request_id": ""}, case
+    assert len(cases) > 200
+
+
+def test_an_output_over_the_limit_is_refused_from_the_shapes(client: httpx.Client) -> None:
+    body = {"data": tensor("float32", [1, 1024], [0.0] * 1024), "indices": int64([500, 1], [0] * 500)}
+    assert client.post("/gathernd", params={"explain": "true"}, json=body).json()["code"] == "output_too_large"
+
+
+def test_strings_have_no_prediction(client: httpx.Client) -> None:
+    body = {"data": tensor("string", [2], ["a", "b"]), "indices": int64([1, 1], [1])}
+    found = explained(client.post("/gathernd", params={"explain": "true"}, json=body))
+    assert found["choice"] == {"route": "loop", "device": "cpu", "parts": 1, "microseconds": None}
+    assert found["output"] == {"dtype": "string", "shape": [1], "bytes": None}
+    put_strings(client, "words", ["word"] * 1000)
+    body = {"data": {"tensor": "words"}, "indices": int64([1, 1], [1])}
+    found = explained(client.post("/gathernd", params={"explain": "true"}, json=body))
+    assert found["choice"]["route"] == "thread"
+
+
+@pytest.mark.parametrize(
+    ("query", "pointer"),
+    [
+        ("explain=yes", "/query/explain"),
+        ("explain=", "/query/explain"),
+        ("explain=True", "/query/explain"),
+        ("explain=true&explain=true", "/query/explain"),
+        ("explain=true&batch_dims=0", "/query/batch_dims"),
+        ("explained=true", "/query/explained"),
+    ],
+)
+def test_a_query_that_is_wrong_is_named(query: str, pointer: str, client: httpx.Client) -> None:
+    answer = client.post(f"/gathernd?{query}", json=BODY)
+    assert answer.json()["code"] == "invalid_field"
+    assert answer.json()["errors"][0]["pointer"] == pointer
+
+
+def test_a_query_may_be_percent_encoded(client: httpx.Client) -> None:
+    explained(client.post("/gathernd?%65xplain=%74rue", json=BODY))
+
+
+def test_other_routes_know_no_explanation(client: httpx.Client) -> None:
+    put_raw(client, "table", np.zeros((10, 1), np.float32))
+    update = {"indices": int64([1, 1], [0]), "updates": tensor("float32", [1, 1], [0])}
+    answer = client.post("/tensors/table/scatter?explain=true", json=update)
+    assert answer.json()["code"] == "invalid_field"
