@@ -1,0 +1,355 @@
+"""What is decided about a GPU: which gathers go there, which resident tensors lie there, and what happens without room.
+
+A tensor that lies on the device is known by its content (its ETag), so a copy can never be stale: other content has
+another ETag, and what no name has any more is dropped by `sweep`. Copies are made
+
+- at once, for a request that asks for the device gpu;
+- aside, under `auto`, once the lookups of a tensor would have saved as much time on the device as sending it there
+  takes. Whatever comes later, that is at most twice what knowing the future would have cost.
+
+The copy that was used longest ago goes when room is short. Nothing here imports CuPy or needs a GPU: the device is
+behind `app.kernels.device.Device`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from threading import Lock
+from time import monotonic
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.dispatch.cost import Choice, Chooser, Coefficients, Device, device_bytes, gpu_seconds
+from app.dispatch.pool import Pool
+from app.errors import GatherError
+from app.kernels import device as devices
+from app.kernels.device import DeviceFailed, OutOfDeviceMemory
+from app.spec.plan import GatherPlan
+from app.tensors.tensor import Tensor
+
+logger = logging.getLogger("gathernd")
+Result = TypeVar("Result")
+
+THREADS: Final = 4
+"""Gathers at a time, as many as the device has streams."""
+_PAUSES: Final = (0.0, 0.001, 0.01)
+_REMEMBERED: Final = 4096
+_SAY_AGAIN_S: Final = 60.0
+
+
+class Content(Protocol):
+    """A resident tensor at one moment, as `app.store.Resident` is."""
+
+    tensor: Tensor
+    etag: str
+
+    @property
+    def steady(self) -> bool:
+        """Whether what was read since this was made is one content, the one that `etag` names."""
+        ...
+
+    def current(self) -> Content:
+        """The content as it is now."""
+        ...
+
+    def hold(self) -> AbstractContextManager[object]:
+        """A context in which it does not change; entering blocks."""
+        ...
+
+
+class Outcome(NamedTuple):
+    """What came of a gather on the device: as of a kernel, and the ETag of the content that was read, if resident."""
+
+    bad: int
+    out: NDArray[Any]
+    etag: str | None
+
+
+class _Prices(NamedTuple):
+    """Predictions for one plan: the best of the CPU's routes, and the device's seconds for data in either place."""
+
+    cpu: Choice
+    inline_s: float
+    resident_s: float
+
+
+class _Changing(Exception):
+    """The content changed while it was copied."""
+
+
+class _Held:
+    """A copy on the device, how many gathers read it now, and the names whose tensors have that content."""
+
+    __slots__ = ("copy", "names", "readers")
+
+    def __init__(self, copy: devices.Copy) -> None:
+        self.copy = copy
+        self.names: set[str] = set()
+        self.readers = 0
+
+
+class Gpu:
+    """One device and what lies there. Methods without a note are for the event loop."""
+
+    def __init__(self, device: devices.Device, chooser: Chooser, queue: int) -> None:
+        self.device = device
+        self.chooser = chooser
+        self.pool = Pool(THREADS, queue)
+        self.failed: str | None = None
+        self.fallbacks = self.evictions = self.copies = 0
+        self._held: dict[str, _Held] = {}  # by ETag; the one used longest ago is the first
+        self._lock = Lock()
+        self._copying = Lock()
+        self._saved: dict[str, float] = {}
+        self._fetching: set[asyncio.Task[None]] = set()
+        self._prices: dict[GatherPlan, _Prices] = {}
+        self._coefficients: Coefficients | None = None
+        self._said = -_SAY_AGAIN_S
+
+    # Choosing
+
+    def holds(self, etag: str) -> bool:
+        """Whether content with this ETag lies on the device."""
+        return etag in self._held
+
+    def choose(
+        self, asked: Device, plan: GatherPlan, data: Tensor, name: str, content: Content | None
+    ) -> Choice | None:
+        """The route `gpu` where that is asked for or, under `auto`, predicted to be the shortest; else the CPU's.
+
+        None leaves strings, which a GPU does not hold, to others. Raises device_unavailable.
+        """
+        if data.dtype.kind == "string":
+            if asked == "gpu":
+                raise GatherError("device_unavailable", "a GPU holds no strings; use device auto or cpu")
+            return None
+        if self.failed is not None:
+            if asked == "gpu":
+                raise GatherError("device_unavailable", f"{self.failed}; use device auto or cpu")
+            return None
+        prices = self._price(plan)
+        if asked == "cpu" or plan.index_items == 0:
+            return prices.cpu
+        if asked == "gpu":
+            return Choice("gpu", prices.inline_s if content is None else prices.resident_s)
+        there = content is not None and content.etag in self._held
+        seconds = prices.resident_s if there else prices.inline_s
+        if content is not None and not there and prices.resident_s < prices.cpu.seconds:
+            self._earn(name, content, prices.cpu.seconds - prices.resident_s)
+        if seconds < prices.cpu.seconds and device_bytes(plan, there) <= self.device.memory:
+            return Choice("gpu", seconds)
+        return prices.cpu
+
+    def cpu(self, plan: GatherPlan) -> Choice:
+        """The best of the CPU's routes."""
+        return self._price(plan).cpu
+
+    def _price(self, plan: GatherPlan) -> _Prices:
+        coefficients = self.chooser.coefficients
+        if coefficients is not self._coefficients:
+            self._prices.clear()
+            self._coefficients = coefficients
+        prices = self._prices.get(plan)
+        if prices is None:
+            cpu = self.chooser.choose(plan, device="cpu")
+            inline_s = resident_s = float("inf")
+            if coefficients.gpu is not None:
+                inline_s, resident_s = (
+                    gpu_seconds(plan, there, coefficients.hand_off_s, coefficients.gpu) for there in (False, True)
+                )
+            if len(self._prices) >= _REMEMBERED:
+                self._prices.clear()
+            prices = self._prices[plan] = _Prices(cpu, inline_s, resident_s)
+        return prices
+
+    # Running
+
+    async def gather(
+        self,
+        asked: Device,
+        plan: GatherPlan,
+        data: Tensor,
+        name: str,
+        content: Content | None,
+        indices: NDArray[Any],
+        started: Callable[[], None],
+    ) -> Outcome | None:
+        """Gather on the device, or None where that failed and the request leaves the device to the service.
+
+        `started` is called in a thread when the work begins. Raises overloaded for want of device memory and
+        device_unavailable for a broken device where the request asks for the device gpu.
+        """
+
+        def work(content: Content | None) -> Outcome:
+            started()
+            return self._run(plan, data, name, content, indices)
+
+        try:
+            return await self._steadily(work, content)
+        except OutOfDeviceMemory as short:
+            problem, code = f"the GPU is short of memory: {short}", "overloaded"
+        except DeviceFailed as failure:
+            self._give_up(str(failure))
+            problem, code = f"the GPU has failed: {failure}", "device_unavailable"
+        if asked == "gpu":
+            if code == "overloaded":
+                raise GatherError("overloaded", problem, retry_after=1)
+            raise GatherError("device_unavailable", problem)
+        self.fallbacks += 1
+        if monotonic() - self._said >= _SAY_AGAIN_S:
+            self._said = monotonic()
+            logger.warning("%s; gathers for which the device is ours to choose run on the CPU", problem)
+        return None
+
+    async def _steadily(self, work: Callable[[Content | None], Outcome], content: Content | None) -> Outcome:
+        """Carry out `work`, again if content that had to be copied changed meanwhile, at last while it cannot."""
+        for pause in _PAUSES:
+            try:
+                return await self.pool.run(lambda one=content: work(one))  # type: ignore[misc]
+            except _Changing:
+                assert content is not None
+                await asyncio.sleep(pause)
+                content = content.current()
+        assert content is not None
+        hold = content.hold()
+        await asyncio.to_thread(hold.__enter__)
+        try:
+            content = content.current()
+            return await self.pool.run(lambda one=content: work(one))  # type: ignore[misc]
+        finally:
+            hold.__exit__(None, None, None)
+
+    def _run(
+        self, plan: GatherPlan, data: Tensor, name: str, content: Content | None, indices: NDArray[Any]
+    ) -> Outcome:
+        """In a thread: the gather, with copies of others dropped as long as there is too little room."""
+        out = np.empty(plan.output_items, data.dtype.carrier)
+        if content is None:
+            return Outcome(self._fitted(lambda: self.device.run(plan, data.items, indices, out)), out, None)
+        held = self._take(name, content)
+        try:
+            return Outcome(self._fitted(lambda: self.device.run(plan, held.copy, indices, out)), out, content.etag)
+        finally:
+            with self._lock:
+                held.readers -= 1
+
+    def _take(self, name: str, content: Content) -> _Held:
+        """In a thread: the copy of `content`, made now if need be, with one more reader."""
+        held = self._find(name, content.etag)
+        if held is None:
+            with self._copying:  # one after the other: they would only share the way to the device
+                held = self._find(name, content.etag)
+                if held is None:
+                    held = _Held(self._upload(content))
+                    held.readers = 1
+                    held.names.add(name)
+                    with self._lock:
+                        self._held[content.etag] = held
+                    self.copies += 1
+        return held
+
+    def _find(self, name: str, etag: str) -> _Held | None:
+        with self._lock:
+            held = self._held.pop(etag, None)
+            if held is not None:
+                self._held[etag] = held  # as the one used last
+                held.names.add(name)
+                held.readers += 1
+            return held
+
+    def _upload(self, content: Content) -> devices.Copy:
+        items = content.tensor.items
+        if items.nbytes > self.device.memory:
+            raise OutOfDeviceMemory(f"{items.nbytes} bytes are more than the {self.device.memory} that it has for us")
+        if not content.steady:
+            raise _Changing
+        copy = self._fitted(lambda: self.device.upload(items))
+        if not content.steady:
+            raise _Changing
+        return copy
+
+    def _fitted(self, work: Callable[[], Result]) -> Result:
+        """In a thread: `work`, tried again after each copy that could be dropped to make room."""
+        while True:
+            try:
+                return work()
+            except OutOfDeviceMemory:
+                if not self._evict():
+                    raise
+
+    def _evict(self) -> bool:
+        """Drop the copy that was used longest ago and that nobody reads; False where there is none."""
+        with self._lock:
+            for etag, held in self._held.items():
+                if held.readers == 0:
+                    del self._held[etag]
+                    self.evictions += 1
+                    return True
+        return False
+
+    # Copies made aside
+
+    def _earn(self, name: str, content: Content, seconds: float) -> None:
+        """Count what a lookup would have saved on the device, and send the content there when that is its price."""
+        etag = content.etag
+        gpu = self.chooser.coefficients.gpu
+        nbytes = content.tensor.items.nbytes
+        if gpu is None or nbytes > self.device.memory:
+            return
+        saved = self._saved.get(etag, 0.0) + seconds
+        if saved < nbytes * gpu.to_device_byte_s:
+            if len(self._saved) >= _REMEMBERED:
+                self._saved.clear()
+            self._saved[etag] = saved
+            return
+        self._saved[etag] = float("-inf")  # until this attempt has ended
+        task = asyncio.get_running_loop().create_task(self._fetch(name, content))
+        self._fetching.add(task)
+        task.add_done_callback(self._fetching.discard)
+
+    async def _fetch(self, name: str, content: Content) -> None:
+        def work() -> None:
+            held = self._take(name, content)
+            with self._lock:
+                held.readers -= 1
+
+        try:
+            await self.pool.run(work)
+        except (OutOfDeviceMemory, GatherError, _Changing) as reason:
+            logger.debug("%r is not copied to the GPU: %s", name, reason)
+        except DeviceFailed as failure:
+            self._give_up(str(failure))
+        finally:
+            self._saved.pop(content.etag, None)
+
+    # Looking after it
+
+    def sweep(self, etag_of: Callable[[str], str | None]) -> None:
+        """Drop copies whose content no name has any more; `etag_of` says which ETag a name has now. Cheap."""
+        with self._lock:
+            for etag, held in list(self._held.items()):
+                held.names = {name for name in held.names if etag_of(name) == etag}
+                if not held.names:
+                    del self._held[etag]
+
+    def resident_bytes(self) -> int:
+        """Bytes of the copies on the device."""
+        return sum(held.copy.nbytes for held in list(self._held.values()))
+
+    def close(self) -> None:
+        """Carry out what waits, and give the device's memory back."""
+        self.pool.close()
+        self._held.clear()
+
+    def _give_up(self, why: str) -> None:
+        """After an error of the device nothing in this process can use it any more."""
+        if self.failed is None:
+            logger.error("the GPU has failed and is not used until the service is started again: %s", why)
+            self.failed = f"the GPU has failed: {why}"
+            self.chooser.no_gpu = self.failed
+            self._held.clear()

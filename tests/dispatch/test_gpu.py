@@ -1,0 +1,473 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+
+from app.dispatch.calibrate_gpu import measure_gpu
+from app.dispatch.cost import TYPICAL, Chooser, Device, GpuCoefficients
+from app.dispatch.gpu import Gpu, Outcome
+from app.errors import GatherError
+from app.kernels.device import DeviceFailed, OutOfDeviceMemory
+from app.spec.plan import GatherPlan
+from app.tensors.dtypes import DTYPES
+from app.tensors.tensor import Tensor
+from tests.dispatch.fake_device import FakeDevice
+
+Result = TypeVar("Result")
+ROWS = 1000
+WIDTH = 16
+FAST = GpuCoefficients(launch_s=1e-6, to_device_byte_s=1e-10, from_device_byte_s=1e-12, slice_s=1e-12, byte_s=1e-13)
+"""A device on which everything is faster than here, but for the way there."""
+
+
+class FakeContent:
+    """A resident tensor whose content tests change under its readers."""
+
+    def __init__(self, number: int = 0, rows: int = ROWS) -> None:
+        self.number = number
+        self.rows = rows
+        self.scatters = 0
+        self.held = False
+
+    @property
+    def etag(self) -> str:
+        return f"{self.number}-{self.scatters}"
+
+    @property
+    def tensor(self) -> Tensor:
+        items = np.full(self.rows * WIDTH, 100 * self.number + self.scatters, np.float32)
+        return Tensor(DTYPES["float32"], (self.rows, WIDTH), items)
+
+    def at(self) -> Seen:
+        return Seen(self)
+
+
+class Seen:
+    """`FakeContent` at one moment."""
+
+    def __init__(self, content: FakeContent) -> None:
+        self.content = content
+        self.etag = content.etag
+        self.tensor = content.tensor
+        self._scatters = content.scatters
+
+    @property
+    def steady(self) -> bool:
+        return self._scatters == self.content.scatters
+
+    def current(self) -> Seen:
+        return Seen(self.content)
+
+    @contextmanager
+    def _hold(self) -> Iterator[None]:
+        self.content.held = True
+        yield
+        self.content.held = False
+
+    def hold(self) -> AbstractContextManager[object]:
+        return self._hold()
+
+
+def plan_of(count: int, rows: int = ROWS) -> GatherPlan:
+    return GatherPlan(1, count, (rows,), WIDTH, 4, False, True)
+
+
+class Harness:
+    """A `Gpu` on a fake device, with the calls that a service makes."""
+
+    def __init__(self, memory: int = 1 << 30, coefficients: GpuCoefficients = FAST) -> None:
+        self.device = FakeDevice(memory)
+        self.chooser = Chooser(threads=1, coefficients=replace(TYPICAL, gpu=coefficients), no_gpu=None)
+        self.gpu = Gpu(self.device, self.chooser, 10)
+
+    async def call(self, asked: Device, content: FakeContent, count: int = 100, name: str = "") -> Outcome | None:
+        """What a lookup comes to: None where it is for the CPU."""
+        seen = content.at()
+        plan = plan_of(count, content.rows)
+        choice = self.gpu.choose(asked, plan, seen.tensor, name or f"t{content.number}", seen)
+        if choice is None or choice.route != "gpu":
+            return None
+        indices = np.arange(count) % content.rows
+        name = name or f"t{content.number}"
+        return await self.gpu.gather(asked, plan, seen.tensor, name, seen, indices, lambda: None)
+
+    async def inline(self, asked: Device, data: Tensor, indices: np.ndarray) -> Outcome | None:
+        plan = plan_of(len(indices), data.shape[0])
+        choice = self.gpu.choose(asked, plan, data, "", None)
+        if choice is None or choice.route != "gpu":
+            return None
+        return await self.gpu.gather(asked, plan, data, "", None, indices, lambda: None)
+
+
+def run(harness: Harness, script: Callable[[], Awaitable[Result]]) -> Result:
+    async def main() -> Result:
+        try:
+            return await script()
+        finally:
+            harness.gpu.close()
+
+    return asyncio.run(main())
+
+
+def value(outcome: Outcome | None) -> float:
+    assert outcome is not None
+    assert outcome.bad == -1
+    values = np.unique(outcome.out.view(np.float32))
+    assert values.size == 1
+    return float(values[0])
+
+
+def test_a_request_for_the_device_gets_it_and_the_tensor_is_sent_once() -> None:
+    harness = Harness()
+    content = FakeContent(3)
+
+    async def script() -> None:
+        for _ in range(3):
+            assert value(await harness.call("gpu", content, count=1)) == 300
+
+    run(harness, script)
+    assert harness.device.done == ["upload", "run", "run", "run"]
+
+
+def test_a_request_for_the_cpu_stays_there_whatever_is_faster() -> None:
+    harness = Harness()
+
+    async def script() -> None:
+        content = FakeContent()
+        await harness.call("gpu", content)
+        assert await harness.call("cpu", content, count=100_000) is None
+
+    run(harness, script)
+
+
+def test_the_first_bad_component_comes_back() -> None:
+    harness = Harness()
+
+    async def script() -> Outcome | None:
+        return await harness.inline("gpu", FakeContent().tensor, np.array([0, 5, ROWS, -ROWS - 1]))
+
+    outcome = run(harness, script)
+    assert outcome is not None
+    assert outcome.bad == 2
+    assert outcome.etag is None
+
+
+def test_other_content_under_a_name_is_read_from_then_on() -> None:
+    harness = Harness()
+    content = FakeContent(1)
+
+    async def script() -> None:
+        outcome = await harness.call("gpu", content)
+        assert (value(outcome), outcome and outcome.etag) == (100, "1-0")
+        content.scatters = 1
+        outcome = await harness.call("gpu", content)
+        assert (value(outcome), outcome and outcome.etag) == (101, "1-1")
+
+    run(harness, script)
+
+
+def test_copies_that_no_name_has_any_more_are_dropped_and_others_stay() -> None:
+    harness = Harness()
+    old, other = FakeContent(1), FakeContent(2)
+
+    async def script() -> None:
+        await harness.call("gpu", old, name="a")
+        await harness.call("gpu", old, name="b")
+        await harness.call("gpu", other)
+        etags = {"a": "9-0", "b": "1-0", "t2": "2-0"}
+        harness.gpu.sweep(etags.get)
+        assert harness.gpu.holds("1-0")
+        etags["b"] = "9-0"
+        harness.gpu.sweep(etags.get)
+        assert not harness.gpu.holds("1-0")
+        assert harness.gpu.holds("2-0")
+
+    run(harness, script)
+    assert harness.device.held == 0
+
+
+def test_one_content_under_two_names_is_one_copy() -> None:
+    harness = Harness()
+    content = FakeContent(1)
+
+    async def script() -> None:
+        for name in ("a", "b"):
+            await harness.call("gpu", content, name=name)
+
+    run(harness, script)
+    assert harness.device.done.count("upload") == 1
+
+
+def test_the_copy_used_longest_ago_goes_when_room_is_short() -> None:
+    size = ROWS * WIDTH * 4
+    harness = Harness(memory=3 * size)
+    contents = [FakeContent(number) for number in range(4)]
+
+    async def script() -> None:
+        for number in (0, 1, 0, 2):
+            await harness.call("gpu", contents[number], count=1)
+        assert [harness.gpu.holds(content.etag) for content in contents] == [True, False, True, False]
+        await harness.call("gpu", contents[3], count=1)
+        assert [harness.gpu.holds(content.etag) for content in contents] == [False, False, True, True]
+
+    run(harness, script)
+    assert harness.gpu.evictions == 2
+
+
+def test_an_output_makes_room_for_itself_but_not_in_the_data_that_it_reads() -> None:
+    size = ROWS * WIDTH * 4
+    harness = Harness(memory=3 * size)
+
+    async def script() -> None:
+        await harness.call("gpu", FakeContent(1), count=1)
+        assert value(await harness.call("gpu", FakeContent(2), count=ROWS)) == 200
+        assert not harness.gpu.holds("1-0")
+        assert harness.gpu.holds("2-0")
+        with pytest.raises(GatherError) as refused:
+            await harness.call("gpu", FakeContent(2), count=3 * ROWS)
+        assert refused.value.code == "overloaded"
+        assert harness.gpu.holds("2-0")
+
+    run(harness, script)
+
+
+def test_short_memory_is_a_refusal_for_a_request_for_the_device_and_the_cpu_s_work_otherwise(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    harness = Harness()
+    content = FakeContent(1)
+
+    def short(name: str) -> None:
+        raise OutOfDeviceMemory("others have it")
+
+    async def script() -> None:
+        await harness.call("gpu", content)
+        harness.device.fails = short
+        with pytest.raises(GatherError, match="short of memory: others have it") as refused:
+            await harness.call("gpu", content)
+        assert refused.value.code == "overloaded"
+        assert refused.value.retry_after == 1
+        harness.device.fails = lambda name: None
+        await harness.call("gpu", content)
+        harness.device.fails = short
+        for _ in range(3):
+            assert await harness.call("auto", content, count=100_000) is None
+        assert harness.gpu.fallbacks == 3
+
+    with caplog.at_level(logging.WARNING, "gathernd"):
+        run(harness, script)
+    assert [record.message for record in caplog.records] == [
+        "the GPU is short of memory: others have it; gathers for which the device is ours to choose run on the CPU"
+    ]
+
+
+def test_a_tensor_larger_than_the_device_drives_nothing_out() -> None:
+    size = ROWS * WIDTH * 4
+    harness = Harness(memory=2 * size)
+
+    async def script() -> None:
+        await harness.call("gpu", FakeContent(1), count=1)
+        with pytest.raises(GatherError, match="more than") as refused:
+            await harness.call("gpu", FakeContent(2, rows=3 * ROWS), count=1)
+        assert refused.value.code == "overloaded"
+        assert harness.gpu.holds("1-0")
+
+    run(harness, script)
+
+
+def test_a_broken_device_is_not_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+    harness = Harness()
+    content = FakeContent(1)
+
+    def broken(name: str) -> None:
+        raise DeviceFailed("error 700")
+
+    async def script() -> None:
+        await harness.call("gpu", content)
+        harness.device.fails = broken
+        assert await harness.call("auto", content, count=100_000) is None
+        done = len(harness.device.done)
+        assert await harness.call("auto", content, count=100_000) is None
+        with pytest.raises(GatherError, match="error 700") as refused:
+            await harness.call("gpu", content)
+        assert refused.value.code == "device_unavailable"
+        assert len(harness.device.done) == done
+
+    run(harness, script)
+    assert harness.chooser.no_gpu == "the GPU has failed: error 700"
+    assert sum(record.levelno == logging.ERROR for record in caplog.records) == 1
+
+
+def test_strings_are_refused_on_the_device_and_left_to_others_otherwise() -> None:
+    harness = Harness()
+    strings = Tensor(DTYPES["string"], (2,), np.array(["a", "b"], object))
+    plan = GatherPlan(1, 1, (2,), 1, 8, False, True)
+    for asked in ("auto", "cpu"):
+        assert harness.gpu.choose(asked, plan, strings, "", None) is None
+    with pytest.raises(GatherError) as refused:
+        harness.gpu.choose("gpu", plan, strings, "", None)
+    assert refused.value.code == "device_unavailable"
+
+
+def test_inline_data_goes_where_the_prediction_says() -> None:
+    slow, quick = Harness(coefficients=replace(FAST, to_device_byte_s=1e-7)), Harness()
+    indices = np.zeros(50_000, np.int64)
+    for harness, there in ((slow, False), (quick, True)):
+
+        async def script(harness: Harness = harness) -> Outcome | None:
+            return await harness.inline("auto", FakeContent().tensor, indices)
+
+        assert (run(harness, script) is not None) == there
+
+
+def test_a_tensor_moves_to_the_device_once_lookups_have_lost_what_the_way_there_costs() -> None:
+    harness = Harness()
+    content = FakeContent(1, rows=300_000)
+    price = content.tensor.items.nbytes * FAST.to_device_byte_s
+    plan = plan_of(10_000, content.rows)
+    prices = harness.gpu._price(plan)
+    lost = prices.cpu.seconds - prices.resident_s
+    assert 0 < 3 * lost < price
+
+    async def script() -> int:
+        lookups = 0
+        while not harness.gpu.holds(content.etag):
+            assert await harness.call("auto", content, count=10_000) is None
+            lookups += 1
+            await asyncio.gather(*harness.gpu._fetching)
+        assert value(await harness.call("auto", content, count=10_000)) == 100
+        return lookups
+
+    assert run(harness, script) == -(-price // lost)
+    assert harness.device.done == ["upload", "run"]
+
+
+def test_lookups_that_the_device_would_not_speed_up_move_nothing() -> None:
+    harness = Harness(coefficients=replace(FAST, launch_s=1.0))
+
+    async def script() -> None:
+        for _ in range(100):
+            assert await harness.call("auto", FakeContent(1), count=5000) is None
+
+    run(harness, script)
+    assert harness.device.done == []
+
+
+def test_a_copy_aside_that_fails_harms_nobody_and_is_tried_again_later() -> None:
+    harness = Harness()
+    content = FakeContent(1)
+
+    def short(name: str) -> None:
+        raise OutOfDeviceMemory("no")
+
+    async def script() -> None:
+        harness.device.fails = short
+        for _ in range(2):
+            tries = harness.device.done.count("upload")
+            while harness.device.done.count("upload") == tries:
+                assert await harness.call("auto", content, count=50_000) is None
+                await asyncio.sleep(0.001)
+        harness.device.fails = lambda name: None
+        while not harness.gpu.holds(content.etag):
+            await harness.call("auto", content, count=50_000)
+            await asyncio.sleep(0.001)
+
+    run(harness, script)
+
+
+def test_content_that_changes_while_it_is_copied_is_read_again_and_never_kept() -> None:
+    harness = Harness()
+    content = FakeContent(1)
+    left = [1]
+
+    def scatter(name: str) -> None:
+        if name == "upload" and left[0]:
+            left[0] -= 1
+            content.scatters += 1
+
+    harness.device.fails = scatter
+
+    async def script() -> None:
+        outcome = await harness.call("gpu", content)
+        assert (value(outcome), outcome and outcome.etag) == (101, "1-1")
+        assert not harness.gpu.holds("1-0")
+
+    run(harness, script)
+
+
+def test_content_that_never_rests_is_copied_while_writers_wait() -> None:
+    harness = Harness()
+    content = FakeContent(1)
+
+    def scatter(name: str) -> None:
+        if name == "upload" and not content.held:
+            content.scatters += 1
+
+    harness.device.fails = scatter
+
+    async def script() -> None:
+        outcome = await harness.call("gpu", content)
+        assert value(outcome) == 100 + content.scatters
+        assert not content.held
+
+    run(harness, script)
+
+
+def test_lookups_of_one_tensor_at_once_send_it_once() -> None:
+    harness = Harness()
+    content = FakeContent(1)
+
+    async def script() -> None:
+        outcomes = await asyncio.gather(*(harness.call("gpu", content) for _ in range(8)))
+        assert [value(outcome) for outcome in outcomes] == [100] * 8
+
+    run(harness, script)
+    assert harness.device.done.count("upload") == 1
+
+
+def test_too_many_at_once_are_refused() -> None:
+    harness = Harness()
+    go = threading.Event()
+
+    def wait(name: str) -> None:
+        go.wait(10)
+
+    harness.device.fails = wait
+
+    async def script() -> None:
+        calls = [asyncio.ensure_future(harness.call("gpu", FakeContent(1))) for _ in range(14)]
+        await asyncio.sleep(0.01)
+        with pytest.raises(GatherError) as refused:
+            await harness.call("gpu", FakeContent(1))
+        assert refused.value.code == "overloaded"
+        go.set()
+        await asyncio.gather(*calls)
+
+    run(harness, script)
+
+
+def test_nothing_is_held_after_closing() -> None:
+    harness = Harness()
+
+    async def script() -> None:
+        await harness.call("gpu", FakeContent(1))
+        assert harness.gpu.resident_bytes() == ROWS * WIDTH * 4
+
+    run(harness, script)
+    assert harness.gpu.resident_bytes() == harness.device.held == 0
+
+
+def test_a_device_is_measured_in_full() -> None:
+    device = FakeDevice(memory=1 << 22)
+    found: dict[str, Any] = asdict(measure_gpu(device))
+    assert all(number > 0 for number in found.values())
+    assert found["to_device_byte_s"] < 1e-6
+    assert device.held == 0
