@@ -6,6 +6,7 @@ Which worker has answered shows in X-Request-ID, whose first part every process 
 from __future__ import annotations
 
 import json
+import select
 import socket
 from collections import Counter
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Event, Lock, Thread
 from time import monotonic, sleep
+from typing import NamedTuple
 
 BODY = {
     "data": {"dtype": "float32", "shape": [2, 2], "values": [0, 1, 2, 3]},
@@ -72,6 +74,10 @@ class Connection:
         body, self._rest = self._rest[:size], self._rest[size:]
         return Answer(int(first.split()[1]), fields, body)
 
+    def gone(self) -> bool:
+        """Whether the server has closed the connection, on which no answer is to come."""
+        return bool(select.select([self.socket], [], [], 0)[0])
+
     def closed(self, within: float) -> bool:
         """Whether the server closes the connection in that time."""
         self.socket.settimeout(within)
@@ -111,14 +117,26 @@ def ask_once(port: int, content: bytes) -> Answer:
         return connection.ask(content)
 
 
+class Failure(NamedTuple):
+    """A request that got no right answer: the worker that had answered before on its connection, when, and why."""
+
+    worker: str
+    when: float
+    error: str
+
+
 @dataclass
 class Load:
-    """What several clients saw: right answers by worker, and what failed, with the worker that had the connection."""
+    """What several clients saw: right answers by worker, and what failed.
+
+    With `careful` a client looks whether its connection is still there before it asks, as connection pools do.
+    """
 
     right: Counter[str] = field(default_factory=Counter)
-    failed: list[tuple[str, str]] = field(default_factory=list)
+    failed: list[Failure] = field(default_factory=list)
     total: int = 0
     pause: float = 0.002
+    careful: bool = False
     _lock: Lock = field(default_factory=Lock)
     _stop: Event = field(default_factory=Event)
 
@@ -141,6 +159,9 @@ class Load:
             with self._lock:
                 self.total += 1
             try:
+                if self.careful and connection is not None and connection.gone():
+                    connection.close()
+                    connection = None
                 if connection is None:
                     connection, worker = Connection(port), "none"
                 answer = connection.ask(request())
@@ -155,7 +176,7 @@ class Load:
                 sleep(self.pause)
             except (OSError, EOFError) as error:
                 with self._lock:
-                    self.failed.append((worker, repr(error)))
+                    self.failed.append(Failure(worker, monotonic(), repr(error)))
                 if connection is not None:
                     connection.close()
                     connection = None
@@ -164,9 +185,9 @@ class Load:
 
 
 @contextmanager
-def load(port: int, clients: int = 8, pause: float = 0.002) -> Iterator[Load]:
+def load(port: int, clients: int = 8, pause: float = 0.002, *, careful: bool = False) -> Iterator[Load]:
     """Requests from several clients, who rest `pause` seconds in between, as long as the context is open."""
-    running = Load(pause=pause)
+    running = Load(pause=pause, careful=careful)
     threads = [Thread(target=running._client, args=(port,)) for _ in range(clients)]
     for thread in threads:
         thread.start()
