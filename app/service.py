@@ -8,14 +8,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from time import perf_counter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.dispatch.budget import Budget, Lease
-from app.dispatch.cost import ROUTES, Choice, Chooser, Coefficients, Route
+from app.dispatch.cost import ROUTES, Choice, Chooser, Coefficients, Route, device_bytes
 from app.dispatch.explain import RouteNote, notes
+from app.dispatch.gpu import Gpu, Outcome
 from app.dispatch.pool import Caller, Pool
 from app.dispatch.split import run_split
 from app.errors import GatherError
@@ -100,7 +101,10 @@ class Stages:
 
 
 class Service:
-    """Carries out calls. One per process; everything it needs is handed to it."""
+    """Carries out calls. One per process; everything it needs is handed to it.
+
+    `gpu` is set once a device was found and measured, and stays None where there is none.
+    """
 
     def __init__(
         self, limits: Limits, store: Store, kernel: Kernel, pool: Pool, chooser: Chooser, budget: Budget
@@ -111,6 +115,7 @@ class Service:
         self.pool = pool
         self.chooser = chooser
         self.budget = budget
+        self.gpu: Gpu | None = None
         self._plans: dict[tuple[object, ...], _Planned] = {}
 
     async def gather(self, call: Call, stages: Stages, lease: Lease) -> Answer:
@@ -125,11 +130,23 @@ class Service:
         if call.over_limit is not None:
             raise call.over_limit
         if call.device == "gpu":
-            self._check_device(call)
+            self._check_device(call, data)
         lease.charge(plan.output_bytes)
+        if self.gpu is not None and data.dtype.kind != "string":
+            stages.choice = self.gpu.choose(call, plan, resident)
+            route = stages.choice.route
         if resident is not None and resident.cold and route == "loop":
             route = "thread"
         stages.route = route
+        if route == "gpu":
+            on_gpu = await self._run_on_gpu(call, plan, data, resident, stages)
+            if on_gpu is not None:
+                bad, array, etag = on_gpu
+                stages.kernel_end = perf_counter()
+                if bad >= 0:
+                    await self._raise_index_error(call, plan, data, first_axis, stages)
+                return Answer(Tensor(data.dtype, shape, _typed(array, data.dtype)), call.dialect, "gpu", etag)
+            route = stages.route
         if route == "loop":
             bad, array = self._run(plan, data, indices, stages)
         else:
@@ -138,12 +155,29 @@ class Service:
             resident, bad, array = await self._run_again(resident, plan, indices, stages)
         stages.kernel_end = perf_counter()
         if bad >= 0:
-            dialect = DIALECTS[call.operator][call.dialect]
-            if indices.array.size < _LARGE_SCAN:
-                raise index_error(dialect, data.shape, indices, first_axis, plan.depth)
-            raise await self.pool.run(lambda: index_error(dialect, data.shape, indices, first_axis, plan.depth), stages)
+            await self._raise_index_error(call, plan, data, first_axis, stages)
         etag = None if resident is None else resident.etag
         return Answer(Tensor(data.dtype, shape, array), call.dialect, "cpu", etag)
+
+    async def _raise_index_error(
+        self, call: Call, plan: GatherPlan, data: Tensor, first_axis: int, stages: Stages
+    ) -> NoReturn:
+        dialect, indices = DIALECTS[call.operator][call.dialect], call.indices
+        if indices.array.size < _LARGE_SCAN:
+            raise index_error(dialect, data.shape, indices, first_axis, plan.depth)
+        raise await self.pool.run(lambda: index_error(dialect, data.shape, indices, first_axis, plan.depth), stages)
+
+    async def _run_on_gpu(
+        self, call: Call, plan: GatherPlan, data: Tensor, resident: Resident | None, stages: Stages
+    ) -> Outcome | None:
+        """The gather on the device; None, and a route of the CPU taken, where it cannot and may be elsewhere."""
+        assert self.gpu is not None
+        outcome = await self.gpu.gather(call, plan, data, resident, lambda: self._start(stages), stages)
+        if outcome is None:
+            fallback = self.gpu.cpu(plan)
+            stages.route = "split" if fallback.route == "split" else "thread"
+            stages.choice = stages.choice._replace(parts=fallback.parts)
+        return outcome
 
     def explain(self, call: Call, lease: Lease, *, on_device: bool = False) -> Explanation:
         """Everything that `gather` does before it runs, and no more: what it would do, and why.
@@ -156,20 +190,31 @@ class Service:
         plan, shape, _, _, choice, _ = self._plan(call, data, call.indices)
         if call.over_limit is not None:
             raise call.over_limit
-        self._check_device(call)
+        self._check_device(call, data)
         lease.admit(plan.output_bytes)
         strings = data.dtype.kind == "string"
         cold = resident is not None and resident.cold
-        routes = notes(plan, self.chooser, resident=on_device, device=call.device, strings=strings, cold=cold)
+        fits = True
+        if self.gpu is not None:
+            on_device = on_device or (resident is not None and self.gpu.holds(resident.etag))
+            fits = device_bytes(plan, on_device) <= self.gpu.device.memory
+        routes = notes(
+            plan, self.chooser, resident=on_device, device=call.device, gpu_fits=fits, strings=strings, cold=cold
+        )
         if self.chooser.no_gpu is None:
-            choice = self.chooser.choose(plan, on_device, call.device, strings=strings)
+            choice = self.chooser.choose(plan, on_device, call.device, fits, strings)
         if cold and choice.route == "loop":
             choice = Choice("thread", routes[ROUTES.index("thread")].seconds or 0.0)
         return Explanation(call, data, shape, plan, routes, choice)
 
-    def _check_device(self, call: Call) -> None:
-        if call.device == "gpu" and self.chooser.no_gpu is not None:
-            detail = f"{self.chooser.no_gpu}; use device auto or cpu"
+    def _check_device(self, call: Call, data: Tensor) -> None:
+        if call.device != "gpu":
+            return
+        reason = self.chooser.no_gpu
+        if reason is None and data.dtype.kind == "string":
+            reason = "a GPU holds no strings"
+        if reason is not None:
+            detail = f"{reason}; use device auto or cpu"
             raise GatherError("device_unavailable", detail, pointer=call.device_pointer)
 
     def _plan(self, call: Call, data: Tensor, indices: Tensor) -> _Planned:

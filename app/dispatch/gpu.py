@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from threading import Lock
 from time import monotonic
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
@@ -24,12 +25,13 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from app.dispatch.cost import Choice, Chooser, Coefficients, Device, device_bytes, gpu_seconds
-from app.dispatch.pool import Pool
+from app.dispatch.cost import Choice, Chooser, Coefficients, device_bytes, gpu_seconds
+from app.dispatch.pool import Pool, Ticket
 from app.errors import GatherError
 from app.kernels import device as devices
 from app.kernels.device import DeviceFailed, OutOfDeviceMemory
 from app.spec.plan import GatherPlan
+from app.tensors.call import Call
 from app.tensors.tensor import Tensor
 
 logger = logging.getLogger("gathernd")
@@ -96,10 +98,10 @@ class _Held:
 class Gpu:
     """One device and what lies there. Methods without a note are for the event loop."""
 
-    def __init__(self, device: devices.Device, chooser: Chooser, queue: int) -> None:
+    def __init__(self, device: devices.Device, chooser: Chooser, queue: int, patience: float = 3600.0) -> None:
         self.device = device
         self.chooser = chooser
-        self.pool = Pool(THREADS, queue)
+        self.pool = Pool(THREADS, queue, patience)
         self.failed: str | None = None
         self.fallbacks = self.evictions = self.copies = 0
         self._held: dict[str, _Held] = {}  # by ETag; the one used longest ago is the first
@@ -117,30 +119,24 @@ class Gpu:
         """Whether content with this ETag lies on the device."""
         return etag in self._held
 
-    def choose(
-        self, asked: Device, plan: GatherPlan, data: Tensor, name: str, content: Content | None
-    ) -> Choice | None:
+    def choose(self, call: Call, plan: GatherPlan, content: Content | None) -> Choice:
         """The route `gpu` where that is asked for or, under `auto`, predicted to be the shortest; else the CPU's.
 
-        None leaves strings, which a GPU does not hold, to others. Raises device_unavailable.
+        For data that a GPU can hold. Raises device_unavailable.
         """
-        if data.dtype.kind == "string":
-            if asked == "gpu":
-                raise GatherError("device_unavailable", "a GPU holds no strings; use device auto or cpu")
-            return None
-        if self.failed is not None:
-            if asked == "gpu":
-                raise GatherError("device_unavailable", f"{self.failed}; use device auto or cpu")
-            return None
+        asked = call.device
+        if self.failed is not None and asked == "gpu":
+            detail = f"{self.failed}; use device auto or cpu"
+            raise GatherError("device_unavailable", detail, pointer=call.device_pointer)
         prices = self._price(plan)
-        if asked == "cpu" or plan.index_items == 0:
+        if asked == "cpu" or self.failed is not None:
             return prices.cpu
         if asked == "gpu":
             return Choice("gpu", prices.inline_s if content is None else prices.resident_s)
         there = content is not None and content.etag in self._held
         seconds = prices.resident_s if there else prices.inline_s
         if content is not None and not there and prices.resident_s < prices.cpu.seconds:
-            self._earn(name, content, prices.cpu.seconds - prices.resident_s)
+            self._earn(name_of(call), content, prices.cpu.seconds - prices.resident_s)
         if seconds < prices.cpu.seconds and device_bytes(plan, there) <= self.device.memory:
             return Choice("gpu", seconds)
         return prices.cpu
@@ -171,46 +167,59 @@ class Gpu:
 
     async def gather(
         self,
-        asked: Device,
+        call: Call,
         plan: GatherPlan,
         data: Tensor,
-        name: str,
         content: Content | None,
-        indices: NDArray[Any],
         started: Callable[[], None],
+        ticket: Ticket | None = None,
     ) -> Outcome | None:
         """Gather on the device, or None where that failed and the request leaves the device to the service.
 
-        `started` is called in a thread when the work begins. Raises overloaded for want of device memory and
-        device_unavailable for a broken device where the request asks for the device gpu.
+        `started` is called in a thread when the work begins; `ticket` is as for the pool. Raises overloaded for want of
+        device memory and device_unavailable for a broken device where the request asks for the device gpu, and what the
+        pool raises.
         """
+        # Allocated here: the C library keeps freed memory apart for each thread that asked for it.
+        out = np.empty(plan.output_items, data.dtype.carrier)
+        indices = call.indices.array
 
         def work(content: Content | None) -> Outcome:
             started()
-            return self._run(plan, data, name, content, indices)
+            if content is None:
+                return Outcome(self._fitted(lambda: self.device.run(plan, data.items, indices, out)), out, None)
+            held = self._take(name_of(call), content)
+            try:
+                bad = self._fitted(lambda: self.device.run(plan, held.copy, indices, out))
+            finally:
+                with self._lock:
+                    held.readers -= 1
+            return Outcome(bad, out, content.etag)
 
         try:
-            return await self._steadily(work, content)
+            return await self._steadily(work, content, ticket)
         except OutOfDeviceMemory as short:
             problem, code = f"the GPU is short of memory: {short}", "overloaded"
         except DeviceFailed as failure:
             self._give_up(str(failure))
             problem, code = f"the GPU has failed: {failure}", "device_unavailable"
-        if asked == "gpu":
+        if call.device == "gpu":
             if code == "overloaded":
                 raise GatherError("overloaded", problem, retry_after=1)
-            raise GatherError("device_unavailable", problem)
+            raise GatherError("device_unavailable", problem, pointer=call.device_pointer)
         self.fallbacks += 1
         if monotonic() - self._said >= _SAY_AGAIN_S:
             self._said = monotonic()
             logger.warning("%s; gathers for which the device is ours to choose run on the CPU", problem)
         return None
 
-    async def _steadily(self, work: Callable[[Content | None], Outcome], content: Content | None) -> Outcome:
+    async def _steadily(
+        self, work: Callable[[Content | None], Outcome], content: Content | None, ticket: Ticket | None
+    ) -> Outcome:
         """Carry out `work`, again if content that had to be copied changed meanwhile, at last while it cannot."""
         for pause in _PAUSES:
             try:
-                return await self.pool.run(lambda one=content: work(one))  # type: ignore[misc]
+                return await self.pool.run(partial(work, content), ticket)
             except _Changing:
                 assert content is not None
                 await asyncio.sleep(pause)
@@ -220,23 +229,9 @@ class Gpu:
         await asyncio.to_thread(hold.__enter__)
         try:
             content = content.current()
-            return await self.pool.run(lambda one=content: work(one))  # type: ignore[misc]
+            return await self.pool.run(partial(work, content), ticket)
         finally:
             hold.__exit__(None, None, None)
-
-    def _run(
-        self, plan: GatherPlan, data: Tensor, name: str, content: Content | None, indices: NDArray[Any]
-    ) -> Outcome:
-        """In a thread: the gather, with copies of others dropped as long as there is too little room."""
-        out = np.empty(plan.output_items, data.dtype.carrier)
-        if content is None:
-            return Outcome(self._fitted(lambda: self.device.run(plan, data.items, indices, out)), out, None)
-        held = self._take(name, content)
-        try:
-            return Outcome(self._fitted(lambda: self.device.run(plan, held.copy, indices, out)), out, content.etag)
-        finally:
-            with self._lock:
-                held.readers -= 1
 
     def _take(self, name: str, content: Content) -> _Held:
         """In a thread: the copy of `content`, made now if need be, with one more reader."""
@@ -329,6 +324,10 @@ class Gpu:
 
     # Looking after it
 
+    def used_bytes(self) -> int:
+        """Bytes of the device's memory that copies and gathers hold."""
+        return self.device.used()
+
     def sweep(self, etag_of: Callable[[str], str | None]) -> None:
         """Drop copies whose content no name has any more; `etag_of` says which ETag a name has now. Cheap."""
         with self._lock:
@@ -353,3 +352,8 @@ class Gpu:
             self.failed = f"the GPU has failed: {why}"
             self.chooser.no_gpu = self.failed
             self._held.clear()
+
+
+def name_of(call: Call) -> str:
+    """The name of the resident tensor that a call reads, "" for data of its own."""
+    return call.data if isinstance(call.data, str) else ""

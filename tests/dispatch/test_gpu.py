@@ -17,6 +17,7 @@ from app.dispatch.gpu import Gpu, Outcome
 from app.errors import GatherError
 from app.kernels.device import DeviceFailed, OutOfDeviceMemory
 from app.spec.plan import GatherPlan
+from app.tensors.call import Call
 from app.tensors.dtypes import DTYPES
 from app.tensors.tensor import Tensor
 from tests.dispatch.fake_device import FakeDevice
@@ -90,21 +91,23 @@ class Harness:
 
     async def call(self, asked: Device, content: FakeContent, count: int = 100, name: str = "") -> Outcome | None:
         """What a lookup comes to: None where it is for the CPU."""
-        seen = content.at()
-        plan = plan_of(count, content.rows)
-        choice = self.gpu.choose(asked, plan, seen.tensor, name or f"t{content.number}", seen)
-        if choice is None or choice.route != "gpu":
-            return None
         indices = np.arange(count) % content.rows
-        name = name or f"t{content.number}"
-        return await self.gpu.gather(asked, plan, seen.tensor, name, seen, indices, lambda: None)
+        seen = content.at()
+        return await self._call(asked, name or f"t{content.number}", seen.tensor, seen, indices)
 
     async def inline(self, asked: Device, data: Tensor, indices: np.ndarray) -> Outcome | None:
+        """The same for data in the request."""
+        return await self._call(asked, data, data, None, indices)
+
+    async def _call(
+        self, asked: Device, given: str | Tensor, data: Tensor, content: Seen | None, indices: np.ndarray
+    ) -> Outcome | None:
+        shaped = Tensor(DTYPES["int64"], (len(indices), 1), indices)
+        call = Call("gathernd", given, shaped, 0, "onnx-13", asked)
         plan = plan_of(len(indices), data.shape[0])
-        choice = self.gpu.choose(asked, plan, data, "", None)
-        if choice is None or choice.route != "gpu":
+        if self.gpu.choose(call, plan, content).route != "gpu":
             return None
-        return await self.gpu.gather(asked, plan, data, "", None, indices, lambda: None)
+        return await self.gpu.gather(call, plan, data, content, lambda: None)
 
 
 def run(harness: Harness, script: Callable[[], Awaitable[Result]]) -> Result:
@@ -304,17 +307,6 @@ def test_a_broken_device_is_not_asked_again(caplog: pytest.LogCaptureFixture) ->
     run(harness, script)
     assert harness.chooser.no_gpu == "the GPU has failed: error 700"
     assert sum(record.levelno == logging.ERROR for record in caplog.records) == 1
-
-
-def test_strings_are_refused_on_the_device_and_left_to_others_otherwise() -> None:
-    harness = Harness()
-    strings = Tensor(DTYPES["string"], (2,), np.array(["a", "b"], object))
-    plan = GatherPlan(1, 1, (2,), 1, 8, False, True)
-    for asked in ("auto", "cpu"):
-        assert harness.gpu.choose(asked, plan, strings, "", None) is None
-    with pytest.raises(GatherError) as refused:
-        harness.gpu.choose("gpu", plan, strings, "", None)
-    assert refused.value.code == "device_unavailable"
 
 
 def test_inline_data_goes_where_the_prediction_says() -> None:
