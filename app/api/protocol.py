@@ -8,6 +8,7 @@ not read their answers.
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import socket
 import struct
@@ -28,6 +29,9 @@ from app.errors import Code, GatherError
 
 _AT_ONCE: Final = struct.pack("ii", 1, 0)
 """For SO_LINGER: what has not been sent when a connection is closed is dropped, and the peer told so."""
+
+
+logger = logging.getLogger("gathernd")
 
 
 class Timeouts:
@@ -113,7 +117,7 @@ class Protocol(HttpToolsProtocol):
                 # The request before the fault is whole, and is answered if that can be done at once.
                 cycle, self.starting = self.starting, None
                 self._start(cycle)
-            self.refuse(cause if isinstance(cause, GatherError) else _bad_framing(error))
+            self.refuse(cause if isinstance(cause, GatherError) else _bad_framing(error, cause))
             return
         if self.starting is not None:
             cycle, self.starting = self.starting, None
@@ -417,15 +421,24 @@ _TRAILER: Final = _Trailer()
 
 
 def _split_url(url: bytes) -> tuple[bytes, bytes]:
-    """Path and query of a request target, which is a path in all but requests to proxies."""
-    if url[:1] == b"/" and b"#" not in url:
+    """Path and query of a request target, which is a path in all but requests to proxies. Raises malformed_request."""
+    if url[:1] == b"/" and b"#" not in url and url.isascii():
         path, _, query = url.partition(b"?")
         return path, query
-    parsed = httptools.parse_url(url)
+    if url == b"*":
+        return url, b""
+    try:
+        parsed = httptools.parse_url(url)
+        (parsed.path or b"").decode("ascii")
+    except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
+        raise GatherError("malformed_request", "the target of the request is neither a path nor an address") from None
     return parsed.path or b"/", parsed.query or b""
 
 
-def _bad_framing(error: Exception) -> GatherError:
+def _bad_framing(error: Exception, cause: BaseException | None) -> GatherError:
+    if isinstance(error, httptools.HttpParserCallbackError):
+        logger.error("a request could not be read", exc_info=cause)
+        return GatherError("internal", "the service failed; its log says how")
     return GatherError("malformed_request", f"this is not a valid HTTP/1.1 request: {error}")
 
 

@@ -172,6 +172,7 @@ class Besiegers:
         (answer,) = one.answers
         assert right(self.batch, answer), answer
         if answer.closes:
+            line.socket.close()
             self._control = None
 
     def _start_slow(self, source: Random) -> None:
@@ -263,8 +264,10 @@ def test_hostile_requests_harm_nobody(
         marks = []
         begun = monotonic()
         for share in (0.4, 0.7, 1):
-            besiegers.on(round(total * share))
-            besiegers.leave()
+            try:
+                besiegers.on(round(total * share))
+            finally:
+                besiegers.leave()
             settled(server)
             marks.append((memory(server), opened(server)))
         rate = besiegers.sent / (monotonic() - begun)
