@@ -101,7 +101,9 @@ class Cycle(RequestResponseCycle):
         try:
             await app(self.scope, self.receive, self.send)
             if not self.response_complete and not self.disconnected:
-                raise RuntimeError("the application returned without a complete answer")
+                if not self.response_started:
+                    raise RuntimeError("the application returned without an answer")
+                self.transport.close()  # an answer that cannot be finished must not look whole
         except BaseException as error:
             self.logger.error("exception in the application", exc_info=error)
             if not self.response_started:

@@ -24,6 +24,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
+from typing import Final
 
 from app.errors import GatherError
 from app.store import disk, fence, formats
@@ -49,6 +50,8 @@ from app.tensors.dtypes import DTYPES, DType
 from app.tensors.limits import Limits
 
 logger = logging.getLogger("gathernd")
+_SHORTAGE: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""What keeps a file from being read though nothing is wrong with it."""
 
 
 class LocalStore:
@@ -162,10 +165,10 @@ class LocalStore:
             self._entries.pop(name, None)
             return None
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM) and self._entries:
+            if error.errno in _SHORTAGE and self._entries:
                 self._entries.clear()
                 return self._load(name)
-            raise damaged(name, f"its file cannot be read: {os.strerror(error.errno or 0)}") from None
+            raise _unreadable(name, error) from None
         entry.generation = generation
         return entry
 
@@ -173,7 +176,7 @@ class LocalStore:
     def _hold(self, name: str, path: Path) -> Iterator[None]:
         with self.group.lock(path.name):
             # A process that died within a scatter leaves what readers wait for in vain.
-            with suppress(FileNotFoundError), self._changes.open(path, name):
+            with suppress(OSError), self._changes.open(path, name):
                 pass
             yield
 
@@ -212,6 +215,8 @@ class LocalStore:
             raise not_found(name) from None
         except BadFile as problem:
             raise damaged(name, str(problem)) from None
+        except OSError as error:
+            raise _unreadable(name, error) from None
 
     def etag(self, name: str) -> str | None:
         """The ETag of a tensor, also of one whose content is damaged; None where there is none."""
@@ -239,7 +244,10 @@ class LocalStore:
                         description = known[entry.name][1]
                     else:
                         description = peek(Path(entry.path))[0]
-                except (FileNotFoundError, BadFile):
+                except (OSError, BadFile) as problem:
+                    # A file that cannot be read is that tensor's affair; want of descriptors or memory is everybody's.
+                    if isinstance(problem, OSError) and problem.errno in _SHORTAGE:
+                        raise
                     continue
                 seen[entry.name] = identity(status), description
                 yield description, status
@@ -290,6 +298,7 @@ class LocalStore:
                     if old is not None and old.id:
                         self._changes.carry(old.id, upload.id)
                     self._rename(upload.path, key)
+                self._entries.pop(name, None)
                 if old is not None and old.id:
                     self._changes.forget(old.id)
         return metadata_of(description, 0, now), old is None
@@ -310,6 +319,8 @@ class LocalStore:
                 disk.unlink(self._tensors / key)
                 self.group.changed()
                 disk.fsync_folder(self._tensors)
+            # Here at once and in other workers at their next sweep, so that the space is given back.
+            self._entries.pop(name, None)
             if old.id:
                 self._changes.forget(old.id)
 
@@ -380,7 +391,9 @@ class LocalStore:
             description, page = peek(self._tensors / key)
         except FileNotFoundError:
             return None
-        except BadFile:
+        except (BadFile, OSError) as problem:
+            if isinstance(problem, OSError) and problem.errno in _SHORTAGE:
+                raise
             return Old("", "(damaged)", time.time_ns(), 0)
         sequence = (stamp_of(page) & ~DAMAGED) >> 1
         return Old(description.id, description.etag(sequence), description.created, max(sequence, description.floor))
@@ -455,6 +468,10 @@ def refusing(undo: Callable[[], None] | None = None) -> Iterator[None]:
 def not_found(name: str) -> GatherError:
     """The error for a name that no tensor has."""
     return GatherError("tensor_not_found", f"no tensor is named {name!r}", pointer="/name")
+
+
+def _unreadable(name: str, error: OSError) -> GatherError:
+    return damaged(name, f"its file cannot be read: {os.strerror(error.errno or 0)}")
 
 
 def _over_quota(limit: str, maximum: int) -> GatherError:

@@ -59,10 +59,10 @@ def look_up(client: httpx.Client, name: str, rows: list[int]) -> httpx.Response:
 
 
 @contextmanager
-def dying(start: Callable[..., AbstractContextManager[Server]], *flags: str) -> Iterator[Server]:
+def dying(start: Callable[..., AbstractContextManager[Server]], *flags: str, **options: Any) -> Iterator[Server]:
     """A server that is killed within the block."""
     try:
-        with start(*flags) as server:
+        with start(*flags, **options) as server:
             yield server
     except AssertionError as end:
         if "exit code -9" not in str(end):

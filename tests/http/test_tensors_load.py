@@ -20,7 +20,7 @@ import pytest
 from tests.http.conftest import Start
 from tests.http.raw import Wire, request
 from tests.http.server import Server
-from tests.http.tensors import RAW, dying, look_up, put_raw, save, scatter_body
+from tests.http.tensors import RAW, dying, error, look_up, put_raw, save, scatter_body
 
 ROWS, WIDTH = 5000, 64
 NEW_CONNECTIONS = httpx.Limits(max_keepalive_connections=0)
@@ -264,3 +264,52 @@ def contents(client: httpx.Client, prefix: str) -> dict[str, list[float]]:
         for name in names
         if name.startswith(prefix)
     }
+
+
+def test_a_file_that_is_cut_while_it_is_read_costs_at_most_a_worker(start: Start, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    with start("--workers", "2", "--store-dir", str(folder)) as server, server.client() as client:
+        put_raw(client, "whole", np.arange(100))
+        (whole,) = (folder / "tensors").iterdir()
+        table = np.zeros((4000, 1024), np.int32)
+        body = save(indices=np.random.default_rng(0).integers(0, 4000, (3000, 1)))
+        answered: list[str] = []
+        dropped: list[Exception] = []
+
+        def look() -> None:
+            with httpx.Client(base_url=server.url, trust_env=False, timeout=60) as own:
+                try:
+                    answer = own.post("/gathernd?tensor=cut", content=body, headers=BINARY)
+                except httpx.TransportError as error:
+                    dropped.append(error)
+                    return
+            code = "" if answer.status_code == 200 else answer.json()["code"]
+            assert code in ("", "tensor_damaged", "tensor_not_found", "overloaded", "not_ready"), answer.text
+            answered.append(code)
+
+        for turn in range(4):
+            assert until_answered(client, lambda: put_raw(client, "cut", table)).status_code < 300
+            (path,) = {*(folder / "tensors").iterdir()} - {whole}
+            with threads(look, look) as stop:
+                while answered.count("") <= turn and not stop.is_set():
+                    time.sleep(0.001)
+                os.truncate(path, 4096)
+                time.sleep(0.1)
+            for _ in range(4):
+                answer = until_answered(client, lambda: look_up(client, "whole", [7]))
+                assert answer.json()["output"]["values"] == [7]
+            error(until_answered(client, lambda: look_up(client, "cut", [7])), 500, "tensor_damaged")
+        assert "tensor_damaged" in answered or dropped
+
+
+def until_answered(client: httpx.Client, ask: Callable[[], httpx.Response]) -> httpx.Response:
+    """The answer of a worker that lives and is ready; the one that had the connection may be gone."""
+    for _ in range(200):
+        try:
+            answer = ask()
+        except httpx.TransportError:
+            continue
+        if answer.status_code != 503:
+            return answer
+        time.sleep(0.05)
+    raise AssertionError("no worker answers")

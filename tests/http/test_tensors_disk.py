@@ -1,0 +1,224 @@
+"""A disk that is really full, one that may not be written, files that change behind the service's back."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from app.store.layout import file_name
+from tests.http.conftest import Start
+from tests.http.limited import SmallDisk, as_owner, small_disk
+from tests.http.tensors import dying, error, look_up, put_raw, put_strings, save
+
+MIB = 1 << 20
+BINARY = {"content-type": "application/x-safetensors"}
+SMALLEST = 1 << 10
+
+
+def full(answer: httpx.Response) -> bool:
+    """Whether the answer refuses for want of space; any other refusal fails."""
+    if answer.status_code < 300:
+        return False
+    assert "No space left on device" in error(answer, 507, "insufficient_storage")["detail"]
+    return True
+
+
+class Held:
+    """What has been acknowledged: the content of each tensor."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self.client = client
+        self.contents: dict[str, np.ndarray[Any, Any]] = {}
+
+    def put(self, name: str, size: int, value: int) -> bool:
+        """Upload `size` bytes; whether there was space for them."""
+        content = np.full(size // 8, value, np.int64)
+        answer = put_raw(self.client, name, content)
+        if full(answer):
+            return False
+        self.contents[name] = content
+        return True
+
+    def scatter(self, name: str, key: str) -> bool:
+        """Add one to the first and the last item; whether there was space for that."""
+        content = self.contents[name]
+        body = save(indices=np.array([[0], [len(content) - 1]]), updates=np.ones(2, np.int64))
+        answer = self.client.post(
+            f"/tensors/{name}/scatter?reduction=add", content=body, headers={**BINARY, "idempotency-key": key}
+        )
+        if full(answer):
+            return False
+        content = content.copy()
+        content[[0, -1]] += 1
+        self.contents[name] = content
+        return True
+
+    def delete(self, name: str) -> None:
+        answer = self.client.delete(f"/tensors/{name}")
+        assert answer.status_code == 204, answer.text
+        del self.contents[name]
+
+    def check(self) -> None:
+        """Everything that was acknowledged is there, nothing else, and it is served."""
+        listed = self.client.get("/tensors?limit=1000").json()["tensors"]
+        assert {found["name"] for found in listed} == set(self.contents)
+        for name, content in self.contents.items():
+            assert self.client.get(f"/tensors/{name}/content").content == content.tobytes(), name
+            last = len(content) - 1
+            answer = look_up(self.client, name, [0, last])
+            assert answer.json()["output"]["values"] == content[[0, last]].tolist(), answer.text
+
+
+def fill(held: Held, size: int) -> None:
+    """Upload until the disk has no room for the smallest content."""
+    number = len(held.contents)
+    while size >= SMALLEST:
+        while held.put(f"n{number}", size, number):
+            number += 1
+        size //= 2
+
+
+@pytest.fixture(params=["tmpfs", "ext4"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SmallDisk]:
+    with small_disk(tmp_path / "small", request.param, 24 * MIB) as made:
+        yield made
+
+
+def test_a_full_disk_refuses_changes_and_loses_nothing(start: Start, disk: SmallDisk) -> None:
+    store = disk.seen / "store"
+    flags = ("--kernel", "numpy", "--store-dir", str(disk.place / "store"))
+    with dying(start, *flags, command=disk.command()) as server, server.client() as client:
+        held = Held(client)
+        assert held.put("kept", 2 * MIB, 1)
+        for number in range(5):
+            assert held.scatter("kept", f"before-{number}")
+        fill(held, 3 * MIB)
+        assert disk.free() < MIB
+        held.check()
+        # Replaced by what does not fit, and by what does not even fit with the old one gone.
+        for size in (2 * MIB, 30 * MIB):
+            assert not held.put("kept", size, 2)
+        strings = ["x" * 1000] * 2000
+        assert full(put_strings(client, "kept", strings))
+        held.check()
+        refused = 0
+        for number in range(200):
+            refused += not held.scatter("kept", f"full-{number}")
+        held.check()
+        assert list((store / "incoming").iterdir()) == []
+        os.killpg(server.process.pid, signal.SIGKILL)
+    # It starts on the full disk too, and everything is there.
+    with start(*flags, command=disk.command()) as server, server.client() as client:
+        held.client = client
+        held.check()
+        held.delete("n1")
+        held.delete("n2")
+        assert held.put("new", 2 * MIB, 3)
+        assert held.put("kept", MIB, 4)
+        assert held.scatter("kept", "after")
+        held.check()
+        for name in list(held.contents):
+            held.delete(name)
+        assert held.put("large", 16 * MIB, 5)
+        held.check()
+
+
+@contextmanager
+def unwritable(*folders: Path) -> Iterator[None]:
+    """Nothing can be made or removed in `folders`."""
+    for folder in folders:
+        folder.chmod(0o500)
+    try:
+        yield
+    finally:
+        for folder in folders:
+            folder.chmod(0o700)
+
+
+def refused(answer: httpx.Response) -> None:
+    found = error(answer, 507, "insufficient_storage")
+    assert "Permission denied" in found["detail"]
+
+
+def test_a_store_that_may_no_longer_be_written_refuses_changes_and_serves(start: Start, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    flags = ("--kernel", "numpy", "--store-dir", str(folder))
+    parts = [folder / part for part in ("tensors", "logs", "incoming", "locks")]
+    with start(*flags, command=as_owner()) as server, server.client() as client:
+        held = Held(client)
+        assert held.put("x", 80_000, 1)
+        assert held.put("y", 80_000, 2)
+        etag = client.get("/tensors/x").json()["etag"]
+        for some in ([part] for part in parts[:3]):
+            with unwritable(*some):
+                if some != [folder / "logs"]:
+                    refused(put_raw(client, "x", np.arange(9)))
+                    held.check()
+                if some == [folder / "tensors"]:
+                    refused(client.delete("/tensors/x"))
+                elif some == [folder / "logs"]:
+                    body = save(indices=np.array([[0]]), updates=np.array([7]))
+                    refused(client.post("/tensors/x/scatter", content=body, headers=BINARY))
+                held.check()
+        with unwritable(*parts, folder):
+            refused(put_raw(client, "x", np.arange(9)))
+            refused(put_raw(client, "z", np.arange(9)))
+            refused(client.delete("/tensors/y"))
+            held.check()
+        assert client.get("/tensors/x").json()["etag"] == etag
+        assert held.scatter("x", "once")
+        assert held.put("x", 40_000, 3)
+        held.delete("y")
+        held.check()
+        assert list((folder / "incoming").iterdir()) == []
+
+
+def file_of(folder: Path, name: str) -> Path:
+    return folder / "tensors" / file_name(name)
+
+
+def test_files_that_are_damaged_behind_the_service_s_back_harm_no_other_tensor(start: Start, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    names = ("unreadable", "grown", "header", "other", "removed", "folder")
+    flags = ("--kernel", "numpy", "--store-dir", str(folder))
+    with start(*flags, command=as_owner()) as server, server.client() as client:
+        held = Held(client)
+        for number, name in enumerate(names):
+            assert held.put(name, 8000, number)
+        assert held.put("whole", 8000, 9)
+        file_of(folder, "unreadable").chmod(0)
+        with file_of(folder, "grown").open("ab") as file:
+            file.write(b"more")
+        with file_of(folder, "header").open("r+b") as file:
+            file.write(b"\xff" * 4096)
+        file_of(folder, "other").write_bytes(file_of(folder, "whole").read_bytes())
+        file_of(folder, "removed").unlink()
+        file_of(folder, "folder").unlink()
+        file_of(folder, "folder").mkdir()
+        for _ in range(2):
+            for name in names:
+                answer = look_up(client, name, [3])
+                if name == "removed":
+                    error(answer, 404, "tensor_not_found", "/data/tensor")
+                else:
+                    error(answer, 500, "tensor_damaged")
+            assert look_up(client, "whole", [3]).json()["output"]["values"] == [9]
+        listed = {found["name"] for found in client.get("/tensors").json()["tensors"]}
+        assert "whole" in listed
+        # A new content mends each, but where a folder stands in its way.
+        for number, name in enumerate(names[:-1]):
+            answer = put_raw(client, name, np.full(5, number))
+            assert answer.status_code < 300, answer.text
+            assert look_up(client, name, [4]).json()["output"]["values"] == [number]
+        error(put_raw(client, "folder", np.arange(3)), 507, "insufficient_storage")
+    with start(*flags) as server, server.client() as client:
+        assert look_up(client, "whole", [3]).json()["output"]["values"] == [9]
+        assert look_up(client, "header", [4]).json()["output"]["values"] == [2]
