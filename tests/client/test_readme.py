@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,8 +15,15 @@ from gathernd import GatherND
 from tests.http.server import ROOT, Server
 
 
+def blocks(language: str) -> list[str]:
+    found: list[str] = re.findall(
+        rf"^```{language}\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    return found
+
+
 def test_the_python_of_the_readme_runs(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    (block,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    block = blocks("python")[0]
     table = np.arange(40.0).reshape(10, 4)
     names = {"table": table, "updates": np.ones((1, 4))}
     program = block.replace("http://127.0.0.1:8080", server.url)
@@ -22,3 +33,28 @@ def test_the_python_of_the_readme_runs(server: Server, capsys: pytest.CaptureFix
     with GatherND(server.url) as service:
         assert service.get("table")[5].tolist() == (table[5] + 1).tolist()
         service.delete("table")
+
+
+@pytest.mark.timeout(600)
+def test_the_example_of_a_million_rows_runs(server: Server, tmp_path: Path, soak_scale: int) -> None:
+    (shell,) = (block for block in blocks("bash") if "table.npy" in block)
+    (program,) = (block for block in blocks("python") if "table.npy" in block)
+    program = program.replace("http://127.0.0.1:8080", server.url)
+    assert "1_000_000" in shell
+    assert server.url in program
+    if soak_scale == 1:
+        shell = shell.replace("1_000_000", "20_000")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"} | {
+        "GATHERND_URL": server.url,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    for command in (["bash", "-euo", "pipefail", "-c", shell], [sys.executable, "-c", program]):
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        # A thread that fails says so here and does not end the program.
+        assert done.stderr == ""
+    counts = re.fullmatch(r"lookups: {'old': ([0-9]+), 'new': ([0-9]+)}\n", done.stdout)
+    assert counts is not None, done.stdout
+    assert int(counts[2]) >= 100
