@@ -1,8 +1,8 @@
 """The gather in one function compiled by Numba: what runs on a CPU.
 
 One function serves every plan, because each compiled one costs start-up time: element types and item sizes do not
-matter to it (slices are so many bytes), tuple depth is a loop, and the whole has one signature, so that no request can
-meet a combination that was not compiled.
+matter to it (slices are so many bytes), tuples of up to five components have a loop each and deeper ones one more, and
+the whole has one signature, so that no request can meet a combination that was not compiled.
 
 It goes over the tuples in blocks. Component by component it checks a block and adds up its offsets, in vector
 registers; while it copies the slices of one block it asks for the memory that the next one needs, so that the waits
@@ -23,7 +23,8 @@ import numpy as np
 from numba import njit, types
 from numpy.typing import NDArray
 
-from app.kernels import numba_memory
+from app.kernels import numba_header, numba_memory
+from app.kernels.numba_header import address, check_layout, header, is_aligned, is_plain, is_writable, length
 from app.kernels.numba_memory import (
     get,
     get_constant,
@@ -46,10 +47,10 @@ from app.spec.plan import GatherPlan
 
 name = "numba"
 
-_BYTES: Final = np.dtype(np.uint8)
 _BLOCK: Final = numba_memory.SCRATCH_ITEMS // 2
-_CACHED_BYTES: Final = 1 << 18  # data that caches hold: no need to ask for it ahead
+_CACHED_BYTES: Final = 1 << 23  # data that caches hold: no need to ask for it ahead
 _CLOSE_BYTES: Final = 1 << 16
+_LONG_BYTES: Final = 1 << 12  # rows of which the C library copies each faster
 _STREAM_BYTES: Final = 1 << 22  # output, of one part of a split, that caches would not hold: stored past them
 
 
@@ -57,9 +58,9 @@ def configure(cache_dir: Path) -> None:
     """Keep the compiled code under `cache_dir`, so that the next start loads it; call before anything is compiled."""
     if _dispatcher.cache_info().currsize:
         raise RuntimeError("the kernel has its cache directory already: configure it first")
-    # Numba's cache sees a change of the compiled function's own file only, so the folder is named by both.
+    # Numba's cache sees a change of the compiled function's own file only, so the folder is named by all of them.
     digest = sha256()
-    for source in (__file__, numba_memory.__file__):
+    for source in (__file__, numba_header.__file__, numba_memory.__file__):
         digest.update(Path(source).read_bytes())
     numba.config.CACHE_DIR = str(cache_dir / f"numba-{digest.hexdigest()[:16]}")  # type: ignore[attr-defined]
     _dispatcher()
@@ -80,18 +81,23 @@ def warm(progress: Callable[[str], None] | None = None) -> None:
 
 def run(plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any]) -> int:
     """See `app.kernels.Kernel.run`."""
-    first: int = _compiled()(
-        data.view(_BYTES),
+    item_size = plan.item_size
+    if data.itemsize != item_size or indices.itemsize != 8 or out.itemsize != item_size:
+        raise TypeError("the plan is for items of another size")
+    first: int = _entry()(
+        data,
         indices,
-        out.view(_BYTES),
+        out,
         _sizes(plan.dims),
         plan.batches,
         plan.tuples,
         plan.slice_items,
-        plan.item_size,
+        item_size,
         plan.shared,
         plan.wrap,
     )
+    if first < -1:
+        raise TypeError("a kernel takes contiguous arrays of one axis and of the plan's sizes, and a writable output")
     return first
 
 
@@ -108,40 +114,57 @@ def _dispatcher() -> Any:
 
 @cache
 def _compiled() -> Any:
-    """The compiled function, closed to further signatures; writable arrays pass where read-only ones are declared."""
+    """The compiled function. Raises RuntimeError where NumPy's arrays are not what it takes them to be."""
+    check_layout()
     dispatcher = _dispatcher()
-    bytes_in = types.Array(types.uint8, 1, "C", readonly=True)
-    ints_in = types.Array(types.int64, 1, "C", readonly=True)
-    bytes_out = types.Array(types.uint8, 1, "C")
     whole, flag = types.int64, types.boolean
-    dispatcher.compile((bytes_in, ints_in, bytes_out, ints_in, whole, whole, whole, whole, flag, flag))
+    dispatcher.compile((header, header, header, header, whole, whole, whole, whole, flag, flag))
     dispatcher.disable_compile()
     return dispatcher
 
 
+@cache
+def _entry() -> Any:
+    """The compiled function without the search for a signature that fits: there is one, and it takes any object.
+
+    So `run` itself looks at what it hands over, and the function at the rest.
+    """
+    dispatcher = _compiled()
+    return dispatcher.overloads[dispatcher.signatures[0]].entry_point
+
+
 def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, shared, wrap):  # type: ignore[no-untyped-def]
-    depth = sizes.size
-    source = np.int64(data.ctypes.data)
-    target = np.int64(out.ctypes.data)
-    components = np.int64(indices.ctypes.data)
+    depth = length(sizes)
     width = slice_items * item_size
-    copies = out.size > 0
-    stride = data.size // batches if copies else 0  # bytes of one batch of data
     total = tuples if shared else tuples * batches  # tuples in indices
+    if not (is_plain(data, item_size) and is_plain(indices, 8) and is_plain(out, item_size)):
+        return -2
+    if not (is_aligned(indices) and is_writable(out)):
+        return -2
+    data_bytes = length(data) * item_size
+    out_bytes = length(out) * item_size
+    if length(indices) != total * depth or out_bytes != batches * tuples * width:
+        return -2
+    source = address(data)
+    target = address(out)
+    components = address(indices)
+    copies = out_bytes > 0
+    stride = data_bytes // batches if copies else 0  # bytes of one batch of data
     offsets = scratch()  # of `count` slices in hand, then of the next
     ahead = 0
     reach = 0  # how many slices before its copy a slice is asked for; best measured: 64, less for rows
-    if data.size > _CACHED_BYTES:
+    if data_bytes > _CACHED_BYTES:
         reach = 64 if width < 64 else max(1, min(16, 4096 // width))
-    stream = out.size > _STREAM_BYTES
+    stream = out_bytes > _STREAM_BYTES
     joint = line()
 
+    axes = address(sizes)
     # Sizes of the first axes, what a negative component needs there, the last good one, and bytes of a step along it.
-    size_0 = sizes[0] if depth > 0 else 1
-    size_1 = sizes[1] if depth > 1 else 1
-    size_2 = sizes[2] if depth > 2 else 1
-    size_3 = sizes[3] if depth > 3 else 1
-    size_4 = sizes[4] if depth > 4 else 1
+    size_0 = get(axes, 0) if depth > 0 else 1
+    size_1 = get(axes, 1) if depth > 1 else 1
+    size_2 = get(axes, 2) if depth > 2 else 1
+    size_3 = get(axes, 3) if depth > 3 else 1
+    size_4 = get(axes, 4) if depth > 4 else 1
     fix_0, fix_1, fix_2, fix_3, fix_4 = (size_0, size_1, size_2, size_3, size_4) if wrap else (0, 0, 0, 0, 0)
     last_0, last_1, last_2, last_3, last_4 = size_0 - 1, size_1 - 1, size_2 - 1, size_3 - 1, size_4 - 1
     step_3 = width * size_4
@@ -231,7 +254,7 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
                     put(fresh, t, source)
                 at = stride  # bytes of a step along axis j
                 for j in range(depth):
-                    size = sizes[j]
+                    size = get(axes, j)
                     fix = size if wrap else 0
                     at = at // size if size else 0
                     for t in range(more):
@@ -242,7 +265,7 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
             if worst < 0:
                 for at in range(first, first + more * depth):
                     a = get(components, at)
-                    size = sizes[at % depth]
+                    size = get(axes, at % depth)
                     if a >= size or a < (-size if wrap else 0):
                         return at
             done += more
@@ -269,32 +292,52 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
                         left = tuples
                         base += stride
         for t in range(count + more, count + reach):
-            put(offsets, t, source)  # nothing to ask for: any address of ours
+            put(offsets, t, get(offsets, t - 1) if t > 0 else source)  # nothing to ask for: what is copied last
         if copies:
             if count == 0:
                 ahead = reach
                 for t in range(ahead):
                     prefetch(get(offsets, t))
             elif width == 1:
-                for t in range(count):
-                    prefetch(get(offsets, t + ahead))
-                    move_1(place + t, get(offsets, t))
+                if ahead > 0:
+                    for t in range(count):
+                        prefetch(get(offsets, t + ahead))
+                        move_1(place + t, get(offsets, t))
+                else:
+                    for t in range(count):
+                        move_1(place + t, get(offsets, t))
             elif width == 2:
-                for t in range(count):
-                    prefetch(get(offsets, t + ahead))
-                    move_2(place + 2 * t, get(offsets, t))
+                if ahead > 0:
+                    for t in range(count):
+                        prefetch(get(offsets, t + ahead))
+                        move_2(place + 2 * t, get(offsets, t))
+                else:
+                    for t in range(count):
+                        move_2(place + 2 * t, get(offsets, t))
             elif width == 4:
-                for t in range(count):
-                    prefetch(get(offsets, t + ahead))
-                    move_4(place + 4 * t, get(offsets, t))
+                if ahead > 0:
+                    for t in range(count):
+                        prefetch(get(offsets, t + ahead))
+                        move_4(place + 4 * t, get(offsets, t))
+                else:
+                    for t in range(count):
+                        move_4(place + 4 * t, get(offsets, t))
             elif width == 8:
-                for t in range(count):
-                    prefetch(get(offsets, t + ahead))
-                    move_8(place + 8 * t, get(offsets, t))
+                if ahead > 0:
+                    for t in range(count):
+                        prefetch(get(offsets, t + ahead))
+                        move_8(place + 8 * t, get(offsets, t))
+                else:
+                    for t in range(count):
+                        move_8(place + 8 * t, get(offsets, t))
             elif width == 16:
-                for t in range(count):
-                    prefetch(get(offsets, t + ahead))
-                    move_16(place + 16 * t, get(offsets, t))
+                if ahead > 0:
+                    for t in range(count):
+                        prefetch(get(offsets, t + ahead))
+                        move_16(place + 16 * t, get(offsets, t))
+                else:
+                    for t in range(count):
+                        move_16(place + 16 * t, get(offsets, t))
             elif width < 64:
                 for t in range(count):
                     at = get(offsets, t)
@@ -339,6 +382,13 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
                     filled = width - c
                     move_64(joint + filled - 64, at + width - 64)
                 move(place + count * width - filled, joint, filled)
+            elif width >= _LONG_BYTES:
+                # The hardware asks for the rest of a row once its first lines are read.
+                for t in range(count):
+                    soon = get(offsets, t + ahead)
+                    for c in range(0, 512, 64):
+                        prefetch(soon + c)
+                    move(place + t * width, get(offsets, t), width)
             else:
                 for t in range(count):
                     at = get(offsets, t)

@@ -4,12 +4,15 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from app.kernels import numba_cpu
+from app.kernels import numba_cpu, numba_header
 from app.spec.plan import GatherPlan
 from tests.kernels.reference import Case, check, make_case, random_plan
 
@@ -34,12 +37,66 @@ def test_no_call_compiles(compiled: Path) -> None:
     assert numba_cpu._compiled().signatures == before
 
 
-def test_an_array_of_another_kind_is_refused_rather_than_compiled_for(compiled: Path) -> None:
-    plan = GatherPlan(1, 2, (2,), 1, 4, False, True)
+PLAN = GatherPlan(1, 2, (2,), 1, 4, False, True)
+SPOILED: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    "half the item size": lambda array: array.view(f"u{array.itemsize // 2}"),
+    "twice the item size": lambda array: array.view(f"u{array.itemsize * 2}" if array.itemsize < 8 else np.complex128),
+    "two axes": lambda array: array.reshape(-1, 1),
+    "no axis": lambda array: array[0].reshape(()),
+    "gaps": lambda array: np.repeat(array, 2)[::2],
+    "backwards": lambda array: array[::-1],
+    "too few": lambda array: array[:1],
+    "too many": lambda array: np.concatenate([array, array]),
+}
+
+
+WRONG = [(which, how) for how in SPOILED for which in range(3) if which > 0 or not how.startswith("too")]
+
+
+@pytest.mark.parametrize(("which", "how"), WRONG)  # that the data are as large as the plan says is for the caller
+def test_an_array_of_another_kind_is_refused_rather_than_compiled_for_or_misread(
+    which: int, how: str, compiled: Path
+) -> None:
+    arrays = [np.array([7, 8], np.uint32), np.array([1, 0]), np.zeros(2, np.uint32)]
+    assert numba_cpu.run(PLAN, *arrays) == -1
+    assert arrays[2].tolist() == [8, 7]
+    arrays[which] = SPOILED[how](arrays[which])
+    with pytest.raises(TypeError, match="the plan"):
+        numba_cpu.run(PLAN, *arrays)
+
+
+def test_a_read_only_output_and_indices_that_are_not_aligned_are_refused(compiled: Path) -> None:
     data, out = np.zeros(2, np.uint32), np.zeros(2, np.uint32)
-    for indices in (np.zeros(2, np.int32), np.zeros((2, 1), np.int64)):
-        with pytest.raises(TypeError, match="No matching definition"):
-            numba_cpu.run(plan, data, indices, out)
+    indices = np.zeros(17, np.uint8)[1:].view(np.int64)
+    with pytest.raises(TypeError, match="contiguous"):
+        numba_cpu.run(PLAN, data, indices, out)
+    out.flags.writeable = False
+    with pytest.raises(TypeError, match="contiguous"):
+        numba_cpu.run(PLAN, data, np.zeros(2, np.int64), out)
+
+
+def test_data_and_output_need_not_be_aligned(compiled: Path) -> None:
+    data = np.arange(9, dtype=np.uint8)[1:].view(np.uint32)
+    out = np.zeros(9, np.uint8)[1:].view(np.uint32)
+    assert numba_cpu.run(PLAN, data, np.array([1, 0]), out) == -1
+    assert out.tolist() == data[::-1].tolist()
+
+
+def test_what_was_passed_is_let_go_of(compiled: Path) -> None:
+    arrays: list[NDArray[Any]] = [np.zeros(2, np.uint32), np.zeros(2, np.int64), np.zeros(2, np.uint32)]
+    before = [sys.getrefcount(array) for array in arrays]
+    for _ in range(1000):
+        numba_cpu.run(PLAN, *arrays)
+    assert [sys.getrefcount(array) for array in arrays] == before
+
+
+def test_another_layout_of_arrays_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    numba_header.check_layout()
+    for field in ("_DATA", "_AXES", "_FLAGS"):
+        with monkeypatch.context() as patch:
+            patch.setattr(numba_header, field, getattr(numba_header, field) + 8)
+            with pytest.raises(RuntimeError, match="lays arrays out"):
+                numba_header.check_layout()
 
 
 def test_the_cache_directory_cannot_change_after_compilation(compiled: Path, tmp_path: Path) -> None:
