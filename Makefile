@@ -125,7 +125,8 @@ lock: $(VENV)/.stamp-dev ## Write the lock files again (LOCK_ARGS=--upgrade)
 	$(COMPILE) -o requirements-build.lock requirements-build.in
 	$(COMPILE) -o requirements.lock pyproject.toml
 	$(COMPILE) --extra gpu -c requirements.lock -o requirements-gpu.lock pyproject.toml
-	$(COMPILE) --extra dev -c requirements.lock -o requirements-dev.lock pyproject.toml
+	$(COMPILE) --extra otel -c requirements.lock -o requirements-otel.lock pyproject.toml
+	$(COMPILE) --extra dev --extra otel -c requirements-otel.lock -o requirements-dev.lock pyproject.toml
 	$(COMPILE) -o requirements-clients.lock requirements-clients.in
 	$(COMPILE) -o tests/client/mdf/requirements.lock tests/client/mdf/requirements.in
 	$(COMPILE) -o tests/oip/kserve/requirements.lock tests/oip/kserve/requirements.in

@@ -17,6 +17,7 @@ from app import __version__, commands
 from app.api import keys
 from app.api.control import openapi_document
 from app.api.tls import BadTls
+from app.api.traces import NoTracing
 from app.main import create_app, warm
 from app.serving import export, serve
 from app.settings import Settings, settings_table
@@ -59,6 +60,9 @@ def serve_command(context: typer.Context) -> None:
         serve(settings, create_app(settings))
     except keys.BadKeysFile as error:
         typer.echo(f"gathernd: --api-keys-file (GATHERND_API_KEYS_FILE) {settings.api_keys_file}: {error}", err=True)
+        raise typer.Exit(2) from None
+    except NoTracing as error:
+        typer.echo(f"gathernd: --otlp-endpoint (GATHERND_OTLP_ENDPOINT): {error}", err=True)
         raise typer.Exit(2) from None
     except BadTls as error:
         typer.echo(f"gathernd: --tls-cert (GATHERND_TLS_CERT): {error}", err=True)

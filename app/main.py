@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -23,13 +24,16 @@ from app.api.dataplane import DataPlane
 from app.api.guard import Guard, is_loopback_name
 from app.api.health import Readiness
 from app.api.keys import Keys, access
-from app.api.metrics import RESIDENT_GAUGES, Metrics
+from app.api.logs import RequestLog
+from app.api.metrics import Metrics
 from app.api.native import NativeRoute
 from app.api.oip_routes import ProtocolRoutes
 from app.api.oip_stats import Statistics
 from app.api.oip_v2 import InferRoute, Models
 from app.api.tensors import BodyLimits, TensorsRoute
 from app.api.tensors_openapi import add_tensor_routes
+from app.api.traces import start_tracing
+from app.api.watched import WatchedMetrics
 from app.dispatch.admission import Admission
 from app.dispatch.budget import Budget
 from app.dispatch.calibrate import calibrated
@@ -109,10 +113,13 @@ class Application(DataPlane):
 def create_app(settings: Settings, counters: Counters | None = None) -> Application:
     """Build the service. Kernels are compiled once the server has started, before /readyz says yes.
 
-    `counters` are a worker's, which shares them with others. Raises BadKeysFile.
+    `counters` are a worker's, which shares them with others. Raises BadKeysFile and NoTracing.
     """
     readiness = Readiness("kernels")
-    metrics = Metrics(counters)
+    log = RequestLog(settings.log_rate, access=settings.access_log)
+    tracing = start_tracing(settings.otlp_endpoint)
+    watched = settings.access_log or tracing is not None
+    metrics = WatchedMetrics(counters, log, tracing) if watched else Metrics(counters, log)
     budget = Budget(settings.memory_budget // settings.workers)
     pool = Pool(settings.threads, settings.max_queue, settings.queue_timeout)
     chooser = Chooser(loop_max_us=settings.loop_max_us, split_min_us=settings.split_min_us, threads=settings.threads)
@@ -152,6 +159,8 @@ def create_app(settings: Settings, counters: Counters | None = None) -> Applicat
             metrics.publish()
             models.statistics.flush()
             sweeping.cancel()
+            if tracing is not None:
+                await asyncio.to_thread(tracing.close)
             stop.set()
             await asyncio.gather(preparing, verifying)
             pool.close()
@@ -164,10 +173,12 @@ def create_app(settings: Settings, counters: Counters | None = None) -> Applicat
     metrics.know((*TENSOR_PATHS, *(route.path for route in control.routes if isinstance(route, APIRoute))))
     metrics.gauges.update(
         gathernd_queue_depth=lambda: pool.taken,
+        gathernd_requests_limit=lambda: settings.max_requests,
+        gathernd_queue_capacity=lambda: settings.threads + settings.max_queue,
         gathernd_memory_used_bytes=lambda: budget.used + budget.small_used,
         gathernd_memory_budget_bytes=lambda: budget.total + budget.small_total,
     )
-    metrics.common = lambda: dict(zip(RESIDENT_GAUGES, store.usage(), strict=True))
+    metrics.common = lambda: _store_gauges(store, settings)
     app = Application(
         control,
         {
@@ -195,6 +206,20 @@ def create_app(settings: Settings, counters: Counters | None = None) -> Applicat
     return app
 
 
+def _store_gauges(store: LocalStore, settings: Settings) -> dict[str, float]:
+    """What /metrics says of the store, which is the same whichever process is asked."""
+    tensors, size = store.usage()
+    free = shutil.disk_usage(store.folder).free
+    if settings.max_store_bytes is not None:
+        free = min(free, max(0, settings.max_store_bytes - size))
+    return {
+        "gathernd_resident_tensors": tensors,
+        "gathernd_resident_bytes": size,
+        "gathernd_resident_tensors_limit": settings.max_tensors,
+        "gathernd_resident_bytes_free": free,
+    }
+
+
 async def _sweep(store: LocalStore, interval: float = 0.5) -> None:
     """Let go of replaced contents, also those that nobody asks for any more. Runs until it is cancelled."""
     while True:
@@ -206,6 +231,7 @@ async def _publish(metrics: Metrics, interval: float = 0.25) -> None:
     """Let other processes see how things are in this one. Runs until it is cancelled."""
     while True:
         metrics.publish()
+        metrics.log.sweep()
         await asyncio.sleep(interval)
 
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 
+from app.api import logs
 from app.api.acceptor import BACKLOG
 from app.api.protocol import Protocol, Timeouts, sweep
 from app.api.tls import SHUTDOWN_S, Tls
@@ -211,17 +212,9 @@ def configure(settings: Settings, app: Application, tls: Tls | None = None) -> u
     )
 
 
-LOGGING = {
-    "version": 1,
-    "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
-}
-
-
 def log_config(settings: Settings) -> dict[str, Any]:
     """What `logging.config` is told."""
-    return LOGGING | {"loggers": {"": {"handlers": ["stderr"], "level": settings.log_level.upper()}}}
+    return logs.configuration(settings.log_format, settings.log_level)
 
 
 def bind(settings: Settings) -> socket.socket:

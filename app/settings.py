@@ -145,6 +145,22 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least severe log line printed."
     )
+    log_format: Literal["text", "json"] = Field(
+        "text", description="Log lines as text for people, or as a JSON object each."
+    )
+    log_rate: int = Field(
+        100,
+        ge=0,
+        description="Most lines a second and process about refused requests; what is beyond is told in one line.",
+    )
+    access_log: bool = Field(
+        False, description="Whether every request gets a line in the log, which costs small requests a good deal."
+    )
+    otlp_endpoint: str | None = Field(
+        None,
+        description="URL of the OpenTelemetry collector (OTLP over HTTP) that gets a trace of each request; needs the "
+        "extra `otel` (default: what `OTEL_EXPORTER_OTLP_ENDPOINT` says; without either nothing is traced).",
+    )
 
     @field_validator("tls_key", "tls_key_password_file", "tls_client_ca")
     @classmethod

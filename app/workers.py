@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Final
 from app.api.counters import Group, Head, join
 from app.api.guard import is_loopback_name
 from app.api.keys import LAST_GOOD, Keys, access
+from app.api.traces import is_wanted
 from app.main import GROUP_VARIABLE, limits_of
 from app.serving import STARTUP_FAILURE, bind, log_config, open_store, tls_of
 from app.store import LocalStore
@@ -349,11 +350,12 @@ def _shown(code: int) -> str:
 def serve_workers(settings: Settings) -> int:
     """Serve with several processes; returns the exit code. They read their settings from the environment.
 
-    The store is claimed here, and the workers use it under this claim. Raises BadKeysFile and BadTls; ends the process
-    where store or port cannot be had.
+    The store is claimed here, and the workers use it under this claim. Raises BadKeysFile, BadTls and NoTracing; ends
+    the process where store or port cannot be had.
     """
     logging.config.dictConfig(log_config(settings))
     tls_of(settings)
+    is_wanted(settings.otlp_endpoint)
     judge = access(settings.api_keys_file, loopback=is_loopback_name(settings.host))
     store = LocalStore(settings.store_dir, limits_of(settings))
     open_store(store)

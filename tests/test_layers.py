@@ -39,6 +39,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "fastapi": ("app.main", "app.api."),
     "starlette": ("app.main", "app.api."),
     "uvicorn": ("app.serving", "app.api."),
+    "opentelemetry": ("app.api.traces",),
     "httpx": ("app.cli", "app.client.", "app.client"),
     "gathernd": ("app.commands",),
 }

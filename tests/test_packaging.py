@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LOCKS = [
     "requirements.lock", "requirements-dev.lock", "requirements-build.lock", "requirements-clients.lock",
+    "requirements-otel.lock",
     "tests/client/mdf/requirements.lock", "tests/oip/kserve/requirements.lock",
 ]  # fmt: skip
 COMPILER_LOCK = "tests/kernels/nvrtc/requirements.lock"
@@ -101,6 +102,7 @@ def test_locks_hold_every_declared_requirement() -> None:
     for lock, declared in (
         ("requirements.lock", PROJECT["project"]["dependencies"]),
         ("requirements-dev.lock", PROJECT["project"]["optional-dependencies"]["dev"]),
+        ("requirements-otel.lock", PROJECT["project"]["optional-dependencies"]["otel"]),
         ("requirements-build.lock", PROJECT["build-system"]["requires"]),
     ):
         pinned = set(re.findall(r"^([a-z0-9-]+)[=\[]", (ROOT / lock).read_text(), re.MULTILINE))

@@ -32,7 +32,8 @@ DIRECT: Final = 1 << 16
 class Cycle(RequestResponseCycle):
     """uvicorn's cycle; `defaults` are the header fields that every answer begins with, as bytes.
 
-    `received` and `sent` count the bytes of both bodies, and `refusal` says why the protocol answered by itself.
+    `received` and `sent` count the bytes of both bodies, and `refusal` says why the protocol answered by itself, under
+    `refusal_id`.
     `counted` is how much of `received` the protocol had seen when it last looked for bytes that bring no body.
     `owner` is the protocol while it is at the body of this request. `verdict` is for the application: what it leaves
     there, it finds there when a request with the same header comes (see `heads`). `deadline` is when the body must be
@@ -44,6 +45,7 @@ class Cycle(RequestResponseCycle):
     counted: int = 0
     sent: int = 0
     refusal: Code | None = None
+    refusal_id: str = ""
     sink: Callable[[bytes | bytearray], None] | None = None
     failure: Exception | None = None
     owner: Protocol | None = None

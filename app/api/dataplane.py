@@ -94,7 +94,7 @@ class DataPlane:
                 await exchange.send_error(stopped)
         except Exception:
             code = "internal"
-            logger.exception("request %s failed", exchange.request_id)
+            logger.exception("a request failed", extra={"fields": {"request_id": exchange.request_id}})
             if not exchange.started:
                 await exchange.send_error(GatherError("internal", "the service failed; its log has the request_id"))
         finally:
@@ -138,6 +138,7 @@ class DataPlane:
             await self._pass_on(exchange)
 
     async def _send_error(self, exchange: Exchange, error: GatherError) -> None:
+        self.metrics.count_limit(error)
         extra: tuple[tuple[bytes, bytes], ...] = ()
         if exchange.headers.get(b"expect") is not None:
             # The client may be waiting for "100 Continue" and may never send the body: this connection is done.

@@ -49,6 +49,7 @@ class Shortcut(Protocol):
     received: int
     sent: int
     refusal: Code | None
+    refusal_id: str
     verdict: Any
     deadline: float
     disconnected: bool

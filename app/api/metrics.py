@@ -9,57 +9,26 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from time import perf_counter
-from typing import Final
+from typing import Final, get_args
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from app import __version__
 from app.api.counters import GAUGE, Counters, alone
 from app.api.errors import STATUS
 from app.api.exchange import Exchange
-from app.errors import Code
+from app.api.exposition import BUCKETS, families
+from app.api.logs import RequestLog, Seen, trace_id_of
+from app.dispatch.cost import Route
+from app.errors import GatherError
 
-BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 STAGES: Final = ("parse", "queue", "kernel", "encode")
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
 _REMEMBERED: Final = 4096
 FLUSH_S: Final = 0.02
-
-# Name, labels, help. Everything that is counted under a name of this table is shown.
-COUNTERS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
-    "gathernd_requests": (
-        ("method", "path", "status"),
-        "Requests answered, by route template and status; status 0: the client went away first.",
-    ),
-    "gathernd_errors": (("code",), "Errors answered, by code of the catalogue: what was rejected and why."),
-    "gathernd_kernel_routes": (
-        ("predicted", "taken"),
-        "Gathers, by the route predicted to be the fastest and the one taken.",
-    ),
-    "gathernd_stage_seconds": (("path", "stage"), "Seconds that gathers spent in each stage, added up."),
-    "gathernd_received_bytes": ((), "Bytes of request bodies received."),
-    "gathernd_sent_bytes": ((), "Bytes of response bodies sent."),
-    "gathernd_workers_started": ((), "Worker processes started, the first ones included."),
-    "gathernd_workers_died": ((), "Worker processes that ended without being asked to."),
-}
-GAUGES: Final[Mapping[str, str]] = {
-    "gathernd_requests_in_flight": "Requests being answered.",
-    "gathernd_connections": "Open connections.",
-    "gathernd_queue_depth": "Calls of the thread pool that run or wait.",
-    "gathernd_memory_used_bytes": "Bytes of the memory budget that requests and answers hold.",
-    "gathernd_memory_budget_bytes": "Bytes of the memory budget.",
-    "gathernd_processes": "Processes that answer requests.",
-    "gathernd_resident_tensors": "Resident tensors.",
-    "gathernd_resident_bytes": "Bytes of the resident tensors.",
-}
-
-
-RESIDENT_GAUGES: Final = ("gathernd_resident_tensors", "gathernd_resident_bytes")
 
 
 class Templates:
@@ -116,17 +85,33 @@ class Tally:
         self.times = times
 
 
-class Metrics(Collector):
-    """Counts requests. `gauges` are read in every process and summed; another process's are as old as its `publish`.
+class Taken:
+    """The gathers predicted to be fastest on one route that took one, and their seconds, since the last flush."""
 
-    `common` are those that are the same whichever process is asked; it may block, and is called in a thread.
+    __slots__ = ("count", "measured", "predicted")
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Start anew."""
+        self.count = 0
+        self.predicted = self.measured = 0.0
+
+
+class Metrics(Collector):
+    """Counts requests, and has those that failed written to `log`.
+
+    `gauges` are read in every process and summed; another process's are as old as its `publish`. `common` are those
+    that are the same whichever process is asked; it may block, and is called in a thread.
 
     Requests are counted in plain objects, since a number in shared memory costs three times as much, and written there
     within FLUSH_S of the first. Who adds up waits that long first, so that nothing that was answered is missing.
     """
 
-    def __init__(self, counters: Counters | None = None) -> None:
+    def __init__(self, counters: Counters | None = None, log: RequestLog | None = None) -> None:
         self.counters = counters or alone()
+        self.log = log or RequestLog(0)
         self.gauges: dict[str, Callable[[], float]] = {
             "gathernd_processes": lambda: 1,
             "gathernd_requests_in_flight": lambda: self._in_flight,
@@ -135,7 +120,7 @@ class Metrics(Collector):
         self._shared: dict[str, float] = {}
         self._templates = Templates(())
         self._in_flight = self._received = self._sent = 0
-        self._routes: Counter[str] = Counter()
+        self._routes = {predicted: {taken: Taken() for taken in get_args(Route)} for predicted in get_args(Route)}
         self._places: dict[tuple[str, str, int], Tally] = {}  # by method, path and status
         self._tallies: dict[int, Tally] = {}
         self._times: dict[str, Times] = {}
@@ -162,8 +147,7 @@ class Metrics(Collector):
             self._received += cycle.received
             self._sent += cycle.sent
             if cycle.refusal is not None:
-                code = cycle.refusal
-                status = status or STATUS[code]
+                status, code = outcome(exchange, code)
         try:
             tally = self._places[exchange.method, exchange.path, status]
         except KeyError:
@@ -176,21 +160,59 @@ class Metrics(Collector):
         times.seconds += seconds
         if code is not None:
             self.counters.add(f"gathernd_errors|{code}")
+            self.failed(exchange, status, code, seconds)
         elif stages.route is not None:
             parsed, kernel, end = stages.parsed, stages.kernel, stages.kernel_end
             times.parse += parsed - start
             times.queue += kernel - parsed
-            times.kernel += end - kernel
+            ran = end - kernel
+            times.kernel += ran
             times.encode += now - end
-            self._routes[stages.route] += 1
+            choice = stages.choice
+            taken = self._routes[choice.route][stages.route]
+            taken.count += 1
+            taken.predicted += choice.seconds
+            taken.measured += ran
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_later(FLUSH_S, self.flush)
 
-    def count_refusal(self, code: Code) -> None:
+    def failed(self, exchange: Exchange, status: int, code: str, seconds: float) -> None:
+        """Write a line about a request that was refused or failed."""
+        self.log.tell(self.seen(exchange, status, code, seconds, trace_id_of(exchange.headers)))
+
+    def seen(self, exchange: Exchange, status: int, code: str | None, seconds: float, trace_id: str | None) -> Seen:
+        """What a line says of a request that is over."""
+        client = exchange.scope.get("client")
+        return Seen(
+            exchange.method if exchange.method in METHODS else "other",
+            self.template(exchange.path),
+            exchange.path,
+            status,
+            code,
+            seconds,
+            exchange.request_id,
+            trace_id,
+            client[0] if client else None,
+        )
+
+    def template(self, path: str) -> str:
+        """The route template of `path`, or "other"."""
+        return self._templates.of(path)
+
+    def count_limit(self, error: GatherError) -> None:
+        """Count a refusal under its limit, if it was for the sake of one."""
+        limit = error.facts.get("limit")
+        if limit is not None:
+            self.counters.add(f"gathernd_limit_refusals|{limit}")
+
+    def count_refusal(self, error: GatherError, request_id: str, client: str | None) -> None:
         """Count a request that was refused before it could be read, so that its path is not known."""
-        self.counters.add(f"gathernd_errors|{code}")
-        self.counters.add(f"gathernd_requests|other|unread|{STATUS[code]}")
+        status = STATUS[error.code]
+        self.counters.add(f"gathernd_errors|{error.code}")
+        self.counters.add(f"gathernd_requests|other|unread|{status}")
+        self.count_limit(error)
+        self.log.tell(Seen("other", "unread", "", status, error.code, 0.0, request_id, None, client))
 
     def _place(self, method: str, path: str, status: int) -> Tally:
         template = self._templates.of(path)
@@ -225,9 +247,14 @@ class Metrics(Collector):
                 for cell, number in enumerate(times.numbers(), times.cell):
                     values[cell] += number
                 times.clear()
-        for route, number in self._routes.items():
-            counters.add(f"gathernd_kernel_routes|{route}|{route}", number)
-        self._routes.clear()
+        for predicted, routes in self._routes.items():
+            for route, taken in routes.items():
+                if taken.count:
+                    counters.add(f"gathernd_kernel_routes|{predicted}|{route}", taken.count)
+                    if route == predicted:
+                        counters.add(f"gathernd_route_predicted_seconds|{route}", taken.predicted)
+                        counters.add(f"gathernd_route_measured_seconds|{route}", taken.measured)
+                    taken.clear()
         counters.add("gathernd_received_bytes", self._received)
         counters.add("gathernd_sent_bytes", self._sent)
         self._received = self._sent = 0
@@ -241,25 +268,7 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Prometheus' view of the numbers of all processes."""
         self.publish()
-        totals = self.counters.totals()
-        totals.update(self._shared)
-        parts: dict[str, list[tuple[list[str], float]]] = {}
-        for name, number in sorted(totals.items()):
-            first, *chosen = name.split("|")
-            parts.setdefault(first, []).append((chosen, number))
-        yield _build()
-        for name, (labels, text) in COUNTERS.items():
-            counter = CounterMetricFamily(name, text, labels=labels)
-            for values, number in parts.get(name, ()):
-                if number or not labels:
-                    counter.add_metric(values, number)
-            yield counter
-        yield _histogram(parts.get("gathernd_request_seconds", ()))
-        for name, text in GAUGES.items():
-            gauge = GaugeMetricFamily(name, text)
-            for _, number in parts.get(GAUGE + name, ()):
-                gauge.add_metric((), number)
-            yield gauge
+        return families(self.counters.totals() | self._shared)
 
     async def text(self) -> bytes:
         """The exposition text of GET /metrics."""
@@ -270,23 +279,10 @@ class Metrics(Collector):
         return generate_latest(self._registry)
 
 
-def _build() -> Metric:
-    build = GaugeMetricFamily(
-        "gathernd_build_info", "Always 1; the label says which version runs.", labels=("version",)
-    )
-    build.add_metric((__version__,), 1)
-    return build
-
-
-def _histogram(cells: Iterable[tuple[list[str], float]]) -> Metric:
-    by_path: dict[str, dict[str, float]] = {}
-    for (path, bound), number in cells:
-        by_path.setdefault(path, {})[bound] = number
-    seconds = HistogramMetricFamily("gathernd_request_seconds", "Seconds from request to answer.", labels=("path",))
-    for path, found in by_path.items():
-        total, buckets = 0.0, []
-        for bound in (*map(str, BUCKETS), "+Inf"):
-            total += found.get(bound, 0.0)
-            buckets.append((bound, total))
-        seconds.add_metric((path,), buckets, found.get("sum", 0.0))
-    return seconds
+def outcome(exchange: Exchange, code: str | None) -> tuple[int, str | None]:
+    """Status and error of a request that is over; where the protocol answered it by itself, it gave it another id."""
+    status, cycle = exchange.status, exchange.cycle
+    if cycle is not None and cycle.refusal is not None:
+        exchange.request_id = cycle.refusal_id or exchange.request_id
+        return status or STATUS[cycle.refusal], cycle.refusal
+    return status, code

@@ -25,7 +25,8 @@ from app.api import heads
 from app.api.cycle import Cycle, deliver, resumed
 from app.api.direct import DirectBody
 from app.api.errors import STATUS, error_body, problem_headers
-from app.errors import Code, GatherError
+from app.api.exchange import REQUEST_ID
+from app.errors import GatherError
 
 _AT_ONCE: Final = struct.pack("ii", 1, 0)
 """For SO_LINGER: what has not been sent when a connection is closed is dropped, and the peer told so."""
@@ -74,13 +75,14 @@ class Reading(NamedTuple):
 class Protocol(HttpToolsProtocol):
     """httptools with limits. `timeouts` is set once per process, before the server starts.
 
-    So is `count_refusal`, which is told the code of each request that is refused before the application sees it.
+    So is `count_refusal`, which is told the error, the id and the caller's address of each request that is refused
+    before the application sees it.
     A request whose body has come with its header is carried out at once, up to its first wait, without a task of its
     own: most gathers never wait.
     """
 
     timeouts: ClassVar[Timeouts] = Timeouts(10.0, 10.0, 1024, 65536, 100)
-    count_refusal: ClassVar[Callable[[Code], None]]
+    count_refusal: ClassVar[Callable[[GatherError, str, str | None], None]]
     leaving: bool = False
     """Whether each answer is the last of its connection: of this one, or set on the class, of all."""
     _defaults: ClassVar[tuple[object, bytes]] = (None, b"")
@@ -329,16 +331,28 @@ class Protocol(HttpToolsProtocol):
         deliver()
         self.refused = True
         cycle: RequestResponseCycle | None = self.cycle
+        request_id = self._request_id()
         if self.running is not None and not self.running.response_complete:
-            self.running.refusal = error.code
+            self.running.refusal, self.running.refusal_id = error.code, request_id
         else:
-            Protocol.count_refusal(error.code)
+            Protocol.count_refusal(error, request_id, self.client[0] if self.client else None)
         self._abandon()
         if self.transport.is_closing():
             return
         if cycle is None or not cycle.response_started or (cycle.response_complete and not cycle.more_body):
-            self.transport.write(error_response(error, self.url))
+            self.transport.write(error_response(error, request_id, self.url))
         self.transport.close()
+
+    def _request_id(self) -> str:
+        """The id of the request that is being read or carried out: its own, if it came with a valid one."""
+        running = self.running
+        fields: Any = ()
+        if self.in_header:
+            fields = self.headers
+        elif running is not None and not running.response_complete:
+            fields = running.scope["headers"]
+        given = dict(fields).get(b"x-request-id", b"").decode("latin-1")
+        return given if REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
 
     def idle(self, now: float) -> bool:
         """Whether no request is under way and none has come for too long.
@@ -458,9 +472,8 @@ def _too_many_fields(limits: Timeouts) -> GatherError:
     )
 
 
-def error_response(error: GatherError, url: bytes = b"") -> bytes:
+def error_response(error: GatherError, request_id: str, url: bytes = b"") -> bytes:
     """A whole HTTP response for a request that the application never saw; `url` is as much of its URL as is known."""
-    request_id = secrets.token_hex(8)
     content_type, body = error_body(error, request_id, url.partition(b"?")[0].decode("latin-1"))
     return b"".join(
         (

@@ -225,6 +225,9 @@ def traffic_again(server: Server) -> None:
     indices = {"dtype": "int64", "shape": [1, 1], "values": [1]}
     call = {"data": {"dtype": "int8", "shape": [2], "values": [1, 2]}, "indices": indices}
     assert server.shared_client().post("/gathernd", json=call).status_code == 200
+    # A panel of what goes wrong shows what has just gone wrong, for a caller and for a limit.
+    deep = {"dtype": "int8", "shape": [1] * 33, "values": [1]}
+    assert server.shared_client().post("/gathernd", json=call | {"data": deep}).status_code == 422
 
 
 @PROMETHEUS

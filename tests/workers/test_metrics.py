@@ -15,7 +15,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.api.metrics import COUNTERS, GAUGES, Templates
+from app.api.exposition import COUNTERS, GAUGES
+from app.api.metrics import Templates
 from tests.http.server import Server
 from tests.workers.conftest import Start
 from tests.workers.load import BODY, CONTENT, ask_once, connected, request, until

@@ -1,0 +1,190 @@
+"""The forms of a log line, and what of a request gets into one."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from app.api import logs
+from app.api.logs import JsonFormatter, RequestLog, Seen, TextFormatter, trace_id_of
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+HOSTILE = [
+    "a\nINFO gathernd: forged",
+    "a\r\n{}",
+    "\x1b[2J\x1b]0;owned\x07",
+    'x" status="200',
+    "a\u2028b\u202ec\x85d",
+    "\ud800 alone",
+    "\x00\x7f",
+    "\U000e0001",
+    "%s %d {0} {name}",
+]
+
+
+def seen(**changes: Any) -> Seen:
+    one = Seen("POST", "/gathernd", "/gathernd", 422, "index_out_of_bounds", 0.0015, "id-1", TRACE, "127.0.0.1")
+    return one._replace(**changes)
+
+
+def record(message: str, **fields: object) -> logging.LogRecord:
+    made = logging.LogRecord("gathernd", logging.INFO, "file.py", 1, message, (), None)
+    made.fields = fields
+    return made
+
+
+class Kept(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+@pytest.fixture
+def kept() -> Iterator[list[logging.LogRecord]]:
+    handler = Kept()
+    logger = logs.requests_logger
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield handler.records
+    logger.setLevel(level)
+    logger.removeHandler(handler)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_a_client_made_up_stays_inside_its_field(text: str) -> None:
+    line = TextFormatter().format(record("refused", path=text, status=422))
+    assert line.isprintable()
+    assert line.endswith(" status=422")
+    assert " path=" in line
+    assert not line.split(" path=", 1)[1].startswith("a status")
+    assert line.count('status="200') == 0
+    dumped = JsonFormatter().format(record("refused", path=text, status=422))
+    assert dumped.isprintable()
+    parsed = json.loads(dumped)
+    assert parsed["status"] == 422
+    assert parsed["path"] == text.encode("utf-8", "replace").decode()
+    assert "\n" not in JsonFormatter().format(record(text))
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_message_never_breaks_its_line(text: str) -> None:
+    assert TextFormatter().format(record(text)).isprintable()
+
+
+def test_a_json_line_has_time_level_and_the_fields_of_a_request(kept: list[logging.LogRecord]) -> None:
+    RequestLog(10).tell(seen())
+    line = json.loads(JsonFormatter().format(kept[0]))
+    assert line.pop("time").endswith("Z")
+    assert line.pop("process") > 0
+    assert line == {
+        "level": "info", "logger": "gathernd.requests", "message": "request refused", "method": "POST",
+        "route": "/gathernd", "path": "/gathernd", "status": 422, "code": "index_out_of_bounds", "milliseconds": 1.5,
+        "request_id": "id-1", "trace_id": TRACE, "client": "127.0.0.1",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("status", "level"), [(0, "INFO"), (400, "INFO"), (501, "INFO"), (500, "ERROR"), (503, "WARNING"), (507, "WARNING")]
+)
+def test_the_level_says_whose_fault_it_is(status: int, level: str, kept: list[logging.LogRecord]) -> None:
+    RequestLog(10).tell(seen(status=status))
+    assert kept[0].levelname == level
+
+
+def test_a_flood_is_cut_to_its_rate_and_the_rest_is_counted(
+    kept: list[logging.LogRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(logs, "monotonic", lambda: now)
+    log = RequestLog(3)
+    for _ in range(7):
+        log.tell(seen())
+    log.tell(seen(code="unauthorized", status=401))
+    log.sweep()
+    assert len(kept) == 3
+    now += 1.0
+    log.sweep()
+    log.sweep()
+    assert [entry.getMessage() for entry in kept[3:]] == ["requests refused and not told one by one"]
+    assert kept[3].__dict__["fields"] == {"requests": 5, "codes": {"index_out_of_bounds": 4, "unauthorized": 1}}
+    log.tell(seen())
+    assert len(kept) == 5
+
+
+def test_an_access_log_tells_of_every_request(kept: list[logging.LogRecord]) -> None:
+    log = RequestLog(0, access=True)
+    for code in (None, "index_out_of_bounds", None):
+        log.tell(seen(code=code, status=200 if code is None else 422))
+    assert [entry.getMessage() for entry in kept] == ["request answered", "request refused", "request answered"]
+    assert "code" not in kept[0].__dict__["fields"]
+
+
+def test_what_is_below_the_level_is_not_written(kept: list[logging.LogRecord]) -> None:
+    logs.requests_logger.setLevel(logging.WARNING)
+    log = RequestLog(1)
+    log.tell(seen())
+    log.tell(seen(status=503, code="overloaded"))
+    assert [entry.levelname for entry in kept] == ["WARNING"]
+
+
+@pytest.mark.parametrize("route", ["/readyz", "/v2/health/ready"])
+def test_a_probe_that_finds_the_service_starting_gets_no_line(route: str, kept: list[logging.LogRecord]) -> None:
+    RequestLog(9).tell(seen(route=route, status=503, code="not_ready"))
+    assert kept == []
+
+
+def test_a_long_path_is_cut(kept: list[logging.LogRecord]) -> None:
+    RequestLog(1).tell(seen(path="/" + "x" * 60_000))
+    assert len(JsonFormatter().format(kept[0])) < 1000
+
+
+def test_an_exception_is_told_without_the_folders_of_this_machine() -> None:
+    try:
+        try:
+            int("no number\n\x1b[2J")
+        except ValueError as error:
+            raise RuntimeError("outer") from error
+    except RuntimeError:
+        made = logging.LogRecord("gathernd", logging.ERROR, "file.py", 1, "failed", (), sys.exc_info())
+    text = TextFormatter().format(made)
+    parsed = json.loads(JsonFormatter().format(made))["traceback"]
+    assert "Traceback" in text
+    for told in (text, *parsed):
+        assert __file__ not in told
+        assert "\x1b" not in told
+    assert parsed[-1] == "RuntimeError: outer"
+    assert any(line.startswith("ValueError: invalid literal") for line in parsed)
+    place = "test_logs:test_an_exception_is_told_without_the_folders_of_this_machine:"
+    assert sum(place in line for line in parsed) == 2
+    assert all(line.startswith("  ") for line in text.splitlines()[2:])
+
+
+@pytest.mark.parametrize(
+    ("field", "found"),
+    [
+        (f"00-{TRACE}-b7ad6b7169203331-01", TRACE),
+        (f"00-{TRACE}-b7ad6b7169203331-00", TRACE),
+        (f"cc-{TRACE}-b7ad6b7169203331-01-what-later-versions-add", TRACE),
+        (f"00-{TRACE}-b7ad6b7169203331-01-more", None),
+        (f"ff-{TRACE}-b7ad6b7169203331-01", None),
+        (f"00-{'0' * 32}-b7ad6b7169203331-01", None),
+        (f"00-{TRACE}-{'0' * 16}-01", None),
+        (f"00-{TRACE.upper()}-b7ad6b7169203331-01", None),
+        (f"00-{TRACE}-b7ad6b7169203331", None),
+        (f"00-{TRACE}-b7ad6b7169203331-01\n", None),
+        ("", None),
+        ("\xff", None),
+        (None, None),
+    ],
+)
+def test_a_trace_is_taken_from_a_valid_traceparent_only(field: str | None, found: str | None) -> None:
+    assert trace_id_of({} if field is None else {b"traceparent": field.encode("latin-1")}) == found

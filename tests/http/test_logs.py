@@ -1,0 +1,230 @@
+"""The log of a real server: every line of one form, a line for each request refused, and nothing of what was sent."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+
+from app.api import keys
+from tests.http.conftest import Start
+from tests.http.odd_app import SECRET
+from tests.http.raw import TINY, Wire, request
+from tests.http.server import Server
+from tests.http.test_overload import odd
+
+PAYLOAD = "a-value-of-a-payload"
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+Line = dict[str, Any]
+
+
+def lines(server: Server) -> list[Line]:
+    """The log, each line of which must be JSON with the fields that every line has."""
+    found = [json.loads(text) for text in server.log_text().splitlines()]
+    for line in found:
+        assert {"time", "level", "logger", "message", "process"} <= set(line), line
+    return found
+
+
+def about(server: Server, request_id: str) -> list[Line]:
+    """The lines with this id, once there is one."""
+    end = monotonic() + 5
+    while not (found := [line for line in lines(server) if line.get("request_id") == request_id]):
+        assert monotonic() < end, server.log_text()
+        sleep(0.02)
+    return found
+
+
+@pytest.fixture(scope="module", params=["1", "2"])
+def server(request: pytest.FixtureRequest, start: Start) -> Iterator[Server]:
+    with start("--log-format", "json", "--log-rate", "10000", "--workers", request.param) as running:
+        yield running
+        log = running.log_text()
+    ended = [json.loads(text) for text in running.log.read_text().splitlines()]
+    assert len(ended) > len(log.splitlines())
+    assert PAYLOAD not in running.log.read_text()
+
+
+REFUSED: list[tuple[str, bytes, int, str]] = [
+    ("not-json", request(b"{" + PAYLOAD.encode()), 400, "malformed_request"),
+    ("field", request(b'{"%b": 1}' % PAYLOAD.encode()), 422, "invalid_field"),
+    ("value", request(TINY.replace(b"7,8", b'"%b",8' % PAYLOAD.encode())), 422, "value_not_representable"),
+    ("query", request(TINY, line=f"POST /gathernd?key={PAYLOAD} HTTP/1.1"), 422, "invalid_field"),
+    ("type", request(TINY, f"Content-Type: {PAYLOAD}"), 415, "unsupported_media_type"),
+    ("host", request(TINY).replace(b"localhost", PAYLOAD.encode()), 403, "forbidden"),
+    ("path", request(b"", line="GET /no/such/place HTTP/1.1"), 404, "not_found"),
+    ("tensor", request(b"", line="GET /tensors/none HTTP/1.1"), 404, "tensor_not_found"),
+    ("method", request(b"", line="DELETE /gathernd HTTP/1.1"), 405, "method_not_allowed"),
+    ("header", request(TINY, "X-A: " + PAYLOAD * 5000), 431, "header_too_large"),
+]
+
+
+@pytest.mark.parametrize(("name", "sent", "status", "code"), REFUSED)
+def test_a_refused_request_gets_one_line_without_what_was_sent(
+    server: Server, name: str, sent: bytes, status: int, code: str
+) -> None:
+    mark = f"{name}-{id(server)}"
+    fields = f"Host: localhost\r\nX-Request-ID: {mark}\r\ntraceparent: 00-{TRACE}-b7ad6b7169203331-01\r\n"
+    with Wire(server) as wire:
+        first, rest = sent.split(b"\r\n", 1)
+        host, rest = rest.split(b"\r\n", 1)
+        wire.send(first + b"\r\n" + fields.replace("Host: localhost", host.decode()).encode() + rest)
+        answer = wire.read()
+    assert (answer.status, answer.json()["code"]) == (status, code)
+    assert answer.headers["x-request-id"] == mark
+    (line,) = about(server, mark)
+    assert (line["status"], line["code"], line["client"]) == (status, code, "127.0.0.1")
+    assert line["message"] == "request refused"
+    if name != "header":
+        assert line["trace_id"] == TRACE
+        assert line["milliseconds"] > 0
+        assert "?" not in line["path"]
+        assert line["route"] == ("other" if name == "path" else line["route"])
+    assert PAYLOAD not in server.log_text()
+
+
+def test_a_request_that_is_answered_gets_no_line(server: Server) -> None:
+    before = len(lines(server))
+    assert server.shared_client().post("/gathernd", content=TINY, headers={"x-request-id": "fine"}).status_code == 200
+    assert server.shared_client().get("/livez").status_code == 200
+    sleep(0.1)
+    assert len(lines(server)) == before
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        "/%0AINFO gathernd: forged",
+        "/%0d%0a%7b%22level%22:%22error%22%7d",
+        "/%1b[2J",
+        "/%00",
+        "/%e2%80%a8x",
+        "/%ff%fe",
+        '/"}x',
+        "/" + "a" * 30_000,
+    ],
+)
+def test_no_path_can_forge_a_line(server: Server, sent: str) -> None:
+    mark = f"forged-{abs(hash(sent))}"
+    with Wire(server) as wire:
+        wire.send(request(b"", f"X-Request-ID: {mark}", line=f"GET {sent.replace(' ', '%20')} HTTP/1.1"))
+        assert wire.read().status == 404
+    (line,) = about(server, mark)
+    assert line["level"] == "info"
+    assert len(line["path"]) <= 256
+
+
+@pytest.mark.parametrize("given", ["a\x01b", "a b", "<x>", '"', "\xe9", "x" * 129, "%0a", "{}"])
+def test_an_id_that_is_none_is_replaced_and_not_logged(server: Server, given: str) -> None:
+    with Wire(server) as wire:
+        wire.send(
+            request(b"{", "X-Request-ID: ").replace(b"X-Request-ID: ", b"X-Request-ID: " + given.encode("latin-1"))
+        )
+        answer = wire.read()
+    assert answer.headers["x-request-id"] != given
+    if answer.json()["detail"].startswith("this is not a valid HTTP"):
+        return
+    (line,) = about(server, answer.headers["x-request-id"])
+    assert line["code"] == "malformed_request"
+
+
+def test_a_request_that_is_no_http_gets_a_line_with_the_id_it_was_told(server: Server) -> None:
+    with Wire(server) as wire:
+        wire.send(f"{PAYLOAD}\r\n\r\n".encode())
+        answer = wire.read()
+    (line,) = about(server, answer.headers["x-request-id"])
+    assert (line["status"], line["code"], line["route"]) == (400, "malformed_request", "unread")
+
+
+def test_a_client_that_goes_away_gets_a_line(server: Server) -> None:
+    with Wire(server) as wire:
+        wire.send(request(TINY, "X-Request-ID: gone")[:-5])
+        sleep(0.1)
+    (line,) = about(server, "gone")
+    assert (line["status"], line["code"], line["message"]) == (0, "client_gone", "client gone")
+
+
+def test_what_happens_to_the_service_is_told_in_the_same_form(server: Server) -> None:
+    messages = [line["message"] for line in lines(server)]
+    assert any(message.startswith("Uvicorn running on http://") for message in messages)
+    assert "ready" in messages
+
+
+def until(reached: Callable[[], bool]) -> None:
+    end = monotonic() + 5
+    while not reached():
+        assert monotonic() < end
+        sleep(0.02)
+
+
+def test_a_slow_sender_is_told_of_under_its_own_id(start: Start) -> None:
+    with start("--log-format", "json", "--body-timeout", "0.5") as server, Wire(server) as wire:
+        wire.send(request(TINY, "X-Request-ID: slow-one")[:-5])
+        answer = wire.read()
+        assert (answer.status, answer.headers["x-request-id"]) == (408, "slow-one")
+        (line,) = about(server, "slow-one")
+        assert (line["status"], line["code"], line["route"]) == (408, "request_timeout", "/gathernd")
+
+
+def test_a_flood_of_nonsense_does_not_fill_the_log(start: Start) -> None:
+    with start("--log-format", "json", "--log-rate", "5") as server:
+        client = server.shared_client()
+        for _ in range(60):
+            assert client.post("/gathernd", content=b"{").status_code == 400
+        summary = "requests refused and not told one by one"
+        until(lambda: any(line["message"] == summary for line in lines(server)))
+        sleep(1.2)
+        found = lines(server)
+        counts = Counter(line["message"] for line in found)
+        untold = sum(line["requests"] for line in found if line["message"] == summary)
+        assert counts["request refused"] + untold == 60
+        assert counts["request refused"] <= 5 * (counts[summary] + 1)
+        assert counts[summary] > 0
+
+
+def test_an_access_log_has_a_line_for_each_request(start: Start, tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    key = keys.add(file, "caller", ["gather"])
+    with start("--log-format", "json", "--access-log", "true", "--api-keys-file", str(file)) as server:
+        client = server.client(headers={"authorization": f"Bearer {key}"})
+        with client:
+            for number in range(5):
+                sent = {"x-request-id": f"access-{number}"}
+                assert client.post("/gathernd", content=TINY, headers=sent).status_code == 200
+            assert (
+                client.post("/gathernd?token=hidden", content=TINY, headers={"x-request-id": "bad"}).status_code == 422
+            )
+        for number in range(5):
+            (line,) = about(server, f"access-{number}")
+            assert (line["status"], line["route"], line["message"]) == (200, "/gathernd", "request answered")
+        assert about(server, "bad")[0]["code"] == "invalid_field"
+        for secret in (key, "hidden", "Bearer"):
+            assert secret not in server.log_text()
+
+
+def test_text_lines_carry_the_same_fields(start: Start) -> None:
+    with start() as server:
+        sent = {"x-request-id": "one", "traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
+        assert server.shared_client().post("/gathernd", content=b"{", headers=sent).status_code == 400
+        until(lambda: "request_id=one" in server.log_text())
+        line = next(line for line in server.log_text().splitlines() if "request_id=one" in line)
+        assert " INFO gathernd.requests: request refused method=POST route=/gathernd path=/gathernd status=400 " in line
+        assert f" trace_id={TRACE} " in line
+
+
+def test_a_failure_is_told_with_its_traceback_and_no_folder(start: Start) -> None:
+    with start("--log-format", "json", command=odd("broken"), tracebacks=True) as server:
+        assert server.shared_client().post("/gathernd", content=TINY, headers={"x-request-id": "f"}).status_code == 500
+        until(lambda: len(about(server, "f")) == 2)
+        failure, outcome = about(server, "f")
+        assert failure["level"] == outcome["level"] == "error"
+        assert outcome["code"] == "internal"
+        assert failure["traceback"][-1] == f"RuntimeError: {SECRET}"
+        assert any(place.startswith("app.service:Service.") for place in failure["traceback"])
+        assert ".py" not in " ".join(failure["traceback"])
+        assert str(Path(__file__).parents[2]) not in server.log_text()
