@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.dispatch.budget import Budget, Lease
-from app.dispatch.cost import ROUTES, Choice, Chooser, Coefficients, Route, device_bytes
+from app.dispatch.cost import ROUTES, Choice, Chooser, Coefficients, Route, device_bytes, lie_close
 from app.dispatch.explain import RouteNote, notes
 from app.dispatch.gpu import Gpu, Outcome
 from app.dispatch.pool import Caller, Pool
@@ -52,6 +52,8 @@ class _Planned(NamedTuple):
     first_axis: int
     route: Route
     choice: Choice
+    close: Choice | None
+    """What would be chosen if slices lie close together; None where that is the event loop either way."""
     coefficients: Coefficients
 
 
@@ -126,7 +128,7 @@ class Service:
         """
         data, resident = self._resolve(call)
         indices = call.indices
-        plan, shape, first_axis, route, stages.choice, _ = self._plan(call, data, indices)
+        plan, shape, first_axis, route, stages.choice, close, _ = self._plan(call, data, indices)
         if call.over_limit is not None:
             raise call.over_limit
         if call.device == "gpu":
@@ -135,6 +137,9 @@ class Service:
         if self.gpu is not None and data.dtype.kind != "string":
             stages.choice = self.gpu.choose(call, plan, resident)
             route = stages.choice.route
+        elif close is not None and lie_close(plan, indices.array):
+            stages.choice = close
+            route = close.route
         if resident is not None and resident.cold and route == "loop":
             route = "thread"
         stages.route = route
@@ -187,7 +192,7 @@ class Service:
         overloaded and deadline_exceeded.
         """
         data, resident = self._resolve(call)
-        plan, shape, _, _, choice, _ = self._plan(call, data, call.indices)
+        plan, shape, _, _, choice, _, _ = self._plan(call, data, call.indices)
         if call.over_limit is not None:
             raise call.over_limit
         self._check_device(call, data)
@@ -237,7 +242,10 @@ class Service:
                 dialect, data, indices, call.parameter, call.parameter_pointer, self.limits
             )
             choice = self.chooser.choose(plan, strings=data.dtype.kind == "string")
-            planned = _Planned(plan, shape, first_axis, choice.route, choice, coefficients)
+            close = None
+            if choice.route != "loop" and data.dtype.kind != "string":
+                close = self.chooser.choose(plan, close=True)
+            planned = _Planned(plan, shape, first_axis, choice.route, choice, close, coefficients)
             if len(self._plans) >= _REMEMBERED_PLANS:
                 self._plans.clear()
             self._plans[key] = planned

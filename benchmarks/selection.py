@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from app.dispatch.allocator import keep_freed_memory
 from app.dispatch.budget import Budget, Lease
 from app.dispatch.calibrate import measure as calibrate
-from app.dispatch.cost import Choice, Chooser, Coefficients, Route
+from app.dispatch.cost import Choice, Chooser, Coefficients, Route, lie_close
 from app.dispatch.pool import Pool
 from app.kernels import numba_cpu
 from app.service import Service, Stages
@@ -258,7 +258,8 @@ def _services(call: Call, pool: Pool, coefficients: Coefficients) -> tuple[Gathe
         if planned.route == route:
             found[route] = service
     assert plan is not None
-    return plan, Chooser(threads=pool.threads, coefficients=coefficients).choose(plan), found
+    chooser = Chooser(threads=pool.threads, coefficients=coefficients)
+    return plan, chooser.choose(plan, close=lie_close(plan, call.indices.array)), found
 
 
 def report(rows: Sequence[Row], every: bool) -> str:

@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from hashlib import sha256
 from itertools import accumulate, chain, cycle
@@ -51,7 +51,12 @@ _COUNT: Final = 8192
 _WORK_BYTES: Final = 1 << 18
 _REPEATS: Final = 5
 _HAND_OFFS: Final = 100
-_GAIN_ROUNDS: Final = 12
+_MOVES: Final = 30
+_MANY: Final = 250_000
+_MOVED_BYTES: Final = 1 << 21
+_GAIN_BYTES: Final = 1 << 26
+_ROW: Final = 4096
+_GAIN_ROUNDS: Final = 10
 _LEAST_GAIN: Final = 0.4  # of what the other threads could bring, in what is kept: see `hopeful`
 _FLOOR: Final = 1e-13  # of a rate: a difference of two measured times may come out at nothing or below
 
@@ -87,13 +92,13 @@ def calibrated(
 
 
 def hopeful(measured: Coefficients, threads: int) -> Coefficients:
-    """`measured` with gains of no less than a part of what `threads` threads could bring.
+    """`measured` with a gain on items of no less than a part of what `threads` threads could bring.
 
     A busy neighbour makes gains look worse than they are, and the file keeps them: one bad moment is not to end all
-    splitting.
+    splitting. Gains on rows stay as they were measured, since memory may be all that bounds those.
     """
     least = 1 + (threads - 1) * _LEAST_GAIN
-    return replace(measured, item_gain=max(measured.item_gain, least), row_gain=max(measured.row_gain, least))
+    return replace(measured, item_gain=max(measured.item_gain, least))
 
 
 def measure(kernel: Kernel, threads: int, gpu: GpuCoefficients | None = None) -> Coefficients:
@@ -176,9 +181,8 @@ def _output_price(
     kernel: Kernel, data: NDArray[np.uint8], prices: tuple[float, ...], source: np.random.Generator
 ) -> float:
     """Seconds a byte that output of LARGE_OUTPUT bytes takes beyond what its slices cost in a small one."""
-    width = WIDTHS[-2]
-    work = _Work(kernel, data, DATA_BYTES[0], width, 1, LARGE_OUTPUT // width, source, fresh=True)
-    return max(_best(work, 3) / LARGE_OUTPUT - prices[-2] / width, _FLOOR)
+    work = _Work(kernel, data, DATA_BYTES[0], _ROW, 1, LARGE_OUTPUT // _ROW, source, fresh=True)
+    return max(_best(work, 3) / LARGE_OUTPUT - prices[WIDTHS.index(_ROW)] / _ROW, _FLOOR)
 
 
 async def _threads(
@@ -187,35 +191,64 @@ async def _threads(
     """The coefficients that need the pool's threads.
 
     Of hand-offs the median counts, for the least is a lucky one; of gains the most, for neighbours only lessen them.
+    A hand-off is measured around work as long as the shortest that may be handed off, since a core that has waited so
+    long takes longer to wake; then comes what more indices and more output take longer in another core's thread.
     """
     pool = Pool(threads, 0)
-    small = _Work(kernel, data, DATA_BYTES[1], 4, 1, _COUNT, source)
-    shared: list[Callable[[], Any]] = [small, *(_nothing,) * (threads - 1)]
-    here, there, parted = [], [], []
-    for _ in range(_HAND_OFFS):
-        here.append(_seconds(small))
-        started = perf_counter()
-        await pool.run(small)
-        there.append(perf_counter() - started)
-        started = perf_counter()
-        await pool.split(shared)
-        parted.append(perf_counter() - started)
-    there_s = float(np.median(there))
-    hand_off_s = max(there_s - float(np.median(here)), _FLOOR)
-    part_s = max((float(np.median(parted)) - there_s) / max(1, threads - 1), hand_off_s / 16)
-    gains = []
-    for width, count in ((4, 100_000), (WIDTHS[-2], 2_000)):
-        works = [_Work(kernel, data, data.size, width, 1, count, source) for _ in range(threads)]
-        gain = 1.0
-        for _ in range(_GAIN_ROUNDS if threads > 1 else 0):
-            alone = min(_seconds(works[0]) for _ in range(3))
-            started = perf_counter()
-            await pool.split(works)
-            together = perf_counter() - started - hand_off_s - (threads - 1) * part_s
-            gain = max(gain, threads * alone / together if together > 0 else 1.0)
-        gains.append(min(gain, float(threads)))
+    usual = _Work(kernel, data, data.size, 64, 1, _COUNT, source)
+    parted: list[Callable[[], Any]] = [usual, *(_nothing,) * (threads - 1)]
+    hand_off_s = await _median_extra(pool, [usual], _HAND_OFFS)
+    part_s = (await _median_extra(pool, parted, _HAND_OFFS) - hand_off_s) / max(1, threads - 1)
+    indices = _Work(kernel, data, DATA_BYTES[0], 1, 1, _MANY, source)
+    output = _Work(kernel, data, DATA_BYTES[0], 64, 1, _MOVED_BYTES // 64, source)
+    index_move_s = (await _median_extra(pool, [indices], _MOVES) - hand_off_s) / indices.count
+    output_move_s = (await _median_extra(pool, [output], _MOVES) - hand_off_s) / _MOVED_BYTES
+    rows = min(4_000, _GAIN_BYTES // _ROW // threads)
+    gains = [
+        await _gain(pool, [_Work(kernel, data, size, width, 1, count, source) for _ in range(threads)])
+        for size, width, count in ((data.size, 4, _MANY), (data.size, _ROW, rows), (DATA_BYTES[0], _ROW, rows))
+    ]
     pool.close()
-    return {"hand_off_s": hand_off_s, "part_s": part_s, "item_gain": gains[0], "row_gain": gains[1]}
+    return {
+        "hand_off_s": max(hand_off_s, _FLOOR),
+        "part_s": max(part_s, hand_off_s / 16, _FLOOR),
+        "index_move_s": max(index_move_s, _FLOOR),
+        "output_move_s": max(output_move_s, _FLOOR),
+        "item_gain": gains[0],
+        "row_gain": gains[1],
+        "output_gain": gains[2],
+    }
+
+
+async def _gain(pool: Pool, works: Sequence[Callable[[], Any]]) -> float:
+    """How many times faster the threads of `pool` do `works` than one does; they are as many and take equally long."""
+    threads = len(works)
+    here, alone, together = [], [], []
+    for _ in range(_GAIN_ROUNDS if threads > 1 else 0):
+        here.append(_seconds(works[0]))
+        alone.append(await _in_pool(pool, works[:1]))
+        together.append(await _in_pool(pool, works))
+    if not here:
+        return 1.0
+    # The way to the pool and back is in both of the latter, and cancels out.
+    one = min(here)
+    slowed = max(min(together) - min(alone), 0.0) + one
+    return min(max(threads * one / slowed, 1.0), float(threads))
+
+
+async def _median_extra(pool: Pool, works: list[Callable[[], Any]], times: int) -> float:
+    """How many seconds longer than the first of them here all `works` take in the pool; never less than nothing."""
+    here, there = [], []
+    for _ in range(times):
+        here.append(_seconds(works[0]))
+        there.append(await _in_pool(pool, works))
+    return max(float(np.median(there)) - float(np.median(here)), 0.0)
+
+
+async def _in_pool(pool: Pool, works: Sequence[Callable[[], Any]]) -> float:
+    started = perf_counter()
+    await pool.split(works)
+    return perf_counter() - started
 
 
 def _seconds(work: Callable[[], Any]) -> float:

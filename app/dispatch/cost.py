@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, log, log2
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
+
+from numpy.typing import NDArray
 
 from app.spec.plan import GatherPlan
 
@@ -30,6 +32,8 @@ ODD_WIDTH: Final = 24
 DEPTHS: Final = (1, 2, 3, 5)
 """Lengths of a tuple at which its components are priced; what is longer costs as much for each as the last."""
 _FEW_STRINGS: Final = 256
+_CLOSE_BYTES: Final = 1 << 14
+_PAIRS: Final = 8
 _LINE: Final = 64
 _ROW: Final = 512
 _LINE_COLUMN: Final = WIDTHS.index(_LINE)
@@ -40,6 +44,10 @@ _LOOP_MAX_S: Final = (50e-6, 400e-6)
 _LOOP_HAND_OFFS: Final = 10
 """The event loop is held for as long as this many hand-offs at most, between the two bounds: what is longer loses less
 than a tenth by leaving it, and all others win."""
+
+
+_SPLIT_WORTH: Final = 0.92
+"""A split takes more of the machine than one thread does: it must be shorter by more than this factor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +68,10 @@ class Coefficients:
     `slice_s[i][j]` is a slice of WIDTHS[j] bytes from data of DATA_BYTES[i], its tuple's first component included,
     `odd_slice_s` the surcharge of a narrow one whose width is no power of two, and `tuple_s[d]` what a tuple of
     DEPTHS[d] components takes beyond one of the first depth. `output_byte_s` is the surcharge of a byte of
-    LARGE_OUTPUT. `hand_off_s` is the way to a thread of the pool and back, `part_s` that of each
-    further part of a split; the gains say how many times faster all threads are together than one, on items and on
-    rows that memory must bring.
+    LARGE_OUTPUT. `hand_off_s` is the way to a thread of the pool and back, `part_s` that of each further part of a
+    split, `index_move_s` and `output_move_s` what a component and a byte of output take longer in another core's
+    thread. The gains say how many times faster all threads are together than one: on items, on rows that memory must
+    bring, and on rows of near data where only the output is large.
     """
 
     call_s: float
@@ -72,8 +81,11 @@ class Coefficients:
     output_byte_s: float
     hand_off_s: float
     part_s: float
+    index_move_s: float
+    output_move_s: float
     item_gain: float
     row_gain: float
+    output_gain: float
     gpu: GpuCoefficients | None = None
 
 
@@ -97,13 +109,16 @@ TYPICAL: Final = Coefficients(
     output_byte_s=0.1e-9,
     hand_off_s=30e-6,
     part_s=10e-6,
+    index_move_s=0.2e-9,
+    output_move_s=0.01e-9,
     item_gain=1.7,
     row_gain=1.4,
+    output_gain=1.1,
 )
 
 
-def kernel_seconds(plan: GatherPlan, coefficients: Coefficients) -> float:
-    """How long one thread takes."""
+def kernel_seconds(plan: GatherPlan, coefficients: Coefficients, close: bool = False) -> float:
+    """How long one thread takes; where slices lie `close` together, as long as from data that a cache holds."""
     width = plan.slice_items * plan.item_size
     slices = plan.batches * plan.tuples
     tuples = plan.tuples if plan.shared else slices  # those that batches share are checked once
@@ -111,7 +126,10 @@ def kernel_seconds(plan: GatherPlan, coefficients: Coefficients) -> float:
     seconds = coefficients.call_s + tuples * _tuple_seconds(plan.depth, coefficients.tuple_s)
     if output:
         block = plan.block_items * plan.item_size
-        seconds += plan.batches * _visits(plan.tuples, width, block, plan.batches, coefficients.slice_s)
+        if close:
+            seconds += slices * slice_seconds(min(block, DATA_BYTES[1]), width, coefficients.slice_s)
+        else:
+            seconds += plan.batches * _visits(plan.tuples, width, block, plan.batches, coefficients.slice_s)
         if width < _LINE and width & (width - 1):
             seconds += slices * coefficients.odd_slice_s
         seconds += output * coefficients.output_byte_s * _share(output, SMALL_OUTPUT, LARGE_OUTPUT)
@@ -120,13 +138,20 @@ def kernel_seconds(plan: GatherPlan, coefficients: Coefficients) -> float:
     return seconds
 
 
+def moved_seconds(plan: GatherPlan, coefficients: Coefficients) -> float:
+    """What a thread takes longer than the event loop, in whose core's caches indices and output are or will be read."""
+    return plan.index_items * coefficients.index_move_s + plan.output_bytes * coefficients.output_move_s
+
+
 def split_seconds(plan: GatherPlan, kernel_s: float, threads: int, coefficients: Coefficients) -> tuple[float, int]:
     """The seconds of the best split of a gather that one thread does in `kernel_s`, and its number of parts."""
     gain = coefficients.item_gain
     if plan.slice_items * plan.item_size >= _ROW:
-        gain += (coefficients.row_gain - gain) * _share(plan.output_bytes, SMALL_OUTPUT, LARGE_OUTPUT)
+        far = _share(plan.data_items * plan.item_size, DATA_BYTES[1], DATA_BYTES[-1])
+        bound = coefficients.output_gain + far * (coefficients.row_gain - coefficients.output_gain)
+        gain += (bound - gain) * _share(plan.output_bytes, SMALL_OUTPUT, LARGE_OUTPUT)
     call_s = coefficients.call_s
-    work_s = kernel_s - call_s
+    work_s = kernel_s - call_s + moved_seconds(plan, coefficients)
     # How much each further thread slows the others down: as much as makes all threads together gain what was measured.
     drag = max(0.0, (threads / gain - 1) / (threads - 1)) if threads > 1 else 0.0
     most = min(threads, plan.batches * plan.tuples)
@@ -155,11 +180,14 @@ def device_bytes(plan: GatherPlan, resident: bool) -> int:
     return 8 * plan.index_items + plan.output_bytes + (0 if resident else plan.data_items * plan.item_size)
 
 
-def predict(plan: GatherPlan, resident: bool, threads: int, coefficients: Coefficients) -> dict[Route, Choice]:
+def predict(
+    plan: GatherPlan, resident: bool, threads: int, coefficients: Coefficients, close: bool = False
+) -> dict[Route, Choice]:
     """What each route would take that there is; `resident` says that the data lies on the GPU, where there is one."""
-    kernel_s = kernel_seconds(plan, coefficients)
+    kernel_s = kernel_seconds(plan, coefficients, close)
     hand_off_s = coefficients.hand_off_s
-    routes: dict[Route, Choice] = {"loop": Choice("loop", kernel_s), "thread": Choice("thread", hand_off_s + kernel_s)}
+    thread_s = hand_off_s + kernel_s + moved_seconds(plan, coefficients)
+    routes: dict[Route, Choice] = {"loop": Choice("loop", kernel_s), "thread": Choice("thread", thread_s)}
     seconds, parts = split_seconds(plan, kernel_s, threads, coefficients)
     if parts > 1:
         routes["split"] = Choice("split", seconds, parts)
@@ -178,15 +206,15 @@ def choose(
     """The shortest of the routes that are allowed.
 
     The event loop takes nothing that is predicted to hold it, and so all other requests, for more than `loop_max_s`;
-    nothing of less than `split_min_s` on one thread is split; `device` leaves out the CPU's routes or the GPU's, and
-    what does not fit into the device's memory goes there only where that is asked for, to be refused there. Raises
-    KeyError for the device gpu where there is none.
+    nothing of less than `split_min_s` on one thread is split, nor what would hardly gain by it; `device` leaves out the
+    CPU's routes or the GPU's, and what does not fit into the device's memory goes there only where that is asked for,
+    to be refused there. Raises KeyError for the device gpu where there is none.
     """
     if device == "gpu":
         return routes["gpu"]
     loop_s = routes["loop"].seconds
     best = routes["loop"] if loop_s <= loop_max_s else routes["thread"]
-    if "split" in routes and loop_s >= split_min_s and routes["split"].seconds < best.seconds:
+    if "split" in routes and loop_s >= split_min_s and routes["split"].seconds < _SPLIT_WORTH * best.seconds:
         best = routes["split"]
     if device == "auto" and "gpu" in routes and gpu_fits and routes["gpu"].seconds < best.seconds:
         best = routes["gpu"]
@@ -231,9 +259,9 @@ class Chooser:
         """Whether a gather of strings is too long for the event loop."""
         return plan.data_items + plan.output_items > _FEW_STRINGS or self.loop_max_s() == 0
 
-    def predict(self, plan: GatherPlan, resident: bool = False) -> dict[Route, Choice]:
+    def predict(self, plan: GatherPlan, resident: bool = False, close: bool = False) -> dict[Route, Choice]:
         """What each route would take that there is."""
-        routes = predict(plan, resident, self.threads, self.coefficients)
+        routes = predict(plan, resident, self.threads, self.coefficients, close)
         if self.no_gpu is not None:
             routes.pop("gpu", None)
         return routes
@@ -245,8 +273,11 @@ class Chooser:
         device: Device = "auto",
         gpu_fits: bool = True,
         strings: bool = False,
+        close: bool = False,
     ) -> Choice:
         """The route for this plan. Raises KeyError for the device gpu where there is none.
+
+        `close` says that each slice lies near the one before (see `lie_close`).
 
         Strings are objects of Python, of which every one is looked at, and whose time is not predicted: only a few are
         for the event loop, the others for a thread.
@@ -254,13 +285,25 @@ class Chooser:
         if strings:
             return Choice("thread" if self.many_strings(plan) else "loop", 0.0)
         if self.force_route is None and device != "gpu":
-            kernel_s = kernel_seconds(plan, self.coefficients)
+            kernel_s = kernel_seconds(plan, self.coefficients, close)
             if kernel_s <= min(self.coefficients.hand_off_s, self.loop_max_s()):
                 return Choice("loop", kernel_s)  # what most requests are: every other route begins with a hand-off
-        routes = self.predict(plan, resident)
+        routes = self.predict(plan, resident, close)
         if self.force_route in routes:
             return routes[self.force_route]
         return choose(routes, self.loop_max_s(), self.split_min_s(), device, gpu_fits)
+
+
+def lie_close(plan: GatherPlan, indices: NDArray[Any]) -> bool:
+    """Whether slices lie close together, as far as some pairs of neighbouring tuples of `indices`, flat, tell."""
+    depth = plan.depth
+    tuples = indices.size // depth
+    if tuples < 2 or not plan.dims[0]:
+        return False
+    firsts = indices[::depth]
+    at = [(tuples - 2) * pair // (_PAIRS - 1) for pair in range(_PAIRS)]
+    step = plan.block_items // plan.dims[0] * plan.item_size  # bytes of a step along the first axis
+    return all(abs(int(firsts[place + 1]) - int(firsts[place])) * step <= _CLOSE_BYTES for place in at)
 
 
 def _visits(slices: int, width: int, block: int, batches: int, prices: Sequence[Sequence[float]]) -> float:

@@ -36,21 +36,31 @@ def test_a_measurement_is_whole_and_takes_a_moment() -> None:
     assert len(found.tuple_s) == len(DEPTHS)
     assert list(found.tuple_s) == sorted(found.tuple_s)
     assert found.tuple_s[0] == 0
-    single = (found.call_s, found.hand_off_s, found.part_s, found.output_byte_s, found.odd_slice_s)
+    single = (
+        found.call_s,
+        found.hand_off_s,
+        found.part_s,
+        found.output_byte_s,
+        found.odd_slice_s,
+        found.index_move_s,
+        found.output_move_s,
+    )
     assert min(*single, *(price for row in found.slice_s for price in row)) > 0
     assert 1 <= found.item_gain <= 2
     assert 1 <= found.row_gain <= 2
+    assert 1 <= found.output_gain <= 2
 
 
 def test_one_thread_gains_nothing() -> None:
     found = measure(numpy_cpu, 1)
-    assert found.item_gain == found.row_gain == 1
+    assert found.item_gain == found.row_gain == found.output_gain == 1
 
 
 def test_a_busy_moment_does_not_end_all_splitting() -> None:
-    kept = hopeful(replace(TYPICAL, item_gain=1.0, row_gain=3.9), 4)
+    kept = hopeful(replace(TYPICAL, item_gain=1.0, row_gain=1.1), 4)
     assert 2 < kept.item_gain < 3
-    assert kept.row_gain == 3.9
+    assert kept.row_gain == 1.1
+    assert hopeful(replace(TYPICAL, item_gain=3.9), 4).item_gain == 3.9
     assert hopeful(replace(TYPICAL, item_gain=1.0), 1).item_gain == 1
 
 

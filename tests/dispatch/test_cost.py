@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from app.dispatch.cost import (
     choose,
     device_bytes,
     kernel_seconds,
+    lie_close,
     predict,
     split_seconds,
 )
@@ -28,7 +30,7 @@ from app.spec.plan import GatherPlan
 
 TINY = GatherPlan(1, 2, (2, 2), 1, 4, False, True)
 LOOKUP = GatherPlan(1, 256, (200_000,), 64, 4, False, True)
-MIDDLING = GatherPlan(1, 20_000, (100_000_000,), 1, 4, False, True)
+MIDDLING = GatherPlan(1, 40_000, (100_000_000,), 1, 4, False, True)
 LARGE = GatherPlan(1, 1_000_000, (100_000_000,), 1, 4, False, True)
 CARD = GpuCoefficients(launch_s=10e-6, to_device_byte_s=0.1e-9, from_device_byte_s=0.1e-9, slice_s=1e-11, byte_s=1e-12)
 WITH_CARD = replace(TYPICAL, gpu=CARD)
@@ -40,8 +42,11 @@ NOTHING = Coefficients(
     output_byte_s=0.0,
     hand_off_s=0.0,
     part_s=0.0,
+    index_move_s=0.0,
+    output_move_s=0.0,
     item_gain=1.0,
     row_gain=1.0,
+    output_gain=1.0,
 )
 
 
@@ -75,6 +80,9 @@ def machines() -> st.SearchStrategy[Coefficients]:
         rates,
         st.floats(1e-6, 1e-3),
         st.floats(1e-7, 1e-4),
+        rates,
+        rates,
+        st.floats(1, 16),
         st.floats(1, 16),
         st.floats(1, 16),
         st.none() | st.builds(GpuCoefficients, rates, rates, rates, rates, rates),
@@ -159,7 +167,11 @@ def test_the_choice_is_the_shortest_prediction_that_is_allowed(
     allowed = [choice for choice in routes.values() if choice.route != "loop"]
     if routes["loop"].seconds <= chooser.loop_max_s():
         allowed.append(routes["loop"])
-    assert chooser.choose(plan).seconds == min(choice.seconds for choice in allowed)
+    shortest = min(choice.seconds for choice in allowed)
+    chosen = chooser.choose(plan)
+    assert chosen in allowed
+    # A split that hardly gains is left alone: that is all that the choice may lose.
+    assert chosen.seconds == shortest or (routes["split"].seconds == shortest >= 0.92 * chosen.seconds)
 
 
 @given(plan=gathers(), machine=machines(), threads=st.integers(2, 64))
@@ -187,6 +199,26 @@ def test_all_threads_together_gain_what_was_measured() -> None:
     assert seconds == pytest.approx(1 / 6)
 
 
+def test_another_cores_thread_has_indices_and_output_to_move() -> None:
+    plan = GatherPlan(1, 100, (7, 7), 3, 4, False, True)
+    moving = priced(index_move_s=1.0, output_move_s=10.0)
+    routes = predict(plan, False, 2, moving)
+    assert routes["loop"].seconds == pytest.approx(0)
+    assert routes["thread"].seconds == pytest.approx(100 * 2 + 10 * 100 * 12)
+    shared = replace(moving, item_gain=2.0)
+    assert predict(plan, False, 2, shared)["split"].seconds == pytest.approx(routes["thread"].seconds / 2)
+
+
+@pytest.mark.parametrize(
+    ("width", "tuples", "data", "gain"),
+    [(4, 10_000_000, 1 << 26, 8), (4096, 100, 1 << 26, 8), (4096, 10_000, 1 << 26, 4), (4096, 10_000, 1 << 15, 2)],
+)
+def test_rows_gain_less_than_items_where_memory_bounds_them(width: int, tuples: int, data: int, gain: int) -> None:
+    plan = GatherPlan(1, tuples, (data // width,), width, 1, False, True)
+    machine = priced(item_gain=8.0, row_gain=4.0, output_gain=2.0)
+    assert split_seconds(plan, 1.0, 8, machine)[0] == pytest.approx(1 / gain)
+
+
 def test_the_routes_of_a_machine_without_a_gpu() -> None:
     assert set(predict(LARGE, True, 2, TYPICAL)) == {"loop", "thread", "split"}
     assert set(predict(LARGE, True, 1, TYPICAL)) == {"loop", "thread"}
@@ -207,6 +239,49 @@ def test_typical_choices_without_a_gpu(plan: GatherPlan, route: str) -> None:
 
 def test_one_thread_is_never_split_over() -> None:
     assert Chooser(threads=1).choose(LARGE).route == "thread"
+
+
+@pytest.mark.parametrize(("split_s", "route"), [(0.95, "loop"), (0.9, "split")])
+def test_a_split_that_hardly_gains_is_left_alone(split_s: float, route: str) -> None:
+    routes: dict[Route, Choice] = {
+        "loop": Choice("loop", 1.0),
+        "thread": Choice("thread", 1.1),
+        "split": Choice("split", split_s, 2),
+    }
+    assert choose(routes, 2.0).route == route
+
+
+@pytest.mark.parametrize(
+    ("rows", "close"),
+    [
+        (range(1000), True),
+        (range(1000, 0, -1), True),
+        ([7] * 1000, True),
+        ([0, 1], True),
+        ([-1, -2, -3], True),
+        (range(0, 100_000, 99), False),
+        ([0, 99_999], False),
+        ([5], False),
+        ([], False),
+    ],
+)
+def test_neighbouring_tuples_tell_whether_slices_lie_close(rows: Any, close: bool) -> None:
+    plan = GatherPlan(1, len(rows), (100_000,), 64, 4, False, True)
+    assert lie_close(plan, np.array(rows, np.int32)) is close
+
+
+def test_only_the_first_component_counts_and_hostile_ones_do_no_harm() -> None:
+    plan = GatherPlan(1, 3, (100, 100), 1, 4, False, True)
+    assert lie_close(plan, np.array([0, 99, 1, 0, 2, 50]))
+    assert not lie_close(plan, np.array([0, 0, 2**63 - 1, 0, -(2**63), 0]))
+    assert not lie_close(plan, np.array([0, 0, 2**64 - 1, 0, 0, 0], np.uint64))
+    assert not lie_close(GatherPlan(1, 3, (0, 5), 1, 4, False, True), np.zeros(6, np.int64))
+
+
+def test_close_slices_cost_what_near_ones_do() -> None:
+    far = (*((1e-9,) * len(WIDTHS) for _ in DATA_BYTES[2:]), (1e-9,) * len(WIDTHS), (4e-9,) * len(WIDTHS))
+    assert kernel_seconds(LARGE, priced(slice_s=far)) == pytest.approx(4e-3)
+    assert kernel_seconds(LARGE, priced(slice_s=far), close=True) == pytest.approx(1e-3)
 
 
 def crossover(resident: bool) -> int:

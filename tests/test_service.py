@@ -1,0 +1,106 @@
+"""Where the service runs a gather, and that every route gives the same."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from app.dispatch.budget import Budget, Lease
+from app.dispatch.cost import TYPICAL, Chooser, Coefficients
+from app.dispatch.pool import Pool
+from app.errors import GatherError
+from app.kernels import numpy_cpu
+from app.service import Service, Stages
+from app.store import EmptyStore
+from app.tensors.call import Answer, Call
+from app.tensors.dtypes import DTYPES
+from app.tensors.limits import Limits
+from app.tensors.tensor import Tensor
+
+ROWS = 100_000
+TABLE = np.arange(ROWS * 64, dtype=np.float32)
+SLOW_FAR = replace(
+    TYPICAL,
+    slice_s=(*TYPICAL.slice_s[:2], *(tuple(50 * price for price in row) for row in TYPICAL.slice_s[2:])),
+)
+RANDOM = np.random.default_rng(1).integers(0, ROWS, 5_000)
+ORDERED = np.arange(5_000)
+
+
+def service(budget: int = 2**30, **chooser: Any) -> Service:
+    return Service(Limits(), EmptyStore(), numpy_cpu, Pool(2, 8), Chooser(threads=2, **chooser), Budget(budget))
+
+
+def call(rows: NDArray[Any], **options: Any) -> Call:
+    data = Tensor(DTYPES["float32"], (ROWS, 64), TABLE)
+    name = rows.dtype.name
+    return Call(
+        "gathernd", data, Tensor(DTYPES[name], (len(rows), 1), rows), 0, options.pop("dialect", "onnx-13"), **options
+    )
+
+
+def gather(made: Service, asked: Call) -> tuple[Answer, Stages]:
+    stages = Stages(0.0, 1e12)
+    try:
+        return asyncio.run(made.gather(asked, stages, Lease(made.budget))), stages
+    finally:
+        made.pool.close()
+
+
+@pytest.mark.parametrize("route", ["loop", "thread", "split"])
+@pytest.mark.parametrize("dtype", [np.int64, np.int32])
+def test_every_route_gives_the_same(route: Any, dtype: Any) -> None:
+    asked = call(RANDOM.astype(dtype), dialect="openvino-8")
+    answer, stages = gather(service(force_route=route), asked)
+    assert stages.route == stages.choice.route == route
+    assert stages.choice.parts == (2 if route == "split" else 1)
+    assert (answer.output.array.reshape(-1, 64) == TABLE.reshape(-1, 64)[RANDOM]).all()
+
+
+@pytest.mark.parametrize("route", ["loop", "thread", "split"])
+def test_every_route_finds_a_bad_index(route: Any) -> None:
+    rows = RANDOM.copy()
+    rows[4_000] = ROWS
+    with pytest.raises(GatherError, match="index_out_of_bounds") as caught:
+        gather(service(force_route=route), call(rows))
+    assert caught.value.places[0].position == (4_000, 0)
+
+
+def test_slices_that_lie_close_are_chosen_for_as_near_ones() -> None:
+    _, stages = gather(service(coefficients=SLOW_FAR), call(RANDOM))
+    assert stages.route == stages.choice.route == "split"
+    answer, close = gather(service(coefficients=SLOW_FAR), call(ORDERED))
+    assert close.route == close.choice.route == "loop"
+    assert close.choice.seconds < stages.choice.seconds
+    assert (answer.output.array == TABLE[: 5_000 * 64]).all()
+
+
+@pytest.mark.parametrize("coefficients", [TYPICAL, SLOW_FAR])
+def test_the_prediction_of_a_request_is_kept_with_it(coefficients: Coefficients) -> None:
+    made = service(coefficients=coefficients)
+    _, stages = gather(made, call(RANDOM))
+    explained = made.explain(call(RANDOM), Lease(made.budget))
+    assert stages.choice == explained.choice
+    assert stages.choice.seconds > 0
+
+
+def test_an_explanation_allocates_nothing_and_refuses_what_could_never_fit() -> None:
+    made = service(budget=1 << 20)
+    lease = Lease(made.budget)
+    with pytest.raises(GatherError, match="payload_too_large"):
+        made.explain(call(RANDOM), lease)
+    assert made.explain(call(RANDOM[:100]), lease).shape == (100, 64)
+    assert made.budget.used == made.budget.small_used == 0
+
+
+def test_what_is_explained_for_a_device_that_is_not_there_is_its_refusal() -> None:
+    for made in (service(), service(no_gpu="the card is on holiday")):
+        with pytest.raises(GatherError, match="device_unavailable") as caught:
+            made.explain(call(RANDOM, device="gpu"), Lease(made.budget))
+        assert str(made.chooser.no_gpu) in caught.value.detail
+        assert made.explain(call(RANDOM, device="cpu"), Lease(made.budget)).choice.route in ("loop", "thread", "split")
