@@ -18,29 +18,37 @@ if TYPE_CHECKING:
     from app.api.protocol import Protocol
 
 _READ: Final = 1 << 20
-_DROPPED: Final = 1 << 16
+_DROPPED: Final = memoryview(bytearray(1 << 18))
+"""Where bytes go that nobody wants."""
 
 
 class DirectBody(asyncio.BufferedProtocol):
-    """Takes the place of `protocol` at its transport until `view` is full, the rest of the body of `cycle`.
+    """Takes the place of `protocol` at its transport until `missing` bytes have come, the rest of the body of `cycle`.
 
-    `taken` is told of the bytes that arrive. Once it has raised, what still comes is dropped: the client must come to
-    read the answer.
+    They go into `view`, and `taken` is told of them as they arrive. Once it has raised, or where there is no view, what
+    still comes is dropped: the client must come to read the answer.
     """
 
-    def __init__(self, protocol: Protocol, cycle: Cycle, view: memoryview, taken: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        protocol: Protocol,
+        cycle: Cycle,
+        missing: int,
+        view: memoryview | None = None,
+        taken: Callable[[int], None] | None = None,
+    ) -> None:
         self._protocol = protocol
         self._cycle = cycle
-        self._view: memoryview | None = view
+        self._view = view
         self._taken = taken
         self._place = 0
-        self._missing = len(view)
+        self._missing = missing
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go; never beyond the end of the body, so that what follows is left to the parser."""
         size = min(self._missing, _READ)
         if self._view is None:
-            return memoryview(bytearray(min(size, _DROPPED)))
+            return _DROPPED[:size]
         return self._view[self._place : self._place + size]
 
     def buffer_updated(self, count: int) -> None:
@@ -50,7 +58,7 @@ class DirectBody(asyncio.BufferedProtocol):
         cycle.received += count
         self._place += count
         self._missing -= count
-        if self._view is not None:
+        if self._view is not None and self._taken is not None:
             try:
                 self._taken(count)
             except Exception as failure:  # noqa: BLE001  (whoever waits for the body raises it)

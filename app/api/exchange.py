@@ -216,7 +216,15 @@ class Exchange:
             raise _too_large(limit)
         self.admission.admit(declared)
         begun = perf_counter()
-        found = await self._read_slowly(declared, limit, lead)
+        if self.cycle is None or (declared is not None and declared <= FEW):
+            found = await self._read_slowly(declared, limit, lead)
+        else:
+            lanes = self.admission.lanes
+            await lanes.enter(self.cycle)
+            try:
+                found = await self._read_slowly(declared, limit, lead)
+            finally:
+                lanes.leave(self.cycle)
         # What has taken this long to send is not given up for want of a thread; and the service's own deadline is for
         # what it does itself, the caller's for all.
         if len(found) > FEW:

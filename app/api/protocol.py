@@ -22,7 +22,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from app.api import heads
-from app.api.cycle import Cycle, deliver, resumed
+from app.api.cycle import DIRECT, Cycle, deliver, resumed
 from app.api.direct import DirectBody
 from app.api.errors import STATUS, error_body, problem_headers
 from app.api.exchange import REQUEST_ID
@@ -289,7 +289,10 @@ class Protocol(HttpToolsProtocol):
         """A piece of the body arrives."""
         cycle: Cycle = self.cycle  # type: ignore[assignment]
         cycle.received += len(body)
-        if cycle.response_complete or cycle.feed(body):
+        if cycle.response_complete:
+            self._drop_rest(cycle)
+            return
+        if cycle.feed(body):
             return
         cycle.body += body
         if len(cycle.body) > HIGH_WATER_LIMIT:
@@ -298,7 +301,14 @@ class Protocol(HttpToolsProtocol):
 
     def read_into(self, cycle: Cycle, view: memoryview, taken: Callable[[int], None]) -> None:
         """Read the rest of the body of `cycle`, the request that the parser is at, straight into `view`."""
-        self.transport.set_protocol(DirectBody(self, cycle, view, taken))
+        self.transport.set_protocol(DirectBody(self, cycle, len(view), view, taken))
+
+    def _drop_rest(self, cycle: Cycle) -> None:
+        """The rest of this body is for nobody: the parser need not look at it if there is much of it."""
+        cycle.body = bytearray()
+        for name, value in cycle.scope["headers"]:
+            if name == b"content-length" and int(value) - cycle.received >= DIRECT:
+                self.transport.set_protocol(DirectBody(self, cycle, int(value) - cycle.received))
 
     def on_message_complete(self) -> None:
         """The body is whole."""
@@ -412,10 +422,12 @@ class Protocol(HttpToolsProtocol):
                 return GatherError("request_timeout", f"the header did not arrive within {limits.header:g} s")
             return None
         cycle: Cycle | None = self.cycle  # type: ignore[assignment]
-        if cycle is None or not cycle.more_body or cycle.response_complete or self.flow.read_paused:
+        if cycle is None or not cycle.more_body or cycle.response_complete:
             return None
         if cycle.deadline and now > cycle.deadline:
             return GatherError("deadline_exceeded", "the body had not arrived when the request's deadline passed")
+        if self.flow.read_paused:
+            return None
         waited = now - self.began
         if now - self.heard > limits.body:
             return GatherError("request_timeout", f"the body paused for more than {limits.body:g} s")

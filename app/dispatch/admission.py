@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from app.dispatch.budget import Budget
+from app.dispatch.lanes import Lanes
 from app.dispatch.pool import Pool
 from app.errors import GatherError
 
@@ -17,12 +18,15 @@ FEW: Final = 1 << 16
 
 
 class Admission:
-    """What a request needs: bytes of `budget`, a thread of `pool`, and that fewer than `requests` are under way."""
+    """What a request needs: bytes of `budget`, a thread of `pool`, a place in `lanes` for a large body, and that no
+    more than `requests` are under way.
+    """
 
     def __init__(self, budget: Budget, pool: Pool, requests: int) -> None:
         self.budget = budget
         self.pool = pool
         self.requests = requests
+        self.lanes = Lanes(patience=pool.patience)
 
     def too_many(self) -> GatherError:
         """The refusal of a request where as many as may be are under way."""
@@ -41,5 +45,14 @@ class Admission:
         """
         if size is not None:
             self.budget.admit_now(size)
-        if self.pool.full and (size is None or size > FEW):
+        if size is not None and size <= FEW:
+            return
+        if self.pool.full:
             raise self.pool.overloaded()
+        if self.lanes.full(self.pool.queue):
+            raise GatherError(
+                "overloaded",
+                "too many bodies wait to be read at this moment",
+                facts={"limit": "queue", "maximum": self.pool.queue},
+                retry_after=1,
+            )

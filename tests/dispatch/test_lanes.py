@@ -1,0 +1,106 @@
+"""Large bodies take turns, and those that bring nothing hold up nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+
+from app.dispatch.lanes import BRISK, TICK_S, Lanes
+from app.errors import GatherError
+
+
+@dataclass(eq=False)
+class Body:
+    received: int = 0
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_a_body_waits_for_another_to_be_read_and_they_come_in_order() -> None:
+    async def main() -> None:
+        lanes = Lanes(1)
+        bodies = [Body() for _ in range(3)]
+        entered: list[int] = []
+
+        async def read(number: int) -> None:
+            await lanes.enter(bodies[number])
+            entered.append(number)
+
+        reading = [asyncio.ensure_future(read(number)) for number in range(3)]
+        await settle()
+        assert entered == [0]
+        assert not lanes.full(3)
+        assert lanes.full(2)
+        for number in range(3):
+            lanes.leave(bodies[number])
+            await settle()
+            assert entered == [0, 1, 2][: number + 2]
+        await asyncio.gather(*reading)
+        assert not lanes.full(1)
+
+    asyncio.run(main())
+
+
+def test_bodies_that_bring_little_hold_up_nobody_and_brisk_ones_do() -> None:
+    async def main() -> None:
+        lanes = Lanes(2)
+        brisk, idle, third, fourth = Body(), Body(), Body(), Body()
+        await lanes.enter(brisk)
+        await lanes.enter(idle)
+        waiting = [asyncio.ensure_future(lanes.enter(body)) for body in (third, fourth)]
+        for _ in range(10):
+            for body in (brisk, third):
+                body.received += 2 * BRISK
+            await asyncio.sleep(TICK_S)
+        assert waiting[0].done()
+        assert not waiting[1].done()  # of two lanes, two are in use
+        for _ in range(100):
+            brisk.received += 2 * BRISK
+            await asyncio.sleep(TICK_S)
+            if waiting[1].done():
+                break
+        assert waiting[1].done()
+
+    asyncio.run(main())
+
+
+def test_a_body_waits_no_longer_than_it_may_and_leaves_no_trace() -> None:
+    async def main() -> None:
+        lanes = Lanes(1, patience=0.05)
+        brisk = Body()
+        await lanes.enter(brisk)
+        waiting = asyncio.ensure_future(lanes.enter(Body()))
+        while not waiting.done():
+            brisk.received += 10 * BRISK
+            await asyncio.sleep(TICK_S / 4)
+        with pytest.raises(GatherError, match="overloaded") as refused:
+            await waiting
+        assert refused.value.facts == {"limit": "queue_timeout"}
+        assert not lanes.waiting
+        lanes.leave(brisk)
+        await lanes.enter(Body())
+
+    asyncio.run(main())
+
+
+def test_a_request_that_is_cut_off_while_it_waits_takes_no_turn() -> None:
+    async def main() -> None:
+        lanes = Lanes(1)
+        first, last = Body(), Body()
+        await lanes.enter(first)
+        cut, waiting = (asyncio.ensure_future(lanes.enter(body)) for body in (Body(), last))
+        await settle()
+        cut.cancel()
+        await settle()
+        lanes.leave(first)
+        await waiting
+        lanes.leave(last)
+        lanes.leave(last)
+        assert not lanes.waiting
+
+    asyncio.run(main())
