@@ -13,7 +13,7 @@ import orjson
 import typer
 from pydantic import ValidationError
 
-from app import __version__, commands
+from app import __version__, commands, selection
 from app.api import keys
 from app.api.control import openapi_document
 from app.api.tls import BadTls
@@ -34,6 +34,8 @@ keys_app = typer.Typer(help="API keys: the file that GATHERND_API_KEYS_FILE name
 app.add_typer(keys_app, name="keys")
 app.command("call")(commands.call)
 app.add_typer(commands.tensors_app, name="tensors")
+app.command("calibrate")(selection.calibrate)
+app.command("explain")(selection.explain)
 
 
 def _settings(arguments: list[str]) -> Settings:

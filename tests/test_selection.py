@@ -1,0 +1,120 @@
+"""`gathernd calibrate` and `gathernd explain`, with figures that are given, so that what they say is known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from typer.testing import CliRunner
+
+from app import selection
+from app.api.schema import Explanation
+from app.cli import app
+from app.dispatch import calibrate
+from app.dispatch.cost import TYPICAL, Chooser, Coefficients
+
+LOOKUP = ["explain", "--data-shape", "200000,64", "--indices-shape", "256,1"]
+
+
+@pytest.fixture
+def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """No measurement: how many threads it was asked for, each time."""
+    times: list[int] = []
+
+    def stand_in(kernel: Any, threads: int, gpu: Any = None) -> Coefficients:
+        times.append(threads)
+        return TYPICAL
+
+    monkeypatch.setattr(calibrate, "measure", stand_in)
+    monkeypatch.setattr(selection, "keep_freed_memory", lambda size: True)
+    monkeypatch.setenv("GATHERND_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("GATHERND_KERNEL", "numpy")
+    monkeypatch.setenv("GATHERND_THREADS", "2")
+    monkeypatch.setenv("GATHERND_DEVICE", "cpu")
+    return times
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    done = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
+    assert done.exit_code == code, (done.output, done.exception)
+    return done.output
+
+
+def test_calibrate_measures_each_time_and_explain_takes_what_it_kept(measured: list[int]) -> None:
+    run("calibrate")
+    run("calibrate")
+    run(*LOOKUP)
+    assert measured == [2, 2]
+
+
+def test_calibrate_shows_prices_crossovers_and_a_plot(measured: list[int], tmp_path: Path) -> None:
+    shown = run("calibrate", "--plot", str(tmp_path / "crossover.svg"))
+    assert "a thread and back" in shown
+    assert "30.0 µs" in shown
+    assert "e event loop, o one thread, s split over threads" in shown
+    assert "chosen for lookups: event loop from 1 rows, split over threads from" in shown
+    assert "GPU: this service uses no GPU" in shown
+    root = ElementTree.fromstring((tmp_path / "crossover.svg").read_text())
+    assert "split over threads" in [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_calibrate_in_json_is_whole(measured: list[int]) -> None:
+    found = json.loads(run("calibrate", "--json"))
+    assert found["coefficients"]["hand_off_s"] == TYPICAL.hand_off_s
+    assert found["threads"] == 2
+    assert found["loop_max_us"] == 300
+    chosen = found["chosen_from_rows"]
+    assert chosen["loop"] == 1
+    assert Chooser(threads=2).choose(selection.lookup(chosen["split"])).route == "split"
+    assert Chooser(threads=2).choose(selection.lookup(chosen["split"] * 9 // 10)).route == "loop"
+
+
+def test_explain_says_output_plan_times_and_choice(measured: list[int]) -> None:
+    shown = run(*LOOKUP)
+    assert "output: float32 [256, 64], 65,536 bytes" in shown
+    assert "1 x 256 tuples over axes of [200000], slices of 64 x 4 bytes" in shown
+    assert "choice: event loop, on the CPU" in shown
+    assert "not looked at" in shown
+
+
+def test_explain_in_json_is_what_the_service_answers(measured: list[int]) -> None:
+    found = json.loads(run(*LOOKUP, "--json"))
+    Explanation.model_validate(found)
+    assert found["output"] == {"dtype": "float32", "shape": [256, 64], "bytes": 65_536}
+    assert found["choice"]["route"] == "loop"
+
+
+def test_explain_knows_gather_and_batches(measured: list[int]) -> None:
+    gather = ["explain", "--data-shape", "8,2000", "--indices-shape", "5,7", "--op", "gather", "--axis", "-1", "--json"]
+    assert json.loads(run(*gather))["output"]["shape"] == [8, 5, 7]
+    batches = ["explain", "--data-shape", "8,9", "--indices-shape", "8,3,1", "--batch-dims", "1", "--json"]
+    assert json.loads(run(*batches))["output"]["shape"] == [8, 3]
+    scalar = ["explain", "--data-shape", "5", "--indices-shape", "", "--op", "gather", "--json"]
+    assert json.loads(run(*scalar))["output"]["shape"] == []
+
+
+def test_explain_refuses_what_the_service_refuses(measured: list[int]) -> None:
+    assert "index_depth_out_of_range" in run(*LOOKUP[:-1], "256,3", code=1)
+    assert "unsupported_dtype" in run(*LOOKUP, "--indices-dtype", "int32", code=1)
+    assert "output_too_large" in run(*LOOKUP[:-1], f"{2**27},1", code=1)
+    assert "device_unavailable" in run(*LOOKUP, "--device", "gpu", code=1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--data-shape", "2,x"],
+        ["--data-shape", "-1"],
+        ["--dialect", "onnx-1"],
+        ["--device", "tpu"],
+        ["--data-dtype", "float"],
+        ["--axis", "1"],
+        ["--op", "gather", "--batch-dims", "1"],
+    ],
+)
+def test_a_wrong_option_is_named(measured: list[int], wrong: list[str]) -> None:
+    assert not measured
+    run(*LOOKUP, *wrong, code=2)
