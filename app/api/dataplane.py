@@ -175,7 +175,11 @@ class DataPlane:
             await exchange.sender(message)
 
         scope = {**exchange.scope, "method": method, "exchange": exchange}
-        await self.control(scope, exchange.receive, send)
+        try:
+            await self.control(scope, exchange.receive, send)
+        except ClientGone:
+            exchange.status = 0  # what the framework made of it reached nobody
+            raise
 
     def _methods(self, scope: Scope) -> tuple[str, ...]:
         """The methods that the control plane takes at the path of `scope`, HEAD with GET; () if it has no such path."""

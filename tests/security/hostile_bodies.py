@@ -136,6 +136,14 @@ def flipped(content: bytes, source: Random) -> bytes:
     return bytes(made)
 
 
+def altered(content: bytes, source: Random) -> bytes:
+    """`content` with a few bytes changed and as long as before, so that the same header goes with it."""
+    made = bytearray(content)
+    for _ in range(source.randint(1, 3)):
+        made[source.randrange(len(made))] = source.choice(b'0129-[]{}",:.eE \x00\xff')
+    return bytes(made)
+
+
 def misfielded(document: Any, source: Random) -> Any:
     """A copy of a JSON document with a field replaced, removed or added, at any depth."""
     document = deepcopy(document)
@@ -196,10 +204,7 @@ def json_body(source: Random) -> Body:
     if chance < 0.1:
         pass  # among the broken ones, sound ones change the state that they meet
     elif chance < 0.2:
-        made = bytearray(content)  # as long as before, so that the header is one that has come before
-        for _ in range(source.randint(1, 3)):
-            made[source.randrange(len(made))] = source.choice(b'0129-[]{}",:.eE \x00\xff')
-        content = bytes(made)
+        content = altered(content, source)
     elif chance < 0.45:
         content = flipped(content, source)
     elif chance < 0.9:

@@ -186,6 +186,23 @@ def test_a_client_that_goes_away_is_counted_under_status_0(server: Server) -> No
     assert requests["POST", "/gathernd", "0"] == 3
 
 
+@pytest.mark.parametrize("path", ["/v2/repository/index", "/gathernd", "/tensors/left", "/v2/models/gathernd/infer"])
+def test_a_request_that_is_never_whole_is_no_failure_of_the_service(server: Server, path: str) -> None:
+    before = scrape(server)
+    method = "PUT" if path.startswith("/tensors") else "POST"
+    with connected(server.port, 2) as (leaves, breaks):
+        leaves.socket.sendall(request(method, path)[:-10])
+        breaks.socket.sendall(
+            f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{{".encode()
+        )
+        until(lambda: in_flight(server) == 3, 5, "both and the one that asks are in flight")
+        breaks.socket.sendall(b"nonsense\r\n")
+        assert breaks.read().status == 400
+    until(lambda: in_flight(server) == 1, 5, "nothing else is in flight")
+    statuses = {key[-1] for key in change(before, scrape(server), "gathernd_requests_total") if key[0] != "GET"}
+    assert statuses == {"0", "400"}
+
+
 def in_flight(server: Server) -> float:
     sleep(0.3)  # so old the numbers of other processes may be
     return scrape(server)["gathernd_requests_in_flight", ()]
