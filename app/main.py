@@ -12,6 +12,8 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from threading import Event, Thread
 
@@ -37,9 +39,13 @@ from app.api.watched import WatchedMetrics
 from app.dispatch.admission import Admission
 from app.dispatch.budget import Budget
 from app.dispatch.calibrate import calibrated
+from app.dispatch.calibrate_gpu import measure_gpu
 from app.dispatch.cost import Chooser
+from app.dispatch.gpu import Gpu
 from app.dispatch.pool import Pool
+from app.errors import GatherError
 from app.kernels import Kernel, numba_cpu, numpy_cpu
+from app.kernels.device import Device, DeviceFailed, NoDevice, OutOfDeviceMemory
 from app.service import Service
 from app.settings import Settings
 from app.store import LocalStore, Quota
@@ -102,6 +108,51 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
+def allow_gpu(settings: Settings) -> None:
+    """Raises NoDevice where the settings leave no GPU to this process."""
+    if settings.device == "cpu":
+        raise NoDevice("this service uses no GPU (GATHERND_DEVICE=cpu)")
+    if settings.workers > 1:
+        # A device has one owner, which knows what lies there; an answer must not depend on which worker was hit.
+        raise NoDevice("this service has several workers, and a GPU works for a service of one process")
+
+
+def find_gpu(settings: Settings) -> Device:
+    """The GPU that the settings allow. Raises NoDevice, which says why there is none."""
+    allow_gpu(settings)
+    try:
+        module = import_module("app.kernels.cupy_gpu")
+    except ModuleNotFoundError:
+        raise NoDevice("this service has no GPU: CuPy is not installed") from None
+    except ImportError as error:
+        logger.warning("CuPy is installed and cannot be imported: %s", error)
+        raise NoDevice("this service has no GPU: CuPy cannot be imported") from None
+    found: Device = module.CupyDevice(settings.gpu_memory)
+    return found
+
+
+def use_gpu(settings: Settings, service: Service) -> None:
+    """Give the service the GPU that there is, measured; without one it says why not.
+
+    Raises NoDevice where the settings ask for one.
+    """
+    chooser = service.chooser
+    try:
+        device = find_gpu(settings)
+        prices = measure_gpu(device)
+    except (NoDevice, OutOfDeviceMemory, DeviceFailed) as reason:
+        if settings.device == "gpu":
+            raise NoDevice(f"GATHERND_DEVICE=gpu asks for a GPU: {reason}") from None
+        chooser.no_gpu = str(reason)
+        logger.info("gathers run on the CPU: %s", reason)
+        return
+    gpu = Gpu(device, chooser, settings.max_queue, settings.queue_timeout, always=settings.device == "gpu")
+    logger.info("GPU: %s, %d MiB of memory for gathers", device.description, device.memory >> 20)
+    service.gpu = gpu
+    chooser.coefficients = replace(chooser.coefficients, gpu=prices)
+    chooser.no_gpu = None
+
+
 class Application(DataPlane):
     """The ASGI application, with what its server needs to know of it."""
 
@@ -140,12 +191,13 @@ def create_app(settings: Settings, counters: Counters | None = None) -> Applicat
     def prepare() -> None:
         warm(settings.cache_dir, lambda name: logger.debug("ready: %s", name))
         chooser.coefficients = calibrated(KERNELS[settings.kernel], settings.cache_dir, threads=settings.threads)
+        use_gpu(settings, service)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await asyncio.to_thread(store.open)
         stop = Event()
-        sweeping = asyncio.create_task(_sweep(store))
+        sweeping = asyncio.create_task(_sweep(store, service))
         verifying = asyncio.create_task(asyncio.to_thread(store.verify, stop))
         preparing = asyncio.create_task(_prepare(prepare, readiness))
         watching = asyncio.create_task(keys.watch()) if isinstance(keys, Keys) else None
@@ -164,6 +216,8 @@ def create_app(settings: Settings, counters: Counters | None = None) -> Applicat
             stop.set()
             await asyncio.gather(preparing, verifying)
             pool.close()
+            if service.gpu is not None:
+                service.gpu.close()
             disk_threads.shutdown()
             store.close()
 
@@ -177,6 +231,9 @@ def create_app(settings: Settings, counters: Counters | None = None) -> Applicat
         gathernd_queue_capacity=lambda: settings.threads + settings.max_queue,
         gathernd_memory_used_bytes=lambda: budget.used + budget.small_used,
         gathernd_memory_budget_bytes=lambda: budget.total + budget.small_total,
+        gathernd_gpu_memory_bytes=lambda: service.gpu.device.memory if service.gpu else 0,
+        gathernd_gpu_used_bytes=lambda: service.gpu.device.used() if service.gpu else 0,
+        gathernd_gpu_resident_bytes=lambda: service.gpu.resident_bytes() if service.gpu else 0,
     )
     metrics.common = lambda: _store_gauges(store, settings)
     app = Application(
@@ -220,11 +277,21 @@ def _store_gauges(store: LocalStore, settings: Settings) -> dict[str, float]:
     }
 
 
-async def _sweep(store: LocalStore, interval: float = 0.5) -> None:
+async def _sweep(store: LocalStore, service: Service, interval: float = 0.5) -> None:
     """Let go of replaced contents, also those that nobody asks for any more. Runs until it is cancelled."""
+
+    def etag_of(name: str) -> str | None:
+        try:
+            resident = store.get(name)
+        except GatherError:
+            return None
+        return None if resident is None else resident.etag
+
     while True:
         await asyncio.sleep(interval)
         store.sweep()
+        if service.gpu is not None:
+            service.gpu.sweep(etag_of)
 
 
 async def _publish(metrics: Metrics, interval: float = 0.25) -> None:

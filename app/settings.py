@@ -61,7 +61,14 @@ class Settings(BaseSettings):
     port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
     workers: int = Field(1, ge=1, le=256, description="Processes that share the port.")
     device: Literal["auto", "cpu", "gpu"] = Field(
-        "auto", description="What `auto` in a request may choose from: auto, cpu or gpu."
+        "auto",
+        description="Where gathers run that leave it to the service: auto, where it is predicted to be faster; cpu, "
+        "and no GPU is used at all; gpu, on the GPU whatever it can hold, and no start without one.",
+    )
+    gpu_memory: ByteSize | None = Field(
+        None,
+        ge=2**20,
+        description="Most bytes of the GPU's memory (default: nine tenths of what is free at the start).",
     )
     store_dir: Path = Field(
         default_factory=lambda: user_data_path("gathernd") / "store",

@@ -52,6 +52,9 @@ GAUGES: Final[Mapping[str, str]] = {
     "gathernd_resident_bytes": "Bytes of the resident tensors.",
     "gathernd_resident_tensors_limit": "Most resident tensors that there may be.",
     "gathernd_resident_bytes_free": "Bytes of resident tensors that quota and disk still have room for.",
+    "gathernd_gpu_memory_bytes": "Bytes of the GPU's memory that the service may use; 0 without a GPU.",
+    "gathernd_gpu_used_bytes": "Bytes of it that copies of tensors and gathers hold.",
+    "gathernd_gpu_resident_bytes": "Bytes of it that copies of resident tensors hold.",
 }
 
 CLIENT_GONE: Final = "client_gone"

@@ -98,8 +98,12 @@ class _Held:
 class Gpu:
     """One device and what lies there. Methods without a note are for the event loop."""
 
-    def __init__(self, device: devices.Device, chooser: Chooser, queue: int, patience: float = 3600.0) -> None:
+    def __init__(
+        self, device: devices.Device, chooser: Chooser, queue: int, patience: float = 3600.0, *, always: bool = False
+    ) -> None:
+        """`queue` calls may wait, each for `patience` seconds; with `always`, `auto` means the device if it works."""
         self.device = device
+        self.always = always
         self.chooser = chooser
         self.pool = Pool(THREADS, queue, patience)
         self.failed: str | None = None
@@ -131,7 +135,7 @@ class Gpu:
         prices = self._price(plan)
         if asked == "cpu" or self.failed is not None:
             return prices.cpu
-        if asked == "gpu":
+        if asked == "gpu" or self.always:
             return Choice("gpu", prices.inline_s if content is None else prices.resident_s)
         there = content is not None and content.etag in self._held
         seconds = prices.resident_s if there else prices.inline_s
@@ -323,10 +327,6 @@ class Gpu:
             self._saved.pop(content.etag, None)
 
     # Looking after it
-
-    def used_bytes(self) -> int:
-        """Bytes of the device's memory that copies and gathers hold."""
-        return self.device.used()
 
     def sweep(self, etag_of: Callable[[str], str | None]) -> None:
         """Drop copies whose content no name has any more; `etag_of` says which ETag a name has now. Cheap."""

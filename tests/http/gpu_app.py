@@ -1,0 +1,52 @@
+"""A service with a GPU that is none: `python -m tests.http.gpu_app [--break-after N] FLAGS`.
+
+Everything is the service's own down to the kernel's source, which runs on the CPU through a fake of CuPy. With
+--break-after the device reports an error in the launch after the first N.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from app import main
+from app.kernels.device import Device
+from app.main import create_app
+from app.serving import serve
+from app.settings import Settings
+from tests.kernels import fake_cupy
+from tests.kernels.fake_cupy import CUDARuntimeError, Machine
+
+MEASURING = 51 + 6 + 6
+"""Launches of `measure_gpu`."""
+
+
+def find(settings: Settings, break_after: int) -> Device:
+    """The fake device, which begins to fail after `break_after` launches beyond those that measure it."""
+    main.allow_gpu(settings)
+    machine = Machine()
+    machine.free = 1 << 26  # little, so that it is measured soon
+    with fake_cupy.cupy_gpu(machine) as module:
+        device: Device = module.CupyDevice(settings.gpu_memory)
+    left = break_after + MEASURING
+
+    def fail(name: str) -> None:
+        nonlocal left
+        if name == "launch":
+            left -= 1
+            if left < 0:
+                raise CUDARuntimeError(700)
+
+    if break_after >= 0:
+        machine.fails = fail
+    return device
+
+
+if __name__ == "__main__":
+    arguments = sys.argv[1:]
+    breaks = -1
+    if arguments[:1] == ["--break-after"]:
+        breaks = int(arguments[1])
+        del arguments[:2]
+    chosen = Settings(_cli_parse_args=arguments)
+    main.find_gpu = lambda settings: find(settings, breaks)
+    serve(chosen, create_app(chosen))

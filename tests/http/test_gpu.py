@@ -1,0 +1,222 @@
+"""A service with a GPU, which here is the kernel's source on a fake of CuPy (see `gpu_app`)."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from app.tensors.dtypes import DTYPES
+from tests.http.conftest import Start
+from tests.http.forms import int64
+from tests.http.server import GATHERND, ROOT, Server
+from tests.http.tensors import NPY, SAFETENSORS, look_up, npy, put_raw, put_strings, save, scatter_body
+from tests.kernels import emulated
+
+COMMAND = (sys.executable, "-m", "tests.http.gpu_app")
+TABLE = np.arange(5000 * 8, dtype=np.float32).reshape(5000, 8)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiler() -> None:
+    try:
+        emulated.library()
+    except ImportError as absent:
+        pytest.skip(str(absent))
+
+
+@pytest.fixture(scope="module")
+def server(start: Start, compiler: None) -> Iterator[Server]:
+    with start(command=COMMAND) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: Server) -> httpx.Client:
+    return server.shared_client()
+
+
+def ask(client: httpx.Client, body: dict[str, Any], device: str, path: str = "/gathernd") -> httpx.Response:
+    return client.post(path, json={**body, "device": device})
+
+
+def values(answer: httpx.Response) -> np.ndarray:
+    assert answer.status_code == 200, answer.text
+    output = answer.json()["output"]
+    return np.array(output["values"]).reshape(output["shape"])
+
+
+MATRIX = {"dtype": "float32", "shape": [2, 2], "values": [0, 1, 2, 3]}
+
+
+def test_what_is_asked_to_run_on_the_gpu_does_and_says_so(client: httpx.Client) -> None:
+    answer = ask(client, {"data": MATRIX, "indices": int64([2, 2], [0, 0, 1, 1])}, "gpu")
+    assert answer.json() == {
+        "output": {"dtype": "float32", "shape": [2], "values": [0.0, 3.0]}, "dialect": "onnx-13", "device": "gpu",
+    }  # fmt: skip
+    answer = ask(client, {"data": MATRIX, "indices": int64([1], [-1]), "axis": 1}, "gpu", "/gather")
+    assert values(answer).tolist() == [[1.0], [3.0]]
+    assert answer.json()["device"] == "gpu"
+
+
+def test_binary_answers_and_those_of_the_inference_protocol_say_so_too(client: httpx.Client) -> None:
+    body = save(data=TABLE[:3], indices=np.array([[2]]))
+    answer = client.post("/gathernd", params={"device": "gpu"}, content=body, headers={"content-type": SAFETENSORS})
+    assert answer.headers["x-gathernd-device"] == "gpu"
+    request = {
+        "inputs": [
+            {"name": "data", "datatype": "FP32", "shape": [2, 2], "data": [0, 1, 2, 3]},
+            {"name": "indices", "datatype": "INT64", "shape": [1, 2], "data": [1, 0]},
+        ],
+        "parameters": {"device": "gpu"},
+    }
+    found = client.post("/v2/models/gathernd/infer", json=request).json()
+    assert found["parameters"]["device"] == "gpu"
+    assert found["outputs"][0]["data"] == [2.0]
+
+
+@pytest.mark.parametrize("dtype", [name for name in DTYPES if name != "string"])
+def test_every_type_but_strings_is_gathered_as_on_the_cpu(dtype: str, client: httpx.Client) -> None:
+    pairs: list[Any] = [True, False, True] if dtype == "bool" else [1, 0, 2]
+    if dtype.startswith("complex"):
+        pairs = [[1, 2], [3, 4], [5, 6]]
+    body = {"data": {"dtype": dtype, "shape": [3], "values": pairs}, "indices": int64([2, 1], [-1, 1])}
+    there, here = ask(client, body, "gpu"), ask(client, body, "cpu")
+    assert there.status_code == here.status_code == 200
+    assert there.json()["output"] == here.json()["output"]
+    assert (there.json()["device"], here.json()["device"]) == ("gpu", "cpu")
+
+
+def test_errors_are_the_same_as_on_the_cpu(client: httpx.Client) -> None:
+    body = {"data": MATRIX, "indices": int64([2, 2], [0, 0, 1, 5])}
+    there, here = ask(client, body, "gpu").json(), ask(client, body, "cpu").json()
+    assert there["code"] == "index_out_of_bounds"
+    assert there | {"request_id": ""} == here | {"request_id": ""}
+
+
+def test_strings_are_refused_and_run_on_the_cpu_where_the_service_may_choose(client: httpx.Client) -> None:
+    body = {"data": {"dtype": "string", "shape": [2], "values": ["a", "b"]}, "indices": int64([1, 1], [1])}
+    refused = ask(client, body, "gpu").json()
+    assert refused["code"] == "device_unavailable"
+    assert refused["errors"] == [{"pointer": "/device"}]
+    assert ask(client, body, "auto").json()["device"] == "cpu"
+    put_strings(client, "words", ["x", "y"])
+    body["data"] = {"tensor": "words"}
+    assert ask(client, body, "gpu").json()["code"] == "device_unavailable"
+
+
+def test_a_resident_tensor_is_gathered_from_the_gpu_whatever_becomes_of_it(client: httpx.Client) -> None:
+    body = {"data": {"tensor": "table"}, "indices": int64([2, 1], [4999, 0])}
+    for table in (TABLE, TABLE + 1):
+        assert put_raw(client, "table", table).is_success
+        answer = ask(client, body, "gpu")
+        assert (values(answer) == table[[4999, 0]]).all()
+        assert answer.json()["device"] == "gpu"
+        assert answer.json()["data_etag"] == client.get("/tensors/table").headers["etag"]
+    for number in range(3):
+        update = np.full((1, 8), number, np.float32)
+        done = client.post("/tensors/table/scatter", json=scatter_body([[0]], update))
+        answer = ask(client, body, "gpu")
+        assert (values(answer)[1] == number).all()
+        assert answer.json()["data_etag"] == done.json()["etag"]
+    client.delete("/tensors/table")
+    assert ask(client, body, "gpu").json()["code"] == "tensor_not_found"
+
+
+def gauge(client: httpx.Client, name: str) -> float:
+    (line,) = [line for line in client.get("/metrics").text.splitlines() if line.startswith(f"{name} ")]
+    return float(line.split()[1])
+
+
+def test_metrics_tell_the_memory_of_the_gpu_and_that_dropped_tensors_leave_it(client: httpx.Client) -> None:
+    assert gauge(client, "gathernd_gpu_memory_bytes") > 1 << 20
+    client.put("/tensors/seen", content=npy(TABLE), headers={"content-type": NPY})
+    assert ask(client, {"data": {"tensor": "seen"}, "indices": int64([1, 1], [0])}, "gpu").is_success
+    assert gauge(client, "gathernd_gpu_resident_bytes") >= TABLE.nbytes
+    assert gauge(client, "gathernd_gpu_used_bytes") >= TABLE.nbytes
+    client.delete("/tensors/seen")
+    end = monotonic() + 20
+    while gauge(client, "gathernd_gpu_resident_bytes") and monotonic() < end:
+        sleep(0.05)
+    assert gauge(client, "gathernd_gpu_used_bytes") == 0
+    assert 'gathernd_kernel_routes_total{predicted="gpu",taken="gpu"}' in client.get("/metrics").text
+
+
+def test_explain_tells_of_the_gpu(client: httpx.Client) -> None:
+    body = {"data": MATRIX, "indices": int64([1, 2], [0, 0]), "device": "gpu"}
+    found = client.post("/gathernd", params={"explain": "true"}, json=body).json()
+    assert found["choice"]["device"] == "gpu"
+    assert {route["route"]: route["open"] for route in found["routes"]}["gpu"]
+
+
+def test_short_memory_is_refused_where_the_gpu_is_asked_for_and_the_cpu_s_work_otherwise(start: Start) -> None:
+    with start("--gpu-memory", "1MiB", "--device", "gpu", command=COMMAND) as server:
+        client = server.shared_client()
+        put_raw(client, "large", np.arange(1 << 19, dtype=np.float32).reshape(-1, 8))
+        body = {"data": {"tensor": "large"}, "indices": int64([1, 1], [3])}
+        refused = ask(client, body, "gpu")
+        assert (refused.status_code, refused.json()["code"]) == (503, "overloaded")
+        assert refused.headers["retry-after"] == "1"
+        answer = ask(client, body, "auto")
+        assert (values(answer) == np.arange(24, 32)).all()
+        assert answer.json()["device"] == "cpu"
+        assert 'gathernd_kernel_routes_total{predicted="gpu",taken="thread"} 1.0' in client.get("/metrics").text
+        assert "the GPU is short of memory" in server.log_text()
+
+
+def test_where_the_gpu_is_to_be_used_whatever_it_can_hold_runs_there(start: Start) -> None:
+    with start("--device", "gpu", command=COMMAND) as server:
+        client = server.shared_client()
+        put_raw(client, "table", TABLE)
+        body = {"data": {"tensor": "table"}, "indices": int64([1, 1], [3])}
+        assert ask(client, body, "auto").json()["device"] == "gpu"
+        assert ask(client, body, "cpu").json()["device"] == "cpu"
+        assert look_up(client, "table", [1]).json()["device"] == "gpu"
+        put_strings(client, "words", ["x", "y"])
+        assert look_up(client, "words", [1]).json()["device"] == "cpu"
+
+
+def test_a_gpu_that_breaks_is_used_no_more_and_the_service_goes_on(start: Start) -> None:
+    with start("--device", "gpu", command=(*COMMAND, "--break-after", "1")) as server:
+        client = server.shared_client()
+        body = {"data": MATRIX, "indices": int64([1, 2], [1, 1])}
+        assert ask(client, body, "auto").json()["device"] == "gpu"
+        for _ in range(3):
+            answer = ask(client, body, "auto")
+            assert values(answer).tolist() == [3.0]
+            assert answer.json()["device"] == "cpu"
+        refused = ask(client, body, "gpu").json()
+        assert refused["code"] == "device_unavailable"
+        assert "the GPU has failed" in refused["detail"]
+        assert server.log_text().count("the GPU has failed and is not used") == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"), [(("--device", "cpu"), "uses no GPU"), (("--workers", "2"), "several workers")]
+)
+def test_a_service_that_may_use_no_gpu_refuses_alike_and_says_why(
+    flags: tuple[str, ...], reason: str, start: Start
+) -> None:
+    with start(*flags) as server:
+        for _ in range(10):
+            with server.client() as client:
+                refused = ask(client, {"data": MATRIX, "indices": int64([1, 2], [1, 1])}, "gpu").json()
+            assert refused["code"] == "device_unavailable"
+            assert reason in refused["detail"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is installed here")
+def test_a_service_that_is_to_use_a_gpu_does_not_start_without_one(warmed: Path, tmp_path: Path) -> None:
+    command = [GATHERND, "serve", "--port", "0", "--device", "gpu", "--cache-dir", str(warmed)]
+    command += ["--store-dir", str(tmp_path / "store")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
+    assert done.returncode == 3
+    assert "GATHERND_DEVICE=gpu asks for a GPU: this service has no GPU: CuPy is not installed" in done.stderr
