@@ -27,7 +27,8 @@ import uvicorn
 
 from app.api import logs
 from app.api.acceptor import BACKLOG
-from app.api.protocol import Protocol, Timeouts, sweep
+from app.api.patience import Timeouts
+from app.api.protocol import Protocol, sweep
 from app.api.tls import SHUTDOWN_S, Tls
 from app.dispatch.allocator import keep_freed_memory
 from app.main import Application

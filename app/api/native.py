@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter
 from typing import Final
 from urllib.parse import parse_qsl
@@ -9,6 +10,7 @@ from urllib.parse import parse_qsl
 from app.api.errors import dump
 from app.api.exchange import Buffer, Exchange
 from app.api.explain import CONTENT_TYPE, explanation_body
+from app.dispatch.budget import Lease
 from app.errors import GatherError
 from app.service import Service
 from app.spec.dialects import DIALECTS
@@ -48,9 +50,8 @@ class NativeRoute:
             call, output_encoding = self._read(body, exchange.query)
         else:
             call, output_encoding = await self.service.pool.run(
-                lambda: self._read(body, exchange.query), exchange.stages
+                lambda: self._read(body, exchange.query, exchange.lease.charge), exchange.stages
             )
-            exchange.lease.charge(item_bytes(call))
         accept = exchange.headers.get(b"accept")
         binary = accept is not None and accept != JSON and answer_format(accept, JSON) == SAFETENSORS
         await self._answer(exchange, call, output_encoding, binary)
@@ -83,8 +84,7 @@ class NativeRoute:
         if answer.output.array.nbytes <= LARGE:
             content = native_json.write_answer(answer, encoding)
         else:
-            content = await service.pool.run(lambda: native_json.write_answer(answer, encoding), stages)
-            exchange.lease.charge(len(content) if isinstance(content, bytes) else sum(map(len, content)))
+            content = await service.pool.run(lambda: _write(answer, encoding, exchange.lease), stages)
         await exchange.send(200, JSON, content)
 
     def _can_be_binary(self, exchange: Exchange, call: Call, tensor: Tensor) -> bool:
@@ -108,9 +108,11 @@ class NativeRoute:
             return body
         return await self.service.pool.run(lambda: exchange.inflate(body, encoding, limit), exchange.stages)
 
-    def _read(self, body: Buffer, query: bytes) -> tuple[Call, native_json.Encoding]:
+    def _read(
+        self, body: Buffer, query: bytes, charge: Callable[[int], None] | None = None
+    ) -> tuple[Call, native_json.Encoding]:
         try:
-            found = native_json.read_call(body, self.operator, self.dialects, self.service.limits)
+            found = native_json.read_call(body, self.operator, self.dialects, self.service.limits, charge)
         except GatherError as error:
             # What is not JSON at all comes first; every other fault comes after a field that may not be there.
             if query and error.code != "malformed_request":
@@ -121,10 +123,13 @@ class NativeRoute:
         return found
 
 
-def item_bytes(call: Call) -> int:
-    """Bytes of the items that were read out of a JSON body, which are held beside it."""
-    data = call.data
-    return call.indices.array.nbytes + (data.array.nbytes if isinstance(data, Tensor) else 0)
+def _write(answer: Answer, encoding: native_json.Encoding, lease: Lease) -> bytes | list[bytes | memoryview]:
+    """The body of a large answer, which is charged before it is made."""
+    planned = native_json.likely_size(answer.output, encoding)
+    lease.charge(planned)
+    content = native_json.write_answer(answer, encoding)
+    lease.settle(planned, len(content) if isinstance(content, bytes) else sum(map(len, content)))
+    return content
 
 
 def check_json_type(content_type: bytes) -> None:

@@ -10,11 +10,14 @@ from typing import Final
 from app.api.errors import JSON
 from app.api.exchange import Buffer, Exchange
 from app.api.oip_stats import Statistics
+from app.dispatch.budget import Lease
 from app.errors import GatherError
 from app.service import Service, Stages
 from app.spec.dialects import DIALECTS
 from app.store import Resident
+from app.tensors.call import Answer
 from app.wire import oip_v2
+from app.wire.json_write import likely_size
 from app.wire.oip_v2 import LARGE, VERSION, Model, Request
 
 _OCTETS: Final = b"application/octet-stream"
@@ -96,7 +99,7 @@ class InferRoute:
             else:
                 known = model
                 pieces, json_size = await self.service.pool.run(
-                    lambda: oip_v2.write_answer(answer, known, request), stages
+                    lambda: _write(answer, known, request, exchange.lease), stages
                 )
             statistics.succeeded(stages, arrived)
         except Exception as error:
@@ -140,7 +143,7 @@ class InferRoute:
         else:
             whole = body
             request = await service.pool.run(
-                lambda: oip_v2.read_request(whole, json_size, model, service.limits), stages
+                lambda: oip_v2.read_request(whole, json_size, model, service.limits, exchange.lease.charge), stages
             )
         if request.timeout is not None:
             stages.deadline = min(stages.deadline, stages.start + request.timeout)
@@ -150,6 +153,15 @@ class InferRoute:
         if sum(map(len, pieces)) <= LARGE:
             return compress(pieces, encoding)
         return await self.service.pool.run(lambda: compress(pieces, encoding), stages)
+
+
+def _write(answer: Answer, model: Model, request: Request, lease: Lease) -> tuple[list[Buffer], int | None]:
+    """The body of a large answer that has to be made, which is charged before it is."""
+    planned = likely_size(answer.output)
+    lease.charge(planned)
+    pieces, json_size = oip_v2.write_answer(answer, model, request)
+    lease.settle(planned, sum(map(len, pieces)))
+    return pieces, json_size
 
 
 def split_path(path: str) -> tuple[str, str]:

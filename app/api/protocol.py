@@ -14,7 +14,7 @@ import socket
 import struct
 from collections.abc import Callable
 from time import monotonic
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final
 from urllib.parse import unquote
 
 import httptools
@@ -26,6 +26,7 @@ from app.api.cycle import DIRECT, Cycle, deliver, resumed
 from app.api.direct import DirectBody
 from app.api.errors import STATUS, error_body, problem_headers
 from app.api.exchange import REQUEST_ID
+from app.api.patience import Reading, Timeouts
 from app.errors import GatherError
 
 _AT_ONCE: Final = struct.pack("ii", 1, 0)
@@ -33,43 +34,6 @@ _AT_ONCE: Final = struct.pack("ii", 1, 0)
 
 
 logger = logging.getLogger("gathernd")
-
-
-class Timeouts:
-    """Limits on senders and readers, in seconds and bytes a second, and on headers, in bytes and fields."""
-
-    def __init__(
-        self,
-        header: float,
-        body: float,
-        rate: int,
-        header_bytes: int,
-        header_fields: int,
-        idle: float = 30.0,
-        answer: float = 30.0,
-        answer_rate: int = 1024,
-    ) -> None:
-        self.header = header
-        self.body = body
-        self.rate = rate
-        self.header_bytes = header_bytes
-        self.header_fields = header_fields
-        self.idle = idle
-        self.answer = answer
-        self.answer_rate = answer_rate
-
-
-class Reading(NamedTuple):
-    """A client that has not read all that was written for it, as of one sweep.
-
-    Since `began` it has read from byte `first` of the answer of `cycle` to byte `read`, the last of them at `moved`.
-    """
-
-    cycle: Cycle | None
-    began: float
-    moved: float
-    first: int
-    read: int
 
 
 class Protocol(HttpToolsProtocol):

@@ -79,6 +79,21 @@ class Lease:
         budget.admit(grown)
         raise budget.full()
 
+    def settle(self, planned: int, size: int) -> None:
+        """Of what was charged as `planned` bytes it has become known that it takes `size`. Raises as `charge` does."""
+        if size > planned:
+            self.charge(size - planned)
+            return
+        budget = self._budget
+        with budget.lock:
+            if self._held <= SMALL:
+                budget.small_used -= planned - size
+                self._held -= planned - size
+            else:  # and it stays among the large ones
+                back = min(planned - size, self._held - SMALL - 1)
+                budget.used -= back
+                self._held -= back
+
     def admit(self, size: int) -> None:
         """Refuse what could never fit beside what is held, and take nothing. Raises payload_too_large."""
         if self._held + size > SMALL:

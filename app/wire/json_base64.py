@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import NamedTuple
 
 from app.errors import GatherError, Place
 from app.tensors.dtypes import DType
 from app.tensors.tensor import Tensor, coordinates
-from app.wire.packed import PackedItemError, PackedSizeError, check_packed, unpack
+from app.wire.packed import STRING_BYTES, Charge, PackedItemError, PackedSizeError, check_packed, unpack
 
 
 class Packed(NamedTuple):
@@ -18,11 +19,16 @@ class Packed(NamedTuple):
     shape: tuple[int, ...]
     raw: bytes
 
-    def read(self) -> Tensor | None:
-        """The tensor, or None where something is wrong with it."""
+    def read(self, charge: Charge | None = None) -> Tensor | None:
+        """The tensor, or None where something is wrong with it. `charge` is told what strings will take, in bytes.
+
+        Raises what `charge` raises.
+        """
         name, dtype, shape, raw = self
         try:
             check_packed(dtype, shape, raw)
+            if charge is not None and dtype.kind == "string":
+                charge(prod(shape) * STRING_BYTES + len(raw))
             array = unpack(dtype, raw)
         except (PackedSizeError, PackedItemError):
             return None

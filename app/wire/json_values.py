@@ -23,7 +23,7 @@ from app.tensors.tensor import Form, Tensor, coordinates
 from app.wire import json_exact
 from app.wire.json_numbers import KINDS, OPEN, SKIP, read_elements
 from app.wire.json_scan import MAX_DEPTH
-from app.wire.packed import bounded_product, items_text
+from app.wire.packed import STRING_BYTES, Charge, bounded_product, items_text
 
 _FEW: Final = 8
 _FLAT: Final[Form] = "flat"
@@ -60,20 +60,27 @@ class Values:
     end: int
     depth: int
 
-    def read(self) -> Tensor | None:
-        """The tensor, or None where something is wrong with it: then see the other two."""
+    def read(self, charge: Charge | None = None) -> Tensor | None:
+        """The tensor, or None where something is wrong with it: then see the other two.
+
+        `charge` is told what it will take, in bytes, before it takes it. Raises what that raises.
+        """
         dtype, shape, first, end = self.dtype, self.shape, self.first, self.end
         if shape is not None and self.depth == 1 and dtype.kind != "complex":  # as most are: without a _Nesting
             count = prod(shape) if len(shape) <= _FEW else bounded_product(shape, end - first)
             if 2 * count > end - first:
                 return None
             form, leaf, inner, dims, parts = _FLAT, 1, count, _NO_INTS, count
+            if charge is not None:
+                charge(self._cost(count))
             raw = np.empty(count * dtype.item_size, _BYTE)
         else:
             nesting = _nesting(self)
             if nesting is None:
                 return None
             form, leaf, inner, dims, parts = nesting
+            if charge is not None:
+                charge(self._cost(parts))
             raw = np.empty(parts * _width(dtype), _BYTE)
         fine, _, _, waiting, leaf, inner = read_elements(
             self.view, first, end, KINDS[dtype.name], leaf, inner, parts, dims, raw, _NO_INTS
@@ -90,6 +97,14 @@ class Values:
         if array is None:
             return None
         return Tensor(dtype, shape, array, *_pointers(self.name, form))
+
+    def _cost(self, parts: int) -> int:
+        """Bytes that so many elements take; where no shape says how many, their commas do."""
+        if self.shape is None:
+            parts = min(parts, int(np.count_nonzero(self.view[self.first : self.end] == ord(","))) + 1)
+        if self.dtype.kind == "string":
+            return parts * STRING_BYTES + self.end - self.first
+        return parts * _width(self.dtype)
 
     def explain_nesting(self) -> None:
         """Raises element_count_mismatch where the lists are not nested as the shape says, whatever they hold."""

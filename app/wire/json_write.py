@@ -44,6 +44,19 @@ def _around(
     return head.encode(), tail.encode()
 
 
+def likely_size(tensor: Tensor, encoding: Literal["values", "base64"] = "values") -> int:
+    """About how many bytes the text of the items will have: to plan with, before it is made."""
+    dtype, count = tensor.dtype, tensor.array.size
+    if dtype.kind == "string":
+        return 4 * count + sum(map(len, tensor.array))
+    if encoding == "base64":
+        return tensor.array.nbytes // 3 * 4
+    if dtype.kind in ("int", "uint") and count:
+        array = tensor.array
+        return count * (1 + max(len(str(int(array.min()))), len(str(int(array.max())))))
+    return count * (3 + 2 * dtype.item_size)
+
+
 def values_text(tensor: Tensor) -> bytes | memoryview:
     """The items in a flat list."""
     dtype, array = tensor.dtype, tensor.array

@@ -30,10 +30,20 @@ from app.wire import decimals, json_check, json_exact, json_numbers, json_scan, 
 from app.wire.json_base64 import Packed
 from app.wire.json_scan import ESCAPED, STRING, scan
 from app.wire.json_values import Values
-from app.wire.json_write import values_text, write_answer
-from app.wire.packed import longest_string
+from app.wire.json_write import likely_size, values_text, write_answer
+from app.wire.packed import Charge, longest_string
 
-__all__ = ["ENCODINGS", "MAX_FIELDS", "Encoding", "configure", "read_call", "read_scatter", "warm", "write_answer"]
+__all__ = [
+    "ENCODINGS",
+    "MAX_FIELDS",
+    "Encoding",
+    "configure",
+    "likely_size",
+    "read_call",
+    "read_scatter",
+    "warm",
+    "write_answer",
+]
 
 Buffer = bytes | bytearray | memoryview
 Encoding = Literal["values", "base64"]
@@ -103,15 +113,18 @@ class _WrongTensors(Exception):
         self.sources = sources
 
 
-def read_call(body: Buffer, operator: Operator, dialects: Collection[str], limits: Limits) -> tuple[Call, Encoding]:
+def read_call(
+    body: Buffer, operator: Operator, dialects: Collection[str], limits: Limits, charge: Charge | None = None
+) -> tuple[Call, Encoding]:
     """The call that `body` asks of `operator`, and how its answer is to be written. Raises GatherError.
 
     What is wrong is refused in this order: malformed_request; invalid_field; unsupported_dtype, for a name that is no
     type; element_count_mismatch; value_not_representable; of the last three data before indices. A string that is too
     long is left in the call's `over_limit`, for others come before it. `dialects` are those that the operator has.
+    `charge` is told what the items will take, in bytes, before they do; what it raises is raised.
     """
     try:
-        return _read_call(body, operator, dialects, limits)
+        return _read_call(body, operator, dialects, limits, charge)
     except (GatherError, _WrongTensors) as error:
         _check_framing(body)
         if isinstance(error, _WrongTensors):
@@ -119,7 +132,9 @@ def read_call(body: Buffer, operator: Operator, dialects: Collection[str], limit
         raise
 
 
-def _read_call(body: Buffer, operator: Operator, dialects: Collection[str], limits: Limits) -> tuple[Call, Encoding]:
+def _read_call(
+    body: Buffer, operator: Operator, dialects: Collection[str], limits: Limits, charge: Charge | None
+) -> tuple[Call, Encoding]:
     view = np.frombuffer(body, _BYTE)
     if type(body) is not bytes:
         view.flags.writeable = False  # one type of array, whatever holds the body: a function is compiled for one
@@ -128,7 +143,7 @@ def _read_call(body: Buffer, operator: Operator, dialects: Collection[str], limi
     if text is not None:
         template = _templates.get((operator, text))
         if template is not None and template.members == marks[_MEMBERS]:
-            return _fill(template, operator, body, view, marks, limits)
+            return _fill(template, operator, body, view, marks, limits, charge)
     document = _small_part(body, marks)
     if type(document) is not dict:
         raise _field("", "the body must be a JSON object")
@@ -136,8 +151,10 @@ def _read_call(body: Buffer, operator: Operator, dialects: Collection[str], limi
         raise _unknown("", document, _FIELDS[operator])
     fields = document.get("data")
     resident = _resident(fields) if type(fields) is dict and "tensor" in fields else None
-    data, data_unknown, members = _given("data", document, body, view, marks) if resident is None else (None, None, 1)
-    indices, index_unknown, index_members = _given("indices", document, body, view, marks)
+    data, data_unknown, members = (
+        _given("data", document, body, view, marks, charge) if resident is None else (None, None, 1)
+    )
+    indices, index_unknown, index_members = _given("indices", document, body, view, marks, charge)
     parameter_name, parameter_pointer = _PARAMETER[operator]
     parameter = document.get(parameter_name, 0)
     if type(parameter) is not int:
@@ -160,8 +177,8 @@ def _read_call(body: Buffer, operator: Operator, dialects: Collection[str], limi
         raise _unsupported("data", data_unknown)
     if index_unknown is not None:
         raise _unsupported("indices", index_unknown)
-    data_tensor = resident if data is None else data.read()
-    index_tensor = indices.read()
+    data_tensor = resident if data is None else data.read(charge)
+    index_tensor = indices.read(charge)
     if data_tensor is None or index_tensor is None:
         raise _WrongTensors([source for source in (data, indices) if source is not None])
     call = Call(operator, data_tensor, index_tensor, parameter, dialect, device, parameter_pointer)
@@ -241,6 +258,7 @@ def _fill(
     view: NDArray[np.uint8],
     marks: tuple[int, ...],
     limits: Limits,
+    charge: Charge | None,
 ) -> tuple[Call, Encoding]:
     """The call of a request whose template is known: only its values are read."""
     _, kept, (at, dtype, shape), parameter, dialect, device, encoding = template
@@ -252,8 +270,8 @@ def _fill(
     else:
         at, dtype, shape = kept
         data = Values(view, "data", dtype, shape, marks[at], marks[at + 1], marks[at + 2])
-        data_tensor = data.read()
-    index_tensor = indices.read()
+        data_tensor = data.read(charge)
+    index_tensor = indices.read(charge)
     if data_tensor is None or index_tensor is None:
         raise _WrongTensors([source for source in (data, indices) if source is not None])
     call = Call(operator, data_tensor, index_tensor, parameter, dialect, device, _PARAMETER[operator][1])
@@ -334,7 +352,12 @@ def _small_part(body: Buffer, marks: tuple[int, ...]) -> Any:
 
 
 def _given(
-    name: str, document: Mapping[str, Any], body: Buffer, view: NDArray[np.uint8], marks: tuple[int, ...]
+    name: str,
+    document: Mapping[str, Any],
+    body: Buffer,
+    view: NDArray[np.uint8],
+    marks: tuple[int, ...],
+    charge: Charge | None = None,
 ) -> _Given:
     """The fields of the tensor `name`, checked one by one. Raises invalid_field."""
     fields = document.get(name)
@@ -371,6 +394,8 @@ def _given(
     if shape is ...:
         raise _field(f"/{name}/shape", f"{name} needs a shape, since it has base64")
     text = memoryview(body)[first + 1 : end - 1]
+    if charge is not None:
+        charge(len(text) // 4 * 3)
     try:
         plain = orjson.loads(memoryview(body)[first:end]).encode() if kind == ESCAPED else text
         raw = pybase64.b64decode(plain, validate=True)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
+from math import prod
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, NamedTuple
@@ -32,7 +33,17 @@ from app.wire import json_exact, json_scan, machine, oip_scan
 from app.wire.json_values import Values
 from app.wire.json_write import values_text
 from app.wire.oip_head import OUTPUT, Head, Input, Model, check_framing, malformed, quoted, read_head, view_of
-from app.wire.packed import Buffer, PackedItemError, PackedSizeError, check_packed, longest_string, pack_items, unpack
+from app.wire.packed import (
+    STRING_BYTES,
+    Buffer,
+    Charge,
+    PackedItemError,
+    PackedSizeError,
+    check_packed,
+    longest_string,
+    pack_items,
+    unpack,
+)
 
 __all__ = [
     "OUTPUT",
@@ -114,12 +125,15 @@ def is_heavy(body: Buffer, json_size: int | None, model: Model) -> bool:
     return False
 
 
-def read_request(body: Buffer, json_size: int | None, model: Model, limits: Limits) -> Request:
+def read_request(
+    body: Buffer, json_size: int | None, model: Model, limits: Limits, charge: Charge | None = None
+) -> Request:
     """What an infer request asks for. The JSON is the first `json_size` bytes of `body`, all of it for None.
 
     A size of 0 means that the whole body is the items of a model's only input. What is wrong is refused in this order:
     malformed_request; invalid_field and not_implemented; unsupported_dtype; element_count_mismatch;
-    value_not_representable; limit_exceeded.
+    value_not_representable; limit_exceeded. `charge` is told what the items that are made will take, in bytes, before
+    they do; what it raises is raised.
     """
     if json_size == 0:
         return _read_raw(body, model)
@@ -132,7 +146,7 @@ def read_request(body: Buffer, json_size: int | None, model: Model, limits: Limi
         whole = memoryview(body)
         text, blobs = whole[:json_size], whole[json_size:]
     try:
-        return _read_request(text, blobs, model, limits)
+        return _read_request(text, blobs, model, limits, charge)
     except GatherError:
         # NaN and infinities may stand bare here, which is not JSON: only now is it worth while to look for them.
         plain = quoted(text)
@@ -140,15 +154,15 @@ def read_request(body: Buffer, json_size: int | None, model: Model, limits: Limi
             check_framing(text)
             raise
     try:
-        return _read_request(plain, blobs, model, limits)
+        return _read_request(plain, blobs, model, limits, charge)
     except GatherError:
         check_framing(plain)
         raise
 
 
-def _read_request(text: Buffer, blobs: Buffer, model: Model, limits: Limits) -> Request:
+def _read_request(text: Buffer, blobs: Buffer, model: Model, limits: Limits, charge: Charge | None) -> Request:
     head = _remembered(bytes(text), model) if blobs and len(text) <= _REMEMBERED else read_head(text, model)
-    tensors, over_limit = _read_tensors(head, text, _split(head.blobs, blobs), limits)
+    tensors, over_limit = _read_tensors(head, text, _split(head.blobs, blobs), limits, charge)
     call = Call(
         model.operator,
         model.name if model.resident else tensors[0],
@@ -192,7 +206,7 @@ def _split(blobs: Sequence[Input], behind: Buffer) -> dict[str, Buffer]:
 
 
 def _read_tensors(
-    head: Head, text: Buffer, raws: Mapping[str, Buffer], limits: Limits
+    head: Head, text: Buffer, raws: Mapping[str, Buffer], limits: Limits, charge: Charge | None
 ) -> tuple[list[Tensor], GatherError | None]:
     """The tensors of the inputs, checked: first every datatype, then every count, then the values; and a limit that a
     string exceeds.
@@ -209,7 +223,7 @@ def _read_tensors(
         if size is None:
             if view is None:
                 view = view_of(text)
-            tensor = Values(view, name, dtype, shape, first, end, depth).read()
+            tensor = Values(view, name, dtype, shape, first, end, depth).read(charge)
             if tensor is None:
                 raise _wrong(head, text, raws)
             tensor.pointer = data_pointer
@@ -218,6 +232,8 @@ def _read_tensors(
         else:
             try:
                 check_packed(dtype, shape, raws[name])
+                if charge is not None and dtype.kind == "string":
+                    charge(prod(shape) * STRING_BYTES + len(raws[name]))
                 array = unpack(dtype, raws[name])
             except (PackedSizeError, PackedItemError):
                 raise _wrong(head, text, raws) from None

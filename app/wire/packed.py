@@ -6,9 +6,9 @@ UTF-8 of each. The errors raised here know neither request nor pointer: the call
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import pack, unpack_from
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from app.tensors.dtypes import DType
 from app.tensors.tensor import aligned
 
 Buffer = bytes | bytearray | memoryview
+Charge = Callable[[int], None]
+STRING_BYTES: Final = 72
+"""What a string takes beside its characters: the object, and its places in lists and arrays."""
 
 
 class PackedSizeError(Exception):

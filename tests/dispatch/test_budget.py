@@ -56,3 +56,29 @@ def test_everything_charged_is_given_back(requests: list[list[int]]) -> None:
         lease.release()
         lease.release()
     assert budget.used == budget.small_used == 0
+
+
+@given(st.integers(0, 3 * SMALL), st.integers(0, 3 * SMALL), st.integers(0, 3 * SMALL))
+def test_a_plan_is_settled_by_what_it_came_to(before: int, planned: int, size: int) -> None:
+    budget = Budget(20 * SMALL)
+    lease = Lease(budget)
+    lease.charge(before)
+    lease.charge(planned)
+    lease.settle(planned, size)
+    held = budget.used + budget.small_used
+    # A large request stays one, at the cost of a small one, so that it does not hold a place in their lane.
+    assert before + size <= held <= max(before + size, SMALL + 1)
+    assert budget.used == 0 or budget.small_used == 0
+    lease.release()
+    assert budget.used == budget.small_used == 0
+
+
+def test_a_plan_that_falls_short_is_refused_where_there_is_no_room_for_the_rest() -> None:
+    budget = Budget(4 * SMALL)
+    lease = Lease(budget)
+    lease.charge(3 * SMALL)
+    other = Lease(budget)
+    with pytest.raises(GatherError, match="overloaded"):
+        other.charge(2 * SMALL)
+    with pytest.raises(GatherError, match="payload_too_large"):
+        lease.settle(3 * SMALL, 5 * SMALL)
