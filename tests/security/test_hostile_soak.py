@@ -91,6 +91,7 @@ class Besiegers:
         self._lines: list[Line | None] = [None] * LINES
         self._control: Line | None = None
         self._slow: list[tuple[Line, Iterator[bytes]]] = []
+        self._deaf: list[Line] = []
 
     def on(self, until: int) -> None:
         """Go on until so many hostile requests have been sent."""
@@ -186,12 +187,15 @@ class Besiegers:
 
     def _start_slow(self, source: Random) -> None:
         """A sender that dawdles, or a reader that does not read, until the server or this client has enough of it."""
-        if len(self._slow) > 20:
-            self._end_slow()
         if source.random() < 0.2:
-            data = request(b"", line="GET /tensors/good/content HTTP/1.1") * 4
-            self._slow.append((Line(self.port), iter([data])))
+            # A few only: what they leave unread at most is the memory that the service comes to keep for its requests.
+            if len(self._deaf) >= 4:
+                self._deaf.pop(0).reset()
+            self._deaf.append(Line(self.port))
+            self._deaf[-1].send(memoryview(request(b"", line="GET /tensors/good/content HTTP/1.1") * 4))
             return
+        if len(self._slow) >= 20:
+            self._end_slow()
         data = attack(source) if source.random() < 0.5 else whole(source, "slow").data
         step = source.choice((1, 3, 20))
         self._slow.append((Line(self.port), (data[at : at + step] for at in range(0, len(data), step))))
@@ -213,10 +217,10 @@ class Besiegers:
 
     def leave(self) -> None:
         """Close every connection."""
-        for line in (*self._lines, self._control):
+        for line in (*self._lines, self._control, *self._deaf):
             if line is not None:
                 line.socket.close()
-        self._lines, self._control = [None] * LINES, None
+        self._lines, self._control, self._deaf = [None] * LINES, None, []
         while self._slow:
             self._end_slow()
 
