@@ -52,6 +52,7 @@ _WORK_BYTES: Final = 1 << 18
 _REPEATS: Final = 5
 _HAND_OFFS: Final = 100
 _MOVES: Final = 30
+_ROW_OF_CALLS: Final = 5
 _MANY: Final = 250_000
 _MOVED_BYTES: Final = 1 << 21
 _GAIN_BYTES: Final = 1 << 26
@@ -195,10 +196,10 @@ async def _threads(
     long takes longer to wake; then comes what more indices and more output take longer in another core's thread.
     """
     pool = Pool(threads, 0)
-    usual = _Work(kernel, data, data.size, 64, 1, _COUNT, source)
-    parted: list[Callable[[], Any]] = [usual, *(_nothing,) * (threads - 1)]
-    hand_off_s = await _median_extra(pool, [usual], _HAND_OFFS)
-    part_s = (await _median_extra(pool, parted, _HAND_OFFS) - hand_off_s) / max(1, threads - 1)
+    usual = [_Work(kernel, data, data.size, 64, 1, _COUNT, source) for _ in range(threads)]
+    hand_off_s = await _median_extra(pool, usual[:1], _HAND_OFFS)
+    # As much work for each: what all of them take longer than one is that they do not begin together, nor end.
+    part_s = (await _median_extra(pool, usual, _HAND_OFFS) - hand_off_s) / max(1, threads - 1)
     indices = _Work(kernel, data, DATA_BYTES[0], 1, 1, _MANY, source)
     output = _Work(kernel, data, DATA_BYTES[0], 64, 1, _MOVED_BYTES // 64, source)
     index_move_s = (await _median_extra(pool, [indices], _MOVES) - hand_off_s) / indices.count
@@ -236,12 +237,15 @@ async def _gain(pool: Pool, works: Sequence[Callable[[], Any]]) -> float:
     return min(max(threads * one / slowed, 1.0), float(threads))
 
 
-async def _median_extra(pool: Pool, works: list[Callable[[], Any]], times: int) -> float:
-    """How many seconds longer than the first of them here all `works` take in the pool; never less than nothing."""
+async def _median_extra(pool: Pool, works: Sequence[Callable[[], Any]], times: int) -> float:
+    """How many seconds longer than the first of them here all `works` take in the pool; never less than nothing.
+
+    Each side runs a few times in a row, and the first does not count: it finds its memory in the other core's caches.
+    """
     here, there = [], []
-    for _ in range(times):
-        here.append(_seconds(works[0]))
-        there.append(await _in_pool(pool, works))
+    for _ in range(times // _ROW_OF_CALLS):
+        here += [_seconds(works[0]) for _ in range(_ROW_OF_CALLS + 1)][1:]
+        there += [await _in_pool(pool, works) for _ in range(_ROW_OF_CALLS + 1)][1:]
     return max(float(np.median(there)) - float(np.median(here)), 0.0)
 
 
@@ -255,10 +259,6 @@ def _seconds(work: Callable[[], Any]) -> float:
     started = perf_counter()
     work()
     return perf_counter() - started
-
-
-def _nothing() -> None:
-    pass
 
 
 def _best(call: Callable[[], Any], repeats: int = _REPEATS) -> float:

@@ -40,7 +40,7 @@ _LINE_COLUMN: Final = WIDTHS.index(_LINE)
 SMALL_OUTPUT: Final = 1 << 21
 LARGE_OUTPUT: Final = 1 << 24
 """Bytes of output up to which there is no surcharge, and from which it is the whole; in between by the logarithm."""
-_LOOP_MAX_S: Final = (50e-6, 400e-6)
+_LOOP_MAX_S: Final = (50e-6, 800e-6)
 _LOOP_HAND_OFFS: Final = 10
 """The event loop is held for as long as this many hand-offs at most, between the two bounds: what is longer loses less
 than a tenth by leaving it, and all others win."""
