@@ -1,8 +1,9 @@
 """What `benchmarks.kernels` compares with: every way that a runtime has for a piece of work.
 
 A runtime may have several, such as an operator for rows beside GatherND, or an output that the caller gives; all are
-tried, and the fastest counts. What some are spared: indices that are normalised beforehand, for those that take no
-negative ones, and checks of indices, which openvino and tensorflow leave out.
+tried, and the fastest counts. They get the arrays in their own form, sessions that are built, and outputs to use again
+where they take them. What some are spared: negative indices, where they take none (openvino, tensorflow and torch's
+index_select and gather get them normalised beforehand), and checks of indices, which openvino and tensorflow leave out.
 """
 
 from __future__ import annotations
@@ -38,13 +39,12 @@ def numpy_index(line: Line, data: NDArray[Any], indices: Indices) -> Any:
 
 def numpy_ways(line: Line, data: NDArray[Any], indices: Indices, threads: int) -> Iterator[Call]:
     yield lambda: numpy_index(line, data, indices)
-    column = indices[..., 0]
     if line.plain:
         out = np.zeros(line.output, data.dtype)
-        yield lambda: np.take(data, column, axis=0)
-        yield lambda: np.take(data, column, axis=0, out=out)
+        yield lambda: np.take(data, indices[..., 0], axis=0)
+        yield lambda: np.take(data, indices[..., 0], axis=0, out=out)
     if line.along_last:
-        yield lambda: np.take_along_axis(data, column, axis=-1)
+        yield lambda: np.take_along_axis(data, indices[..., 0], axis=-1)
 
 
 def onnxruntime_ways(line: Line, data: NDArray[Any], indices: Indices, threads: int) -> Iterator[Call]:
@@ -118,12 +118,12 @@ def torch_ways(line: Line, data: NDArray[Any], indices: Indices, threads: int) -
     index = _with_batches(line, list(places.unbind(-1)), torch.arange)
     yield lambda: values[_with_batches(line, list(places.unbind(-1)), torch.arange)]
     yield lambda: torch.ops.aten.index.Tensor_out(values, index, out=out)
-    column = torch.from_numpy(np.ascontiguousarray(normalised(line, indices)[..., 0]))
+    positive = torch.from_numpy(normalised(line, indices))
     if line.plain:
-        yield lambda: torch.index_select(values, 0, column)
-        yield lambda: torch.index_select(values, 0, column, out=out)
+        yield lambda: torch.index_select(values, 0, positive[..., 0])
+        yield lambda: torch.index_select(values, 0, positive[..., 0], out=out)
     if line.along_last:
-        yield lambda: torch.gather(values, -1, column, out=out)
+        yield lambda: torch.gather(values, -1, positive[..., 0], out=out)
 
 
 def tensorflow_ways(line: Line, data: NDArray[Any], indices: Indices, threads: int) -> Iterator[Call]:

@@ -24,6 +24,7 @@ import importlib.metadata
 import os
 import re
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from math import exp, log
@@ -91,19 +92,23 @@ class Ours:
                 work = run_split(self._pool, numba_cpu, plan, items, components, out, count, lambda: None)
             return self._loop.run_until_complete(work)
 
-        def shaped(bad: int, out: NDArray[Any]) -> NDArray[Any]:
-            assert bad < 0
-            return out.view(data.dtype).reshape(line.output)
+        shaped: NDArray[Any] = kept.view(data.dtype).reshape(line.output)
+
+        def again(run: Callable[[NDArray[Any]], int]) -> Call:
+            def call() -> NDArray[Any]:
+                if run(kept) >= 0:
+                    raise IndexError
+                return shaped
+
+            return call
 
         def fresh() -> NDArray[Any]:
             out: NDArray[Any] = np.empty(plan.output_items, carrier)
-            return shaped(alone(out), out)
+            if alone(out) >= 0:
+                raise IndexError
+            return out.view(data.dtype).reshape(line.output)
 
-        return route, {
-            "gathernd": lambda: shaped(alone(kept), kept),
-            "service": lambda: shaped(served(kept), kept),
-            "fresh": fresh,
-        }
+        return route, {"gathernd": again(alone), "service": again(served), "fresh": fresh}
 
     def close(self) -> None:
         self._pool.close()

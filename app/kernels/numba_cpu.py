@@ -50,7 +50,7 @@ name = "numba"
 _BLOCK: Final = numba_memory.SCRATCH_ITEMS // 2
 _CACHED_BYTES: Final = 1 << 23  # data that caches hold: no need to ask for it ahead
 _CLOSE_BYTES: Final = 1 << 16
-_LONG_BYTES: Final = 1 << 12  # rows of which the C library copies each faster
+_LONG_BYTES: Final = 1 << 11  # rows of which the C library copies each faster
 _STREAM_BYTES: Final = 1 << 22  # output, of one part of a split, that caches would not hold: stored past them
 
 
@@ -175,6 +175,7 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
     done = 0  # tuples read from indices
     base = 0  # where the batch begins that the next tuple belongs to
     left = tuples  # tuples that remain in that batch
+    reciprocal = (1 << 32) // max(tuples, 1) + 1
     repeats = 0  # batches for which the block in hand is still to be repeated
     block = 0  # offsets that are repeated
     group = 1  # how many batches one repetition covers
@@ -194,6 +195,9 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
             next_place = place + group * tuples * width
         elif done < total:
             more = min(_BLOCK, total - done)
+            if tuples >= _BLOCK:
+                more = min(more, left)  # of one batch
+            origin = source + base
             first = done * depth
             fresh = offsets + 8 * count
             worst = 0  # negative once any component is: a bad one makes itself or its distance to the last negative
@@ -202,7 +206,7 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
                     a = get_constant(components, first + t)
                     a += (a >> 63) & fix_0
                     worst |= a | (last_0 - a)
-                    put(fresh, t, a * width + source)
+                    put(fresh, t, a * width + origin)
             elif depth == 2:
                 for t in range(more):
                     a = get_constant(components, first + 2 * t)
@@ -210,7 +214,7 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
                     a += (a >> 63) & fix_0
                     b += (b >> 63) & fix_1
                     worst |= a | (last_0 - a) | b | (last_1 - b)
-                    put(fresh, t, a * step_0 + b * width + source)
+                    put(fresh, t, a * step_0 + b * width + origin)
             elif depth == 3:
                 for t in range(more):
                     a = get_constant(components, first + 3 * t)
@@ -220,7 +224,7 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
                     b += (b >> 63) & fix_1
                     c += (c >> 63) & fix_2
                     worst |= a | (last_0 - a) | b | (last_1 - b) | c | (last_2 - c)
-                    put(fresh, t, a * step_0 + b * step_1 + c * width + source)
+                    put(fresh, t, a * step_0 + b * step_1 + c * width + origin)
             elif depth == 4:
                 for t in range(more):
                     a = get_constant(components, first + 4 * t)
@@ -233,7 +237,7 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
                     d += (d >> 63) & fix_3
                     worst |= a | (last_0 - a) | b | (last_1 - b) | c | (last_2 - c)
                     worst |= d | (last_3 - d)
-                    put(fresh, t, a * step_0 + b * step_1 + c * step_2 + d * width + source)
+                    put(fresh, t, a * step_0 + b * step_1 + c * step_2 + d * width + origin)
             elif depth == 5:
                 for t in range(more):
                     a = get_constant(components, first + 5 * t)
@@ -248,10 +252,10 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
                     e += (e >> 63) & fix_4
                     worst |= a | (last_0 - a) | b | (last_1 - b) | c | (last_2 - c)
                     worst |= d | (last_3 - d) | e | (last_4 - e)
-                    put(fresh, t, a * step_0 + b * step_1 + c * step_2 + d * step_3 + e * width + source)
+                    put(fresh, t, a * step_0 + b * step_1 + c * step_2 + d * step_3 + e * width + origin)
             else:
                 for t in range(more):
-                    put(fresh, t, source)
+                    put(fresh, t, origin)
                 at = stride  # bytes of a step along axis j
                 for j in range(depth):
                     size = get(axes, j)
@@ -279,18 +283,19 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
                         put(offsets, count + t, get(offsets, count + t - block) + stride)
                     more *= group
                     repeats = batches - group
-            elif batches > 1:
-                t = 0
-                while t < more:
-                    stretch = min(left, more - t)
-                    if base > 0:
-                        for u in range(t, t + stretch):
-                            put(fresh, u, get(fresh, u) + base)
-                    t += stretch
-                    left -= stretch
-                    if left == 0:
-                        left = tuples
-                        base += stride
+            elif more <= left:
+                left -= more
+                if left == 0:
+                    left = tuples
+                    base += stride
+            else:
+                # Batches that begin within the block, without a division a tuple: exact for such small numbers.
+                before = tuples - left
+                for t in range(more):
+                    put(fresh, t, get(fresh, t) + (((t + before) * reciprocal) >> 32) * stride)
+                passed = (before + more) // tuples
+                left = tuples - (before + more - passed * tuples)
+                base += passed * stride
         for t in range(count + more, count + reach):
             put(offsets, t, get(offsets, t - 1) if t > 0 else source)  # nothing to ask for: what is copied last
         if copies:
@@ -394,9 +399,10 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
                     at = get(offsets, t)
                     to = place + t * width
                     soon = get(offsets, t + ahead)
-                    for c in range(0, width - 63, 64):
+                    for c in range(0, width - 64, 64):
                         prefetch(soon + c)
                         move_64(to + c, at + c)
+                    prefetch(soon + width - 64)
                     move_64(to + width - 64, at + width - 64)
         if more == 0:
             break
