@@ -55,7 +55,7 @@ from app.wire import native_json, oip_v2
 logger = logging.getLogger("gathernd")
 GROUP_VARIABLE = "GATHERND_STORE_GROUP"
 """Where worker processes find the token of the process group that owns the store."""
-DISK_THREADS = 8
+DISK_THREADS = 16
 TENSOR_PATHS = ("/tensors", "/tensors/{name}", "/tensors/{name}/content", "/tensors/{name}/scatter")
 KERNELS: dict[str, Kernel] = {"numba": numba_cpu, "numpy": numpy_cpu}
 

@@ -54,15 +54,19 @@ def scatter(
     digest = ""
     if key is not None:
         digest = hashlib.sha256(b"%d?%b\n" % (binary, query) + bytes(body)).hexdigest()
-        answered = store.remembered(name, key, digest)
-        if answered is not None:
-            return answered
-    call = read_safetensors(body, query) if binary else native_json.read_scatter(body, limits)
-    for _ in range(_ATTEMPTS):
-        try:
-            return store.scatter(name, _change(store, name, call, key, digest), conditions)
-        except Replaced:
-            continue
+    try:
+        call = read_safetensors(body, query) if binary else native_json.read_scatter(body, limits)
+        for _ in range(_ATTEMPTS):
+            try:
+                return store.scatter(name, _change(store, name, call, key, digest), conditions)
+            except Replaced:
+                continue
+    except GatherError:
+        # The tensor may be another one by now, which the request does not fit: a key that is known still counts.
+        answered = store.remembered(name, key, digest) if key is not None else None
+        if answered is None:
+            raise
+        return answered
     raise GatherError("overloaded", f"{name!r} is being replaced again and again", retry_after=1)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from app.store import disk
 from app.store.content import damaged
 from app.store.journal import BrokenLog, Entry, Journal, Record, write_keys
 from app.store.layout import DAMAGED, BadFile, Description, Word
+from app.store.model import ALWAYS, Conditions
 from app.store.scatter import Writable, touched
 from app.tensors.scatter import Reduction
 
@@ -47,6 +48,48 @@ class Change:
     reduction: Reduction
     key: str | None = None
     digest: str = ""
+
+
+class Waiting:
+    """A scatter that waits to be carried out, and what came of it once it is settled."""
+
+    __slots__ = ("_outcome", "change", "conditions", "settled")
+
+    def __init__(self, change: Change, conditions: Conditions = ALWAYS) -> None:
+        self.change = change
+        self.conditions = conditions
+        self.settled = False
+        self._outcome: str | BaseException = ""
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        return self.change.updates.nbytes + self.change.rows.nbytes
+
+    def settle(self, outcome: str | BaseException) -> None:
+        """Its new ETag is durable, or it met an error."""
+        self._outcome = outcome
+        self.settled = True
+
+    def result(self) -> str:
+        """The ETag; raises the error that it met."""
+        outcome, self._outcome = self._outcome, ""  # an error leads to this frame, and is to go with it
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+
+class _NotLogged(Exception):
+    def __init__(self, error: OSError) -> None:
+        self.error = error
+
+
+def _goes_with(change: Change, records: Sequence[Record]) -> bool:
+    """Whether a change can be worked out before `records` are applied, and its key is none of theirs."""
+    if change.key is not None and any(record.entry.key == change.key for record in records):
+        return False
+    width = change.width * change.updates.itemsize
+    return change.reduction == "none" or all(record.entry.width in (0, width) for record in records)
 
 
 class Changes:
@@ -115,31 +158,95 @@ class Changes:
             )
         return entry.etag
 
-    def scatter(self, writable: Writable, change: Change) -> str:
-        """Carry out a change, durably; the new ETag. Raises OSError, and nothing has changed then."""
-        about = writable.description
-        rows, values = writable.compute(change.rows, change.updates, change.width, change.reduction)
-        sequence = max(writable.stamp >> 1, about.floor) + 1
+    def carry_out(self, writable: Writable, batch: Sequence[Waiting]) -> None:
+        """Carry out scatters as if one after the other, with one wait for the disk where that can be; settles each.
+
+        Those that the disk refuses meet OSError, and have changed nothing then.
+        """
+        try:
+            self._together(writable, batch)
+        except _NotLogged as refused:
+            if len(batch) == 1:
+                raise refused.error from None
+            # Together they may be too much where some of them are not.
+            for one in batch:
+                if not one.settled:
+                    try:
+                        self._together(writable, [one])
+                    except _NotLogged as alone:
+                        one.settle(alone.error)
+
+    def _together(self, writable: Writable, batch: Sequence[Waiting]) -> None:
+        records: list[Record] = []
+        outcomes: list[tuple[Waiting, str | Exception]] = []
+
+        def commit() -> None:
+            if records:
+                self._commit(writable, records)
+            for one, outcome in outcomes:
+                one.settle(outcome)
+            records.clear()
+            outcomes.clear()
+
+        for one in batch:
+            if records and not _goes_with(one.change, records):
+                commit()
+            try:
+                outcomes.append((one, self._add(writable, one, records)))
+            except (GatherError, Replaced) as error:
+                outcomes.append((one, error))
+        commit()
+
+    def _add(self, writable: Writable, one: Waiting, records: list[Record]) -> str:
+        """Add to `records` what `one` changes after them; its ETag."""
+        last = records[-1].entry.sequence if records else None
+        answered = self.judge(writable, one, last)
+        if answered is not None:
+            return answered
+        about, change = writable.description, one.change
+        rows, values = writable.compute(change.rows, change.updates, change.width, change.reduction, records)
+        sequence = max(writable.stamp >> 1 if last is None else last, about.floor) + 1
         entry = Entry(
             sequence, time.time_ns(), change.key, change.digest, about.etag(sequence), len(rows), values.shape[1]
         )
-        record = Record(entry, rows, values)
+        records.append(Record(entry, rows, values))
+        return entry.etag
+
+    def judge(self, writable: Writable, one: Waiting, last: int | None = None) -> str | None:
+        """The ETag that was answered to `one` before, None if it is to be carried out, after sequence `last` if given.
+
+        Raises precondition_failed, invalid_field and Replaced.
+        """
+        about, change = writable.description, one.change
+        answered = self.answer(about.id, change.key, change.digest)
+        if answered is not None:
+            return answered
+        one.conditions.check(about.etag(writable.stamp >> 1 if last is None else last))
+        if about.id != change.content:
+            raise Replaced
+        return None
+
+    def _commit(self, writable: Writable, records: Sequence[Record]) -> None:
+        """Log records and apply them. Raises _NotLogged, and nothing has changed then."""
+        about = writable.description
         journal = self.journal(about.id)
         try:
-            journal.append(record)
+            try:
+                journal.append(records)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                self.checkpoint(writable)  # the log itself may be what fills the disk
+                journal.append(records)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            self.checkpoint(writable)  # the log itself may be what fills the disk
-            journal.append(record)
-        writable.apply((record,))
+            raise _NotLogged(error) from None
+        writable.apply(records)
         if journal.end > self.checkpoint_bytes:
             # The change is made; a checkpoint that the disk refuses is tried again after the next one.
             try:
                 self.checkpoint(writable)
             except OSError as error:
                 logger.warning("the log of %s could not be emptied: %s", about.name, error)
-        return entry.etag
 
     def checkpoint(self, writable: Writable, records: Iterable[Record] | None = None) -> None:
         """Empty the log but for its keys, once the content and its checksums are on the disk. Raises OSError."""

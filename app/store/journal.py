@@ -5,8 +5,12 @@ it any number of times, over content that has none, some or all of it, gives the
 Idempotency-Key with the answer. Records of keys alone (`sequence` None) are what a checkpoint or a new content of the
 tensor keeps of an older log.
 
+Records that reach the disk by one fsync stand in one frame under one checksum: a loss of power meanwhile leaves all of
+them or none, so that a frame that is torn is always the last one.
+
     file: magic and eight random bytes, by which a process sees that the file is not the one it has read before
-    record: magic, CRC-32 of the rest, length of the JSON, length of the rows; JSON; row numbers (uint64); rows
+    frame: magic, CRC-32 of the rest, length of the JSON, length of the rows; JSON, a list of entries; then for each of
+        them its row numbers (uint64) and its rows
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from struct import Struct
@@ -65,11 +69,11 @@ _NO_ROWS: Final = np.empty(0, np.uint64)
 _NO_VALUES: Final = np.empty((0, 0), np.uint8)
 
 
-def encode(record: Record) -> bytes:
-    """The bytes of a record."""
-    text = orjson.dumps(asdict(record.entry))
-    rows, values = record.rows.tobytes(), record.values.tobytes()
-    rest = b"".join((Struct("<IQ").pack(len(text), len(rows) + len(values)), text, rows, values))
+def encode(records: Sequence[Record]) -> bytes:
+    """The bytes of a frame with these records."""
+    text = orjson.dumps([asdict(record.entry) for record in records])
+    rows = [part.tobytes() for record in records for part in (record.rows, record.values)]
+    rest = b"".join((Struct("<IQ").pack(len(text), sum(map(len, rows))), text, *rows))
     return _MAGIC + zlib.crc32(rest).to_bytes(4, "little") + rest
 
 
@@ -130,10 +134,10 @@ class Journal:
             body = _read(fd, self.end + _REST_AT, length - _REST_AT) if whole else b""
             if not whole or zlib.crc32(body) != crc:
                 return
-            record = _decode(body, text_size)
-            self._remember(record.entry)
             self.end += length
-            yield record
+            for record in _decode(body, text_size):
+                self._remember(record.entry)
+                yield record
 
     def _remember(self, entry: Entry) -> None:
         if entry.key is not None:
@@ -142,9 +146,9 @@ class Journal:
         if entry.sequence is not None:
             self.last = entry.sequence
 
-    def append(self, record: Record) -> None:
-        """Add a record, durably, or raise OSError and leave the log as it was. `read` comes first."""
-        content = encode(record)
+    def append(self, records: Sequence[Record]) -> None:
+        """Add records in one step, durably, or raise OSError and leave the log as it was. `read` comes first."""
+        content = encode(records)
         fresh = not self.end
         head = self._head
         if fresh:
@@ -164,7 +168,8 @@ class Journal:
             self._head = head
         finally:
             os.close(fd)
-        self._remember(record.entry)
+        for record in records:
+            self._remember(record.entry)
         self.end += len(content)
 
     def remembered(self, key: str) -> Entry | None:
@@ -183,7 +188,7 @@ def write_keys(entries: list[Entry], aside: Path, path: Path) -> None:
     """Make a log of keys alone at `path`, in place of one that is there, durably and in one step."""
     fd = disk.create(aside)
     try:
-        disk.write(fd, new_head() + b"".join(encode(Record(entry, _NO_ROWS, _NO_VALUES)) for entry in entries))
+        disk.write(fd, new_head() + encode([Record(entry, _NO_ROWS, _NO_VALUES) for entry in entries]))
         disk.fsync(fd)
     except OSError:
         disk.unlink(aside)
@@ -219,13 +224,17 @@ def _holds_record(content: bytes) -> bool:
     return False
 
 
-def _decode(body: bytes, text_size: int) -> Record:
-    begin = _FRAME.size - _REST_AT
-    members: dict[str, Any] = orjson.loads(body[begin : begin + text_size])
-    entry = Entry(**members)
-    if not entry.count:
-        return Record(entry, _NO_ROWS, _NO_VALUES)
-    begin += text_size
-    rows = np.frombuffer(body, np.uint64, entry.count, begin)
-    values = np.frombuffer(body, np.uint8, entry.count * entry.width, begin + 8 * entry.count)
-    return Record(entry, rows, values.reshape(entry.count, entry.width))
+def _decode(body: bytes, text_size: int) -> Iterator[Record]:
+    place = _FRAME.size - _REST_AT
+    entries: list[dict[str, Any]] = orjson.loads(body[place : place + text_size])
+    place += text_size
+    for members in entries:
+        entry = Entry(**members)
+        if not entry.count:
+            yield Record(entry, _NO_ROWS, _NO_VALUES)
+            continue
+        rows = np.frombuffer(body, np.uint64, entry.count, place)
+        place += rows.nbytes
+        values = np.frombuffer(body, np.uint8, entry.count * entry.width, place)
+        place += values.nbytes
+        yield Record(entry, rows, values.reshape(entry.count, entry.width))

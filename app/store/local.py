@@ -29,7 +29,7 @@ from typing import Final
 from app.errors import GatherError
 from app.store import disk, fence, formats
 from app.store.base import Resident
-from app.store.changes import Change, Changes, Replaced
+from app.store.changes import Change, Changes, Waiting
 from app.store.content import Content, Mapped, damaged, identity, is_still
 from app.store.group import Group
 from app.store.journal import Entry
@@ -44,6 +44,7 @@ from app.store.layout import (
 from app.store.model import ALWAYS, Conditions, Metadata, Old, Quota, metadata_of, peek, read_metadata
 from app.store.patch import patched
 from app.store.scatter import Writable
+from app.store.together import MOST, Take, Together
 from app.store.upload import Upload
 from app.store.verify import Verifier
 from app.tensors.dtypes import DTYPES, DType
@@ -78,6 +79,7 @@ class LocalStore:
         self._logs = folder / "logs"
         self._incoming = folder / "incoming"
         self._changes = Changes(self._logs, self._incoming)
+        self._together = Together(self.scatter_all)
         self._group: Group | None = None
         self._state: memoryview = memoryview(bytes(8)).cast("Q")
         self._entries: dict[str, Mapped] = {}
@@ -335,22 +337,24 @@ class LocalStore:
             return self._changes.answer(writable.description.id, key, digest)
 
     def scatter(self, name: str, change: Change, conditions: Conditions = ALWAYS) -> str:
-        """Change a tensor in place, durably and at once for every reader; the new ETag.
+        """Change a tensor in place, durably and at once for every reader; the new ETag. See `together`.
 
         Raises Replaced, tensor_not_found, tensor_damaged, precondition_failed, invalid_field and insufficient_storage.
         """
+        check_name(name)
+        with refusing():
+            return self._together.run(name, Waiting(change, conditions))
+
+    def scatter_all(self, name: str, take: Take) -> None:
+        """Carry out and settle the scatters of one tensor that `take` gives. Raises what holds for all of them."""
         path = self._tensors / file_name(name)
-        with refusing(), self.group.lock(path.name), self._open(path, name) as writable:
-            about = writable.description
-            answered = self._changes.answer(about.id, change.key, change.digest)
-            if answered is not None:
-                return answered
-            conditions.check(about.etag(writable.stamp >> 1))
-            if about.id != change.content:
-                raise Replaced
-            if about.dtype == "string":
-                return self._scatter_strings(writable, change)
-            return self._changes.scatter(writable, change)
+        with self.group.lock(path.name), self._open(path, name) as writable:
+            if writable.description.dtype != "string":
+                self._changes.carry_out(writable, take(MOST))
+                return
+            (one,) = take(1)
+            answered = self._changes.judge(writable, one)
+            one.settle(answered or self._scatter_strings(writable, one.change))
 
     def _open(self, path: Path, name: str) -> Writable:
         try:

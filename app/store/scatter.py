@@ -11,7 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -63,11 +63,17 @@ class Writable:
         return self.words[Word.STAMP] & ~DAMAGED
 
     def compute(
-        self, rows: NDArray[np.int64], updates: NDArray[Any], width: int, reduction: Reduction
+        self,
+        rows: NDArray[np.int64],
+        updates: NDArray[Any],
+        width: int,
+        reduction: Reduction,
+        before: Sequence[Record] = (),
     ) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
         """The rows that a scatter changes, each once, and the bytes of their new values; `width` items a row.
 
-        Updates of one row count in their order: the last one wins, or they are reduced one after the other, each
+        `before` are records that come before it and are not applied yet; where there is a reduction, their rows are as
+        wide. Updates of one row count in their order: the last one wins, or they are reduced one after the other, each
         result rounded to the type, as NumPy does it (NaN wins in min and max; integers wrap).
         """
         if not len(rows) or not width:
@@ -81,6 +87,8 @@ class Writable:
             about = self.description
             items = np.frombuffer(self.mapping, DTYPES[about.dtype].numpy, about.items, PAGE)
             new = items.reshape(-1, width)[unique]
+            for record in before:
+                _overlay(new, unique, record)
             with np.errstate(all="ignore"):
                 if len(unique) == len(rows):
                     ordered = np.empty_like(new)
@@ -140,6 +148,14 @@ class Writable:
         if sums is not None:
             disk.store(self.mapping, change)
         disk.fsync(self._fd)
+
+
+def _overlay(new: NDArray[Any], rows: NDArray[np.int64], record: Record) -> None:
+    """Put the values of `record` over those of `new`, whose row i is row `rows[i]` of the content. Both are sorted."""
+    if len(record.rows):
+        place = np.searchsorted(record.rows, rows.astype(np.uint64)).clip(max=len(record.rows) - 1)
+        hit = record.rows[place] == rows.astype(np.uint64)
+        new[hit] = record.values[place[hit]].view(new.dtype)
 
 
 def touched(record: Record) -> set[int]:

@@ -31,8 +31,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.store import LocalStore, disk
+from app.store.changes import Waiting
 from app.tensors.limits import Limits
-from tests.store.helpers import files, put, read, scatter, strings
+from tests.store.helpers import change_of, files, put, read, scatter, scatter_together, strings
 
 STEPS = (
     "create", "append_to", "write", "write_at", "store", "fsync", "fsync_folder", "truncate", "rename", "unlink",
@@ -61,6 +62,7 @@ def fixed() -> list[Change]:
         ("put", "t", table(2)),
         ("scatter", "t", ([[5]], np.full((1, 64), 3, np.float32), "mul")),
         ("scatter", "t", ([[k] for k in range(20)], np.full((20, 64), 9, np.float32), "max")),
+        ("together", "t", [([[1], [2]], np.full((2, 64), k, np.float32), "add") for k in range(3)]),
         ("scatter", "s", ([[3], [0]], strings("", "longer than before"), "none")),
         ("delete", "s", None),
         ("put", "s", words[:2]),
@@ -80,11 +82,18 @@ def random_changes(rng: random.Random) -> Iterator[Change]:
         elif rng.random() < 0.1:
             there.discard(name)
             yield "delete", name, None
+        elif rng.random() < 0.3:
+            yield "together", name, [random_scatter(rng) for _ in range(rng.randrange(1, 5))]
         else:
-            count = rng.choice((1, 3, 40))
-            rows = [[rng.randrange(300)] for _ in range(count)]
-            values = np.full((count, 64), rng.randrange(-9, 9), np.float32)
-            yield "scatter", name, (rows, values, rng.choice(("none", "add", "max")))
+            yield "scatter", name, random_scatter(rng)
+
+
+def random_scatter(rng: random.Random) -> tuple[list[list[int]], NDArray[np.float32], str]:
+    """Some rows, their updates, and how they meet."""
+    count = rng.choice((1, 3, 40))
+    rows = [[rng.randrange(300)] for _ in range(count)]
+    values = np.full((count, 64), rng.randrange(-9, 9), np.float32)
+    return rows, values, rng.choice(("none", "add", "max"))
 
 
 def expected(state: State, change: Change) -> State:
@@ -96,6 +105,10 @@ def expected(state: State, change: Change) -> State:
         return after
     if kind == "put":
         after[name] = what.tolist()
+        return after
+    if kind == "together":
+        for one in what:
+            after = expected(after, ("scatter", name, one))
         return after
     data = np.array(state[name], object if isinstance(state[name][0], str) else np.float32)
     rows, values, reduction = what
@@ -119,6 +132,14 @@ def carry_out(store: LocalStore, change: Change, key: str | None = None) -> None
     elif kind == "scatter":
         rows, values, reduction = what
         scatter(store, name, rows, values, reduction, key=key)
+    elif kind == "together":
+        keys = [f"{key}.{number}" if key else None for number in range(len(what))]
+        batch = [
+            Waiting(change_of(store, name, one[0], one[1], one[2], keyed))
+            for one, keyed in zip(what, keys, strict=True)
+        ]
+        for outcome in scatter_together(store, name, batch):
+            assert isinstance(outcome, str), outcome
     else:
         store.delete(name)
 
@@ -215,6 +236,8 @@ def retries(done: list[Change]) -> list[tuple[str, Change]]:
             found = [(key, kept) for key, kept in found if kept[1] != change[1]]
         elif change[0] == "scatter":
             found.append((f"key-{number}", change))
+        elif change[0] == "together":
+            found += [(f"key-{number}.{part}", change) for part in range(len(change[2]))]
     return found
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.errors import GatherError
 from app.spec.scatternd import plan_scatter
 from app.store import Conditions, LocalStore, Metadata
-from app.store.changes import Change
+from app.store.changes import Change, Replaced, Waiting
 from app.tensors.dtypes import DTYPES
 from app.tensors.scatter import Reduction, ScatterCall
 from app.tensors.strings import PackedStrings
@@ -56,6 +57,27 @@ def read(store: LocalStore, name: str) -> NDArray[Any]:
     return items.reshape(tensor.shape)
 
 
+def change_of(
+    store: LocalStore,
+    name: str,
+    indices: Any,
+    updates: NDArray[Any],
+    reduction: Reduction = "none",
+    key: str | None = None,
+    digest: str = "digest",
+) -> Change:
+    """A scatter as the store takes it."""
+    about = store.content(name).description
+    where = np.asarray(indices, np.int64)
+    call = ScatterCall(
+        Tensor(DTYPES["int64"], where.shape, where.ravel()),
+        Tensor(BY_NUMPY[updates.dtype], updates.shape, updates.ravel()),
+        reduction,
+    )
+    plan = plan_scatter(DTYPES[about.dtype], about.shape, call)
+    return Change(about.id, plan.rows, call.updates.array, plan.slice_items, reduction, key, digest)
+
+
 def scatter(
     store: LocalStore,
     name: str,
@@ -66,16 +88,21 @@ def scatter(
     conditions: Conditions = ALWAYS,
     digest: str = "digest",
 ) -> str:
-    about = store.content(name).description
-    where = np.asarray(indices, np.int64)
-    call = ScatterCall(
-        Tensor(DTYPES["int64"], where.shape, where.ravel()),
-        Tensor(BY_NUMPY[updates.dtype], updates.shape, updates.ravel()),
-        reduction,
-    )
-    plan = plan_scatter(DTYPES[about.dtype], about.shape, call)
-    change = Change(about.id, plan.rows, call.updates.array, plan.slice_items, reduction, key, digest)
+    change = change_of(store, name, indices, updates, reduction, key, digest)
     return store.scatter(name, change, conditions)
+
+
+def scatter_together(store: LocalStore, name: str, batch: list[Waiting]) -> list[Any]:
+    """What comes of scatters that wait at the same time: an ETag or an error each."""
+    store.scatter_all(name, lambda most: batch[:most])
+    outcomes: list[Any] = []
+    for one in batch:
+        assert one.settled
+        try:
+            outcomes.append(one.result())
+        except (GatherError, OSError, Replaced) as error:
+            outcomes.append(error)
+    return outcomes
 
 
 def strings(*texts: str) -> NDArray[Any]:

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import errno
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import ml_dtypes
@@ -12,13 +14,13 @@ from numpy.typing import NDArray
 from onnx.reference.ops.op_scatternd import _scatter_nd_impl
 
 from app.errors import GatherError
-from app.store import Conditions, LocalStore
+from app.store import Conditions, LocalStore, disk
 from app.store import journal as journals
-from app.store.changes import Replaced
+from app.store.changes import Change, Replaced, Waiting
 from app.tensors.dtypes import DTYPES
 from app.tensors.limits import Limits
 from app.tensors.scatter import REDUCTIONS, Reduction
-from tests.store.helpers import files, put, read, scatter, strings
+from tests.store.helpers import change_of, files, put, read, scatter, scatter_together, strings
 
 NUMBERS = [name for name, row in DTYPES.items() if row.kind in ("int", "uint", "float")]
 
@@ -321,3 +323,116 @@ def test_a_log_that_fills_the_disk_is_emptied_first(
         assert scatter(store, "x", [[5]], np.array([7])).endswith('-21"')
     assert read(store, "x").tolist() == [19, 0, 0, 0, 0, 7]
     assert scatter(store, "x", [[0]], np.array([3]), key="3").endswith('-4"')
+
+
+def test_scatters_that_wait_together_share_one_fsync_and_count_one_after_the_other(
+    store: LocalStore, other: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, "x", np.arange(6))
+    scatter(store, "x", [[5]], np.array([50]), key="old")  # the log is there: its folder needs no fsync any more
+    etag = store.etag("x")
+    assert etag is not None
+    second = etag.replace('-1"', '-3"')
+    replaced = change_of(store, "x", [[0]], np.array([99]))
+    batch = [
+        Waiting(change_of(store, "x", [[0], [1]], np.array([10, 10]), "add", "a")),
+        Waiting(change_of(store, "x", [[1], [1]], np.array([2, 3]), "mul", "b"), Conditions(match=('"never"',))),
+        Waiting(change_of(store, "x", [[1], [1]], np.array([2, 3]), "mul", "c")),
+        Waiting(change_of(store, "x", [[1]], np.array([1]), "add", "old")),
+        Waiting(change_of(store, "x", [[0]], np.array([3]), "max"), Conditions(match=(second,))),
+        Waiting(change_of(store, "x", [[5]], np.array([50]), key="old", digest="another")),
+        Waiting(Change("another content", replaced.rows, replaced.updates, 1, "none")),
+        Waiting(change_of(store, "x", [[2]], np.array([7]))),
+    ]
+    real = disk.fsync
+    calls: list[int] = []
+
+    def counted(fd: int) -> None:
+        calls.append(fd)
+        real(fd)
+
+    monkeypatch.setattr(disk, "fsync", counted)
+    outcomes = scatter_together(store, "x", batch)
+    assert len(calls) == 1
+    assert [one if isinstance(one, str) else getattr(one, "code", type(one)) for one in outcomes] == [
+        etag.replace('-1"', '-2"'), "precondition_failed", second, etag, etag.replace('-1"', '-4"'),
+        "invalid_field", Replaced, etag.replace('-1"', '-5"'),
+    ]  # fmt: skip
+    expected = [10, 66, 7, 3, 4, 50]
+    assert read(store, "x").tolist() == read(other, "x").tolist() == expected
+    assert store.remembered("x", "c", "digest") == other.remembered("x", "c", "digest") == second
+    other.close()
+    store = reopened(store, folder)
+    assert read(store, "x").tolist() == expected
+    assert store.remembered("x", "a", "digest") == etag.replace('-1"', '-2"')
+    store.close()
+
+
+def test_a_key_that_comes_twice_at_once_is_carried_out_once(store: LocalStore) -> None:
+    put(store, "x", np.arange(3))
+    batch = [Waiting(change_of(store, "x", [[0]], np.array([5]), "add", "k")) for _ in range(3)]
+    first, *others = scatter_together(store, "x", batch)
+    assert others == [first, first]
+    assert read(store, "x").tolist() == [5, 1, 2]
+
+
+def test_slices_of_several_widths_wait_together(store: LocalStore) -> None:
+    put(store, "x", np.zeros((2, 3), np.int64))
+    batch = [
+        Waiting(change_of(store, "x", [[0]], np.array([[1, 2, 3]]), "add")),
+        Waiting(change_of(store, "x", [[0, 1]], np.array([5]), "mul")),
+        Waiting(change_of(store, "x", [[1]], np.array([[7, 7, 7]]))),
+        Waiting(change_of(store, "x", [[1]], np.array([[1, 1, 1]]), "add")),
+        Waiting(change_of(store, "x", np.empty((0, 1)), np.empty((0, 3), np.int64), "add")),
+    ]
+    assert [etag[-3:] for etag in scatter_together(store, "x", batch)] == [f'-{k}"' for k in range(1, 6)]
+    assert read(store, "x").tolist() == [[1, 10, 3], [8, 8, 8]]
+
+
+def test_what_the_disk_refuses_of_many_is_refused_alone(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(store, "x", np.zeros(4000, np.int64))
+    real = os.pwrite
+
+    def small_disk(fd: int, content: Any, offset: int) -> int:
+        if offset + len(content) > 20_000:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(fd, content, offset)
+
+    every, few = np.arange(4000)[:, None], [[1], [2]]
+    batch = [
+        Waiting(change_of(store, "x", few, np.array([1, 1]), "add", "a")),
+        Waiting(change_of(store, "x", every, np.ones(4000, np.int64), "add", "b")),
+        Waiting(change_of(store, "x", few, np.array([10, 10]), "add", "c")),
+    ]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", small_disk)
+        outcomes = scatter_together(store, "x", batch)
+    assert [isinstance(one, OSError) for one in outcomes] == [False, True, False]
+    assert read(store, "x")[:4].tolist() == [0, 11, 11, 0]
+    assert store.remembered("x", "b", "digest") is None
+
+
+def test_many_threads_share_the_waits_for_the_disk(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(store, "x", np.zeros(8, np.int64))
+    real = disk.fsync
+    calls: list[int] = []
+
+    def slow(fd: int) -> None:
+        calls.append(fd)
+        sleep(0.005)
+        real(fd)
+
+    monkeypatch.setattr(disk, "fsync", slow)
+
+    def work(number: int) -> list[str]:
+        return [
+            scatter(store, "x", [[number], [7]], np.array([1, 1]), "add", key=f"{number}.{turn}") for turn in range(20)
+        ]
+
+    with ThreadPoolExecutor(6) as threads:
+        etags = [etag for found in threads.map(work, range(6)) for etag in found]
+    assert read(store, "x").tolist() == [20] * 6 + [0, 120]
+    assert len(set(etags)) == 120
+    assert len(calls) < 100
+    with pytest.raises(GatherError, match="tensor_not_found"):
+        store.scatter("gone", change_of(store, "x", [[0]], np.array([1])))
