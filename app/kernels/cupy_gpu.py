@@ -108,14 +108,21 @@ class CupyDevice:
                 there = data
             lane.send(work.pointer, indices)
             runtime.memsetAsync(first, 0xFF, 8, lane.stream.ptr)
-            addresses = (there.pointer, work.pointer, first + _HEADER, first)
-            prepared = gpu_launch.launch(plan, indices.itemsize, addresses, self._multiprocessors)
-            assert prepared is not None
             with lane.stream:
-                self._entries[prepared.entry](
-                    prepared.grid, (gpu_launch.BLOCK,), (np.frombuffer(prepared.argument, _ARGUMENT),)
-                )
+                self.start(plan, indices.itemsize, (there.pointer, work.pointer, first + _HEADER, first))
             return lane.receive(first, out)
+
+    def start(self, plan: GatherPlan, index_size: int, addresses: tuple[int, int, int, int]) -> None:
+        """Put the kernel into the current stream, for what lies at `addresses`, as in `gpu_launch.launch`.
+
+        The word for the first bad position must hold gpu_launch.NOTHING by then. `run` is what the
+        service calls; benchmarks call this too, without the ways to the device and back. Raises CuPy's own errors.
+        """
+        prepared = gpu_launch.launch(plan, index_size, addresses, self._multiprocessors)
+        if prepared is not None:
+            self._entries[prepared.entry](
+                prepared.grid, (gpu_launch.BLOCK,), (np.frombuffer(prepared.argument, _ARGUMENT),)
+            )
 
     def _room(self, nbytes: int) -> DeviceCopy:
         return DeviceCopy(self._pool.malloc(max(nbytes, 1)), nbytes)
