@@ -13,10 +13,12 @@ from typing import Any, Final, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from app.dispatch.allocator import MOST_KEPT
 from app.dispatch.budget import Budget, Lease
 from app.dispatch.cost import ROUTES, Choice, Chooser, Coefficients, Route, device_bytes, lie_close
 from app.dispatch.explain import RouteNote, notes
 from app.dispatch.gpu import Gpu, Outcome
+from app.dispatch.outputs import Outputs
 from app.dispatch.pool import Caller, Pool
 from app.dispatch.split import run_split
 from app.errors import GatherError
@@ -118,6 +120,7 @@ class Service:
         self.chooser = chooser
         self.budget = budget
         self.gpu: Gpu | None = None
+        self._outputs = Outputs(min(budget.total // 8, MOST_KEPT))
         self._plans: dict[tuple[object, ...], _Planned] = {}
 
     async def gather(self, call: Call, stages: Stages, lease: Lease) -> Answer:
@@ -263,7 +266,7 @@ class Service:
         self._start(stages)
         if data.dtype.kind == "string":
             return self._run_strings(plan, data, indices)
-        out = np.empty(plan.output_items, data.dtype.carrier)
+        out = np.empty(plan.output_items, data.dtype.carrier)  # few: it is for the event loop
         return self.kernel.run(plan, data.items, _as_int64(indices), out), _typed(out, data.dtype)
 
     async def _run_elsewhere(
@@ -272,7 +275,7 @@ class Service:
         if data.dtype.kind == "string":
             return await self.pool.run(lambda: self._run(plan, data, indices, stages), stages)
         # Allocated here: the C library keeps freed memory apart for each thread that asked for it.
-        out = np.empty(plan.output_items, data.dtype.carrier)
+        out = self._outputs.empty(plan.output_items, data.dtype.carrier)
 
         def started() -> None:
             self._start(stages)

@@ -12,7 +12,7 @@ from typing import Final
 
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
-_LARGEST: Final = 32 << 20
+LARGEST: Final = 32 << 20
 """Blocks from this size on come from the kernel and go back to it; the most that glibc takes for this setting."""
 MOST_KEPT: Final = 256 << 20
 
@@ -25,4 +25,4 @@ def keep_freed_memory(size: int) -> bool:
     if mallopt is None:
         return False
     kept = min(size, MOST_KEPT)
-    return bool(mallopt(_MMAP_THRESHOLD, min(_LARGEST, kept)) and mallopt(_TRIM_THRESHOLD, kept))
+    return bool(mallopt(_MMAP_THRESHOLD, min(LARGEST, kept)) and mallopt(_TRIM_THRESHOLD, kept))

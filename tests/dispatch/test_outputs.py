@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from app.dispatch.allocator import LARGEST
+from app.dispatch.outputs import Outputs
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere nothing is kept")
+BYTE = np.dtype(np.uint8)
+
+
+def address(array: NDArray[Any]) -> int:
+    return array.ctypes.data
+
+
+def test_a_large_output_uses_the_memory_of_one_that_is_gone() -> None:
+    outputs = Outputs(4 * LARGEST)
+    first = outputs.empty(LARGEST // 8 + 5, np.dtype(np.uint64))
+    assert first.shape == (LARGEST // 8 + 5,)
+    assert first.dtype == np.uint64
+    assert first.flags.writeable
+    assert first.flags.aligned
+    first[[0, -1]] = 7
+    place = address(first)
+    del first
+    assert outputs.kept >= LARGEST
+    second = outputs.empty(LARGEST + 1, BYTE)
+    assert address(second) == place
+    assert outputs.kept == 0
+
+
+def test_memory_that_any_view_still_shows_is_not_given_to_another() -> None:
+    outputs = Outputs(4 * LARGEST)
+    first = outputs.empty(LARGEST, BYTE)
+    first[:] = 1
+    shown: Any = first.view(np.float32).reshape(2, -1)[1:]
+    view = memoryview(shown).cast("B")
+    del first, shown
+    assert outputs.kept == 0
+    second = outputs.empty(LARGEST, BYTE)
+    second[:] = 2
+    assert view[0] == view[-1] == 1
+    del view
+    assert outputs.kept >= LARGEST
+
+
+def test_no_more_is_kept_than_was_said() -> None:
+    outputs = Outputs(3 * LARGEST)
+    arrays = [outputs.empty(LARGEST, BYTE) for _ in range(5)]
+    places = [address(array) for array in arrays]
+    for at in range(5):
+        arrays[at] = np.empty(0, BYTE)
+        assert outputs.kept <= 3 * LARGEST
+    assert outputs.kept == 3 * LARGEST
+    assert {address(outputs.empty(LARGEST, BYTE)) for _ in range(1)} <= set(places[2:])  # those used last
+
+
+def test_a_block_much_larger_than_the_output_waits_for_a_larger_one() -> None:
+    outputs = Outputs(8 * LARGEST)
+    place = address(large := outputs.empty(4 * LARGEST, BYTE))
+    del large
+    small = outputs.empty(LARGEST, BYTE)
+    assert address(small) != place
+    assert address(outputs.empty(3 * LARGEST, BYTE)) == place
+
+
+@pytest.mark.parametrize("items", [0, 1, LARGEST - 1, 3 * LARGEST])
+def test_what_the_c_library_keeps_and_what_is_too_large_to_keep_is_left_to_numpy(items: int) -> None:
+    outputs = Outputs(2 * LARGEST)
+    array = outputs.empty(items, BYTE)
+    assert array.base is None
+    del array
+    assert outputs.kept == 0
+
+
+def test_outputs_that_the_collector_finds_come_back() -> None:
+    outputs = Outputs(4 * LARGEST)
+    ring: list[object] = [outputs.empty(LARGEST, BYTE)]
+    ring.append(ring)
+    del ring
+    gc.collect()
+    assert outputs.kept >= LARGEST
+
+
+def test_threads_never_share_a_block() -> None:
+    outputs = Outputs(4 * LARGEST)
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(200):
+            array = outputs.empty(LARGEST, BYTE)
+            array[:64] = number
+            array[-64:] = number
+            if (array[:64] != number).any() or (array[-64:] != number).any():
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert outputs.kept <= 4 * LARGEST
