@@ -180,7 +180,8 @@ class Service:
     ) -> Outcome | None:
         """The gather on the device; None, and a route of the CPU taken, where it cannot and may be elsewhere."""
         assert self.gpu is not None
-        outcome = await self.gpu.gather(call, plan, data, resident, lambda: self._start(stages), stages)
+        out = self._outputs.empty(plan.output_items, data.dtype.carrier)
+        outcome = await self.gpu.gather(call, plan, data, resident, out, lambda: self._start(stages), stages)
         if outcome is None:
             fallback = self.gpu.cpu(plan)
             stages.route = "split" if fallback.route == "split" else "thread"

@@ -22,7 +22,6 @@ from threading import Lock
 from time import monotonic
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-import numpy as np
 from numpy.typing import NDArray
 
 from app.dispatch.cost import Choice, Chooser, Coefficients, device_bytes, gpu_seconds
@@ -175,17 +174,16 @@ class Gpu:
         plan: GatherPlan,
         data: Tensor,
         content: Content | None,
+        out: NDArray[Any],
         started: Callable[[], None],
         ticket: Ticket | None = None,
     ) -> Outcome | None:
-        """Gather on the device, or None where that failed and the request leaves the device to the service.
+        """Gather on the device into `out`, or None where that failed and the request leaves the device to the service.
 
         `started` is called in a thread when the work begins; `ticket` is as for the pool. Raises overloaded for want of
         device memory and device_unavailable for a broken device where the request asks for the device gpu, and what the
         pool raises.
         """
-        # Allocated here: the C library keeps freed memory apart for each thread that asked for it.
-        out = np.empty(plan.output_items, data.dtype.carrier)
         indices = call.indices.array
 
         def work(content: Content | None) -> Outcome:

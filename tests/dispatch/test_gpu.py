@@ -107,7 +107,8 @@ class Harness:
         plan = plan_of(len(indices), data.shape[0])
         if self.gpu.choose(call, plan, content).route != "gpu":
             return None
-        return await self.gpu.gather(call, plan, data, content, lambda: None)
+        out = np.empty(plan.output_items, data.dtype.carrier)
+        return await self.gpu.gather(call, plan, data, content, out, lambda: None)
 
 
 def run(harness: Harness, script: Callable[[], Awaitable[Result]]) -> Result:
