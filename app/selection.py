@@ -36,7 +36,7 @@ from app.tensors.tensor import Tensor
 
 ROW_BYTES: Final = 256
 TABLE_ROWS: Final = 200_000
-MOST_ROWS: Final = 1 << 20
+MOST_ROWS: Final = 1 << 19
 _WHERE: Final[dict[Route, str]] = {
     "loop": "event loop",
     "thread": "one thread",
