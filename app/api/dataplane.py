@@ -71,8 +71,11 @@ class DataPlane:
         try:
             verdict = exchange.verdict
             route: Route | None = self._judge(exchange) if verdict is None else verdict[1]
-            if self.access is not None:
-                self.access.check(exchange)
+            access = self.access
+            if access is not None and (verdict is None or verdict[2] is not access.epoch):
+                access.check(exchange)
+                if exchange.cycle is not None and exchange.cycle.verdict is not None:
+                    exchange.cycle.verdict = exchange.headers, route, access.epoch
             if route is None:
                 await self._control(exchange, running)
             else:
@@ -104,7 +107,8 @@ class DataPlane:
     def _judge(self, exchange: Exchange) -> Route | None:
         """Judge the header, and find the route of a gather, None for all other requests.
 
-        What is found for a gather holds for each request with the same header.
+        What is found for a gather holds for each request with the same header; so does what the keys say, until they
+        are others.
         """
         headers, sent = exchange.headers, exchange.scope["headers"]
         if len(headers) != len(sent):
@@ -122,7 +126,7 @@ class DataPlane:
         if timeout is not None and route is not None:
             route = _limited(route, _seconds(timeout))
         if route is not None and exchange.cycle is not None:
-            exchange.cycle.verdict = headers, route
+            exchange.cycle.verdict = headers, route, None
         return route
 
     async def _control(self, exchange: Exchange, running: int) -> None:

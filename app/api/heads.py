@@ -2,7 +2,7 @@
 
 A caller sends the same header again and again, and to read it takes longer than a small gather. So the bytes of the
 headers of gathers that were answered are kept, with what was found in them; a request that begins with the same bytes
-and comes in one piece needs neither parser nor checks of its fields. Keys are judged anew each time.
+and comes in one piece needs neither parser nor checks of its fields. What keys say holds until they change.
 """
 
 from __future__ import annotations

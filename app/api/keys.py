@@ -27,6 +27,7 @@ from pathlib import Path
 from time import time
 from typing import Final, Literal, Protocol, get_args
 
+from app.api import heads
 from app.api.exchange import Exchange
 from app.errors import GatherError
 
@@ -116,7 +117,9 @@ def changes_tensors(method: str, path: str) -> bool:
 
 
 class Access(Protocol):
-    """Judges each request before it is routed."""
+    """Judges each request before it is routed. What it says of a gather holds for as long as `epoch` is the same."""
+
+    epoch: object
 
     def check(self, exchange: Exchange) -> None:
         """Raises unauthorized and forbidden."""
@@ -128,6 +131,8 @@ class ReadOnly:
 
     Which address a caller has proves nothing: behind a proxy everybody has the proxy's.
     """
+
+    epoch: object = "as long as the process"
 
     def check(self, exchange: Exchange) -> None:
         """Raises forbidden for what would change a tensor."""
@@ -149,6 +154,7 @@ class Keys:
         """
         self.path = path
         self._keys: dict[bytes, Key] = {}
+        self.epoch = object()
         # From the digest of a whole header field, which costs 0.3 µs, to its key: the field is not looked into twice.
         self._seen: dict[bytes, Key] = {}
         self._problem = ""
@@ -224,6 +230,8 @@ class Keys:
         if keys != self._keys:
             self._keys = keys
             self._seen.clear()
+            self.epoch = object()
+            heads.known.clear()
 
     def text(self) -> str:
         """The keys in force, as a file would give them."""

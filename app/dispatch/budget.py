@@ -12,6 +12,8 @@ from typing import Final
 from app.errors import GatherError
 
 SMALL: Final = 1 << 20
+FREE: Final = 1 << 14
+"""So little a request holds uncharged: it takes about as much for itself, and how many there may be is limited too."""
 
 
 class Budget:
@@ -62,17 +64,21 @@ class Lease:
         """Take `size` more bytes. Raises overloaded when they are not free now; what is held stays held."""
         budget, held = self._budget, self._held
         grown = held + size
+        if grown <= FREE:
+            self._held = grown
+            return
         with budget.lock:
             if grown <= SMALL:
-                if budget.small_used + size <= budget.small_total:
-                    budget.small_used += size
+                taken = grown if held <= FREE else size
+                if budget.small_used + taken <= budget.small_total:
+                    budget.small_used += taken
                     self._held = grown
                     return
             else:
                 taken = grown if held <= SMALL else size
                 if budget.used + taken <= budget.total:
                     budget.used += taken
-                    if held <= SMALL:
+                    if FREE < held <= SMALL:
                         budget.small_used -= held
                     self._held = grown
                     return
@@ -84,13 +90,17 @@ class Lease:
         if size > planned:
             self.charge(size - planned)
             return
-        budget = self._budget
+        budget, less = self._budget, planned - size
+        if self._held <= FREE:
+            self._held -= less
+            return
         with budget.lock:
             if self._held <= SMALL:
-                budget.small_used -= planned - size
-                self._held -= planned - size
+                left = self._held - less
+                budget.small_used -= less if left > FREE else self._held
+                self._held = left
             else:  # and it stays among the large ones
-                back = min(planned - size, self._held - SMALL - 1)
+                back = min(less, self._held - SMALL - 1)
                 budget.used -= back
                 self._held -= back
 
@@ -101,6 +111,9 @@ class Lease:
 
     def release(self) -> None:
         """Give everything back; the lease is empty and may be used again."""
+        if self._held <= FREE:
+            self._held = 0
+            return
         budget = self._budget
         with budget.lock:
             if self._held <= SMALL:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dispatch.budget import SMALL, Budget, Lease
+from app.dispatch.budget import FREE, SMALL, Budget, Lease
 from app.errors import GatherError
 
 
@@ -33,12 +33,32 @@ def test_a_request_that_claims_much_and_sends_little_holds_little() -> None:
     budget = Budget(4 * SMALL)
     idle = Lease(budget)
     budget.admit(4 * SMALL)
-    idle.charge(10)
+    idle.charge(FREE + 10)
     assert budget.used == 0
-    assert budget.small_used == 10
+    assert budget.small_used == FREE + 10
 
 
-@given(st.lists(st.lists(st.integers(0, 3 * SMALL), max_size=5), max_size=8))
+def test_what_every_request_may_hold_is_charged_with_what_goes_beyond() -> None:
+    budget = Budget(4 * SMALL)
+    lease = Lease(budget)
+    for _ in range(2):
+        lease.charge(FREE // 2)
+        lease.charge(FREE // 2)
+        assert budget.small_used == 0
+        lease.charge(1)
+        assert budget.small_used == FREE + 1
+        lease.charge(SMALL)
+        assert (budget.small_used, budget.used) == (0, SMALL + FREE + 1)
+        lease.release()
+        assert (budget.small_used, budget.used) == (0, 0)
+    lease.charge(2 * SMALL)
+    assert (budget.small_used, budget.used) == (0, 2 * SMALL)
+
+
+SIZES = st.one_of(st.integers(0, 2 * FREE), st.integers(0, 3 * SMALL))
+
+
+@given(st.lists(st.lists(SIZES, max_size=5), max_size=8))
 def test_everything_charged_is_given_back(requests: list[list[int]]) -> None:
     budget = Budget(8 * SMALL)
     leases = []
@@ -58,7 +78,7 @@ def test_everything_charged_is_given_back(requests: list[list[int]]) -> None:
     assert budget.used == budget.small_used == 0
 
 
-@given(st.integers(0, 3 * SMALL), st.integers(0, 3 * SMALL), st.integers(0, 3 * SMALL))
+@given(SIZES, SIZES, SIZES)
 def test_a_plan_is_settled_by_what_it_came_to(before: int, planned: int, size: int) -> None:
     budget = Budget(20 * SMALL)
     lease = Lease(budget)
@@ -67,7 +87,8 @@ def test_a_plan_is_settled_by_what_it_came_to(before: int, planned: int, size: i
     lease.settle(planned, size)
     held = budget.used + budget.small_used
     # A large request stays one, at the cost of a small one, so that it does not hold a place in their lane.
-    assert before + size <= held <= max(before + size, SMALL + 1)
+    least = before + size if before + size > FREE else 0
+    assert least <= held <= max(least, SMALL + 1 if before + planned > SMALL else 0)
     assert budget.used == 0 or budget.small_used == 0
     lease.release()
     assert budget.used == budget.small_used == 0

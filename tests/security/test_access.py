@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from app.api import keys
+from tests.http import raw
 from tests.http.server import GATHERND, Server
 from tests.security.conftest import Start
 
@@ -197,3 +198,26 @@ def test_without_keys_a_service_that_others_reach_still_gathers(reachable: Serve
         assert client.get("/metrics").status_code == 200
         assert client.post("/gather_nd", json=BODY).status_code == 404
         assert client.get("/tensors/x").status_code in (200, 404)
+
+
+def test_a_header_that_was_let_in_before_is_refused_once_its_key_is_gone(guarded: Guarded) -> None:
+    """Headers that come again are not read again; the keys must hold for them all the same."""
+    leaver = keys.add(guarded.file, "leaver", ["gather"])
+    assert status_within(guarded, leaver, 200)
+    sent = raw.request(raw.TINY, f"Authorization: Bearer {leaver}")
+    unknown = raw.request(raw.TINY, f"Authorization: Bearer {leaver[:-1]}x")
+    with raw.Wire(guarded.server) as wire:
+        for one, status in [(sent, 200), (sent, 200), (unknown, 401), (unknown, 401), (sent, 200)]:
+            wire.send(one)
+            assert wire.read().status == status
+        keys.remove(guarded.file, "leaver")
+        end = monotonic() + 3
+        status = 200
+        while status == 200:
+            assert monotonic() < end
+            sleep(0.02)
+            wire.send(sent)
+            status = wire.read().status
+        assert status == 401
+        wire.send(sent)
+        assert wire.read().status == 401
