@@ -24,7 +24,7 @@ def find(settings: Settings, break_after: int) -> Device:
     """The fake device, which begins to fail after `break_after` launches beyond those that measure it."""
     main.allow_gpu(settings)
     machine = Machine()
-    machine.free = 1 << 26  # little, so that it is measured soon
+    machine.free = 1 << 24  # little, so that it is measured soon
     with fake_cupy.cupy_gpu(machine) as module:
         device: Device = module.CupyDevice(settings.gpu_memory)
     left = break_after + MEASURING

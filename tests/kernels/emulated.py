@@ -6,7 +6,9 @@ compiles the source for devices.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import os
 import shutil
 import subprocess
 import tempfile
@@ -28,20 +30,32 @@ CHECKS = ("-fsanitize=undefined,float-divide-by-zero", "-fsanitize-undefined-tra
 COMPILER = shutil.which("g++")
 
 
+BUILT = "EMULATED_GATHER"
+"""The variable by which processes that a test starts find what it has built."""
+
+
 @cache
 def library() -> ctypes.CDLL:
     """The kernel as a library. Raises ImportError where there is no compiler."""
+    if BUILT in os.environ:
+        return _load(os.environ[BUILT])
     if COMPILER is None:
         raise ImportError("needs the Debian package g++")
-    with tempfile.TemporaryDirectory() as folder:
-        built = Path(folder) / "gather.so"
-        command = [COMPILER, "-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
-        command += [*CHECKS, "-shared", "-fPIC", "-o", str(built), str(HERE / "emulated.cpp")]
-        done = subprocess.run(
-            [*command, f"-I{HERE}", f"-I{gpu_launch.SOURCE.parent}"], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        found = ctypes.CDLL(str(built))
+    folder = tempfile.mkdtemp(prefix="gathernd-emulated-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    built = f"{folder}/gather.so"
+    command = [COMPILER, "-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
+    command += [*CHECKS, "-shared", "-fPIC", "-o", built, str(HERE / "emulated.cpp")]
+    done = subprocess.run(
+        [*command, f"-I{HERE}", f"-I{gpu_launch.SOURCE.parent}"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    os.environ[BUILT] = built
+    return _load(built)
+
+
+def _load(built: str) -> ctypes.CDLL:
+    found = ctypes.CDLL(built)
     found.plan_bytes.restype = ctypes.c_size_t
     found.run_grid.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint, ctypes.c_uint, ctypes.c_uint64]
     found.run_grid.restype = None

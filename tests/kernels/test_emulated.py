@@ -15,9 +15,15 @@ SAMPLE = 8_000
 SOAKED = 10_000_000
 
 
+@pytest.fixture(autouse=True)
+def compiler() -> None:
+    try:
+        emulated.library()
+    except ImportError as absent:
+        pytest.skip(str(absent))
+
+
 def guarded(what: str) -> subprocess.CompletedProcess[str]:
-    if emulated.COMPILER is None:
-        pytest.skip("needs the Debian package g++")
     command = [sys.executable, "-X", "faulthandler", "-m", "tests.kernels.guarded", emulated.__name__, what, "1"]
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
 
@@ -41,8 +47,6 @@ def test_an_access_that_is_not_aligned_ends_the_process() -> None:
         "data = room[-room.ctypes.data % 16 + 8 :][:64]\n"
         "emulated.run(GatherPlan(1, 1, (4,), 16, 1, False, True), data, np.array([1]), np.zeros(16, np.uint8))\n"
     )
-    if emulated.COMPILER is None:
-        pytest.skip("needs the Debian package g++")
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
     assert run.returncode in (-signal.SIGILL, -signal.SIGTRAP, -signal.SIGABRT), run.stderr
 
