@@ -164,7 +164,8 @@ CATALOGUE: Final[Mapping[Code, Entry]] = {
     ),
     "request_timeout": Entry(
         "Request timeout",
-        "The request did not arrive in time: the sender was too slow or stopped.",
+        "The request did not arrive in time: the sender was too slow or stopped. A client that does not read its "
+        "answer is cut off under the same name.",
         "A body announced with Content-Length: 1000000 of which one byte a minute arrives.",
         "Send faster, send less, or have the operator raise the limit.",
     ),
@@ -293,7 +294,8 @@ CATALOGUE: Final[Mapping[Code, Entry]] = {
     ),
     "overloaded": Entry(
         "Overloaded",
-        "The queue or the memory budget is full at this moment. Nothing was done.",
+        "The queue or the memory budget is full at this moment, or as many requests are under way as may be; `limit` "
+        "says which. Nothing was done.",
         "More requests at once than the service has room for.",
         "Send the request again after the seconds that Retry-After names.",
     ),
@@ -307,7 +309,8 @@ CATALOGUE: Final[Mapping[Code, Entry]] = {
         "Deadline exceeded",
         "The work was not done before the deadline of the caller or of the service.",
         "A request that waited in the queue longer than its timeout.",
-        "Send it again after the seconds that Retry-After names, or allow more time.",
+        "Send it again after the seconds that Retry-After names, or allow more time: X-Gathernd-Timeout has seconds, "
+        "the parameter `timeout` of the inference protocol microseconds.",
     ),
     "not_implemented": Entry(
         "Not implemented",
