@@ -139,6 +139,8 @@ def put(
     file: Annotated[Path, typer.Argument(help="npy file.")],
     if_match: Annotated[str | None, typer.Option(help="ETag that the tensor must have now.")] = None,
     new: Annotated[bool, typer.Option("--new", help="Only if there is no tensor of this name yet.")] = False,
+    prefault: Annotated[bool, typer.Option("--prefault", help="Read it into memory ahead of requests.")] = False,
+    lock: Annotated[bool, typer.Option("--lock", help="Keep it in memory where the system allows that.")] = False,
     url: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
@@ -146,7 +148,15 @@ def put(
     with _service(url, key) as service:
         array = _load(file)
         with _bar(name, array.nbytes) as progress:
-            info = service.put(name, array, if_match=if_match, if_none_match="*" if new else None, progress=progress)
+            info = service.put(
+                name,
+                array,
+                if_match=if_match,
+                if_none_match="*" if new else None,
+                prefault=prefault,
+                lock=lock,
+                progress=progress,
+            )
         typer.echo(info.etag)
 
 

@@ -83,15 +83,18 @@ class GatherND:
         *,
         if_match: str | None = None,
         if_none_match: str | None = None,
+        prefault: bool = False,
+        lock: bool = False,
         progress: Progress | None = None,
     ) -> TensorInfo:
         """Make `array` the resident tensor `name`, whole or not at all.
 
         `if_match` is the ETag that the tensor must have; `if_none_match="*"` asks that there is none of that name
-        (PreconditionFailed). `progress` is called with the bytes sent so far. A memory-mapped array is read as it is
-        sent.
+        (PreconditionFailed). `prefault` has the service read the content into memory ahead of requests, `lock` keeps it
+        there where the system allows that. `progress` is called with the bytes sent so far. A memory-mapped array is
+        read as it is sent.
         """
-        return self._run(_requests.put(name, array, if_match, if_none_match, progress))
+        return self._run(_requests.put(name, array, if_match, if_none_match, prefault, lock, progress))
 
     def get(
         self,
@@ -221,10 +224,12 @@ class AsyncGatherND:
         *,
         if_match: str | None = None,
         if_none_match: str | None = None,
+        prefault: bool = False,
+        lock: bool = False,
         progress: Progress | None = None,
     ) -> TensorInfo:
         """Make `array` a resident tensor, see `GatherND.put`."""
-        return await self._run(_requests.put(name, array, if_match, if_none_match, progress))
+        return await self._run(_requests.put(name, array, if_match, if_none_match, prefault, lock, progress))
 
     async def get(
         self,

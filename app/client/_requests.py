@@ -60,7 +60,10 @@ class Request(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """A resident tensor as the service describes it: times in RFC 3339, `bytes` of its items."""
+    """A resident tensor as the service describes it: times in RFC 3339, `bytes` of its items.
+
+    `prefault` and `lock` say whether its content is read into memory ahead of requests, and kept there.
+    """
 
     name: str
     dtype: str
@@ -69,6 +72,8 @@ class TensorInfo:
     etag: str
     created: str
     modified: str
+    prefault: bool = False
+    lock: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +115,18 @@ def gather(
 
 
 def put(
-    name: str, array: Any, if_match: str | None, if_none_match: str | None, progress: Progress | None
+    name: str,
+    array: Any,
+    if_match: str | None,
+    if_none_match: str | None,
+    prefault: bool,
+    lock: bool,
+    progress: Progress | None,
 ) -> Request[TensorInfo]:
     """An upload, raw: the one format that has every type."""
     tensor = packed(as_array(array))
     query = {"dtype": tensor.kind.name, "shape": ",".join(map(str, tensor.shape))}
+    query |= {option: "true" for option, wanted in (("prefault", prefault), ("lock", lock)) if wanted}
     headers = {"content-type": RAW, "accept": JSON, **_conditions(if_match, if_none_match)}
     repeatable = if_match is None and if_none_match is None
     return Request("PUT", _path(name), _read_info, query, headers, [tensor.raw], repeatable, progress)
@@ -227,6 +239,8 @@ def _info(body: Any) -> TensorInfo:
         etag=body["etag"],
         created=body["created"],
         modified=body["modified"],
+        prefault=body.get("prefault", False),
+        lock=body.get("lock", False),
     )
 
 

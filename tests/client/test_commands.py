@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import pty
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import ml_dtypes
@@ -107,7 +109,9 @@ def test_tensors_come_and_go(run: Run, service: GatherND) -> None:
     assert run("tensors", "put", "table", "data.npy", "--new").exit_code == 1
     assert run("tensors", "put", "table", "data.npy").output.strip() == etag
     assert run("tensors", "put", "table", "data.npy", "--if-match", '"other"').exit_code == 1
+    assert run("tensors", "put", "table", "data.npy", "--prefault", "--lock").exit_code == 0
     info = service.metadata("table")
+    assert (info.prefault, info.lock) == (True, True)
     assert run("tensors", "ls").output == f"table\tfloat32\t[3,4]\t48\t{info.modified}\t{etag}\n"
     assert run("call", "tensor:table", "indices.npy").output == "[ 1. 11.]\n"
     assert run("tensors", "get", "table", "back.npy").exit_code == 0
@@ -174,3 +178,39 @@ def test_progress_is_shown_on_a_terminal_only(run: Run, server: Server, service:
     assert "shown" in text
     assert "48/48 bytes" in text
     service.delete("shown")
+
+
+def test_a_transfer_that_is_killed_is_given_again_without_harm(
+    run: Run, server: Server, service: GatherND, tmp_path: Path
+) -> None:
+    service.put("again", DATA)
+    table = np.arange(2**24).reshape(-1, 1024)
+    np.save("large.npy", table)
+    incoming = server.log.parent / "store" / "incoming"
+    killed = 0
+    for _ in range(20):
+        command = subprocess.Popen([GATHERND, "tensors", "put", "again", "large.npy"], stdout=subprocess.DEVNULL)
+        while not any(path.stat().st_size > 10**6 for path in incoming.iterdir()) and command.poll() is None:
+            sleep(0.001)
+        command.kill()
+        killed += command.wait() == -signal.SIGKILL
+        if killed == 2:
+            break
+    assert killed == 2
+    assert same(service.get("again"), DATA)
+    for _ in range(500):
+        if not list(incoming.iterdir()):
+            break
+        sleep(0.01)
+    assert list(incoming.iterdir()) == []
+    assert run("tensors", "put", "again", "large.npy").exit_code == 0
+    np.save("back.npy", DATA)
+    command = subprocess.Popen([GATHERND, "tensors", "get", "again", "back.npy"])
+    while not listing(tmp_path)[0].startswith(".back.npy.") and command.poll() is None:
+        sleep(0.001)
+    command.kill()
+    assert command.wait() == -signal.SIGKILL
+    assert same(np.load("back.npy"), DATA)
+    assert run("tensors", "get", "again", "back.npy").exit_code == 0
+    assert same(np.load("back.npy"), table)
+    service.delete("again")

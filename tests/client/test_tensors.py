@@ -58,6 +58,15 @@ def test_metadata_tells_what_is_there(service: Any, name: str) -> None:
     assert service.put(name, TABLE + 1).etag != first.etag
 
 
+def test_prefault_and_lock_are_asked_for(service: Any, name: str) -> None:
+    info = service.put(name, TABLE)
+    assert (info.prefault, info.lock) == (False, False)
+    assert (service.put(name, TABLE, prefault=True).prefault, service.metadata(name).prefault) == (True, True)
+    info = service.put(name, TABLE, lock=True)
+    assert (info.prefault, info.lock) == (False, True)
+    assert same(service.gathernd(name, [[1]]), TABLE[[1]])
+
+
 def test_conditions_are_kept(service: Any, name: str) -> None:
     first = service.put(name, TABLE, if_none_match="*")
     with pytest.raises(errors.PreconditionFailed):
