@@ -6,6 +6,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
+from time import sleep
 from typing import Any, TypeVar
 
 import numpy as np
@@ -37,6 +38,8 @@ class FakeContent:
         self.rows = rows
         self.scatters = 0
         self.held = False
+        self.holds = 0
+        self._made: dict[int, Tensor] = {}
 
     @property
     def etag(self) -> str:
@@ -44,8 +47,10 @@ class FakeContent:
 
     @property
     def tensor(self) -> Tensor:
-        items = np.full(self.rows * WIDTH, 100 * self.number + self.scatters, np.float32)
-        return Tensor(DTYPES["float32"], (self.rows, WIDTH), items)
+        if self.scatters not in self._made:
+            items = np.full(self.rows * WIDTH, 100 * self.number + self.scatters, np.float32)
+            self._made[self.scatters] = Tensor(DTYPES["float32"], (self.rows, WIDTH), items)
+        return self._made[self.scatters]
 
     def at(self) -> Seen:
         return Seen(self)
@@ -70,6 +75,7 @@ class Seen:
     @contextmanager
     def _hold(self) -> Iterator[None]:
         self.content.held = True
+        self.content.holds += 1
         yield
         self.content.held = False
 
@@ -356,24 +362,59 @@ def test_lookups_that_the_device_would_not_speed_up_move_nothing() -> None:
 
 def test_a_copy_aside_that_fails_harms_nobody_and_is_tried_again_later() -> None:
     harness = Harness()
-    content = FakeContent(1)
+    content = FakeContent(1, rows=300_000)
 
     def short(name: str) -> None:
         raise OutOfDeviceMemory("no")
 
+    async def earn(tries: int) -> None:
+        while harness.device.done.count("upload") < tries:
+            assert await harness.call("auto", content, count=10_000) is None
+            await asyncio.gather(*harness.gpu._fetching)
+
     async def script() -> None:
         harness.device.fails = short
-        for _ in range(2):
-            tries = harness.device.done.count("upload")
-            while harness.device.done.count("upload") == tries:
-                assert await harness.call("auto", content, count=50_000) is None
-                await asyncio.sleep(0.001)
+        await earn(2)
+        assert harness.gpu.fallbacks == 0
         harness.device.fails = lambda name: None
-        while not harness.gpu.holds(content.etag):
-            await harness.call("auto", content, count=50_000)
-            await asyncio.sleep(0.001)
+        await earn(3)
+        assert harness.gpu.holds(content.etag)
 
     run(harness, script)
+
+
+def test_lookups_while_a_copy_is_on_its_way_run_on_the_cpu_and_send_nothing_more() -> None:
+    harness = Harness()
+    content = FakeContent(1, rows=300_000)
+    go = threading.Event()
+
+    def wait(name: str) -> None:
+        go.wait(10)
+
+    async def script() -> None:
+        harness.device.fails = wait
+        for _ in range(100):
+            assert await harness.call("auto", content, count=10_000) is None
+        assert len(harness.gpu._fetching) == 1
+        go.set()
+        await asyncio.gather(*harness.gpu._fetching)
+
+    run(harness, script)
+    assert harness.device.done == ["upload"]
+
+
+def test_what_does_not_fit_is_not_even_tried_where_the_service_may_choose() -> None:
+    size = ROWS * WIDTH * 4
+    harness = Harness(memory=5 * size)
+
+    async def script() -> None:
+        await harness.call("gpu", FakeContent(1), count=1)
+        done = len(harness.device.done)
+        assert await harness.call("auto", FakeContent(1), count=100_000) is None
+        assert len(harness.device.done) == done
+
+    run(harness, script)
+    assert harness.gpu.fallbacks == 0
 
 
 def test_content_that_changes_while_it_is_copied_is_read_again_and_never_kept() -> None:
@@ -392,6 +433,7 @@ def test_content_that_changes_while_it_is_copied_is_read_again_and_never_kept() 
         outcome = await harness.call("gpu", content)
         assert (value(outcome), outcome and outcome.etag) == (101, "1-1")
         assert not harness.gpu.holds("1-0")
+        assert content.holds == 0
 
     run(harness, script)
 
@@ -410,6 +452,7 @@ def test_content_that_never_rests_is_copied_while_writers_wait() -> None:
         outcome = await harness.call("gpu", content)
         assert value(outcome) == 100 + content.scatters
         assert not content.held
+        assert content.holds == 1
 
     run(harness, script)
 
@@ -417,6 +460,7 @@ def test_content_that_never_rests_is_copied_while_writers_wait() -> None:
 def test_lookups_of_one_tensor_at_once_send_it_once() -> None:
     harness = Harness()
     content = FakeContent(1)
+    harness.device.fails = lambda name: sleep(0.02)
 
     async def script() -> None:
         outcomes = await asyncio.gather(*(harness.call("gpu", content) for _ in range(8)))
