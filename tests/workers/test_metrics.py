@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.api.exposition import COUNTERS, GAUGES
 from app.api.metrics import Templates
+from app.settings import Settings
 from tests.http.server import Server
 from tests.workers.conftest import Start
 from tests.workers.load import BODY, CONTENT, ask_once, connected, request, until
@@ -24,6 +25,7 @@ from tests.workers.test_workers import pids
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 OUT_OF_BOUNDS = json.dumps({**BODY, "indices": {"dtype": "int64", "shape": [1, 2], "values": [0, 2]}}).encode()
+DEEP = json.dumps({**BODY, "data": {"dtype": "int8", "shape": [1] * 33, "values": [1]}}).encode()
 INFER = json.dumps(
     {
         "inputs": [
@@ -37,6 +39,7 @@ TRAFFIC: list[tuple[bytes, int, tuple[str, str, int, str | None]]] = [
     (request(), 37, ("POST", "/gathernd", 200, None)),
     (request(body=OUT_OF_BOUNDS), 11, ("POST", "/gathernd", 422, "index_out_of_bounds")),
     (request(body=b"{"), 5, ("POST", "/gathernd", 400, "malformed_request")),
+    (request(body=DEEP), 4, ("POST", "/gathernd", 422, "limit_exceeded")),
     (request(path="/gather"), 3, ("POST", "/gather", 200, None)),
     (request("GET", "/gathernd", b""), 4, ("GET", "/gathernd", 405, "method_not_allowed")),
     (request("OPTIONS", "/gathernd", b""), 2, ("OPTIONS", "/gathernd", 204, None)),
@@ -119,7 +122,18 @@ def test_the_metrics_equal_the_traffic(server: Server) -> None:
     assert change(before, after, "gathernd_requests_total") == requests
     assert change(before, after, "gathernd_errors_total") == errors
     assert change(before, after, "gathernd_request_seconds_count") == by_path
+    assert change(before, after, "gathernd_limit_refusals_total") == {("rank",): 4}
     assert change(before, after, "gathernd_kernel_routes_total") == {("loop", "loop"): 37 + 3 + 9}
+    predicted = change(before, after, "gathernd_route_predicted_seconds_total")
+    measured = change(before, after, "gathernd_route_measured_seconds_total")
+    assert set(predicted) == set(measured) == {("loop",)}
+    assert 0 < predicted[("loop",)] < 49e-3
+    kernel = [
+        number
+        for (_, stage), number in change(before, after, "gathernd_stage_seconds_total").items()
+        if stage == "kernel"
+    ]
+    assert measured[("loop",)] == pytest.approx(sum(kernel))
     received = sum(times * len(content.partition(b"\r\n\r\n")[2]) for content, times, _ in TRAFFIC)
     assert change(before, after, "gathernd_received_bytes_total") == {(): received}
     stages = change(before, after, "gathernd_stage_seconds_total")
@@ -144,7 +158,9 @@ def test_every_process_says_the_same(server: Server) -> None:
     sleep(0.1)
 
     def said(text: bytes) -> list[str]:
-        own = re.compile(r"gathernd_(requests_in_flight|connections|sent_bytes|queue|memory_used).*|.*/metrics.*|#.*")
+        own = re.compile(
+            r"gathernd_(requests_in_flight|connections|sent_bytes|queue|memory_used|resident_bytes_free).*|.*/metrics.*|#.*"
+        )
         return [line for line in text.decode().splitlines() if not own.fullmatch(line)]
 
     with connected(server.port, 8) as connections:
@@ -173,6 +189,7 @@ def test_what_is_refused_before_it_is_read_is_counted(server: Server) -> None:
     assert requests == {("other", "unread", "400"): 4, ("other", "unread", "431"): 3}
     errors = {("malformed_request",): 4, ("header_too_large",): 3}
     assert change(before, after, "gathernd_errors_total") == errors
+    assert change(before, after, "gathernd_limit_refusals_total") == {("header_bytes",): 3}
 
 
 def test_a_client_that_goes_away_is_counted_under_status_0(server: Server) -> None:
@@ -237,6 +254,11 @@ def test_processes_connections_and_memory_are_summed(server: Server) -> None:
     assert samples["gathernd_connections", ()] == 9
     assert samples["gathernd_memory_budget_bytes", ()] > 2**20
     assert samples["gathernd_memory_used_bytes", ()] == 0
+    settings = Settings()
+    assert samples["gathernd_queue_capacity", ()] == workers * (settings.threads + settings.max_queue)
+    assert samples["gathernd_requests_limit", ()] == workers * settings.max_requests
+    assert samples["gathernd_resident_tensors_limit", ()] == settings.max_tensors
+    assert samples["gathernd_resident_bytes_free", ()] > 0
 
 
 def test_a_resident_tensor_is_counted(server: Server) -> None:
