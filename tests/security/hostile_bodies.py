@@ -398,6 +398,22 @@ def packed_body(source: Random) -> Body:
     return Body("POST", made.path, content, [*made.fields, f"Content-Encoding: {encoding}"])
 
 
+def heaviest() -> list[Body]:
+    """Some bodies that take as much memory as the soak's limits allow."""
+    rows = struct.pack("<q", 1) * (1 << 18)
+    header = {"indices": {"dtype": "I64", "shape": [1 << 18, 1], "data_offsets": [0, len(rows)]}}
+    numbers = {"data": _tensor("float64", [500_000], [0.5] * 500_000), "indices": _tensor("int64", [1, 1], [1])}
+    bombs = [Body("POST", "/gathernd", content, [f"Content-Encoding: {name}"]) for name, content in _BOMBS]
+    fields = ["Content-Encoding: gzip", "Content-Type: application/octet-stream"]
+    return [
+        *bombs,
+        Body("PUT", "/tensors/t9?dtype=int8&shape=7000000", _BOMBS[0][1], fields),
+        Body("POST", "/gathernd?tensor=good", _safetensors(header, rows), ["Content-Type: application/x-safetensors"]),
+        Body("POST", "/gathernd", json.dumps(numbers, separators=(",", ":")).encode()),
+        Body("GET", "/tensors/good/content", b""),
+    ]
+
+
 def base64_body(source: Random) -> Body:
     """Base64 that is broken, of the wrong length, or not of its type."""
     dtype, width = source.choice((("bool", 1), ("float32", 4), ("string", 5), ("complex128", 16), ("bfloat16", 2)))

@@ -24,7 +24,7 @@ from tests.conftest import SOAK
 from tests.http.raw import TINY, request
 from tests.http.server import Server, serving
 from tests.security.hostile import Whole, attack, whole
-from tests.security.hostile_bodies import RESIDENT, altered
+from tests.security.hostile_bodies import RESIDENT, altered, heaviest
 from tests.security.hostile_client import Answer, Judge, Line, Talk, talk
 
 SEED = int(os.environ.get("GATHERND_SEED") or (secrets.randbits(32) if SOAK else 1))
@@ -84,6 +84,7 @@ class Besiegers:
 
     def __init__(self, server: Server, seed: int) -> None:
         self.port = server.port
+        self._several = len(processes(server)) > 1
         self.seed = seed
         self.sent = 0
         self.batch = 0
@@ -100,6 +101,18 @@ class Besiegers:
                 self._round()
             except AssertionError as failure:
                 raise AssertionError(f"GATHERND_SEED={self.seed}, batches to {self.batch}: {failure}") from failure
+
+    def storm(self) -> None:
+        """What takes the most memory, many at once: what the service keeps of it, it has from then on."""
+        bodies = [request(one.content, *one.fields, line=f"{one.method} {one.path} HTTP/1.1") for one in heaviest()]
+        for _ in range(10):
+            talks = [Talk(Line(self.port), memoryview(data), [False]) for data in bodies]
+            talk(talks, self._dawdle)
+            self.sent += len(talks)
+            for one in talks:
+                one.line.socket.close()
+                for answer in one.answers:
+                    self.judge.judge(answer, to_head=False)
 
     def _round(self) -> None:
         plans: list[tuple[Talk, list[Whole], bool, Random]] = []
@@ -159,7 +172,12 @@ class Besiegers:
             assert one.line.ended
             assert len(one.answers) >= len(plan) or one.answers[-1].closes, (plan[len(one.answers)], one.answers[-1:])
             return True
-        assert len(one.answers) == len(plan), (plan[len(one.answers)], one.answers[-1:])
+        if len(one.answers) < len(plan):
+            # Of several workers one may send a client over to another one, and says so.
+            assert self._several, (plan[len(one.answers)], one.answers[-1:])
+            assert one.answers, plan
+            assert one.answers[-1].closes, (plan[len(one.answers)], one.answers[-1:])
+            return True
         assert not one.line.buffer
         number = int(str(plan[-1].id).partition("-")[0])
         assert right(number, one.answers[-1]), one.answers[-1]
@@ -276,6 +294,7 @@ def test_hostile_requests_harm_nobody(
         besiegers = Besiegers(server, SEED)
         marks = []
         begun = monotonic()
+        besiegers.storm()
         for share in (0.4, 0.7, 1):
             try:
                 besiegers.on(round(total * share))
