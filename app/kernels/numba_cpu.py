@@ -50,7 +50,7 @@ name = "numba"
 _BLOCK: Final = numba_memory.SCRATCH_ITEMS // 2
 _CACHED_BYTES: Final = 1 << 23  # data that caches hold: no need to ask for it ahead
 _CLOSE_BYTES: Final = 1 << 16
-_LONG_BYTES: Final = 1 << 11  # rows of which the C library copies each faster
+_LONG_BYTES: Final = 1 << 12  # rows of which the C library copies each faster
 _STREAM_BYTES: Final = 1 << 22  # output, of one part of a split, that caches would not hold: stored past them
 
 
