@@ -274,8 +274,9 @@ def _among(name: str, value: str, known: Any) -> None:
 
 
 def _print_explanation(body: dict[str, Any], console: Console, echo: Callable[[str], object]) -> None:
-    output, plan, choice = body["output"], body["plan"], body["choice"]
-    size = "" if output["bytes"] is None else f", {output['bytes']:,} bytes"
+    output, found = body["output"], body["explanation"]
+    plan, choice = found["plan"], found["choice"]
+    size = "" if found["output_bytes"] is None else f", {found['output_bytes']:,} bytes"
     echo(f"output: {output['dtype']} {list(output['shape'])}{size}")
     shared = ", which all batches share" if plan["shared"] else ""
     echo(
@@ -285,10 +286,10 @@ def _print_explanation(body: dict[str, Any], console: Console, echo: Callable[[s
     table = Table()
     for name in ("route", "predicted µs", "open", "why not"):
         table.add_column(name, justify="right" if "µ" in name else "left")
-    for note in body["routes"]:
+    for note in found["routes"]:
         time = "" if note["microseconds"] is None else f"{note['microseconds']:,.1f}"
         table.add_row(_WHERE[note["route"]], time, "yes" if note["open"] else "no", note.get("reason", ""))
     console.print(table)
     parts = f" in {choice['parts']} parts" if choice["parts"] > 1 else ""
-    echo(f"choice: {_WHERE[choice['route']]}{parts}, on the {choice['device'].upper()}")
-    echo(body["not_checked"])
+    echo(f"choice: {_WHERE[choice['route']]}{parts}, on the {body['device'].upper()}")
+    echo(found["not_checked"])

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from app import selection
-from app.api.schema import Explanation
+from app.api.schema import GatherAnswer
 from app.cli import app
 from app.dispatch import calibrate
 from app.dispatch.cost import TYPICAL, Chooser, Coefficients
@@ -82,9 +82,10 @@ def test_explain_says_output_plan_times_and_choice(measured: list[int]) -> None:
 
 def test_explain_in_json_is_what_the_service_answers(measured: list[int]) -> None:
     found = json.loads(run(*LOOKUP, "--json"))
-    Explanation.model_validate(found)
-    assert found["output"] == {"dtype": "float32", "shape": [256, 64], "bytes": 65_536}
-    assert found["choice"]["route"] == "loop"
+    GatherAnswer.model_validate(found)
+    assert found["output"] == {"dtype": "float32", "shape": [256, 64]}
+    assert found["explanation"]["output_bytes"] == 65_536
+    assert found["explanation"]["choice"]["route"] == "loop"
 
 
 def test_explain_knows_gather_and_batches(measured: list[int]) -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 MEDIA_TYPE: Final = "application/x-safetensors"
-EXPLANATION: Final = "application/vnd.gathernd.explanation+json"
-"""A media type of its own, so that generated clients keep one answer to a gather."""
 _BINARY: Final = {"type": "string", "format": "binary"}
 _ONLY: Final = "Only with a safetensors body; a JSON request has this field in its body."
 
@@ -44,9 +42,9 @@ def request_parameters(operator: str, dialects: tuple[str, ...]) -> list[dict[st
             "name": "explain",
             "in": "query",
             "required": False,
-            "description": "With true, with either body: validate, and answer the plan, the time predicted for each "
-            "route and the choice instead of the output. Nothing runs, and the values of the indices are not looked "
-            "at. False if left out.",
+            "description": "With true, and with either body: validate, and answer in JSON what the output would be, "
+            "without its values, and in `explanation` the plan, the time predicted for each route, and the choice. "
+            "Nothing runs, and the values of the indices are not looked at. False if left out.",
             "schema": {"type": "boolean"},
         },
     ]
@@ -66,11 +64,8 @@ def request_content() -> dict[str, Any]:
 
 
 def answer_content() -> dict[str, Any]:
-    """The body of a binary answer, and that of an explanation."""
-    return {
-        MEDIA_TYPE: {"schema": _BINARY | {"description": "A safetensors body with the tensor `output`."}},
-        EXPLANATION: {"schema": {"$ref": "#/components/schemas/Explanation"}},
-    }
+    """The body of a binary answer."""
+    return {MEDIA_TYPE: {"schema": _BINARY | {"description": "A safetensors body with the tensor `output`."}}}
 
 
 def answer_headers() -> dict[str, Any]:

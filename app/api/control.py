@@ -22,7 +22,7 @@ from app.api.exchange import Exchange
 from app.api.health import Readiness
 from app.api.keys import is_public
 from app.api.metrics import Metrics
-from app.api.schema import Explanation, GatherAnswer, GatherNDRequest, GatherRequest, Live, Problem, Ready
+from app.api.schema import GatherAnswer, GatherNDRequest, GatherRequest, Live, Problem, Ready
 from app.api.web.pages import catalogue_page, error_page, front_page
 from app.errors import CATALOGUE, Code, GatherError
 from app.spec.dialects import DIALECTS
@@ -310,10 +310,9 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
     document = app.openapi()
     schemas = document["components"]["schemas"]
     if "Problem" not in schemas:
-        for model in (Problem, Explanation):
-            schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-            schemas.update(schema.pop("$defs"))
-            schemas[model.__name__] = schema
+        problem_schema = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas.update(problem_schema.pop("$defs"))
+        schemas["Problem"] = problem_schema
         # FastAPI documents an error shape of its own wherever there is a path parameter; it never occurs here.
         for name in ("HTTPValidationError", "ValidationError"):
             schemas.pop(name, None)

@@ -1,14 +1,15 @@
-"""What `?explain=true` answers: the plan of a gather, the time predicted for each route, and the choice, unrun."""
+"""What `?explain=true` answers: an answer without values, and with the plan, the time of each route and the choice.
+
+It has the form of a gather's answer, so that generated clients have one type for both.
+"""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from app.api.binary_docs import EXPLANATION
 from app.service import Explanation
 from app.tensors.tensor import Tensor, nbytes
 
-CONTENT_TYPE: Final = EXPLANATION.encode()
 NOT_CHECKED: Final = "The values of the indices were not looked at: one of them may be out of bounds."
 
 
@@ -16,16 +17,12 @@ def explanation_body(explanation: Explanation) -> dict[str, Any]:
     """The JSON body; times are microseconds, null where none is predicted, as for strings."""
     call, data, shape, plan, routes, choice = explanation
     strings = data.dtype.kind == "string"
-    return {
+    device = "gpu" if choice.route == "gpu" else "cpu"
+    found = {
         "operator": call.operator,
-        "dialect": call.dialect,
         "data": _tensor(data) | ({"tensor": call.data} if isinstance(call.data, str) else {}),
         "indices": _tensor(call.indices),
-        "output": {
-            "dtype": data.dtype.name,
-            "shape": shape,
-            "bytes": None if strings else plan.output_bytes,
-        },
+        "output_bytes": None if strings else plan.output_bytes,
         "plan": {
             "batches": plan.batches,
             "tuples": plan.tuples,
@@ -42,12 +39,13 @@ def explanation_body(explanation: Explanation) -> dict[str, Any]:
         ],
         "choice": {
             "route": choice.route,
-            "device": "gpu" if choice.route == "gpu" else "cpu",
             "parts": choice.parts,
             "microseconds": None if strings else _microseconds(choice.seconds),
         },
         "not_checked": NOT_CHECKED,
     }
+    output = {"dtype": data.dtype.name, "shape": shape}
+    return {"output": output, "dialect": call.dialect, "device": device, "explanation": found}
 
 
 def _tensor(tensor: Tensor) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 
 from app.api.errors import dump
 from app.api.exchange import Buffer, Exchange
-from app.api.explain import CONTENT_TYPE, explanation_body
+from app.api.explain import explanation_body
 from app.dispatch.budget import Lease
 from app.errors import GatherError
 from app.service import Service
@@ -74,7 +74,7 @@ class NativeRoute:
             binary = self._can_be_binary(exchange, call, call.data)
         stages.parsed = perf_counter()
         if call.explain:
-            await exchange.send(200, CONTENT_TYPE, dump(explanation_body(service.explain(call, exchange.lease))))
+            await exchange.send(200, JSON, dump(explanation_body(service.explain(call, exchange.lease))))
             return
         answer = await service.gather(call, stages, exchange.lease)
         stages.end = stages.kernel_end

@@ -108,15 +108,6 @@ class OutputTensor(OpenModel):
     base64: Base64 | SkipJsonSchema[None] = None
 
 
-class GatherAnswer(OpenModel):
-    """What a gather answers."""
-
-    output: OutputTensor
-    dialect: str = Field(description="The dialect that was followed.")
-    device: Literal["cpu", "gpu"] = Field(description="Where the gather ran.")
-    data_etag: str | SkipJsonSchema[None] = Field(None, description="ETag of the resident data that was read.")
-
-
 _Bytes = Annotated[int, Field(ge=0, json_schema_extra=_INT64)]
 Route = Literal["loop", "thread", "split", "gpu"]
 
@@ -155,23 +146,33 @@ class ExplainedChoice(OpenModel):
     """The route that would be taken."""
 
     route: Route
-    device: Literal["cpu", "gpu"]
     parts: int = Field(description="Over how many threads it is split.")
     microseconds: float | None = Field(description="Predicted time; null where there is no prediction.")
 
 
 class Explanation(OpenModel):
-    """What a gather with `explain=true` answers: what would run, where and why. Nothing has run."""
+    """What would run, where and why. Nothing has run."""
 
     operator: Literal["gathernd", "gather"]
-    dialect: str
     data: ExplainedTensor
     indices: ExplainedTensor
-    output: ExplainedTensor
+    output_bytes: _Bytes | None = Field(description="Bytes of the output's items; null for strings.")
     plan: ExplainedPlan
     routes: list[ExplainedRoute]
     choice: ExplainedChoice
     not_checked: str = Field(description="What a gather would still check.")
+
+
+class GatherAnswer(OpenModel):
+    """What a gather answers, or would answer: with `explain=true` there is an explanation in place of the values."""
+
+    output: OutputTensor
+    dialect: str = Field(description="The dialect that was followed.")
+    device: Literal["cpu", "gpu"] = Field(description="Where the gather ran.")
+    data_etag: str | SkipJsonSchema[None] = Field(None, description="ETag of the resident data that was read.")
+    explanation: Explanation | SkipJsonSchema[None] = Field(
+        None, description="Instead of the output's values, where the request says `explain=true`."
+    )
 
 
 class RuleBody(OpenModel):

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from app.api.explain import CONTENT_TYPE
-from app.api.schema import Explanation
+from app.api.schema import GatherAnswer
 from tests.http.conftest import Start
 from tests.http.forms import int64, tensor
 from tests.http.provoked import PROVOKED
@@ -31,19 +30,26 @@ def client(start: Start) -> Iterator[httpx.Client]:
 
 
 def explained(answer: httpx.Response) -> dict[str, Any]:
+    """The explanation, with what stands beside it."""
     assert answer.status_code == 200, answer.text
-    assert answer.headers["content-type"].encode() == CONTENT_TYPE
-    found: dict[str, Any] = answer.json()
-    Explanation.model_validate(found)
+    assert answer.headers["content-type"] == "application/json"
+    body = answer.json()
+    GatherAnswer.model_validate(body)
+    assert set(body) == {"output", "dialect", "device", "explanation"}
+    assert set(body["output"]) == {"dtype", "shape"}
+    found: dict[str, Any] = {**body.pop("explanation"), **body}
     routes = {each["route"]: each for each in found["routes"]}
     assert list(routes) == ["loop", "thread", "split", "gpu"]
     for each in routes.values():
         assert each["open"] == ("reason" not in each)
     chosen = routes[found["choice"]["route"]]
     assert chosen["open"]
+    assert found["device"] == "cpu"
     timed = [each["microseconds"] for each in routes.values() if each["open"] and each["microseconds"] is not None]
     if timed:
-        assert found["choice"]["microseconds"] == chosen["microseconds"] == min(timed)
+        assert found["choice"]["microseconds"] == chosen["microseconds"]
+        # A split that hardly gains is left alone: nothing else may be shorter than the choice.
+        assert chosen["microseconds"] == min(timed) or min(timed) == routes["split"]["microseconds"]
     return found
 
 
@@ -53,12 +59,12 @@ def test_a_small_gather_is_explained(client: httpx.Client) -> None:
     assert found["dialect"] == "onnx-13"
     assert found["data"] == {"dtype": "float32", "shape": [2, 2], "bytes": 16}
     assert found["indices"] == {"dtype": "int64", "shape": [2, 2], "bytes": 32}
-    assert found["output"] == {"dtype": "float32", "shape": [2], "bytes": 8}
+    assert found["output"] == {"dtype": "float32", "shape": [2]}
+    assert found["output_bytes"] == 8
     plan = {"batches": 1, "tuples": 2, "dims": [2, 2], "slice_items": 1, "item_size": 4, "shared": False, "wrap": True}
     assert found["plan"] == plan
     assert found["choice"] == {
         "route": "loop",
-        "device": "cpu",
         "parts": 1,
         "microseconds": found["routes"][0]["microseconds"],
     }
@@ -85,7 +91,8 @@ def test_a_binary_request_is_explained_in_json(client: httpx.Client) -> None:
     body = save({"data": np.zeros((4, 3, 2), np.int16), "indices": np.zeros((4, 1), np.int64)})
     params = {"batch_dims": "1", "explain": "true"}
     found = explained(client.post("/gathernd", params=params, content=body, headers=BINARY))
-    assert found["output"] == {"dtype": "int16", "shape": [4, 2], "bytes": 16}
+    assert found["output"] == {"dtype": "int16", "shape": [4, 2]}
+    assert found["output_bytes"] == 16
     assert found["plan"]["batches"] == 4
 
 
@@ -97,7 +104,8 @@ def test_a_resident_tensor_is_named(client: httpx.Client) -> None:
     content = save({"indices": np.zeros((256, 1), np.int64)})
     params = {"tensor": "table", "explain": "true"}
     found = explained(client.post("/gathernd", params=params, content=content, headers=BINARY))
-    assert found["output"] == {"dtype": "float32", "shape": [256, 64], "bytes": 65_536}
+    assert found["output"] == {"dtype": "float32", "shape": [256, 64]}
+    assert found["output_bytes"] == 65_536
 
 
 def test_the_values_of_indices_are_not_looked_at(client: httpx.Client) -> None:
@@ -129,8 +137,9 @@ def test_an_output_over_the_limit_is_refused_from_the_shapes(client: httpx.Clien
 def test_strings_have_no_prediction(client: httpx.Client) -> None:
     body = {"data": tensor("string", [2], ["a", "b"]), "indices": int64([1, 1], [1])}
     found = explained(client.post("/gathernd", params={"explain": "true"}, json=body))
-    assert found["choice"] == {"route": "loop", "device": "cpu", "parts": 1, "microseconds": None}
-    assert found["output"] == {"dtype": "string", "shape": [1], "bytes": None}
+    assert found["choice"] == {"route": "loop", "parts": 1, "microseconds": None}
+    assert found["output"] == {"dtype": "string", "shape": [1]}
+    assert found["output_bytes"] is None
     put_strings(client, "words", ["word"] * 1000)
     body = {"data": {"tensor": "words"}, "indices": int64([1, 1], [1])}
     found = explained(client.post("/gathernd", params={"explain": "true"}, json=body))
