@@ -44,7 +44,9 @@ class Tls:
             try:
                 self.context.load_verify_locations(client_ca)
             except OSError as error:
-                raise BadTls(f"the authorities of clients in {client_ca} cannot be read: {_reason(error)}") from None
+                raise BadTls(
+                    f"the authorities of clients in {client_ca.name} cannot be read: {_reason(error)}"
+                ) from None
             self.context.verify_mode = ssl.CERT_REQUIRED
 
     def renew(self) -> bool:
@@ -79,9 +81,9 @@ class Tls:
             context.load_cert_chain(self._certificate, self._key, lambda: password)
         except FileNotFoundError:
             missing = next((path for path in (self._certificate, self._key) if path and not path.exists()), None)
-            raise BadTls(f"there is no file {missing}") from None
+            raise BadTls(f"there is no file {missing and missing.name}") from None
         except (OSError, ValueError) as error:
-            files = " and ".join(str(path) for path in (self._certificate, self._key) if path)
+            files = " and ".join(path.name for path in (self._certificate, self._key) if path)
             raise BadTls(f"certificate and key in {files} cannot be used: {_reason(error)}") from None
 
     def _password(self) -> str:
@@ -90,7 +92,7 @@ class Tls:
         try:
             return self._password_file.read_text().rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
-            raise BadTls(f"the key's password in {self._password_file} cannot be read: {_reason(error)}") from None
+            raise BadTls(f"the key's password in {self._password_file.name} cannot be read: {_reason(error)}") from None
 
     def _stat(self) -> Signature:
         return tuple(_stat(path) for path in (self._certificate, self._key, self._password_file) if path is not None)

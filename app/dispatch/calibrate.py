@@ -88,7 +88,7 @@ def calibrated(
         aside.write_text(json.dumps(asdict(coefficients), indent=1))
         aside.replace(path)
     except OSError as error:
-        logger.warning("the calibration could not be kept in %s: %s", cache_dir, error)
+        logger.warning("the calibration could not be kept in GATHERND_CACHE_DIR: %s", error.strerror)
     return coefficients
 
 
@@ -273,7 +273,8 @@ def _load(path: Path) -> Coefficients | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        logger.warning("the calibration in %s cannot be read and is measured again: %s", path, error)
+        reason = error.strerror if isinstance(error, OSError) else error
+        logger.warning("the calibration in %s cannot be read and is measured again: %s", path.name, reason)
         return None
     try:
         gpu = content.pop("gpu")

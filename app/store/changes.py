@@ -246,7 +246,7 @@ class Changes:
             try:
                 self.checkpoint(writable)
             except OSError as error:
-                logger.warning("the log of %s could not be emptied: %s", about.name, error)
+                logger.warning("the log of %s could not be emptied: %s", about.name, error.strerror)
 
     def checkpoint(self, writable: Writable, records: Iterable[Record] | None = None) -> None:
         """Empty the log but for its keys, once the content and its checksums are on the disk. Raises OSError."""

@@ -448,7 +448,8 @@ class LocalStore:
                     self._changes.recover(path, description)
             except (BadFile, OSError) as problem:
                 sound = False
-                logger.error("a tensor in %s is damaged: %s", path, problem)
+                reason = problem.strerror if isinstance(problem, OSError) else problem
+                logger.error("a tensor in %s is damaged: %s", path.name, reason)
         if sound:
             for path in self._logs.iterdir():
                 if path.name not in living:

@@ -177,6 +177,7 @@ def test_a_renewed_certificate_is_shown_without_a_restart(start: Start, tmp_path
         assert {subject(server) for _ in range(6)} == {"second"}
         assert kept.get("/livez").status_code == 200
         assert "PRIVATE" not in server.log_text()
+        assert str(tmp_path) not in server.log_text()
 
 
 def until(reached: Callable[[], bool], seconds: float = 10) -> None:
