@@ -67,7 +67,7 @@ types: $(VENV)/.stamp-dev ## mypy --strict
 pytest: $(VENV)/.stamp-dev clients cuda ## The tests with seeded samples (PYTEST_ARGS)
 	$(PY) -m pytest $(PYTEST_ARGS)
 
-soak: $(VENV)/.stamp-dev clients cuda ## The tests with full counts (GATHERND_SOAK multiplies them)
+soak: $(VENV)/.stamp-dev clients cuda ## The tests with full counts, some three hours (GATHERND_SOAK multiplies: 10 is a tenth)
 	GATHERND_SOAK=$(GATHERND_SOAK) $(PY) -m pytest --timeout=0 $(PYTEST_ARGS)
 
 audit: $(VENV)/.stamp-dev ## Known vulnerabilities in the locks; asks an advisory service (AUDIT_ARGS go to pip-audit)

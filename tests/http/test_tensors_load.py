@@ -144,7 +144,7 @@ def mapped_and_removed(folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600)
 def test_scattering_during_lookups_is_seen_whole_or_not_at_all(start: Start, soak_scale: int) -> None:
     with start("--workers", "2") as server, server.client() as client, ExitStack() as made:
         put_raw(client, "table", version(0))
