@@ -73,6 +73,16 @@ def test_a_page_of_another_site_is_forbidden(server: Server, origin: str) -> Non
     assert answer.json()["code"] == "forbidden"
 
 
+@pytest.mark.parametrize(
+    "line", ["POST /gathernd", "OPTIONS /gathernd", "OPTIONS /tensors/x", "GET /livez", "GET /none"]
+)
+@pytest.mark.parametrize("origin", ["http://localhost", "https://example.com"])
+def test_no_answer_lets_a_page_of_another_site_read_it(server: Server, line: str, origin: str) -> None:
+    fields = ["Host: localhost", f"Origin: {origin}", "Access-Control-Request-Method: PUT"]
+    answer = ask(server, request(*fields, line=f"{line} HTTP/1.1"))
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
 def test_a_verdict_is_remembered_rightly(server: Server) -> None:
     with Wire(server) as wire:
         for host, status in (("localhost", 200), ("example.com", 403)) * 3:
