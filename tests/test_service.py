@@ -16,6 +16,7 @@ from app.dispatch.pool import Pool
 from app.errors import GatherError
 from app.kernels import numpy_cpu
 from app.service import Service, Stages
+from app.spec.plan import GatherPlan
 from app.store import EmptyStore
 from app.tensors.call import Answer, Call
 from app.tensors.dtypes import DTYPES
@@ -60,6 +61,26 @@ def test_every_route_gives_the_same(route: Any, dtype: Any) -> None:
     assert stages.route == stages.choice.route == route
     assert stages.choice.parts == (2 if route == "split" else 1)
     assert (answer.output.array.reshape(-1, 64) == TABLE.reshape(-1, 64)[RANDOM]).all()
+
+
+def test_a_split_has_as_many_parts_as_were_chosen() -> None:
+    made = service(force_route="split")
+    made.kernel = parts = _Counting()
+    _, stages = gather(made, call(RANDOM))
+    assert sorted(parts.tuples) == [2_500] * stages.choice.parts
+
+
+class _Counting:
+    """The kernel, which notes how many tuples it was given each time."""
+
+    name = "counting"
+
+    def __init__(self) -> None:
+        self.tuples: list[int] = []
+
+    def run(self, plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any]) -> int:
+        self.tuples.append(plan.tuples)
+        return numpy_cpu.run(plan, data, indices, out)
 
 
 @pytest.mark.parametrize("route", ["loop", "thread", "split"])

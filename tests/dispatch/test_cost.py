@@ -301,6 +301,7 @@ def test_the_crossover_comes_sooner_for_resident_data_than_for_inline_data() -> 
 def test_a_gpu_takes_large_resident_lookups_and_leaves_inline_ones() -> None:
     chooser = Chooser(threads=2, coefficients=WITH_CARD, no_gpu=None)
     assert chooser.choose(LARGE, resident=True).route == "gpu"
+    assert chooser.choose(LARGE, resident=True, device="cpu").route == "split"
     assert chooser.choose(LARGE, resident=False).route == "split"
     assert chooser.choose(TINY, resident=True).route == "loop"
 
