@@ -153,8 +153,9 @@ def test_metrics_tell_the_memory_of_the_gpu_and_that_dropped_tensors_leave_it(cl
 def test_explain_tells_of_the_gpu(client: httpx.Client) -> None:
     body = {"data": MATRIX, "indices": int64([1, 2], [0, 0]), "device": "gpu"}
     found = client.post("/gathernd", params={"explain": "true"}, json=body).json()
-    assert found["choice"]["device"] == "gpu"
-    assert {route["route"]: route["open"] for route in found["routes"]}["gpu"]
+    assert found["device"] == "gpu"
+    assert found["explanation"]["choice"]["route"] == "gpu"
+    assert {route["route"]: route["open"] for route in found["explanation"]["routes"]}["gpu"]
 
 
 def test_short_memory_is_refused_where_the_gpu_is_asked_for_and_the_cpu_s_work_otherwise(start: Start) -> None:
