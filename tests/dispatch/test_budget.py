@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.dispatch.budget import FREE, SMALL, Budget, Lease
@@ -78,6 +78,8 @@ def test_everything_charged_is_given_back(requests: list[list[int]]) -> None:
     assert budget.used == budget.small_used == 0
 
 
+@example(10, 3 * SMALL, 10)
+@example(FREE, SMALL, SMALL // 2)
 @given(SIZES, SIZES, SIZES)
 def test_a_plan_is_settled_by_what_it_came_to(before: int, planned: int, size: int) -> None:
     budget = Budget(20 * SMALL)
