@@ -85,7 +85,10 @@ def test_a_table_larger_than_the_memory_of_its_control_group_is_served(start: St
 def test_a_table_larger_than_the_ulimit_on_memory_is_served(start: Start, soak_scale: int) -> None:
     limit, size, stride = sizes(soak_scale)
     table = Table(size)
-    flags = ("--kernel", "numpy", "--memory-budget", "128MiB", "--threads", "2")
+    flags = (
+        "--memory-budget",
+        "128MiB",
+    )  # the kernel whose prices the cache folder has, for to measure them takes memory
     with start(*flags, command=with_data_limit(limit * MIB)) as server, server.client() as client:
         held = Path(f"/proc/{server.process.pid}/limits").read_text()
         assert str(limit * MIB) in next(line for line in held.splitlines() if line.startswith("Max data size"))
