@@ -113,8 +113,8 @@ CHOICES: dict[str, tuple[str, Callable[[], None]]] = {
     "bodies through the parser": ("no large body read into its place", changed(cycle, "DIRECT", 1 << 60)),
     "freed memory given back": ("malloc as it comes", changed(serving, "keep_freed_memory", lambda _: False)),
     "gc: not frozen": ("thresholds as they come", collector(False)),
-    "gc: threshold 10,000": ("frozen", collector(True, 10_000, 10, 10)),
-    "gc: threshold 100,000": ("frozen", collector(True, 100_000, 10, 10)),
+    "gc: threshold 10k": ("frozen", collector(True, 10_000, 10, 10)),
+    "gc: threshold 100k": ("frozen", collector(True, 100_000, 10, 10)),
     "gc: off": ("frozen", collector(True)),
 }
 

@@ -204,10 +204,12 @@ async def _threads(
     output = _Work(kernel, data, DATA_BYTES[0], 64, 1, _MOVED_BYTES // 64, source)
     index_move_s = (await _median_extra(pool, [indices], _MOVES) - hand_off_s) / indices.count
     output_move_s = (await _median_extra(pool, [output], _MOVES) - hand_off_s) / _MOVED_BYTES
+    # All threads together hold no more than two of them would, however many there are.
     rows = min(4_000, _GAIN_BYTES // _ROW // threads)
+    items = min(_MANY, 2 * _MANY // threads)
     gains = [
         await _gain(pool, [_Work(kernel, data, size, width, 1, count, source) for _ in range(threads)])
-        for size, width, count in ((data.size, 4, _MANY), (data.size, _ROW, rows), (DATA_BYTES[0], _ROW, rows))
+        for size, width, count in ((data.size, 4, items), (data.size, _ROW, rows), (DATA_BYTES[0], _ROW, rows))
     ]
     pool.close()
     return {

@@ -119,8 +119,8 @@ def collector() -> Iterator[Collector]:
 
 @pytest.fixture(scope="module", params=["1", "2"])
 def server(request: pytest.FixtureRequest, start: Start, collector: Collector) -> Iterator[Server]:
-    flags = ("--otlp-endpoint", collector.url, "--workers", request.param, "--log-format", "json")
-    with start(*flags, environment=QUICK) as running:
+    flags = ["--otlp-endpoint", collector.url, "--workers", request.param, "--log-format", "json"]
+    with start(*flags, "--loop-max-us", "50", environment=QUICK) as running:
         yield running
 
 
