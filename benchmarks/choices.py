@@ -101,6 +101,7 @@ CHOICES: dict[str, tuple[str, Callable[[], None]]] = {
     "loop: asyncio": ("the event loop", configured(loop="asyncio")),
     "protocol: uvicorn's httptools": ("no shortcut of ours: tasks, two messages", configured(http="httptools")),
     "protocol: uvicorn's h11": ("the parser in Python", configured(http="h11")),
+    "no Date": ("uvicorn's setting date_header", configured(date_header=False)),
     "a task for each request": (a_task_each.__doc__ or "", a_task_each),
     "http.response in two messages": (two_messages.__doc__ or "", two_messages),
     "a write for each answer": (a_write_each.__doc__ or "", a_write_each),
