@@ -11,19 +11,12 @@ from __future__ import annotations
 
 import argparse
 import gc
-import io
-import os
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
-from urllib.request import Request as UrlRequest
-from urllib.request import urlopen
-
-import numpy as np
-from safetensors.numpy import save
 
 from app import main as wiring
 from app import serving
@@ -32,7 +25,7 @@ from app.api.protocol import Protocol
 from app.service import Service
 from app.settings import Settings
 from app.wire import native_json, safetensors
-from benchmarks import common
+from benchmarks import common, peers
 
 configure = serving.configure
 
@@ -135,42 +128,18 @@ def command(name: str) -> Callable[[int], list[str]]:
 
 def work() -> dict[str, common.Request]:
     """What is asked: a tiny gather, a lookup of 256 rows (64 KiB out), and 4 MB in with 10,000 tuples."""
-    tiny = (
-        b'{"data":{"dtype":"int32","shape":[2,2],"values":[0,1,2,3]},'
-        b'"indices":{"dtype":"int64","shape":[2,2],"values":[0,0,1,1]}}'
-    )
-    native = {"Content-Type": "application/x-safetensors"}
-    rng = np.random.default_rng(9)
-    rows = save({"indices": rng.integers(0, 200_000, (256, 1))})
-    inline = save({"data": rng.random((1000, 1000), dtype=np.float32), "indices": rng.integers(0, 1000, (10_000, 2))})
-    return {
-        "tiny json": common.Request("/gathernd", tiny),
-        "lookup binary": common.Request("/gathernd?tensor=items", rows, native),
-        "inline 4 MB": common.Request("/gathernd", inline, native),
-    }
-
-
-def upload(port: int) -> None:
-    """Make the table of the lookups resident."""
-    body = io.BytesIO()
-    np.save(body, np.random.default_rng(7).random((200_000, 64), dtype=np.float32))
-    url = f"http://127.0.0.1:{port}/tensors/items"
-    with urlopen(UrlRequest(url, body.getvalue(), {"Content-Type": "application/x-npy"}, method="PUT")) as answer:
-        answer.read()
+    return {name: request for name, way, request in peers.work() if way == "native" and name != "lookup json"}
 
 
 def processor_time(port: int) -> float:
     """Seconds of processor time that the server at `port` has used."""
     wanted = f"--port\0{port}\0".encode()
-    ticks = 0
+    spent = 0.0
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
+        with suppress(OSError):  # it has ended in the meantime
             if (folder / "cmdline").read_bytes().endswith(wanted):
-                fields = (folder / "stat").read_text().rpartition(")")[2].split()
-                ticks += int(fields[11]) + int(fields[12])
-        except OSError:
-            continue
-    return ticks / os.sysconf("SC_CLK_TCK")
+                spent += common.cpu_seconds(int(folder.name))
+    return spent
 
 
 def measure(port: int, request: common.Request, seconds: float) -> tuple[float, float]:
@@ -201,12 +170,12 @@ def main() -> None:
     with ExitStack() as stack:
         cache = {"GATHERND_CACHE_DIR": str(Settings().cache_dir)}
         usual = stack.enter_context(common.serving(command(""), environ=cache, limit=120))
-        upload(usual)
+        peers.upload(usual)
         seen: dict[str, list[tuple[float, float]]] = {name: [] for name in requests}
         for choice in options.only.split(","):
             line = f"{choice:30}"
             with common.serving(command(choice), environ=cache, limit=120) as other:
-                upload(other)
+                peers.upload(other)
                 for name, request in requests.items():
                     rates, costs = [], []
                     for _ in range(options.rounds):

@@ -115,6 +115,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
+def cpu_seconds(process: int) -> float:
+    """Seconds of the processors that a process has had."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One piece of work: a POST that is sent again and again."""

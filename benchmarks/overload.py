@@ -20,7 +20,6 @@ import asyncio
 import gzip
 import json
 import multiprocessing
-import os
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -247,12 +246,6 @@ def memory(process: int, name: str) -> int:
     raise RuntimeError(f"process {process} has no {name}")
 
 
-def cpu_seconds(process: int) -> float:
-    """Seconds of the processors that a process has had."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def put_tables(port: int) -> None:
     """Upload the resident tensors: `table`, 4096 rows of 4 KiB, and `flat`, 4096 bytes."""
     items = np.arange(ROWS * 4096, dtype=np.uint32).astype(np.uint8)
@@ -272,14 +265,14 @@ def measure(work: str, seconds: float, times: float, budget: str) -> str:
         sent = raw(request)
         generate(port, sent, 1, 0, PEAK_CONNECTIONS)  # warm
         process = process_of(port)
-        start = cpu_seconds(process)
+        start = common.cpu_seconds(process)
         first = generate(port, sent, seconds, 0, PEAK_CONNECTIONS)
-        peak_cpu = cpu_seconds(process) - start
+        peak_cpu = common.cpu_seconds(process) - start
         Path(f"/proc/{process}/clear_refs").write_text("5")
         before = memory(process, "VmRSS")
-        start = cpu_seconds(process)
+        start = common.cpu_seconds(process)
         seen = generate(port, sent, seconds, times * first.rate(200), CONNECTIONS[work])
-        cpu = cpu_seconds(process) - start
+        cpu = common.cpu_seconds(process) - start
         grown = memory(process, "VmHWM") - before
         peak = (first.rate(200) + generate(port, sent, seconds, 0, PEAK_CONNECTIONS).rate(200)) / 2
         if common.post(port, request) != right:

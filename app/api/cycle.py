@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 from uvicorn._types import ASGI3Application, ASGIReceiveEvent, ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
+from app.api.exchange import Buffer
 from app.errors import Code
 
 if TYPE_CHECKING:
     from app.api.protocol import Protocol
 
 
-Buffer = bytes | bytearray | memoryview
 JOINED: Final = 1 << 13
 """Answers of up to this many bytes leave as one piece: to copy them costs less than to write several."""
 DIRECT: Final = 1 << 16
