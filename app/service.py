@@ -71,7 +71,8 @@ class Explanation(NamedTuple):
 
 
 class Stages:
-    """When a request entered its stages, in seconds of `perf_counter`; 0.0 for those it has not reached.
+    """When a request entered its stages, in seconds of `perf_counter`; 0.0 for those it has not reached. `over` is set
+    once it has been answered.
 
     `choice` is the route that was chosen with the seconds predicted for it, `route` the one that was taken. It is the
     request's ticket for the pool, too: `caller` is whose it is, `admitted` whether work was done for it before.
@@ -82,10 +83,10 @@ class Stages:
         "caller",
         "choice",
         "deadline",
-        "encode",
         "end",
         "kernel",
         "kernel_end",
+        "over",
         "parsed",
         "route",
         "start",
@@ -100,6 +101,7 @@ class Stages:
         self.kernel = 0.0
         self.kernel_end = 0.0
         self.end = 0.0
+        self.over = 0.0
         self.route: Route | None = None
         self.choice = _NOT_YET
 

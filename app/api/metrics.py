@@ -24,6 +24,7 @@ from app.api.exposition import BUCKETS, families
 from app.api.logs import RequestLog, Seen, trace_id_of
 from app.dispatch.cost import Route
 from app.errors import GatherError
+from app.service import Stages
 
 STAGES: Final = ("parse", "queue", "kernel", "encode")
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
@@ -105,8 +106,9 @@ class Metrics(Collector):
     `gauges` are read in every process and summed; another process's are as old as its `publish`. `common` are those
     that are the same whichever process is asked; it may block, and is called in a thread.
 
-    Requests are counted in plain objects, since a number in shared memory costs three times as much, and written there
-    within FLUSH_S of the first. Who adds up waits that long first, so that nothing that was answered is missing.
+    Requests are gathered in a list, then added up and written to shared memory within FLUSH_S of the first: to do so
+    for each by itself would take twice as long. Who adds up waits that long first, so that nothing that was answered is
+    missing.
     """
 
     def __init__(self, counters: Counters | None = None, log: RequestLog | None = None) -> None:
@@ -124,6 +126,7 @@ class Metrics(Collector):
         self._places: dict[tuple[str, str, int], Tally] = {}  # by method, path and status
         self._tallies: dict[int, Tally] = {}
         self._times: dict[str, Times] = {}
+        self._finished: list[tuple[str, str, int, str | None, Stages, int, int]] = []
         self._scheduled = False
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -140,42 +143,49 @@ class Metrics(Collector):
 
     def count(self, exchange: Exchange, code: str | None) -> None:
         """Count a request that has been answered; `code` is its error's, if it had one. From the event loop."""
-        status, cycle, stages = exchange.status, exchange.cycle, exchange.stages
-        now = perf_counter()
+        cycle, stages = exchange.cycle, exchange.stages
+        stages.over = perf_counter()
+        stages.caller = None  # which leads to the request and its body
         self._in_flight -= 1
+        status, received, sent = exchange.status, 0, 0
         if cycle is not None:
-            self._received += cycle.received
-            self._sent += cycle.sent
+            received, sent = cycle.received, cycle.sent
             if cycle.refusal is not None:
                 status, code = outcome(exchange, code)
-        try:
-            tally = self._places[exchange.method, exchange.path, status]
-        except KeyError:
-            tally = self._place(exchange.method, exchange.path, status)
-        tally.count += 1
-        times = tally.times
-        start = stages.start
-        seconds = now - start
-        times.buckets[bisect_left(BUCKETS, seconds)] += 1
-        times.seconds += seconds
         if code is not None:
             self.counters.add(f"gathernd_errors|{code}")
-            self.failed(exchange, status, code, seconds)
-        elif stages.route is not None:
-            parsed, kernel, end = stages.parsed, stages.kernel, stages.kernel_end
-            times.parse += parsed - start
-            times.queue += kernel - parsed
-            ran = end - kernel
-            times.kernel += ran
-            times.encode += now - end
-            choice = stages.choice
-            taken = self._routes[choice.route][stages.route]
-            taken.count += 1
-            taken.predicted += choice.seconds
-            taken.measured += ran
+            self.failed(exchange, status, code, stages.over - stages.start)
+        self._finished.append((exchange.method, exchange.path, status, code, stages, received, sent))
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_later(FLUSH_S, self.flush)
+
+    def _add_up(self) -> None:
+        """Count what has finished since the last time; all at once, that costs half as much."""
+        finished, self._finished = self._finished, []
+        places, routes = self._places, self._routes
+        for method, path, status, code, stages, received, sent in finished:
+            try:
+                tally = places[method, path, status]
+            except KeyError:
+                tally = self._place(method, path, status)
+            tally.count += 1
+            self._received += received
+            self._sent += sent
+            times, start, over = tally.times, stages.start, stages.over
+            seconds = over - start
+            times.buckets[bisect_left(BUCKETS, seconds)] += 1
+            times.seconds += seconds
+            if code is None and stages.route is not None:
+                parsed, kernel, end, choice = stages.parsed, stages.kernel, stages.kernel_end, stages.choice
+                times.parse += parsed - start
+                times.queue += kernel - parsed
+                times.kernel += end - kernel
+                times.encode += over - end
+                taken = routes[choice.route][stages.route]
+                taken.count += 1
+                taken.predicted += choice.seconds
+                taken.measured += end - kernel
 
     def failed(self, exchange: Exchange, status: int, code: str, seconds: float) -> None:
         """Write a line about a request that was refused or failed."""
@@ -237,6 +247,7 @@ class Metrics(Collector):
     def flush(self) -> None:
         """Write what was counted to where other processes see it."""
         self._scheduled = False
+        self._add_up()
         counters, values = self.counters, self.counters.values
         for tally in self._tallies.values():
             if tally.count:

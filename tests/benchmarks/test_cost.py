@@ -25,7 +25,7 @@ def test_what_is_switched_off_is_off_and_the_answer_is_the_same(
         for _ in range(3):
             answer = client.post("/gathernd", content=TINY)
             assert answer.json()["output"]["values"] == [8]
-        assert (answer.headers["x-request-id"] != "x") == bool(answer.headers["server-timing"]) == counted
+        assert ("x-request-id" in answer.headers) == ("server-timing" in answer.headers) == counted
         foreign = client.post("/gathernd", content=TINY, headers={"host": "foreign.example"})
         assert foreign.status_code == (403 if counted else 200)
         assert ('path="/gathernd"' in client.get("/metrics").text) == counted
