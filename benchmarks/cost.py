@@ -1,24 +1,29 @@
 """What observability, limits and keys cost small requests: the service against itself with them switched off.
 
-python -m benchmarks.cost [--seconds 3] [--rounds 6] [--starts 2] [--ways off,on]
+python -m benchmarks.cost [--seconds 4] [--rounds 4] [--starts 4] [--ways off,on]
 
-All ways run side by side, idle while another is measured, and take turns of `seconds` each, in the order off, on, on,
-off and so on, so that a slow minute of the machine falls on all. A loss is the median over the rounds of what `on` does
-worse than `off` right beside it. Beside the rate stands the processor time of the server for a request, which other
-programs of the machine disturb less. Processes differ by a little for as long as they live: `starts` times all are
-started anew. Every request carries a key; `on` looks it up (see `benchmarks.switched` for what is off).
+All ways run and are driven side by side, and all but one are stopped (SIGSTOP), in turns of a tenth of a second, so
+that a slow moment of the machine falls on all. In a round each runs for `seconds`. A loss is the median over the rounds
+of what `on` does worse than `off` in the same round. Beside the rate stands the processor time of the server for a
+request, which other programs of the machine disturb less. Processes differ by a little for as long as they live, by
+where their memory lies: so that is not random, and `starts` times all are started anew, with another seed of hashes.
+Every request carries a key; `on` looks it up (see `benchmarks.switched` for what is off).
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from time import monotonic, sleep
 from urllib.request import Request as UrlRequest
 from urllib.request import urlopen
 
@@ -30,6 +35,7 @@ from benchmarks.switched import PID_FILE
 
 GOAL = 5.0
 """Most percent that a way may lose."""
+TURN_S = 0.1
 
 
 @dataclass
@@ -54,14 +60,9 @@ class Running:
             spent += int((task / "schedstat").read_text().split()[0])
         return spent / 1e9
 
-    def turn(self, request: common.Request, seconds: float) -> Turn:
-        """Drive the server for a while. Raises RuntimeError where a request fails."""
-        before = self.cpu_seconds()
-        figures = common.wrk(self.port, request, seconds=seconds, warm=0)
-        spent = self.cpu_seconds() - before
-        if figures.errors:
-            raise RuntimeError(f"{figures.errors} requests failed")
-        return Turn(figures.rate, spent / figures.requests * 1e6)
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the process."""
+        os.kill(self.pid, number)
 
 
 def work(key: str) -> Iterator[tuple[str, common.Request]]:
@@ -81,17 +82,52 @@ def upload(port: int, key: str) -> None:
         answer.read()
 
 
-def started(way: str, folder: Path, file: Path, key: str, stack: ExitStack) -> Running:
+def started(way: str, seed: int, folder: Path, file: Path, key: str, stack: ExitStack) -> Running:
     """A server of one way, with the table in its store."""
     pid = folder / f"{way}.pid"
 
     def command(port: int) -> list[str]:
         flags = ["--host", "127.0.0.1", "--port", str(port), "--api-keys-file", str(file)]
-        return [sys.executable, "-m", "benchmarks.switched", way, *flags]
+        return ["setarch", "--addr-no-randomize", sys.executable, "-m", "benchmarks.switched", way, *flags]
 
-    port = stack.enter_context(common.serving(command, environ={PID_FILE: str(pid)}, limit=240))
+    environ = {PID_FILE: str(pid), "PYTHONHASHSEED": str(seed)}
+    port = stack.enter_context(common.serving(command, environ=environ, limit=240))
     upload(port, key)
     return Running(port, int(pid.read_text()))
+
+
+def round_of(servers: dict[str, Running], request: common.Request, seconds: float) -> dict[str, Turn]:
+    """Drive the servers by turns, each for so long in all. Raises RuntimeError where a request fails."""
+    ran = dict.fromkeys(servers, 0.0)
+    whole = seconds * len(servers)
+    with ThreadPoolExecutor(len(servers)) as pool:
+        for server in servers.values():
+            server.send(signal.SIGSTOP)
+        before = {way: server.cpu_seconds() for way, server in servers.items()}
+        driven = {
+            way: pool.submit(common.wrk, server.port, request, seconds=whole, warm=0) for way, server in servers.items()
+        }
+        try:
+            end = monotonic() + whole
+            order = list(servers)
+            while monotonic() < end:
+                for way in order:
+                    servers[way].send(signal.SIGCONT)
+                    begun = monotonic()
+                    sleep(TURN_S)
+                    servers[way].send(signal.SIGSTOP)
+                    ran[way] += monotonic() - begun
+                order.reverse()
+        finally:
+            for server in servers.values():
+                server.send(signal.SIGCONT)
+        figures = {way: future.result() for way, future in driven.items()}
+    if errors := sum(one.errors for one in figures.values()):
+        raise RuntimeError(f"{errors} requests failed")
+    return {
+        way: Turn(one.requests / ran[way], (servers[way].cpu_seconds() - before[way]) / one.requests * 1e6)
+        for way, one in figures.items()
+    }
 
 
 def loss(on: float, off: float) -> float:
@@ -109,26 +145,25 @@ def measure(ways: list[str], seconds: float, rounds: int, starts: int) -> dict[s
         for start in range(starts):
             order = ways if start % 2 == 0 else ways[::-1]
             with ExitStack() as stack:
-                servers = {way: started(way, folder, file, key, stack) for way in order}
+                servers = {way: started(way, start, folder, file, key, stack) for way in order}
                 for piece, request in work(key):
                     answers = [common.post(server.port, request) for server in servers.values()]
                     if any(len(answer) != len(answers[0]) for answer in answers):
                         raise RuntimeError("the ways answer differently")
                     turns = found.setdefault(piece, {way: [] for way in ways})
-                    for server in servers.values():
-                        server.turn(request, min(seconds, 1.0))  # warms up, and does not count
-                    for turn in range(rounds):
-                        for way in ways if turn % 2 == 0 else ways[::-1]:
-                            turns[way].append(servers[way].turn(request, seconds))
+                    round_of(servers, request, min(seconds, 1.0))  # warms up, and does not count
+                    for _ in range(rounds):
+                        for way, turn in round_of(servers, request, seconds).items():
+                            turns[way].append(turn)
     return found
 
 
 def main() -> None:
     """Measure and print the losses."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=3)
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--starts", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--starts", type=int, default=4)
     parser.add_argument("--ways", default="off,on", help="the first is what the others are compared with")
     options = parser.parse_args()
     ways = options.ways.split(",")
