@@ -171,7 +171,7 @@ def create_app(settings: Settings, counters: Counters | None = None) -> Applicat
     tracing = start_tracing(settings.otlp_endpoint)
     watched = settings.access_log or tracing is not None
     metrics = WatchedMetrics(counters, log, tracing) if watched else Metrics(counters, log)
-    budget = Budget(settings.memory_budget // settings.workers)
+    budget = Budget(settings.memory_budget // settings.workers, settings.max_requests)
     pool = Pool(settings.threads, settings.max_queue, settings.queue_timeout)
     chooser = Chooser(loop_max_us=settings.loop_max_us, split_min_us=settings.split_min_us, threads=settings.threads)
     limits = limits_of(settings)

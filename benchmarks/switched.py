@@ -1,30 +1,34 @@
 """The service with everything that watches over requests switched off, for `benchmarks.cost` to compare it with itself.
 
-python -m benchmarks.switched on|off|access FLAGS OF GATHERND SERVE
+python -m benchmarks.switched on|off|access|turns FLAGS OF GATHERND SERVE
 
 `off` is the same code with these parts replaced from outside by ones that do nothing: metrics and the count of requests
-under way, API keys, Host and Origin, the memory budget, Server-Timing, request ids, the sweep for slow clients. What
-takes no time of its own, such as the moments that deadlines and Server-Timing are made from, stays. `on` replaces
-nothing; `access` also writes the access log. The service has no such switch.
+under way, API keys, Host and Origin, the memory budget, Server-Timing, request ids. What takes no time of its own, such
+as the moments that deadlines and Server-Timing are made from, stays, and so does the sweep for slow clients, once a
+second. `on` replaces nothing; `access` also writes the access log. `turns` is off and on by turns, and writes after
+each what it did. The service has no such switch.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from time import monotonic, process_time
 from typing import Any
 from unittest.mock import patch
 
-from app.api import exchange
+from app.api import exchange, protocol
 from app.api.exchange import Exchange
 from app.main import Application, create_app
 from app.serving import serve
 from app.settings import Settings
 
-PID_FILE = "GATHERND_COST_PID"
+TURNS_FILE = "GATHERND_COST_TURNS"
+TURN_S = 0.1
 
 
 class Uncounted:
@@ -65,22 +69,33 @@ def shortest(_: Exchange, content_type: bytes, size: int) -> bytes:
     return b"content-type: %b\r\ncontent-length: %d\r\n" % (content_type, size)
 
 
-async def nothing(*_: object) -> None:
-    """Sweeps no connections."""
-    await asyncio.Event().wait()
-
-
 def switch_off(app: Application, stack: ExitStack) -> None:
     """Replace what watches over requests by what does nothing, until `stack` is closed."""
-    app.metrics = Uncounted(app.metrics)  # type: ignore[assignment]
-    app.access = None
-    app.guard.active = False
     for place, name, value in (
+        (app, "metrics", Uncounted(app.metrics)),
+        (app, "access", None),
+        (app.guard, "active", False),
         (exchange, "Lease", Free),
         (Exchange, "fields", shortest),
     ):
         stack.enter_context(patch.object(place, name, value))
-    stack.enter_context(patch("app.serving.sweep", nothing))
+
+
+async def take_turns(app: Application, file: Path) -> None:
+    """Switch off and on for TURN_S each, for ever. A line in `file` for each turn: which, its seconds, processor
+    seconds and requests.
+    """
+    ways = itertools.cycle(("off", "on", "on", "off"))
+    with file.open("a", buffering=1) as lines:
+        while True:
+            way = next(ways)
+            with ExitStack() as stack:
+                if way == "off":
+                    switch_off(app, stack)
+                begun, spent, first = monotonic(), process_time(), next(exchange.COUNTER)
+                await asyncio.sleep(TURN_S)
+                requests = next(exchange.COUNTER) - first - 1
+                print(way, monotonic() - begun, process_time() - spent, requests, file=lines)
 
 
 def main() -> None:
@@ -93,8 +108,12 @@ def main() -> None:
     with ExitStack() as stack:
         if how == "off":
             switch_off(app, stack)
-        if PID_FILE in os.environ:
-            Path(os.environ[PID_FILE]).write_text(str(os.getpid()))
+        elif how == "turns":
+
+            async def sweep_and_turn(connections: set[Any]) -> None:
+                await asyncio.gather(protocol.sweep(connections), take_turns(app, Path(os.environ[TURNS_FILE])))
+
+            stack.enter_context(patch("app.serving.sweep", sweep_and_turn))
         serve(settings, app)
 
 

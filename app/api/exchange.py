@@ -36,7 +36,7 @@ _USUAL: Final = (
     b"queue;dur=0.%%03d, kernel;dur=0.%%03d, encode;dur=0.%%03d\r\n" % _PREFIX.encode()
 )
 """The header lines of nearly every answer: made in one step, in half the time that their parts take."""
-_COUNTER: Final = itertools.count()
+COUNTER: Final = itertools.count()
 _INFLATE_STEP: Final = 1 << 20
 AT_ONCE: Final = 1 << 18
 """Answers of up to this many bytes are written at once, however slowly the client reads."""
@@ -116,7 +116,7 @@ class Exchange:
         self.cycle: Shortcut | None = scope.get("extensions", _NONE).get("gathernd")
         self.stages = Stages(now, now + deadline, self.cycle)
         self.verdict: Any = None if self.cycle is None else self.cycle.verdict
-        self.number = next(_COUNTER)
+        self.number = next(COUNTER)
         self.given_id: str | None = None
         self.headers: dict[bytes, bytes]
         if self.verdict is None:

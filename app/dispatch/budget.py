@@ -13,15 +13,21 @@ from app.errors import GatherError
 
 SMALL: Final = 1 << 20
 FREE: Final = 1 << 14
-"""So little a request holds uncharged: it takes about as much for itself, and how many there may be is limited too."""
+"""So little a request holds uncharged at least: it takes about as much for itself."""
+_MOST_FREE: Final = 1 << 17
 
 
 class Budget:
-    """`total` bytes for large requests, and an eighth of that (at least 16 MiB) beside it for small ones."""
+    """`total` bytes for large requests, and an eighth of that (at least 16 MiB) beside it for small ones.
 
-    def __init__(self, total: int) -> None:
+    So little that `requests`, as many as there may be at once, hold no more than another eighth, a request holds
+    uncharged (`free`): counting, which must be safe between threads, takes longer than a small gather's other checks.
+    """
+
+    def __init__(self, total: int, requests: int = 1024) -> None:
         self.total = total
         self.small_total = max(total // 8, 16 * SMALL)
+        self.free = max(FREE, min(_MOST_FREE, total // 8 // requests))
         self.used = 0
         self.small_used = 0
         self.lock = Lock()  # bodies are inflated, and charged, in threads
@@ -64,12 +70,13 @@ class Lease:
         """Take `size` more bytes. Raises overloaded when they are not free now; what is held stays held."""
         budget, held = self._budget, self._held
         grown = held + size
-        if grown <= FREE:
+        free = budget.free
+        if grown <= free:
             self._held = grown
             return
         with budget.lock:
             if grown <= SMALL:
-                taken = grown if held <= FREE else size
+                taken = grown if held <= free else size
                 if budget.small_used + taken <= budget.small_total:
                     budget.small_used += taken
                     self._held = grown
@@ -78,7 +85,7 @@ class Lease:
                 taken = grown if held <= SMALL else size
                 if budget.used + taken <= budget.total:
                     budget.used += taken
-                    if FREE < held <= SMALL:
+                    if free < held <= SMALL:
                         budget.small_used -= held
                     self._held = grown
                     return
@@ -91,13 +98,13 @@ class Lease:
             self.charge(size - planned)
             return
         budget, less = self._budget, planned - size
-        if self._held <= FREE:
+        if self._held <= budget.free:
             self._held -= less
             return
         with budget.lock:
             if self._held <= SMALL:
                 left = self._held - less
-                budget.small_used -= less if left > FREE else self._held
+                budget.small_used -= less if left > budget.free else self._held
                 self._held = left
             else:  # and it stays among the large ones
                 back = min(less, self._held - SMALL - 1)
@@ -111,10 +118,10 @@ class Lease:
 
     def release(self) -> None:
         """Give everything back; the lease is empty and may be used again."""
-        if self._held <= FREE:
+        budget = self._budget
+        if self._held <= budget.free:
             self._held = 0
             return
-        budget = self._budget
         with budget.lock:
             if self._held <= SMALL:
                 budget.small_used -= self._held

@@ -55,6 +55,21 @@ def test_what_every_request_may_hold_is_charged_with_what_goes_beyond() -> None:
     assert (budget.small_used, budget.used) == (0, 2 * SMALL)
 
 
+@pytest.mark.parametrize(
+    ("total", "requests", "free"),
+    [(1 << 30, 1024, 1 << 17), (1 << 30, 4096, 1 << 15), (8 * SMALL, 1024, FREE), (1 << 40, 16, 1 << 17)],
+)
+def test_what_is_held_uncharged_is_bounded_by_the_requests_there_may_be(total: int, requests: int, free: int) -> None:
+    budget = Budget(total, requests)
+    lease = Lease(budget)
+    lease.charge(free)
+    assert budget.small_used == 0
+    lease.charge(1)
+    assert budget.small_used == free + 1
+    lease.release()
+    assert budget.small_used == 0
+
+
 SIZES = st.one_of(st.integers(0, 2 * FREE), st.integers(0, 3 * SMALL))
 
 
