@@ -6,6 +6,7 @@ HOST ?= 127.0.0.1
 PORT ?= 8080
 GATHERND_SOAK ?= 100
 PYTEST_ARGS ?=
+PYTEST_PROCESSES ?= 2
 AUDIT_ARGS ?=
 BENCH_ARGS ?=
 
@@ -64,8 +65,9 @@ format: $(VENV)/.stamp-dev ## Mend what ruff can mend, and format
 types: $(VENV)/.stamp-dev ## mypy --strict
 	$(PY) -m mypy --strict
 
-pytest: $(VENV)/.stamp-dev clients cuda ## The tests with seeded samples (PYTEST_ARGS)
-	$(PY) -m pytest $(PYTEST_ARGS)
+# Most tests wait for servers that they start, so two processes share the files of tests also where there is one core.
+pytest: $(VENV)/.stamp-dev clients cuda ## The tests with seeded samples (PYTEST_ARGS, PYTEST_PROCESSES)
+	$(PY) -m pytest -n $(PYTEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
 
 soak: $(VENV)/.stamp-dev clients cuda ## The tests with full counts, some three hours (GATHERND_SOAK multiplies: 10 is a tenth)
 	GATHERND_SOAK=$(GATHERND_SOAK) $(PY) -m pytest --timeout=0 $(PYTEST_ARGS)

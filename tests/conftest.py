@@ -6,7 +6,9 @@ them all, so there a skip hides a test). GATHERND_SOAK=N multiplies counts by N 
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Generator, Iterable
@@ -35,15 +37,31 @@ def soak_scale() -> int:
 @pytest.fixture(scope="session")
 def warmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache folder with all that is compiled at start-up, for the servers that tests start."""
-    folder = tmp_path_factory.mktemp("warmed")
-    command = [sys.executable, "-m", "app.cli", "warm", "--cache-dir", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
+    own = tmp_path_factory.getbasetemp()
+    # The processes that share the tests (pytest-xdist) share the folder too: whoever comes first fills it.
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    folder = shared / "warmed"
+    with (shared / "warmed.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            command = [sys.executable, "-m", "app.cli", "warm", "--cache-dir", str(folder)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+            if done.returncode:
+                shutil.rmtree(folder, ignore_errors=True)
+            assert done.returncode == 0, done.stderr
     return folder
 
 
 def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
-    """Tests marked `soak` run under GATHERND_SOAK only."""
+    """Tests marked `soak` run under GATHERND_SOAK only; every test has a name of its own."""
+    names: set[str] = set()
+    for item in items:
+        operation = getattr(item, "operation_label", None)
+        if operation is not None:  # Schemathesis names its tests of all operations alike
+            item._id = item.id.with_params(operation)
+        if item.nodeid in names:  # of those pytest-xdist would run one
+            raise pytest.UsageError(f"two tests have the name {item.nodeid}")
+        names.add(item.nodeid)
     if SOAK:
         return
     for item in items:

@@ -49,3 +49,9 @@ def test_soak_runs_only_when_asked_for_and_knows_its_scale(tmp_path: Path) -> No
 
 def test_collecting_nothing_fails(tmp_path: Path) -> None:
     assert run(tmp_path, "").returncode == 5
+
+
+def test_two_tests_of_one_name_are_an_error(tmp_path: Path) -> None:
+    done = run(tmp_path, "def test_it(): pass\n", PYTEST_ADDOPTS=f"--keep-duplicates {tmp_path}")
+    assert done.returncode == 4, done.stdout
+    assert "two tests have the name test_it.py::test_it" in done.stderr
