@@ -18,9 +18,10 @@ from app.api import keys
 from app.api.control import openapi_document
 from app.api.tls import BadTls
 from app.api.traces import NoTracing
-from app.main import create_app, warm
+from app.main import create_app
 from app.serving import export, serve
 from app.settings import Settings, settings_table
+from app.warming import warm
 from app.workers import serve_workers
 
 app = typer.Typer(

@@ -7,15 +7,12 @@ import gc
 import logging
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
@@ -50,7 +47,7 @@ from app.service import Service
 from app.settings import Settings
 from app.store import LocalStore, Quota
 from app.tensors.limits import Limits
-from app.wire import native_json, oip_v2
+from app.warming import warm
 
 logger = logging.getLogger("gathernd")
 GROUP_VARIABLE = "GATHERND_STORE_GROUP"
@@ -69,43 +66,6 @@ def limits_of(settings: Settings) -> Limits:
         output_bytes=settings.max_output_bytes,
         string_bytes=settings.max_string_bytes,
     )
-
-
-def warm(cache_dir: Path, progress: Callable[[str], None]) -> None:
-    """Compile every kernel and reader that requests use, or load them from `cache_dir`.
-
-    Where nothing is cached yet, a second process compiles the smaller half into the cache meanwhile: compilers of one
-    process take turns. What it did not do is done here.
-    """
-    numba_cpu.configure(cache_dir)
-    native_json.configure(cache_dir)
-    oip_v2.configure(cache_dir)
-    helper = None
-    if not any(cache_dir.rglob("*.nbi")) and len(os.sched_getaffinity(0)) > 1:
-        command = [sys.executable, "-P", "-c", "import sys; from app.main import warm_half; warm_half(sys.argv[1])"]
-        helper = subprocess.Popen([*command, str(cache_dir)], stdin=subprocess.PIPE)  # noqa: S603  (our own code)
-    native_json.warm(progress)
-    if helper is not None:
-        helper.wait()
-        assert helper.stdin is not None
-        helper.stdin.close()
-    numba_cpu.warm(progress)
-    oip_v2.warm(progress)
-
-
-def warm_half(cache_dir: str) -> None:
-    """What the second process of `warm` does, as long as the first one lives, at the other end of its input."""
-    Thread(target=_end_with_parent, daemon=True).start()
-    numba_cpu.configure(Path(cache_dir))
-    oip_v2.configure(Path(cache_dir))
-    numba_cpu.warm()
-    oip_v2.warm()
-
-
-def _end_with_parent() -> None:
-    while os.read(0, 1):  # not `sys.stdin`, whose lock the end of the interpreter would want
-        pass
-    os._exit(1)
 
 
 def allow_gpu(settings: Settings) -> None:

@@ -22,9 +22,10 @@ from typing import Any
 from pydantic import ByteSize
 
 from app.api.exchange import Exchange
-from app.main import Application, create_app, warm
+from app.main import Application, create_app
 from app.settings import Settings
 from app.tensors.tensor import Tensor
+from app.warming import warm
 from app.wire import native_json
 from benchmarks import common
 

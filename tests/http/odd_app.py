@@ -54,7 +54,7 @@ def make(how: str, settings: Settings) -> Application:
     elif how == "starting":
         app.readiness.waiting_for.append("a kernel that never comes")
     elif how in ("compiling", "failing"):
-        main.warm = {"compiling": _compile, "failing": _fail_to_compile}[how]
+        vars(main)["warm"] = {"compiling": _compile, "failing": _fail_to_compile}[how]
     elif how == "counting":
         compilations = Compilations()
         assert isinstance(app.control, FastAPI)
