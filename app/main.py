@@ -7,7 +7,7 @@ import gc
 import logging
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,8 +18,10 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from app.api.control import create_control
+from app.api.cors import AcrossOrigins
 from app.api.counters import Counters
 from app.api.dataplane import DataPlane
+from app.api.exchange import Receive, Scope, Send
 from app.api.guard import Guard, is_loopback_name
 from app.api.health import Readiness
 from app.api.keys import Keys, access
@@ -121,6 +123,23 @@ class Application(DataPlane):
     store: LocalStore
 
 
+class CrossOriginApplication(Application):
+    """The application of a service that pages of some other sites may call; the others do not pay for it."""
+
+    _across: AcrossOrigins
+
+    def allow(self, origins: Sequence[str]) -> None:
+        """Let pages of `origins` call."""
+        self._across = AcrossOrigins(self, super().__call__, origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI entry."""
+        if scope["type"] == "http" and any(name == b"origin" for name, _ in scope["headers"]):
+            await self._across(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
 def create_app(settings: Settings, counters: Counters | None = None) -> Application:
     """Build the service. Kernels are compiled once the server has started, before /readyz says yes.
 
@@ -144,7 +163,7 @@ def create_app(settings: Settings, counters: Counters | None = None) -> Applicat
     )
     disk_threads = ThreadPoolExecutor(DISK_THREADS, "disk")
     service = Service(limits, store, KERNELS[settings.kernel], pool, chooser, budget)
-    guard = Guard(settings.host, settings.allowed_hosts)
+    guard = Guard(settings.host, settings.allowed_hosts, settings.cors_origins)
     models = Models(service, Statistics(metrics.counters))
     keys = access(settings.api_keys_file, loopback=is_loopback_name(settings.host))
 
@@ -196,7 +215,7 @@ def create_app(settings: Settings, counters: Counters | None = None) -> Applicat
         gathernd_gpu_resident_bytes=lambda: service.gpu.resident_bytes() if service.gpu else 0,
     )
     metrics.common = lambda: _store_gauges(store, settings)
-    app = Application(
+    app = (CrossOriginApplication if settings.cors_origins else Application)(
         control,
         {
             f"/{operator}": NativeRoute(operator, service, settings.max_json_bytes, settings.max_body_bytes)
@@ -217,6 +236,8 @@ def create_app(settings: Settings, counters: Counters | None = None) -> Applicat
         admission=Admission(budget, pool, settings.max_requests),
         deadline=settings.deadline,
     )
+    if isinstance(app, CrossOriginApplication):
+        app.allow(settings.cors_origins)
     app.settings = settings
     app.service = service
     app.store = store

@@ -6,6 +6,7 @@ Only `app.main` and `app.cli` read this module. The README's table is generated 
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,6 +14,8 @@ from typing import Annotated, Literal
 from platformdirs import user_cache_path, user_data_path
 from pydantic import ByteSize, Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+_ORIGIN = re.compile(r"https?://[a-z0-9._-]+(:[0-9]{1,5})?|https?://\[[0-9a-f:]+\](:[0-9]{1,5})?")
 
 
 def _memory_of_process() -> int:
@@ -137,6 +140,10 @@ class Settings(BaseSettings):
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="Host names, comma-separated, by which the service may be called besides loopback names."
     )
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Origins, comma-separated, as in https://app.example, whose pages may call the service (CORS).",
+    )
     tls_cert: Path | None = Field(
         None,
         description="PEM file of the certificate and its chain; with it the service speaks HTTPS only. "
@@ -176,11 +183,21 @@ class Settings(BaseSettings):
             raise ValueError("is of no use without GATHERND_TLS_CERT")
         return value
 
-    @field_validator("allowed_hosts", mode="before")
+    @field_validator("allowed_hosts", "cors_origins", mode="before")
     @classmethod
     def _split_hosts(cls, value: object) -> object:
         if isinstance(value, str):
             return tuple(name.strip().lower() for name in value.split(",") if name.strip())
+        return value
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _check_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in value:
+            if not _ORIGIN.fullmatch(origin):
+                raise ValueError(
+                    f"{origin!r} is no origin: it has the form https://app.example or http://app.example:81"
+                )
         return value
 
 

@@ -1,7 +1,7 @@
 """Who may call: the Host and Origin rules of a service on a loopback address (DNS rebinding and CSRF).
 
 On loopback, Host must be a loopback name or an allowed one, and an Origin that is neither is refused. Elsewhere the
-same holds once GATHERND_ALLOWED_HOSTS names hosts.
+same holds once GATHERND_ALLOWED_HOSTS names hosts. The origins of GATHERND_CORS_ORIGINS are welcome everywhere.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ def split_host(value: str) -> str:
 class Guard:
     """Judges the Host and Origin of each request; verdicts on values seen before are remembered."""
 
-    def __init__(self, host: str, allowed: Iterable[str]) -> None:
+    def __init__(self, host: str, allowed: Iterable[str], origins: Iterable[str] = ()) -> None:
         self._allowed = frozenset(name.lower() for name in allowed)
         self.active = bool(self._allowed) or is_loopback_name(host)
         self._hosts: set[bytes] = set()
         self._origins: set[bytes] = set()
+        self._welcome = frozenset(origin.encode() for origin in origins)
 
     def check(self, headers: dict[bytes, bytes]) -> None:
         """Raises forbidden for a foreign Host or Origin."""
@@ -63,7 +64,7 @@ class Guard:
                 )
             _remember(self._hosts, host)
         origin = headers.get(b"origin")
-        if origin is not None and origin not in self._origins:
+        if origin is not None and origin not in self._origins and origin not in self._welcome:
             if not self._known(_origin_host(origin.decode("latin-1"))):
                 raise GatherError(
                     "forbidden", f"requests from pages of the origin {origin.decode('latin-1')!r} are refused"

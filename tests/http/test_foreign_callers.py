@@ -113,3 +113,75 @@ def named(start: Start) -> Iterator[Server]:
 def test_allowed_hosts_are_welcome_beside_loopback_names(named: Server, host: str, status: int) -> None:
     assert ask(named, request(f"Host: {host}")).status == status
     assert ask(named, request("Host: localhost", f"Origin: http://{host}")).status == status
+
+
+PAGE = "https://app.example"
+PREFLIGHT = ("Access-Control-Request-Method: PUT", "Access-Control-Request-Headers: authorization, content-type")
+
+
+@pytest.fixture(scope="module")
+def across(start: Start) -> Iterator[Server]:
+    with start("--cors-origins", f"{PAGE}, http://Other.example:81") as server:
+        yield server
+
+
+@pytest.mark.parametrize("origin", [PAGE, "http://other.example:81"])
+def test_a_page_of_a_named_origin_may_call_and_read(across: Server, origin: str) -> None:
+    for _ in range(3):  # headers that came before take a shorter way
+        answer = ask(across, request("Host: localhost", f"Origin: {origin}", "Content-Type: application/json"))
+        assert answer.status == 200
+        assert answer.json()["output"]["values"] == [8]
+        assert answer.headers["access-control-allow-origin"] == origin
+        assert answer.headers["vary"] == "Origin"
+        assert "X-Request-ID" in answer.headers["access-control-expose-headers"]
+        assert answer.headers["x-request-id"]
+        assert answer.headers["server-timing"]
+
+
+@pytest.mark.parametrize("line", ["GET /livez", "GET /none", "GET /tensors", "GET /tensors/none", "PATCH /gathernd"])
+def test_a_page_of_a_named_origin_may_read_every_answer(across: Server, line: str) -> None:
+    answer = ask(across, request("Host: localhost", f"Origin: {PAGE}", line=f"{line} HTTP/1.1"))
+    assert answer.headers["access-control-allow-origin"] == PAGE
+
+
+def test_a_browser_that_asks_first_is_told(across: Server) -> None:
+    for line in ("OPTIONS /tensors/x", "OPTIONS /gathernd"):
+        fields = ["Host: localhost", f"Origin: {PAGE}", *PREFLIGHT]
+        answer = ask(across, request(*fields, line=f"{line} HTTP/1.1"))
+        assert answer.status == 200
+        assert answer.headers["access-control-allow-origin"] == PAGE
+        assert "PUT" in answer.headers["access-control-allow-methods"]
+        assert "authorization" in answer.headers["access-control-allow-headers"].lower()
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["https://app.example:444", "http://app.example", "https://x.app.example", "https://app.example.com", "null"],
+)
+def test_other_origins_stay_forbidden(across: Server, origin: str) -> None:
+    answer = ask(across, request("Host: localhost", f"Origin: {origin}"))
+    assert answer.status == 403
+    assert "access-control-allow-origin" not in answer.headers
+    preflight = ask(
+        across, request("Host: localhost", f"Origin: {origin}", *PREFLIGHT, line="OPTIONS /gathernd HTTP/1.1")
+    )
+    assert "access-control-allow-origin" not in preflight.headers
+
+
+def test_a_request_without_an_origin_is_answered_as_ever(across: Server) -> None:
+    answer = ask(across, request("Host: localhost"))
+    assert answer.status == 200
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+def test_a_page_sends_a_large_body_and_reads_a_large_answer(across: Server) -> None:
+    values = ",".join(["1"] * 300_000)
+    body = (
+        f'{{"data":{{"dtype":"int32","shape":[300000],"values":[{values}]}},'
+        '"indices":{"dtype":"int64","shape":[1],"values":[2]}}'
+    ).encode()
+    head = f"POST /gathernd HTTP/1.1\r\nHost: localhost\r\nOrigin: {PAGE}\r\nContent-Length: {len(body)}\r\n\r\n"
+    answer = ask(across, head.encode() + body)
+    assert answer.status == 200
+    assert answer.json()["output"]["values"] == [1]
+    assert answer.headers["access-control-allow-origin"] == PAGE
