@@ -24,7 +24,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from app import __version__
+from app import __version__, kernels
 from app.dispatch.cost import (
     DATA_BYTES,
     DEPTHS,
@@ -302,11 +302,21 @@ def _fingerprint(kernel: Kernel, threads: int, gpu: bool) -> str:
         str(gpu),
         kernel.name,
         __version__,
+        _kernels_digest(),
         np.__version__,
         numba.__version__,
         platform.python_version(),
     )
     return sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _kernels_digest() -> str:
+    """What tells the sources of one version's kernels from those of a changed checkout."""
+    digest = sha256()
+    for source in sorted(Path(kernels.__file__).parent.iterdir()):
+        if source.suffix in (".py", ".cu"):
+            digest.update(source.read_bytes())
+    return digest.hexdigest()
 
 
 def _cpu_model() -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from app import kernels
 from app.dispatch import calibrate
 from app.dispatch.calibrate import calibrated, hopeful, measure
 from app.dispatch.cost import DATA_BYTES, DEPTHS, TYPICAL, WIDTHS, Coefficients, GpuCoefficients
@@ -85,6 +86,18 @@ def test_another_machine_does_not_use_this_ones_figures(
     monkeypatch.setattr(calibrate, "_cpu_model", lambda: "another")
     calibrated(numpy_cpu, tmp_path, threads=2)
     assert len(measured) == 3
+
+
+def test_another_kernel_does_not_use_this_ones_figures(
+    tmp_path: Path, measured: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = tmp_path / "kernels"
+    sources.mkdir()
+    monkeypatch.setattr(kernels, "__file__", str(sources / "__init__.py"))
+    for text in ("one", "one", "another"):
+        (sources / "gather.cu").write_text(text)
+        calibrated(numpy_cpu, tmp_path / "cache", threads=2)
+    assert len(measured) == 2
 
 
 def test_the_figures_of_a_gpu_are_kept_too(tmp_path: Path, measured: list[int]) -> None:
