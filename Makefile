@@ -65,7 +65,7 @@ format: $(VENV)/.stamp-dev ## Mend what ruff can mend, and format
 types: $(VENV)/.stamp-dev ## mypy --strict
 	$(PY) -m mypy --strict
 
-# Most tests wait for servers that they start, so two processes share the files of tests also where there is one core.
+# Two processes share the files of tests: many wait for servers that they start.
 pytest: $(VENV)/.stamp-dev clients cuda ## The tests with seeded samples (PYTEST_ARGS, PYTEST_PROCESSES)
 	$(PY) -m pytest -n $(PYTEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
 

@@ -17,6 +17,7 @@ from threading import Event
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
+from app import warming
 from app.api.control import create_control
 from app.api.cors import AcrossOrigins
 from app.api.counters import Counters
@@ -49,7 +50,6 @@ from app.service import Service
 from app.settings import Settings
 from app.store import LocalStore, Quota
 from app.tensors.limits import Limits
-from app.warming import warm
 
 logger = logging.getLogger("gathernd")
 GROUP_VARIABLE = "GATHERND_STORE_GROUP"
@@ -168,7 +168,7 @@ def create_app(settings: Settings, counters: Counters | None = None) -> Applicat
     keys = access(settings.api_keys_file, loopback=is_loopback_name(settings.host))
 
     def prepare() -> None:
-        warm(settings.cache_dir, lambda name: logger.debug("ready: %s", name))
+        warming.warm(settings.cache_dir, lambda name: logger.debug("ready: %s", name))
         chooser.coefficients = calibrated(KERNELS[settings.kernel], settings.cache_dir, threads=settings.threads)
         use_gpu(settings, service)
 

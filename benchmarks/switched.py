@@ -1,11 +1,11 @@
 """The service with everything that watches over requests switched off, for `benchmarks.cost` to compare it with itself.
 
-python -m benchmarks.switched on|off|access|turns FLAGS OF GATHERND SERVE
+python -m benchmarks.switched on|off|turns FLAGS OF GATHERND SERVE
 
 `off` is the same code with these parts replaced from outside by ones that do nothing: metrics and the count of requests
 under way, API keys, Host and Origin, the memory budget, Server-Timing, request ids. What takes no time of its own, such
 as the moments that deadlines and Server-Timing are made from, stays, and so does the sweep for slow clients, once a
-second. `on` replaces nothing; `access` also writes the access log. `turns` is off and on by turns, and writes after
+second. `on` replaces nothing. `turns` is off and on by turns, and writes after
 each what it did. The service has no such switch.
 """
 
@@ -49,10 +49,9 @@ class Uncounted:
 
 
 class Free:
-    """A lease of a budget without end."""
+    """A lease of a budget without end: one serves all requests."""
 
-    def __init__(self, budget: object) -> None:
-        pass
+    __slots__ = ()
 
     def charge(self, size: int) -> None:
         """Everything fits."""
@@ -62,6 +61,13 @@ class Free:
 
     def release(self) -> None:
         """Nothing is held."""
+
+
+_FREE = Free()
+
+
+def _free(_: object) -> Free:
+    return _FREE
 
 
 def shortest(_: Exchange, content_type: bytes, size: int) -> bytes:
@@ -75,7 +81,7 @@ def switch_off(app: Application, stack: ExitStack) -> None:
         (app, "metrics", Uncounted(app.metrics)),
         (app, "access", None),
         (app.guard, "active", False),
-        (exchange, "Lease", Free),
+        (exchange, "Lease", _free),
         (Exchange, "fields", shortest),
     ):
         stack.enter_context(patch.object(place, name, value))
@@ -101,8 +107,6 @@ async def take_turns(app: Application, file: Path) -> None:
 def main() -> None:
     """Serve until told to stop."""
     how, *flags = sys.argv[1:]
-    if how == "access":
-        flags += ["--access-log", "true", "--log-format", "json"]
     settings = Settings(_cli_parse_args=flags)
     app = create_app(settings)
     with ExitStack() as stack:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Final
 
 from starlette.datastructures import Headers
@@ -63,6 +64,8 @@ class AcrossOrigins:
         try:
             self._plane.guard.check(exchange.headers)
             answer = self._middleware.preflight_response(Headers(scope=exchange.scope))
+            if answer.status_code != HTTPStatus.OK:
+                raise GatherError("forbidden", bytes(answer.body).decode())
             fields = [field for field in answer.raw_headers if field[0] not in _OWN]
             await exchange.send(answer.status_code, _PLAIN, bytes(answer.body), *fields)
         except GatherError as error:

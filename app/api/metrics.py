@@ -108,9 +108,9 @@ class Metrics(Collector):
     `gauges` are read in every process and summed; another process's are as old as its `publish`. `common` are those
     that are the same whichever process is asked; it may block, and is called in a thread.
 
-    Requests are gathered in a list, then added up and written to shared memory within FLUSH_S of the first: to do so
-    for each by itself would take twice as long. Who adds up waits that long first, so that nothing that was answered is
-    missing.
+    Requests are gathered in a list, then added up and written to shared memory within FLUSH_S of the first, since a
+    number there costs three times as much as one in a plain object. Who adds up waits that long first, so that nothing
+    that was answered is missing.
     """
 
     def __init__(self, counters: Counters | None = None, log: RequestLog | None = None) -> None:
@@ -166,10 +166,11 @@ class Metrics(Collector):
             asyncio.get_running_loop().call_later(FLUSH_S, self.flush)
 
     def _add_up(self) -> None:
-        """Count what has finished since the last time; all at once, that costs half as much."""
+        """Count what has finished since the last time."""
+        finished, self._finished = self._finished, []
         places, routes = self._places, self._routes
         all_received = all_sent = 0
-        for method, path, status, code, stages, received, sent in self._finished:
+        for method, path, status, code, stages, received, sent in finished:
             try:
                 tally = places[method, path, status]
             except KeyError:
@@ -192,7 +193,6 @@ class Metrics(Collector):
                 taken.count += 1
                 taken.predicted += choice.seconds
                 taken.measured += ran
-        self._finished.clear()
         self._received += all_received
         self._sent += all_sent
 

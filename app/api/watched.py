@@ -5,8 +5,6 @@ What most services do without costs them nothing: which of the two classes count
 
 from __future__ import annotations
 
-from time import perf_counter
-
 from app.api.counters import Counters
 from app.api.exchange import Exchange
 from app.api.logs import RequestLog, trace_id_of
@@ -23,8 +21,8 @@ class WatchedMetrics(Metrics):
 
     def count(self, exchange: Exchange, code: str | None) -> None:
         """Count a request, trace it and tell of it."""
-        end = perf_counter()
         super().count(exchange, code)
+        end = exchange.stages.over
         status, code = outcome(exchange, code)
         trace_id = trace_id_of(exchange.headers)
         if self._tracing is not None:

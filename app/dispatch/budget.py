@@ -20,8 +20,9 @@ _MOST_FREE: Final = 1 << 17
 class Budget:
     """`total` bytes for large requests, and an eighth of that (at least 16 MiB) beside it for small ones.
 
-    So little that `requests`, as many as there may be at once, hold no more than another eighth, a request holds
-    uncharged (`free`): counting, which must be safe between threads, takes longer than a small gather's other checks.
+    So little that `requests`, as many as there may be at once, hold no more than another eighth, but always FREE, a
+    request holds uncharged (`free`): counting, which must be safe between threads, takes longer than a small gather's
+    other checks.
     """
 
     def __init__(self, total: int, requests: int = 1024) -> None:

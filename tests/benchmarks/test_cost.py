@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from benchmarks.cost import loss
+from benchmarks.cost import added_up, loss
 from tests.http.raw import TINY
 from tests.http.server import serving
 
@@ -34,3 +34,9 @@ def test_what_is_switched_off_is_off_and_the_answer_is_the_same(
 def test_a_loss_is_in_percent_of_what_there_was() -> None:
     assert loss(95, 100) == pytest.approx(5)
     assert loss(110, 100) == pytest.approx(-10)
+
+
+def test_the_turns_of_each_kind_are_added_up() -> None:
+    sums = added_up(["off 0.1 0.05 1000", "on 0.1 0.06 900", "on 0.1 0.06 900", "off 0.1 0.05 1000"])
+    assert (sums["off"].rate(), sums["off"].each()) == (pytest.approx(10_000), pytest.approx(50))
+    assert (sums["on"].rate(), sums["on"].each()) == (pytest.approx(9_000), pytest.approx(200 / 3))

@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from numba.core.event import Listener, register
 from numpy.typing import NDArray
 
-from app import main
+from app import warming
 from app.kernels import numpy_cpu
 from app.main import Application, create_app
 from app.serving import serve
@@ -54,7 +54,7 @@ def make(how: str, settings: Settings) -> Application:
     elif how == "starting":
         app.readiness.waiting_for.append("a kernel that never comes")
     elif how in ("compiling", "failing"):
-        vars(main)["warm"] = {"compiling": _compile, "failing": _fail_to_compile}[how]
+        warming.warm = {"compiling": _compile, "failing": _fail_to_compile}[how]
     elif how == "counting":
         compilations = Compilations()
         assert isinstance(app.control, FastAPI)

@@ -178,10 +178,16 @@ def test_a_page_sends_a_large_body_and_reads_a_large_answer(across: Server) -> N
     values = ",".join(["1"] * 300_000)
     body = (
         f'{{"data":{{"dtype":"int32","shape":[300000],"values":[{values}]}},'
-        '"indices":{"dtype":"int64","shape":[1],"values":[2]}}'
+        f'"indices":{{"dtype":"int64","shape":[300000,1],"values":[{values}]}}}}'
     ).encode()
     head = f"POST /gathernd HTTP/1.1\r\nHost: localhost\r\nOrigin: {PAGE}\r\nContent-Length: {len(body)}\r\n\r\n"
     answer = ask(across, head.encode() + body)
     assert answer.status == 200
-    assert answer.json()["output"]["values"] == [1]
+    assert answer.json()["output"]["values"] == [1] * 300_000
     assert answer.headers["access-control-allow-origin"] == PAGE
+
+
+def test_a_browser_that_asks_for_too_much_is_refused_in_the_one_shape(across: Server) -> None:
+    fields = ["Host: localhost", f"Origin: {PAGE}", "Access-Control-Request-Method: PATCH"]
+    answer = ask(across, request(*fields, line="OPTIONS /gathernd HTTP/1.1"))
+    assert (answer.status, answer.json()["code"]) == (403, "forbidden")
