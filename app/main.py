@@ -152,7 +152,9 @@ def create_app(settings: Settings, counters: Counters | None = None) -> Applicat
     metrics = WatchedMetrics(counters, log, tracing) if watched else Metrics(counters, log)
     budget = Budget(settings.memory_budget // settings.workers, settings.max_requests)
     pool = Pool(settings.threads, settings.max_queue, settings.queue_timeout)
-    chooser = Chooser(loop_max_us=settings.loop_max_us, split_min_us=settings.split_min_us, threads=settings.threads)
+    kernel = KERNELS[settings.kernel]
+    threads = settings.threads if kernel.splits else 1
+    chooser = Chooser(loop_max_us=settings.loop_max_us, split_min_us=settings.split_min_us, threads=threads)
     limits = limits_of(settings)
     store = LocalStore(
         settings.store_dir,
@@ -162,14 +164,14 @@ def create_app(settings: Settings, counters: Counters | None = None) -> Applicat
         settings.memory_budget,
     )
     disk_threads = ThreadPoolExecutor(DISK_THREADS, "disk")
-    service = Service(limits, store, KERNELS[settings.kernel], pool, chooser, budget)
+    service = Service(limits, store, kernel, pool, chooser, budget)
     guard = Guard(settings.host, settings.allowed_hosts, settings.cors_origins)
     models = Models(service, Statistics(metrics.counters))
     keys = access(settings.api_keys_file, loopback=is_loopback_name(settings.host))
 
     def prepare() -> None:
         warming.warm(settings.cache_dir, lambda name: logger.debug("ready: %s", name))
-        chooser.coefficients = calibrated(KERNELS[settings.kernel], settings.cache_dir, threads=settings.threads)
+        chooser.coefficients = calibrated(kernel, settings.cache_dir, threads=threads)
         use_gpu(settings, service)
 
     @asynccontextmanager

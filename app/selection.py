@@ -73,14 +73,15 @@ def _machine(settings: Settings, *, refresh: bool) -> _Machine:
     """The service that `settings` make, as far as choices are concerned, measured anew or by the file."""
     keep_freed_memory(settings.memory_budget // 8)
     kernel = KERNELS[settings.kernel]
+    threads = settings.threads if kernel.splits else 1
     if settings.kernel == "numba":
         numba_cpu.configure(settings.cache_dir)
         numba_cpu.warm()
     chooser = Chooser(
         loop_max_us=settings.loop_max_us,
         split_min_us=settings.split_min_us,
-        threads=settings.threads,
-        coefficients=calibrated(kernel, settings.cache_dir, threads=settings.threads, refresh=refresh),
+        threads=threads,
+        coefficients=calibrated(kernel, settings.cache_dir, threads=threads, refresh=refresh),
     )
     budget = Budget(settings.memory_budget // settings.workers)
     service = Service(limits_of(settings), EmptyStore(), kernel, Pool(settings.threads, 0), chooser, budget)
@@ -183,7 +184,7 @@ def _print_coefficients(console: Console, chooser: Chooser) -> None:
         ("a narrow slice of odd width, more", f"{prices.odd_slice_s * 1e9:.2f} ns"),
         ("a byte of a large output, more", f"{prices.output_byte_s * 1e9:.4f} ns"),
         ("a thread and back", f"{prices.hand_off_s * 1e6:.1f} µs"),
-        ("each further part of a split", f"{prices.part_s * 1e6:.1f} µs"),
+        ("a helper that sleeps, for a split", f"{prices.join_s * 1e6:.1f} µs"),
         ("a component for another core, more", f"{prices.index_move_s * 1e9:.4f} ns"),
         ("a byte of output for another core, more", f"{prices.output_move_s * 1e9:.4f} ns"),
         (f"gain of {chooser.threads} threads on items", f"{prices.item_gain:.2f}"),

@@ -20,7 +20,6 @@ from app.dispatch.explain import RouteNote, notes
 from app.dispatch.gpu import Gpu, Outcome
 from app.dispatch.outputs import Outputs
 from app.dispatch.pool import Caller, Pool
-from app.dispatch.split import run_split
 from app.errors import GatherError
 from app.kernels import Kernel
 from app.spec.dialects import DIALECTS
@@ -43,7 +42,7 @@ _LARGE_SCAN: Final = 1 << 16
 _PAUSES: Final = (0.0, 0.0002, 0.001, 0.003, 0.01, 0.03)
 """Seconds before each further attempt to read a resident tensor that a scatter is changing."""
 _REMEMBERED_PLANS: Final = 4096
-_NOT_YET: Final = Choice("loop", 0.0)
+_NOT_YET: Final = Choice("loop", 0.0, here=True)
 
 
 class _Planned(NamedTuple):
@@ -55,7 +54,7 @@ class _Planned(NamedTuple):
     route: Route
     choice: Choice
     close: Choice | None
-    """What would be chosen if slices lie close together; None where that is the event loop either way."""
+    """What would be chosen if slices lie close together; None where the event loop runs or leads it either way."""
     coefficients: Coefficients
 
 
@@ -145,8 +144,11 @@ class Service:
         elif close is not None and lie_close(plan, indices.array):
             stages.choice = close
             route = close.route
-        if resident is not None and resident.cold and route == "loop":
-            route = "thread"
+        here = stages.choice.here
+        if resident is not None and resident.cold and here:
+            here = False
+            if route == "loop":
+                route = "thread"
         stages.route = route
         if route == "gpu":
             on_gpu = await self._run_on_gpu(call, plan, data, resident, stages)
@@ -157,7 +159,7 @@ class Service:
                     await self._raise_index_error(call, plan, data, first_axis, stages)
                 return Answer(Tensor(data.dtype, shape, _typed(array, data.dtype)), call.dialect, "gpu", etag)
             route = stages.route
-        if route == "loop":
+        if here:
             bad, array = self._run(plan, data, indices, stages)
         else:
             bad, array = await self._run_elsewhere(plan, data, indices, stages)
@@ -249,7 +251,7 @@ class Service:
             )
             choice = self.chooser.choose(plan, strings=data.dtype.kind == "string")
             close = None
-            if choice.route != "loop" and data.dtype.kind != "string":
+            if not choice.here and data.dtype.kind != "string":
                 close = self.chooser.choose(plan, close=True)
             planned = _Planned(plan, shape, first_axis, choice.route, choice, close, coefficients)
             if len(self._plans) >= _REMEMBERED_PLANS:
@@ -269,8 +271,10 @@ class Service:
         self._start(stages)
         if data.dtype.kind == "string":
             return self._run_strings(plan, data, indices)
-        out = np.empty(plan.output_items, data.dtype.carrier)  # few: it is for the event loop
-        return self.kernel.run(plan, data.items, _as_int64(indices), out), _typed(out, data.dtype)
+        parts = stages.choice.parts
+        room = np.empty if parts == 1 else self._outputs.empty  # a call less for the smallest
+        out = room(plan.output_items, data.dtype.carrier)
+        return self.kernel.run(plan, data.items, _as_int64(indices), out, parts), _typed(out, data.dtype)
 
     async def _run_elsewhere(
         self, plan: GatherPlan, data: Tensor, indices: Tensor, stages: Stages
@@ -280,22 +284,11 @@ class Service:
         # Allocated here: the C library keeps freed memory apart for each thread that asked for it.
         out = self._outputs.empty(plan.output_items, data.dtype.carrier)
 
-        def started() -> None:
-            self._start(stages)
-
         def work() -> int:
-            started()
-            return self.kernel.run(plan, data.items, _as_int64(indices), out)
+            self._start(stages)
+            return self.kernel.run(plan, data.items, _as_int64(indices), out, stages.choice.parts)
 
-        if stages.route == "split":
-            components = indices.array
-            if components.dtype != np.int64:
-                components = await self.pool.run(lambda: _as_int64(indices), stages)
-            parts = stages.choice.parts
-            bad = await run_split(self.pool, self.kernel, plan, data.items, components, out, parts, started, stages)
-        else:
-            bad = await self.pool.run(work, stages)
-        return bad, _typed(out, data.dtype)
+        return await self.pool.run(work, stages), _typed(out, data.dtype)
 
     async def _run_again(
         self, resident: Resident, plan: GatherPlan, indices: Tensor, stages: Stages

@@ -39,7 +39,6 @@ from numpy.typing import NDArray
 from app.dispatch.calibrate import calibrated
 from app.dispatch.cost import Chooser
 from app.dispatch.pool import Pool
-from app.dispatch.split import first_bad, run_split, split_plan
 from app.kernels import numba_cpu
 from benchmarks.common import machine_line
 from benchmarks.kernel_lines import LINES, Line, make_inputs
@@ -55,12 +54,11 @@ _DISTRIBUTIONS = ("numpy", "onnxruntime", "openvino", "torch", "tensorflow-cpu",
 class Ours:
     """The kernel, alone and as the service runs it."""
 
-    def __init__(self, threads: int, cache_dir: Path, executor: ThreadPoolExecutor) -> None:
+    def __init__(self, threads: int, cache_dir: Path) -> None:
         started = perf_counter()
         numba_cpu.configure(cache_dir)
         numba_cpu.warm()
         print(f"kernel compiled in {perf_counter() - started:.2f} s")
-        self._executor = executor
         self._pool = Pool(threads, 8)
         self._chooser = Chooser(threads=threads, coefficients=calibrated(numba_cpu, cache_dir, threads=threads))
         self._loop = asyncio.new_event_loop()
@@ -73,24 +71,15 @@ class Ours:
         components = indices.reshape(-1)
         kept: NDArray[Any] = np.empty(plan.output_items, carrier)
         kept[...] = 0
-        route, _, count = self._chooser.choose(plan)
+        route, _, parts, here = self._chooser.choose(plan)
 
         def alone(out: NDArray[Any]) -> int:
-            if route != "split":
-                return numba_cpu.run(plan, items, components, out)
-            parts = split_plan(plan, items, components, out, count)
-            waits = [self._executor.submit(numba_cpu.run, *part[:4]) for part in parts[1:]]
-            found = [numba_cpu.run(*parts[0][:4])]
-            return first_bad(parts, [*found, *(wait.result() for wait in waits)])
+            return numba_cpu.run(plan, items, components, out, parts)
 
         def served(out: NDArray[Any]) -> int:
-            if route == "loop":
-                return numba_cpu.run(plan, items, components, out)
-            if route == "thread":
-                work = self._pool.run(lambda: numba_cpu.run(plan, items, components, out))
-            else:
-                work = run_split(self._pool, numba_cpu, plan, items, components, out, count, lambda: None)
-            return self._loop.run_until_complete(work)
+            if here:
+                return alone(out)
+            return self._loop.run_until_complete(self._pool.run(lambda: alone(out)))
 
         shaped: NDArray[Any] = kept.view(data.dtype).reshape(line.output)
 
@@ -213,7 +202,7 @@ def main() -> None:
     columns = ["gathernd", "service", "fresh", *peers]
     print(machine_line(), versions(), sep="\n")
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.threads) as executor:
-        ours = Ours(options.threads, Path(folder), executor)
+        ours = Ours(options.threads, Path(folder))
         heads = [*columns, "floor", "× peer", "service", "× floor"]
         print(f"{'work':38}{'route':>7}" + "".join(f"{name:>12}" for name in heads))
         over_peer, served_over_peer, over_floor, lost = [], [], [], []

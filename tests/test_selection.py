@@ -15,13 +15,14 @@ from app.api.schema import GatherAnswer
 from app.cli import app
 from app.dispatch import calibrate
 from app.dispatch.cost import TYPICAL, Chooser, Coefficients
+from app.kernels import numpy_cpu
 
 LOOKUP = ["explain", "--data-shape", "200000,64", "--indices-shape", "256,1"]
 
 
 @pytest.fixture
 def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """No measurement: how many threads it was asked for, each time."""
+    """No measurement and no compilation: how many threads were measured, each time."""
     times: list[int] = []
 
     def stand_in(kernel: Any, threads: int, gpu: Any = None) -> Coefficients:
@@ -29,6 +30,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return TYPICAL
 
     monkeypatch.setattr(calibrate, "measure", stand_in)
+    monkeypatch.setattr(numpy_cpu, "splits", True)
     monkeypatch.setattr(selection, "keep_freed_memory", lambda size: True)
     monkeypatch.setenv("GATHERND_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("GATHERND_KERNEL", "numpy")

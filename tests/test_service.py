@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -67,20 +68,34 @@ def test_a_split_has_as_many_parts_as_were_chosen() -> None:
     made = service(force_route="split")
     made.kernel = parts = _Counting()
     _, stages = gather(made, call(RANDOM))
-    assert sorted(parts.tuples) == [2_500] * stages.choice.parts
+    assert parts.threads == [stages.choice.parts] == [2]
 
 
 class _Counting:
-    """The kernel, which notes how many tuples it was given each time."""
+    """The kernel, which notes over how many threads it was to run each time, and in which it was called."""
 
     name = "counting"
+    splits = True
 
     def __init__(self) -> None:
-        self.tuples: list[int] = []
+        self.threads: list[int] = []
+        self.callers: list[str] = []
 
-    def run(self, plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any]) -> int:
-        self.tuples.append(plan.tuples)
+    def run(
+        self, plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any], threads: int = 1
+    ) -> int:
+        self.threads.append(threads)
+        self.callers.append(threading.current_thread().name)
         return numpy_cpu.run(plan, data, indices, out)
+
+
+@pytest.mark.parametrize(("loop_max_us", "led_by"), [(1e9, "MainThread"), (0, "gather-")])
+def test_a_split_is_led_by_the_event_loop_where_that_may_be_held(loop_max_us: float, led_by: str) -> None:
+    made = service(force_route="split", loop_max_us=loop_max_us)
+    made.kernel = kernel = _Counting()
+    gather(made, call(RANDOM))
+    (caller,) = kernel.callers
+    assert caller.startswith(led_by)
 
 
 @pytest.mark.parametrize("route", ["loop", "thread", "split"])
@@ -95,8 +110,9 @@ def test_every_route_finds_a_bad_index(route: Any) -> None:
 def test_slices_that_lie_close_are_chosen_for_as_near_ones() -> None:
     _, stages = gather(service(coefficients=SLOW_FAR), call(RANDOM))
     assert stages.route == stages.choice.route == "split"
+    assert not stages.choice.here
     answer, close = gather(service(coefficients=SLOW_FAR), call(ORDERED))
-    assert close.route == close.choice.route == "loop"
+    assert close.choice.here
     assert close.choice.seconds < stages.choice.seconds
     assert (answer.output.array == TABLE[: 5_000 * 64]).all()
 

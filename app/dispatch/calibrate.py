@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from hashlib import sha256
 from itertools import accumulate, chain, cycle
@@ -58,6 +58,8 @@ _MOVED_BYTES: Final = 1 << 21
 _GAIN_BYTES: Final = 1 << 26
 _ROW: Final = 4096
 _GAIN_ROUNDS: Final = 10
+_JOINS: Final = 25
+_PAUSE_S: Final = 0.0002
 _LEAST_GAIN: Final = 0.4  # of what the other threads could bring, in what is kept: see `hopeful`
 _FLOOR: Final = 1e-13  # of a rate: a difference of two measured times may come out at nothing or below
 
@@ -117,7 +119,7 @@ def measure(kernel: Kernel, threads: int, gpu: GpuCoefficients | None = None) ->
     )
     tuple_s = (0.0, *accumulate((max(price - flat, _FLOOR) for price in deep), max))
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        pooled = runner.run(_threads(kernel, data, threads, source))
+        handed = runner.run(_handed_off(kernel, data, source))
     return Coefficients(
         call_s=call_s,
         slice_s=slice_s,
@@ -125,7 +127,8 @@ def measure(kernel: Kernel, threads: int, gpu: GpuCoefficients | None = None) ->
         tuple_s=tuple_s,
         output_byte_s=_output_price(kernel, data, slice_s[0], source),
         gpu=gpu,
-        **pooled,
+        **handed,
+        **_shared(kernel, data, threads, source),
     )
 
 
@@ -133,7 +136,8 @@ class _Work:
     """A call of the kernel for `count` slices of `width` bytes from the first `size` bytes of `data`, or one slice.
 
     The tuples of `depth` components are at random, and others each time: with the same ones again, even data that
-    caches do not hold would come out of them. A `fresh` output is allocated each time, as requests do.
+    caches do not hold would come out of them. A `fresh` output is allocated each time, as requests do. By several
+    `threads` it is as much work for each.
     """
 
     def __init__(
@@ -147,7 +151,9 @@ class _Work:
         source: np.random.Generator,
         *,
         fresh: bool = False,
+        threads: int = 1,
     ) -> None:
+        count *= threads
         rows = max(1, size // width)
         side = int(rows ** (1 / depth))
         dims = (*(side,) * (depth - 1), rows // side ** (depth - 1))
@@ -163,10 +169,11 @@ class _Work:
         self._data = data[: self._plan.data_items * item].view(f"u{item}")
         self._out = None if fresh else np.zeros(self._plan.output_items, f"u{item}")
         self._kernel = kernel
+        self._threads = threads
 
     def __call__(self) -> int:
         out = np.empty(self._plan.output_items, self._data.dtype) if self._out is None else self._out
-        return self._kernel.run(self._plan, self._data, next(self._indices), out)
+        return self._kernel.run(self._plan, self._data, next(self._indices), out, self._threads)
 
 
 def _count(width: int) -> int:
@@ -186,74 +193,81 @@ def _output_price(
     return max(_best(work, 3) / LARGE_OUTPUT - prices[WIDTHS.index(_ROW)] / _ROW, _FLOOR)
 
 
-async def _threads(
-    kernel: Kernel, data: NDArray[np.uint8], threads: int, source: np.random.Generator
-) -> dict[str, float]:
-    """The coefficients that need the pool's threads.
+async def _handed_off(kernel: Kernel, data: NDArray[np.uint8], source: np.random.Generator) -> dict[str, float]:
+    """The coefficients of a thread of the pool.
 
-    Of hand-offs the median counts, for the least is a lucky one; of gains the most, for neighbours only lessen them.
-    A hand-off is measured around work as long as the shortest that may be handed off, since a core that has waited so
-    long takes longer to wake; then comes what more indices and more output take longer in another core's thread.
+    Of hand-offs the median counts, for the least is a lucky one. A hand-off is measured around work as long as the
+    shortest that may be handed off, since a core that has waited so long takes longer to wake; then comes what more
+    indices and more output take longer in another core's thread.
     """
-    pool = Pool(threads, 0)
-    usual = [_Work(kernel, data, data.size, 64, 1, _COUNT, source) for _ in range(threads)]
-    hand_off_s = await _median_extra(pool, usual[:1], _HAND_OFFS)
-    # As much work for each: what all of them take longer than one is that they do not begin together, nor end.
-    part_s = (await _median_extra(pool, usual, _HAND_OFFS) - hand_off_s) / max(1, threads - 1)
+    pool = Pool(1, 0)
+    usual = _Work(kernel, data, data.size, 64, 1, _COUNT, source)
+    hand_off_s = await _median_extra(pool, usual, _HAND_OFFS)
     indices = _Work(kernel, data, DATA_BYTES[0], 1, 1, _MANY, source)
     output = _Work(kernel, data, DATA_BYTES[0], 64, 1, _MOVED_BYTES // 64, source)
-    index_move_s = (await _median_extra(pool, [indices], _MOVES) - hand_off_s) / indices.count
-    output_move_s = (await _median_extra(pool, [output], _MOVES) - hand_off_s) / _MOVED_BYTES
-    # All threads together hold no more than two of them would, however many there are.
-    rows = min(4_000, _GAIN_BYTES // _ROW // threads)
-    items = min(_MANY, 2 * _MANY // threads)
-    gains = [
-        await _gain(pool, [_Work(kernel, data, size, width, 1, count, source) for _ in range(threads)])
-        for size, width, count in ((data.size, 4, items), (data.size, _ROW, rows), (DATA_BYTES[0], _ROW, rows))
-    ]
+    index_move_s = (await _median_extra(pool, indices, _MOVES) - hand_off_s) / indices.count
+    output_move_s = (await _median_extra(pool, output, _MOVES) - hand_off_s) / _MOVED_BYTES
     pool.close()
     return {
         "hand_off_s": max(hand_off_s, _FLOOR),
-        "part_s": max(part_s, hand_off_s / 16, _FLOOR),
         "index_move_s": max(index_move_s, _FLOOR),
         "output_move_s": max(output_move_s, _FLOOR),
-        "item_gain": gains[0],
-        "row_gain": gains[1],
-        "output_gain": gains[2],
     }
 
 
-async def _gain(pool: Pool, works: Sequence[Callable[[], Any]]) -> float:
-    """How many times faster the threads of `pool` do `works` than one does; they are as many and take equally long."""
-    threads = len(works)
-    here, alone, together = [], [], []
-    for _ in range(_GAIN_ROUNDS if threads > 1 else 0):
-        here.append(_seconds(works[0]))
-        alone.append(await _in_pool(pool, works[:1]))
-        together.append(await _in_pool(pool, works))
-    if not here:
-        return 1.0
-    # The way to the pool and back is in both of the latter, and cancels out.
-    one = min(here)
-    slowed = max(min(together) - min(alone), 0.0) + one
-    return min(max(threads * one / slowed, 1.0), float(threads))
+def _shared(kernel: Kernel, data: NDArray[np.uint8], threads: int, source: np.random.Generator) -> dict[str, float]:
+    """The coefficients of a split over `threads`: what helpers that sleep cost, and how much faster all are than one.
+
+    Of gains the most counts, for neighbours only lessen them.
+    """
+    # All threads together hold no more than two of them would, however many there are.
+    rows = min(4_000, _GAIN_BYTES // _ROW // threads)
+    items = min(_MANY, 2 * _MANY // threads)
+    found = {}
+    join_s = 0.0
+    for name, size, width, count in (
+        ("item_gain", data.size, 4, items),
+        ("row_gain", data.size, _ROW, rows),
+        ("output_gain", DATA_BYTES[0], _ROW, rows),
+    ):
+        gain = 1.0
+        if threads > 1 and kernel.splits:
+            one, all_of_them = (_Work(kernel, data, size, width, 1, count, source, threads=n) for n in (1, threads))
+            here, together = [], []
+            for _ in range(_GAIN_ROUNDS):
+                here.append(_best(one, 1))
+                together.append(_best(all_of_them, 2))
+            gain = min(max(threads * min(here) / min(together), 1.0), float(threads))
+            if name == "item_gain":
+                late = float(np.median([_after_pause(all_of_them) for _ in range(_JOINS)]))
+                join_s = (late - float(np.median(together))) / (threads - 1)
+        found[name] = gain
+    return {**found, "join_s": max(join_s, _FLOOR)}
 
 
-async def _median_extra(pool: Pool, works: Sequence[Callable[[], Any]], times: int) -> float:
-    """How many seconds longer than the first of them here all `works` take in the pool; never less than nothing.
+def _after_pause(work: Callable[[], Any]) -> float:
+    """Seconds of `work` once helpers sleep, in a thread that does not."""
+    until = perf_counter() + _PAUSE_S
+    while perf_counter() < until:
+        pass
+    return _seconds(work)
+
+
+async def _median_extra(pool: Pool, work: Callable[[], Any], times: int) -> float:
+    """How many seconds longer than here `work` takes in the pool; never less than nothing.
 
     Each side runs a few times in a row, and the first does not count: it finds its memory in the other core's caches.
     """
     here, there = [], []
     for _ in range(times // _ROW_OF_CALLS):
-        here += [_seconds(works[0]) for _ in range(_ROW_OF_CALLS + 1)][1:]
-        there += [await _in_pool(pool, works) for _ in range(_ROW_OF_CALLS + 1)][1:]
+        here += [_seconds(work) for _ in range(_ROW_OF_CALLS + 1)][1:]
+        there += [await _in_pool(pool, work) for _ in range(_ROW_OF_CALLS + 1)][1:]
     return max(float(np.median(there)) - float(np.median(here)), 0.0)
 
 
-async def _in_pool(pool: Pool, works: Sequence[Callable[[], Any]]) -> float:
+async def _in_pool(pool: Pool, work: Callable[[], Any]) -> float:
     started = perf_counter()
-    await pool.split(works)
+    await pool.run(work)
     return perf_counter() - started
 
 

@@ -3,8 +3,8 @@
 Pure arithmetic over the plan and coefficients that `app.dispatch.calibrate` measured on this machine, so that every
 choice can be tested without that machine. The model of one thread is a call, a visit of each slice, whose price is a
 table of data sizes and slice widths with a way between its points, the check of each further component of its tuple,
-and a surcharge for output that caches do not hold. A thread of the pool adds a hand-off, a split shares the work over
-threads that get in each other's way a little, a GPU adds what must be sent to it and back.
+and a surcharge for output that caches do not hold. A thread of the pool adds a hand-off, a split shares the work with
+helpers that take a while to come and get in each other's way a little, a GPU adds what must be sent to it and back.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ than a tenth by leaving it, and all others win."""
 
 
 _SPLIT_WORTH: Final = 0.92
-"""A split takes more of the machine than one thread does: it must be shorter by more than this factor."""
+"""A split takes more of the machine than one thread does: shared work must be shorter by more than this factor."""
+_SPLIT_MIN_S: Final = 15e-6
+"""To ask for helpers takes a microsecond, which is lost where none is awake: nothing shorter than this asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +70,10 @@ class Coefficients:
     `slice_s[i][j]` is a slice of WIDTHS[j] bytes from data of DATA_BYTES[i], its tuple's first component included,
     `odd_slice_s` the surcharge of a narrow one whose width is no power of two, and `tuple_s[d]` what a tuple of
     DEPTHS[d] components takes beyond one of the first depth. `output_byte_s` is the surcharge of a byte of
-    LARGE_OUTPUT. `hand_off_s` is the way to a thread of the pool and back, `part_s` that of each further part of a
-    split, `index_move_s` and `output_move_s` what a component and a byte of output take longer in another core's
-    thread. The gains say how many times faster all threads are together than one: on items, on rows that memory must
-    bring, and on rows of near data where only the output is large.
+    LARGE_OUTPUT. `hand_off_s` is the way to a thread of the pool and back, `join_s` what a split loses for each helper
+    that must wake first, `index_move_s` and `output_move_s` what a component and a byte of output take longer in
+    another core's thread. The gains say how many times faster all threads are together than one: on items, on rows that
+    memory must bring, and on rows of near data where only the output is large.
     """
 
     call_s: float
@@ -80,7 +82,7 @@ class Coefficients:
     tuple_s: tuple[float, ...]
     output_byte_s: float
     hand_off_s: float
-    part_s: float
+    join_s: float
     index_move_s: float
     output_move_s: float
     item_gain: float
@@ -90,11 +92,14 @@ class Coefficients:
 
 
 class Choice(NamedTuple):
-    """A route, the seconds predicted for it, and over how many threads it splits the work."""
+    """A route, the seconds predicted for it, over how many threads it splits the work, and whether the event loop is
+    the one of them that leads.
+    """
 
     route: Route
     seconds: float
     parts: int = 1
+    here: bool = False
 
 
 # Before anything is measured: a usual server. Choices differ little, because routes differ by large factors.
@@ -108,7 +113,7 @@ TYPICAL: Final = Coefficients(
     tuple_s=(0.0, 0.5e-9, 1e-9, 4e-9),
     output_byte_s=0.1e-9,
     hand_off_s=30e-6,
-    part_s=10e-6,
+    join_s=20e-6,
     index_move_s=0.2e-9,
     output_move_s=0.01e-9,
     item_gain=1.7,
@@ -144,23 +149,29 @@ def moved_seconds(plan: GatherPlan, coefficients: Coefficients) -> float:
 
 
 def split_seconds(plan: GatherPlan, kernel_s: float, threads: int, coefficients: Coefficients) -> tuple[float, int]:
-    """The seconds of the best split of a gather that one thread does in `kernel_s`, and its number of parts."""
+    """The seconds of the best split of a gather that one thread does in `kernel_s`, and its number of parts.
+
+    Whoever leads begins at once, so that helpers that come too late cost nothing. Infinity and 1 where no number of
+    threads is worth while.
+    """
     gain = coefficients.item_gain
     if plan.slice_items * plan.item_size >= _ROW:
         far = _share(plan.data_items * plan.item_size, DATA_BYTES[1], DATA_BYTES[-1])
         bound = coefficients.output_gain + far * (coefficients.row_gain - coefficients.output_gain)
         gain += (bound - gain) * _share(plan.output_bytes, SMALL_OUTPUT, LARGE_OUTPUT)
     call_s = coefficients.call_s
-    work_s = kernel_s - call_s + moved_seconds(plan, coefficients)
+    work_s = kernel_s - call_s
+    moved_s = moved_seconds(plan, coefficients)
     # How much each further thread slows the others down: as much as makes all threads together gain what was measured.
     drag = max(0.0, (threads / gain - 1) / (threads - 1)) if threads > 1 else 0.0
     most = min(threads, plan.batches * plan.tuples)
     best, best_parts = float("inf"), 1
     parts = 2
     while parts <= most:
-        shared_s = work_s * (1 + drag * (parts - 1)) / parts
-        seconds = coefficients.hand_off_s + (parts - 1) * coefficients.part_s + call_s + shared_s
-        if seconds < best:
+        share = (1 + drag * (parts - 1)) / parts
+        shared_s = (work_s + moved_s * (parts - 1) / parts) * share
+        seconds = call_s + min(work_s, (parts - 1) * coefficients.join_s + shared_s)
+        if share < _SPLIT_WORTH and seconds < best:
             best, best_parts = seconds, parts
         parts = most if parts < most < 2 * parts else 2 * parts
     return best, best_parts
@@ -181,16 +192,28 @@ def device_bytes(plan: GatherPlan, resident: bool) -> int:
 
 
 def predict(
-    plan: GatherPlan, resident: bool, threads: int, coefficients: Coefficients, close: bool = False
+    plan: GatherPlan,
+    resident: bool,
+    threads: int,
+    coefficients: Coefficients,
+    close: bool = False,
+    loop_max_s: float = float("inf"),
 ) -> dict[Route, Choice]:
-    """What each route would take that there is; `resident` says that the data lies on the GPU, where there is one."""
+    """What each route would take that there is; `resident` says that the data lies on the GPU, where there is one.
+
+    A split that takes longer than `loop_max_s` is led by a thread of the pool, and takes a hand-off more.
+    """
     kernel_s = kernel_seconds(plan, coefficients, close)
     hand_off_s = coefficients.hand_off_s
-    thread_s = hand_off_s + kernel_s + moved_seconds(plan, coefficients)
-    routes: dict[Route, Choice] = {"loop": Choice("loop", kernel_s), "thread": Choice("thread", thread_s)}
+    moved_s = moved_seconds(plan, coefficients)
+    routes: dict[Route, Choice] = {
+        "loop": Choice("loop", kernel_s, here=True),
+        "thread": Choice("thread", hand_off_s + kernel_s + moved_s),
+    }
     seconds, parts = split_seconds(plan, kernel_s, threads, coefficients)
     if parts > 1:
-        routes["split"] = Choice("split", seconds, parts)
+        here = seconds <= loop_max_s
+        routes["split"] = Choice("split", seconds if here else hand_off_s + seconds + moved_s / parts, parts, here)
     if coefficients.gpu is not None:
         routes["gpu"] = Choice("gpu", gpu_seconds(plan, resident, hand_off_s, coefficients.gpu))
     return routes
@@ -206,15 +229,16 @@ def choose(
     """The shortest of the routes that are allowed.
 
     The event loop takes nothing that is predicted to hold it, and so all other requests, for more than `loop_max_s`;
-    nothing of less than `split_min_s` on one thread is split, nor what would hardly gain by it; `device` leaves out the
-    CPU's routes or the GPU's, and what does not fit into the device's memory goes there only where that is asked for,
-    to be refused there. Raises KeyError for the device gpu where there is none.
+    nothing of less than `split_min_s` on one thread is split; `device` leaves out the CPU's routes or the GPU's, and
+    what does not fit into the device's memory goes there only where that is asked for, to be refused there. Raises
+    KeyError for the device gpu where there is none.
     """
     if device == "gpu":
         return routes["gpu"]
     loop_s = routes["loop"].seconds
     best = routes["loop"] if loop_s <= loop_max_s else routes["thread"]
-    if "split" in routes and loop_s >= split_min_s and routes["split"].seconds < _SPLIT_WORTH * best.seconds:
+    # Helpers that happen to be awake make it shorter than predicted, so that it wins a tie.
+    if "split" in routes and loop_s >= split_min_s and routes["split"].seconds <= best.seconds:
         best = routes["split"]
     if device == "auto" and "gpu" in routes and gpu_fits and routes["gpu"].seconds < best.seconds:
         best = routes["gpu"]
@@ -252,8 +276,8 @@ class Chooser:
         return min(max(_LOOP_HAND_OFFS * self.coefficients.hand_off_s, low), high)
 
     def split_min_s(self) -> float:
-        """Shortest gather to be split: as set, else whatever is predicted to gain by it."""
-        return 0.0 if self.split_min_us is None else self.split_min_us * 1e-6
+        """Shortest gather to be split: as set, else one for which asking for helpers is next to nothing."""
+        return _SPLIT_MIN_S if self.split_min_us is None else self.split_min_us * 1e-6
 
     def many_strings(self, plan: GatherPlan) -> bool:
         """Whether a gather of strings is too long for the event loop."""
@@ -261,7 +285,7 @@ class Chooser:
 
     def predict(self, plan: GatherPlan, resident: bool = False, close: bool = False) -> dict[Route, Choice]:
         """What each route would take that there is."""
-        routes = predict(plan, resident, self.threads, self.coefficients, close)
+        routes = predict(plan, resident, self.threads, self.coefficients, close, self.loop_max_s())
         if self.no_gpu is not None:
             routes.pop("gpu", None)
         return routes
@@ -283,11 +307,11 @@ class Chooser:
         for the event loop, the others for a thread.
         """
         if strings:
-            return Choice("thread" if self.many_strings(plan) else "loop", 0.0)
+            return Choice("thread", 0.0) if self.many_strings(plan) else Choice("loop", 0.0, here=True)
         if self.force_route is None and device != "gpu":
             kernel_s = kernel_seconds(plan, self.coefficients, close)
-            if kernel_s <= min(self.coefficients.hand_off_s, self.loop_max_s()):
-                return Choice("loop", kernel_s)  # what most requests are: every other route begins with a hand-off
+            if kernel_s < min(self.split_min_s(), self.coefficients.hand_off_s, self.loop_max_s()):
+                return Choice("loop", kernel_s, here=True)  # what most requests are: too short for any other route
         routes = self.predict(plan, resident, close)
         if self.force_route in routes:
             return routes[self.force_route]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from app.dispatch.cost import ROUTES, Chooser, Device, Route
+from app.dispatch.cost import ROUTES, Choice, Chooser, Device, Route
 from app.spec.plan import GatherPlan
 
 _ASKED_GPU: Final = "the request asks for the device gpu"
@@ -39,7 +39,7 @@ def notes(
     closed: dict[Route, str | None] = {
         "loop": _loop_closed(plan, chooser, routes["loop"].seconds, strings, cold),
         "thread": None,
-        "split": _split_closed(plan, chooser, routes["loop"].seconds, strings),
+        "split": _split_closed(plan, chooser, routes, strings),
         "gpu": _gpu_closed(chooser, device, gpu_fits, strings),
     }
     if device == "gpu":
@@ -60,14 +60,16 @@ def _loop_closed(plan: GatherPlan, chooser: Chooser, seconds: float, strings: bo
     return None
 
 
-def _split_closed(plan: GatherPlan, chooser: Chooser, seconds: float, strings: bool) -> str | None:
+def _split_closed(plan: GatherPlan, chooser: Chooser, routes: dict[Route, Choice], strings: bool) -> str | None:
     if strings:
         return "strings are not split"
     if chooser.threads < 2:
         return "the pool has one thread"
     if plan.batches * plan.tuples < 2:
         return "there are not two slices to share out"
-    if seconds < chooser.split_min_s():
+    if "split" not in routes:
+        return "its threads would be in each other's way"
+    if routes["loop"].seconds < chooser.split_min_s():
         return f"it is shorter than {chooser.split_min_s() * 1e6:.0f} µs on one thread"
     return None
 

@@ -1,8 +1,7 @@
 """Threads of the service's own, for gathers too long for the event loop, with a typed refusal when they are all taken.
 
 Plain threads on one queue, woken by it and answering through the loop: measured, a hand-off this way takes about half
-of what `loop.run_in_executor` takes, and a fifth under load. A split has one completion for all of its parts, so that
-the loop is woken once.
+of what `loop.run_in_executor` takes, and a fifth under load.
 
 A request may need several calls: to inflate, to read, to gather, to write. Only its first one is refused for want of
 room, and its later ones go before those of requests that have not begun: work that was begun is finished, or an
@@ -13,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Lock, Thread
@@ -65,9 +64,9 @@ class Pool:
         self.queue = queue
         self.patience = patience
         self._free = self._room = threads + queue
-        self._begun: deque[tuple[_Work, int]] = deque()
-        self._fresh: deque[tuple[_Work, int]] = deque()
-        self._tokens: SimpleQueue[bool] = SimpleQueue()  # one for each part that waits, False for a thread's end
+        self._begun: deque[_Work] = deque()
+        self._fresh: deque[_Work] = deque()
+        self._tokens: SimpleQueue[bool] = SimpleQueue()  # one for each call that waits, False for a thread's end
         self._running: list[Thread] = []
         self._closed = False
 
@@ -87,15 +86,45 @@ class Pool:
         Raises overloaded when too many wait or this one has waited too long, deadline_exceeded when its deadline passes
         while it waits, not_ready after `close`, and ClientGone.
         """
-        results: list[Result] = await self._submit((work,), ticket)
-        return results[0]
-
-    async def split(self, works: Sequence[Callable[[], Result]], ticket: Ticket | None = None) -> list[Result]:
-        """Carry out the parts of one call in several threads at once; all have ended when this returns or raises.
-
-        However many parts, it counts as one call. Raises as `run` does, and what a part raised.
-        """
-        return await self._submit(works, ticket)
+        if self._closed:
+            raise GatherError("not_ready", "the service is being stopped", retry_after=1)
+        caller = None
+        queue = self._fresh
+        if ticket is not None:
+            caller = ticket.caller
+            if caller is not None and caller.disconnected:
+                raise ClientGone
+            if ticket.admitted:
+                queue = self._begun
+        if self._free <= 0 and queue is self._fresh:
+            raise self.overloaded()
+        if not self._running:
+            self._start()
+        loop = asyncio.get_running_loop()
+        self._free -= 1
+        waiting = _Work(work, loop, self._release)
+        del work
+        queue.append(waiting)
+        self._tokens.put(True)
+        timer = None
+        if ticket is not None:
+            ticket.admitted = True
+            if self._free < self.queue:  # it waits
+                left = ticket.deadline - perf_counter()
+                timer = loop.call_later(min(self.patience, left), self._late, waiting, left < self.patience)
+            if caller is not None:
+                caller.waiting = waiting.abandon
+        future = waiting.future
+        del waiting
+        try:
+            result: Result = await future
+            return result
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if caller is not None:
+                caller.waiting = None
+            del future
 
     def overloaded(self) -> GatherError:
         """The refusal of a request for which there is no room."""
@@ -114,46 +143,6 @@ class Pool:
         for thread in self._running:
             thread.join()
         self._running.clear()
-
-    async def _submit(self, works: Sequence[Callable[[], Any]], ticket: Ticket | None) -> list[Any]:
-        if self._closed:
-            raise GatherError("not_ready", "the service is being stopped", retry_after=1)
-        caller = None
-        parts = self._fresh
-        if ticket is not None:
-            caller = ticket.caller
-            if caller is not None and caller.disconnected:
-                raise ClientGone
-            if ticket.admitted:
-                parts = self._begun
-        if self._free <= 0 and parts is self._fresh:
-            raise self.overloaded()
-        if not self._running:
-            self._start()
-        loop = asyncio.get_running_loop()
-        self._free -= 1
-        work = _Work(works, loop, self._release)
-        for part in range(len(works)):
-            parts.append((work, part))
-            self._tokens.put(True)
-        timer = None
-        if ticket is not None:
-            ticket.admitted = True
-            if self._free < self.queue:  # it waits
-                left = ticket.deadline - perf_counter()
-                timer = loop.call_later(min(self.patience, left), self._late, work, left < self.patience)
-            if caller is not None:
-                caller.waiting = work.abandon
-        future = work.future
-        del work
-        try:
-            return await future
-        finally:
-            if timer is not None:
-                timer.cancel()
-            if caller is not None:
-                caller.waiting = None
-            del future
 
     def _late(self, work: _Work, past_deadline: bool) -> None:
         """A call has waited for as long as it may."""
@@ -177,39 +166,25 @@ class Pool:
     def _serve(self) -> None:
         while self._tokens.get():
             try:
-                work, part = self._begun.popleft()
+                work = self._begun.popleft()
             except IndexError:
-                work, part = self._fresh.popleft()
-            work.carry_out(part)
+                work = self._fresh.popleft()
+            work.carry_out()
             del work  # a thread that waits holds on to nothing: a body, perhaps
 
 
 class _Work:
-    """One call: its parts, their results, and the future that the caller awaits."""
+    """One call: its result, and the future that the caller awaits."""
 
-    __slots__ = (
-        "_begun",
-        "_dropped",
-        "_failure",
-        "_left",
-        "_lock",
-        "_loop",
-        "_release",
-        "_results",
-        "_works",
-        "future",
-    )
+    __slots__ = ("_begun", "_dropped", "_failure", "_lock", "_loop", "_release", "_result", "_work", "future")
 
-    def __init__(
-        self, works: Sequence[Callable[[], Any]], loop: asyncio.AbstractEventLoop, release: Callable[[], None]
-    ) -> None:
-        self.future: asyncio.Future[list[Any]] = loop.create_future()
-        self._works = works
+    def __init__(self, work: Callable[[], Any], loop: asyncio.AbstractEventLoop, release: Callable[[], None]) -> None:
+        self.future: asyncio.Future[Any] = loop.create_future()
+        self._work: Callable[[], Any] | None = work
         self._loop = loop
         self._release = release
-        self._results: list[Any] = [None] * len(works)
+        self._result: Any = None
         self._failure: BaseException | None = None
-        self._left = len(works)
         self._begun = self._dropped = False
         self._lock = Lock()
 
@@ -218,7 +193,7 @@ class _Work:
         self.drop(ClientGone())
 
     def drop(self, reason: Exception) -> None:
-        """Raise `reason` to the caller and give its place in the queue to another, unless a part has begun.
+        """Raise `reason` to the caller and give its place in the queue to another, unless it has begun.
 
         From the event loop.
         """
@@ -226,35 +201,33 @@ class _Work:
             if self._begun or self._dropped or self.future.done():
                 return
             self._dropped = True
-        self._works = ()
+        self._work = None
         self._release()
         self.future.set_exception(reason)
 
-    def carry_out(self, part: int) -> None:
-        """Do one part, in a thread of the pool; nothing once the caller has gone or another part has failed."""
+    def carry_out(self) -> None:
+        """Do it, in a thread of the pool; nothing once the caller has gone."""
         with self._lock:
             if self._dropped:
                 return
             self._begun = True
-        if self._failure is None and not self.future.cancelled():
+        work, self._work = self._work, None
+        if work is not None and not self.future.cancelled():
             try:
-                self._results[part] = self._works[part]()
+                self._result = work()
             except BaseException as failure:  # noqa: BLE001  (the caller raises it)
                 self._failure = failure
-        with self._lock:
-            self._left -= 1
-            ended = self._left == 0
-        if ended:
-            # A loop that has closed in the meantime has nobody left who waits.
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._end)
+        del work
+        # A loop that has closed in the meantime has nobody left who waits.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._end)
 
     def _end(self) -> None:
         self._release()
         if self.future.cancelled():
             return
         if self._failure is None:
-            self.future.set_result(self._results)
+            self.future.set_result(self._result)
         else:
             # The failure's traceback leads back here, to what the work holds, a body perhaps: so let go of the failure.
             self.future.set_exception(self._failure)

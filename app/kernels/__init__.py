@@ -13,9 +13,14 @@ class Kernel(Protocol):
     """What a kernel module offers. It never reads or writes out of bounds, whatever the indices."""
 
     name: str
+    splits: bool
 
-    def run(self, plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any]) -> int:
+    def run(
+        self, plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any], threads: int = 1
+    ) -> int:
         """Gather `data` into `out` and return the first bad component of `indices` in row-major order, or -1.
+
+        The caller's thread may be helped by up to `threads` - 1 others, where `splits`.
 
         All three are 1-D, contiguous and aligned: `data` of plan.data_items and `out` of plan.output_items carriers
         (uint8, uint16, uint32, uint64 or complex128 by item size; `data` may be read-only), `indices` of

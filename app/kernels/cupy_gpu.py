@@ -27,6 +27,7 @@ from app.kernels.device import DeviceFailed, NoDevice, OutOfDeviceMemory
 from app.spec.plan import GatherPlan
 
 name = "cupy"
+splits = False
 
 STAGE_BYTES: Final = 4 << 20
 """Bytes of each of the two halves of a lane's pinned memory."""
@@ -223,6 +224,6 @@ def open_device() -> CupyDevice:
     return CupyDevice()
 
 
-def run(plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any]) -> int:
+def run(plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any], threads: int = 1) -> int:
     """See `app.kernels.Kernel.run`; everything travels there and back. Raises NoDevice and what the device raises."""
     return open_device().run(plan, data, indices, out)

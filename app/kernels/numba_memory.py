@@ -13,7 +13,7 @@ import numba.extending
 from llvmlite import ir
 from numba import types
 
-SCRATCH_ITEMS: Final = 512
+SCRATCH_ITEMS: Final = 768
 
 # Numba's decorators and helpers are untyped, or typed as what they are before compilation.
 _intrinsic: Any = numba.extending.intrinsic
@@ -86,7 +86,10 @@ def put(typing_context, base, index, value):  # type: ignore[no-untyped-def]
 
 @_intrinsic
 def prefetch(typing_context, address):  # type: ignore[no-untyped-def]
-    """Ask for the cache line at `address`; an address that is not mapped does no harm."""
+    """Ask for the cache line at `address`; an address that is not mapped does no harm.
+
+    It is asked into the second cache, which can wait for more lines at once than the first.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         flag = ir.IntType(32)
@@ -96,7 +99,7 @@ def prefetch(typing_context, address):  # type: ignore[no-untyped-def]
             ir.FunctionType(ir.VoidType(), [pointer.type, flag, flag, flag]),
             "llvm.prefetch.p0",
         )
-        builder.call(function, [pointer, flag(0), flag(3), flag(1)])
+        builder.call(function, [pointer, flag(0), flag(2), flag(1)])
         return context.get_dummy_value()
 
     return types.none(types.int64), generate
@@ -153,3 +156,14 @@ def settle(typing_context):  # type: ignore[no-untyped-def]
         return context.get_dummy_value()
 
     return types.none(), generate
+
+
+@_intrinsic
+def call(typing_context, function, first, second):  # type: ignore[no-untyped-def]
+    """What the C function at that address gives for two int64, an int64."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.FunctionType(_INT64, [_INT64, _INT64])
+        return builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), arguments[1:])
+
+    return types.int64(types.int64, types.int64, types.int64), generate

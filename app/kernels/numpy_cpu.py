@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from app.spec.plan import GatherPlan
 
 name = "numpy"
+splits = False
 
 _BLOCK_COMPONENTS: Final = 1 << 16
 
 
-def run(plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any]) -> int:
+def run(plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any], threads: int = 1) -> int:
     """See `app.kernels.Kernel.run`."""
     components = indices.reshape(-1, plan.depth)
     step = max(1, _BLOCK_COMPONENTS // plan.depth)

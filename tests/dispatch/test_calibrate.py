@@ -40,7 +40,7 @@ def test_a_measurement_is_whole_and_takes_a_moment() -> None:
     single = (
         found.call_s,
         found.hand_off_s,
-        found.part_s,
+        found.join_s,
         found.output_byte_s,
         found.odd_slice_s,
         found.index_move_s,

@@ -118,52 +118,11 @@ def test_more_calls_than_threads_and_queue_are_refused_until_one_ends(pool: Pool
     asyncio.run(main())
 
 
-def test_parts_run_at_once_and_results_keep_their_order(pool: Pool) -> None:
+def test_calls_run_at_once(pool: Pool) -> None:
     async def main() -> None:
         together = threading.Barrier(2)
-
-        def part(number: int) -> int:
-            together.wait(10)
-            return number
-
-        assert await pool.split([lambda: part(1), lambda: part(2)]) == [1, 2]
-        assert await pool.split([lambda number=number: number for number in range(20)]) == list(range(20))  # type: ignore[misc]
-
-    asyncio.run(main())
-
-
-def test_a_split_counts_as_one_call() -> None:
-    async def main() -> None:
-        pool = Pool(1, 0)
-        assert await pool.split([lambda: 1] * 10) == [1] * 10
-        assert await pool.run(lambda: 2) == 2
-        pool.close()
-
-    asyncio.run(main())
-
-
-def test_a_split_raises_only_after_all_of_its_parts_have_ended(pool: Pool) -> None:
-    async def main() -> None:
-        failed, go, ended = threading.Event(), threading.Event(), threading.Event()
-
-        def fail() -> None:
-            failed.set()
-            raise ValueError("no")
-
-        def slow() -> None:
-            go.wait(10)
-            ended.set()
-
-        async def let_go() -> None:
-            assert await asyncio.to_thread(failed.wait, 10)
-            await asyncio.sleep(0.02)
-            go.set()
-
-        helper = asyncio.ensure_future(let_go())
-        with pytest.raises(ValueError, match="no"):
-            await pool.split([slow, fail])
-        assert ended.is_set()
-        await helper
+        calls = [pool.run(lambda number=number: (together.wait(10), number)[1]) for number in (1, 2)]  # type: ignore[misc]
+        assert await asyncio.gather(*calls) == [1, 2]
 
     asyncio.run(main())
 

@@ -30,15 +30,21 @@ SECRET = "a detail that no client may see"
 
 class Broken:
     name = "broken"
+    splits = False
 
-    def run(self, plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any]) -> int:
+    def run(
+        self, plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any], threads: int = 1
+    ) -> int:
         raise RuntimeError(SECRET)
 
 
 class Slow:
     name = "slow"
+    splits = False
 
-    def run(self, plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any]) -> int:
+    def run(
+        self, plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any], threads: int = 1
+    ) -> int:
         sleep(1)
         return numpy_cpu.run(plan, data, indices, out)
 

@@ -48,7 +48,7 @@ def explained(answer: httpx.Response) -> dict[str, Any]:
     timed = [each["microseconds"] for each in routes.values() if each["open"] and each["microseconds"] is not None]
     if timed:
         assert found["choice"]["microseconds"] == chosen["microseconds"]
-        # A split that hardly gains is left alone: nothing else may be shorter than the choice.
+        # What is too short to be split is left alone: nothing else may be shorter than the choice.
         assert chosen["microseconds"] == min(timed) or min(timed) == routes["split"]["microseconds"]
     return found
 

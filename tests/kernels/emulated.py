@@ -23,6 +23,7 @@ from app.kernels import gpu_launch
 from app.spec.plan import GatherPlan
 
 name = "emulated"
+splits = False
 HERE = Path(__file__).parent
 MULTIPROCESSORS = 2
 # A stop of the process where C++ leaves open what happens, an access that is not aligned among it.
@@ -68,7 +69,7 @@ def launch(entry: str, grid: tuple[int, int], argument: bytes) -> None:
     library().run_grid(address, argument, *grid, len(argument) + sum(argument[:64]))
 
 
-def run(plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any]) -> int:
+def run(plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any], threads: int = 1) -> int:
     """See `app.kernels.Kernel.run`; indices of 4 bytes are taken too."""
     first = np.array([gpu_launch.NOTHING], np.uint64)
     addresses = (data.ctypes.data, indices.ctypes.data, out.ctypes.data, first.ctypes.data)

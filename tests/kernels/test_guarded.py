@@ -71,10 +71,12 @@ def test_an_access_outside_or_a_write_to_an_input_ends_the_process(what: str, ke
 class Faulty:
     """A kernel that is right but for what `spoil` makes of its output and its result."""
 
+    splits = False
+
     def __init__(self, spoil: Callable[[NDArray[Any], int], int]) -> None:
         self._spoil = spoil
 
-    def run(self, plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any]) -> int:
+    def run(self, plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any], threads: int) -> int:
         return self._spoil(out, numpy_cpu.run(plan, data, indices, out))
 
 

@@ -1,0 +1,316 @@
+"""Threads that share one gather, without Python between them: who waits and who takes what is compiled, too.
+
+A crew is a piece of shared memory, the box, and helpers that look at it. The thread that has a gather leads: it posts
+the gather, and takes part after part of it as every helper does, so that it never waits for one to wake. A helper that
+finds nothing new looks on for a few tens of microseconds before it sleeps, since a sleeping core takes longer to wake
+than many gathers take. A gather is read only by helpers that were let in, and is over only when they have left.
+
+One gather at a time has the crew; a leader that finds it taken does the whole alone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+from collections.abc import Callable, Sequence
+from threading import Lock, Thread
+from typing import Any, Final
+
+import numba.core.cgutils
+import numba.extending
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numpy.typing import NDArray
+
+_intrinsic: Any = numba.extending.intrinsic
+_jitable: Any = numba.extending.register_jitable
+_cgutils: Any = numba.core.cgutils
+
+_INT64: Final = ir.IntType(64)
+
+# Places in the box, in int64, no two on one line, or on two that are fetched together.
+_OWNER: Final = 0  # 1 while somebody leads
+_SERIAL: Final = 16  # of the gather; odd while it may be joined, negative once the helpers are to end
+_NEXT: Final = 32  # the part to be taken next
+_JOINED: Final = 48  # how many helpers were let in, less those that may be
+_INSIDE: Final = 64  # how many helpers may be reading the note
+_ASLEEP: Final = 80  # how many helpers look again only when they are woken
+_BAD: Final = 96  # the first bad component, or -1: the largest when taken without a sign
+_ENDED: Final = 112  # when the last gather was over
+_SLEEP: Final = 128  # a semaphore of the C library's
+_SPIN: Final = 144  # nanoseconds for which a helper looks before it sleeps
+_HELPERS: Final = 160  # how many there are
+_NOTE: Final = 176  # what the leader says of the gather
+_SETTINGS: Final = 192  # of whoever leads
+_ITEMS: Final = 208
+_LINES: Final = 128
+_SPIN_NS: Final = 50_000
+_LOOKS: Final = 32
+_END: Final = -(1 << 62)
+
+
+@_intrinsic
+def _look(typing_context, box, place):  # type: ignore[no-untyped-def]
+    """The int64 at that place of the box, in an order with all changes that all threads agree on."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load_atomic(_pointer(builder, *arguments), "seq_cst", 8)
+
+    return types.int64(types.int64, types.int64), generate
+
+
+def _changer(operation: str) -> Any:
+    @_intrinsic
+    def change(typing_context, box, place, value):  # type: ignore[no-untyped-def]
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.atomic_rmw(operation, _pointer(builder, *arguments[:2]), arguments[2], "seq_cst")
+
+        return types.int64(types.int64, types.int64, types.int64), generate
+
+    return change
+
+
+# Change the int64 at that place of the box, in the same order, and give what it was.
+_add = _changer("add")
+_swap = _changer("xchg")
+_least = _changer("umin")
+
+
+@_intrinsic
+def _take(typing_context, box, place, old, new):  # type: ignore[no-untyped-def]
+    """Set the int64 at that place of the box to `new` if it is `old`; whether it was."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = _pointer(builder, *arguments[:2])
+        return builder.extract_value(builder.cmpxchg(pointer, *arguments[2:], "seq_cst", "seq_cst"), 1)
+
+    return types.boolean(types.int64, types.int64, types.int64, types.int64), generate
+
+
+@_intrinsic
+def _now(typing_context):  # type: ignore[no-untyped-def]
+    """Nanoseconds of a clock that only goes forward."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pair = ir.ArrayType(_INT64, 2)
+        room = _cgutils.alloca_once(builder, pair)
+        clock = ir.FunctionType(ir.IntType(32), [ir.IntType(32), room.type])
+        function = _cgutils.get_or_insert_function(builder.module, clock, "clock_gettime")
+        builder.call(function, [ir.IntType(32)(1), room])
+        seconds, rest = (builder.extract_value(builder.load(room, typ=pair), at) for at in (0, 1))
+        return builder.add(builder.mul(seconds, _INT64(1_000_000_000)), rest)
+
+    return types.int64(), generate
+
+
+@_intrinsic
+def _pause(typing_context):  # type: ignore[no-untyped-def]
+    """Let a core that only looks leave its means to others."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if os.uname().machine == "x86_64":
+            nothing = ir.FunctionType(ir.VoidType(), [])
+            builder.call(_cgutils.get_or_insert_function(builder.module, nothing, "llvm.x86.sse2.pause"), [])
+        return context.get_dummy_value()
+
+    return types.none(), generate
+
+
+def _pointer(builder: Any, box: Any, place: Any) -> Any:
+    return builder.gep(builder.inttoptr(box, _INT64.as_pointer()), [place], inbounds=True, source_etype=_INT64)
+
+
+_sem_wait: Any = types.ExternalFunction("sem_wait", types.int32(types.int64))
+_sem_post: Any = types.ExternalFunction("sem_post", types.int32(types.int64))
+_sched_yield: Any = types.ExternalFunction("sched_yield", types.int32())
+
+
+@_jitable
+def lead(box):  # type: ignore[no-untyped-def]
+    """Whether the crew was free and is there; it is the caller's now, who writes the note and opens."""
+    return _look(box, _SERIAL) >= 0 and _look(box, _OWNER) == 0 and _take(box, _OWNER, 0, 1)
+
+
+@_jitable
+def open_to(box, helpers, long):  # type: ignore[no-untyped-def]
+    """Let so many helpers in. Those that sleep are woken for a `long` gather, or if gathers follow close upon another.
+
+    To wake a core may take the leader as long as a short gather does.
+    """
+    _swap(box, _NEXT, 0)
+    _swap(box, _BAD, -1)
+    _swap(box, _JOINED, -helpers)
+    _add(box, _SERIAL, 1)
+    asleep = _look(box, _ASLEEP)
+    missing = helpers + asleep - _look(box, _HELPERS)
+    if asleep > 0 and missing > 0:
+        if not long:
+            long = _now() - _look(box, _ENDED) < _look(box, _SPIN)
+        if long:
+            _wake(box, missing)
+
+
+@_jitable
+def _wake(box, most):  # type: ignore[no-untyped-def]
+    """Wake two helpers or fewer; each of them wakes two more while there is room for them."""
+    for _ in range(min(most, 2)):
+        asleep = _look(box, _ASLEEP)
+        while asleep > 0:
+            if _take(box, _ASLEEP, asleep, asleep - 1):
+                _sem_post(box + 8 * _SLEEP)
+                break
+            asleep = _look(box, _ASLEEP)
+
+
+@_jitable
+def close(box):  # type: ignore[no-untyped-def]
+    """Wait for the helpers that are inside, give the crew back, and give the first bad component."""
+    _add(box, _SERIAL, 1)
+    looks = 0
+    while _look(box, _INSIDE) != 0:
+        looks += 1
+        if looks < 1000:
+            _pause()
+        else:
+            _sched_yield()  # the helper's core may be this one
+    bad = _look(box, _BAD)
+    _swap(box, _ENDED, _now())
+    _swap(box, _OWNER, 0)
+    return bad
+
+
+@_jitable
+def join(box, last):  # type: ignore[no-untyped-def]
+    """For a helper that has done `last`: wait for another gather and go in. Its serial; negative for the end."""
+    until = 0
+    looks = 0
+    slept = False
+    while True:
+        serial = _look(box, _SERIAL)
+        if serial < 0:
+            return serial
+        if serial & 1 and serial != last:
+            last = serial
+            _add(box, _INSIDE, 1)
+            if _look(box, _SERIAL) == serial:
+                left = -1 - _add(box, _JOINED, 1)
+                if left >= 0:
+                    if slept and left > 0:
+                        _wake(box, left)
+                    return serial
+            _add(box, _INSIDE, -1)
+        looks += 1
+        if looks % _LOOKS == 0:
+            now = _now()
+            if until == 0:
+                until = now + _look(box, _SPIN)
+            elif now > until:
+                _sleep(box, serial)
+                slept = True
+                until = 0
+        _pause()
+
+
+@_jitable
+def _sleep(box, serial):  # type: ignore[no-untyped-def]
+    _add(box, _ASLEEP, 1)
+    if _look(box, _SERIAL) != serial:
+        # Something came meanwhile. Who does not find itself among the sleepers is about to be woken.
+        asleep = _look(box, _ASLEEP)
+        while asleep > 0:
+            if _take(box, _ASLEEP, asleep, asleep - 1):
+                return
+            asleep = _look(box, _ASLEEP)
+    while _sem_wait(box + 8 * _SLEEP) != 0:
+        pass  # a signal
+
+
+@_jitable
+def finish(box):  # type: ignore[no-untyped-def]
+    """Let the helpers end, once nobody leads; whoever wants to lead from now on is told that there is no crew."""
+    while not _take(box, _OWNER, 0, 1):
+        _sched_yield()
+    _swap(box, _SERIAL, _END)
+    while _look(box, _ASLEEP) > 0:
+        _wake(box, 2)
+    _swap(box, _OWNER, 0)
+
+
+@_jitable
+def leave(box):  # type: ignore[no-untyped-def]
+    """A helper reads nothing more of the gather."""
+    _add(box, _INSIDE, -1)
+
+
+@_jitable
+def next_part(box):  # type: ignore[no-untyped-def]
+    """The number of a part that nobody has taken yet; there may be fewer."""
+    return _add(box, _NEXT, 1)
+
+
+@_jitable
+def found_bad(box, component):  # type: ignore[no-untyped-def]
+    """Say that the component is bad."""
+    _least(box, _BAD, component)
+
+
+@_jitable
+def note_in(box):  # type: ignore[no-untyped-def]
+    """The address of the note about the gather, some int64."""
+    return box + 8 * _NOTE
+
+
+@_jitable
+def setting(box, number):  # type: ignore[no-untyped-def]
+    """One of the crew's settings."""
+    return _look(box, _SETTINGS + number)
+
+
+class Crew:
+    """A box and its helpers, threads that run `attend(box)`, compiled and without the GIL, until `finish(box)`.
+
+    `settings` are for those who lead, and may be changed.
+    """
+
+    def __init__(
+        self, attend: Callable[[int], object], finish: Callable[[int], object], settings: Sequence[int]
+    ) -> None:
+        self._attend = attend
+        self._finish = finish
+        self._lock = Lock()
+        self._threads: list[Thread] = []
+        self._ended = False
+        self._room: NDArray[np.int64] = np.zeros(_ITEMS + _LINES // 8, np.int64)
+        self.box = -(-self._room.ctypes.data // _LINES) * _LINES
+        start = (self.box - self._room.ctypes.data) // 8
+        self._items = self._room[start : start + _ITEMS]
+        self._items[_SPIN] = _SPIN_NS
+        self.settings = self._items[_SETTINGS : _SETTINGS + len(settings)]
+        self.settings[:] = settings
+        if ctypes.CDLL(None).sem_init(ctypes.c_void_p(self.box + 8 * _SLEEP), 0, 0) != 0:
+            raise OSError("the C library has no semaphores")
+        atexit.register(self.end)
+
+    @property
+    def helpers(self) -> int:
+        """How many there are."""
+        return len(self._threads)
+
+    def grow(self, helpers: int) -> None:
+        """Have at least so many helpers, unless the crew has ended."""
+        with self._lock:
+            while len(self._threads) < helpers and not self._ended:
+                thread = Thread(target=self._attend, args=(self.box,), name="gather-helper", daemon=True)
+                thread.start()
+                self._threads.append(thread)
+                self._items[_HELPERS] += 1
+
+    def end(self) -> None:
+        """Let the helpers end, once the gather is done that they have; later ones are done by who leads alone."""
+        with self._lock:
+            self._ended = True
+            self._finish(self.box)
+            for thread in self._threads:
+                thread.join()

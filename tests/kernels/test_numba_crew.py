@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import ctypes
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.kernels import numba_cpu, numba_crew
+from app.kernels.numba_crew import Crew
+from app.spec.plan import GatherPlan
+from tests.kernels.loops import gather_by_loops
+from tests.kernels.reference import Case, make_case, random_plan
+
+LONG = GatherPlan(1, 400_000, (50_000,), 1, 8, False, True)
+
+
+@pytest.fixture
+def crew(compiled: Path) -> Iterator[Crew]:
+    """The kernel's, which takes parts as small as can be while the test runs."""
+    found = numba_cpu.crew()
+    before = found.settings.copy()
+    found.settings[:] = (1, 1 << 12)
+    yield found
+    found.settings[:] = before
+
+
+@pytest.fixture
+def other_crew(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Crew]:
+    """One that the kernel has for as long as the test runs, and that has no helpers yet."""
+    entry, part, _ = numba_cpu._ready()
+    made = numba_cpu._ready.__wrapped__()[2]
+    monkeypatch.setattr(numba_cpu, "_ready", lambda: (entry, part, made))
+    yield made
+    made.end()
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    plan = GatherPlan(
+        draw(st.integers(0, 20)),
+        draw(st.integers(0, 600)),
+        tuple(draw(st.lists(st.integers(0, 5), min_size=1, max_size=3))),
+        draw(st.integers(0, 40)),
+        draw(st.sampled_from((1, 2, 4, 8, 16))),
+        draw(st.booleans()),
+        draw(st.booleans()),
+    )
+    return make_case(plan, random.Random(draw(st.integers(0, 2**32))), draw(st.integers(0, 3)))
+
+
+def check_with(case: Case, threads: int) -> None:
+    """Run the case over so many threads, and compare."""
+    expected = np.zeros(case.plan.output_bytes, np.uint8)
+    bad = gather_by_loops(case.plan, case.data, case.indices, expected)
+    out = case.out()
+    assert numba_cpu.run(case.plan, case.data, case.indices, out, threads) == bad, case.plan
+    assert bad >= 0 or out.tobytes() == expected.tobytes(), case.plan
+
+
+@given(case=cases(), threads=st.integers(1, 5))
+@settings(max_examples=6 * settings().max_examples, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_parts_together_give_what_the_whole_gives(crew: Crew, case: Case, threads: int) -> None:
+    check_with(case, threads)
+
+
+@pytest.mark.parametrize("spoiled", [0, 5])
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(("batches", "tuples"), [(1, 60_000), (3, 20_000), (3_000, 20), (40_000, 2)])
+def test_a_large_gather_over_threads_gives_what_the_reference_gives(
+    batches: int, tuples: int, shared: bool, spoiled: int, compiled: Path
+) -> None:
+    plan = GatherPlan(batches, tuples, (3, 2), 1, 8, shared, True)
+    check_with(make_case(plan, random.Random(spoiled), spoiled), 3)
+
+
+def test_several_threads_lead_at_once_and_all_are_right(crew: Crew) -> None:
+    """One of them has the crew at a time; the others do the whole alone, and nobody reads what is another's."""
+    failures: list[BaseException] = []
+
+    def lead(seed: int) -> None:
+        source = random.Random(seed)
+        try:
+            for _ in range(1500):
+                plan = random_plan(source)
+                if plan.output_bytes < 1 << 16 and plan.data_items < 1 << 16:
+                    check_with(make_case(plan, source, source.choice((0, 0, 1))), source.randint(1, 4))
+        except BaseException as failure:  # noqa: BLE001  (the test raises it)
+            failures.append(failure)
+
+    threads = [threading.Thread(target=lead, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def joined(crew: Crew, threads: int) -> int:
+    """How many helpers took part in the last gather, which was over so many threads."""
+    return int(crew._items[numba_crew._JOINED]) + threads - 1
+
+
+def asleep(crew: Crew) -> int:
+    return int(crew._items[numba_crew._ASLEEP])
+
+
+def wait_until_asleep(crew: Crew) -> None:
+    ends = time.monotonic() + 60
+    while asleep(crew) < crew.helpers:
+        assert time.monotonic() < ends
+        time.sleep(0.001)
+
+
+def test_a_long_gather_wakes_helpers(other_crew: Crew) -> None:
+    case = make_case(LONG, random.Random(1))
+    for threads in (2, 3):
+        most = 0
+        for _ in range(200):
+            if other_crew.helpers:
+                wait_until_asleep(other_crew)
+            check_with(case, threads)
+            most = max(most, joined(other_crew, threads))
+        assert most >= 1
+        assert other_crew.helpers == threads - 1
+
+
+def test_a_short_gather_wakes_nobody_unless_another_went_just_before(other_crew: Crew) -> None:
+    other_crew.settings[:] = (1, 1 << 30)
+    case = make_case(GatherPlan(1, 2_000, (50,), 1, 8, False, True), random.Random(1))
+    out = case.out()
+    other_crew.grow(1)
+    wait_until_asleep(other_crew)
+    other_crew._items[numba_crew._SPIN] = 0  # however close, it is not close enough
+    for _ in range(100):
+        numba_cpu.run(case.plan, case.data, case.indices, out, 2)
+    assert (asleep(other_crew), joined(other_crew, 2)) == (1, 0)
+    other_crew._items[numba_crew._SPIN] = 10**9
+    most = 0
+    for _ in range(10_000):
+        numba_cpu.run(case.plan, case.data, case.indices, out, 2)
+        most = max(most, joined(other_crew, 2))
+        if most:
+            break
+    assert most == 1
+
+
+def test_helpers_that_do_not_come_do_not_keep_a_leader_waiting(
+    other_crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(other_crew, "grow", lambda _: None)
+    other_crew._items[numba_crew._HELPERS] = 3  # so many are said to be awake, and none is there
+    check_with(make_case(LONG, random.Random(2), 1), 3)
+    assert joined(other_crew, 3) == 0
+
+
+def test_a_signal_does_not_end_a_helpers_sleep_for_good(other_crew: Crew) -> None:
+    case = make_case(LONG, random.Random(1))
+    check_with(case, 2)
+    (helper,) = other_crew._threads
+    assert helper.ident is not None
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        for _ in range(20):
+            wait_until_asleep(other_crew)
+            signal.pthread_kill(helper.ident, signal.SIGUSR1)
+        time.sleep(0.01)
+        assert asleep(other_crew) == 1
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    most = 0
+    for _ in range(200):
+        check_with(case, 2)
+        most = max(most, joined(other_crew, 2))
+    assert most == 1
+
+
+def test_after_the_crew_has_ended_whoever_leads_does_the_whole_alone(other_crew: Crew) -> None:
+    case = make_case(LONG, random.Random(1), 2)
+    check_with(case, 3)
+    threads = list(other_crew._threads)
+    assert len(threads) == 2
+    other_crew.end()
+    assert not any(thread.is_alive() for thread in threads)
+    for threads_wanted in (2, 9):
+        check_with(case, threads_wanted)
+    assert other_crew.helpers == 2
+    other_crew.end()
+
+
+def test_a_process_ends_whatever_its_helpers_do(compiled: Path) -> None:
+    program = """if True:
+        import sys, threading
+        from pathlib import Path
+        import numpy as np
+        from app.kernels import numba_cpu as kernel
+        from app.spec.plan import GatherPlan
+        kernel.configure(Path(sys.argv[1]))
+        plan = GatherPlan(1, 400_000, (50,), 1, 8, False, True)
+        data, indices, out = np.zeros(50, np.uint64), np.zeros(400_000, np.int64), np.zeros(400_000, np.uint64)
+        def lead():
+            while True:
+                kernel.run(plan, data, indices, out, 3)
+        kernel.run(plan, data, indices, out, 3)
+        threading.Thread(target=lead, daemon=True).start()
+        kernel.run(plan, data, indices, out, 3)
+    """
+    for _ in range(5):
+        run = subprocess.run(
+            [sys.executable, "-X", "faulthandler", "-c", program, str(compiled)],
+            capture_output=True,
+            text=True,
+            cwd=Path(__file__).parents[2],
+            check=False,
+            timeout=120,
+        )
+        assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_no_semaphores_no_crew(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Library:
+        @staticmethod
+        def sem_init(*_: Any) -> int:
+            return -1
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: Library)
+    with pytest.raises(OSError, match="semaphores"):
+        Crew(lambda box: None, lambda box: None, ())
