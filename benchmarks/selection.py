@@ -38,6 +38,7 @@ from numpy.typing import NDArray
 from app import plot
 from app.dispatch.allocator import keep_freed_memory
 from app.dispatch.budget import Budget, Lease
+from app.dispatch.calibrate import hopeful
 from app.dispatch.calibrate import measure as calibrate
 from app.dispatch.cost import Choice, Chooser, Coefficients, Route, lie_close
 from app.dispatch.pool import Pool
@@ -226,7 +227,8 @@ async def sweep(
 ) -> tuple[list[Row], Coefficients]:
     """Every shape on every route, and the choice for each."""
     octets = np.random.default_rng(0).integers(0, 2, _MOST_DATA, np.uint8)
-    coefficients = await neighbours.without(lambda: asyncio.to_thread(calibrate, numba_cpu, threads))
+    measured_here = await neighbours.without(lambda: asyncio.to_thread(calibrate, numba_cpu, threads))
+    coefficients = hopeful(measured_here, threads)  # as the service does
     pool = Pool(threads, 64)
     rows: list[Row] = []
     for start in range(0, len(drawn), _GROUP):

@@ -57,7 +57,8 @@ _MANY: Final = 250_000
 _MOVED_BYTES: Final = 1 << 21
 _GAIN_BYTES: Final = 1 << 26
 _ROW: Final = 4096
-_GAIN_ROUNDS: Final = 10
+_GAIN_ROUNDS: Final = 8
+_GAIN_TRIES: Final = 3
 _JOINS: Final = 25
 _PAUSE_S: Final = 0.0002
 _LEAST_GAIN: Final = 0.4  # of what the other threads could bring, in what is kept: see `hopeful`
@@ -100,8 +101,11 @@ def hopeful(measured: Coefficients, threads: int) -> Coefficients:
     A busy neighbour makes gains look worse than they are, and the file keeps them: one bad moment is not to end all
     splitting. Gains on rows stay as they were measured, since memory may be all that bounds those.
     """
-    least = 1 + (threads - 1) * _LEAST_GAIN
-    return replace(measured, item_gain=max(measured.item_gain, least))
+    return replace(measured, item_gain=max(measured.item_gain, _least_gain(threads)))
+
+
+def _least_gain(threads: int) -> float:
+    return 1 + (threads - 1) * _LEAST_GAIN
 
 
 def measure(kernel: Kernel, threads: int, gpu: GpuCoefficients | None = None) -> Coefficients:
@@ -218,7 +222,7 @@ async def _handed_off(kernel: Kernel, data: NDArray[np.uint8], source: np.random
 def _shared(kernel: Kernel, data: NDArray[np.uint8], threads: int, source: np.random.Generator) -> dict[str, float]:
     """The coefficients of a split over `threads`: what helpers that sleep cost, and how much faster all are than one.
 
-    Of gains the most counts, for neighbours only lessen them.
+    Of gains the most counts, for neighbours only lessen them; a small one is measured again.
     """
     # All threads together hold no more than two of them would, however many there are.
     rows = min(4_000, _GAIN_BYTES // _ROW // threads)
@@ -234,10 +238,13 @@ def _shared(kernel: Kernel, data: NDArray[np.uint8], threads: int, source: np.ra
         if threads > 1 and kernel.splits:
             one, all_of_them = (_Work(kernel, data, size, width, 1, count, source, threads=n) for n in (1, threads))
             here, together = [], []
-            for _ in range(_GAIN_ROUNDS):
-                here.append(_best(one, 1))
-                together.append(_best(all_of_them, 2))
-            gain = min(max(threads * min(here) / min(together), 1.0), float(threads))
+            for _ in range(_GAIN_TRIES):
+                for _ in range(_GAIN_ROUNDS):
+                    here.append(_best(one, 1))
+                    together.append(_best(all_of_them, 2))
+                gain = min(max(threads * min(here) / min(together), 1.0), float(threads))
+                if gain >= _least_gain(threads):
+                    break
             if name == "item_gain":
                 late = float(np.median([_after_pause(all_of_them) for _ in range(_JOINS)]))
                 join_s = (late - float(np.median(together))) / (threads - 1)

@@ -29,13 +29,14 @@ from app.kernels.numba_crew import (
     close,
     finish,
     found_bad,
+    from_back,
     join,
     lead,
     leave,
-    next_part,
     note_in,
     open_to,
     setting,
+    take,
 )
 from app.kernels.numba_header import address, check_layout, header, is_aligned, is_plain, is_writable, length
 from app.kernels.numba_memory import call, get, put, scratch
@@ -70,7 +71,7 @@ _jitable: Any = numba.extending.register_jitable
 
 _CACHED_BYTES: Final = 1 << 23  # data that caches hold
 _LONG: Final = 250_000  # components, slices and 16 bytes, of which so many take longer than a core takes to wake
-_PARTS: Final = 8  # for each thread, so that all end together
+_PARTS: Final = 4  # for each thread, so that all end together
 _PART_BYTES: Final = 1 << 14  # of output, from which on a part need not have the least number of tuples
 
 # Settings of the crew, and what they are unless they are changed.
@@ -178,15 +179,17 @@ def _ready() -> tuple[Any, int, Crew]:
 
 
 @_jitable
-def _work(box, part):  # type: ignore[no-untyped-def]
+def _work(box, part, leading):  # type: ignore[no-untyped-def]
     """Take parts of the crew's gather until none is left."""
     note = note_in(box)
-    number = next_part(box)
-    while number < get(note, COUNT):
+    count = get(note, COUNT)
+    front = 0
+    while take(box, count):
+        number = front if leading else count - 1 - from_back(box)
+        front += 1
         bad = call(part, note, number)
         if bad >= 0:
             found_bad(box, bad)
-        number = next_part(box)
 
 
 def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, shared, wrap, part, box, helpers):  # type: ignore[no-untyped-def]
@@ -222,7 +225,7 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
         size = max(total // (_PARTS * (helpers + 1)), 1)
         if flags & WHOLE_BATCHES == 0:
             size = max(size, min(setting(box, _LEAST_TUPLES), max(1, _PART_BYTES // max(width, 1))))
-            if not shared and tuples < BLOCK:
+            if not shared and batches > 1 and tuples < BLOCK:
                 size = (size + tuples - 1) // tuples * tuples
     put(note, DATA, address(data))
     put(note, OUTPUT, address(out))
@@ -240,7 +243,7 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
         return call(part, note, 0)
     put(note, COUNT, (total + size - 1) // size)
     open_to(box, helpers, length(indices) + batches * tuples + out_bytes // 16 > _LONG)
-    _work(box, part)
+    _work(box, part, True)
     return close(box)
 
 
@@ -251,6 +254,6 @@ def _attend(part, box, end):  # type: ignore[no-untyped-def]
         return
     serial = join(box, 0)
     while serial >= 0:
-        _work(box, part)
+        _work(box, part, False)
         leave(box)
         serial = join(box, serial)

@@ -33,7 +33,7 @@ _INT64: Final = ir.IntType(64)
 # Places in the box, in int64, no two on one line, or on two that are fetched together.
 _OWNER: Final = 0  # 1 while somebody leads
 _SERIAL: Final = 16  # of the gather; odd while it may be joined, negative once the helpers are to end
-_NEXT: Final = 32  # the part to be taken next
+_TAKEN: Final = 32  # how many parts were asked for
 _JOINED: Final = 48  # how many helpers were let in, less those that may be
 _INSIDE: Final = 64  # how many helpers may be reading the note
 _ASLEEP: Final = 80  # how many helpers look again only when they are woken
@@ -42,9 +42,10 @@ _ENDED: Final = 112  # when the last gather was over
 _SLEEP: Final = 128  # a semaphore of the C library's
 _SPIN: Final = 144  # nanoseconds for which a helper looks before it sleeps
 _HELPERS: Final = 160  # how many there are
-_NOTE: Final = 176  # what the leader says of the gather
-_SETTINGS: Final = 192  # of whoever leads
-_ITEMS: Final = 208
+_BACK: Final = 176  # how many of them helpers took, from the back
+_NOTE: Final = 192  # what the leader says of the gather
+_SETTINGS: Final = 208  # of whoever leads
+_ITEMS: Final = 224
 _LINES: Final = 128
 _SPIN_NS: Final = 50_000
 _LOOKS: Final = 32
@@ -139,7 +140,8 @@ def open_to(box, helpers, long):  # type: ignore[no-untyped-def]
 
     To wake a core may take the leader as long as a short gather does.
     """
-    _swap(box, _NEXT, 0)
+    _swap(box, _TAKEN, 0)
+    _swap(box, _BACK, 0)
     _swap(box, _BAD, -1)
     _swap(box, _JOINED, -helpers)
     _add(box, _SERIAL, 1)
@@ -147,7 +149,8 @@ def open_to(box, helpers, long):  # type: ignore[no-untyped-def]
     missing = helpers + asleep - _look(box, _HELPERS)
     if asleep > 0 and missing > 0:
         if not long:
-            long = _now() - _look(box, _ENDED) < _look(box, _SPIN)
+            # Sooner than helpers fall asleep again, or each gather of a series might wake them once more.
+            long = _now() - _look(box, _ENDED) < _look(box, _SPIN) // 2
         if long:
             _wake(box, missing)
 
@@ -245,9 +248,18 @@ def leave(box):  # type: ignore[no-untyped-def]
 
 
 @_jitable
-def next_part(box):  # type: ignore[no-untyped-def]
-    """The number of a part that nobody has taken yet; there may be fewer."""
-    return _add(box, _NEXT, 1)
+def take(box, count):  # type: ignore[no-untyped-def]
+    """Whether one of `count` parts is left: the caller's now, from the front for the leader, from the back for helpers.
+
+    So that every core is likely to have the memory again that it had in the gather before.
+    """
+    return _add(box, _TAKEN, 1) < count
+
+
+@_jitable
+def from_back(box):  # type: ignore[no-untyped-def]
+    """How many parts helpers had before: once for each that a helper takes."""
+    return _add(box, _BACK, 1)
 
 
 @_jitable

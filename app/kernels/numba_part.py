@@ -31,7 +31,7 @@ from app.kernels.numba_memory import (
 )
 
 BLOCK: Final = numba_memory.SCRATCH_ITEMS // 3
-"""Most tuples that are checked and copied at a time; parts begin with a batch where that has fewer."""
+"""Most tuples that are checked and copied at a time; parts begin with a batch where a batch has fewer."""
 
 # What a note about a gather holds, in int64.
 DATA: Final = 0  # addresses: of the data,
@@ -100,7 +100,7 @@ def gather_part(note, number):  # type: ignore[no-untyped-def]
     most = min(BLOCK, high - low)  # tuples of a block
     place = target
     step = 0  # bytes of the batches of a block
-    if shared or tuples >= BLOCK:
+    if shared or batches == 1 or tuples >= BLOCK:
         for t in range(most):
             put(bases, t, 0)
     elif tuples > 0:
