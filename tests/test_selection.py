@@ -17,7 +17,7 @@ from app.dispatch import calibrate
 from app.dispatch.cost import TYPICAL, Chooser, Coefficients
 from app.kernels import numpy_cpu
 
-LOOKUP = ["explain", "--data-shape", "200000,64", "--indices-shape", "256,1"]
+LOOKUP = ["explain", "--data-shape", "200000,64", "--indices-shape", "64,1"]
 
 
 @pytest.fixture
@@ -76,8 +76,8 @@ def test_calibrate_in_json_is_whole(measured: list[int]) -> None:
 
 def test_explain_says_output_plan_times_and_choice(measured: list[int]) -> None:
     shown = run(*LOOKUP)
-    assert "output: float32 [256, 64], 65,536 bytes" in shown
-    assert "1 x 256 tuples over axes of [200000], slices of 64 x 4 bytes" in shown
+    assert "output: float32 [64, 64], 16,384 bytes" in shown
+    assert "1 x 64 tuples over axes of [200000], slices of 64 x 4 bytes" in shown
     assert "choice: event loop, on the CPU" in shown
     assert "not looked at" in shown
 
@@ -85,8 +85,8 @@ def test_explain_says_output_plan_times_and_choice(measured: list[int]) -> None:
 def test_explain_in_json_is_what_the_service_answers(measured: list[int]) -> None:
     found = json.loads(run(*LOOKUP, "--json"))
     GatherAnswer.model_validate(found)
-    assert found["output"] == {"dtype": "float32", "shape": [256, 64]}
-    assert found["explanation"]["output_bytes"] == 65_536
+    assert found["output"] == {"dtype": "float32", "shape": [64, 64]}
+    assert found["explanation"]["output_bytes"] == 16_384
     assert found["explanation"]["choice"]["route"] == "loop"
 
 

@@ -140,8 +140,7 @@ class _Work:
     """A call of the kernel for `count` slices of `width` bytes from the first `size` bytes of `data`, or one slice.
 
     The tuples of `depth` components are at random, and others each time: with the same ones again, even data that
-    caches do not hold would come out of them. A `fresh` output is allocated each time, as requests do. By several
-    `threads` it is as much work for each.
+    caches do not hold would come out of them. By several `threads` it is as much work for each.
     """
 
     def __init__(
@@ -154,7 +153,6 @@ class _Work:
         count: int,
         source: np.random.Generator,
         *,
-        fresh: bool = False,
         threads: int = 1,
     ) -> None:
         count *= threads
@@ -171,13 +169,12 @@ class _Work:
             ]
         )
         self._data = data[: self._plan.data_items * item].view(f"u{item}")
-        self._out = None if fresh else np.zeros(self._plan.output_items, f"u{item}")
+        self._out = np.zeros(self._plan.output_items, f"u{item}")
         self._kernel = kernel
         self._threads = threads
 
     def __call__(self) -> int:
-        out = np.empty(self._plan.output_items, self._data.dtype) if self._out is None else self._out
-        return self._kernel.run(self._plan, self._data, next(self._indices), out, self._threads)
+        return self._kernel.run(self._plan, self._data, next(self._indices), self._out, self._threads)
 
 
 def _count(width: int) -> int:
@@ -193,7 +190,7 @@ def _output_price(
     kernel: Kernel, data: NDArray[np.uint8], prices: tuple[float, ...], source: np.random.Generator
 ) -> float:
     """Seconds a byte that output of LARGE_OUTPUT bytes takes beyond what its slices cost in a small one."""
-    work = _Work(kernel, data, DATA_BYTES[0], _ROW, 1, LARGE_OUTPUT // _ROW, source, fresh=True)
+    work = _Work(kernel, data, DATA_BYTES[0], _ROW, 1, LARGE_OUTPUT // _ROW, source)
     return max(_best(work, 3) / LARGE_OUTPUT - prices[WIDTHS.index(_ROW)] / _ROW, _FLOOR)
 
 

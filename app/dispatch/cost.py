@@ -40,7 +40,7 @@ _LINE_COLUMN: Final = WIDTHS.index(_LINE)
 SMALL_OUTPUT: Final = 1 << 21
 LARGE_OUTPUT: Final = 1 << 24
 """Bytes of output up to which there is no surcharge, and from which it is the whole; in between by the logarithm."""
-_LOOP_MAX_S: Final = (50e-6, 800e-6)
+_LOOP_MAX_S: Final = (50e-6, 1200e-6)
 _LOOP_HAND_OFFS: Final = 10
 """The event loop is held for as long as this many hand-offs at most, between the two bounds: what is longer loses less
 than a tenth by leaving it, and all others win."""
@@ -48,8 +48,8 @@ than a tenth by leaving it, and all others win."""
 
 _SPLIT_WORTH: Final = 0.92
 """A split takes more of the machine than one thread does: shared work must be shorter by more than this factor."""
-_SPLIT_MIN_S: Final = 15e-6
-"""To ask for helpers takes a microsecond, which is lost where none is awake: nothing shorter than this asks."""
+_SPLIT_MIN_S: Final = 6e-6
+"""To share a gather takes a microsecond, which is too much for a shorter one."""
 
 
 @dataclass(frozen=True, slots=True)

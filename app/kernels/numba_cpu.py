@@ -27,9 +27,11 @@ from app.kernels import numba_crew, numba_header, numba_memory, numba_part
 from app.kernels.numba_crew import (
     Crew,
     close,
+    ended,
     finish,
     found_bad,
     from_back,
+    is_awake,
     join,
     lead,
     leave,
@@ -215,7 +217,8 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
     if out_bytes > setting(box, _STREAM_FROM):
         flags |= STREAM
     size = total
-    led = helpers > 0 and total > 0 and lead(box)
+    long = length(indices) + batches * tuples + out_bytes // 16 > _LONG
+    led = helpers > 0 and total > 0 and is_awake(box, long) and lead(box)
     note = scratch()
     if led:
         note = note_in(box)
@@ -240,9 +243,12 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
     put(note, SIZE, size)
     put(note, FLAGS, flags)
     if not led:
-        return call(part, note, 0)
+        bad = call(part, note, 0)
+        if helpers > 0:
+            ended(box)
+        return bad
     put(note, COUNT, (total + size - 1) // size)
-    open_to(box, helpers, length(indices) + batches * tuples + out_bytes // 16 > _LONG)
+    open_to(box, helpers, long)
     _work(box, part, True)
     return close(box)
 

@@ -2,8 +2,9 @@
 
 A crew is a piece of shared memory, the box, and helpers that look at it. The thread that has a gather leads: it posts
 the gather, and takes part after part of it as every helper does, so that it never waits for one to wake. A helper that
-finds nothing new looks on for a few tens of microseconds before it sleeps, since a sleeping core takes longer to wake
-than many gathers take. A gather is read only by helpers that were let in, and is over only when they have left.
+finds nothing new looks on for some microseconds before it sleeps, since a sleeping core takes longer to wake than many
+gathers take; not for long, since a core that looks may slow its sibling down. A gather is read only by helpers that
+were let in, and is over only when they have left.
 
 One gather at a time has the crew; a leader that finds it taken does the whole alone.
 """
@@ -47,7 +48,7 @@ _NOTE: Final = 192  # what the leader says of the gather
 _SETTINGS: Final = 208  # of whoever leads
 _ITEMS: Final = 224
 _LINES: Final = 128
-_SPIN_NS: Final = 50_000
+_SPIN_NS: Final = 15_000
 _LOOKS: Final = 32
 _END: Final = -(1 << 62)
 
@@ -129,6 +130,22 @@ _sched_yield: Any = types.ExternalFunction("sched_yield", types.int32())
 
 
 @_jitable
+def is_awake(box, long):  # type: ignore[no-untyped-def]
+    """Whether there is a helper to be had: one that is awake, or any for a `long` gather or one of a close series.
+
+    To wake a core may take the leader as long as a short gather does.
+    """
+    asleep = _look(box, _ASLEEP)
+    return long or asleep < _look(box, _HELPERS) or _in_series(box)
+
+
+@_jitable
+def _in_series(box):  # type: ignore[no-untyped-def]
+    # Much sooner than helpers fall asleep again, or each gather of a series might wake them once more.
+    return _now() - _look(box, _ENDED) < _look(box, _SPIN) // 5
+
+
+@_jitable
 def lead(box):  # type: ignore[no-untyped-def]
     """Whether the crew was free and is there; it is the caller's now, who writes the note and opens."""
     return _look(box, _SERIAL) >= 0 and _look(box, _OWNER) == 0 and _take(box, _OWNER, 0, 1)
@@ -136,10 +153,7 @@ def lead(box):  # type: ignore[no-untyped-def]
 
 @_jitable
 def open_to(box, helpers, long):  # type: ignore[no-untyped-def]
-    """Let so many helpers in. Those that sleep are woken for a `long` gather, or if gathers follow close upon another.
-
-    To wake a core may take the leader as long as a short gather does.
-    """
+    """Let so many helpers in; those that sleep are woken for a `long` gather or one of a close series."""
     _swap(box, _TAKEN, 0)
     _swap(box, _BACK, 0)
     _swap(box, _BAD, -1)
@@ -147,12 +161,14 @@ def open_to(box, helpers, long):  # type: ignore[no-untyped-def]
     _add(box, _SERIAL, 1)
     asleep = _look(box, _ASLEEP)
     missing = helpers + asleep - _look(box, _HELPERS)
-    if asleep > 0 and missing > 0:
-        if not long:
-            # Sooner than helpers fall asleep again, or each gather of a series might wake them once more.
-            long = _now() - _look(box, _ENDED) < _look(box, _SPIN) // 2
-        if long:
-            _wake(box, missing)
+    if asleep > 0 and missing > 0 and (long or _in_series(box)):
+        _wake(box, missing)
+
+
+@_jitable
+def ended(box):  # type: ignore[no-untyped-def]
+    """A gather that helpers might have shared is over."""
+    _swap(box, _ENDED, _now())
 
 
 @_jitable
@@ -179,7 +195,7 @@ def close(box):  # type: ignore[no-untyped-def]
         else:
             _sched_yield()  # the helper's core may be this one
     bad = _look(box, _BAD)
-    _swap(box, _ENDED, _now())
+    ended(box)
     _swap(box, _OWNER, 0)
     return bad
 

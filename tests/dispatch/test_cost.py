@@ -30,6 +30,7 @@ from app.spec.plan import GatherPlan
 
 TINY = GatherPlan(1, 2, (2, 2), 1, 4, False, True)
 LOOKUP = GatherPlan(1, 256, (200_000,), 64, 4, False, True)
+FEW = GatherPlan(1, 64, (200_000,), 64, 4, False, True)
 MIDDLING = GatherPlan(1, 40_000, (100_000_000,), 1, 4, False, True)
 LARGE = GatherPlan(1, 1_000_000, (100_000_000,), 1, 4, False, True)
 CARD = GpuCoefficients(launch_s=10e-6, to_device_byte_s=0.1e-9, from_device_byte_s=0.1e-9, slice_s=1e-11, byte_s=1e-12)
@@ -171,7 +172,7 @@ def test_the_choice_is_the_shortest_prediction_that_is_allowed(
     chosen = chooser.choose(plan)
     assert chosen in allowed
     # What is too short to be split is left alone: that is all that the choice may lose.
-    assert chosen.seconds == shortest or (routes["split"].seconds == shortest and routes["loop"].seconds < 15e-6)
+    assert chosen.seconds == shortest or (routes["split"].seconds == shortest and routes["loop"].seconds < 6e-6)
 
 
 @given(plan=gathers(), machine=machines(), threads=st.integers(2, 64))
@@ -257,7 +258,9 @@ def test_resident_data_is_not_sent_to_the_gpu_and_inline_data_is() -> None:
     assert device_bytes(LOOKUP, False) == 8 * 256 + 256 * 64 * 4 + 200_000 * 64 * 4
 
 
-@pytest.mark.parametrize(("plan", "route"), [(TINY, "loop"), (LOOKUP, "loop"), (MIDDLING, "split"), (LARGE, "split")])
+@pytest.mark.parametrize(
+    ("plan", "route"), [(TINY, "loop"), (FEW, "loop"), (LOOKUP, "split"), (MIDDLING, "split"), (LARGE, "split")]
+)
 def test_typical_choices_without_a_gpu(plan: GatherPlan, route: str) -> None:
     assert Chooser(threads=2).choose(plan).route == route
 
@@ -387,4 +390,4 @@ def test_the_loop_never_takes_what_is_predicted_longer_than_its_limit(times: lis
 def test_a_hand_off_measured_on_a_bad_day_neither_empties_nor_blocks_the_loop(hand_off: float) -> None:
     chooser = Chooser(threads=2, coefficients=replace(TYPICAL, hand_off_s=hand_off))
     assert chooser.choose(TINY).route == "loop"
-    assert 50e-6 <= chooser.loop_max_s() <= 800e-6
+    assert 50e-6 <= chooser.loop_max_s() <= 1200e-6

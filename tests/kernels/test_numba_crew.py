@@ -143,6 +143,7 @@ def test_a_short_gather_wakes_nobody_unless_another_went_just_before(other_crew:
     other_crew.grow(1)
     wait_until_asleep(other_crew)
     other_crew._items[numba_crew._SPIN] = 0  # however close, it is not close enough
+    other_crew._items[numba_crew._JOINED] = -1
     for _ in range(100):
         numba_cpu.run(case.plan, case.data, case.indices, out, 2)
     assert (asleep(other_crew), joined(other_crew, 2)) == (1, 0)
