@@ -71,8 +71,8 @@ splits = True
 
 _jitable: Any = numba.extending.register_jitable
 
-_CACHED_BYTES: Final = 1 << 23  # data that caches hold
-_LONG: Final = 250_000  # components, slices and 16 bytes, of which so many take longer than a core takes to wake
+_CACHED_BYTES: Final = 1 << 21  # data that caches hold
+_LONG: Final = 200_000  # components, slices and 16 bytes, of which so many take longer than a core takes to wake
 _PARTS: Final = 4  # for each thread, so that all end together
 _PART_BYTES: Final = 1 << 14  # of output, from which on a part need not have the least number of tuples
 

@@ -55,7 +55,6 @@ STREAM: Final = 8  # caches do not hold the output: it is stored past them
 WHOLE_BATCHES: Final = 16  # parts are of batches, rather than of tuples
 
 _CLOSE_BYTES: Final = 1 << 16
-_LONG_BYTES: Final = 1 << 12  # rows of which the C library copies each faster
 
 
 def gather_part(note, number):  # type: ignore[no-untyped-def]
@@ -320,13 +319,6 @@ def gather_part(note, number):  # type: ignore[no-untyped-def]
                     filled = width - c
                     move_64(joint + filled - 64, at + width - 64)
                 move(place + count * width - filled, joint, filled)
-            elif width >= _LONG_BYTES:
-                # The hardware asks for the rest of a row once its first lines are read.
-                for t in range(count):
-                    soon = get(offsets, t + ahead)
-                    for c in range(0, 512, 64):
-                        prefetch(soon + c)
-                    move(place + t * width, get(offsets, t), width)
             else:
                 for t in range(count):
                     at = get(offsets, t)
