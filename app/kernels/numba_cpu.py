@@ -79,6 +79,7 @@ _PART_BYTES: Final = 1 << 14  # of output, from which on a part need not have th
 # Settings of the crew, and what they are unless they are changed.
 _LEAST_TUPLES: Final = 0  # that a part has, at least
 _STREAM_FROM: Final = 1  # bytes of output, from which on it is stored past the caches, which would not hold it
+_PART: Final = 2  # where `gather_part` lies
 _SETTINGS: Final = (BLOCK, 20 << 20)
 
 
@@ -113,7 +114,7 @@ def run(plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArra
     item_size = plan.item_size
     if data.itemsize != item_size or indices.itemsize != 8 or out.itemsize != item_size:
         raise TypeError("the plan is for items of another size")
-    entry, part, own = _ready()
+    entry, own = _ready()
     if threads > 1 and threads - 1 > own.helpers:
         own.grow(threads - 1)
     first: int = entry(
@@ -127,7 +128,6 @@ def run(plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArra
         item_size,
         plan.shared,
         plan.wrap,
-        part,
         own.box,
         threads - 1,
     )
@@ -138,7 +138,7 @@ def run(plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArra
 
 def crew() -> Crew:
     """Who helps with gathers over several threads."""
-    return _ready()[2]
+    return _ready()[1]
 
 
 @lru_cache(maxsize=4096)
@@ -160,29 +160,29 @@ def _compiled() -> tuple[Any, Any, Any]:
     whole, flag = types.int64, types.boolean
     part = cfunc(whole(whole, whole), cache=True, error_model="numpy")(gather_part)
     gather, attend = _dispatchers()
-    gather.compile((header, header, header, header, whole, whole, whole, whole, flag, flag, whole, whole, whole))
-    attend.compile((whole, whole, flag))
+    gather.compile((header, header, header, header, whole, whole, whole, whole, flag, flag, whole, whole))
+    attend.compile((whole, flag))
     for dispatcher in (gather, attend):
         dispatcher.disable_compile()
     return part, gather, attend
 
 
 @cache
-def _ready() -> tuple[Any, int, Crew]:
-    """`_gather` without the search for a signature that fits, the address of `gather_part`, and the crew.
+def _ready() -> tuple[Any, Crew]:
+    """`_gather` without the search for a signature that fits, and the crew.
 
     There is one signature, and it takes any object: so `run` itself looks at what it hands over, and `_gather` at the
     rest.
     """
     part, gather, attend = _compiled()
-    address: int = part.address
-    made = Crew(lambda box: attend(address, box, False), lambda box: attend(address, box, True), _SETTINGS)
-    return gather.overloads[gather.signatures[0]].entry_point, address, made
+    made = Crew(lambda box: attend(box, False), lambda box: attend(box, True), (*_SETTINGS, part.address))
+    return gather.overloads[gather.signatures[0]].entry_point, made
 
 
 @_jitable
-def _work(box, part, leading):  # type: ignore[no-untyped-def]
+def _work(box, leading):  # type: ignore[no-untyped-def]
     """Take parts of the crew's gather until none is left."""
+    part = setting(box, _PART)
     note = note_in(box)
     count = get(note, COUNT)
     front = 0
@@ -194,8 +194,8 @@ def _work(box, part, leading):  # type: ignore[no-untyped-def]
             found_bad(box, bad)
 
 
-def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, shared, wrap, part, box, helpers):  # type: ignore[no-untyped-def]
-    """The whole, with up to so many helpers from the crew of that box, by calls of `gather_part`, at `part`."""
+def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, shared, wrap, box, helpers):  # type: ignore[no-untyped-def]
+    """The whole, with up to so many helpers from the crew of that box."""
     depth = length(sizes)
     width = slice_items * item_size
     total = tuples if shared else tuples * batches  # tuples in indices
@@ -243,23 +243,23 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
     put(note, SIZE, size)
     put(note, FLAGS, flags)
     if not led:
-        bad = call(part, note, 0)
+        bad = call(setting(box, _PART), note, 0)
         if helpers > 0:
             ended(box)
         return bad
     put(note, COUNT, (total + size - 1) // size)
     open_to(box, helpers, long)
-    _work(box, part, True)
+    _work(box, True)
     return close(box)
 
 
-def _attend(part, box, end):  # type: ignore[no-untyped-def]
+def _attend(box, end):  # type: ignore[no-untyped-def]
     """What a helper does with its life; or, at its end, what ends all helpers'."""
     if end:
         finish(box)
         return
     serial = join(box, 0)
     while serial >= 0:
-        _work(box, part, False)
+        _work(box, False)
         leave(box)
         serial = join(box, serial)

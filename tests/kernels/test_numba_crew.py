@@ -30,7 +30,7 @@ def crew(compiled: Path) -> Iterator[Crew]:
     """The kernel's, which takes parts as small as can be while the test runs."""
     found = numba_cpu.crew()
     before = found.settings.copy()
-    found.settings[:] = (1, 1 << 12)
+    found.settings[:2] = (1, 1 << 12)
     yield found
     found.settings[:] = before
 
@@ -38,9 +38,8 @@ def crew(compiled: Path) -> Iterator[Crew]:
 @pytest.fixture
 def other_crew(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Crew]:
     """One that the kernel has for as long as the test runs, and that has no helpers yet."""
-    entry, part, _ = numba_cpu._ready()
-    made = numba_cpu._ready.__wrapped__()[2]
-    monkeypatch.setattr(numba_cpu, "_ready", lambda: (entry, part, made))
+    entry, made = numba_cpu._ready.__wrapped__()
+    monkeypatch.setattr(numba_cpu, "_ready", lambda: (entry, made))
     yield made
     made.end()
 
@@ -137,7 +136,7 @@ def test_a_long_gather_wakes_helpers(other_crew: Crew) -> None:
 
 
 def test_a_short_gather_wakes_nobody_unless_another_went_just_before(other_crew: Crew) -> None:
-    other_crew.settings[:] = (1, 1 << 30)
+    other_crew.settings[:2] = (1, 1 << 30)
     case = make_case(GatherPlan(1, 2_000, (50,), 1, 8, False, True), random.Random(1))
     out = case.out()
     other_crew.grow(1)
