@@ -1,16 +1,19 @@
 """What the service does when four times as much is asked of it as it can do.
 
 python -m benchmarks.overload [--seconds 8] [--rounds 1] [--times 4] [--work inflate,text,inline] [--budget 512MiB]
+                               [--together]
 
 First the capacity: a few connections that each ask again once they have their answer. Then requests at `--times` that
 rate, whether or not the ones before were answered, from a process of its own, whose clock for a request starts when it
 was due. Then the capacity again: the mean of the two counts as the peak. The goal: of what could be answered at best,
 nine tenths are; a refusal comes within 50 ms for 99 of 100; the memory stays within the budget.
 
-The column `per CPU` compares the answers for each second of the processors that the service had, which says the same
-on a machine that others use meanwhile. `--seconds` bounds each part, and `CONNECTIONS` how many requests are under way:
-what would exceed it is not sent, and counted apart. With 4 MB in a request the generator is the first to be at its
-limit on two cores.
+Service and generator have processors of their own, one of two each, or the generator, which has more to do when it asks
+for more, would take from the service what it needs. `--together` lets them share all. The column `per CPU` compares the
+answers for each second of the processors that the service had.
+
+`--seconds` bounds each part, and `CONNECTIONS` how many requests are under way: what would exceed it is not sent, and
+counted apart. With 4 MB in a request the generator is the first to be at its limit on two cores.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import asyncio
 import gzip
 import json
 import multiprocessing
+import os
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -207,16 +211,17 @@ class Generator:
             connection.send(self.request, now)
 
 
-def _generate(pipe: Any, *arguments: Any) -> None:
+def _generate(pipe: Any, cores: set[int], *arguments: Any) -> None:
+    os.sched_setaffinity(0, cores)
     uvloop.install()
     pipe.send(asyncio.run(Generator(*arguments).run()))
 
 
-def generate(port: int, request: bytes, seconds: float, rate: float, connections: int) -> Seen:
-    """Run a generator in a process of its own."""
+def generate(cores: set[int], port: int, request: bytes, seconds: float, rate: float, connections: int) -> Seen:
+    """Run a generator in a process of its own, on `cores`."""
     ours, theirs = multiprocessing.get_context("spawn").Pipe(duplex=False)
     process = multiprocessing.get_context("spawn").Process(
-        target=_generate, args=(theirs, port, request, seconds, rate, connections), daemon=True
+        target=_generate, args=(theirs, cores, port, request, seconds, rate, connections), daemon=True
     )
     process.start()
     theirs.close()
@@ -254,27 +259,43 @@ def put_tables(port: int) -> None:
         client.put("flat", items[:4096])
 
 
-def measure(work: str, seconds: float, times: float, budget: str) -> str:
+def halves(together: bool) -> tuple[set[int], set[int]]:
+    """The processors of the service and of the generator."""
+    cores = sorted(os.sched_getaffinity(0))
+    if together or len(cores) < 2:
+        return set(cores), set(cores)
+    half = len(cores) // 2
+    return set(cores[:half]), set(cores[half:])
+
+
+def measure(work: str, seconds: float, times: float, budget: str, together: bool) -> str:
     """Capacity, then overload: one line of the table."""
     request = WORK[work]()
-    with common.serving(
-        lambda port: [*common.gathernd_command(port), "--memory-budget", budget, "--threads", "2"], limit=120
-    ) as port:
+    served, generating = halves(together)
+
+    def command(port: int) -> list[str]:
+        pinned = ["taskset", "--cpu-list", ",".join(map(str, served))]
+        return [*pinned, *common.gathernd_command(port), "--memory-budget", budget, "--threads", str(len(served))]
+
+    def ask(port: int, seconds: float, rate: float, connections: int) -> Seen:
+        return generate(generating, port, sent, seconds, rate, connections)
+
+    with common.serving(command, limit=120) as port:
         put_tables(port)
         right = common.post(port, request)
         sent = raw(request)
-        generate(port, sent, 1, 0, PEAK_CONNECTIONS)  # warm
+        ask(port, 1, 0, PEAK_CONNECTIONS)  # warm
         process = process_of(port)
         start = common.cpu_seconds(process)
-        first = generate(port, sent, seconds, 0, PEAK_CONNECTIONS)
+        first = ask(port, seconds, 0, PEAK_CONNECTIONS)
         peak_cpu = common.cpu_seconds(process) - start
         Path(f"/proc/{process}/clear_refs").write_text("5")
         before = memory(process, "VmRSS")
         start = common.cpu_seconds(process)
-        seen = generate(port, sent, seconds, times * first.rate(200), CONNECTIONS[work])
+        seen = ask(port, seconds, times * first.rate(200), CONNECTIONS[work])
         cpu = common.cpu_seconds(process) - start
         grown = memory(process, "VmHWM") - before
-        peak = (first.rate(200) + generate(port, sent, seconds, 0, PEAK_CONNECTIONS).rate(200)) / 2
+        peak = (first.rate(200) + ask(port, seconds, 0, PEAK_CONNECTIONS).rate(200)) / 2
         if common.post(port, request) != right:
             raise RuntimeError("the service answers otherwise after the overload than before")
     others = sum(len(times) for status, times in seen.answers.items() if status not in (200, 503)) + seen.broken
@@ -295,6 +316,7 @@ def main() -> None:
     parser.add_argument("--times", type=float, default=4)
     parser.add_argument("--work", default=",".join(WORK))
     parser.add_argument("--budget", default="512MiB")
+    parser.add_argument("--together", action="store_true")
     options = parser.parse_args()
     print(common.machine_line(), f"memory budget {options.budget}, {options.times:g} times the capacity")
     print(
@@ -303,7 +325,7 @@ def main() -> None:
     )
     for work in options.work.split(","):
         for _ in range(options.rounds):
-            print(measure(work, options.seconds, options.times, options.budget), flush=True)
+            print(measure(work, options.seconds, options.times, options.budget, options.together), flush=True)
 
 
 if __name__ == "__main__":
