@@ -70,6 +70,11 @@ def limits_of(settings: Settings) -> Limits:
     )
 
 
+def threads_of_gather(settings: Settings) -> int:
+    """Over how many threads a gather may be split: one where the kernel cannot."""
+    return settings.threads if KERNELS[settings.kernel].splits else 1
+
+
 def allow_gpu(settings: Settings) -> None:
     """Raises NoDevice where the settings leave no GPU to this process."""
     if settings.device == "cpu":
@@ -153,7 +158,7 @@ def create_app(settings: Settings, counters: Counters | None = None) -> Applicat
     budget = Budget(settings.memory_budget // settings.workers, settings.max_requests)
     pool = Pool(settings.threads, settings.max_queue, settings.queue_timeout)
     kernel = KERNELS[settings.kernel]
-    threads = settings.threads if kernel.splits else 1
+    threads = threads_of_gather(settings)
     chooser = Chooser(loop_max_us=settings.loop_max_us, split_min_us=settings.split_min_us, threads=threads)
     limits = limits_of(settings)
     store = LocalStore(

@@ -24,7 +24,7 @@ from app.dispatch.pool import Pool
 from app.errors import GatherError
 from app.kernels import numba_cpu
 from app.kernels.device import NoDevice
-from app.main import KERNELS, limits_of, use_gpu
+from app.main import KERNELS, limits_of, threads_of_gather, use_gpu
 from app.service import Service
 from app.settings import Settings
 from app.spec.dialects import DIALECTS
@@ -73,7 +73,7 @@ def _machine(settings: Settings, *, refresh: bool) -> _Machine:
     """The service that `settings` make, as far as choices are concerned, measured anew or by the file."""
     keep_freed_memory(settings.memory_budget // 8)
     kernel = KERNELS[settings.kernel]
-    threads = settings.threads if kernel.splits else 1
+    threads = threads_of_gather(settings)
     if settings.kernel == "numba":
         numba_cpu.configure(settings.cache_dir)
         numba_cpu.warm()

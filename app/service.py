@@ -145,10 +145,12 @@ class Service:
             stages.choice = close
             route = close.route
         here = stages.choice.here
-        if resident is not None and resident.cold and here:
+        if here and resident is not None and resident.cold:
             here = False
             if route == "loop":
                 route = "thread"
+        if here and route == "split" and indices.array.size >= _LARGE_SCAN and indices.array.dtype != np.int64:
+            here = False  # to widen that many takes about as long as the gather, and is in no prediction
         stages.route = route
         if route == "gpu":
             on_gpu = await self._run_on_gpu(call, plan, data, resident, stages)

@@ -105,7 +105,8 @@ class Settings(BaseSettings):
         default_factory=lambda: len(os.sched_getaffinity(0)),
         ge=1,
         le=1024,
-        description="Threads of the kernel pool (default: the cores the process may use).",
+        description="Threads of the kernel pool, and most that share a gather "
+        "(default: the cores the process may use).",
     )
     max_requests: int = Field(1024, ge=1, description="Requests of a process that may be under way at once.")
     max_queue: int = Field(64, ge=0, description="Requests that may wait for a thread of the pool.")
@@ -131,7 +132,7 @@ class Settings(BaseSettings):
     split_min_us: float | None = Field(
         None,
         ge=0,
-        description="Shortest gather, in predicted microseconds, that is split over threads (default: measured).",
+        description="Shortest gather, in predicted microseconds, that is split over threads (default: 6).",
     )
     kernel: Literal["numba", "numpy"] = Field(
         "numba", description="CPU kernel: numba, or numpy, which compiles nothing."

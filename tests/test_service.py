@@ -98,6 +98,15 @@ def test_a_split_is_led_by_the_event_loop_where_that_may_be_held(loop_max_us: fl
     assert caller.startswith(led_by)
 
 
+@pytest.mark.parametrize(("dtype", "led_by"), [(np.int64, "MainThread"), (np.int32, "gather-")])
+def test_many_indices_are_not_widened_on_the_event_loop(dtype: Any, led_by: str) -> None:
+    made = service(force_route="split", loop_max_us=1e9)
+    made.kernel = kernel = _Counting()
+    gather(made, call(np.resize(RANDOM, 1 << 16).astype(dtype), dialect="openvino-8"))
+    (caller,) = kernel.callers
+    assert caller.startswith(led_by)
+
+
 @pytest.mark.parametrize("route", ["loop", "thread", "split"])
 def test_every_route_finds_a_bad_index(route: Any) -> None:
     rows = RANDOM.copy()
