@@ -127,6 +127,21 @@ def test_a_cold_content_is_read_off_the_event_loop() -> None:
     assert gather(One(Changing(0, cold=True)), [1])[1].route == "thread"
 
 
+@pytest.mark.parametrize("cold", [False, True])
+def test_a_split_of_a_cold_content_is_not_led_by_the_event_loop(cold: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, leaders = numpy_cpu.run, []
+
+    def noting(*arguments: Any) -> int:
+        leaders.append(threading.current_thread())
+        return run(*arguments)
+
+    monkeypatch.setattr(numpy_cpu, "run", noting)
+    _, stages = gather(One(Changing(0, cold)), [1] * 100_000)
+    assert stages.route == "split"
+    assert stages.choice.here
+    assert [leader is threading.main_thread() for leader in leaders] == [not cold]
+
+
 def test_strings_of_a_store_are_gathered_packed_and_their_size_is_limited(store: LocalStore) -> None:
     put(store, "x", strings("a" * 100, "b", ""))
     assert gather(store, [2, 0, -2])[0].output.array.tolist() == ["", "a" * 100, "b"]
