@@ -120,10 +120,10 @@ def test_an_overloaded_service_answers_what_it_takes_and_refuses_the_rest_at_onc
     indices = np.random.default_rng(3).integers(0, 1000, (60_000, 1))
     table = np.arange(1000, dtype=np.float32)
     body, expected = save({"data": table, "indices": indices}), table[indices[:, 0]].tobytes()
-    flags = ("--threads", "1", "--max-queue", "2", "--loop-max-us", "0", "--memory-budget", "64MiB")
+    flags = ("--threads", "1", "--max-queue", "0", "--loop-max-us", "0", "--memory-budget", "64MiB")
     with start(*flags) as server:
         with ThreadPoolExecutor(16) as pool:
-            asked = [pool.submit(answer, server, body, expected) for _ in range(160)]
+            asked = [pool.submit(answer, server, body, expected) for _ in range(320)]
             statuses = Counter(future.result().status for future in asked)
         assert set(statuses) == {200, 503}, statuses
         assert metric(server, "gathernd_queue_depth") == metric(server, "gathernd_memory_used_bytes") == 0
