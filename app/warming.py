@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 
+from app.api import moments
 from app.kernels import numba_cpu
 from app.wire import native_json, oip_v2
 
@@ -31,6 +32,7 @@ def warm(cache_dir: Path, progress: Callable[[str], None]) -> None:
         helper.stdin.close()
     numba_cpu.warm(progress)
     oip_v2.warm(progress)
+    moments.warm(progress)
 
 
 def warm_half(cache_dir: str) -> None:
@@ -39,12 +41,14 @@ def warm_half(cache_dir: str) -> None:
     _configure(Path(cache_dir))
     numba_cpu.warm()
     oip_v2.warm()
+    moments.warm()
 
 
 def _configure(cache_dir: Path) -> None:
     numba_cpu.configure(cache_dir)
     native_json.configure(cache_dir)
     oip_v2.configure(cache_dir)
+    moments.configure(cache_dir)
 
 
 def _end_with_parent() -> None:

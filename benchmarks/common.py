@@ -192,6 +192,22 @@ def wrk(port: int, request: Request, *, seconds: float = 5, connections: int = 1
     return Figures(float(match[1]), float(match[2]), float(match[3]), int(match[4]), int(match[5]))
 
 
+def halves(together: bool = False) -> tuple[set[int], set[int]]:
+    """The processors of a service and those of what drives it, so that neither takes the other's; all with `together`,
+    and where there is one.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if together or len(cores) < 2:
+        return set(cores), set(cores)
+    half = len(cores) // 2
+    return set(cores[:half]), set(cores[half:])
+
+
+def on(cores: set[int]) -> list[str]:
+    """What a command begins with that is to run on `cores`."""
+    return ["taskset", "--cpu-list", ",".join(map(str, sorted(cores)))]
+
+
 def machine_line() -> str:
     """CPU, cores that this process may use, Python, date: what a figure needs beside it."""
     model = platform.processor() or platform.machine()

@@ -4,20 +4,21 @@ python -m benchmarks.cost [--seconds 20] [--starts 4]
 
 Two processes of the same program differ by more than what is looked for, by where their memory lies; and so do two
 seconds of one process. So one process is driven, in which everything is switched off and on again every tenth of a
-second (see `benchmarks.switched` for what that is), and the turns of each kind are added up. `starts` times it is
-started anew. A loss is what `on` does worse than `off` in requests a second, and in processor time for a request. Every
-request carries a key; `on` looks it up.
+second (see `benchmarks.switched` for what that is). A loss is what two turns of `on` do worse than the turns of `off`
+before and after them, in requests a second and in processor time for a request: the median of all fours of a start, and
+of all `starts`. The service has processors of its own, and so has wrk. Every request carries a key; `on` looks it up.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 from urllib.request import Request as UrlRequest
 from urllib.request import urlopen
 
@@ -32,13 +33,17 @@ GOAL = 5.0
 WAYS = ("off", "on")
 
 
-@dataclass
-class Sum:
-    """What the turns of one kind took and did."""
+FOUR = ("off", "on", "on", "off")
+"""The turns that are compared with each other, so that what slows the machine down for a while weighs on both."""
 
-    seconds: float = 0.0
-    processor: float = 0.0
-    requests: int = 0
+
+class Turn(NamedTuple):
+    """What one turn took and did: seconds, processor seconds, requests."""
+
+    way: str
+    seconds: float
+    processor: float
+    requests: int
 
     def rate(self) -> float:
         """Requests a second."""
@@ -47,6 +52,15 @@ class Sum:
     def each(self) -> float:
         """Processor time of a request, in microseconds."""
         return self.processor / self.requests * 1e6
+
+
+class Start(NamedTuple):
+    """The medians of one start: rates and processor times by way, and the percents lost of both."""
+
+    rates: dict[str, float]
+    times: dict[str, float]
+    rate_lost: float
+    time_lost: float
 
 
 def work(key: str) -> Iterator[tuple[str, common.Request]]:
@@ -66,36 +80,46 @@ def upload(port: int, key: str) -> None:
         answer.read()
 
 
-def added_up(lines: list[str]) -> dict[str, Sum]:
-    """The turns that `lines` tell of, by kind."""
-    sums = {way: Sum() for way in WAYS}
+def judged(lines: list[str]) -> Start:
+    """The medians of the turns that `lines` tell of. A loss is the median of those of all fours of turns."""
+    turns = []
     for line in lines:
         way, seconds, processor, requests = line.split()
-        found = sums[way]
-        found.seconds += float(seconds)
-        found.processor += float(processor)
-        found.requests += int(requests)
-    return sums
+        turns.append(Turn(way, float(seconds), float(processor), int(requests)))
+    rate_lost, time_lost = [], []
+    first = next(at for at in range(len(turns)) if tuple(turn.way for turn in turns[at : at + 4]) == FOUR)
+    for at in range(first, len(turns) - 3, 4):
+        before, *on, after = turns[at : at + 4]
+        off = before, after
+        rate_lost.append(loss(sum(turn.rate() for turn in on), sum(turn.rate() for turn in off)))
+        time_lost.append(loss(sum(turn.each() for turn in off), sum(turn.each() for turn in on)))
+    rates = {way: median(turn.rate() for turn in turns if turn.way == way) for way in WAYS}
+    times = {way: median(turn.each() for turn in turns if turn.way == way) for way in WAYS}
+    return Start(rates, times, median(rate_lost), median(time_lost))
 
 
-def loss(on: float, off: float) -> float:
-    """Percent by which `on`, where more is better, stays behind `off`."""
-    return (1 - on / off) * 100
+def loss(less: float, more: float) -> float:
+    """Percent by which `less` stays behind `more`."""
+    return (1 - less / more) * 100
 
 
-def measure(seconds: float, starts: int) -> dict[str, list[dict[str, Sum]]]:
-    """The sums of each start by piece of work. Raises RuntimeError where a request fails."""
-    found: dict[str, list[dict[str, Sum]]] = {}
+def measure(seconds: float, starts: int) -> dict[str, list[Start]]:
+    """What each start showed by piece of work. Raises RuntimeError where a request fails."""
+    found: dict[str, list[Start]] = {}
     with tempfile.TemporaryDirectory(prefix="gathernd-cost-") as name:
         file, turns = Path(name) / "keys", Path(name) / "turns"
         key = keys.add(file, "cost", ["gather", "tensors"])
 
+        served, driving = common.halves()
+        os.sched_setaffinity(0, driving)
+        environ = {TURNS_FILE: str(turns), "GATHERND_CACHE_DIR": f"{name}/cache"}
+
         def command(port: int) -> list[str]:
             flags = ["--host", "127.0.0.1", "--port", str(port), "--api-keys-file", str(file)]
-            return [sys.executable, "-m", "benchmarks.switched", "turns", *flags]
+            return [*common.on(served), sys.executable, "-m", "benchmarks.switched", "turns", *flags]
 
         for _ in range(starts):
-            with common.serving(command, environ={TURNS_FILE: str(turns)}, limit=240) as port:
+            with common.serving(command, environ=environ, limit=240) as port:
                 upload(port, key)
                 for piece, request in work(key):
                     common.wrk(port, request, seconds=2)  # warms up, and does not count
@@ -104,7 +128,7 @@ def measure(seconds: float, starts: int) -> dict[str, list[dict[str, Sum]]]:
                     if figures.errors:
                         raise RuntimeError(f"{figures.errors} requests failed")
                     lines = turns.read_text().splitlines()[before + 1 : -1]  # whole turns, all under load
-                    found.setdefault(piece, []).append(added_up(lines))
+                    found.setdefault(piece, []).append(judged(lines))
     return found
 
 
@@ -114,15 +138,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--starts", type=int, default=4)
     options = parser.parse_args()
-    found = measure(options.seconds, options.starts)
     print(common.machine_line())
+    found = measure(options.seconds, options.starts)
     heads = f"{'loss of rate':>14}{'starts':>16}{'loss by CPU':>14}{'starts':>16}"
     print(f"{'':14}{'':4}{'requests/s':>12}{'CPU us':>9}{heads}")
     for piece, starts in found.items():
-        rates = [loss(sums["on"].rate(), sums["off"].rate()) for sums in starts]
-        times = [loss(sums["off"].each(), sums["on"].each()) for sums in starts]
+        rates, times = [start.rate_lost for start in starts], [start.time_lost for start in starts]
         for way in WAYS:
-            rate, each = median(sums[way].rate() for sums in starts), median(sums[way].each() for sums in starts)
+            rate, each = median(start.rates[way] for start in starts), median(start.times[way] for start in starts)
             line = f"{piece:14}{way:4}{rate:12,.0f}{each:9.2f}"
             if way == "on":
                 for losses in (rates, times):

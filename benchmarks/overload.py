@@ -259,23 +259,20 @@ def put_tables(port: int) -> None:
         client.put("flat", items[:4096])
 
 
-def halves(together: bool) -> tuple[set[int], set[int]]:
-    """The processors of the service and of the generator."""
-    cores = sorted(os.sched_getaffinity(0))
-    if together or len(cores) < 2:
-        return set(cores), set(cores)
-    half = len(cores) // 2
-    return set(cores[:half]), set(cores[half:])
-
-
 def measure(work: str, seconds: float, times: float, budget: str, together: bool) -> str:
     """Capacity, then overload: one line of the table."""
     request = WORK[work]()
-    served, generating = halves(together)
+    served, generating = common.halves(together)
 
     def command(port: int) -> list[str]:
-        pinned = ["taskset", "--cpu-list", ",".join(map(str, served))]
-        return [*pinned, *common.gathernd_command(port), "--memory-budget", budget, "--threads", str(len(served))]
+        return [
+            *common.on(served),
+            *common.gathernd_command(port),
+            "--memory-budget",
+            budget,
+            "--threads",
+            str(len(served)),
+        ]
 
     def ask(port: int, seconds: float, rate: float, connections: int) -> Seen:
         return generate(generating, port, sent, seconds, rate, connections)

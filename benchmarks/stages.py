@@ -93,7 +93,7 @@ async def stages(app: Application, seconds: float) -> dict[str, float]:
     given = scope(sink)
 
     def exchange() -> Exchange:
-        made = Exchange(given, receive, send, app.admission, app.deadline)
+        made = Exchange(given, receive, send, app.admission, app.deadline, app.metrics)
         app.guard.check(made.headers)
         return made
 

@@ -49,7 +49,9 @@ class AcrossOrigins:
         if scope["method"] == "OPTIONS" and any(
             name == b"access-control-request-method" for name, _ in scope["headers"]
         ):
-            await self._tell(Exchange(scope, receive, send, self._plane.admission, self._plane.deadline))
+            await self._tell(
+                Exchange(scope, receive, send, self._plane.admission, self._plane.deadline, self._plane.metrics)
+            )
         else:
             await self._middleware(scope, receive, send)
 

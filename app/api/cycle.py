@@ -74,16 +74,16 @@ class Cycle(RequestResponseCycle):
         self.waiting_for_100_continue = expect
         self.body = bytearray()
 
-    def respond(self, status: int, fields: bytes, pieces: Sequence[Buffer], size: int) -> bool:
-        """Write a whole answer; False, having done nothing, where the client must first read what it already has.
+    def ready(self) -> bool:
+        """Whether a whole answer can be written at once: not where the client must first read what it already has."""
+        return not (self.flow.write_paused or self.disconnected or self.response_started)
+
+    def respond(self, status: int, fields: bytes, pieces: Sequence[Buffer], size: int) -> None:
+        """Write a whole answer, where the cycle is `ready`.
 
         `fields` are complete header lines, Content-Length among them, which is `size`, the bytes of all `pieces`; a
         request with the method HEAD is not for this.
         """
-        if self.flow.write_paused:
-            return False
-        if self.disconnected or self.response_started:
-            return self.disconnected
         self.response_started = self.response_complete = True
         self.waiting_for_100_continue = False
         self.sent = size
@@ -96,7 +96,6 @@ class Cycle(RequestResponseCycle):
             deliver()
             self.transport.close()
         self.on_response()
-        return True
 
     async def run_asgi(self, app: ASGI3Application) -> None:
         """Run the application. The scope leads to the cycle and back: that is cut at the end, so that all is freed."""
@@ -119,7 +118,7 @@ class Cycle(RequestResponseCycle):
     async def send(self, message: ASGISendEvent) -> None:
         """The ASGI way."""
         deliver()
-        if message["type"] == "http.response.body" and self.scope["method"] != "HEAD":
+        if message["type"] == "http.response.body" and self.scope["method"] != "HEAD" and not self.disconnected:
             self.sent += len(message.get("body", b""))
         await super().send(message)
 

@@ -65,7 +65,7 @@ class DataPlane:
         if scope["type"] != "http":
             await self.control(scope, receive, send)
             return
-        exchange = Exchange(scope, receive, send, self.admission, self.deadline)
+        exchange = Exchange(scope, receive, send, self.admission, self.deadline, self.metrics)
         code: str | None = None
         running = self.metrics.begin()
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import secrets
 import zlib
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from time import monotonic, perf_counter
@@ -16,7 +15,9 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
+from app.api import moments
 from app.api.errors import STATUS, error_body, problem_headers
+from app.api.moments import TOLD
 from app.dispatch.admission import FEW, Admission
 from app.dispatch.budget import Lease
 from app.dispatch.pool import ClientGone
@@ -30,12 +31,6 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
-_PREFIX: Final = secrets.token_hex(6)
-_USUAL: Final = (
-    b"content-type: %%b\r\ncontent-length: %%d\r\nx-request-id: %b-%%x\r\nserver-timing: parse;dur=0.%%03d, "
-    b"queue;dur=0.%%03d, kernel;dur=0.%%03d, encode;dur=0.%%03d\r\n" % _PREFIX.encode()
-)
-"""The header lines of nearly every answer: made in one step, in half the time that their parts take."""
 COUNTER: Final = itertools.count()
 _INFLATE_STEP: Final = 1 << 20
 AT_ONCE: Final = 1 << 18
@@ -60,8 +55,12 @@ class Shortcut(Protocol):
     disconnected: bool
     waiting: Callable[[], None] | None
 
-    def respond(self, status: int, fields: bytes, pieces: Sequence[Buffer], size: int) -> bool:
-        """Write a whole answer at once, or return False."""
+    def ready(self) -> bool:
+        """Whether a whole answer can be written at once."""
+        ...
+
+    def respond(self, status: int, fields: bytes, pieces: Sequence[Buffer], size: int) -> None:
+        """Write a whole answer at once."""
         ...
 
     def whole_body(self) -> Piece | None:
@@ -77,12 +76,23 @@ class Shortcut(Protocol):
         ...
 
 
+class Counting(Protocol):
+    """Counts requests (see `app.api.metrics`)."""
+
+    def answered(self, exchange: Exchange, sent: int) -> bool:
+        """Count a gather that is answered with `sent` bytes, and have TOLD say its id and times; False, having done
+        neither, for one that took long.
+        """
+        ...
+
+
 class Exchange:
     """A request being answered. `headers` has lower-case names; `stages` collects the times, `code` is an error's."""
 
     __slots__ = (
         "admission",
         "code",
+        "counting",
         "cycle",
         "given_id",
         "headers",
@@ -100,12 +110,15 @@ class Exchange:
         "verdict",
     )
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, admission: Admission, deadline: float) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, admission: Admission, deadline: float, counting: Counting
+    ) -> None:
         now = perf_counter()
         self.scope = scope
         self.receive = receive
         self.sender = send
         self.admission = admission
+        self.counting = counting
         self.lease = Lease(admission.budget)
         self.method: str = scope["method"]
         self.path: str = scope["path"]
@@ -136,7 +149,7 @@ class Exchange:
     @property
     def request_id(self) -> str:
         """The id of this request: the caller's, if it gave a valid one."""
-        return self.given_id or f"{_PREFIX}-{self.number:x}"
+        return self.given_id or moments.request_id(self.number)
 
     @request_id.setter
     def request_id(self, request_id: str) -> None:
@@ -160,20 +173,8 @@ class Exchange:
 
     def fields(self, content_type: bytes, size: int) -> bytes:
         """The header lines of an answer of `size` bytes."""
-        stages = self.stages
-        if stages.end and self.given_id is None:
-            end, done, kernel, parsed, start = perf_counter(), stages.end, stages.kernel, stages.parsed, stages.start
-            if end - start < 1e-3:
-                # Whole microseconds are written in half the time of a fraction.
-                return _USUAL % (
-                    content_type,
-                    size,
-                    self.number,
-                    (parsed - start) * 1e6,
-                    (kernel - parsed) * 1e6,
-                    (done - kernel) * 1e6,
-                    (end - done) * 1e6,
-                )
+        if self.stages.end and self.given_id is None and self.code is None and self.counting.answered(self, size):
+            return b"content-type: %b\r\ncontent-length: %d\r\n%b" % (content_type, size, TOLD)
         return b"content-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\nserver-timing: %b\r\n" % (
             content_type,
             size,
@@ -193,12 +194,13 @@ class Exchange:
         size = sum(map(len, pieces))
         self.started = True
         self.status = status
-        if size <= AT_ONCE and self.cycle is not None and self.method != "HEAD" and _CLOSE not in extra:
+        cycle = self.cycle
+        if size <= AT_ONCE and cycle is not None and self.method != "HEAD" and _CLOSE not in extra and cycle.ready():
             fields = self.fields(content_type, size)
             for field in extra:
                 fields += b"%b: %b\r\n" % field
-            if self.cycle.respond(status, fields, pieces, size):
-                return
+            cycle.respond(status, fields, pieces, size)
+            return
         await self.sender(
             {
                 "type": "http.response.start",

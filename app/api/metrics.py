@@ -11,27 +11,29 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from time import perf_counter
-from typing import Final, get_args
+from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
 from prometheus_client.core import Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from app.api import moments
 from app.api.counters import GAUGE, Counters, alone
 from app.api.errors import STATUS
 from app.api.exchange import Exchange
 from app.api.exposition import BUCKETS, families
 from app.api.logs import RequestLog, Seen, trace_id_of
+from app.api.moments import TOLD_AT, compiled
 from app.dispatch.cost import Route
 from app.errors import GatherError
-from app.service import Stages
 
 STAGES: Final = ("parse", "queue", "kernel", "encode")
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
 _REMEMBERED: Final = 4096
-FLUSH_S: Final = 0.02
-TOGETHER: Final = 64
-"""So many requests are added up at once: few enough that all are still in the processor's cache."""
+_ON_ITS_WAY_S: Final = 0.02
+"""So long a large answer may be with its client before the process that gave it has counted it."""
 
 
 class Templates:
@@ -58,59 +60,13 @@ class Templates:
         return "other"
 
 
-class Times:
-    """How long the requests of one route template took, since the last flush."""
-
-    __slots__ = ("buckets", "cell", "encode", "kernel", "parse", "queue", "seconds")
-
-    def __init__(self, cell: int) -> None:
-        self.cell = cell
-        self.clear()
-
-    def clear(self) -> None:
-        """Start anew."""
-        self.buckets = [0] * (len(BUCKETS) + 1)
-        self.seconds = self.parse = self.queue = self.kernel = self.encode = 0.0
-
-    def numbers(self) -> tuple[float, ...]:
-        """The numbers in the order of their cells."""
-        return *self.buckets, self.seconds, self.parse, self.queue, self.kernel, self.encode
-
-
-class Tally:
-    """How many requests of one method, template and status there were, since the last flush."""
-
-    __slots__ = ("cell", "count", "times")
-
-    def __init__(self, cell: int, times: Times) -> None:
-        self.cell = cell
-        self.count = 0
-        self.times = times
-
-
-class Taken:
-    """The gathers predicted to be fastest on one route that took one, and their seconds, since the last flush."""
-
-    __slots__ = ("count", "measured", "predicted")
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        """Start anew."""
-        self.count = 0
-        self.predicted = self.measured = 0.0
-
-
 class Metrics(Collector):
     """Counts requests, and has those that failed written to `log`.
 
     `gauges` are read in every process and summed; another process's are as old as its `publish`. `common` are those
     that are the same whichever process is asked; it may block, and is called in a thread.
 
-    Requests are gathered in a list, then added up and written to shared memory within FLUSH_S of the first, since a
-    number there costs three times as much as one in a plain object. Who adds up waits that long first, so that nothing
-    that was answered is missing.
+    Every request is counted at once, in the memory that other processes read.
     """
 
     def __init__(self, counters: Counters | None = None, log: RequestLog | None = None) -> None:
@@ -123,13 +79,15 @@ class Metrics(Collector):
         self.common: Callable[[], Mapping[str, float]] = dict
         self._shared: dict[str, float] = {}
         self._templates = Templates(())
-        self._in_flight = self._received = self._sent = 0
-        self._routes = {predicted: {taken: Taken() for taken in get_args(Route)} for predicted in get_args(Route)}
-        self._places: dict[tuple[str, str, int], Tally] = {}  # by method, path and status
-        self._tallies: dict[int, Tally] = {}
-        self._times: dict[str, Times] = {}
-        self._finished: list[tuple[str, str, int, str | None, Stages, int, int]] = []
-        self._scheduled = False
+        self._in_flight = 0
+        self._received = self.counters.cell("gathernd_received_bytes")
+        self._sent = self.counters.cell("gathernd_sent_bytes")
+        self._values = np.asarray(self.counters.values)
+        self._places: dict[tuple[str, str, int], tuple[int, int]] = {}
+        self._kinds: dict[tuple[str, str, Route, Route | None], int] = {}
+        self._answer: Callable[..., bool]
+        self._add: Callable[..., None]
+        self._addresses: list[NDArray[np.int64]] = []
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -137,64 +95,54 @@ class Metrics(Collector):
         """Count paths under these route templates."""
         self._templates = Templates(templates)
         self._places.clear()
+        self._kinds.clear()
 
     def begin(self) -> int:
         """A request has come, which `count` ends: how many are under way with it."""
         self._in_flight = running = self._in_flight + 1
         return running
 
+    def answered(self, exchange: Exchange, sent: int) -> bool:
+        """See `app.api.exchange.Counting`."""
+        cycle, stages, choice = exchange.cycle, exchange.stages, exchange.stages.choice
+        if cycle is None or cycle.refusal is not None:
+            return False
+        kind = self._kinds.get((exchange.method, exchange.path, choice.route, stages.route)) or self._kind(exchange)
+        start, parsed, kernel, done, now = stages.start, stages.parsed, stages.kernel, stages.end, perf_counter()
+        number, predicted, received, answer = exchange.number, choice.seconds, cycle.received, self._answer
+        if not answer(TOLD_AT, kind, number, start, parsed, kernel, done, now, predicted, received, sent):
+            return False
+        stages.over = now
+        return True
+
     def count(self, exchange: Exchange, code: str | None) -> None:
         """Count a request that has been answered; `code` is its error's, if it had one. From the event loop."""
         cycle, stages = exchange.cycle, exchange.stages
-        stages.over = perf_counter()
-        stages.caller = None  # which leads to the request and its body
         self._in_flight -= 1
+        stages.caller = None  # which leads to the request and its body
+        if stages.over:
+            return
+        stages.over = over = perf_counter()
         status, received, sent = exchange.status, 0, 0
         if cycle is not None:
             received, sent = cycle.received, cycle.sent
             if cycle.refusal is not None:
                 status, code = outcome(exchange, code)
+        if code is None and status == 200 and stages.route is not None:
+            kind, predicted = self._kind(exchange), stages.choice.seconds
+            start, parsed, kernel, done = stages.start, stages.parsed, stages.kernel, stages.kernel_end
+            self._add(kind, start, parsed, kernel, done, over, predicted, received, sent)
+            return
         if code is not None:
             self.counters.add(f"gathernd_errors|{code}")
-            self.failed(exchange, status, code, stages.over - stages.start)
-        finished = self._finished
-        finished.append((exchange.method, exchange.path, status, code, stages, received, sent))
-        if len(finished) >= TOGETHER:
-            self._add_up()
-        if not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_later(FLUSH_S, self.flush)
-
-    def _add_up(self) -> None:
-        """Count what has finished since the last time."""
-        finished, self._finished = self._finished, []
-        places, routes = self._places, self._routes
-        all_received = all_sent = 0
-        for method, path, status, code, stages, received, sent in finished:
-            try:
-                tally = places[method, path, status]
-            except KeyError:
-                tally = self._place(method, path, status)
-            tally.count += 1
-            all_received += received
-            all_sent += sent
-            times, start, over = tally.times, stages.start, stages.over
-            seconds = over - start
-            times.buckets[bisect_left(BUCKETS, seconds)] += 1
-            times.seconds += seconds
-            if code is None and stages.route is not None:
-                parsed, kernel, end, choice = stages.parsed, stages.kernel, stages.kernel_end, stages.choice
-                ran = end - kernel
-                times.parse += parsed - start
-                times.queue += kernel - parsed
-                times.kernel += ran
-                times.encode += over - end
-                taken = routes[choice.route][stages.route]
-                taken.count += 1
-                taken.predicted += choice.seconds
-                taken.measured += ran
-        self._received += all_received
-        self._sent += all_sent
+            self.failed(exchange, status, code, over - stages.start)
+        values, seconds = self.counters.values, over - stages.start
+        requests, times = self._place(exchange.method, exchange.path, status)
+        values[requests] += 1
+        values[times + bisect_left(BUCKETS, seconds)] += 1
+        values[times + len(BUCKETS) + 1] += seconds
+        values[self._received] += received
+        values[self._sent] += sent
 
     def failed(self, exchange: Exchange, status: int, code: str, seconds: float) -> None:
         """Write a line about a request that was refused or failed."""
@@ -233,55 +181,48 @@ class Metrics(Collector):
         self.count_limit(error)
         self.log.tell(Seen("other", "unread", "", status, error.code, 0.0, request_id, None, client))
 
-    def _place(self, method: str, path: str, status: int) -> Tally:
-        template = self._templates.of(path)
-        shown = method if method in METHODS else "other"
-        cell = self.counters.cell(f"gathernd_requests|{shown}|{template}|{status}")
-        tally = self._tallies.get(cell)
-        if tally is None:
-            tally = self._tallies[cell] = Tally(cell, self._times_of(template))
-        if len(self._places) >= _REMEMBERED:
-            self._places.clear()
-        self._places[method, path, status] = tally
-        return tally
-
-    def _times_of(self, template: str) -> Times:
-        times = self._times.get(template)
-        if times is None:
+    def _place(self, method: str, path: str, status: int) -> tuple[int, int]:
+        """The cells of a method, path and status: of its requests, and the first of its times."""
+        place = self._places.get((method, path, status))
+        if place is None:
+            template = self._templates.of(path)
+            shown = method if method in METHODS else "other"
             names = [f"gathernd_request_seconds|{template}|{bound}" for bound in (*BUCKETS, "+Inf", "sum")]
             names += [f"gathernd_stage_seconds|{template}|{stage}" for stage in STAGES]
-            times = self._times[template] = Times(self.counters.row(names))
-        return times
+            counters = self.counters
+            place = counters.cell(f"gathernd_requests|{shown}|{template}|{status}"), counters.row(names)
+            if len(self._places) >= _REMEMBERED:
+                self._places.clear()
+            self._places[method, path, status] = place
+        return place
 
-    def flush(self) -> None:
-        """Write what was counted to where other processes see it."""
-        self._scheduled = False
-        self._add_up()
-        counters, values = self.counters, self.counters.values
-        for tally in self._tallies.values():
-            if tally.count:
-                values[tally.cell] += tally.count
-                tally.count = 0
-        for times in self._times.values():
-            if times.seconds:
-                for cell, number in enumerate(times.numbers(), times.cell):
-                    values[cell] += number
-                times.clear()
-        for predicted, routes in self._routes.items():
-            for route, taken in routes.items():
-                if taken.count:
-                    counters.add(f"gathernd_kernel_routes|{predicted}|{route}", taken.count)
-                    if route == predicted:
-                        counters.add(f"gathernd_route_predicted_seconds|{route}", taken.predicted)
-                        counters.add(f"gathernd_route_measured_seconds|{route}", taken.measured)
-                    taken.clear()
-        counters.add("gathernd_received_bytes", self._received)
-        counters.add("gathernd_sent_bytes", self._sent)
-        self._received = self._sent = 0
+    def _kind(self, exchange: Exchange) -> int:
+        """The address of the addresses of the cells of gathers like this one (see `moments`)."""
+        method, path = exchange.method, exchange.path
+        predicted, taken = exchange.stages.choice.route, exchange.stages.route
+        found = self._kinds.get((method, path, predicted, taken))
+        if found is not None:
+            return found
+        self._answer, self._add = compiled()
+        if len(self._addresses) >= _REMEMBERED:
+            self._kinds.clear()
+            self._addresses.clear()
+        cell = self.counters.cell
+        cells: list[int | None] = [None] * moments.CELLS
+        cells[moments.REQUESTS], cells[moments.TIMES] = self._place(method, path, 200)
+        cells[moments.ROUTES] = cell(f"gathernd_kernel_routes|{predicted}|{taken}")
+        cells[moments.RECEIVED], cells[moments.SENT] = self._received, self._sent
+        if taken == predicted:  # else what was predicted is about another route
+            cells[moments.PREDICTED] = cell(f"gathernd_route_predicted_seconds|{taken}")
+            cells[moments.MEASURED] = cell(f"gathernd_route_measured_seconds|{taken}")
+        first = self._values.ctypes.data
+        addresses = np.array([0 if place is None else first + 8 * place for place in cells], np.int64)
+        self._addresses.append(addresses)
+        found = self._kinds[method, path, predicted, taken] = addresses.ctypes.data
+        return found
 
     def publish(self) -> None:
-        """`flush`, and this process's gauges."""
-        self.flush()
+        """Let other processes see this one's gauges."""
         for name, read in self.gauges.items():
             self.counters.put(GAUGE + name, read())
 
@@ -293,7 +234,7 @@ class Metrics(Collector):
     async def text(self) -> bytes:
         """The exposition text of GET /metrics."""
         if self.counters.shared:
-            await asyncio.sleep(2 * FLUSH_S)
+            await asyncio.sleep(_ON_ITS_WAY_S)
         shared = await asyncio.to_thread(self.common)
         self._shared = {GAUGE + name: number for name, number in shared.items()}
         return generate_latest(self._registry)

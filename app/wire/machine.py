@@ -6,7 +6,10 @@ unsigned say so. Addresses are int64 and nothing checks them: whoever calls has 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 import numba
@@ -22,10 +25,27 @@ inlined: Any = _njit(forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper
 entry: Any = _njit(nogil=True, no_cfunc_wrapper=True)
 """For functions that Python calls."""
 _intrinsic: Any = numba.extending.intrinsic
+_config: Any = numba.config
 _BYTE: Final = ir.IntType(8)
 _WORD: Final = ir.IntType(64)
 _BLOCK: Final = ir.VectorType(_BYTE, 64)
 _Build = Callable[..., Any]
+
+
+def keep_compiled(cache_dir: Path, name: str, modules: Sequence[ModuleType], functions: Sequence[Any]) -> None:
+    """Have the code of these functions kept in a folder of `cache_dir`, so that the next start loads it.
+
+    Numba's cache sees a change of the compiled function's own file only: the folder is named by all `modules` of which
+    something is compiled with them.
+    """
+    digest = sha256()
+    for module in modules:
+        digest.update(Path(str(module.__file__)).read_bytes())
+    before = _config.CACHE_DIR
+    _config.CACHE_DIR = str(cache_dir / f"{name}-{digest.hexdigest()[:16]}")
+    for function in functions:
+        function.enable_caching()  # takes the folder of this moment
+    _config.CACHE_DIR = before
 
 
 def _unary(result: Any, argument: Any, build: _Build) -> Any:

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, Literal, NamedTuple
 
-import numba
 import numpy as np
 import orjson
 import pybase64
@@ -76,16 +74,8 @@ _ANY_TYPE: Final = DTYPES["bool"]
 
 def configure(cache_dir: Path) -> None:
     """Keep the compiled code under `cache_dir`, so that the next start loads it; call before anything is read."""
-    config: Any = numba.config
-    digest = sha256()
-    for module in (machine, decimals, json_scan, json_check, json_numbers, shortest):
-        digest.update(Path(str(module.__file__)).read_bytes())
-    # Numba's cache sees a change of the compiled function's own file only, so the folder is named by all of them.
-    before = config.CACHE_DIR
-    config.CACHE_DIR = str(cache_dir / f"json-{digest.hexdigest()[:16]}")
-    for function in _COMPILED:
-        function.enable_caching()  # takes the folder of this moment
-    config.CACHE_DIR = before
+    modules = (machine, decimals, json_scan, json_check, json_numbers, shortest)
+    machine.keep_compiled(cache_dir, "json", modules, _COMPILED)
 
 
 def warm(progress: Callable[[str], None] | None = None) -> None:

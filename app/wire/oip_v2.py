@@ -13,13 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
-from hashlib import sha256
 from math import prod
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import numba
 import numpy as np
 import orjson
 from numpy.typing import NDArray
@@ -77,14 +75,7 @@ class Request(NamedTuple):
 
 def configure(cache_dir: Path) -> None:
     """Keep the compiled code under `cache_dir`, so that the next start loads it; call before anything is read."""
-    config: Any = numba.config
-    digest = sha256()
-    for module in (machine, json_scan, oip_scan):
-        digest.update(Path(str(module.__file__)).read_bytes())
-    before = config.CACHE_DIR
-    config.CACHE_DIR = str(cache_dir / f"oip-{digest.hexdigest()[:16]}")
-    oip_scan.scan.enable_caching()
-    config.CACHE_DIR = before
+    machine.keep_compiled(cache_dir, "oip", (machine, json_scan, oip_scan), (oip_scan.scan,))
 
 
 def warm(progress: Callable[[str], None] | None = None) -> None:

@@ -117,7 +117,8 @@ def test_nothing_is_left_of_a_request(read: Callable[[Cycle], Awaitable[Any]], i
         if in_scope:
             scope["kept by the application"] = body
         cycle.verdict = object()
-        assert cycle.respond(200, b"content-length: %d\r\n" % len(body), [bytes(body)], len(body))
+        assert cycle.ready()
+        cycle.respond(200, b"content-length: %d\r\n" % len(body), [bytes(body)], len(body))
 
     async def main() -> int:
         config = uvicorn.Config(app, http=Protocol, log_config=None, lifespan="off")

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from benchmarks.cost import added_up, loss
+from benchmarks.cost import judged, loss
 from tests.http.raw import TINY
 from tests.http.server import serving
 
@@ -36,7 +36,17 @@ def test_a_loss_is_in_percent_of_what_there_was() -> None:
     assert loss(110, 100) == pytest.approx(-10)
 
 
-def test_the_turns_of_each_kind_are_added_up() -> None:
-    sums = added_up(["off 0.1 0.05 1000", "on 0.1 0.06 900", "on 0.1 0.06 900", "off 0.1 0.05 1000"])
-    assert [sums["off"].rate(), sums["off"].each()] == pytest.approx([10_000, 50])
-    assert [sums["on"].rate(), sums["on"].each()] == pytest.approx([9_000, 200 / 3])
+def test_turns_are_compared_by_fours_and_a_slow_time_weighs_on_both() -> None:
+    four = ["off 0.1 0.05 1000", "on 0.1 0.06 900", "on 0.1 0.06 900", "off 0.1 0.05 1000"]
+    slow = ["off 0.1 0.1 500", "on 0.1 0.12 450", "on 0.1 0.12 450", "off 0.1 0.1 500"]
+    cut_short = ["on 0.1 0.06 400", "off 0.1 0.05 1000"]  # a benchmark begins anywhere
+    start = judged([*cut_short, *four, *four, *slow, *four[:3]])
+    assert start.rate_lost == pytest.approx(10)
+    assert start.time_lost == pytest.approx((1 - 50 / (200 / 3)) * 100)
+    assert [start.rates["off"], start.times["off"]] == pytest.approx([10_000, 50])
+
+
+def test_one_four_that_went_wrong_does_not_count() -> None:
+    four = ["off 0.1 0.05 1000", "on 0.1 0.05 950", "on 0.1 0.05 950", "off 0.1 0.05 1000"]
+    wrong = ["off 0.1 0.05 1000", "on 0.1 0.05 100", "on 0.1 0.05 950", "off 0.1 0.05 1000"]
+    assert judged([*four, *wrong, *four]).rate_lost == pytest.approx(5)

@@ -36,7 +36,8 @@ INFER = json.dumps(
 ).encode()
 # What is sent, how often, and under which method, template, status and error it is to be counted.
 TRAFFIC: list[tuple[bytes, int, tuple[str, str, int, str | None]]] = [
-    (request(), 37, ("POST", "/gathernd", 200, None)),
+    (request(), 31, ("POST", "/gathernd", 200, None)),
+    (request().replace(b"\r\n", b"\r\nx-request-id: own\r\n", 1), 6, ("POST", "/gathernd", 200, None)),
     (request(body=OUT_OF_BOUNDS), 11, ("POST", "/gathernd", 422, "index_out_of_bounds")),
     (request(body=b"{"), 5, ("POST", "/gathernd", 400, "malformed_request")),
     (request(body=DEEP), 4, ("POST", "/gathernd", 422, "limit_exceeded")),

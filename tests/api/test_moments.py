@@ -1,0 +1,103 @@
+"""What compiled code tells and counts of a gather, against plain Python."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.api import moments
+from app.api.exposition import BUCKETS
+from app.api.moments import CELLS, MEASURED, PREDICTED, RECEIVED, REQUESTS, ROUTES, SENT, TIMES, TOLD, TOLD_AT, compiled
+
+LINES = re.compile(
+    rb"x-request-id: (\S+)\r\n"
+    rb"server-timing: parse;dur=(0\.\d{3}), queue;dur=(0\.\d{3}), kernel;dur=(0\.\d{3}), encode;dur=(0\.\d{3})\r\n"
+)
+WIDTH = len(BUCKETS) + 6  # buckets, the sum, four stages
+# A stage may take no time that the clock can tell, or longer than any bucket; about half are short as a whole.
+SHORT = st.lists(st.floats(0, 3e-4), min_size=4, max_size=4)
+SPANS = SHORT | st.lists(st.floats(0, 20) | st.sampled_from([0.0, *BUCKETS]), min_size=4, max_size=4)
+START = st.floats(0, 1e7)
+
+
+class Cells:
+    """Cells in memory, each with one beside it on either side that nobody is to touch."""
+
+    def __init__(self, *, predicted: bool = True) -> None:
+        self.times = np.zeros(WIDTH + 2)
+        self.others = np.zeros((CELLS, 3))
+        self.addresses = np.array([self.others[cell, 1:].ctypes.data for cell in range(CELLS)], np.int64)
+        self.addresses[TIMES] = self.times[1:].ctypes.data
+        if not predicted:
+            self.addresses[[PREDICTED, MEASURED]] = 0
+
+    @property
+    def kind(self) -> int:
+        return self.addresses.ctypes.data
+
+    def counted(self) -> list[float]:
+        assert self.times[0] == self.times[-1] == 0
+        assert not self.others[:, [0, 2]].any()
+        assert self.others[TIMES, 1] == 0
+        return [*self.times[1:-1], *self.others[[REQUESTS, ROUTES, PREDICTED, MEASURED, RECEIVED, SENT], 1]]
+
+
+def moments_of(start: float, spans: list[float]) -> list[float]:
+    found = [start]
+    for span in spans:
+        found.append(found[-1] + span)
+    return found
+
+
+def expected(gathers: list[tuple[list[float], float, int, int]], *, predicted: bool) -> list[float]:
+    times, others = [0.0] * WIDTH, [0.0] * 6
+    for (start, parsed, kernel, done, over), seconds, received, sent in gathers:
+        times[bisect_left(BUCKETS, over - start)] += 1
+        stages = (over - start, parsed - start, kernel - parsed, done - kernel, over - done)
+        for at, number in enumerate(stages, len(BUCKETS) + 1):
+            times[at] += number
+        forecast = (seconds, done - kernel) if predicted else (0.0, 0.0)
+        for at, number in enumerate((1, 1, *forecast, received, sent)):
+            others[at] += number
+    return times + others
+
+
+@given(
+    st.lists(st.tuples(START, SPANS, st.floats(0, 10), st.integers(0, 2**40), st.integers(0, 2**40)), max_size=5),
+    st.booleans(),
+)
+def test_gathers_are_added_up_as_python_would(
+    drawn: list[tuple[float, list[float], float, int, int]], predicted: bool
+) -> None:
+    _, add = compiled()
+    gathers = [(moments_of(start, spans), seconds, received, sent) for start, spans, seconds, received, sent in drawn]
+    cells = Cells(predicted=predicted)
+    for at, seconds, received, sent in gathers:
+        add(cells.kind, *at, seconds, received, sent)
+    assert cells.counted() == expected(gathers, predicted=predicted)
+
+
+@given(st.integers(0, 2**40 - 1), START, SPANS)
+def test_an_answer_tells_its_id_and_whole_microseconds_or_nothing(
+    number: int, start: float, spans: list[float]
+) -> None:
+    answer, _ = compiled()
+    cells = Cells()
+    at = moments_of(start, spans)
+    before = bytes(TOLD)
+    told = answer(TOLD_AT, cells.kind, number, *at, 1e-6, 3, 4)
+    assert told == (at[-1] - at[0] < 1e-3)
+    if not told:
+        assert bytes(TOLD) == before
+        assert not any(cells.counted())
+        return
+    assert cells.counted() == expected([(at, 1e-6, 3, 4)], predicted=True)
+    match = LINES.fullmatch(TOLD)
+    assert match is not None
+    assert match[1].decode() == moments.request_id(number)
+    for text, begin, end in zip(match.groups()[1:], at, at[1:], strict=False):
+        assert text == b"0.%03d" % int((end - begin) * 1e6)
