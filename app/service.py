@@ -71,7 +71,7 @@ class Explanation(NamedTuple):
 
 class Stages:
     """When a request entered its stages, in seconds of `perf_counter`; 0.0 for those it has not reached. `over` is set
-    once it has been answered.
+    once it has been counted: when the header of a small gather's answer was made, for others when all had been sent.
 
     `choice` is the route that was chosen with the seconds predicted for it, `route` the one that was taken. It is the
     request's ticket for the pool, too: `caller` is whose it is, `admitted` whether work was done for it before.

@@ -81,20 +81,27 @@ def upload(port: int, key: str) -> None:
 
 
 def judged(lines: list[str]) -> Start:
-    """The medians of the turns that `lines` tell of. A loss is the median of those of all fours of turns."""
+    """The medians of the turns that `lines` tell of. A loss is the median of those of all fours of turns.
+
+    Raises RuntimeError where there is no four.
+    """
     turns = []
     for line in lines:
         way, seconds, processor, requests = line.split()
         turns.append(Turn(way, float(seconds), float(processor), int(requests)))
     rate_lost, time_lost = [], []
-    first = next(at for at in range(len(turns)) if tuple(turn.way for turn in turns[at : at + 4]) == FOUR)
-    for at in range(first, len(turns) - 3, 4):
-        before, *on, after = turns[at : at + 4]
+    for at in range(len(turns) - 3):
+        four = turns[at : at + 4]
+        if tuple(turn.way for turn in four) != FOUR or not all(turn.requests for turn in four):
+            continue
+        before, *on, after = four
         off = before, after
         rate_lost.append(loss(sum(turn.rate() for turn in on), sum(turn.rate() for turn in off)))
         time_lost.append(loss(sum(turn.each() for turn in off), sum(turn.each() for turn in on)))
+    if not rate_lost:
+        raise RuntimeError("wrk did not run long enough for turns of both kinds")
     rates = {way: median(turn.rate() for turn in turns if turn.way == way) for way in WAYS}
-    times = {way: median(turn.each() for turn in turns if turn.way == way) for way in WAYS}
+    times = {way: median(turn.each() for turn in turns if turn.way == way and turn.requests) for way in WAYS}
     return Start(rates, times, median(rate_lost), median(time_lost))
 
 

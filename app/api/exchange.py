@@ -80,8 +80,9 @@ class Counting(Protocol):
     """Counts requests (see `app.api.metrics`)."""
 
     def answered(self, exchange: Exchange, sent: int) -> bool:
-        """Count a gather that is answered with `sent` bytes, and have TOLD say its id and times; False, having done
-        neither, for one that took long.
+        """Count a gather whose answer of `sent` bytes is written next, and have TOLD say its id and times.
+
+        False, having done neither, for one that took long or that the protocol has refused.
         """
         ...
 
@@ -172,7 +173,7 @@ class Exchange:
         return b"%b, encode;dur=%.3f" % (text, end * 1e3 - done)
 
     def fields(self, content_type: bytes, size: int) -> bytes:
-        """The header lines of an answer of `size` bytes."""
+        """The header lines of an answer of `size` bytes, which is written next: most gathers are counted with them."""
         if self.stages.end and self.given_id is None and self.code is None and self.counting.answered(self, size):
             return b"content-type: %b\r\ncontent-length: %d\r\n%b" % (content_type, size, TOLD)
         return b"content-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\nserver-timing: %b\r\n" % (

@@ -33,7 +33,7 @@ STAGES: Final = ("parse", "queue", "kernel", "encode")
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
 _REMEMBERED: Final = 4096
 _ON_ITS_WAY_S: Final = 0.02
-"""So long a large answer may be with its client before the process that gave it has counted it."""
+"""So long a scrape waits for other processes, which count a large answer once it has left."""
 
 
 class Templates:
@@ -96,6 +96,7 @@ class Metrics(Collector):
         self._templates = Templates(templates)
         self._places.clear()
         self._kinds.clear()
+        self._addresses.clear()
 
     def begin(self) -> int:
         """A request has come, which `count` ends: how many are under way with it."""
@@ -116,11 +117,14 @@ class Metrics(Collector):
         return True
 
     def count(self, exchange: Exchange, code: str | None) -> None:
-        """Count a request that has been answered; `code` is its error's, if it had one. From the event loop."""
+        """Count a request that is over, unless `answered` did; `code` is its error's, if any. From the event loop."""
         cycle, stages = exchange.cycle, exchange.stages
         self._in_flight -= 1
         stages.caller = None  # which leads to the request and its body
         if stages.over:
+            if code is not None:  # its answer could not be written
+                self.counters.add(f"gathernd_errors|{code}")
+                self.failed(exchange, exchange.status, code, stages.over - stages.start)
             return
         stages.over = over = perf_counter()
         status, received, sent = exchange.status, 0, 0

@@ -5,8 +5,6 @@ Its id and its times are written into the header lines that most answers have, a
 small request's time.
 """
 
-# Numba compiles comparisons of this form to branches.
-
 from __future__ import annotations
 
 import secrets
@@ -20,7 +18,7 @@ import numba
 import numpy as np
 from numba import types
 
-from app.api import counters, exposition
+from app.api import exposition
 from app.api.exposition import BUCKETS
 from app.wire import machine
 from app.wire.machine import float_of, inner, keep_compiled, put_1, put_double, word
@@ -53,7 +51,7 @@ _short: Any = _njit(no_cfunc_wrapper=True)  # with the GIL: to let it go takes l
 
 def request_id(number: int) -> str:
     """The id of a request that came without one, the `number`th of this process."""
-    return f"{PREFIX}-{number:0{_ID_DIGITS}x}"
+    return f"{PREFIX}-{number % 16**_ID_DIGITS:0{_ID_DIGITS}x}"
 
 
 @inner
@@ -123,7 +121,7 @@ def _answer(at, kind, number, start, parsed, kernel, done, over, predicted, rece
 
 def configure(cache_dir: Path) -> None:
     """Keep the compiled code under `cache_dir`, so that the next start loads it; call before anything is counted."""
-    keep_compiled(cache_dir, "moments", (machine, counters, exposition), (_answer, _add))
+    keep_compiled(cache_dir, "moments", (machine, exposition), (_answer, _add))
 
 
 def warm(progress: Callable[[str], None] | None = None) -> None:

@@ -35,10 +35,12 @@ _Build = Callable[..., Any]
 def keep_compiled(cache_dir: Path, name: str, modules: Sequence[ModuleType], functions: Sequence[Any]) -> None:
     """Have the code of these functions kept in a folder of `cache_dir`, so that the next start loads it.
 
-    Numba's cache sees a change of the compiled function's own file only: the folder is named by all `modules` of which
-    something is compiled with them.
+    Numba's cache sees a change of the compiled function's own file only: the folder is named by those files and by all
+    other `modules` of which something is compiled with them.
     """
     digest = sha256()
+    for path in sorted({function.py_func.__code__.co_filename for function in functions}):
+        digest.update(Path(path).read_bytes())
     for module in modules:
         digest.update(Path(str(module.__file__)).read_bytes())
     before = _config.CACHE_DIR

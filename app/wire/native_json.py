@@ -74,8 +74,7 @@ _ANY_TYPE: Final = DTYPES["bool"]
 
 def configure(cache_dir: Path) -> None:
     """Keep the compiled code under `cache_dir`, so that the next start loads it; call before anything is read."""
-    modules = (machine, decimals, json_scan, json_check, json_numbers, shortest)
-    machine.keep_compiled(cache_dir, "json", modules, _COMPILED)
+    machine.keep_compiled(cache_dir, "json", (machine, decimals, json_scan), _COMPILED)
 
 
 def warm(progress: Callable[[str], None] | None = None) -> None:

@@ -75,7 +75,7 @@ class Request(NamedTuple):
 
 def configure(cache_dir: Path) -> None:
     """Keep the compiled code under `cache_dir`, so that the next start loads it; call before anything is read."""
-    machine.keep_compiled(cache_dir, "oip", (machine, json_scan, oip_scan), (oip_scan.scan,))
+    machine.keep_compiled(cache_dir, "oip", (machine, json_scan), (oip_scan.scan,))
 
 
 def warm(progress: Callable[[str], None] | None = None) -> None:

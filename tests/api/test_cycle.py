@@ -6,6 +6,7 @@ import asyncio
 import gc
 import tracemalloc
 from collections.abc import Awaitable, Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,6 +94,31 @@ async def failed(cycle: Cycle) -> Any:
     except ValueError as error:
         return error.args[0]
     raise AssertionError("the sink's failure was lost")
+
+
+@pytest.mark.parametrize("state", ["free", "paused", "left", "begun"])
+def test_a_whole_answer_is_written_at_once_only_where_the_client_takes_it(state: str) -> None:
+    cycle = Cycle.__new__(Cycle)
+    cycle.flow = SimpleNamespace(write_paused=state == "paused")  # type: ignore[assignment]
+    cycle.disconnected = state == "left"
+    cycle.response_started = state == "begun"
+    assert cycle.ready() == (state == "free")
+
+
+def test_what_is_said_to_a_client_that_has_left_does_not_count_as_sent() -> None:
+    async def said(disconnected: bool) -> int:
+        cycle = Cycle.__new__(Cycle)
+        cycle.scope = {"method": "POST"}  # type: ignore[typeddict-item]
+        cycle.flow = SimpleNamespace(write_paused=False)  # type: ignore[assignment]
+        cycle.disconnected, cycle.response_started, cycle.response_complete = disconnected, True, False
+        cycle.chunked_encoding, cycle.expected_content_length, cycle.keep_alive = False, 3, True
+        cycle.transport = SimpleNamespace(write=lambda _: None, is_closing=lambda: False)  # type: ignore[assignment]
+        cycle.message_event, cycle.on_response = asyncio.Event(), lambda: None
+        await cycle.send({"type": "http.response.body", "body": b"abc", "more_body": False})
+        return cycle.sent
+
+    assert asyncio.run(said(False)) == 3
+    assert asyncio.run(said(True)) == 0
 
 
 @pytest.fixture

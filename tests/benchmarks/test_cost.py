@@ -50,3 +50,7 @@ def test_one_four_that_went_wrong_does_not_count() -> None:
     four = ["off 0.1 0.05 1000", "on 0.1 0.05 950", "on 0.1 0.05 950", "off 0.1 0.05 1000"]
     wrong = ["off 0.1 0.05 1000", "on 0.1 0.05 100", "on 0.1 0.05 950", "off 0.1 0.05 1000"]
     assert judged([*four, *wrong, *four]).rate_lost == pytest.approx(5)
+    stalled = ["off 0.1 0.05 1000", "on 0.1 0 0", "on 0.1 0.05 950", "off 0.1 0.05 1000"]
+    assert judged([*four, *stalled]).rate_lost == pytest.approx(5)
+    with pytest.raises(RuntimeError, match="not run long enough"):
+        judged(four[1:])

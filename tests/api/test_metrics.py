@@ -1,0 +1,142 @@
+"""What the metrics make of single requests, driven without a server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from app.api import counters, metrics
+from app.api.counters import CELLS, alone
+from app.api.exposition import BUCKETS
+from app.api.metrics import STAGES, Metrics
+from app.dispatch.cost import Choice
+from app.dispatch.cost import Route as RouteName
+from app.service import Stages
+
+PATH = "/gathernd"
+WIDTH = len(BUCKETS) + 2 + len(STAGES)
+"""Cells of a row of times: the buckets and one more, the sum, the stages."""
+
+
+@dataclass
+class Cycle:
+    received: int = 5
+    sent: int = 0
+    refusal: Any = None
+
+
+@dataclass
+class Exchange:
+    """As much of an exchange as metrics look at."""
+
+    method: str = "POST"
+    path: str = PATH
+    status: int = 200
+    number: int = 1
+    cycle: Any = field(default_factory=Cycle)
+    headers: dict[bytes, bytes] = field(default_factory=dict)
+    scope: dict[str, Any] = field(default_factory=dict)
+    request_id: str = "id"
+    stages: Stages = field(default_factory=lambda: Stages(1.0, 100.0))
+
+
+def known(*templates: str) -> Metrics:
+    found = Metrics(alone())
+    found.know(templates or (PATH,))
+    return found
+
+
+def gathered(taken: RouteName = "loop", predicted: RouteName = "loop", path: str = PATH) -> Any:
+    exchange = Exchange(path=path)
+    stages = exchange.stages
+    stages.start, stages.parsed, stages.kernel, stages.kernel_end = 1.0, 1.5, 1.75, 1.875
+    stages.end = stages.kernel_end
+    stages.route, stages.choice = taken, Choice(predicted, 0.25)
+    return exchange
+
+
+def total(of: Metrics, prefix: str) -> dict[str, float]:
+    found = of.counters.totals()
+    return {
+        name[len(prefix) + 1 :]: number for name, number in found.items() if name.startswith(f"{prefix}|") and number
+    }
+
+
+def now_is(monkeypatch: pytest.MonkeyPatch, now: float) -> None:
+    monkeypatch.setattr(metrics, "perf_counter", lambda: now)
+
+
+def test_each_stage_is_counted_under_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = known()
+    now_is(monkeypatch, 2.875)
+    found.begin()
+    found.count(gathered(), None)
+    assert total(found, f"gathernd_stage_seconds|{PATH}") == {"parse": 0.5, "queue": 0.25, "kernel": 0.125, "encode": 1}
+    assert total(found, f"gathernd_request_seconds|{PATH}") == {"2.5": 1, "sum": 1.875}
+
+
+def test_what_was_predicted_for_a_route_that_was_not_taken_is_not_compared() -> None:
+    found = known()
+    for _ in range(2):
+        found.begin()
+        found.count(gathered("thread", "loop"), None)
+    assert total(found, "gathernd_kernel_routes") == {"loop|thread": 2}
+    assert not total(found, "gathernd_route_predicted_seconds")
+    assert not total(found, "gathernd_route_measured_seconds")
+    found.begin()
+    found.count(gathered("thread", "thread"), None)
+    assert total(found, "gathernd_route_predicted_seconds") == {"thread": 0.25}
+    assert total(found, "gathernd_route_measured_seconds") == {"thread": 0.125}
+
+
+def test_paths_are_forgotten_and_still_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "_REMEMBERED", 2)
+    found = known("/v2/models/{name}/infer")
+    for turn in range(30):
+        found.begin()
+        found.count(gathered(path=f"/v2/models/{turn % 7}/infer"), None)
+        assert len(found._places) <= 2
+        assert len(found._kinds) == len(found._addresses) <= 2
+    assert total(found, "gathernd_requests") == {"POST|/v2/models/{name}/infer|200": 30}
+
+
+def test_an_answer_that_could_not_be_written_is_counted_once_and_as_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = known()
+    exchange = gathered()
+    now_is(monkeypatch, 1.000_5)
+    exchange.stages.parsed = exchange.stages.kernel = exchange.stages.end = 1.0
+    found.begin()
+    assert found.answered(exchange, 7)
+    found.count(exchange, "internal")
+    assert total(found, "gathernd_requests") == {f"POST|{PATH}|200": 1}
+    assert total(found, "gathernd_errors") == {"internal": 1}
+    assert found.gauges["gathernd_requests_in_flight"]() == 0
+    assert found.counters.totals()["gathernd_sent_bytes"] == 7
+
+
+def test_what_took_long_or_was_refused_is_left_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = known()
+    now_is(monkeypatch, 2.875)
+    assert not found.answered(gathered(), 7)
+    refused = gathered()
+    refused.cycle.refusal = "request_timeout"
+    now_is(monkeypatch, 1.000_5)
+    assert not found.answered(refused, 7)
+    without = gathered()
+    without.cycle = None
+    assert not found.answered(without, 7)
+    assert not total(found, "gathernd_requests")
+
+
+def test_a_full_slot_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert counters._SPARE + WIDTH <= CELLS  # compiled code writes that far without looking
+    monkeypatch.setattr(counters, "_SPARE", 5)
+    found = known()
+    before = bytes(found.counters.slot.head), found.counters.slot.name(0)
+    for turn in range(3):
+        found.begin()
+        found.count(gathered(path=f"/{turn}"), None)
+    assert found.counters.totals()["gathernd_received_bytes"] == 15
+    assert (bytes(found.counters.slot.head)[:32], found.counters.slot.name(0)) == (before[0][:32], before[1])
