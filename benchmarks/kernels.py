@@ -4,7 +4,8 @@
 
 Runs under any interpreter that has numpy, numba and ml_dtypes, and takes along those of onnxruntime (with onnx),
 openvino, torch and tensorflow that it can import, each in every way it has (`benchmarks.kernel_peers`). All contenders
-take turns on each line; a figure is the best of their turns' medians, in microseconds.
+take turns on each line; a figure is the median of their turns' medians, in microseconds: the best of them would be that
+of whoever had a turn while no neighbour of the machine used the third cache.
 
 `gathernd` is the kernel called and waited for, as the peers are, on one thread or on all by what the service would do;
 its checks are those of every request. `service` is the same through the service's event loop and threads. Both write to
@@ -121,10 +122,10 @@ def copies(output: NDArray[Any], threads: int, executor: ThreadPoolExecutor) -> 
 
 
 def take_turns(calls: list[tuple[str, Call]], seconds: float, rounds: int) -> dict[str, float]:
-    """Microseconds by name, the best of the rounds' medians and of the calls of one name."""
-    best: dict[str, float] = {}
+    """Microseconds by name: the median of the rounds' medians, and the least of the calls of one name."""
+    turns: list[list[float]] = [[] for _ in calls]
     for _ in range(rounds):
-        for name, call in calls:
+        for (_, call), found in zip(calls, turns, strict=True):
             sleep(_PAUSE)  # the threads of some runtimes spin for a while after a call, at the next one's expense
             call()
             times = []
@@ -134,7 +135,10 @@ def take_turns(calls: list[tuple[str, Call]], seconds: float, rounds: int) -> di
                 call()
                 ended = perf_counter()
                 times.append(ended - before)
-            best[name] = min(best.get(name, float("inf")), median(times) * 1e6)
+            found.append(median(times))
+    best: dict[str, float] = {}
+    for (name, _), found in zip(calls, turns, strict=True):
+        best[name] = min(best.get(name, float("inf")), median(found) * 1e6)
     return best
 
 
@@ -191,7 +195,7 @@ def main() -> None:
     """Measure and print, a line at a time."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=0.25, help="time of each contender on each line")
-    parser.add_argument("--rounds", type=int, default=5, help="turns, of which the best counts")
+    parser.add_argument("--rounds", type=int, default=5, help="turns, of which the median counts")
     parser.add_argument("--lines", default="", help="only the lines whose name matches this regular expression")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--peers", default=",".join(PEERS), help="only these")
