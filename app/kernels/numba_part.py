@@ -54,7 +54,7 @@ WRAP: Final = 4  # negative components count from the end
 STREAM: Final = 8  # caches do not hold the output: it is stored past them
 WHOLE_BATCHES: Final = 16  # parts are of batches, rather than of tuples
 
-_CLOSE_BYTES: Final = 1 << 16
+_CLOSE_BYTES: Final = 48  # from one slice to the next on average, below which neighbours share cache lines
 
 
 def gather_part(note, number):  # type: ignore[no-untyped-def]
@@ -335,9 +335,9 @@ def gather_part(note, number):  # type: ignore[no-untyped-def]
             put(offsets, t, get(offsets, count + t))
         count = more
         place = next_place
-        # Items that lie close together are found by the hardware, which asking by hand only disturbs.
+        # Items that share cache lines are found by the hardware, which asking by hand only disturbs.
         ahead = reach
-        if width < 64 and abs(get(offsets, count - 1) - get(offsets, 0)) < _CLOSE_BYTES:
+        if width < 64 and abs(get(offsets, count - 1) - get(offsets, 0)) < _CLOSE_BYTES * count:
             ahead = 0
     if stream:
         settle()
