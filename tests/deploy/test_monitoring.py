@@ -209,10 +209,12 @@ def prometheus(scraped: Scraped, tmp_path_factory: pytest.TempPathFactory) -> It
                 ready = httpx.get(f"{running.url}/-/ready", trust_env=False).status_code == 200
             except httpx.TransportError:
                 ready = False
-            # A rate needs traffic between two scrapes, and a recorded rate a rule's round after that.
+            # A rate needs traffic between two scrapes, and a recorded rate a rule's round after that; what is counted
+            # for the first time, as refusals by a limit, has no rate until it is counted again.
             if ready and running.query('count_over_time(up{job="gathernd"}[1m]) > 2'):
                 traffic_again(scraped.server)
-                if running.query('job:gathernd_work_failures:ratio_rate6h{job="gathernd"} >= 0'):
+                recorded = running.query('job:gathernd_work_failures:ratio_rate6h{job="gathernd"} >= 0')
+                if recorded and running.query('rate(gathernd_limit_refusals_total{job="gathernd"}[1m]) > 0'):
                     break
             sleep(0.1)
         yield running
