@@ -31,8 +31,6 @@ from benchmarks.switched import TURNS_FILE
 GOAL = 5.0
 """Most percent that may be lost."""
 WAYS = ("off", "on")
-
-
 FOUR = ("off", "on", "on", "off")
 """The turns that are compared with each other, so that what slows the machine down for a while weighs on both."""
 

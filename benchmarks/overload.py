@@ -265,14 +265,8 @@ def measure(work: str, seconds: float, times: float, budget: str, together: bool
     served, generating = common.halves(together)
 
     def command(port: int) -> list[str]:
-        return [
-            *common.on(served),
-            *common.gathernd_command(port),
-            "--memory-budget",
-            budget,
-            "--threads",
-            str(len(served)),
-        ]
+        flags = ["--memory-budget", budget, "--threads", str(len(served))]
+        return [*common.on(served), *common.gathernd_command(port), *flags]
 
     def ask(port: int, seconds: float, rate: float, connections: int) -> Seen:
         return generate(generating, port, sent, seconds, rate, connections)
