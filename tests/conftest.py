@@ -1,7 +1,8 @@
 """Rules that hold for every test: what a missing Debian package means, which tests soak, and how far counts scale.
 
 GATHERND_REQUIRE_DEBIAN=1 turns a skip whose reason starts "needs the Debian package" into a failure (`.ci/run` installs
-them all, so there a skip hides a test). GATHERND_SOAK=N multiplies counts by N and lets tests marked `soak` run.
+them all, so there a skip hides a test). GATHERND_TEST_ALL=1 lets tests marked `slow` run. GATHERND_SOAK=N does so too,
+multiplies counts by N and lets tests marked `soak` run.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import pytest
 from hypothesis import settings
 
 SOAK = int(os.environ.get("GATHERND_SOAK") or 0)
+TEST_ALL = bool(SOAK) or os.environ.get("GATHERND_TEST_ALL") == "1"
 NEEDS_DEBIAN = "needs the Debian package"
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
@@ -53,7 +55,7 @@ def warmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
-    """Tests marked `soak` run under GATHERND_SOAK only; every test has a name of its own."""
+    """Tests marked `soak` run under GATHERND_SOAK only, `slow` ones in `make test-all` too; names are unique."""
     names: set[str] = set()
     for item in items:
         operation = getattr(item, "operation_label", None)
@@ -62,11 +64,11 @@ def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
         if item.nodeid in names:  # of those pytest-xdist would run one
             raise pytest.UsageError(f"two tests have the name {item.nodeid}")
         names.add(item.nodeid)
-    if SOAK:
-        return
     for item in items:
-        if item.get_closest_marker("soak"):
+        if item.get_closest_marker("soak") and not SOAK:
             item.add_marker(pytest.mark.skip(reason="runs under make soak"))
+        if item.get_closest_marker("slow") and not TEST_ALL:
+            item.add_marker(pytest.mark.skip(reason="runs under make test-all"))
 
 
 def _fail_if_debian(report: Report) -> Report:
