@@ -2,8 +2,6 @@
 # Needs Python 3.11 or newer with venv, and make; PYTHON=python3.12 chooses another interpreter.
 
 PYTHON ?= python3
-HOST ?= 127.0.0.1
-PORT ?= 8080
 GATHERND_SOAK ?= 100
 PYTEST_ARGS ?=
 PYTEST_PROCESSES ?= 2
@@ -49,8 +47,14 @@ $(VENV)/.stamp-dev: requirements-dev.lock requirements-build.lock pyproject.toml
 	$(EDITABLE)
 	@touch $@
 
-serve: $(VENV)/.stamp-runtime ## Install what is missing and serve on 127.0.0.1:8080 (HOST, PORT)
-	exec $(VENV)/bin/gathernd serve --host $(HOST) --port $(PORT)
+# On make's command line PORT and HOST beat GATHERND_PORT and GATHERND_HOST. In the environment PORT counts where
+# GATHERND_PORT is not set; HOST there is what csh and zsh call the machine, and does not count.
+on_command_line = $(filter command,$(firstword $(origin $(1))))
+SERVE_FLAGS = $(if $(call on_command_line,HOST),--host $(HOST)) \
+	$(if $(call on_command_line,PORT)$(if $(GATHERND_PORT),,$(PORT)),--port $(PORT))
+
+serve: $(VENV)/.stamp-runtime ## Install what is missing and serve on 127.0.0.1:8080 (PORT, HOST, every GATHERND_*)
+	exec $(VENV)/bin/gathernd serve $(strip $(SERVE_FLAGS))
 
 test: lint types pytest ## All checks that need no GPU: lint, format, types, tests
 
