@@ -13,8 +13,7 @@ import argparse
 import gc
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
-from pathlib import Path
+from contextlib import ExitStack
 from statistics import median
 from typing import Any
 
@@ -131,24 +130,13 @@ def work() -> dict[str, common.Request]:
     return {name: request for name, way, request in peers.work() if way == "native" and name != "lookup json"}
 
 
-def processor_time(port: int) -> float:
-    """Seconds of processor time that the server at `port` has used."""
-    wanted = f"--port\0{port}\0".encode()
-    spent = 0.0
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended in the meantime
-            if (folder / "cmdline").read_bytes().endswith(wanted):
-                spent += common.cpu_seconds(int(folder.name))
-    return spent
-
-
 def measure(port: int, request: common.Request, seconds: float) -> tuple[float, float]:
     """Requests a second, and microseconds of processor time a request. Raises RuntimeError where one failed."""
-    before = processor_time(port)
+    before = common.processor_time(port)
     figures = common.wrk(port, request, seconds=seconds)
     if figures.errors:
         raise RuntimeError(f"{figures.errors} requests failed")
-    return figures.rate, (processor_time(port) - before) / figures.requests * 1e6
+    return figures.rate, (common.processor_time(port) - before) / figures.requests * 1e6
 
 
 def main() -> None:

@@ -70,8 +70,9 @@ def serving(
     ready: str = "/readyz",
     limit: float = 60,
     pause: float = 0.05,
+    cwd: Path = ROOT,
 ) -> Iterator[int]:
-    """Run `command(port)` until `ready` answers 200, yield the port, and end the process group.
+    """Run `command(port)` in `cwd` until `ready` answers 200, yield the port, and end the process group.
 
     The service's store and cache are fresh temporary folders unless `environ` names them. Raises RuntimeError with the
     end of the server's output where it ends early or is not ready within `limit` seconds.
@@ -87,7 +88,7 @@ def serving(
         }
         with log.open("wb") as sink:
             process = subprocess.Popen(
-                command(port), cwd=ROOT, env=environ, stdout=sink, stderr=sink, stdin=subprocess.DEVNULL,
+                command(port), cwd=cwd, env=environ, stdout=sink, stderr=sink, stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )  # fmt: skip
         try:
@@ -121,26 +122,38 @@ def cpu_seconds(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def processor_time(port: int) -> float:
+    """Seconds of the processors that the processes started with `--port` last have had."""
+    wanted = f"--port\0{port}\0".encode()
+    spent = 0.0
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended in the meantime
+            if (folder / "cmdline").read_bytes().endswith(wanted):
+                spent += cpu_seconds(int(folder.name))
+    return spent
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One piece of work: a POST that is sent again and again."""
+    """One piece of work: a request that is sent again and again."""
 
     path: str
     body: bytes
     headers: Mapping[str, str] = field(default_factory=lambda: {"Content-Type": JSON})
+    method: str = "POST"
 
 
 def post(port: int, request: Request) -> bytes:
-    """Send `request` once and return the answer's body; raises RuntimeError unless it is 200."""
+    """Send `request` once and return the answer's body; raises RuntimeError unless it is 200, or 201 for a PUT."""
     connection = HTTPConnection("127.0.0.1", port, timeout=60)
     try:
-        connection.request("POST", request.path, request.body, dict(request.headers))
+        connection.request(request.method, request.path, request.body, dict(request.headers))
         answer = connection.getresponse()
         body = answer.read()
     finally:
         connection.close()
-    if answer.status != 200:
-        raise RuntimeError(f"POST {request.path} answered {answer.status}: {body[:500]!r}")
+    if answer.status not in ((200, 201) if request.method == "PUT" else (200,)):
+        raise RuntimeError(f"{request.method} {request.path} answered {answer.status}: {body[:500]!r}")
     return body
 
 
@@ -157,10 +170,11 @@ class Figures:
 
 _SCRIPT = """
 local file = io.open("{body}", "rb")
-wrk.method = "POST"
+wrk.method = "{method}"
 wrk.body = file:read("*a")
 file:close()
 {headers}
+{more}
 function done(summary, latency, requests)
   local e = summary.errors
   io.write(string.format("FIGURES %f %f %f %d %d\\n", summary.requests / summary.duration * 1e6,
@@ -170,21 +184,23 @@ end
 """
 
 
-def wrk(port: int, request: Request, *, seconds: float = 5, connections: int = 16, warm: int = 20) -> Figures:
-    """Drive `request` with one thread of wrk, after `warm` requests that do not count."""
+def wrk(
+    port: int, request: Request, *, seconds: float = 5, connections: int = 16, warm: int = 20, script: str = ""
+) -> Figures:
+    """Drive `request` with one thread of wrk, after `warm` requests that do not count; `script` is more Lua for wrk."""
     program = shutil.which("wrk")
     if program is None:
         raise SystemExit("wrk is needed: the Debian package wrk")
     for _ in range(warm):
         post(port, request)
     with tempfile.TemporaryDirectory(prefix="gathernd-wrk-") as folder:
-        body, script = Path(folder) / "body", Path(folder) / "script.lua"
+        body, file = Path(folder) / "body", Path(folder) / "script.lua"
         body.write_bytes(request.body)
         headers = "\n".join(f'wrk.headers["{name}"] = "{value}"' for name, value in request.headers.items())
-        script.write_text(_SCRIPT.format(body=body, headers=headers))
+        file.write_text(_SCRIPT.format(body=body, method=request.method, headers=headers, more=script))
         url = f"http://127.0.0.1:{port}{request.path}"
         limits = [f"-c{connections}", f"-d{max(1, round(seconds))}s", "--timeout", "60s"]
-        command = [program, "-t1", *limits, "-s", str(script), url]
+        command = [program, "-t1", *limits, "-s", str(file), url]
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 120, check=True)
     match = re.search(r"FIGURES (\S+) (\S+) (\S+) (\d+) (\d+)", done.stdout)
     if match is None:

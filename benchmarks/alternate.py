@@ -1,0 +1,188 @@
+"""Two checkouts of the service taking turns on the same work: is the newer one as fast as the older one?
+
+python -m benchmarks.alternate OLD NEW [--alternations 20] [--seconds 1] [--work "tiny JSON,scatter"]
+
+OLD and NEW are folders of checkouts, such as git worktrees of two commits. Each is served by its own `.venv` where it
+has one, else by the Python that runs this. Both services run at once on one half of the processors and wrk on the
+other; one is driven while the other waits, in the order old, new, new, old, so that a slow while of the machine weighs
+on both. A figure of the table is the median of the ratios new/old of all alternations, so that 1.00 is as fast as
+before and 0.97 is 3 % slower: of requests a second, and of requests a second of processor time, which other processes
+disturb less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors.numpy import save
+
+from benchmarks import common, peers
+
+PUT_NAMES = 64
+PUT_SCRIPT = """
+local count = 0
+function request()
+  count = count + 1
+  return wrk.format(nil, string.format("%s-%d%s", "/tensors/small", count % {names}, "?dtype=float32&shape=256"), nil,
+    string.format("%08d", count) .. wrk.body:sub(9))
+end
+"""
+
+
+class Work(NamedTuple):
+    """A piece of work: the request and what more wrk is told of it."""
+
+    request: common.Request
+    script: str = ""
+
+
+class Turn(NamedTuple):
+    """What one service did in one turn: requests a second, and requests a second of its processor time."""
+
+    rate: float
+    rate_cpu: float
+
+
+class Ratio(NamedTuple):
+    """Of the paired ratios new/old: the median and both quartiles."""
+
+    median: float
+    low: float
+    high: float
+
+
+def all_work() -> dict[str, Work]:
+    """What is measured, by name. The lookups and the scatter use the tensor of `peers.upload`."""
+    requests = {name: request for name, way, request in peers.work() if way == "native"}
+    rng = np.random.default_rng(10)
+    changes: dict[str, np.ndarray[Any, Any]] = {
+        "indices": rng.integers(0, peers.ROWS, (16, 1)),
+        "updates": rng.random((16, peers.WIDTH), np.float32),
+    }
+    scatter = common.Request("/tensors/items/scatter", save(changes), peers.NATIVE)
+    small = rng.random(256, np.float32).tobytes()
+    octets = {"Content-Type": "application/octet-stream"}
+    put = common.Request("/tensors/small-0?dtype=float32&shape=256", small, octets, method="PUT")
+    return {
+        "tiny JSON": Work(requests["tiny json"]),
+        "JSON lookup": Work(requests["lookup json"]),
+        "binary lookup": Work(requests["lookup binary"]),
+        "4 MB inline": Work(requests["inline 4 MB binary"]),
+        "scatter": Work(scatter),
+        "small PUT": Work(put, PUT_SCRIPT.replace("{names}", str(PUT_NAMES))),
+    }
+
+
+def command(folder: Path, cores: set[int]) -> Callable[[int], list[str]]:
+    """How to serve the checkout in `folder` on `cores`; it has to be started there."""
+    own = folder / ".venv" / "bin" / "python"
+    python = str(own) if own.exists() else sys.executable
+    flags = ["serve", "--host", "127.0.0.1", "--port"]
+    return lambda port: [*common.on(cores), python, "-m", "app.cli", *flags, str(port)]
+
+
+def turn(port: int, work: Work, seconds: float, warm: int = 3) -> Turn:
+    """Drive one service. Raises RuntimeError where a request failed."""
+    before = common.processor_time(port)
+    figures = common.wrk(port, work.request, seconds=seconds, warm=warm, script=work.script)
+    spent = common.processor_time(port) - before
+    if figures.errors or not figures.requests or not spent:
+        raise RuntimeError(f"{figures.errors} of {figures.requests} requests failed, {spent} s of processor time")
+    return Turn(figures.rate, figures.requests / spent)
+
+
+def alternate(one_turn: Callable[[str], Turn], alternations: int) -> list[tuple[Turn, Turn]]:
+    """Pairs of turns (old, new); which goes first changes from pair to pair."""
+    pairs = []
+    for at in range(alternations):
+        if at % 2:
+            new = one_turn("new")
+            pairs.append((one_turn("old"), new))
+        else:
+            old = one_turn("old")
+            pairs.append((old, one_turn("new")))
+    return pairs
+
+
+def paired(old: Sequence[float], new: Sequence[float]) -> Ratio:
+    """Median and quartiles of the ratios new/old of each pair."""
+    ratios = [after / before for before, after in zip(old, new, strict=True)]
+    low, _, high = quantiles(ratios, n=4, method="inclusive")
+    return Ratio(median(ratios), low, high)
+
+
+def row(name: str, pairs: Sequence[tuple[Turn, Turn]]) -> list[str]:
+    """A line of the table: the medians of both rates, and the paired ratios with their quartiles."""
+    old, new = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    rate = paired([turn.rate for turn in old], [turn.rate for turn in new])
+    cpu = paired([turn.rate_cpu for turn in old], [turn.rate_cpu for turn in new])
+    medians = [f"{median(turn.rate for turn in turns):,.0f}" for turns in (old, new)]
+    return [name, *medians, *(f"{ratio.median:.3f} ({ratio.low:.3f} .. {ratio.high:.3f})" for ratio in (rate, cpu))]
+
+
+HEAD = ["", "old req/s", "new req/s", "new/old: rate", "new/old: per CPU second"]
+WIDTHS = [14, 11, 11, 25, 25]
+
+
+def line(cells: Sequence[str]) -> str:
+    """The cells below those of HEAD: the first to the left, the others to the right."""
+    others = map(str.rjust, cells[1:], WIDTHS[1:])
+    return cells[0].ljust(WIDTHS[0]) + "".join(others)
+
+
+def main() -> None:
+    """Measure and print one line for each piece of work."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("old", type=Path)
+    parser.add_argument("new", type=Path)
+    parser.add_argument("--alternations", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=1, help="of each turn, at least 1")
+    parser.add_argument("--work", default="")
+    parser.add_argument("--json", type=Path, help="write all turns to this file too")
+    options = parser.parse_args()
+    work = all_work()
+    names = options.work.split(",") if options.work else list(work)
+    if unknown := set(names) - set(work):
+        parser.error(f"unknown work {', '.join(sorted(unknown))}; there is {', '.join(work)}")
+    if options.alternations < 2:
+        parser.error("at least 2 alternations are needed")
+    print(common.machine_line())
+    print(f"{options.alternations} alternations of {options.seconds:g} s; median (quartiles) of the paired ratios")
+    print(line(HEAD))
+    every: dict[str, list[tuple[Turn, Turn]]] = {}
+    with ExitStack() as stack:
+        served, driving = common.halves()
+        ports = {}
+        for side, folder in (("old", options.old.resolve()), ("new", options.new.resolve())):
+            cache = stack.enter_context(tempfile.TemporaryDirectory(prefix="gathernd-alternate-"))
+            environ = {"GATHERND_CACHE_DIR": cache}
+            start = common.serving(command(folder, served), environ=environ, limit=240, cwd=folder)
+            ports[side] = stack.enter_context(start)
+            peers.upload(ports[side])
+        os.sched_setaffinity(0, driving)
+
+        def one_turn(piece: Work, side: str) -> Turn:
+            return turn(ports[side], piece, options.seconds)
+
+        for name in names:
+            for port in ports.values():
+                turn(port, work[name], 1)  # warms up, and does not count
+            every[name] = alternate(partial(one_turn, work[name]), options.alternations)
+            print(line(row(name, every[name])), flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(every))
+
+
+if __name__ == "__main__":
+    main()
