@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 
 from app.api.exchange import TIMEOUT, Exchange, Receive, Scope, Send
 from app.api.guard import Guard
+from app.api.header_fields import refuse_repeated
 from app.api.health import Readiness
 from app.api.keys import Access
 from app.api.metrics import Metrics
@@ -216,21 +217,3 @@ def _seconds(field: bytes) -> float:
             pointer="/x-gathernd-timeout",
         )
     return float(field)
-
-
-def refuse_repeated(headers: list[tuple[bytes, bytes]]) -> None:
-    """Raises malformed_request where a field that decides how a request is read occurs twice."""
-    decisive = (
-        b"host",
-        b"content-length",
-        b"content-type",
-        b"content-encoding",
-        b"authorization",
-        b"origin",
-        b"transfer-encoding",
-        b"inference-header-content-length",
-    )
-    names = [name for name, _ in headers]
-    for name in decisive:
-        if names.count(name) > 1:
-            raise GatherError("malformed_request", f"the header field {name.decode()} occurs more than once")

@@ -17,6 +17,7 @@ import numpy as np
 
 from app.api import moments
 from app.api.errors import STATUS, error_body, problem_headers
+from app.api.header_fields import combined
 from app.api.moments import TOLD
 from app.dispatch.admission import FEW, Admission
 from app.dispatch.budget import Lease
@@ -134,7 +135,10 @@ class Exchange:
         self.given_id: str | None = None
         self.headers: dict[bytes, bytes]
         if self.verdict is None:
-            self.headers = dict(scope["headers"])
+            sent = scope["headers"]
+            self.headers = dict(sent)
+            if len(self.headers) != len(sent):
+                self.headers = combined(sent)
             self._take_id()
         else:
             self.headers = self.verdict[0]

@@ -26,6 +26,7 @@ from app.api.cycle import DIRECT, Cycle, deliver, resumed
 from app.api.direct import DirectBody
 from app.api.errors import STATUS, error_body, problem_headers
 from app.api.exchange import REQUEST_ID
+from app.api.header_fields import combined
 from app.api.patience import Reading, Timeouts
 from app.errors import GatherError
 
@@ -325,7 +326,7 @@ class Protocol(HttpToolsProtocol):
             fields = self.headers
         elif running is not None and not running.response_complete:
             fields = running.scope["headers"]
-        given = dict(fields).get(b"x-request-id", b"").decode("latin-1")
+        given = combined(fields).get(b"x-request-id", b"").decode("latin-1")
         return given if REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
 
     def idle(self, now: float) -> bool:

@@ -154,22 +154,29 @@ def _inflater(encoding: bytes | None) -> Any:
 
 
 def read_digest(field: bytes | None) -> bytes | None:
-    """The SHA-256 of a Content-Digest field, None where there is none. Raises invalid_field."""
+    """The SHA-256 of a Content-Digest field (RFC 9530), None where there is none. Raises invalid_field.
+
+    Digests of other algorithms are not checked. Two of SHA-256 that differ cannot both hold and are invalid.
+    """
     if field is None:
         return None
+    found: set[bytes] = set()
     for member in field.decode("latin-1").split(","):
         match = _DIGEST.fullmatch(member)
         if match is None:
-            break
+            raise _bad_digest()
         if match[1] == "sha-256":
-            with suppress(binascii.Error):
-                value = base64.b64decode(match[2], validate=True)
-                if len(value) == 32:
-                    return value
-            break
-    else:
-        return None
-    raise GatherError("invalid_field", "Content-Digest must be as in sha-256=:BASE64:", pointer="/content-digest")
+            try:
+                found.add(base64.b64decode(match[2], validate=True))
+            except binascii.Error:
+                raise _bad_digest() from None
+    if len(found) > 1 or any(len(value) != hashlib.sha256().digest_size for value in found):
+        raise _bad_digest()
+    return found.pop() if found else None
+
+
+def _bad_digest() -> GatherError:
+    return GatherError("invalid_field", "Content-Digest must be as in sha-256=:BASE64:", pointer="/content-digest")
 
 
 def too_large(limit: int) -> GatherError:

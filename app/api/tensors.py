@@ -17,6 +17,7 @@ from urllib.parse import unquote_to_bytes
 
 import orjson
 
+from app.api.conditions import read_conditions
 from app.api.exchange import Exchange
 from app.api.health import Readiness
 from app.api.native import check_json_type, refuse_query
@@ -38,7 +39,6 @@ from app.wire.upload import NPY, RAW, SAFETENSORS, start_of
 T = TypeVar("T")
 Field = tuple[bytes, bytes]
 _JSON: Final = b"application/json"
-_ETAG: Final = re.compile(r'(?:W/)?"[\x21\x23-\x7e\x80-\xff]*"')
 _ROWS: Final = re.compile(r"([0-9]{1,20}):([0-9]{1,20})")
 _LIMIT: Final = re.compile(r"[0-9]{1,9}")
 _CHUNK: Final = 1 << 20
@@ -117,7 +117,7 @@ class TensorsRoute:
 
     async def _unchanged(self, exchange: Exchange, etag: str) -> bool:
         """Judge the conditions of a GET; True once 304 has been sent."""
-        conditions = read_conditions(exchange)
+        conditions = read_conditions(exchange.headers)
         Conditions(match=conditions.match).check(etag)
         if conditions.none_match is not None and (etag in conditions.none_match or conditions.none_match == ("*",)):
             await exchange.send_empty(304, _etag(etag))
@@ -127,7 +127,7 @@ class TensorsRoute:
     async def _put(self, exchange: Exchange, name: str) -> None:
         fields = safetensors.read_query(exchange.query, ("dtype", "shape", "prefault", "lock"))
         options = {option: _flag(fields, option) for option in ("prefault", "lock")}
-        conditions = read_conditions(exchange)
+        conditions = read_conditions(exchange.headers)
         kind = _media_type(exchange.headers.get(b"content-type"))
         declared = exchange.content_length()
         if declared is not None and declared > self.limits.upload:
@@ -160,7 +160,7 @@ class TensorsRoute:
 
     async def _delete(self, exchange: Exchange, name: str) -> None:
         safetensors.read_query(exchange.query, ())
-        conditions = read_conditions(exchange)
+        conditions = read_conditions(exchange.headers)
         await self._run(lambda: self.store.delete(name, conditions))
         await exchange.send_empty(204)
 
@@ -210,7 +210,7 @@ class TensorsRoute:
             refuse_query(exchange.query)
             if self.readiness.waiting_for:
                 raise self.readiness.error()
-        conditions = read_conditions(exchange)
+        conditions = read_conditions(exchange.headers)
         key = read_key(exchange.headers.get(b"idempotency-key"))
         limit = self.limits.body if binary else self.limits.json
         body = await exchange.read_body(limit)
@@ -255,18 +255,6 @@ def check_count(start: Start, declared: int) -> None:
             f"{list(start.shape)} of {start.dtype.name} asks for",
             pointer="/body",
         )
-
-
-def read_conditions(exchange: Exchange) -> Conditions:
-    """If-Match and If-None-Match."""
-    return Conditions(_etags(exchange.headers.get(b"if-match")), _etags(exchange.headers.get(b"if-none-match")))
-
-
-def _etags(field: bytes | None) -> tuple[str, ...] | None:
-    if field is None:
-        return None
-    text = field.decode("latin-1").strip()
-    return ("*",) if text == "*" else tuple(_ETAG.findall(text))
 
 
 def _etag(etag: str) -> Field:

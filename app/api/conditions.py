@@ -1,0 +1,50 @@
+"""If-Match and If-None-Match (RFC 9110, 13.1): from header fields to the ETags that the store compares."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from app.errors import GatherError
+from app.store import Conditions
+
+_MEMBER: Final = re.compile(r'[ \t]*(\*|(?:W/)?"[\x21\x23-\x7e\x80-\xff]*")?[ \t]*(?:,|\Z)')
+
+
+def read_conditions(headers: Mapping[bytes, bytes]) -> Conditions:
+    """The conditions of a request. Raises invalid_field for what is no list of entity tags.
+
+    The ETags of this service are strong. If-None-Match compares weakly, so that `W/"x"` there means `"x"`; If-Match
+    compares strongly, so that a weak tag there matches nothing.
+    """
+    match, none_match = _tags(headers, "if-match"), _tags(headers, "if-none-match")
+    if none_match is not None:
+        none_match = tuple(tag.removeprefix("W/") for tag in none_match)
+    return Conditions(match, none_match)
+
+
+def _tags(headers: Mapping[bytes, bytes], name: str) -> tuple[str, ...] | None:
+    """The entity tags of a field, ("*",) where one of them is `*`; None where there is no such field."""
+    field = headers.get(name.encode())
+    if field is None:
+        return None
+    text = field.decode("latin-1")
+    tags: list[str] = []
+    place = 0
+    while place < len(text):
+        member = _MEMBER.match(text, place)
+        if member is None:
+            raise _malformed(name)
+        if member[1] is not None:
+            tags.append(member[1])
+        place = member.end()
+    if not tags:
+        raise _malformed(name)
+    return ("*",) if "*" in tags else tuple(tags)
+
+
+def _malformed(name: str) -> GatherError:
+    return GatherError(
+        "invalid_field", f'{name.title()} must be * or a list of ETags, as in "a", "b"', pointer=f"/{name}"
+    )
