@@ -101,6 +101,7 @@ def test_a_known_case_has_its_known_answer_in_the_binary_format(case: KnownCase,
 
     def output() -> tuple[str, list[int], list[Any]]:
         assert answer.headers["content-type"] == "application/x-safetensors"
+        assert answer.headers["x-gathernd-dialect"] == case.dialect
         (size,) = unpack("<Q", answer.content[:8])
         found = json.loads(answer.content[8 : 8 + size])["output"]
         dtype = {name: dtype for dtype, name in SAFETENSORS.items()}[found["dtype"]]

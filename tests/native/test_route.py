@@ -15,10 +15,9 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from app.tensors.dtypes import BY_SAFETENSORS, DTYPES
+from app.tensors.dtypes import BY_SAFETENSORS
 from app.wire.safetensors import ALIGNMENT
-from tests.http.forms import items, octets, same, unpacked
-from tests.http.test_known_cases import CASES, request_of
+from tests.http.forms import items
 
 BINARY = {"content-type": "application/x-safetensors"}
 DATA = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -89,31 +88,6 @@ def test_every_type_of_the_format_comes_back_bit_by_bit(client: httpx.Client, na
     assert json.loads(answer.content[8 : 8 + size])["output"]["dtype"] == name
     parts = [raw[at * dtype.item_size : (at + 1) * dtype.item_size] for at in (3, 0, 1)]
     assert answer.content[8 + size :] == b"".join(parts)
-
-
-@pytest.mark.parametrize("number", range(len(CASES)))
-def test_a_known_case_has_its_known_answer(number: int, client: httpx.Client) -> None:
-    case = CASES[number]
-    path, body = request_of(case)
-    tensors = {}
-    for name in ("data", "indices"):
-        tensor = body.pop(name)
-        dtype = DTYPES[tensor["dtype"]]
-        if dtype.safetensors is None:
-            pytest.skip(f"safetensors lacks {dtype.name}")
-        tensors[name] = (dtype.safetensors, tensor["shape"], octets(dtype.name, tensor["values"]))
-    answer = ask(client, raw_body(tensors), path, body)
-    expected = case["expect"]
-    if "error" in expected:
-        assert (answer.status_code, answer.json()["code"]) == (422, expected["code"])
-        return
-    assert answer.status_code == 200, answer.text
-    size = int.from_bytes(answer.content[:8], "little")
-    found = json.loads(answer.content[8 : 8 + size])["output"]
-    known = expected["output"]
-    assert found["shape"] == known["shape"]
-    assert same(known["dtype"], unpacked(known["dtype"], answer.content[8 + size :]), known["values"])
-    assert answer.headers["x-gathernd-dialect"] == case["request_dialect"]
 
 
 def test_accept_decides_the_format_of_the_answer(client: httpx.Client) -> None:
