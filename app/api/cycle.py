@@ -36,7 +36,8 @@ class Cycle(RequestResponseCycle):
     `refusal_id`.
     `counted` is how much of `received` the protocol had seen when it last looked for bytes that bring no body.
     `owner` is the protocol while it is at the body of this request. `verdict` is for the application: what it leaves
-    there, it finds there when a request with the same header comes (see `heads`). `deadline` is when the body must be
+    there, it finds there when a request with the same header comes (see `heads`); `secret` is for it to say that the
+    header held a key. `deadline` is when the body must be
     there, in `monotonic`'s seconds, 0.0 for whenever; `waiting` is called when the client goes while the request waits.
     """
 
@@ -50,6 +51,7 @@ class Cycle(RequestResponseCycle):
     failure: Exception | None = None
     owner: Protocol | None = None
     verdict: Any = None
+    secret: bool = False
     access_log: bool = False
     chunked_encoding: bool | None = None
     deadline: float = 0.0

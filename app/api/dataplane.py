@@ -18,7 +18,6 @@ from starlette.types import ASGIApp
 
 from app.api.exchange import TIMEOUT, Exchange, Receive, Scope, Send
 from app.api.guard import Guard
-from app.api.header_fields import refuse_repeated
 from app.api.health import Readiness
 from app.api.keys import Access
 from app.api.metrics import Metrics
@@ -74,9 +73,11 @@ class DataPlane:
             route: Route | None = self._judge(exchange) if verdict is None else verdict[1]
             access = self.access
             if access is not None and (verdict is None or verdict[2] is not access.epoch):
+                if verdict is not None:
+                    exchange.credential = verdict[3]
                 access.check(exchange)
                 if exchange.cycle is not None and exchange.cycle.verdict is not None:
-                    exchange.cycle.verdict = exchange.headers, route, access.epoch
+                    exchange.cycle.verdict = exchange.headers, route, access.epoch, exchange.credential
             if route is None:
                 await self._control(exchange, running)
             else:
@@ -111,9 +112,11 @@ class DataPlane:
         What is found for a gather holds for each request with the same header; so does what the keys say, until they
         are others.
         """
-        headers, sent = exchange.headers, exchange.scope["headers"]
-        if len(headers) != len(sent):
-            refuse_repeated(sent)
+        headers = exchange.headers
+        if exchange.repeated is not None:
+            raise GatherError(
+                "malformed_request", f"the header field {exchange.repeated.decode()} occurs more than once"
+            )
         if b"host" not in headers and exchange.scope["http_version"] == "1.1":
             raise GatherError("malformed_request", "a request of HTTP/1.1 has the header field Host")
         self.guard.check(headers)
@@ -127,7 +130,7 @@ class DataPlane:
         if timeout is not None and route is not None:
             route = _limited(route, _seconds(timeout))
         if route is not None and exchange.cycle is not None:
-            exchange.cycle.verdict = headers, route, None
+            exchange.cycle.verdict = headers, route, None, exchange.credential
         return route
 
     async def _control(self, exchange: Exchange, running: int) -> None:

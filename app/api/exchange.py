@@ -17,7 +17,7 @@ import numpy as np
 
 from app.api import moments
 from app.api.errors import STATUS, error_body, problem_headers
-from app.api.header_fields import combined
+from app.api.header_fields import SECRETS, combined, key_digest, repeated_single
 from app.api.moments import TOLD
 from app.dispatch.admission import FEW, Admission
 from app.dispatch.budget import Lease
@@ -52,6 +52,7 @@ class Shortcut(Protocol):
     refusal: Code | None
     refusal_id: str
     verdict: Any
+    secret: bool
     deadline: float
     disconnected: bool
     waiting: Callable[[], None] | None
@@ -89,12 +90,18 @@ class Counting(Protocol):
 
 
 class Exchange:
-    """A request being answered. `headers` has lower-case names; `stages` collects the times, `code` is an error's."""
+    """A request being answered. `headers` has lower-case names; `stages` collects the times, `code` is an error's.
+
+    `credential` is the SHA-256 of the key that came with it, b"" for a field Authorization of another form, None where
+    there was none; the field itself is in neither `headers` nor `scope`. `repeated` is a field that is no list and
+    occurs more than once.
+    """
 
     __slots__ = (
         "admission",
         "code",
         "counting",
+        "credential",
         "cycle",
         "given_id",
         "headers",
@@ -104,6 +111,7 @@ class Exchange:
         "path",
         "query",
         "receive",
+        "repeated",
         "scope",
         "sender",
         "stages",
@@ -135,17 +143,27 @@ class Exchange:
         self.given_id: str | None = None
         self.headers: dict[bytes, bytes]
         if self.verdict is None:
-            sent = scope["headers"]
-            self.headers = dict(sent)
-            if len(self.headers) != len(sent):
-                self.headers = combined(sent)
-            self._take_id()
+            self._read_header(scope["headers"])
         else:
             self.headers = self.verdict[0]
 
-    def _take_id(self) -> None:
-        """Take the caller's request id; none is among headers that came before (see `heads`)."""
-        given = self.headers.get(b"x-request-id")
+    def _read_header(self, sent: Sequence[tuple[bytes, bytes]]) -> None:
+        """Read the fields of a header that did not come before (see `heads`), without its keys, and the caller's id."""
+        self.headers = headers = dict(sent)
+        self.repeated: bytes | None = None
+        self.credential: bytes | None = None
+        if len(headers) != len(sent):
+            self.headers = headers = combined(sent)
+            self.repeated = repeated_single(sent)
+        if not SECRETS.isdisjoint(headers):
+            authorization = headers.get(b"authorization")
+            if authorization is not None:
+                self.credential = key_digest(authorization)
+            self.headers = headers = {name: value for name, value in headers.items() if name not in SECRETS}
+            self.scope["headers"] = [field for field in sent if field[0] not in SECRETS]
+            if self.cycle is not None:
+                self.cycle.secret = True
+        given = headers.get(b"x-request-id")
         if given is not None:
             text = given.decode("latin-1")
             if REQUEST_ID.fullmatch(text):

@@ -1,11 +1,14 @@
-"""Header fields that occur more than once: a list is one list (RFC 9110, 5.3), anything else may stand there once."""
+"""What holds for header fields whatever they say: which may be repeated, and which are not kept.
+
+A list that occurs more than once is one list (RFC 9110, 5.3), anything else may stand there once. Fields that hold a
+secret leave the header before the application sees it; of a key its SHA-256 is left.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Final
-
-from app.errors import GatherError
 
 Field = tuple[bytes, bytes]
 
@@ -26,6 +29,8 @@ SINGLE: Final = frozenset(
     )
 )
 """The fields that are read here and are no lists. A repeated traceparent counts as none, as its specification says."""
+SECRETS: Final = frozenset((b"authorization", b"cookie", b"proxy-authorization"))
+"""The fields that are not kept. Only the first is read here; the others may come from a browser or for a proxy."""
 
 
 def combined(sent: Sequence[Field]) -> dict[bytes, bytes]:
@@ -36,10 +41,17 @@ def combined(sent: Sequence[Field]) -> dict[bytes, bytes]:
     return found
 
 
-def refuse_repeated(sent: Sequence[Field]) -> None:
-    """Raises malformed_request where a field that is no list occurs more than once."""
+def repeated_single(sent: Sequence[Field]) -> bytes | None:
+    """The first field that is no list and occurs more than once, None where there is none."""
     seen: set[bytes] = set()
     for name, _ in sent:
         if name in SINGLE and name in seen:
-            raise GatherError("malformed_request", f"the header field {name.decode()} occurs more than once")
+            return name
         seen.add(name)
+    return None
+
+
+def key_digest(authorization: bytes) -> bytes:
+    """The SHA-256 of the key in a field Authorization; b"" where that is not of the form `Bearer KEY`."""
+    scheme, _, key = authorization.partition(b" ")
+    return sha256(key.strip(b" \t")).digest() if scheme.lower() == b"bearer" else b""

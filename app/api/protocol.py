@@ -13,6 +13,7 @@ import secrets
 import socket
 import struct
 from collections.abc import Callable
+from hashlib import sha256
 from time import monotonic
 from typing import Any, ClassVar, Final
 from urllib.parse import unquote
@@ -72,7 +73,8 @@ class Protocol(HttpToolsProtocol):
         self.heard = monotonic()
         end = data.find(b"\r\n\r\n", 0, heads.LARGEST) + 4 if self.between else 0
         if end > 4:
-            head = heads.known.get(data[:end])
+            start = data[:end]
+            head = heads.known.get(sha256(start).digest() if heads.hashed else start)
             if head is not None and len(data) - end == head.length and self._free() and not self.leaving:
                 self._repeat(head, data, end)
                 return
@@ -90,7 +92,8 @@ class Protocol(HttpToolsProtocol):
             cycle, self.starting = self.starting, None
             self._start(cycle)
             if end > 4 and cycle.verdict is not None and cycle.keep_alive and cycle.received == len(data) - end:
-                heads.remember(data[:end], cycle.scope, cycle.received, cycle.verdict)  # type: ignore[arg-type]
+                scope: dict[str, Any] = cycle.scope  # type: ignore[assignment]
+                heads.remember(data[:end], scope, cycle.received, cycle.verdict, secret=cycle.secret)
         elif self.in_header:
             # What came with the end of another request is not counted: how much of that is header is not known.
             self.header_size += len(data) if self.header_size >= 0 else 1

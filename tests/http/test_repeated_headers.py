@@ -132,7 +132,7 @@ def test_what_is_kept_stays_small() -> None:
     heads.known.clear()
     scope = {"headers": [(b"content-length", b"4")], "client": None}
     for number in range(5000):
-        heads.remember(b"%d" % number, scope, 4, object())
+        heads.remember(b"%d" % number, scope, 4, object(), secret=False)
     assert 0 < len(heads.known) <= 1024
 
 
@@ -141,12 +141,12 @@ def test_what_is_kept_stays_small() -> None:
 )
 def test_headers_that_are_made_for_one_request_are_not_kept(field: bytes) -> None:
     heads.known.clear()
-    heads.remember(b"head", {"headers": [(b"content-length", b"4"), (field, b"x")]}, 4, object())
+    heads.remember(b"head", {"headers": [(b"content-length", b"4"), (field, b"x")]}, 4, object(), secret=False)
     assert not heads.known
 
 
 @pytest.mark.parametrize("fields", [[], [(b"content-length", b"5")]])
 def test_a_header_is_kept_only_with_the_length_that_it_declares(fields: list[tuple[bytes, bytes]]) -> None:
     heads.known.clear()
-    heads.remember(b"head", {"headers": fields}, 4, object())
+    heads.remember(b"head", {"headers": fields}, 4, object(), secret=False)
     assert not heads.known

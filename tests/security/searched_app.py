@@ -1,0 +1,49 @@
+"""A server that searches its own memory: `python -m tests.security.searched_app FLAGS`.
+
+GET /holders?text=TXET says how many texts that anything in the process still refers to contain TEXT, which is sent
+backwards so that the question is not found.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from typing import Any
+
+from fastapi import FastAPI
+
+from app.main import create_app
+from app.serving import serve
+from app.settings import Settings
+
+
+def holders(text: str) -> int:
+    """How many texts that something refers to contain `text`, written backwards."""
+    wanted = text[::-1]
+    gc.collect()
+    gc.unfreeze()
+    found = 0
+    seen: set[int] = set()
+    left: list[Any] = gc.get_objects()
+    mine = {id(left), id(seen), id(wanted)}
+    while left:
+        one = left.pop()
+        if id(one) in seen or id(one) in mine:
+            continue
+        seen.add(id(one))
+        if isinstance(one, str):
+            found += wanted in one
+        elif isinstance(one, bytes | bytearray):
+            found += wanted.encode() in one
+        else:
+            left.extend(gc.get_referents(one))
+    gc.freeze()
+    return found
+
+
+if __name__ == "__main__":
+    settings = Settings(_cli_parse_args=sys.argv[1:])
+    app = create_app(settings)
+    assert isinstance(app.control, FastAPI)
+    app.control.add_api_route("/holders", holders)
+    serve(settings, app)
