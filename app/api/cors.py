@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
@@ -36,36 +36,51 @@ class AcrossOrigins:
     def __init__(self, plane: DataPlane, answer: ASGIApp, origins: Sequence[str]) -> None:
         self._plane = plane
         self._answer = answer
-        self._middleware = CORSMiddleware(
-            self._plainly,
+        self._rules = CORSMiddleware(
+            answer,
             allow_origins=origins,
             allow_methods=("GET", "HEAD", "POST", "PUT", "DELETE"),
             allow_headers=("*",),
             expose_headers=READABLE,
         )
+        self._readable = (b"access-control-expose-headers", ", ".join(READABLE).encode())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry."""
         if scope["method"] == "OPTIONS" and any(
             name == b"access-control-request-method" for name, _ in scope["headers"]
         ):
-            await self._tell(
-                Exchange(scope, receive, send, self._plane.admission, self._plane.deadline, self._plane.metrics)
-            )
-        else:
-            await self._middleware(scope, receive, send)
+            plane = self._plane
+            await self._tell(Exchange(scope, receive, send, plane.admission, plane.deadline, plane.metrics))
+            return
+        fields = self._fields(next(value for name, value in scope["headers"] if name == b"origin"))
+        connection = scope.get("extensions", {}).get("gathernd")
+        if connection is not None:
+            connection.add_fields(fields)
+            await self._answer(scope, receive, send)
+            return
 
-    async def _plainly(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Header fields are added to ASGI's messages, so that the shorter ways past them (`app.api.cycle`) are no use.
-        await self._answer({**scope, "extensions": {}}, receive, send)
+        async def send_with_fields(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *fields]
+            await send(message)
+
+        await self._answer(scope, receive, send_with_fields)
+
+    def _fields(self, origin: bytes) -> list[tuple[bytes, bytes]]:
+        """What an answer to a request from `origin` says to its browser."""
+        fields = [(b"vary", b"Origin"), self._readable]
+        if self._rules.is_allowed_origin(origin.decode("latin-1")):
+            fields.append((b"access-control-allow-origin", origin))
+        return fields
 
     async def _tell(self, exchange: Exchange) -> None:
         """Answer a browser that asks what a page may do; it sends no key when it asks."""
         metrics = self._plane.metrics
         metrics.begin()
         try:
-            self._plane.guard.check(exchange.headers)
-            answer = self._middleware.preflight_response(Headers(scope=exchange.scope))
+            self._plane.check_fields(exchange)
+            answer = self._rules.preflight_response(Headers(scope=exchange.scope))
             if answer.status_code != HTTPStatus.OK:
                 raise GatherError("forbidden", bytes(answer.body).decode())
             fields = [field for field in answer.raw_headers if field[0] not in _OWN]

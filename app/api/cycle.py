@@ -30,7 +30,8 @@ DIRECT: Final = 1 << 16
 
 
 class Cycle(RequestResponseCycle):
-    """uvicorn's cycle; `defaults` are the header fields that every answer begins with, as bytes.
+    """uvicorn's cycle; `defaults` are the header fields that every answer begins with, as bytes, and `added` those of
+    them that the application has added.
 
     `received` and `sent` count the bytes of both bodies, and `refusal` says why the protocol answered by itself, under
     `refusal_id`.
@@ -42,6 +43,7 @@ class Cycle(RequestResponseCycle):
     """
 
     defaults: bytes = b""
+    added: bytes = b""
     received: int = 0
     counted: int = 0
     sent: int = 0
@@ -75,6 +77,12 @@ class Cycle(RequestResponseCycle):
         self.keep_alive = keep_alive
         self.waiting_for_100_continue = expect
         self.body = bytearray()
+
+    def add_fields(self, fields: Sequence[tuple[bytes, bytes]]) -> None:
+        """Have the answer carry these header fields, whoever gives it."""
+        self.added = b"".join(b"%b: %b\r\n" % field for field in fields)
+        self.defaults += self.added
+        self.default_headers = [*self.default_headers, *fields]
 
     def ready(self) -> bool:
         """Whether a whole answer can be written at once: not where the client must first read what it already has."""

@@ -106,20 +106,24 @@ class DataPlane:
             exchange.lease.release()
             self.metrics.count(exchange, code or exchange.code)
 
+    def check_fields(self, exchange: Exchange) -> None:
+        """Raises malformed_request and forbidden for header fields that no request may have."""
+        if exchange.repeated is not None:
+            raise GatherError(
+                "malformed_request", f"the header field {exchange.repeated.decode()} occurs more than once"
+            )
+        if b"host" not in exchange.headers and exchange.scope["http_version"] == "1.1":
+            raise GatherError("malformed_request", "a request of HTTP/1.1 has the header field Host")
+        self.guard.check(exchange.headers)
+
     def _judge(self, exchange: Exchange) -> Route | None:
         """Judge the header, and find the route of a gather, None for all other requests.
 
         What is found for a gather holds for each request with the same header; so does what the keys say, until they
         are others.
         """
+        self.check_fields(exchange)
         headers = exchange.headers
-        if exchange.repeated is not None:
-            raise GatherError(
-                "malformed_request", f"the header field {exchange.repeated.decode()} occurs more than once"
-            )
-        if b"host" not in headers and exchange.scope["http_version"] == "1.1":
-            raise GatherError("malformed_request", "a request of HTTP/1.1 has the header field Host")
-        self.guard.check(headers)
         path = exchange.path
         route = self.routes.get(path)
         if route is None and path.startswith("/v2/models/") and path.endswith("/infer"):

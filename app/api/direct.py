@@ -73,9 +73,9 @@ class DirectBody(asyncio.BufferedProtocol):
             protocol.transport.set_protocol(protocol)
             protocol.on_message_complete()
 
-    def eof_received(self) -> None:
-        """The client has stopped sending."""
-        self._protocol.eof_received()
+    def eof_received(self) -> bool:
+        """The client has stopped sending, in the middle of the body."""
+        return self._protocol.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone."""

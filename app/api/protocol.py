@@ -31,6 +31,10 @@ from app.api.header_fields import combined
 from app.api.patience import Reading, Timeouts
 from app.errors import GatherError
 
+_TCP_CLOSE: Final = 7
+"""The state, in the first byte of TCP_INFO, of a connection that was reset."""
+_PROBE_S: Final = 0.1
+_PROBE_MOST_S: Final = 5.0
 _AT_ONCE: Final = struct.pack("ii", 1, 0)
 """For SO_LINGER: what has not been sent when a connection is closed is dropped, and the peer told so."""
 
@@ -165,6 +169,45 @@ class Protocol(HttpToolsProtocol):
             elif name != b"upgrade":
                 lines.append(b"%b: %b" % (name, value))
         return b"\r\n".join((*lines, b"", b""))
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends no more: what has arrived whole is answered, the connection closes with the last answer.
+
+        True keeps it open until then. With TLS an end of one direction is the end of both, as asyncio has it: the
+        client gets what was answered by now.
+        """
+        deliver()
+        if self.refused or self.scheme == "https":
+            return False
+        self.in_header = False
+        last: Cycle | None = self.cycle  # type: ignore[assignment]
+        if last is not None and last.more_body and self.pipeline:
+            self.pipeline.popleft()  # a request that will never be whole, behind others that are
+            last = self.pipeline[0][0] if self.pipeline else self.running  # type: ignore[assignment]
+            self.cycle = last
+        if last is None or last.more_body or last.response_complete:
+            return False
+        last.keep_alive = False
+        self.loop.call_later(_PROBE_S, self._probe, 2 * _PROBE_S)
+        return True
+
+    def _probe(self, interval: float) -> None:
+        """Find out whether a client that sends no more still reads, while its request waits for a thread.
+
+        One that has closed its connection looks the same until it is sent something, which it answers with a reset. So
+        it is sent `100 Continue`, which every client of HTTP/1.1 takes and drops.
+        """
+        running = self.running
+        if self.transport.is_closing() or running is None or running.response_complete:
+            return
+        if running.waiting is not None and not running.response_started and running.scope["http_version"] == "1.1":
+            connection = self.transport.get_extra_info("socket")
+            if connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE:
+                self.transport.abort()
+                return
+            deliver()
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self.loop.call_later(interval, self._probe, min(2 * interval, _PROBE_MOST_S))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone: nothing more is written for any of its requests."""
@@ -310,15 +353,17 @@ class Protocol(HttpToolsProtocol):
         self.refused = True
         cycle: RequestResponseCycle | None = self.cycle
         request_id = self._request_id()
+        added = b""
         if self.running is not None and not self.running.response_complete:
             self.running.refusal, self.running.refusal_id = error.code, request_id
+            added = self.running.added
         else:
             Protocol.count_refusal(error, request_id, self.client[0] if self.client else None)
         self._abandon()
         if self.transport.is_closing():
             return
         if cycle is None or not cycle.response_started or (cycle.response_complete and not cycle.more_body):
-            self.transport.write(error_response(error, request_id, self.url))
+            self.transport.write(error_response(error, request_id, self.url, added))
         self.transport.close()
 
     def _request_id(self) -> str:
@@ -452,8 +497,11 @@ def _too_many_fields(limits: Timeouts) -> GatherError:
     )
 
 
-def error_response(error: GatherError, request_id: str, url: bytes = b"") -> bytes:
-    """A whole HTTP response for a request that the application never saw; `url` is as much of its URL as is known."""
+def error_response(error: GatherError, request_id: str, url: bytes = b"", added: bytes = b"") -> bytes:
+    """A whole HTTP response for a request that the application did not answer.
+
+    `url` is as much of its URL as is known, `added` are header lines of the application's (see `Cycle.add_fields`).
+    """
     content_type, body = error_body(error, request_id, url.partition(b"?")[0].decode("latin-1"))
     return b"".join(
         (
@@ -462,6 +510,7 @@ def error_response(error: GatherError, request_id: str, url: bytes = b"") -> byt
             b"content-type: ",
             content_type,
             b"\r\ncontent-length: %d\r\nx-request-id: %b\r\n" % (len(body), request_id.encode()),
+            added,
             b"server-timing: parse;dur=0\r\nconnection: close\r\n\r\n",
             body,
         )

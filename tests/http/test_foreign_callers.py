@@ -9,6 +9,7 @@ import pytest
 from tests.http.conftest import Start
 from tests.http.raw import TINY, Wire, ask
 from tests.http.server import Server
+from tests.http.test_overload import metric, odd, wait_for_queue
 
 OWN = [
     "localhost",
@@ -185,6 +186,44 @@ def test_a_page_sends_a_large_body_and_reads_a_large_answer(across: Server) -> N
     assert answer.status == 200
     assert answer.json()["output"]["values"] == [1] * 300_000
     assert answer.headers["access-control-allow-origin"] == PAGE
+
+
+def test_a_page_that_will_not_wait_for_its_own_body_is_told_so(across: Server) -> None:
+    fields = ("Host: localhost", f"Origin: {PAGE}", "X-Gathernd-Timeout: 0.2")
+    with Wire(across) as wire:
+        wire.send(request(*fields)[:-1])
+        answer = wire.read()
+    assert (answer.status, answer.json()["code"]) == (503, "deadline_exceeded")
+    assert answer.headers["access-control-allow-origin"] == PAGE
+    assert "X-Request-ID" in answer.headers["access-control-expose-headers"]
+
+
+@pytest.mark.parametrize("line", ["POST /gathernd", "POST /gather", "GET /tensors"])
+def test_the_bytes_of_a_page_are_counted(across: Server, line: str) -> None:
+    names = ("gathernd_received_bytes_total", "gathernd_sent_bytes_total")
+    data = request("Host: localhost", f"Origin: {PAGE}", line=f"{line} HTTP/1.1")
+    ask(across, data)  # from now on the metrics have all their lines
+    before = [metric(across, name) for name in names]
+    between = [metric(across, name) for name in names]
+    answer = ask(across, data)
+    asked = [second - first for first, second in zip(before, between, strict=True)]
+    found = [metric(across, name) - first - more for name, first, more in zip(names, between, asked, strict=True)]
+    assert found[0] == len(data.partition(b"\r\n\r\n")[2])
+    assert found[1] == pytest.approx(len(answer.body), abs=100)  # the metrics themselves are some digits longer
+
+
+def test_work_of_a_page_that_has_gone_is_dropped_from_the_queue(start: Start) -> None:
+    flags = ("--threads", "1", "--max-queue", "1", "--loop-max-us", "0", "--cors-origins", PAGE)
+    with start(*flags, command=odd("slow")) as server, Wire(server) as first:
+        gone = metric(server, 'gathernd_errors_total{code="client_gone"}')
+        first.send(request("Host: localhost"))
+        wait_for_queue(server, 1)
+        with Wire(server) as second:
+            second.send(request("Host: localhost", f"Origin: {PAGE}"))
+            wait_for_queue(server, 2)
+        wait_for_queue(server, 1)  # while the first one still runs
+        assert metric(server, 'gathernd_errors_total{code="client_gone"}') == gone + 1
+        assert first.read().status == 200
 
 
 def test_a_browser_that_asks_for_too_much_is_refused_in_the_one_shape(across: Server) -> None:

@@ -1,0 +1,147 @@
+"""Clients that say they send no more (shutdown of one direction) and read on: what arrived whole is answered."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from tests.http.conftest import Start
+from tests.http.raw import TINY, Answer, Wire, request
+from tests.http.server import Server
+from tests.http.test_overload import metric, odd, wait_for_queue
+
+OTHER = TINY.replace(b"[7,8]", b"[5,6]")
+GONE = 'gathernd_errors_total{code="client_gone"}'
+
+
+def end(wire: Wire) -> None:
+    """Send no more."""
+    wire.socket.shutdown(socket.SHUT_WR)
+
+
+def last(wire: Wire) -> Answer:
+    """The answer after those that only say that there will be one; nothing follows it."""
+    answer = wire.read()
+    while answer.status == 100:
+        answer = wire.read()
+    assert wire.closed()
+    return answer
+
+
+@pytest.fixture(scope="module")
+def slow(start: Start) -> Iterator[Server]:
+    """One thread on which each gather takes a second, and room for more to wait."""
+    with start("--threads", "1", "--max-queue", "4", "--loop-max-us", "0", command=odd("slow")) as server:
+        yield server
+
+
+@pytest.mark.parametrize("body", [TINY, TINY[:-1] + b" " * (1 << 19) + TINY[-1:]], ids=["small", "large"])
+def test_a_request_is_answered_however_long_it_takes(slow: Server, body: bytes) -> None:
+    gone = metric(slow, GONE)
+    with Wire(slow) as wire:
+        wire.send(request(body))
+        end(wire)
+        assert last(wire).status == 200
+    assert metric(slow, GONE) == gone
+
+
+def test_a_request_of_http_1_0_is_answered(slow: Server) -> None:
+    with Wire(slow) as wire:
+        wire.send(request(TINY, line="POST /gathernd HTTP/1.0"))
+        end(wire)
+        assert last(wire).status == 200
+
+
+def test_all_pipelined_requests_are_answered_in_order(server: Server) -> None:
+    with Wire(server) as wire:
+        wire.send((request(TINY) + request(OTHER)) * 5)
+        end(wire)
+        answers = [wire.read() for _ in range(9)] + [last(wire)]
+    assert [answer.json()["output"]["values"] for answer in answers] == [[8], [6]] * 5
+
+
+def test_pipelined_requests_that_wait_for_one_another_are_answered_in_order(slow: Server) -> None:
+    with Wire(slow) as wire:
+        wire.send(request(TINY) + request(b"", line="GET /livez HTTP/1.1", length=False) + request(OTHER))
+        end(wire)
+        assert wire.read().json()["output"]["values"] == [8]
+        assert wire.read().json() == {"status": "live"}
+        assert last(wire).json()["output"]["values"] == [6]
+
+
+@pytest.mark.parametrize("size", [8, 1 << 17, 5 << 20])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_whole_upload_is_stored(server: Server, size: int, chunked: bool) -> None:
+    items = np.arange(size // 8, dtype=np.int64).tobytes()
+    line = f"PUT /tensors/half?dtype=int64&shape={size // 8} HTTP/1.1"
+    kind = "Content-Type: application/octet-stream"
+    head = request(b"", kind, *(["Transfer-Encoding: chunked"] if chunked else [f"Content-Length: {size}"]), line=line,
+                   length=False)  # fmt: skip
+    with Wire(server) as wire:
+        wire.send(head + (b"%x\r\n%b\r\n0\r\n\r\n" % (size, items) if chunked else items))
+        end(wire)
+        assert last(wire).status in (200, 201)
+    assert server.shared_client().get("/tensors/half/content").content == items
+    server.shared_client().delete("/tensors/half")
+
+
+@pytest.mark.parametrize(
+    "rest", [request(TINY)[:20], request(TINY)[:-1], request(b"", "Content-Length: 9999999", length=False) + b"{"]
+)
+def test_what_is_not_whole_does_not_keep_what_is_from_being_answered(slow: Server, rest: bytes) -> None:
+    with Wire(slow) as wire:
+        wire.send(request(TINY) + request(OTHER) + rest)
+        end(wire)
+        assert wire.read().json()["output"]["values"] == [8]
+        assert last(wire).json()["output"]["values"] == [6]
+
+
+@pytest.mark.parametrize("part", [b"", request(TINY)[:20], request(TINY)[:-1]])
+def test_without_a_whole_request_the_connection_closes(server: Server, part: bytes) -> None:
+    with Wire(server) as wire:
+        wire.send(request(TINY))
+        assert wire.read().status == 200
+        wire.send(part)
+        end(wire)
+        assert wire.closed()
+
+
+def test_an_answer_larger_than_the_sockets_hold_is_read_to_its_end(server: Server) -> None:
+    data = {"dtype": "int8", "shape": [1, 1 << 20], "values": [1] * (1 << 20)}
+    indices = {"dtype": "int64", "shape": [12, 1], "values": [0] * 12}
+    with Wire(server) as wire:
+        wire.send(request(json.dumps({"data": data, "indices": indices}).encode()))
+        end(wire)
+        assert len(last(wire).body) > 24 << 20
+
+
+def test_a_request_that_waits_for_a_thread_is_answered(slow: Server) -> None:
+    with Wire(slow) as first, Wire(slow) as second:
+        first.send(request(TINY))
+        wait_for_queue(slow, 1)
+        second.send(request(OTHER))
+        end(second)
+        assert last(second).json()["output"]["values"] == [6]
+        assert first.read().status == 200
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
+def test_a_client_that_has_gone_altogether_is_noticed_while_its_request_waits(slow: Server, reset: bool) -> None:
+    gone = metric(slow, GONE)
+    with Wire(slow) as first:
+        first.send(request(TINY))
+        wait_for_queue(slow, 1)
+        with Wire(slow) as second:
+            second.send(request(OTHER))
+            wait_for_queue(slow, 2)
+            end(second)
+            if reset:
+                second.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        wait_for_queue(slow, 1)
+        assert metric(slow, GONE) == gone + 1
+        assert first.read().status == 200
