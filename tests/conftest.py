@@ -1,8 +1,8 @@
 """Rules that hold for every test: what a missing Debian package means, which tests soak, and how far counts scale.
 
-GATHERND_REQUIRE_DEBIAN=1 turns a skip whose reason starts "needs the Debian package" into a failure (`.ci/run` installs
-them all, so there a skip hides a test). GATHERND_TEST_ALL=1 lets tests marked `slow` run. GATHERND_SOAK=N does so too,
-multiplies counts by N and lets tests marked `soak` run.
+GATHERND_REQUIRE_ALL=1 turns a skip for want of a Debian package or of an environment beside the main one into a failure
+(`make test-all` sets it: where all is to run, a skip hides a test). GATHERND_TEST_ALL=1 lets tests marked `slow` run.
+GATHERND_SOAK=N does so too, multiplies counts by N and lets tests marked `soak` run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hypothesis import settings
 
 SOAK = int(os.environ.get("GATHERND_SOAK") or 0)
 TEST_ALL = bool(SOAK) or os.environ.get("GATHERND_TEST_ALL") == "1"
-NEEDS_DEBIAN = "needs the Debian package"
+MISSING = ("needs the Debian package", "needs the environment")  # as tests/needs.py words it
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 # Samples are the same in every run and every place; a soak looks for new ones.
@@ -71,21 +71,21 @@ def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="runs under make test-all"))
 
 
-def _fail_if_debian(report: Report) -> Report:
+def _fail_if_missing(report: Report) -> Report:
     reason = report.longrepr[2] if report.skipped and isinstance(report.longrepr, tuple) else ""
-    if NEEDS_DEBIAN in reason and os.environ.get("GATHERND_REQUIRE_DEBIAN") == "1":
+    if any(words in reason for words in MISSING) and os.environ.get("GATHERND_REQUIRE_ALL") == "1":
         report.outcome = "failed"
-        report.longrepr = f"GATHERND_REQUIRE_DEBIAN is set, so this may not be skipped: {reason}"
+        report.longrepr = f"GATHERND_REQUIRE_ALL is set, so this may not be skipped: {reason}"
     return report
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test that was skipped for want of a Debian package fails where those are required."""
-    return _fail_if_debian((yield))
+    """A test that was skipped for want of a package or an environment fails where those are required."""
+    return _fail_if_missing((yield))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """The same for a whole module."""
-    return _fail_if_debian((yield))
+    return _fail_if_missing((yield))

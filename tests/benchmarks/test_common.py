@@ -53,6 +53,7 @@ def test_server_that_ends_early_is_reported_with_its_last_words() -> None:
         pass
 
 
+@pytest.mark.skipif(shutil.which("wrk") is None, reason="needs the Debian package wrk")
 def test_failing_answer_is_not_measured() -> None:
     with common.serving(failing_server) as port, pytest.raises(RuntimeError, match="answered 500"):
         common.wrk(port, http_json.tiny(), seconds=1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 
 from tests.http.conftest import start
 from tests.http.server import ROOT, Server
+from tests.needs import in_environment
 
 __all__ = ["start"]
 
@@ -29,16 +29,8 @@ _METHODS = ("get", "put", "post", "delete", "patch")
 
 
 def tool(name: str) -> Path:
-    """A file of the environment that `make clients` makes, and `make test` before the tests."""
-    path = TOOLS / name
-    assert path.exists(), f"{path} is not there: make clients makes it"
-    return path
-
-
-def needs(command: str, package: str) -> None:
-    """Skip where a command of a Debian package is missing."""
-    if shutil.which(command) is None:
-        pytest.skip(f"needs the Debian package {package}")
+    """A file of the environment that `make clients` makes, and `make test-all` before the tests."""
+    return in_environment(f"{TOOLS.name}/{name}", "clients")
 
 
 def run(command: Sequence[str | Path], folder: Path) -> str:

@@ -19,8 +19,9 @@ from typing import Any
 
 import pytest
 
-from tests.clients.conftest import OPENAPI, PROGRAMS, got, needs, run, tool
+from tests.clients.conftest import OPENAPI, PROGRAMS, got, run, tool
 from tests.http.server import ROOT, Server
+from tests.needs import skip_without
 
 _JARS = {
     "jackson-annotations": "libjackson2-annotations-java",
@@ -54,7 +55,7 @@ def generator() -> Path:
 @pytest.fixture(scope="module")
 def class_path() -> str:
     """The jars that the client is compiled against and runs with."""
-    needs("javac", "default-jdk-headless")
+    skip_without("javac", "default-jdk-headless")
     jars = []
     for name, package in _JARS.items():
         jar = Path("/usr/share/java") / f"{name}.jar"
@@ -67,7 +68,7 @@ def class_path() -> str:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program beside the generated sources."""
-    needs("java", "default-jdk-headless")
+    skip_without("java", "default-jdk-headless")
     made = tmp_path_factory.mktemp("java")
     command: list[str | Path] = [
         "java",

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.clients.conftest import OPENAPI, PROGRAMS, got, needs, run, tool
+from tests.clients.conftest import OPENAPI, PROGRAMS, got, run, tool
 from tests.http.server import Server
+from tests.needs import skip_without
 
 _OPTIONS = {
     "strict": True,
@@ -34,8 +35,8 @@ _OPTIONS = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program beside the generated types."""
-    needs("node", "nodejs")
-    needs("npm", "npm")
+    skip_without("node", "nodejs")
+    skip_without("npm", "npm")
     made = tmp_path_factory.mktemp("typescript")
     modules = tool("npm/node_modules")
     (made / "node_modules").symlink_to(modules)

@@ -19,6 +19,7 @@ import pytest
 import app
 from tests.deploy.clean_root import Root, bootstrap, entry
 from tests.deploy.dockerfile import read_dockerfile
+from tests.needs import skip_without
 
 STAGES = read_dockerfile()
 IMAGE = STAGES["cpu"]
@@ -76,8 +77,7 @@ def ready(url: str) -> bool:
 @pytest.mark.soak
 def test_image_is_built_in_a_clean_root_and_serves_as_an_unprivileged_user(tmp_path: Path) -> None:
     for program, package in (("debootstrap", "debootstrap"), ("unshare", "util-linux")):
-        if shutil.which(program) is None:
-            pytest.skip(f"needs the Debian package {package}")
+        skip_without(program, package)
     if os.geteuid() != 0:
         pytest.skip("only root may make a root file system")
     base = tmp_path / "base"

@@ -12,6 +12,7 @@ import pytest
 
 from app.settings import SETTING_NAMES
 from tests.http.server import GATHERND, ROOT, serving
+from tests.needs import skip_without
 
 FOLDER = ROOT / "deploy/systemd"
 UNIT = FOLDER / "gathernd.service"
@@ -119,9 +120,8 @@ def allowed_calls() -> set[str]:
 @pytest.mark.soak
 def test_filter_lets_every_system_call_of_the_service_through(tmp_path: Path) -> None:
     # Not by marks, which would come before that of the soak and be judged where nothing soaks.
-    for program, package in (("systemd-analyze", "systemd"), ("strace", "strace")):
-        if shutil.which(program) is None:
-            pytest.skip(f"needs the Debian package {package}")
+    for program, package in (("systemd-analyze", "systemd"), ("strace", "strace"), ("pgrep", "procps")):
+        skip_without(program, package)
     log = tmp_path / "strace.txt"
     command = ["strace", "-f", "-qq", "-c", "-I", "2", "-o", str(log), GATHERND, "serve"]
     content = bytes(4 << 20)

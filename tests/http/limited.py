@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.http.server import GATHERND
+from tests.needs import skip_without
 
 ROOT = Path("/sys/fs/cgroup")
 SERVE = (GATHERND, "serve")
@@ -124,8 +125,8 @@ class SmallDisk:
 @contextmanager
 def small_disk(place: Path, kind: str, size: int) -> Iterator[SmallDisk]:
     """A file system of `size` bytes, a tmpfs or an ext4, mounted at `place`; skips where this user may not."""
-    if not (shutil.which("unshare") and shutil.which("nsenter")):
-        pytest.skip("needs unshare and nsenter of util-linux")
+    for command, package in (("unshare", "util-linux"), ("nsenter", "util-linux"), ("mount", "mount")):
+        skip_without(command, package)
     place.mkdir(parents=True)
     user = os.geteuid() != 0
     if kind == "tmpfs":
@@ -135,8 +136,10 @@ def small_disk(place: Path, kind: str, size: int) -> Iterator[SmallDisk]:
         with image.open("wb") as file:
             file.truncate(size)
         make = shutil.which("mkfs.ext4", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
-        if make is None or user:
-            pytest.skip("needs mkfs.ext4 and root")
+        if make is None:
+            pytest.skip("needs the Debian package e2fsprogs")
+        if user:
+            pytest.skip("needs root, who alone may mount an ext4")
         subprocess.run([make, "-q", "-F", "-m", "0", str(image)], check=True, capture_output=True)
         mount = f"mount -o loop '{image}' '{place}'"
     flags = ["--user", "--map-root-user"] if user else []
@@ -158,6 +161,5 @@ def as_owner(command: Sequence[str] = SERVE) -> list[str]:
     """`command`, for which the permissions of files hold; root's processes do not heed them otherwise."""
     if os.geteuid() != 0:
         return list(command)
-    if shutil.which("setpriv") is None:
-        pytest.skip("needs setpriv of util-linux")
+    skip_without("setpriv", "util-linux")
     return ["setpriv", "--bounding-set", "-dac_override,-dac_read_search", "--", *command]

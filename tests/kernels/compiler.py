@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-import pytest
-
 from app.kernels import gpu_launch
-from tests.http.server import ROOT
+from tests.needs import in_environment
 
-FOLDER: Final = ROOT / ".venv-cuda" / "nvidia" / "cuda_nvrtc" / "lib"
+FOLDER: Final = ".venv-cuda/nvidia/cuda_nvrtc/lib"
 
 
 @dataclass(frozen=True)
@@ -33,14 +30,9 @@ class Compiled:
 
 @cache
 def nvrtc() -> ctypes.CDLL:
-    """The library; without it the test is skipped, but not where everything is there, as on a machine for tests."""
-    found = sorted(FOLDER.glob("libnvrtc.so.*"))
-    if not found:
-        missing = f"NVRTC is not in {FOLDER.relative_to(ROOT)}: make cuda installs it"
-        if os.environ.get("GATHERND_REQUIRE_DEBIAN") == "1":
-            pytest.fail(missing)
-        pytest.skip(missing)
-    return ctypes.CDLL(str(found[0]))
+    """The library; without it the test is skipped."""
+    (found,) = in_environment(FOLDER, "cuda").glob("libnvrtc.so.*")
+    return ctypes.CDLL(str(found))
 
 
 def architectures() -> list[int]:

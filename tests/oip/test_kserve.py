@@ -8,17 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.http.server import ROOT, Server
+from tests.http.server import Server
+from tests.needs import in_environment
 from tests.oip.peers import interpreter
 
-KSERVE = ROOT / ".venv-clients" / "kserve" / "bin" / "python"
-"""The environment with KServe's SDK that `make clients` makes, and `make test` before the tests."""
+KSERVE = ".venv-clients/kserve/bin/python"
+"""The environment with KServe's SDK that `make clients` makes, and `make test-all` before the tests."""
 
 
 def test_the_rest_client_of_the_kserve_sdk(server: Server) -> None:
-    assert KSERVE.exists(), f"{KSERVE} is not there: make clients makes it"
+    python = in_environment(KSERVE, "clients")
     script = Path(__file__).parent / "kserve" / "script.py"
-    ended = subprocess.run([KSERVE, script, server.url], capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run([python, script, server.url], capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout.splitlines()[-1])
     assert [found[name] for name in ("live", "ready", "model", "nothing")] == [True, True, True, False]
