@@ -13,14 +13,14 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --no-input
 CLIENTS := .venv-clients
 CUDA := .venv-cuda
-export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test lint format types pytest soak audit sbom openapi clients cuda bench lock build clean
+.PHONY: help serve check test test-all lint format types unit pytest pytest-all soak audit sbom openapi clients cuda bench lock build clean
 
 help: ## This list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort | awk -F '\t' '{printf "  %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort | awk -F '\t' '{printf "  %-10s %s\n", $$1, $$2}'
+	@echo '  Parts of soak, each under an hour on two cores: $(SOAK_PARTS)'
 
 # The environment. A stamp says which lock an installation came from; one that lost its interpreter, or whose checkout
 # moved (scripts and the editable installation hold its path), is made again in place.
@@ -56,7 +56,12 @@ SERVE_FLAGS = $(if $(call on_command_line,HOST),--host $(HOST)) \
 serve: $(VENV)/.stamp-runtime ## Install what is missing and serve on 127.0.0.1:8080 (PORT, HOST, every GATHERND_*)
 	exec $(VENV)/bin/gathernd serve $(strip $(SERVE_FLAGS))
 
-test: lint types pytest ## All checks that need no GPU: lint, format, types, tests
+check: $(VENV)/.stamp-dev ## The fast part of test, under a minute: lint, format, types, the tests without a server
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target lint types unit
+
+test: lint types pytest ## All checks that need only Python, make and git: lint, format, types, tests
+
+test-all: lint types pytest-all ## Everything but soak; needs the Debian packages that .ci/run installs, and skips nothing for want of them
 
 lint: $(VENV)/.stamp-dev ## ruff check, ruff format --check
 	$(PY) -m ruff check .
@@ -69,12 +74,27 @@ format: $(VENV)/.stamp-dev ## Mend what ruff can mend, and format
 types: $(VENV)/.stamp-dev ## mypy --strict
 	$(PY) -m mypy --strict
 
-# Two processes share the files of tests: many wait for servers that they start.
-pytest: $(VENV)/.stamp-dev clients cuda ## The tests with seeded samples (PYTEST_ARGS, PYTEST_PROCESSES)
-	$(PY) -m pytest -n $(PYTEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
+UNIT := $(addprefix tests/,spec dispatch api wire/test_json_write.py wire/test_npy.py \
+	wire/test_safetensors.py test_layers.py test_settings.py test_repository.py)
+unit: $(VENV)/.stamp-dev
+	$(PY) -m pytest -q $(UNIT)
 
-soak: $(VENV)/.stamp-dev clients cuda ## The tests with full counts, some three hours (GATHERND_SOAK multiplies: 10 is a tenth)
-	GATHERND_SOAK=$(GATHERND_SOAK) $(PY) -m pytest --timeout=0 $(PYTEST_ARGS)
+# Several processes share the files of tests: many wait for servers that they start, or for time to pass.
+PYTEST := $(PY) -m pytest -n $(PYTEST_PROCESSES) --dist loadfile
+pytest: $(VENV)/.stamp-dev ## The tests with small seeded samples (PYTEST_ARGS, PYTEST_PROCESSES)
+	$(PYTEST) $(PYTEST_ARGS)
+
+pytest-all: $(VENV)/.stamp-dev clients cuda ## The tests with those marked slow
+	GATHERND_TEST_ALL=1 GATHERND_REQUIRE_ALL=1 $(PYTEST) $(PYTEST_ARGS)
+
+# A part of soak is a folder of tests; `rest` is what is in no other.
+SOAK_PARTS := client http kernels oip parity security store wire workers rest
+soak_tests = $(if $(filter rest,$1),tests $(patsubst %,--ignore=tests/%,$(filter-out rest,$(SOAK_PARTS))),tests/$1)
+soak: $(addprefix soak-,$(or $(PART),$(SOAK_PARTS))) ## The tests with full counts, whole or in parts: PART=store (GATHERND_SOAK multiplies: 10 is a tenth)
+
+soak-%: $(VENV)/.stamp-dev clients cuda
+	$(if $(filter $*,$(SOAK_PARTS)),,$(error no part $*: there are $(SOAK_PARTS)))
+	GATHERND_REQUIRE_ALL=1 GATHERND_SOAK=$(GATHERND_SOAK) $(PY) -m pytest --timeout=0 $(call soak_tests,$*) $(PYTEST_ARGS)
 
 audit: $(VENV)/.stamp-dev ## Known vulnerabilities in the locks; asks an advisory service (AUDIT_ARGS go to pip-audit)
 	$(PY) -m deploy.audit $(wildcard requirements*.lock) -- $(AUDIT_ARGS)

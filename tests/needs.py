@@ -13,10 +13,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-def skip_without(command: str, package: str) -> None:
-    """Skip the test that asks where a command of a Debian package is missing."""
-    if shutil.which(command) is None:
-        pytest.skip(f"needs the Debian package {package}")
+def skip_without(**packages: str) -> None:
+    """Skip the test that asks where commands are missing, each given with the Debian package that brings it."""
+    missing = sorted({package for command, package in packages.items() if shutil.which(command) is None})
+    if missing:
+        pytest.skip(f"needs the Debian package {', '.join(missing)}")
 
 
 def in_environment(path: str, target: str) -> Path:

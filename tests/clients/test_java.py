@@ -55,7 +55,7 @@ def generator() -> Path:
 @pytest.fixture(scope="module")
 def class_path() -> str:
     """The jars that the client is compiled against and runs with."""
-    skip_without("javac", "default-jdk-headless")
+    skip_without(javac="default-jdk-headless")
     jars = []
     for name, package in _JARS.items():
         jar = Path("/usr/share/java") / f"{name}.jar"
@@ -68,7 +68,7 @@ def class_path() -> str:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program beside the generated sources."""
-    skip_without("java", "default-jdk-headless")
+    skip_without(java="default-jdk-headless")
     made = tmp_path_factory.mktemp("java")
     command: list[str | Path] = [
         "java",

@@ -35,8 +35,7 @@ _OPTIONS = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program beside the generated types."""
-    skip_without("node", "nodejs")
-    skip_without("npm", "npm")
+    skip_without(node="nodejs", npm="npm")
     made = tmp_path_factory.mktemp("typescript")
     modules = tool("npm/node_modules")
     (made / "node_modules").symlink_to(modules)

@@ -76,8 +76,7 @@ def ready(url: str) -> bool:
 
 @pytest.mark.soak
 def test_image_is_built_in_a_clean_root_and_serves_as_an_unprivileged_user(tmp_path: Path) -> None:
-    for program, package in (("debootstrap", "debootstrap"), ("unshare", "util-linux")):
-        skip_without(program, package)
+    skip_without(debootstrap="debootstrap", unshare="util-linux")
     if os.geteuid() != 0:
         pytest.skip("only root may make a root file system")
     base = tmp_path / "base"

@@ -120,8 +120,7 @@ def allowed_calls() -> set[str]:
 @pytest.mark.soak
 def test_filter_lets_every_system_call_of_the_service_through(tmp_path: Path) -> None:
     # Not by marks, which would come before that of the soak and be judged where nothing soaks.
-    for program, package in (("systemd-analyze", "systemd"), ("strace", "strace"), ("pgrep", "procps")):
-        skip_without(program, package)
+    skip_without(**{"systemd-analyze": "systemd", "strace": "strace", "pgrep": "procps"})
     log = tmp_path / "strace.txt"
     command = ["strace", "-f", "-qq", "-c", "-I", "2", "-o", str(log), GATHERND, "serve"]
     content = bytes(4 << 20)

@@ -125,8 +125,7 @@ class SmallDisk:
 @contextmanager
 def small_disk(place: Path, kind: str, size: int) -> Iterator[SmallDisk]:
     """A file system of `size` bytes, a tmpfs or an ext4, mounted at `place`; skips where this user may not."""
-    for command, package in (("unshare", "util-linux"), ("nsenter", "util-linux"), ("mount", "mount")):
-        skip_without(command, package)
+    skip_without(unshare="util-linux", nsenter="util-linux", mount="mount")
     place.mkdir(parents=True)
     user = os.geteuid() != 0
     if kind == "tmpfs":
@@ -161,5 +160,5 @@ def as_owner(command: Sequence[str] = SERVE) -> list[str]:
     """`command`, for which the permissions of files hold; root's processes do not heed them otherwise."""
     if os.geteuid() != 0:
         return list(command)
-    skip_without("setpriv", "util-linux")
+    skip_without(setpriv="util-linux")
     return ["setpriv", "--bounding-set", "-dac_override,-dac_read_search", "--", *command]
