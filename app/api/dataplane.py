@@ -16,6 +16,7 @@ from typing import Any, Final
 from starlette.routing import Match
 from starlette.types import ASGIApp
 
+from app.api.errors import STATUS
 from app.api.exchange import TIMEOUT, Exchange, Receive, Scope, Send
 from app.api.guard import Guard
 from app.api.health import Readiness
@@ -88,7 +89,14 @@ class DataPlane:
                 await route(exchange)
         except GatherError as error:
             code = error.code
-            await self._send_error(exchange, error)
+            if exchange.started:
+                # What has been sent cannot be taken back: the connection ends here, so that no answer looks whole.
+                exchange.status = STATUS[code]
+                logger.error(
+                    "an answer was cut: %s", error.detail, extra={"fields": {"request_id": exchange.request_id}}
+                )
+            else:
+                await self._send_error(exchange, error)
         except ClientGone:
             code = "client_gone"
         except asyncio.CancelledError:

@@ -23,7 +23,6 @@ from app.api.health import Readiness
 from app.api.native import check_json_type, refuse_query
 from app.api.receiver import HELD, Receiver, receive, too_large
 from app.api.scatter import read_key, scatter
-from app.dispatch.pool import ClientGone
 from app.errors import GatherError
 from app.service import Service
 from app.store import Conditions, LocalStore, Metadata
@@ -169,38 +168,47 @@ class TensorsRoute:
         kind = preferred(exchange.headers.get(b"accept", b""))
         content = await self._run(lambda: self.store.content(name))
         resident = content.resident()
-        if await self._unchanged(exchange, resident.etag):
+        etag = resident.etag
+        if await self._unchanged(exchange, etag):
             return
         shape, begin, end = _rows(content, fields.get("rows"))
         head = _head(kind, DTYPES[content.description.dtype], shape, end - begin)
-        headers: tuple[Field, ...] = (
-            (b"content-type", kind.encode()),
-            (b"content-length", b"%d" % (len(head) + end - begin)),
-            (b"x-request-id", exchange.request_id.encode()),
-            _etag(resident.etag),
-            (b"x-gathernd-dtype", content.description.dtype.encode()),
-            (b"x-gathernd-shape", ",".join(map(str, shape)).encode()),
-        )
+        size = len(head) + end - begin
+
+        def fields_of(etag: str) -> tuple[Field, ...]:
+            return (
+                (b"content-type", kind.encode()),
+                (b"content-length", b"%d" % size),
+                (b"x-request-id", exchange.request_id.encode()),
+                _etag(etag),
+                (b"x-gathernd-dtype", content.description.dtype.encode()),
+                (b"x-gathernd-shape", ",".join(map(str, shape)).encode()),
+            )
+
         if exchange.method == "HEAD":
-            await _start(exchange, headers)
+            await _start(exchange, fields_of(etag))
             await exchange.sender({"type": "http.response.body", "body": b""})
             return
         exchange.lease.charge(min(end - begin, _WHOLE))
         if end - begin <= _WHOLE:
-            etag, body = await self._run(lambda: _copy(content, begin, end))
-            headers = tuple((key, etag.encode() if key == b"etag" else value) for key, value in headers)
-            await _start(exchange, headers)
+            read, body = await self._run(lambda: _copy(content, begin, end))
+            if read != etag and await self._unchanged(exchange, read):
+                return
+            await _start(exchange, fields_of(read))
             await exchange.sender({"type": "http.response.body", "body": head + body})
             return
-        await _start(exchange, headers)
-        await exchange.sender({"type": "http.response.body", "body": head, "more_body": True})
-        for place in range(begin, end, _CHUNK):
-            last = min(place + _CHUNK, end)
-            piece = await self._run(lambda place=place, last=last: content.copy(place, last))  # type: ignore[misc]
-            if not resident.steady:
-                # The ETag has been sent, and what follows is another content: the answer must not look whole.
-                raise ClientGone
-            await exchange.sender({"type": "http.response.body", "body": piece, "more_body": last < end})
+        snapshot = await self._run(lambda: self.store.snapshot(content))
+        try:
+            if snapshot.etag != etag and await self._unchanged(exchange, snapshot.etag):
+                return
+            await _start(exchange, fields_of(snapshot.etag))
+            await exchange.sender({"type": "http.response.body", "body": head, "more_body": True})
+            for place in range(begin, end, _CHUNK):
+                last = min(place + _CHUNK, end)
+                piece = await self._run(lambda place=place, last=last: snapshot.read(place, last))  # type: ignore[misc]
+                await exchange.sender({"type": "http.response.body", "body": piece, "more_body": last < end})
+        finally:
+            self.threads.submit(snapshot.close)
 
     async def _scatter(self, exchange: Exchange, name: str) -> None:
         content_type = exchange.headers.get(b"content-type", _JSON)

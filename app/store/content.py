@@ -36,7 +36,7 @@ def damaged(name: str, why: str) -> GatherError:
 class Content:
     """One mapped content. Lives as long as somebody reads it, also after its file was replaced or removed."""
 
-    __slots__ = ("_hold", "_size", "_tensor", "cold", "description", "identity", "mapping", "words")
+    __slots__ = ("_hold", "_size", "_tensor", "cold", "description", "identity", "mapping", "path", "words")
 
     def __init__(self, path: Path, name: str, hold: Hold, memory: int | None = None) -> None:
         """Map the file. Raises FileNotFoundError, and tensor_damaged where it is not whole.
@@ -44,6 +44,7 @@ class Content:
         `memory` is about what the system has for contents: in a larger one a lookup reads the pages that it needs and
         not those around them, which would only push out others.
         """
+        self.path = path
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             status = os.fstat(fd)

@@ -6,14 +6,17 @@ one here replaces it everywhere.
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Callable
 from mmap import mmap
 from pathlib import Path
+from typing import Final
 
 from app.errors import GatherError
 
 Buffer = bytes | bytearray | memoryview
+_FICLONE: Final = 0x40049409
 
 
 def create(path: Path) -> int:
@@ -74,6 +77,15 @@ def rename(source: Path, target: Path) -> None:
 def unlink(path: Path) -> None:
     """Remove a file; one that is not there is fine."""
     path.unlink(missing_ok=True)
+
+
+def clone(source: int, target: int) -> bool:
+    """Make the empty file `target` a copy of `source` that shares its blocks; False where that cannot be had."""
+    try:
+        fcntl.ioctl(target, _FICLONE, source)
+    except OSError:
+        return False
+    return True
 
 
 def refusal(error: OSError) -> GatherError:

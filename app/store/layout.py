@@ -42,12 +42,13 @@ class Word(IntEnum):
 
     STAMP is twice the number of scatters, odd while one is being applied; bit 63 says that the content is damaged.
     MODIFIED is the time of the last change in nanoseconds since 1970; JOURNAL the length of the redo log that the
-    content reflects.
+    content reflects. SNAPSHOTS is 1 where somebody may be reading the content as it was: see `snapshot`.
     """
 
     STAMP = 0
     MODIFIED = 1
     JOURNAL = 2
+    SNAPSHOTS = 3
 
 
 WORDS: Final = 8

@@ -8,6 +8,7 @@ blocks (everything but `get`) belongs on a thread; any number of threads and pro
     tensors/        one file for each tensor, see `layout`
     logs/           one redo log for each tensor that scatters have changed
     incoming/       contents that are not yet whole; emptied at start-up
+    snapshots/      what downloads keep of contents that scatters change meanwhile, see `snapshot`
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from threading import Event, Thread
 from typing import Final
 
 from app.errors import GatherError
-from app.store import disk, fence, formats
+from app.store import disk, fence, formats, snapshot
 from app.store.base import Resident
 from app.store.changes import Change, Changes, Waiting
 from app.store.content import Content, Mapped, damaged, identity, is_still
@@ -44,6 +45,7 @@ from app.store.layout import (
 from app.store.model import ALWAYS, Conditions, Metadata, Old, Quota, metadata_of, peek, read_metadata
 from app.store.patch import patched
 from app.store.scatter import Writable
+from app.store.snapshot import Snapshot
 from app.store.together import MOST, Take, Together
 from app.store.upload import Upload
 from app.store.verify import Verifier
@@ -78,6 +80,7 @@ class LocalStore:
         self._tensors = folder / "tensors"
         self._logs = folder / "logs"
         self._incoming = folder / "incoming"
+        self._snapshots = folder / snapshot.FOLDER
         self._changes = Changes(self._logs, self._incoming)
         self._together = Together(self.scatter_all)
         self._group: Group | None = None
@@ -108,7 +111,7 @@ class LocalStore:
         try:
             if group.owner:
                 formats.prepare(self.folder)
-                for folder in (self._tensors, self._logs, self._incoming):
+                for folder in (self._tensors, self._logs, self._incoming, self._snapshots):
                     folder.mkdir(exist_ok=True)
                 self._recover()
         except BaseException:
@@ -149,6 +152,16 @@ class LocalStore:
             raise not_found(name)
         entry.content.resident()
         return entry.content
+
+    def snapshot(self, content: Content) -> Snapshot:
+        """The content as it is now, for a reader that scatters do not wait for; to be closed.
+
+        Raises tensor_damaged, overloaded and insufficient_storage.
+        """
+        with refusing():
+            snapshot.clean(self._snapshots)
+            with content.hold():
+                return Snapshot(content, self._snapshots)
 
     def _load(self, name: str) -> Mapped | None:
         """Look at the file of `name`, and map it where it is not the one that is mapped. Raises tensor_damaged."""
@@ -439,6 +452,7 @@ class LocalStore:
     def _recover(self) -> None:
         for path in self._incoming.iterdir():
             disk.unlink(path)
+        snapshot.clean(self._snapshots, alone=True)
         living, sound = set(), True
         for path in self._tensors.iterdir():
             try:

@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from app.store import disk, fence
+from app.store import disk, fence, snapshot
 from app.store.journal import Record
 from app.store.layout import BLOCK, DAMAGED, PAGE, Description, Word, decode_page
 from app.tensors.dtypes import DTYPES
@@ -38,6 +38,7 @@ class Writable:
 
     def __init__(self, path: Path) -> None:
         """Raises BadFile and OSError."""
+        self._snapshots = path.parent.with_name(snapshot.FOLDER)
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             size = os.fstat(self._fd).st_size
@@ -101,9 +102,15 @@ class Writable:
 
     def apply(self, records: Iterable[Record]) -> None:
         """Bring the content to what `records` say, in their order, with an odd stamp meanwhile."""
-        for record in records:
-            if record.entry.sequence is None:
-                continue
+        changes = [record for record in records if record.entry.sequence is not None]
+        if (
+            changes
+            and self.words[Word.SNAPSHOTS]
+            and not snapshot.save(self.mapping, self.description, self._snapshots, changes)
+        ):
+            self._set(Word.SNAPSHOTS, 0)
+        for record in changes:
+            assert record.entry.sequence is not None
             # An odd stamp still counts the scatters before this one, for that is what a failed one leaves to replay.
             mark = self.words[Word.STAMP] & DAMAGED
             self._set(Word.STAMP, self.words[Word.STAMP] | 1)

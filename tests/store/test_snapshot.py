@@ -1,0 +1,205 @@
+"""A snapshot is of one content, the one that its ETag names, whatever scatters do meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from app.errors import GatherError
+from app.store import LocalStore, disk
+from app.store.layout import Word
+from app.store.snapshot import FOLDER, Snapshot
+from tests.store.helpers import put, read, scatter
+
+ROWS, WIDTH = 3000, 300  # rows of 1200 bytes lie across pages
+
+
+def table(number: int = 0) -> NDArray[np.float32]:
+    return np.full((ROWS, WIDTH), number, np.float32)
+
+
+def taken(store: LocalStore, name: str = "x") -> Snapshot:
+    return store.snapshot(store.content(name))
+
+
+def content_of(snapshot: Snapshot, step: int = 100_000) -> NDArray[np.float32]:
+    size = ROWS * WIDTH * 4
+    raw = b"".join(snapshot.read(begin, min(begin + step, size)) for begin in range(0, size, step))
+    return np.frombuffer(raw, np.float32).reshape(ROWS, WIDTH)
+
+
+def left(folder: Path) -> list[str]:
+    return [path.name for path in (folder / FOLDER).iterdir()]
+
+
+def test_a_snapshot_keeps_what_scatters_of_every_worker_change(store: LocalStore, other: LocalStore) -> None:
+    etag = put(store, "x", table())[0].etag
+    snapshot = taken(store)
+    rng = np.random.default_rng(0)
+    expected = table()
+    for turn in range(1, 30):
+        rows = rng.integers(0, ROWS, rng.choice([1, 2, 400]))
+        scatter((store, other)[turn % 2], "x", rows[:, None], np.full((len(rows), WIDTH), turn, np.float32))
+        expected[rows] = turn
+        if turn == 10:
+            later = taken(other)
+            kept = expected.copy()
+    assert snapshot.etag == etag
+    assert (content_of(snapshot) == 0).all()
+    np.testing.assert_array_equal(content_of(later, 4097), kept)
+    np.testing.assert_array_equal(read(store, "x"), expected)
+    snapshot.close()
+    later.close()
+
+
+def test_a_scatter_between_two_pieces_is_not_seen(store: LocalStore) -> None:
+    put(store, "x", table())
+    snapshot = taken(store)
+    size = ROWS * WIDTH * 4
+    pieces = [snapshot.read(0, 5000)]
+    scatter(store, "x", np.arange(ROWS)[:, None], table(7))
+    pieces += [snapshot.read(begin, min(begin + 5000, size)) for begin in range(5000, size, 5000)]
+    assert not any(b"".join(pieces))
+    snapshot.close()
+
+
+def test_a_snapshot_of_a_content_that_is_replaced_or_removed_stays(store: LocalStore) -> None:
+    put(store, "x", table(3))
+    snapshot, content = taken(store), store.content("x")
+    put(store, "x", table(4))
+    scatter(store, "x", [[0]], table(5)[:1])
+    late = store.snapshot(content)
+    store.delete("x")
+    assert (content_of(snapshot) == 3).all()
+    assert (content_of(late) == 3).all()
+    assert late.etag == snapshot.etag
+    snapshot.close()
+    late.close()
+
+
+def test_files_go_with_their_readers_and_scatters_look_for_none(store: LocalStore, folder: Path) -> None:
+    put(store, "x", table())
+    snapshot = taken(store)
+    assert len(left(folder)) == 1
+    snapshot.close()
+    assert left(folder) == []
+    words = store.content("x").words
+    assert words[Word.SNAPSHOTS] == 1
+    scatter(store, "x", [[0]], table(1)[:1])
+    assert words[Word.SNAPSHOTS] == 0
+
+
+def test_the_file_of_a_reader_that_died_is_removed_by_the_next_scatter_or_reader(
+    store: LocalStore, folder: Path
+) -> None:
+    put(store, "x", table())
+    for turn in range(2):
+        dead = taken(store)
+        os.close(dead._fd)  # as the end of its process does
+        assert len(left(folder)) == 1
+        if turn:
+            taken(store).close()
+        else:
+            scatter(store, "x", [[0]], table(1)[:1])
+        assert left(folder) == []
+
+
+def test_a_start_removes_what_is_left(store: LocalStore, folder: Path) -> None:
+    put(store, "x", table())
+    taken(store)
+    (folder / FOLDER / "new-1").touch()
+    store.close()
+    store.open()
+    assert left(folder) == []
+
+
+def test_a_disk_without_room_for_a_page_ends_the_reader_and_not_the_scatter(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, "x", table())
+    snapshot = taken(store)
+    real = disk.write_at
+
+    def full(fd: int, content: Any, offset: int) -> None:
+        if FOLDER in str(Path(f"/proc/self/fd/{fd}").readlink()):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(fd, content, offset)
+
+    monkeypatch.setattr(disk, "write_at", full)
+    scatter(store, "x", [[5]], table(1)[:1])
+    assert read(store, "x")[5, 0] == 1
+    with pytest.raises(GatherError, match="insufficient_storage"):
+        content_of(snapshot)
+    snapshot.close()
+    monkeypatch.undo()
+    again = taken(store)
+    assert content_of(again)[5, 0] == 1
+    again.close()
+
+
+def test_where_blocks_can_be_shared_the_snapshot_is_such_a_copy(
+    store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, "x", table(2))
+    asked = []
+
+    def ioctl(target: int, request: int, source: int) -> int:
+        asked.append(request)
+        os.pwrite(target, os.pread(source, 1 << 30, 0), 0)
+        return 0
+
+    monkeypatch.setattr(fcntl, "ioctl", ioctl)
+    snapshot = taken(store)
+    assert asked == [0x40049409]
+    assert left(folder) == []
+    scatter(store, "x", [[5]], table(1)[:1])
+    assert (content_of(snapshot) == 2).all()
+    snapshot.close()
+
+
+def test_a_damaged_content_is_not_read_on(store: LocalStore) -> None:
+    put(store, "x", table())
+    snapshot = taken(store)
+    snapshot.read(0, 10)
+    os.truncate(store.content("x").path, 8192)
+    with pytest.raises(GatherError, match="tensor_damaged"):
+        snapshot.read(100_000, 200_000)
+    snapshot.close()
+
+
+def test_readers_beside_steady_scatters_read_one_content_each(store: LocalStore, other: LocalStore) -> None:
+    etags = {put(store, "x", table())[0].etag: 0}
+    stop = threading.Event()
+    known = threading.Lock()
+
+    def change() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            with known:
+                etags[scatter(other, "x", np.arange(ROWS)[:, None], table(number))] = number
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        seen = set()
+        for _ in range(20):
+            snapshot = taken(store)
+            values = np.unique(content_of(snapshot))
+            snapshot.close()
+            assert len(values) == 1
+            with known:
+                assert etags[snapshot.etag] == values[0]
+            seen.add(snapshot.etag)
+    finally:
+        stop.set()
+        thread.join()
+    assert len(seen) > 5
