@@ -154,6 +154,8 @@ class DataPlane:
             if running > self.admission.requests:
                 raise self.admission.too_many()
             await self.tensors(exchange)
+        elif path == "*" and exchange.method == "OPTIONS":
+            await exchange.send_empty(204, (b"allow", b"GET, HEAD, PUT, POST, DELETE, OPTIONS"))
         else:
             await self._pass_on(exchange)
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import itertools
 import re
-import zlib
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from time import monotonic, perf_counter
 from typing import Any, Final, Protocol
+from urllib.parse import unquote_to_bytes
 
 import numpy as np
 
 from app.api import moments
+from app.api.content_encoding import inflater
 from app.api.errors import STATUS, error_body, problem_headers
 from app.api.header_fields import SECRETS, combined, key_digest, repeated_single
 from app.api.moments import TOLD
@@ -33,7 +34,6 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 COUNTER: Final = itertools.count()
-_INFLATE_STEP: Final = 1 << 20
 AT_ONCE: Final = 1 << 18
 """Answers of up to this many bytes are written at once, however slowly the client reads."""
 
@@ -163,6 +163,9 @@ class Exchange:
             self.scope["headers"] = [field for field in sent if field[0] not in SECRETS]
             if self.cycle is not None:
                 self.cycle.secret = True
+        raw = self.scope.get("raw_path")
+        if raw is not None and b"%" in raw:
+            self.path = self.scope["path"] = decoded_path(raw)
         given = headers.get(b"x-request-id")
         if given is not None:
             text = given.decode("latin-1")
@@ -347,50 +350,24 @@ class Exchange:
         unsupported_media_type, overloaded, and malformed_request for a stream that is damaged, cut short or followed
         by other bytes.
         """
-        name = encoding.strip().lower()
-        if name in (b"identity", b""):
+        stream = inflater(encoding)
+        if stream is None:
             return body
-        if name not in (b"gzip", b"x-gzip", b"deflate"):
-            raise GatherError(
-                "unsupported_media_type",
-                f"the Content-Encoding {encoding.decode('latin-1')!r} is not read here; gzip and deflate are",
-            )
-        if name == b"deflate":
-            zlib_wrapped = len(body) >= 2 and body[0] & 15 == 8 and (body[0] << 8 | body[1]) % 31 == 0
-            window = zlib.MAX_WBITS if zlib_wrapped else -zlib.MAX_WBITS
-        else:
-            window = zlib.MAX_WBITS | 16
         result = bytearray(lead)
         most = limit + lead
-        stream = zlib.decompressobj(window)
-        ended = False
-        view = memoryview(body)
-        try:
-            # By slices: what one call leaves of its input is copied for the next.
-            for start in range(0, len(view), _INFLATE_STEP):
-                if ended:
-                    raise GatherError("malformed_request", "bytes follow the compressed body")
-                rest: Buffer = view[start : start + _INFLATE_STEP]
-                room = piece_size = 0
-                while rest or piece_size == room:
-                    room = min(_INFLATE_STEP, most + 1 - len(result))
-                    piece = stream.decompress(rest, room)
-                    rest = stream.unconsumed_tail
-                    piece_size = len(piece)
-                    self.lease.charge(piece_size)
-                    result += piece
-                    if len(result) > most:
-                        raise _too_large(limit)
-                    ended = stream.eof
-                    if ended:
-                        break
-        except zlib.error as error:
-            raise GatherError("malformed_request", f"the body is not valid {name.decode()}: {error}") from None
-        if not ended:
-            raise GatherError("malformed_request", "the compressed body ends early")
-        if stream.unused_data:
-            raise GatherError("malformed_request", "bytes follow the compressed body")
+        for piece in stream.pieces(body):
+            if len(result) + len(piece) > most:
+                raise _too_large(limit)
+            self.lease.charge(len(piece))
+            result += piece
+        stream.finish()
         return memoryview(result)[lead:] if lead else result
+
+
+def decoded_path(raw: bytes) -> str:
+    """A path with its segments decoded one by one: an encoded slash is part of its segment and stays `%2F`."""
+    segments = raw.partition(b"?")[0].split(b"/")
+    return "/".join(unquote_to_bytes(segment).decode("utf-8", "replace").replace("/", "%2F") for segment in segments)
 
 
 def _too_large(limit: int) -> GatherError:

@@ -10,19 +10,18 @@ import base64
 import binascii
 import hashlib
 import re
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
 from typing import Any, Final
 
+from app.api.content_encoding import STEP, inflater
 from app.api.exchange import Exchange
 from app.dispatch.pool import ClientGone
 from app.errors import GatherError
 from app.store.upload import Upload
 from app.wire.npy import Start
 
-STEP: Final = 1 << 20
 HELD: Final = 4 * STEP
 """What an upload holds of memory, however large it is."""
 _DIGEST: Final = re.compile(r"\s*([a-z0-9*-]+)\s*=\s*:([A-Za-z0-9+/=]*):\s*")
@@ -42,7 +41,7 @@ class Receiver:
         self._limit = limit
         self._size = 0
         self._head = bytearray()
-        self._inflater = _inflater(encoding)
+        self._inflater = inflater(encoding)
         self._wanted_digest = read_digest(digest)
         self._digest = hashlib.sha256() if self._wanted_digest is not None else None
 
@@ -50,7 +49,7 @@ class Receiver:
         """The next bytes of the body. Raises GatherError and OSError."""
         if self._digest is not None:
             self._digest.update(piece)
-        for part in self._inflated(piece):
+        for part in (piece,) if self._inflater is None else self._inflater.pieces(piece):
             self._size += len(part)
             if self._size > self._limit:
                 raise too_large(self._limit)
@@ -59,27 +58,6 @@ class Receiver:
                 continue
             self._head += part
             self._begin(whole=False)
-
-    def _inflated(self, piece: bytes | bytearray) -> Iterator[bytes | bytearray]:
-        if self._inflater is None:
-            yield piece
-            return
-        rest: bytes | bytearray = piece
-        part = b"more"
-        # A full part may have more behind it even where no input is left.
-        while rest or len(part) == STEP:
-            if self._inflater.eof:
-                if rest:
-                    raise GatherError("malformed_request", "bytes follow the compressed body")
-                return
-            try:
-                part = self._inflater.decompress(rest, STEP)
-            except zlib.error as error:
-                raise GatherError(
-                    "malformed_request", f"the body is not as its Content-Encoding says: {error}"
-                ) from None
-            rest = self._inflater.unconsumed_tail or self._inflater.unused_data
-            yield part
 
     def _begin(self, *, whole: bool) -> None:
         start = self._starter(self._head, whole)
@@ -90,8 +68,8 @@ class Receiver:
 
     def end(self) -> Upload:
         """The body has ended; the upload, finished. Raises GatherError and OSError."""
-        if self._inflater is not None and not self._inflater.eof:
-            raise GatherError("malformed_request", "the compressed body ends early")
+        if self._inflater is not None:
+            self._inflater.finish()
         if self._digest is not None and self._digest.digest() != self._wanted_digest:
             raise GatherError(
                 "malformed_request", "the body is not the one that Content-Digest speaks of", pointer="/content-digest"
@@ -137,20 +115,6 @@ async def receive(exchange: Exchange, receiver: Receiver, threads: Executor) -> 
             await asyncio.wait([working])
         await asyncio.shield(loop.run_in_executor(threads, receiver.abandon))
         raise
-
-
-def _inflater(encoding: bytes | None) -> Any:
-    name = (encoding or b"identity").strip().lower()
-    if name in (b"identity", b""):
-        return None
-    if name in (b"gzip", b"x-gzip"):
-        return zlib.decompressobj(zlib.MAX_WBITS | 16)
-    if name == b"deflate":
-        return zlib.decompressobj()
-    raise GatherError(
-        "unsupported_media_type",
-        f"the Content-Encoding {name.decode('latin-1')!r} is not read here; gzip and deflate are",
-    )
 
 
 def read_digest(field: bytes | None) -> bytes | None:

@@ -13,7 +13,6 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
-from urllib.parse import unquote_to_bytes
 
 import orjson
 
@@ -69,7 +68,7 @@ class TensorsRoute:
 
     async def __call__(self, exchange: Exchange) -> None:
         """Find the route and answer. Raises GatherError for everything it refuses."""
-        segments = path_segments(exchange.scope)
+        segments = exchange.path.split("/")[1:]
         routes: dict[str, Callable[..., Any]]
         if len(segments) == 1:
             routes = {"GET": self._list}
@@ -241,12 +240,6 @@ class TensorsRoute:
             )
         )
         await exchange.send(200, _JSON, orjson.dumps({"name": name, "etag": etag}), _etag(etag))
-
-
-def path_segments(scope: Any) -> list[str]:
-    """The segments of a request's path, decoded one by one: an encoded slash is part of its segment."""
-    raw: bytes = scope.get("raw_path") or scope["path"].encode()
-    return [unquote_to_bytes(segment).decode("utf-8", "replace") for segment in raw.partition(b"?")[0].split(b"/")[1:]]
 
 
 def check_count(start: Start, declared: int) -> None:
