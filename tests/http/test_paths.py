@@ -20,7 +20,8 @@ TABLE = np.arange(6, dtype=np.int64)
     "path",
     [
         "/tensors%2Fx", "/tensors%2fx%2Fcontent", "/gathernd%2F", "/%2Fgathernd", "/errors%2Finternal", "/docs%2Fx",
-        "/v2%2Fhealth%2Flive", "/tensors/x%2Fcontent/y", "/tensors/x/content%2Fy", "/%2A", "/v2%2Fmodels/gathernd/infer",
+        "/v2%2Fhealth%2Flive", "/tensors/x%2Fcontent/y", "/tensors/x/content%2Fy", "/%2A",
+        "/v2%2Fmodels/gathernd/infer",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "OPTIONS"])
