@@ -24,6 +24,10 @@ TEST_ALL = bool(SOAK) or os.environ.get("GATHERND_TEST_ALL") == "1"
 MISSING = ("needs the Debian package", "needs the environment")  # as tests/needs.py words it
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
+# Whatever tests start reads its modules compiled, as a user's service does: a fifth less of every start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # Samples are the same in every run and every place; a soak looks for new ones.
 settings.register_profile("sample", derandomize=True, deadline=None, max_examples=50)
 settings.register_profile("soak", deadline=None, max_examples=50 * max(SOAK, 1))
@@ -52,6 +56,22 @@ def warmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 shutil.rmtree(folder, ignore_errors=True)
             assert done.returncode == 0, done.stderr
     return folder
+
+
+@pytest.fixture(scope="session")
+def compiled(warmed: Path) -> Path:
+    """The folder `warmed`, out of which this process has loaded all that is compiled."""
+    from app.api import moments
+    from app.kernels import numba_cpu
+    from app.wire import native_json, oip_v2
+
+    if not numba_cpu.ready():
+        numba_cpu.configure(warmed)
+    for module in (native_json, oip_v2, moments):
+        module.configure(warmed)
+    for module in (numba_cpu, native_json, oip_v2, moments):
+        module.warm()
+    return warmed
 
 
 def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:

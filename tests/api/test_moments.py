@@ -6,12 +6,15 @@ import re
 from bisect import bisect_left
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.api import moments
 from app.api.exposition import BUCKETS
 from app.api.moments import CELLS, MEASURED, PREDICTED, RECEIVED, REQUESTS, ROUTES, SENT, TIMES, TOLD, TOLD_AT, compiled
+
+pytestmark = pytest.mark.usefixtures("compiled")
 
 LINES = re.compile(
     rb"x-request-id: (\S+)\r\n"

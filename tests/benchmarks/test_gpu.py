@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from app.kernels import numba_cpu, numpy_cpu
+from app.kernels import numpy_cpu
 from app.kernels.device import NoDevice
 from app.spec.plan import GatherPlan
 from benchmarks import gpu
@@ -97,10 +97,7 @@ def test_every_line_is_a_gather_and_flattened_indices_mean_the_same() -> None:
         assert (data.reshape(-1, plan.slice_items)[flat].reshape(-1) == out).all()
 
 
-def test_crossover_measures_every_way_at_every_size(device: Any, tmp_path: Path) -> None:
-    if not numba_cpu.ready():
-        numba_cpu.configure(tmp_path)
-        numba_cpu.warm()
+def test_crossover_measures_every_way_at_every_size(device: Any, compiled: Path) -> None:
     found = gpu.crossover(device, (4, 64), (1, 10), 1 << 16, 0.0)
     assert list(found) == ["rows of 4 B from 0 MiB", "rows of 64 B from 0 MiB"]
     for series in found.values():

@@ -20,6 +20,8 @@ from app.wire.json_write import likely_size, values_text
 from app.wire.oip_v2 import Model
 from app.wire.packed import STRING_BYTES
 
+pytestmark = pytest.mark.usefixtures("compiled")
+
 NUMBERS = [name for name, dtype in DTYPES.items() if dtype.kind in ("int", "uint", "float")]
 INDICES = {"dtype": "int64", "shape": [1, 1], "values": [0]}
 MODEL = Model("gathernd", "gathernd", tuple(DIALECTS["gathernd"]))

@@ -12,6 +12,8 @@ import pytest
 from app.wire.decimals import narrow
 from tests.wire.json_requests import call, made
 
+pytestmark = pytest.mark.usefixtures("compiled")
+
 
 def floats(texts: list[str], lead: str = "") -> list[float]:
     values: list[float] = made("float64", f"{lead}[{','.join(texts)}]").array.tolist()

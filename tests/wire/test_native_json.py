@@ -15,6 +15,8 @@ from app.tensors.limits import Limits
 from app.wire import native_json
 from tests.wire.json_requests import DATA, INDICES, call, made, refused, refused_items, request, tensor
 
+pytestmark = pytest.mark.usefixtures("compiled")
+
 INTEGERS = [name for name, row in DTYPES.items() if row.kind in ("int", "uint")]
 FLOATS = [name for name, row in DTYPES.items() if row.kind == "float"]
 COUNT, VALUE, FIELD, MALFORMED = (

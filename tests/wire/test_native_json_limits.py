@@ -21,6 +21,8 @@ from app.tensors.tensor import Tensor
 from app.wire import native_json
 from tests.wire.json_requests import call, made, refused, request, tensor
 
+pytestmark = pytest.mark.usefixtures("compiled")
+
 MALFORMED = "malformed_request"
 
 

@@ -18,6 +18,8 @@ from tests.wire import json_oracle
 from tests.wire.json_random import Requests
 from tests.wire.json_requests import DIALECTS
 
+pytestmark = pytest.mark.usefixtures("compiled")
+
 LIMITS = Limits(string_bytes=40)
 
 

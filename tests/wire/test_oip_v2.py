@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from app.tensors.call import Answer
 from app.tensors.dtypes import DTYPES
 from app.tensors.limits import Limits
 from app.tensors.tensor import Tensor
-from app.wire import native_json, oip_v2
 from app.wire.oip_head import quoted, read_head
 from app.wire.oip_v2 import LARGE, Model, Request, is_heavy, read_request, write_answer
 
@@ -23,13 +21,7 @@ DATA = np.arange(6, dtype=np.float32).reshape(3, 2)
 INDICES = np.array([[1], [2]], np.int64)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled(warmed: Path) -> None:
-    """The codec, loaded from the cache of this test run and closed to further compilation."""
-    native_json.configure(warmed)
-    oip_v2.configure(warmed)
-    native_json.warm()
-    oip_v2.warm()
+pytestmark = pytest.mark.usefixtures("compiled")
 
 
 def binary(
