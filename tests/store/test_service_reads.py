@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,64 +16,60 @@ from app.dispatch.pool import Pool
 from app.errors import GatherError
 from app.kernels import numpy_cpu
 from app.service import Service, Stages
-from app.store import LocalStore, Resident
+from app.spec.plan import GatherPlan
+from app.store import LocalStore, Resident, disk
 from app.tensors.call import Answer, Call
 from app.tensors.dtypes import DTYPES
 from app.tensors.limits import Limits
 from app.tensors.tensor import Tensor
-from tests.store.helpers import put, scatter, strings
+from tests.store.helpers import put, read, scatter, strings
 
 
-class Changing(Resident):
-    """A content of four equal numbers that moves on `changes` times, each time just before it is found unsteady."""
+class Overtaken:
+    """NumPy's kernel, whose first `times` gathers a scatter of another worker overtakes: they read a mixture.
 
-    def __init__(self, changes: int, cold: bool = False) -> None:
-        self.data = np.zeros(4, np.int64)
-        tensor = Tensor(DTYPES["int64"], (4,), self.data)
-        super().__init__(tensor, '"0"', 0, [0], cold)
-        self.left = changes
-        self.held = 0
+    Each scatter adds 1 to all of `x`. One that does not come through, since writers are kept out, is finished later.
+    """
 
-    @property
-    def steady(self) -> bool:
-        if self.left:
-            self.left -= 1
-            self.data += 1
-            self.words[0] += 2  # type: ignore[index]
-        return super().steady
+    def __init__(self, other: LocalStore, times: int) -> None:
+        self.other, self.times = other, times
+        self.kept_out = 0
+        self.threads: list[threading.Thread] = []
 
-    def current(self) -> Resident:
-        self.stamp = self.words[0]
-        self.etag = f'"{self.stamp // 2}"'
-        return self
-
-    @contextmanager
-    def hold(self) -> Iterator[None]:
-        self.held += 1
-        assert threading.current_thread() is not threading.main_thread()
-        self.left = 0
-        yield
-        self.held += 1
+    def run(self, plan: GatherPlan, data: Any, indices: Any, out: Any, parts: int = 1) -> int:
+        bad = numpy_cpu.run(plan, data, indices, out, parts)
+        if self.times:
+            self.times -= 1
+            add = partial(scatter, self.other, "x", [[row] for row in range(4)], np.ones(4, np.int64), "add")
+            thread = threading.Thread(target=add)
+            thread.start()
+            self.threads.append(thread)
+            thread.join(0.3)
+            self.kept_out += thread.is_alive()
+            out[-1] = data[indices.ravel()[-1]]
+        return bad
 
 
-class One:
-    """A store of this content."""
+class Cold:
+    """A store whose contents are larger than memory."""
 
-    def __init__(self, resident: Resident) -> None:
-        self.resident = resident
+    def __init__(self, store: LocalStore) -> None:
+        self.store = store
 
     def get(self, name: str) -> Resident | None:
-        return self.resident
+        resident = self.store.get(name)
+        assert resident is not None
+        return Resident(resident.tensor, resident.etag, cold=True)
 
     def names(self) -> list[str]:
-        return ["x"]
+        return self.store.names()
 
 
-def gather(store: Any, rows: list[int], **options: Any) -> tuple[Answer, Stages]:
+def gather(store: Any, rows: list[int], kernel: Any = numpy_cpu, **options: Any) -> tuple[Answer, Stages]:
     limits = Limits(**options)
     budget = Budget(2**30)
     pool = Pool(2, 8)
-    service = Service(limits, store, numpy_cpu, pool, Chooser(threads=2), budget)
+    service = Service(limits, store, kernel, pool, Chooser(threads=2), budget)
     stages = Stages(0.0, 1e12)
     indices = Tensor(DTYPES["int64"], (len(rows), 1), np.array(rows, np.int64))
     try:
@@ -85,58 +80,83 @@ def gather(store: Any, rows: list[int], **options: Any) -> tuple[Answer, Stages]
 
 
 @pytest.mark.parametrize("changes", [0, 1, 2, 5, 6])
-def test_a_changing_content_is_read_again_until_it_holds_still(changes: int) -> None:
-    resident = Changing(changes)
-    answer, _ = gather(One(resident), [0, 3])
+def test_a_content_that_scatters_change_is_read_again_until_it_holds_still(
+    store: LocalStore, other: LocalStore, changes: int
+) -> None:
+    put(store, "x", np.zeros(4, np.int64))
+    kernel = Overtaken(other, changes)
+    answer, _ = gather(store, [0, 3], kernel)
     assert answer.output.array.tolist() == [changes, changes]
-    assert answer.data_etag == f'"{changes}"'
-    assert resident.held == 0
+    assert answer.data_etag == other.etag("x")
+    assert kernel.kept_out == 0
 
 
-def test_a_content_that_never_holds_still_is_read_with_writers_kept_out() -> None:
-    resident = Changing(1000)
-    answer, _ = gather(One(resident), [0, 3])
+def test_a_content_that_never_holds_still_is_read_with_writers_kept_out(store: LocalStore, other: LocalStore) -> None:
+    put(store, "x", np.zeros(4, np.int64))
+    kernel = Overtaken(other, 1000)
+    answer, _ = gather(store, [0, 3], kernel)
     assert answer.output.array.tolist() == [7, 7]
-    assert answer.data_etag == '"7"'
-    assert resident.held == 2
+    assert answer.data_etag is not None
+    assert answer.data_etag.endswith('-7"')
+    assert kernel.kept_out == 1
+    for thread in kernel.threads:
+        thread.join()
+    assert read(store, "x").tolist() == [8] * 4
 
 
-def test_an_odd_stamp_is_waited_out() -> None:
-    resident = Changing(0)
-    resident.words[0] = 3  # type: ignore[index]
-    resident.stamp = 3
-    asked = 0
+def test_a_scatter_that_is_half_done_is_waited_out(
+    store: LocalStore, other: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, "x", np.zeros(4, np.int64))
+    begun, go_on = threading.Event(), threading.Event()
+    real = disk.store
 
-    def settle() -> None:
-        resident.words[0] = 4  # type: ignore[index]
+    def slow(mapping: Any, change: Any) -> None:
+        real(mapping, change)
+        resident = store.get("x")
+        if resident is not None and resident.stamp & 1 and resident.tensor.array[0] and not resident.tensor.array[3]:
+            begun.set()
+            assert go_on.wait(20)
 
-    class Store(One):
-        def get(self, name: str) -> Resident | None:
-            nonlocal asked
-            asked += 1
-            threading.Timer(0.02, settle).start()
-            return resident
+    monkeypatch.setattr(disk, "store", slow)
+    writer = threading.Thread(target=partial(scatter, other, "x", [[0], [3]], np.array([5, 5])))
+    writer.start()
+    assert begun.wait(20)
+    seen = []
 
-    answer, _ = gather(Store(resident), [1])
-    assert answer.data_etag == '"2"'
-    assert asked == 1
+    class Late:
+        """NumPy's kernel, which lets the scatter go on once it has read."""
+
+        def run(self, plan: GatherPlan, data: Any, indices: Any, out: Any, parts: int = 1) -> int:
+            bad = numpy_cpu.run(plan, data, indices, out, parts)
+            seen.append(out.tolist())
+            go_on.set()
+            return bad
+
+    answer, _ = gather(store, [0, 3], Late())
+    writer.join()
+    assert seen[0] == [5, 0]
+    assert answer.output.array.tolist() == [5, 5]
+    assert answer.data_etag == store.etag("x")
 
 
-def test_a_cold_content_is_read_off_the_event_loop() -> None:
-    assert gather(One(Changing(0)), [1])[1].route == "loop"
-    assert gather(One(Changing(0, cold=True)), [1])[1].route == "thread"
+def test_a_cold_content_is_read_off_the_event_loop(store: LocalStore) -> None:
+    put(store, "x", np.zeros(4, np.int64))
+    assert gather(store, [1])[1].route == "loop"
+    assert gather(Cold(store), [1])[1].route == "thread"
 
 
 @pytest.mark.parametrize("cold", [False, True])
-def test_a_split_of_a_cold_content_is_not_led_by_the_event_loop(cold: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, leaders = numpy_cpu.run, []
+def test_a_split_of_a_cold_content_is_not_led_by_the_event_loop(store: LocalStore, cold: bool) -> None:
+    put(store, "x", np.zeros(4, np.int64))
+    leaders = []
 
-    def noting(*arguments: Any) -> int:
-        leaders.append(threading.current_thread())
-        return run(*arguments)
+    class Noting:
+        def run(self, plan: GatherPlan, data: Any, indices: Any, out: Any, parts: int = 1) -> int:
+            leaders.append(threading.current_thread())
+            return numpy_cpu.run(plan, data, indices, out, parts)
 
-    monkeypatch.setattr(numpy_cpu, "run", noting)
-    _, stages = gather(One(Changing(0, cold)), [1] * 100_000)
+    _, stages = gather(Cold(store) if cold else store, [1] * 100_000, Noting())
     assert stages.route == "split"
     assert stages.choice.here
     assert [leader is threading.main_thread() for leader in leaders] == [not cold]
