@@ -10,7 +10,7 @@ from app.spec.plan import GatherPlan
 
 
 class Kernel(Protocol):
-    """What a kernel module offers. It never reads or writes out of bounds, whatever the indices."""
+    """What a kernel module offers. It never reads or writes out of bounds, whatever it is handed."""
 
     name: str
     splits: bool
@@ -22,9 +22,10 @@ class Kernel(Protocol):
 
         The caller's thread may be helped by up to `threads` - 1 others, where `splits`.
 
-        All three are 1-D, contiguous and aligned: `data` of plan.data_items and `out` of plan.output_items carriers
-        (uint8, uint16, uint32, uint64 or complex128 by item size; `data` may be read-only), `indices` of
-        plan.index_items int64. Every component is checked, also where the output is empty; what `out` holds after a
-        bad one is undefined.
+        All three are 1-D and contiguous: `data` of plan.data_items and `out` of plan.output_items carriers (uint8,
+        uint16, uint32, uint64 or complex128 by item size; `data` may be read-only), `indices` of plan.index_items of
+        any integer type, aligned. Every component is checked, also where the output is empty; what `out` holds after a
+        bad one is undefined. It takes no memory that grows with any of the three. Raises TypeError, having touched
+        nothing, for anything else.
         """
         ...

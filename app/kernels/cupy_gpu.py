@@ -23,6 +23,7 @@ from cupy.cuda import runtime
 from numpy.typing import NDArray
 
 from app.kernels import gpu_launch
+from app.kernels.arrays import check_data, check_indices_and_output
 from app.kernels.device import DeviceFailed, NoDevice, OutOfDeviceMemory
 from app.spec.plan import GatherPlan
 
@@ -37,6 +38,8 @@ _MEMORY_SHARE: Final = 0.9
 _OUT_OF_MEMORY: Final = 2  # the number of that error, of the driver and of the runtime
 _ARGUMENT: Final = np.dtype((np.void, gpu_launch.PLAN_BYTES))
 _BYTES: Final = np.dtype(np.uint8)
+_INT32: Final = np.dtype(np.int32)
+_INT64: Final = np.dtype(np.int64)
 
 
 class DeviceCopy:
@@ -88,29 +91,35 @@ class CupyDevice:
         """See `Device.upload`."""
         with self._lane() as lane:
             copy = self._room(items.nbytes)
-            lane.send(copy.pointer, items)
+            lane.send(copy.pointer, items.view(_BYTES))
             lane.stream.synchronize()
             return copy
 
     def run(self, plan: GatherPlan, data: DeviceCopy | NDArray[Any], indices: NDArray[Any], out: NDArray[Any]) -> int:
         """See `Device.run`."""
+        check_indices_and_output(plan, indices, out)
+        if isinstance(data, DeviceCopy):
+            if data.nbytes != plan.data_items * plan.item_size:
+                raise TypeError(f"data has {data.nbytes} bytes on the device and the plan asks for others")
+        else:
+            check_data(plan, data)
         if plan.index_items == 0:
             return -1
-        indices = travelling(indices)
+        travelling = travelling_type(indices.dtype)
         with self._lane() as lane:
             # One stretch of memory: indices, then the first bad position, then the output.
-            header = -(-indices.nbytes // _HEADER) * _HEADER
+            header = -(-indices.size * travelling.itemsize // _HEADER) * _HEADER
             work = self._room(header + _HEADER + out.nbytes)
             first = work.pointer + header
-            if isinstance(data, np.ndarray):
-                there = self._room(data.nbytes)
-                lane.send(there.pointer, data)
-            else:
+            if isinstance(data, DeviceCopy):
                 there = data
-            lane.send(work.pointer, indices)
+            else:
+                there = self._room(data.nbytes)
+                lane.send(there.pointer, data.view(_BYTES))
+            lane.send(work.pointer, indices, travelling)
             runtime.memsetAsync(first, 0xFF, 8, lane.stream.ptr)
             with lane.stream:
-                self.start(plan, indices.itemsize, (there.pointer, work.pointer, first + _HEADER, first))
+                self.start(plan, travelling.itemsize, (there.pointer, work.pointer, first + _HEADER, first))
             return lane.receive(first, out)
 
     def start(self, plan: GatherPlan, index_size: int, addresses: tuple[int, int, int, int]) -> None:
@@ -159,15 +168,20 @@ class _Lane:
         self._events = cupy.cuda.Event(disable_timing=True), cupy.cuda.Event(disable_timing=True)
         self._turn = 0
 
-    def send(self, pointer: int, source: NDArray[Any]) -> None:
-        """Put the copying of `source` to the device into the stream; `source` has been read when this returns."""
-        octets = source.view(_BYTES)
-        for at in range(0, octets.size, self._half):
-            piece = octets[at : at + self._half]
+    def send(self, pointer: int, source: NDArray[Any], dtype: np.dtype[Any] = _BYTES) -> None:
+        """Put the copying of `source` to the device, as items of `dtype`, into the stream.
+
+        Items of another type are converted piece by piece, in the pinned memory. `source` has been read when this
+        returns.
+        """
+        step = self._half // dtype.itemsize
+        for at in range(0, source.size, step):
+            piece = source[at : at + step]
             turn = self._turn
             self._events[turn].synchronize()  # what was there before has left
-            self._halves[turn][: piece.size] = piece
-            self._copy(pointer + at, self._addresses[turn], piece.size, runtime.memcpyHostToDevice)
+            size = piece.size * dtype.itemsize
+            self._halves[turn][:size].view(dtype)[:] = piece
+            self._copy(pointer + at * dtype.itemsize, self._addresses[turn], size, runtime.memcpyHostToDevice)
             self._turn = turn ^ 1
 
     def receive(self, pointer: int, out: NDArray[Any]) -> int:
@@ -205,17 +219,12 @@ class _Lane:
         self._events[self._turn].record(self.stream)
 
 
-def travelling(indices: NDArray[Any]) -> NDArray[Any]:
-    """Indices as the kernel takes them, int32 or int64, in as few bytes as hold every value.
+def travelling_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The type of indices of type `dtype` on the device: int32 or int64, in as few bytes as hold every value.
 
     A uint64 above 2**63 - 1 turns negative, which is out of bounds in every dialect that takes uint64.
     """
-    kind, size = indices.dtype.kind, indices.dtype.itemsize
-    if size == 8:
-        return indices.view(np.int64)
-    if size == 4:
-        return indices if kind == "i" else indices.astype(np.int64)
-    return indices.astype(np.int32)
+    return _INT64 if dtype.itemsize == 8 or dtype == np.uint32 else _INT32
 
 
 @cache

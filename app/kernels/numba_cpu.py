@@ -23,7 +23,8 @@ import numpy as np
 from numba import cfunc, njit, types
 from numpy.typing import NDArray
 
-from app.kernels import numba_crew, numba_header, numba_memory, numba_part
+from app.kernels import numba_crew, numba_header, numba_index, numba_memory, numba_part
+from app.kernels.arrays import check_arrays
 from app.kernels.numba_crew import (
     Crew,
     close,
@@ -40,7 +41,18 @@ from app.kernels.numba_crew import (
     setting,
     take,
 )
-from app.kernels.numba_header import address, check_layout, header, is_aligned, is_plain, is_writable, length
+from app.kernels.numba_header import (
+    address,
+    check_layout,
+    header,
+    holds_carriers,
+    index_type,
+    is_array,
+    is_writable,
+    length,
+    times,
+)
+from app.kernels.numba_index import MAX_DEPTH, gather_narrow
 from app.kernels.numba_memory import call, get, put, scratch
 from app.kernels.numba_part import (
     AXES,
@@ -51,10 +63,13 @@ from app.kernels.numba_part import (
     DATA,
     DEPTH,
     FLAGS,
+    INDEX,
     NEAR,
     OUTPUT,
+    PART,
     SHARED,
     SIZE,
+    START,
     STREAM,
     STRIDE,
     TOTAL,
@@ -80,6 +95,8 @@ _PART_BYTES: Final = 1 << 14  # of output, from which on a part need not have th
 _LEAST_TUPLES: Final = 0  # that a part has, at least
 _STREAM_FROM: Final = 1  # bytes of output, from which on it is stored past the caches, which would not hold it
 _PART: Final = 2  # where `gather_part` lies
+_NARROW: Final = 3  # and `gather_narrow`
+_ARRAY: Final = 4  # the type of NumPy's arrays
 _SETTINGS: Final = (BLOCK, 20 << 20)
 
 
@@ -89,7 +106,7 @@ def configure(cache_dir: Path) -> None:
         raise RuntimeError("the kernel has its cache directory already: configure it first")
     # Numba's cache sees a change of the compiled function's own file only, so the folder is named by all of them.
     digest = sha256()
-    for module in (numba_crew, numba_header, numba_memory, numba_part):
+    for module in (numba_crew, numba_header, numba_index, numba_memory, numba_part):
         digest.update(Path(str(module.__file__)).read_bytes())
     digest.update(Path(__file__).read_bytes())
     numba.config.CACHE_DIR = str(cache_dir / f"numba-{digest.hexdigest()[:16]}")  # type: ignore[attr-defined]
@@ -111,9 +128,6 @@ def warm(progress: Callable[[str], None] | None = None) -> None:
 
 def run(plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any], threads: int = 1) -> int:
     """See `app.kernels.Kernel.run`."""
-    item_size = plan.item_size
-    if data.itemsize != item_size or indices.itemsize != 8 or out.itemsize != item_size:
-        raise TypeError("the plan is for items of another size")
     entry, own = _ready()
     if threads > 1 and threads - 1 > own.helpers:
         own.grow(threads - 1)
@@ -125,14 +139,15 @@ def run(plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArra
         plan.batches,
         plan.tuples,
         plan.slice_items,
-        item_size,
+        plan.item_size,
         plan.shared,
         plan.wrap,
         own.box,
         threads - 1,
     )
     if first < -1:
-        raise TypeError("a kernel takes contiguous arrays of one axis and of the plan's sizes, and a writable output")
+        check_arrays(plan, data, indices, out)
+        raise TypeError("the plan has a size that no array can have")
     return first
 
 
@@ -154,36 +169,41 @@ def _dispatchers() -> tuple[Any, Any]:
 
 
 @cache
-def _compiled() -> tuple[Any, Any, Any]:
-    """`gather_part`, `_gather` and `_attend`. Raises RuntimeError where arrays are not what they take them to be."""
+def _compiled() -> tuple[Any, Any, Any, Any]:
+    """`gather_part`, `gather_narrow`, `_gather` and `_attend`.
+
+    Raises RuntimeError where arrays are not laid out as they take it.
+    """
     check_layout()
     whole, flag = types.int64, types.boolean
-    part = cfunc(whole(whole, whole), cache=True, error_model="numpy")(gather_part)
+    part, narrow = (
+        cfunc(whole(whole, whole), cache=True, error_model="numpy")(each) for each in (gather_part, gather_narrow)
+    )
     gather, attend = _dispatchers()
     gather.compile((header, header, header, header, whole, whole, whole, whole, flag, flag, whole, whole))
     attend.compile((whole, flag))
     for dispatcher in (gather, attend):
         dispatcher.disable_compile()
-    return part, gather, attend
+    return part, narrow, gather, attend
 
 
 @cache
 def _ready() -> tuple[Any, Crew]:
     """`_gather` without the search for a signature that fits, and the crew.
 
-    There is one signature, and it takes any object: so `run` itself looks at what it hands over, and `_gather` at the
-    rest.
+    There is one signature, and it takes any object: so `_gather` itself looks at what it is handed.
     """
-    part, gather, attend = _compiled()
-    made = Crew(lambda box: attend(box, False), lambda box: attend(box, True), (*_SETTINGS, part.address))
+    part, narrow, gather, attend = _compiled()
+    places = part.address, narrow.address, id(np.ndarray)
+    made = Crew(lambda box: attend(box, False), lambda box: attend(box, True), (*_SETTINGS, *places))
     return gather.overloads[gather.signatures[0]].entry_point, made
 
 
 @_jitable
 def _work(box, leading):  # type: ignore[no-untyped-def]
     """Take parts of the crew's gather until none is left."""
-    part = setting(box, _PART)
     note = note_in(box)
+    part = setting(box, _PART if get(note, INDEX) == 8 else _NARROW)
     count = get(note, COUNT)
     front = 0
     while take(box, count):
@@ -196,17 +216,28 @@ def _work(box, leading):  # type: ignore[no-untyped-def]
 
 def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, shared, wrap, box, helpers):  # type: ignore[no-untyped-def]
     """The whole, with up to so many helpers from the crew of that box."""
+    array = setting(box, _ARRAY)
+    if not (is_array(data, array) and is_array(indices, array) and is_array(out, array)):
+        return -2
+    kind = index_type(indices)
+    if kind == 0 or not (holds_carriers(data, item_size) and holds_carriers(out, item_size) and is_writable(out)):
+        return -2
     depth = length(sizes)
+    axes = address(sizes)
+    negative = batches | tuples | slice_items
+    items = times(batches, slice_items)  # of data
+    for axis in range(depth):
+        negative |= get(axes, axis)
+        items = times(items, get(axes, axis))
+    slices = times(batches, tuples)
+    total = tuples if shared else slices  # tuples in indices
+    if negative < 0 or not 1 <= depth <= MAX_DEPTH or length(data) != items:
+        return -2
+    if length(indices) != times(total, depth) or length(out) != times(slices, slice_items):
+        return -2
     width = slice_items * item_size
-    total = tuples if shared else tuples * batches  # tuples in indices
-    if not (is_plain(data, item_size) and is_plain(indices, 8) and is_plain(out, item_size)):
-        return -2
-    if not (is_aligned(indices) and is_writable(out)):
-        return -2
-    data_bytes = length(data) * item_size
+    data_bytes = items * item_size
     out_bytes = length(out) * item_size
-    if length(indices) != total * depth or out_bytes != batches * tuples * width:
-        return -2
     flags = 0
     if data_bytes <= _CACHED_BYTES:
         flags |= NEAR
@@ -217,7 +248,7 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
     if out_bytes > setting(box, _STREAM_FROM):
         flags |= STREAM
     size = total
-    long = length(indices) + batches * tuples + out_bytes // 16 > _LONG
+    long = length(indices) + slices + out_bytes // 16 > _LONG
     led = helpers > 0 and total > 0 and is_awake(box, long) and lead(box)
     note = scratch()
     if led:
@@ -233,7 +264,7 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
     put(note, DATA, address(data))
     put(note, OUTPUT, address(out))
     put(note, COMPONENTS, address(indices))
-    put(note, AXES, address(sizes))
+    put(note, AXES, axes)
     put(note, DEPTH, depth)
     put(note, BATCHES, batches)
     put(note, TUPLES, tuples)
@@ -242,8 +273,11 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
     put(note, TOTAL, total)
     put(note, SIZE, size)
     put(note, FLAGS, flags)
+    put(note, START, 0)
+    put(note, INDEX, kind)
+    put(note, PART, setting(box, _PART))
     if not led:
-        bad = call(setting(box, _PART), note, 0)
+        bad = call(setting(box, _PART if kind == 8 else _NARROW), note, 0)
         if helpers > 0:
             ended(box)
         return bad

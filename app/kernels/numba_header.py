@@ -2,7 +2,7 @@
 
 Numba's own arrays copy that header for each call, count references, ask for one type of item, and have every call look
 up its types: a microsecond, where a small gather takes a tenth of that. What its types would have refused the kernel
-refuses itself, by `is_plain` and `is_writable`.
+refuses itself: `is_array` comes first, since the header of any other object is something else.
 """
 
 from __future__ import annotations
@@ -40,12 +40,18 @@ def _unbox_header(kind: Any, found: Any, context: Any) -> Any:
     return _extending.NativeValue(context.builder.ptrtoint(found, _INT64))
 
 
-# NumPy's PyArrayObject_fields, in bytes from the object's address.
+# NumPy's PyArrayObject_fields, in bytes from the object's address; the type's own address ends every object's header.
 _DATA: Final = object.__basicsize__
+_TYPE: Final = _DATA - 8
 _AXES: Final = _DATA + 8
 _SHAPE: Final = _DATA + 16
 _STRIDES: Final = _DATA + 24
+_DTYPE: Final = _DATA + 40
 _FLAGS: Final = _DATA + 48
+# NumPy's PyArray_Descr, likewise.
+_KIND: Final = object.__basicsize__ + 8
+_ORDER: Final = _KIND + 2
+_ITEM_SIZE: Final = object.__basicsize__ + 24
 _CONTIGUOUS: Final = 0x1
 _ALIGNED: Final = 0x100
 _WRITABLE: Final = 0x400
@@ -53,36 +59,44 @@ _WRITABLE: Final = 0x400
 
 def check_layout() -> None:
     """Raises RuntimeError where arrays are not laid out as the compiled code takes them to be."""
-    array = np.zeros((3, 5), np.uint16)
+    array = np.zeros((3, 5), ">c8")
     array.flags.writeable = False
 
-    def read(kind: Any, *path: int) -> int:
+    def read(kind: Any, *path: int) -> Any:
         place = id(array)
         for step in path[:-1]:
             place = ctypes.c_int64.from_address(place + step).value
-        found: int = kind.from_address(place + path[-1]).value
-        return found
+        return kind.from_address(place + path[-1]).value
 
-    found = (
-        read(ctypes.c_int64, _DATA),
-        read(ctypes.c_int32, _AXES),
-        read(ctypes.c_int64, _SHAPE, 8),
-        read(ctypes.c_int64, _STRIDES, 0),
-        read(ctypes.c_int32, _FLAGS) & (_CONTIGUOUS | _ALIGNED | _WRITABLE),
+    whole, half, letter = ctypes.c_int64, ctypes.c_int32, ctypes.c_char
+    expected: tuple[tuple[Any, Any, tuple[int, ...]], ...] = (
+        (id(np.ndarray), whole, (_TYPE,)),
+        (array.ctypes.data, whole, (_DATA,)),
+        (2, half, (_AXES,)),
+        (5, whole, (_SHAPE, 8)),
+        (40, whole, (_STRIDES, 0)),
+        (id(array.dtype), whole, (_DTYPE,)),  # before it is followed
+        (b"c", letter, (_DTYPE, _KIND)),
+        (b">", letter, (_DTYPE, _ORDER)),
+        (8, whole, (_DTYPE, _ITEM_SIZE)),
     )
-    if found != (array.ctypes.data, 2, 5, 10, _CONTIGUOUS | _ALIGNED):
+    flags = _CONTIGUOUS | _ALIGNED
+    if not all(read(kind, *path) == value for value, kind, path in expected) or (
+        read(half, _FLAGS) & (flags | _WRITABLE) != flags
+    ):
         raise RuntimeError("this build of NumPy or Python lays arrays out in a way that the kernel does not know")
 
 
-def _reader(offset: int, bits: int, through: bool) -> Any:
-    """An intrinsic that reads an integer of the header, or the first of those that the header points to."""
+def _reader(offset: int, bits: int, *path: int) -> Any:
+    """An intrinsic that reads an integer of the header, or, by `path`, of what the header points to."""
 
     @_extending.intrinsic
     def reader(typing_context, array):  # type: ignore[no-untyped-def]
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             place = builder.add(arguments[0], _INT64(offset))
-            if through:
+            for step in path:
                 place = builder.load(builder.inttoptr(place, _INT64.as_pointer()), typ=_INT64)
+                place = builder.add(place, _INT64(step))
             kind = ir.IntType(bits)
             value = builder.load(builder.inttoptr(place, kind.as_pointer()), typ=kind)
             return value if bits == 64 else builder.zext(value, _INT64)
@@ -93,28 +107,63 @@ def _reader(offset: int, bits: int, through: bool) -> Any:
 
 
 # The address of the first item, and how many there are along the first axis, of which there must be one.
-address = _reader(_DATA, 64, False)
-length = _reader(_SHAPE, 64, True)
-_axes = _reader(_AXES, 32, False)
-_flags = _reader(_FLAGS, 32, False)
-_step = _reader(_STRIDES, 64, True)
+address = _reader(_DATA, 64)
+length = _reader(_SHAPE, 64, 0)
+_type = _reader(_TYPE, 64)
+_axes = _reader(_AXES, 32)
+_flags = _reader(_FLAGS, 32)
+_step = _reader(_STRIDES, 64, 0)
+_kind = _reader(_DTYPE, 8, _KIND)
+_order = _reader(_DTYPE, 8, _ORDER)
+_item_size = _reader(_DTYPE, 64, _ITEM_SIZE)
+_SIGNED: Final = ord("i")
+_UNSIGNED: Final = ord("u")
+_COMPLEX: Final = ord("c")
+_BIG_ENDIAN: Final = ord(">")
 
 
 @_extending.register_jitable
-def is_plain(array, item_size):  # type: ignore[no-untyped-def]
-    """Whether it has one axis, without gaps, and items of that size, as far as two of them show it."""
-    if _axes(array) != 1 or _flags(array) & _CONTIGUOUS == 0:
+def is_array(array, array_type):  # type: ignore[no-untyped-def]
+    """Whether it is an array, of which `array_type` is the address of the type, with one axis and without gaps."""
+    if _type(array) != array_type or _axes(array) != 1 or _flags(array) & _CONTIGUOUS == 0:
         return False
-    return length(array) < 2 or _step(array) == item_size
+    return length(array) < 2 or _step(array) == _item_size(array)
 
 
 @_extending.register_jitable
-def is_aligned(array):  # type: ignore[no-untyped-def]
-    """Whether its items lie at multiples of their size."""
-    return _flags(array) & _ALIGNED != 0
+def holds_carriers(array, item_size):  # type: ignore[no-untyped-def]
+    """Whether its items have that size and a carrier's type, so that their bytes may be copied as they are."""
+    kind = _kind(array)
+    fit = kind in (_UNSIGNED, _COMPLEX) and _order(array) != _BIG_ENDIAN
+    return fit and _item_size(array) == item_size
+
+
+@_extending.register_jitable
+def index_type(array):  # type: ignore[no-untyped-def]
+    """The bytes of its items, which are integers, negative where these are unsigned; 0 where it cannot hold indices."""
+    if _flags(array) & _ALIGNED == 0 or _order(array) == _BIG_ENDIAN:
+        return 0
+    size = _item_size(array)
+    kind = _kind(array)
+    return size if kind == _SIGNED else (-size if kind == _UNSIGNED else 0)
 
 
 @_extending.register_jitable
 def is_writable(array):  # type: ignore[no-untyped-def]
     """Whether its items may be changed."""
     return _flags(array) & _WRITABLE != 0
+
+
+@_extending.intrinsic
+def times(typing_context, first, second):  # type: ignore[no-untyped-def]
+    """The product of sizes, or something negative where it exceeds an int64 or a factor was such a product.
+
+    A factor of 0 makes 0 of everything, as it should.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pair = builder.smul_with_overflow(*arguments)
+        overflow, value = builder.extract_value(pair, 1), builder.extract_value(pair, 0)
+        return builder.select(overflow, _INT64(-1), value)
+
+    return types.int64(types.int64, types.int64), generate

@@ -28,15 +28,22 @@ def _place(builder: Any, base: Any, index: Any) -> Any:
     return builder.gep(builder.inttoptr(base, _INT64.as_pointer()), [index], inbounds=True, source_etype=_INT64)
 
 
-@_intrinsic
-def scratch(typing_context):  # type: ignore[no-untyped-def]
-    """Address of SCRATCH_ITEMS int64 on the stack."""
+def stack_room(items: int) -> Any:
+    """An intrinsic for the address of so many int64 on the stack. They are not cleared: unused ones cost nothing."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        room = _cgutils.alloca_once(builder, ir.ArrayType(_INT64, SCRATCH_ITEMS))
-        return builder.ptrtoint(room, _INT64)
+    @_intrinsic
+    def room(typing_context):  # type: ignore[no-untyped-def]
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            with builder.goto_entry_block():
+                place = builder.alloca(ir.ArrayType(_INT64, items))
+            return builder.ptrtoint(place, _INT64)
 
-    return types.int64(), generate
+        return types.int64(), generate
+
+    return room
+
+
+scratch = stack_room(SCRATCH_ITEMS)
 
 
 @_intrinsic

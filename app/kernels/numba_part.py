@@ -47,6 +47,9 @@ TOTAL: Final = 9  # tuples to be shared out, or batches
 SIZE: Final = 10  # of them in a part
 COUNT: Final = 11  # parts
 FLAGS: Final = 12
+START: Final = 13  # the first tuple of part 0
+INDEX: Final = 14  # the type of the components: int64 for `gather_part` (see `numba_header.index_type`)
+PART: Final = 15  # where `gather_part` lies
 
 NEAR: Final = 1  # caches hold the data: no need to ask for it ahead
 SHARED: Final = 2  # all batches have the same tuples
@@ -63,7 +66,7 @@ def gather_part(note, number):  # type: ignore[no-untyped-def]
     depth, batches, tuples, width = get(note, DEPTH), get(note, BATCHES), get(note, TUPLES), get(note, WIDTH)
     stride, flags = get(note, STRIDE), get(note, FLAGS)
     near, shared, wrap, stream = flags & NEAR != 0, flags & SHARED != 0, flags & WRAP != 0, flags & STREAM != 0
-    low = number * get(note, SIZE)
+    low = get(note, START) + number * get(note, SIZE)
     high = min(low + get(note, SIZE), get(note, TOTAL))
     if flags & WHOLE_BATCHES != 0:
         batches = high - low

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from app.kernels.arrays import check_arrays, widened
 from app.spec.plan import GatherPlan
 
 name = "numpy"
@@ -21,6 +22,7 @@ _BLOCK_COMPONENTS: Final = 1 << 16
 
 def run(plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any], threads: int = 1) -> int:
     """See `app.kernels.Kernel.run`."""
+    check_arrays(plan, data, indices, out)
     components = indices.reshape(-1, plan.depth)
     step = max(1, _BLOCK_COMPONENTS // plan.depth)
     first = _first_bad(plan, components, step)
@@ -33,7 +35,7 @@ def _first_bad(plan: GatherPlan, components: NDArray[Any], step: int) -> int:
     sizes = np.array(plan.dims, dtype=np.int64)
     lowest = -sizes if plan.wrap else np.zeros_like(sizes)
     for start in range(0, len(components), step):
-        block = components[start : start + step]
+        block = widened(components[start : start + step])
         bad = (block < lowest) | (block >= sizes)
         if bad.any():
             return start * plan.depth + int(bad.argmax())
@@ -48,7 +50,7 @@ def _copy(plan: GatherPlan, data: NDArray[Any], components: NDArray[Any], out: N
     for start in range(0, len(target), step):
         places = np.arange(start, min(start + step, len(target)), dtype=np.int64)
         offsets = places // plan.tuples
-        rows = components[places - offsets * plan.tuples] if plan.shared else components[start : start + step]
+        rows = widened(components[places - offsets * plan.tuples] if plan.shared else components[start : start + step])
         for axis, size in enumerate(plan.dims):
             column = rows[:, axis]
             offsets *= size

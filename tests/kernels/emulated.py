@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.kernels import gpu_launch
+from app.kernels.arrays import check_arrays
 from app.spec.plan import GatherPlan
 
 name = "emulated"
@@ -70,7 +71,10 @@ def launch(entry: str, grid: tuple[int, int], argument: bytes) -> None:
 
 
 def run(plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any], threads: int = 1) -> int:
-    """See `app.kernels.Kernel.run`; indices of 4 bytes are taken too."""
+    """See `app.kernels.Kernel.run`; indices travel as `cupy_gpu` has them travel."""
+    check_arrays(plan, data, indices, out)
+    size = 8 if indices.dtype.itemsize == 8 or indices.dtype == np.uint32 else 4
+    indices = indices.astype(f"i{size}", copy=False)
     first = np.array([gpu_launch.NOTHING], np.uint64)
     addresses = (data.ctypes.data, indices.ctypes.data, out.ctypes.data, first.ctypes.data)
     prepared = gpu_launch.launch(plan, indices.itemsize, addresses, MULTIPROCESSORS)

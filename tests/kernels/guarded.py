@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.spec.plan import GatherPlan
+from app.tensors.dtypes import INTEGERS
 from tests.kernels.loops import gather_by_loops
 from tests.kernels.reference import CARRIERS, EXTREMES, random_plan
 
@@ -117,7 +118,7 @@ class Fuzz:
         memory = room_for(values.nbytes, "indices")
         start = memory.start(values.nbytes, bool(ends & 2))
         memory.back[start : start + values.nbytes] = values.view(np.uint8)
-        indices = memory.front[start : start + values.nbytes].view(np.int64)
+        indices = memory.front[start : start + values.nbytes].view(values.dtype)
 
         size = plan.output_bytes
         memory = room_for(size, "output")
@@ -126,7 +127,7 @@ class Fuzz:
         out = memory.front[start : start + size]
 
         expected = self._expected[:size]
-        bad = gather_by_loops(plan, data, indices, expected)
+        bad = gather_by_loops(plan, data, indices.astype(np.int64), expected)
         first = self._run(plan, data, indices, out.view(carrier), source)
         if first != bad:
             return f"first bad component {first}, not {bad}"
@@ -146,8 +147,11 @@ class Fuzz:
         first: int = self._kernel.run(plan, data, indices, out, threads)
         return first
 
-    def _indices(self, plan: GatherPlan, source: random.Random) -> NDArray[np.int64]:
-        """Good ones, far apart or close together; in two cases of five some are bad, at random places."""
+    def _indices(self, plan: GatherPlan, source: random.Random) -> NDArray[Any]:
+        """Good ones, far apart or close together; in two cases of five some are bad, at random places.
+
+        Now and then they are of another type than int64, where that holds them.
+        """
         count = plan.index_items
         sizes = np.array(plan.dims, np.int64)
         spread = np.maximum(sizes if not plan.wrap else 2 * sizes.astype(np.uint64), 1).astype(np.uint64)
@@ -163,14 +167,44 @@ class Fuzz:
             place = source.randrange(count)
             size = plan.dims[place % plan.depth]
             values[place] = source.choice((size, -size - 1, size + 1, size if plan.wrap else -1, *EXTREMES))
+        if source.random() < 0.3:
+            other = np.iinfo(source.choice(INTEGERS))
+            if count and other.min <= values.min() and values.max() <= other.max:
+                return values.astype(other.dtype)
         return values
 
 
 def overrun(kernel: Any) -> None:
-    """Give a kernel less memory than its plan says, to show that the guards see it."""
+    """Give a kernel an array that says it is longer than its memory, to show that the guards see it."""
     plan = GatherPlan(1, 1000, (4096,), 1, 8, False, True)
     memory = room_for(8 * 4096, "data")
-    kernel.run(plan, memory.front[8:].view(np.uint64), np.full(1000, -1), np.zeros(1000, np.uint64))
+    longer = _bytes_at(memory.front.ctypes.data + 8, 8 * 4096)
+    kernel.run(plan, longer.view(np.uint64), np.full(1000, -1), np.zeros(1000, np.uint64))
+
+
+def short(kernel: Any, seed: int) -> None:
+    """Arrays of fewer items than their plan says, each against a guard: refused, and nothing of them touched."""
+    source = random.Random(seed)
+    for number in range(3000):
+        plan = random_plan(source)
+        counts = [plan.data_items, plan.index_items, plan.output_items]
+        dtypes = [np.dtype(CARRIERS[plan.item_size]), np.dtype(source.choice(INTEGERS))]
+        which = source.choice([at for at, count in enumerate(counts) if count] or [0])
+        if not counts[which]:
+            continue
+        counts[which] -= source.choice((1, counts[which], source.randint(1, counts[which])))
+        at_end = source.random() < 0.5
+        arrays = []
+        for role, count, dtype in zip(("data", "indices", "output"), counts, (*dtypes, dtypes[0]), strict=True):
+            memory = room_for(count * dtype.itemsize, role)
+            start = memory.start(count * dtype.itemsize, at_end)
+            memory.back[start : start + count * dtype.itemsize] = 0
+            arrays.append(memory.front[start : start + count * dtype.itemsize].view(dtype))
+        try:
+            kernel.run(plan, *arrays, source.choice((1, 1, 2)))
+        except TypeError:
+            continue
+        raise AssertionError(f"case {number} was not refused: {plan}, {counts}")
 
 
 def write_to_input() -> None:
@@ -189,6 +223,8 @@ def main(arguments: list[str]) -> None:
         kernel.crew().settings[:2] = (1, 1 << 22)  # parts as small as can be, and smaller output past the caches
     if what == "overrun":
         overrun(kernel)
+    elif what == "short":
+        short(kernel, int(seed))
     elif what == "write":
         write_to_input()
     else:

@@ -4,7 +4,6 @@ import random
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ def test_no_call_compiles(compiled: Path) -> None:
     from numba.core import event
 
     source = random.Random(3)
-    before = [list(each.signatures) for each in numba_cpu._compiled()[1:]]
+    before = [list(each.signatures) for each in numba_cpu._compiled()[2:]]
     seen: Counter[int] = Counter()
     with event.install_recorder("numba:compile") as recorder:
         for number in range(2000):
@@ -34,44 +33,19 @@ def test_no_call_compiles(compiled: Path) -> None:
     assert set(seen) == {1, 2, 4, 8, 16}
     assert not recorder.buffer
     assert [len(each) for each in before] == [1, 1]
-    assert [list(each.signatures) for each in numba_cpu._compiled()[1:]] == before
+    assert [list(each.signatures) for each in numba_cpu._compiled()[2:]] == before
 
 
 PLAN = GatherPlan(1, 2, (2,), 1, 4, False, True)
-SPOILED: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
-    "half the item size": lambda array: array.view(f"u{array.itemsize // 2}"),
-    "twice the item size": lambda array: array.view(f"u{array.itemsize * 2}" if array.itemsize < 8 else np.complex128),
-    "two axes": lambda array: array.reshape(-1, 1),
-    "no axis": lambda array: array[0].reshape(()),
-    "gaps": lambda array: np.repeat(array, 2)[::2],
-    "backwards": lambda array: array[::-1],
-    "too few": lambda array: array[:1],
-    "too many": lambda array: np.concatenate([array, array]),
-}
-
-
-WRONG = [(which, how) for how in SPOILED for which in range(3) if which > 0 or not how.startswith("too")]
-
-
-@pytest.mark.parametrize(("which", "how"), WRONG)  # that the data are as large as the plan says is for the caller
-def test_an_array_of_another_kind_is_refused_rather_than_compiled_for_or_misread(
-    which: int, how: str, compiled: Path
-) -> None:
-    arrays = [np.array([7, 8], np.uint32), np.array([1, 0]), np.zeros(2, np.uint32)]
-    assert numba_cpu.run(PLAN, arrays[0], arrays[1], arrays[2]) == -1
-    assert arrays[2].tolist() == [8, 7]
-    arrays[which] = SPOILED[how](arrays[which])
-    with pytest.raises(TypeError, match="the plan"):
-        numba_cpu.run(PLAN, arrays[0], arrays[1], arrays[2])
 
 
 def test_a_read_only_output_and_indices_that_are_not_aligned_are_refused(compiled: Path) -> None:
     data, out = np.zeros(2, np.uint32), np.zeros(2, np.uint32)
     indices = np.zeros(17, np.uint8)[1:].view(np.int64)
-    with pytest.raises(TypeError, match="contiguous"):
+    with pytest.raises(TypeError, match="aligned"):
         numba_cpu.run(PLAN, data, indices, out)
     out.flags.writeable = False
-    with pytest.raises(TypeError, match="contiguous"):
+    with pytest.raises(TypeError, match="read-only"):
         numba_cpu.run(PLAN, data, np.zeros(2, np.int64), out)
 
 
@@ -92,7 +66,7 @@ def test_what_was_passed_is_let_go_of(compiled: Path) -> None:
 
 def test_another_layout_of_arrays_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     numba_header.check_layout()
-    for field in ("_DATA", "_AXES", "_FLAGS"):
+    for field in ("_TYPE", "_DATA", "_AXES", "_DTYPE", "_KIND", "_ORDER", "_ITEM_SIZE", "_FLAGS"):
         with monkeypatch.context() as patch:
             patch.setattr(numba_header, field, getattr(numba_header, field) + 8)
             with pytest.raises(RuntimeError, match="lays arrays out"):
@@ -114,8 +88,8 @@ def test_warm_says_how_long_it_took(compiled: Path) -> None:
 def test_a_second_process_loads_from_the_cache_what_the_first_compiled(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from app.kernels import numba_cpu as k; "
-        "k.configure(Path(sys.argv[1])); k.warm(); part, *others = k._compiled(); "
-        "print(part.cache_hits, *(sum(each.stats.cache_hits.values()) for each in others))"
+        "k.configure(Path(sys.argv[1])); k.warm(); part, narrow, *others = k._compiled(); "
+        "print(part.cache_hits, narrow.cache_hits, *(sum(each.stats.cache_hits.values()) for each in others))"
     )
     hits = [
         subprocess.run(
@@ -127,5 +101,5 @@ def test_a_second_process_loads_from_the_cache_what_the_first_compiled(tmp_path:
         ).stdout.strip()
         for _ in range(2)
     ]
-    assert hits == ["0 0 0", "1 1 1"]
+    assert hits == ["0 0 0 0", "1 1 1 1"]
     assert [folder.name for folder in tmp_path.iterdir()]
