@@ -65,6 +65,10 @@ class Shortcut(Protocol):
         """Write a whole answer at once."""
         ...
 
+    def departed(self) -> bool:
+        """Whether the client has gone and left its body incomplete; asks the system."""
+        ...
+
     def whole_body(self) -> Piece | None:
         """The body, if all of it is here and none was taken."""
         ...

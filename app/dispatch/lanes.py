@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol
 
+from app.dispatch.pool import ClientGone
 from app.errors import GatherError
 
 LANES: Final = 8
@@ -21,12 +23,22 @@ BRISK: Final = 1 << 16
 """Bytes that a body has to bring within a tick to be counted: 3 MB a second."""
 
 
+_LOOKED_AT: Final = 64
+"""Waiting bodies whose connections are looked at in a tick: a connection that is not read says nothing by itself."""
+
+
 class Arriving(Protocol):
-    """A body on its way: how many of its bytes have come."""
+    """A body on its way. `waiting` is called when its client goes, which nobody hears of while it is not read."""
+
+    waiting: Callable[[], None] | None
 
     @property
     def received(self) -> int:
         """Bytes that have come."""
+        ...
+
+    def departed(self) -> bool:
+        """Whether its client has gone and left it incomplete; asks the system."""
         ...
 
 
@@ -39,9 +51,10 @@ class Lanes:
     def __init__(self, lanes: int = LANES, patience: float = 3600.0) -> None:
         self.lanes = lanes
         self.patience = patience
-        self.waiting: deque[asyncio.Future[None]] = deque()
+        self.waiting: deque[_Turn] = deque()
         self._seen: dict[Arriving, int] = {}  # bytes at the last tick, -1 for those that have come since
         self._ticking = False
+        self._next = 0  # of those that wait, to be looked at
 
     def full(self, queue: int) -> bool:
         """Whether every lane is taken, and `queue` bodies, or one, wait already."""
@@ -50,22 +63,24 @@ class Lanes:
     async def enter(self, body: Arriving) -> None:
         """Wait until `body` may be read; `leave` is to follow, whatever comes of it.
 
-        Raises overloaded where that takes longer than `patience` seconds.
+        Raises overloaded where that takes longer than `patience` seconds, and ClientGone where its client goes first.
         """
         if self.waiting or len(self._seen) >= self.lanes:
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            turn = _Turn(body, asyncio.get_running_loop().create_future())
             self.waiting.append(turn)
+            body.waiting = turn.abandon
             if not self._ticking:
                 self._ticking = True
                 asyncio.get_running_loop().call_later(TICK_S, self._tick)
             try:
                 async with asyncio.timeout(self.patience):
-                    await turn
+                    await turn.future
             except TimeoutError:
                 detail = f"there was no room for the body of this request within {self.patience:g} s"
                 facts = {"limit": "queue_timeout"}
                 raise GatherError("overloaded", detail, facts=facts, retry_after=1) from None
             finally:
+                body.waiting = None
                 with suppress(ValueError):
                     self.waiting.remove(turn)
         self._seen[body] = -1
@@ -77,13 +92,18 @@ class Lanes:
 
     def _let_in(self, count: int) -> None:
         while count > 0 and self.waiting:
-            turn = self.waiting.popleft()
+            turn = self.waiting.popleft().future
             if not turn.done():
                 turn.set_result(None)
                 count -= 1
 
     def _tick(self) -> None:
         self._ticking = False
+        for _ in range(min(len(self.waiting), _LOOKED_AT)):
+            turn = self.waiting[self._next % len(self.waiting)]
+            self._next += 1
+            if turn.body.departed():
+                turn.abandon()
         if not self.waiting:
             return
         used = 0
@@ -94,3 +114,18 @@ class Lanes:
         if self.waiting:
             self._ticking = True
             asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+
+class _Turn:
+    """A body that waits, and the future that its reader awaits."""
+
+    __slots__ = ("body", "future")
+
+    def __init__(self, body: Arriving, future: asyncio.Future[None]) -> None:
+        self.body = body
+        self.future = future
+
+    def abandon(self) -> None:
+        """The client has gone: nobody waits any more."""
+        if not self.future.done():
+            self.future.set_exception(ClientGone())

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
 
 from app.dispatch.lanes import BRISK, TICK_S, Lanes
+from app.dispatch.pool import ClientGone
 from app.errors import GatherError
 
 
 @dataclass(eq=False)
 class Body:
     received: int = 0
+    gone: bool = False
+    waiting: Callable[[], None] | None = None
+
+    def departed(self) -> bool:
+        return self.gone
 
 
 async def settle() -> None:
@@ -101,6 +108,49 @@ def test_a_request_that_is_cut_off_while_it_waits_takes_no_turn() -> None:
         await waiting
         lanes.leave(last)
         lanes.leave(last)
+        assert not lanes.waiting
+
+    asyncio.run(main())
+
+
+def test_a_body_whose_client_goes_while_it_waits_gives_up_its_place_at_once() -> None:
+    async def main() -> None:
+        lanes = Lanes(1)
+        first, second, third = Body(), Body(), Body()
+        await lanes.enter(first)
+        waiting = [asyncio.ensure_future(lanes.enter(body)) for body in (second, third)]
+        await settle()
+        assert lanes.full(2)
+        assert second.waiting is not None
+        second.waiting()
+        await settle()
+        assert isinstance(waiting[0].exception(), ClientGone)
+        assert not lanes.full(2)
+        lanes.leave(first)
+        await waiting[1]
+        assert second.waiting is None
+        assert third.waiting is None
+
+    asyncio.run(main())
+
+
+def test_a_client_whose_going_nobody_hears_of_is_found_within_some_ticks() -> None:
+    async def main() -> None:
+        lanes = Lanes(1)
+        brisk = Body()
+        await lanes.enter(brisk)
+        bodies = [Body() for _ in range(200)]
+        waiting = [asyncio.ensure_future(lanes.enter(body)) for body in bodies]
+        await settle()
+        bodies[150].gone = True
+        while not waiting[150].done():
+            brisk.received += 2 * BRISK
+            await asyncio.sleep(TICK_S)
+        assert isinstance(waiting[150].exception(), ClientGone)
+        assert len(lanes.waiting) == 199
+        for turn in list(lanes.waiting):
+            turn.abandon()
+        await asyncio.gather(*waiting, return_exceptions=True)
         assert not lanes.waiting
 
     asyncio.run(main())

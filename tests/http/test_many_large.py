@@ -6,8 +6,10 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from select import select
+from threading import Event
 from time import monotonic, sleep
 
 import numpy as np
@@ -128,3 +130,45 @@ def test_an_overloaded_service_answers_what_it_takes_and_refuses_the_rest_at_onc
         assert set(statuses) == {200, 503}, statuses
         assert metric(server, "gathernd_queue_depth") == metric(server, "gathernd_memory_used_bytes") == 0
         assert answer(server, body, expected).status == 200
+
+
+def test_clients_that_go_while_their_bodies_wait_give_their_places_to_others(start: Start) -> None:
+    """Eight bodies come briskly, so that others wait; those whose senders have gone are no reason to refuse one."""
+    size = 200 * MIB
+    head = request(b"", f"Content-Length: {size}", BINARY, length=False)
+    done = Event()
+
+    def send_briskly(server: Server) -> None:
+        with Wire(server, timeout=60) as wire:
+            wire.send(head)
+            while not done.wait(0.004):
+                wire.send(bytes(MIB // 16))
+
+    flags = ("--memory-budget", "4GiB", "--max-queue", "1", "--threads", "2")
+    with start(*flags) as server, ThreadPoolExecutor(8) as senders:
+        try:
+            brisk = [senders.submit(send_briskly, server) for _ in range(8)]
+            end = monotonic() + 60
+            while metric(server, "gathernd_memory_used_bytes") < 8 * MIB:
+                assert monotonic() < end
+            for _ in range(3):  # one after the other, each of which takes the one place that there is to wait
+                with Wire(server) as leaving:
+                    while refused(leaving, head):
+                        assert monotonic() < end, "the place of a client that has gone is not given to another"
+                        assert not any(sender.done() for sender in brisk)
+                        leaving.socket.close()
+                        leaving.socket = server.connect()
+        finally:
+            done.set()
+
+
+def refused(wire: Wire, head: bytes) -> bool:
+    """Whether the header of a large request is answered at once, with a refusal; its body has begun to come."""
+    wire.send(head)
+    with suppress(ConnectionError):
+        wire.send(bytes(MIB // 4))
+    if not select([wire.socket], [], [], 0.2)[0]:
+        return False
+    answer = wire.read()
+    assert (answer.status, answer.json()["limit"]) == (503, "queue")
+    return True
