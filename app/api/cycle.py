@@ -9,8 +9,14 @@ messages where that is absent, as under any other server.
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import socket
+import sys
+import termios
 import types
+from array import array
 from collections.abc import Callable, Coroutine, Generator, Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from uvicorn._types import ASGI3Application, ASGIReceiveEvent, ASGISendEvent
@@ -25,6 +31,8 @@ if TYPE_CHECKING:
 
 JOINED: Final = 1 << 13
 """Answers of up to this many bytes leave as one piece: to copy them costs less than to write several."""
+_CLOSED: Final = 7  # states of a connection, in the kernel's numbers: it is broken,
+_ENDED: Final = 8  # and the other side has sent its end
 DIRECT: Final = 1 << 16
 """From as many bytes on that are still to come, a body is read straight into its place."""
 
@@ -101,7 +109,7 @@ class Cycle(RequestResponseCycle):
         end = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
         head = STATUS_LINE[status], self.defaults, fields, end
         answer = (b"".join((*head, *pieces)),) if size <= JOINED else (b"".join(head), *pieces)
-        post(self.transport, answer)
+        post(self.transport, answer, size)
         if not self.keep_alive:
             deliver()
             self.transport.close()
@@ -131,6 +139,27 @@ class Cycle(RequestResponseCycle):
         if message["type"] == "http.response.body" and self.scope["method"] != "HEAD" and not self.disconnected:
             self.sent += len(message.get("body", b""))
         await super().send(message)
+
+    def departed(self) -> bool:
+        """Whether the client has gone and left its body incomplete.
+
+        The system is asked, since a connection that is not read does not say so: its end has come, or it is broken,
+        and what lies there to be read is not all that is missing.
+        """
+        if self.disconnected:
+            return True
+        connection = self.transport.get_extra_info("socket")
+        length = next((value for name, value in self.scope["headers"] if name == b"content-length"), b"")
+        if connection is None or not self.more_body or not sys.platform.startswith("linux"):
+            return False
+        state = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+        if state == _CLOSED:
+            return True
+        if state != _ENDED or not length.isdigit():
+            return False
+        unread = array("i", [0])
+        fcntl.ioctl(connection.fileno(), termios.FIONREAD, unread)
+        return self.received + unread[0] < int(length)
 
     def feed(self, piece: bytes | bytearray) -> bool:
         """A piece of the body arrives: whether a sink took it, or has already refused."""
@@ -232,29 +261,52 @@ def _drop(piece: bytes | bytearray) -> None:
     """The sink of what nobody wants any more."""
 
 
-_outbox: Final[list[tuple[asyncio.Transport, Sequence[Buffer]]]] = []
+HELD_S: Final = 1e-3
+HELD_BYTES: Final = 1 << 20
+"""Once the first of the answers of one turn has been held back for so many seconds, or so many bytes of answers are,
+they are written with the next answer that is ready.
+"""
 
 
-def post(transport: asyncio.Transport, answer: Sequence[Buffer]) -> None:
-    """Write the pieces of `answer` once all requests that have arrived by now are carried out.
+class Outbox:
+    """Answers that leave together once all requests that have arrived by now are carried out.
 
     A write wakes the client's process, which costs this one more than the answer of a small gather: so the answers of
-    one turn of the event loop leave together.
+    one turn of the event loop are written together, but those of a turn that takes long in several parts.
     """
-    if not _outbox:
-        asyncio.get_running_loop().call_soon(deliver)
-    _outbox.append((transport, answer))
+
+    def __init__(self) -> None:
+        self._answers: list[tuple[asyncio.Transport, Sequence[Buffer]]] = []
+        self._since = 0.0
+        self._bytes = 0
+
+    def post(self, transport: asyncio.Transport, answer: Sequence[Buffer], size: int) -> None:
+        """Take an answer of `size` bytes beside its header."""
+        answers = self._answers
+        if not answers:
+            asyncio.get_running_loop().call_soon(self.deliver)
+            self._since = perf_counter()
+            self._bytes = size
+            answers.append((transport, answer))
+            return
+        answers.append((transport, answer))
+        self._bytes += size
+        if self._bytes > HELD_BYTES or perf_counter() - self._since > HELD_S:
+            self.deliver()
+
+    def deliver(self) -> None:
+        """Write what there is; whoever writes to a transport directly calls this first, so that answers keep order."""
+        if not self._answers:
+            return
+        answers, self._answers = self._answers, []
+        for transport, answer in answers:
+            if not transport.is_closing():
+                transport.writelines(answer)
 
 
-def deliver() -> None:
-    """Write what was posted; whoever writes to a transport directly calls this first, so that answers keep order."""
-    if not _outbox:
-        return
-    answers = _outbox.copy()
-    _outbox.clear()
-    for transport, answer in answers:
-        if not transport.is_closing():
-            transport.writelines(answer)
+_outbox: Final = Outbox()
+post: Final = _outbox.post
+deliver: Final = _outbox.deliver
 
 
 @types.coroutine
