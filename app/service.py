@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from app.dispatch.allocator import MOST_KEPT
 from app.dispatch.budget import Budget, Lease
-from app.dispatch.cost import ROUTES, Choice, Chooser, Coefficients, Route, device_bytes, lie_close
+from app.dispatch.cost import Choice, Chooser, Coefficients, Route, lie_close
 from app.dispatch.explain import RouteNote, notes
 from app.dispatch.gpu import Gpu, Outcome
 from app.dispatch.outputs import Outputs
@@ -31,7 +31,7 @@ from app.store import Resident, Store
 from app.tensors.call import Answer, Call, Operator
 from app.tensors.dtypes import DType
 from app.tensors.limits import Limits
-from app.tensors.strings import PackedStrings
+from app.tensors.strings import PackedStrings, framed_size
 from app.tensors.tensor import Tensor
 
 PLANNERS: Final[Mapping[Operator, Callable[..., tuple[GatherPlan, tuple[int, ...], int]]]] = {
@@ -42,20 +42,36 @@ _LARGE_SCAN: Final = 1 << 16
 _PAUSES: Final = (0.0, 0.0002, 0.001, 0.003, 0.01, 0.03)
 """Seconds before each further attempt to read a resident tensor that a scatter is changing."""
 _REMEMBERED_PLANS: Final = 4096
+_ITEM: Final = 8
+_BLOCK: Final = 1 << 16
 _NOT_YET: Final = Choice("loop", 0.0, here=True)
 
 
 class _Planned(NamedTuple):
-    """What is known of a call from its types, shapes and parameters, and the prices that chose its route."""
+    """What is known of a call from its types, shapes and parameters: the CPU's best route too, and the prices that it
+    was chosen by.
+    """
 
     plan: GatherPlan
     shape: tuple[int, ...]
     first_axis: int
-    route: Route
     choice: Choice
     close: Choice | None
     """What would be chosen if slices lie close together; None where the event loop runs or leads it either way."""
     coefficients: Coefficients
+
+
+class _Decision(NamedTuple):
+    """The route that was chosen, the best of the CPU's, and what decided it: whether slices lie close together, whether
+    reading the data waits for the disk, whether the data lies on the GPU, and whether the gather fits there.
+    """
+
+    choice: Choice
+    cpu: Choice
+    close: bool
+    cold: bool
+    there: bool
+    fits: bool
 
 
 class Explanation(NamedTuple):
@@ -132,41 +148,36 @@ class Service:
         """
         data, resident = self._resolve(call)
         indices = call.indices
-        plan, shape, first_axis, route, stages.choice, close, _ = self._plan(call, data, indices)
+        planned = self._plan(call, data, indices)
+        plan, shape, first_axis, choice, close, _ = planned
         if call.over_limit is not None:
             raise call.over_limit
         if call.device == "gpu":
             self._check_device(call, data)
         lease.charge(plan.output_bytes)
-        if self.gpu is not None and data.dtype.kind != "string":
-            stages.choice = self.gpu.choose(call, plan, resident)
-            route = stages.choice.route
-        elif close is not None and lie_close(plan, indices.array):
-            stages.choice = close
-            route = close.route
-        here = stages.choice.here
-        if here and resident is not None and resident.cold:
-            here = False
-            if route == "loop":
-                route = "thread"
-        if here and route == "split" and indices.array.size >= _LARGE_SCAN and indices.array.dtype != np.int64:
-            here = False  # to widen that many takes about as long as the gather, and is in no prediction
+        if close is not None or self.gpu is not None or (resident is not None and resident.cold):
+            decided = self._decide(call, planned, data, resident)
+            choice = decided.choice
+            if self.gpu is not None and resident is not None and data.dtype.kind != "string":
+                self.gpu.earn(call, plan, decided.cpu, resident)
+        stages.choice = choice
+        route, here = choice.route, choice.here
         stages.route = route
         if route == "gpu":
-            on_gpu = await self._run_on_gpu(call, plan, data, resident, stages)
+            on_gpu = await self._run_on_gpu(call, plan, data, resident, decided.cpu, stages)
             if on_gpu is not None:
                 bad, array, etag = on_gpu
                 stages.kernel_end = perf_counter()
                 if bad >= 0:
                     await self._raise_index_error(call, plan, data, first_axis, stages)
                 return Answer(Tensor(data.dtype, shape, _typed(array, data.dtype)), call.dialect, "gpu", etag)
-            route = stages.route
         if here:
-            bad, array = self._run(plan, data, indices, stages)
+            bad, array = self._run(plan, data, indices, stages, lease)
         else:
-            bad, array = await self._run_elsewhere(plan, data, indices, stages)
+            bad, array = await self._run_elsewhere(plan, data, indices, stages, lease)
         if resident is not None and not resident.steady:
-            resident, bad, array = await self._run_again(resident, plan, indices, stages)
+            del array  # what is read again takes its place
+            resident, bad, array = await self._run_again(resident, plan, indices, stages, lease)
         stages.kernel_end = perf_counter()
         if bad >= 0:
             await self._raise_index_error(call, plan, data, first_axis, stages)
@@ -182,45 +193,64 @@ class Service:
         raise await self.pool.run(lambda: index_error(dialect, data.shape, indices, first_axis, plan.depth), stages)
 
     async def _run_on_gpu(
-        self, call: Call, plan: GatherPlan, data: Tensor, resident: Resident | None, stages: Stages
+        self, call: Call, plan: GatherPlan, data: Tensor, resident: Resident | None, cpu: Choice, stages: Stages
     ) -> Outcome | None:
-        """The gather on the device; None, and a route of the CPU taken, where it cannot and may be elsewhere."""
+        """The gather on the device; None, and a route of threads as for `cpu`, where it cannot and may be elsewhere."""
         assert self.gpu is not None
         out = self._outputs.empty(plan.output_items, data.dtype.carrier)
         outcome = await self.gpu.gather(call, plan, data, resident, out, lambda: self._start(stages), stages)
         if outcome is None:
-            fallback = self.gpu.cpu(plan)
-            stages.route = "split" if fallback.route == "split" else "thread"
-            stages.choice = stages.choice._replace(parts=fallback.parts)
+            stages.route = "split" if cpu.route == "split" else "thread"
+            stages.choice = stages.choice._replace(parts=cpu.parts)
         return outcome
+
+    def _decide(
+        self, call: Call, planned: _Planned, data: Tensor, resident: Resident | None, on_device: bool = False
+    ) -> _Decision:
+        """Where the gather is to run: the one place that says so, for `gather` and `explain`. It changes nothing.
+
+        Raises device_unavailable.
+        """
+        plan, strings = planned.plan, data.dtype.kind == "string"
+        cpu, close = planned.choice, False
+        if planned.close is not None and lie_close(plan, call.indices.array):
+            cpu, close = planned.close, True
+        cold = resident is not None and resident.cold
+        if cold and cpu.here:
+            cpu = self.chooser.choose(plan, device="cpu", strings=strings, close=close, cold=True)
+        if self.gpu is None or strings:
+            return _Decision(cpu, cpu, close, cold, on_device, fits=True)
+        there = on_device or (resident is not None and self.gpu.holds(resident.etag))
+        choice = self.gpu.choose(call, plan, cpu, there)
+        return _Decision(choice, cpu, close, cold, there, self.gpu.fits(plan, there))
 
     def explain(self, call: Call, lease: Lease, *, on_device: bool = False) -> Explanation:
         """Everything that `gather` does before it runs, and no more: what it would do, and why.
 
-        The values of the indices are not looked at, nothing is allocated, and `lease` is charged nothing. `on_device`
-        says that the data counts as resident on a GPU. Raises what `gather` raises, but for index_out_of_bounds,
-        overloaded and deadline_exceeded.
+        Of the indices only some are looked at, to see whether slices lie close together; nothing is allocated, and
+        `lease` is charged nothing. `on_device` says that the data counts as resident on a GPU. Raises what `gather`
+        raises, but for index_out_of_bounds, overloaded and deadline_exceeded.
         """
         data, resident = self._resolve(call)
-        plan, shape, _, _, choice, _, _ = self._plan(call, data, call.indices)
+        planned = self._plan(call, data, call.indices)
+        plan = planned.plan
         if call.over_limit is not None:
             raise call.over_limit
         self._check_device(call, data)
         lease.admit(plan.output_bytes)
-        strings = data.dtype.kind == "string"
-        cold = resident is not None and resident.cold
-        fits = True
-        if self.gpu is not None:
-            on_device = on_device or (resident is not None and self.gpu.holds(resident.etag))
-            fits = device_bytes(plan, on_device) <= self.gpu.device.memory
+        decided = self._decide(call, planned, data, resident, on_device)
         routes = notes(
-            plan, self.chooser, resident=on_device, device=call.device, gpu_fits=fits, strings=strings, cold=cold
+            plan,
+            self.chooser,
+            resident=decided.there,
+            device=call.device,
+            gpu_fits=decided.fits,
+            strings=data.dtype.kind == "string",
+            cold=decided.cold,
+            close=decided.close,
+            always_gpu=self.gpu is not None and self.gpu.always,
         )
-        if self.chooser.no_gpu is None:
-            choice = self.chooser.choose(plan, on_device, call.device, fits, strings)
-        if cold and choice.route == "loop":
-            choice = Choice("thread", routes[ROUTES.index("thread")].seconds or 0.0)
-        return Explanation(call, data, shape, plan, routes, choice)
+        return Explanation(call, data, planned.shape, plan, routes, decided.choice)
 
     def _check_device(self, call: Call, data: Tensor) -> None:
         if call.device != "gpu":
@@ -251,11 +281,11 @@ class Service:
             plan, shape, first_axis = PLANNERS[call.operator](
                 dialect, data, indices, call.parameter, call.parameter_pointer, self.limits
             )
-            choice = self.chooser.choose(plan, strings=data.dtype.kind == "string")
+            choice = self.chooser.choose(plan, device="cpu", strings=data.dtype.kind == "string")
             close = None
             if not choice.here and data.dtype.kind != "string":
-                close = self.chooser.choose(plan, close=True)
-            planned = _Planned(plan, shape, first_axis, choice.route, choice, close, coefficients)
+                close = self.chooser.choose(plan, device="cpu", close=True)
+            planned = _Planned(plan, shape, first_axis, choice, close, coefficients)
             if len(self._plans) >= _REMEMBERED_PLANS:
                 self._plans.clear()
             self._plans[key] = planned
@@ -269,31 +299,33 @@ class Service:
             raise GatherError("tensor_not_found", f"no tensor is named {call.data!r}", pointer=call.data_pointer)
         return resident.tensor, resident
 
-    def _run(self, plan: GatherPlan, data: Tensor, indices: Tensor, stages: Stages) -> tuple[int, NDArray[Any]]:
+    def _run(
+        self, plan: GatherPlan, data: Tensor, indices: Tensor, stages: Stages, lease: Lease
+    ) -> tuple[int, NDArray[Any]]:
         self._start(stages)
         if data.dtype.kind == "string":
-            return self._run_strings(plan, data, indices)
+            return self._run_strings(plan, data, indices, lease)
         parts = stages.choice.parts
         room = np.empty if parts == 1 else self._outputs.empty  # a call less for the smallest
         out = room(plan.output_items, data.dtype.carrier)
-        return self.kernel.run(plan, data.items, _as_int64(indices), out, parts), _typed(out, data.dtype)
+        return self.kernel.run(plan, data.items, indices.array, out, parts), _typed(out, data.dtype)
 
     async def _run_elsewhere(
-        self, plan: GatherPlan, data: Tensor, indices: Tensor, stages: Stages
+        self, plan: GatherPlan, data: Tensor, indices: Tensor, stages: Stages, lease: Lease
     ) -> tuple[int, NDArray[Any]]:
         if data.dtype.kind == "string":
-            return await self.pool.run(lambda: self._run(plan, data, indices, stages), stages)
+            return await self.pool.run(lambda: self._run(plan, data, indices, stages, lease), stages)
         # Allocated here: the C library keeps freed memory apart for each thread that asked for it.
         out = self._outputs.empty(plan.output_items, data.dtype.carrier)
 
         def work() -> int:
             self._start(stages)
-            return self.kernel.run(plan, data.items, _as_int64(indices), out, stages.choice.parts)
+            return self.kernel.run(plan, data.items, indices.array, out, stages.choice.parts)
 
         return await self.pool.run(work, stages), _typed(out, data.dtype)
 
     async def _run_again(
-        self, resident: Resident, plan: GatherPlan, indices: Tensor, stages: Stages
+        self, resident: Resident, plan: GatherPlan, indices: Tensor, stages: Stages, lease: Lease
     ) -> tuple[Resident, int, NDArray[Any]]:
         """A scatter changed the content while it was read: read again until it did not, at last with writers kept out.
 
@@ -302,48 +334,61 @@ class Service:
         for pause in _PAUSES:
             await asyncio.sleep(pause)
             resident = resident.current()
-            bad, array = await self._run_elsewhere(plan, resident.tensor, indices, stages)
+            bad, array = await self._run_elsewhere(plan, resident.tensor, indices, stages, lease)
             if resident.steady:
                 return resident, bad, array
+            del array
         hold = resident.hold()
         await asyncio.to_thread(hold.__enter__)
         try:
             resident = resident.current()
-            bad, array = await self._run_elsewhere(plan, resident.tensor, indices, stages)
+            bad, array = await self._run_elsewhere(plan, resident.tensor, indices, stages, lease)
         finally:
             hold.__exit__(None, None, None)
         return resident, bad, array
 
     def _start(self, stages: Stages) -> None:
-        stages.kernel = now = perf_counter()
+        now = perf_counter()
         if now > stages.deadline:
             raise GatherError("deadline_exceeded", "the request waited until its deadline had passed", retry_after=1)
+        stages.kernel = now
 
-    def _run_strings(self, plan: GatherPlan, data: Tensor, indices: Tensor) -> tuple[int, NDArray[Any]]:
-        """Strings go through the offsets: the kernel gathers item numbers, which then pick the strings."""
+    def _run_strings(self, plan: GatherPlan, data: Tensor, indices: Tensor, lease: Lease) -> tuple[int, NDArray[Any]]:
+        """Strings go through the offsets: the kernel gathers item numbers, which then pick the strings.
+
+        The strings of a request are shared with its output, whose items are charged already (8 bytes each).
+        """
         if isinstance(data, PackedStrings):
-            return self._run_packed(plan, data, indices)
+            return self._run_packed(plan, data, indices, lease)
+        working = _ITEM * (plan.data_items + plan.output_items)
+        lease.charge(working)
         numbers = np.empty(plan.output_items, np.uint64)
-        bad = self.kernel.run(plan, np.arange(plan.data_items, dtype=np.uint64), _as_int64(indices), numbers)
-        if bad >= 0:
-            return bad, numbers
-        self._check_string_bytes(data.array, numbers)
-        return bad, data.array[numbers.astype(np.int64)]
+        bad = self.kernel.run(plan, np.arange(plan.data_items, dtype=np.uint64), indices.array, numbers)
+        if bad < 0:
+            self._check_total(_total_size(data.array, numbers))
+            output: NDArray[Any] = data.array[numbers.view(np.int64)]
+        else:
+            output = numbers
+        del numbers
+        lease.settle(working, 0)
+        return bad, output
 
-    def _check_string_bytes(self, strings: NDArray[Any], numbers: NDArray[Any]) -> None:
-        sizes = np.fromiter((4 + len(text.encode()) for text in strings), np.int64, len(strings))
-        if int(sizes.max(initial=0)) * len(numbers) <= self.limits.output_bytes:
-            return
-        self._check_total(int(sizes[numbers.astype(np.int64)].sum()))
-
-    def _run_packed(self, plan: GatherPlan, data: PackedStrings, indices: Tensor) -> tuple[int, NDArray[Any]]:
+    def _run_packed(
+        self, plan: GatherPlan, data: PackedStrings, indices: Tensor, lease: Lease
+    ) -> tuple[int, NDArray[Any]]:
         """Resident strings: the kernel gathers where their frames start, and only those become Python objects."""
+        working = _ITEM * plan.output_items
+        lease.charge(working)
         starts = np.empty(plan.output_items, np.uint64)
-        bad = self.kernel.run(plan, data.array, _as_int64(indices), starts)
+        bad = self.kernel.run(plan, data.array, indices.array, starts)
         if bad >= 0:
-            return bad, starts
-        self._check_total(data.packed_size(starts))
-        return bad, data.pick(starts)
+            output = starts
+        else:
+            self._check_total(data.packed_size(starts))
+            output = data.pick(starts, lease)
+        del starts
+        lease.settle(working, 0)
+        return bad, output
 
     def _check_total(self, total: int) -> None:
         if total > self.limits.output_bytes:
@@ -354,10 +399,13 @@ class Service:
             )
 
 
-def _as_int64(indices: Tensor) -> NDArray[np.int64]:
-    # A uint64 above 2**63 - 1 turns negative, which is out of bounds in every dialect that takes uint64.
-    array: NDArray[np.int64] = indices.array.astype(np.int64, copy=False)
-    return array
+def _total_size(strings: NDArray[Any], numbers: NDArray[np.uint64]) -> int:
+    """Bytes of the chosen strings, framed."""
+    sizes = np.fromiter(map(framed_size, strings), np.int64, len(strings))
+    total = 0
+    for start in range(0, len(numbers), _BLOCK):
+        total += int(sizes[numbers[start : start + _BLOCK].view(np.int64)].sum())
+    return total
 
 
 def _typed(out: NDArray[Any], dtype: DType) -> NDArray[Any]:

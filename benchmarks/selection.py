@@ -280,7 +280,7 @@ def _services(call: Call, pool: Pool, coefficients: Coefficients) -> tuple[Gathe
         assert isinstance(call.data, Tensor)
         planned = service._plan(call, call.data, call.indices)
         plan = planned.plan
-        if planned.route == route:
+        if planned.choice.route == route:
             found[route] = service
     assert plan is not None
     chooser = Chooser(threads=pool.threads, coefficients=coefficients)

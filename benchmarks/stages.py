@@ -125,7 +125,7 @@ async def stages(app: Application, seconds: float) -> dict[str, float]:
         "headers": best(exchange, seconds),
         "parse": best(lambda: native_json.read_call(BODY, "gathernd", ("onnx-13",), service.limits), seconds),
         "plan": best(lambda: service._plan(call, data, call.indices), seconds),
-        "run": best(lambda: service._run(plan, data, call.indices, one.stages), seconds),
+        "run": best(lambda: service._run(plan, data, call.indices, one.stages, one.lease), seconds),
         "encode": best(lambda: native_json.write_answer(answer, encoding), seconds),
         "send": best(lambda: finish(one.send(200, b"application/json", text)), seconds),
         "whole": best(lambda: finish(app(scope(sink), receive, send)), seconds),

@@ -10,7 +10,6 @@ from urllib.parse import parse_qsl
 from app.api.errors import dump
 from app.api.exchange import Buffer, Exchange
 from app.api.explain import explanation_body
-from app.dispatch.budget import Lease
 from app.errors import GatherError
 from app.service import Service
 from app.spec.dialects import DIALECTS
@@ -23,6 +22,8 @@ SAFETENSORS: Final = b"application/x-safetensors"
 _FORM: Final = b"application/x-www-form-urlencoded"
 LARGE: Final = 1 << 16
 """Bodies and outputs of more bytes are read and written on a pool thread, so that the event loop stays free."""
+UNCOUNTED: Final = 1 << 9
+"""Bodies and outputs of up to this many bytes become so little that it is not charged (see `budget.FREE`)."""
 LARGE_BINARY: Final = 1 << 23
 """The same for binary bodies, whose items are at most looked at (bool) or moved."""
 
@@ -47,7 +48,8 @@ class NativeRoute:
             check_json_type(content_type)
         body = await self._read_body(exchange, self.max_json_bytes)
         if len(body) <= LARGE:
-            call, output_encoding = self._read(body, exchange.query)
+            charge = exchange.lease.charge if len(body) > UNCOUNTED else None
+            call, output_encoding = self._read(body, exchange.query, charge)
         else:
             call, output_encoding = await self.service.pool.run(
                 lambda: self._read(body, exchange.query, exchange.lease.charge), exchange.stages
@@ -60,9 +62,9 @@ class NativeRoute:
         """A safetensors request; the answer is one too unless Accept says otherwise."""
         body = await self._read_body(exchange, self.max_body_bytes)
         call, output_encoding = (
-            self._read_binary(body, exchange.query)
+            self._read_binary(body, exchange)
             if len(body) <= LARGE_BINARY
-            else await self.service.pool.run(lambda: self._read_binary(body, exchange.query), exchange.stages)
+            else await self.service.pool.run(lambda: self._read_binary(body, exchange), exchange.stages)
         )
         accept = exchange.headers.get(b"accept")
         binary = accept is None or accept == SAFETENSORS or answer_format(accept, SAFETENSORS) == SAFETENSORS
@@ -81,10 +83,13 @@ class NativeRoute:
         if binary and self._can_be_binary(exchange, call, answer.output):
             await exchange.send(200, SAFETENSORS, safetensors.write_answer(answer), *binary_headers(answer))
             return
-        if answer.output.array.nbytes <= LARGE:
+        output, lease = answer.output, exchange.lease
+        if output.array.nbytes <= UNCOUNTED and output.dtype.item_size:
             content = native_json.write_answer(answer, encoding)
+        elif not native_json.is_long(output):
+            content = native_json.write_answer(answer, encoding, lease)
         else:
-            content = await service.pool.run(lambda: _write(answer, encoding, exchange.lease), stages)
+            content = await service.pool.run(lambda: native_json.write_answer(answer, encoding, lease), stages)
         await exchange.send(200, JSON, content)
 
     def _can_be_binary(self, exchange: Exchange, call: Call, tensor: Tensor) -> bool:
@@ -97,8 +102,8 @@ class NativeRoute:
             )
         return False
 
-    def _read_binary(self, body: Buffer, query: bytes) -> tuple[Call, native_json.Encoding]:
-        return safetensors.read_call(body, query, self.operator, self.dialects)
+    def _read_binary(self, body: Buffer, exchange: Exchange) -> tuple[Call, native_json.Encoding]:
+        return safetensors.read_call(body, exchange.query, self.operator, self.dialects, exchange.lease.charge)
 
     async def _read_body(self, exchange: Exchange, limit: int) -> Buffer:
         """The body without its Content-Encoding."""
@@ -121,15 +126,6 @@ class NativeRoute:
         if query:
             found[0].explain = read_query(query)
         return found
-
-
-def _write(answer: Answer, encoding: native_json.Encoding, lease: Lease) -> bytes | list[bytes | memoryview]:
-    """The body of a large answer, which is charged before it is made."""
-    planned = native_json.likely_size(answer.output, encoding)
-    lease.charge(planned)
-    content = native_json.write_answer(answer, encoding)
-    lease.settle(planned, len(content) if isinstance(content, bytes) else sum(map(len, content)))
-    return content
 
 
 def check_json_type(content_type: bytes) -> None:

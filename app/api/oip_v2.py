@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Final
 
 from app.api.errors import JSON
 from app.api.exchange import Buffer, Exchange
+from app.api.native import UNCOUNTED
 from app.api.oip_stats import Statistics
-from app.dispatch.budget import Lease
 from app.errors import GatherError
-from app.service import Service, Stages
+from app.service import Service
 from app.spec.dialects import DIALECTS
 from app.store import Resident
-from app.tensors.call import Answer
 from app.wire import oip_v2
-from app.wire.json_write import likely_size
+from app.wire.json_write import is_long
 from app.wire.oip_v2 import LARGE, VERSION, Model, Request
 
 _OCTETS: Final = b"application/octet-stream"
@@ -25,6 +24,7 @@ _PREFIX: Final = "/v2/models/"
 _SUFFIX: Final = "/infer"
 _ALIGNMENT: Final = 64
 _ENCODINGS: Final = (b"gzip", b"deflate")
+_STEP: Final = 1 << 20
 _REMEMBERED: Final = 1 << 12
 OPERATORS: Final[Mapping[str, Model]] = {name: Model(name, name, tuple(DIALECTS[name])) for name in DIALECTS}
 _PATHS: Final[Mapping[str, Model]] = {
@@ -94,12 +94,15 @@ class InferRoute:
             answer = await self.service.gather(request.call, stages, exchange.lease)
             stages.end = stages.kernel_end
             output = answer.output
-            if output.array.nbytes <= LARGE or (request.binary and output.dtype.item_size):
+            lease = exchange.lease
+            if output.dtype.item_size and (request.binary or output.array.nbytes <= UNCOUNTED):
                 pieces, json_size = oip_v2.write_answer(answer, model, request)
+            elif not is_long(output):
+                pieces, json_size = oip_v2.write_answer(answer, model, request, lease)
             else:
                 known = model
                 pieces, json_size = await self.service.pool.run(
-                    lambda: _write(answer, known, request, exchange.lease), stages
+                    lambda: oip_v2.write_answer(answer, known, request, lease), stages
                 )
             statistics.succeeded(stages, arrived)
         except Exception as error:
@@ -115,7 +118,7 @@ class InferRoute:
             headers.append((b"x-gathernd-data-etag", answer.data_etag.encode()))
         encoding = exchange.headers.get(b"accept-encoding")
         if encoding is not None and encoding in _ENCODINGS:
-            pieces = await self._compress(pieces, encoding, stages)
+            pieces = await self._compress(pieces, encoding, exchange)
             headers.append((b"content-encoding", encoding))
         await exchange.send(200, JSON if json_size is None else _OCTETS, pieces, *headers)
 
@@ -139,7 +142,8 @@ class InferRoute:
             sent = body
             body = await service.pool.run(lambda: exchange.inflate(sent, encoding, limit, lead), stages)
         if len(body) <= LARGE or not oip_v2.is_heavy(body, json_size, model):
-            request = oip_v2.read_request(body, json_size, model, service.limits)
+            charge = exchange.lease.charge if len(body) > UNCOUNTED else None
+            request = oip_v2.read_request(body, json_size, model, service.limits, charge)
         else:
             whole = body
             request = await service.pool.run(
@@ -149,19 +153,11 @@ class InferRoute:
             stages.deadline = min(stages.deadline, stages.start + request.timeout)
         return arrived, request
 
-    async def _compress(self, pieces: list[Buffer], encoding: bytes, stages: Stages) -> list[Buffer]:
+    async def _compress(self, pieces: list[Buffer], encoding: bytes, exchange: Exchange) -> list[Buffer]:
+        charge = exchange.lease.charge
         if sum(map(len, pieces)) <= LARGE:
-            return compress(pieces, encoding)
-        return await self.service.pool.run(lambda: compress(pieces, encoding), stages)
-
-
-def _write(answer: Answer, model: Model, request: Request, lease: Lease) -> tuple[list[Buffer], int | None]:
-    """The body of a large answer that has to be made, which is charged before it is."""
-    planned = likely_size(answer.output)
-    lease.charge(planned)
-    pieces, json_size = oip_v2.write_answer(answer, model, request)
-    lease.settle(planned, sum(map(len, pieces)))
-    return pieces, json_size
+            return compress(pieces, encoding, charge)
+        return await self.service.pool.run(lambda: compress(pieces, encoding, charge), exchange.stages)
 
 
 def split_path(path: str) -> tuple[str, str]:
@@ -189,9 +185,18 @@ def read_json_size(headers: dict[bytes, bytes]) -> int | None:
     return int(text)
 
 
-def compress(pieces: list[Buffer], encoding: bytes) -> list[Buffer]:
-    """`pieces` in one gzip or zlib stream (which is what deflate means in HTTP)."""
+def compress(pieces: list[Buffer], encoding: bytes, charge: Callable[[int], None]) -> list[Buffer]:
+    """`pieces` in one gzip or zlib stream (which is what deflate means in HTTP).
+
+    `charge` is told of each part of it, and pieces of it are no longer than what was read of `pieces` for them.
+    """
     stream = zlib.compressobj(1, zlib.DEFLATED, zlib.MAX_WBITS | 16 if encoding == b"gzip" else zlib.MAX_WBITS)
-    done: list[Buffer] = [stream.compress(piece) for piece in pieces]
+    done: list[Buffer] = []
+    for piece in pieces:
+        view = memoryview(piece)
+        for start in range(0, len(view), _STEP):
+            part = stream.compress(view[start : start + _STEP])
+            charge(len(part))
+            done.append(part)
     done.append(stream.flush())
     return done

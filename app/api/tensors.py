@@ -225,8 +225,6 @@ class TensorsRoute:
         if encoding is not None:
             raw = body
             body = await self._run(lambda: exchange.inflate(raw, encoding, limit))
-        # The values once more as the tensor has them, and once as the log takes them.
-        exchange.lease.charge(2 * len(body))
         etag = await self._run(
             lambda: scatter(
                 self.store,
@@ -237,6 +235,7 @@ class TensorsRoute:
                 conditions=conditions,
                 key=key,
                 limits=self.service.limits,
+                charge=exchange.lease.charge,
             )
         )
         await exchange.send(200, _JSON, orjson.dumps({"name": name, "etag": etag}), _etag(etag))

@@ -46,6 +46,7 @@ _LOOP_HAND_OFFS: Final = 10
 than a tenth by leaving it, and all others win."""
 
 
+_NEVER: Final = -1.0  # as the longest gather for the event loop
 _SPLIT_WORTH: Final = 0.92
 """A split takes more of the machine than one thread does: shared work must be shorter by more than this factor."""
 _SPLIT_MIN_S: Final = 6e-6
@@ -283,9 +284,12 @@ class Chooser:
         """Whether a gather of strings is too long for the event loop."""
         return plan.data_items + plan.output_items > _FEW_STRINGS or self.loop_max_s() == 0
 
-    def predict(self, plan: GatherPlan, resident: bool = False, close: bool = False) -> dict[Route, Choice]:
+    def predict(
+        self, plan: GatherPlan, resident: bool = False, close: bool = False, cold: bool = False
+    ) -> dict[Route, Choice]:
         """What each route would take that there is."""
-        routes = predict(plan, resident, self.threads, self.coefficients, close, self.loop_max_s())
+        loop_max_s = _NEVER if cold else self.loop_max_s()
+        routes = predict(plan, resident, self.threads, self.coefficients, close, loop_max_s)
         if self.no_gpu is not None:
             routes.pop("gpu", None)
         return routes
@@ -298,24 +302,26 @@ class Chooser:
         gpu_fits: bool = True,
         strings: bool = False,
         close: bool = False,
+        cold: bool = False,
     ) -> Choice:
         """The route for this plan. Raises KeyError for the device gpu where there is none.
 
-        `close` says that each slice lies near the one before (see `lie_close`).
+        `close` says that each slice lies near the one before (see `lie_close`), `cold` that to read the data waits for
+        the disk, so that the event loop takes no part in it.
 
         Strings are objects of Python, of which every one is looked at, and whose time is not predicted: only a few are
         for the event loop, the others for a thread.
         """
         if strings:
-            return Choice("thread", 0.0) if self.many_strings(plan) else Choice("loop", 0.0, here=True)
-        if self.force_route is None and device != "gpu":
+            return Choice("thread", 0.0) if cold or self.many_strings(plan) else Choice("loop", 0.0, here=True)
+        if self.force_route is None and device != "gpu" and not cold:
             kernel_s = kernel_seconds(plan, self.coefficients, close)
             if kernel_s < min(self.split_min_s(), self.coefficients.hand_off_s, self.loop_max_s()):
                 return Choice("loop", kernel_s, here=True)  # what most requests are: too short for any other route
-        routes = self.predict(plan, resident, close)
-        if self.force_route in routes:
+        routes = self.predict(plan, resident, close, cold)
+        if self.force_route in routes and not (cold and self.force_route == "loop"):
             return routes[self.force_route]
-        return choose(routes, self.loop_max_s(), self.split_min_s(), device, gpu_fits)
+        return choose(routes, _NEVER if cold else self.loop_max_s(), self.split_min_s(), device, gpu_fits)
 
 
 def lie_close(plan: GatherPlan, indices: NDArray[Any]) -> bool:

@@ -9,6 +9,7 @@ from app.dispatch.cost import ROUTES, Choice, Chooser, Device, Route
 from app.spec.plan import GatherPlan
 
 _ASKED_GPU: Final = "the request asks for the device gpu"
+_ALWAYS_GPU: Final = "this service runs on its GPU whatever that can hold (GATHERND_DEVICE=gpu)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +30,29 @@ def notes(
     gpu_fits: bool = True,
     strings: bool = False,
     cold: bool = False,
+    close: bool = False,
+    always_gpu: bool = False,
 ) -> list[RouteNote]:
     """Every route, in the order of `ROUTES`. The choice is the shortest of those that are open; of strings, the first.
 
     `device` is what the request asks for, `resident` says that the data lies on the GPU, `strings` that items are
-    Python objects, whose time is not predicted, and `cold` that reading the data waits for the disk.
+    Python objects, whose time is not predicted, `cold` that reading the data waits for the disk, `close` that slices
+    lie close together, and `always_gpu` that the service is set to use its GPU for whatever it can hold.
     """
-    routes = chooser.predict(plan, resident)
+    routes = chooser.predict(plan, resident, close, cold)
     closed: dict[Route, str | None] = {
         "loop": _loop_closed(plan, chooser, routes["loop"].seconds, strings, cold),
         "thread": None,
         "split": _split_closed(plan, chooser, routes, strings),
         "gpu": _gpu_closed(chooser, device, gpu_fits, strings),
     }
+    only = None
     if device == "gpu":
-        closed = {route: reason if route == "gpu" else _ASKED_GPU for route, reason in closed.items()}
+        only = _ASKED_GPU
+    elif device == "auto" and always_gpu and not strings and chooser.no_gpu is None:
+        only, closed["gpu"] = _ALWAYS_GPU, None
+    if only is not None:
+        closed = {route: reason if route == "gpu" else only for route, reason in closed.items()}
     return [
         RouteNote(route, None if strings or route not in routes else routes[route].seconds, closed[route])
         for route in ROUTES

@@ -72,9 +72,8 @@ class Outcome(NamedTuple):
 
 
 class _Prices(NamedTuple):
-    """Predictions for one plan: the best of the CPU's routes, and the device's seconds for data in either place."""
+    """Predictions for one plan: the device's seconds for data in the request, and for data that lies there."""
 
-    cpu: Choice
     inline_s: float
     resident_s: float
 
@@ -122,31 +121,37 @@ class Gpu:
         """Whether content with this ETag lies on the device."""
         return etag in self._held
 
-    def choose(self, call: Call, plan: GatherPlan, content: Content | None) -> Choice:
-        """The route `gpu` where that is asked for or, under `auto`, predicted to be the shortest; else the CPU's.
+    def choose(self, call: Call, plan: GatherPlan, cpu: Choice, there: bool) -> Choice:
+        """The route `gpu` where that is asked for or, under `auto`, predicted to be the shortest; else `cpu`.
 
-        For data that a GPU can hold. Raises device_unavailable.
+        For data that a GPU can hold; `cpu` is the best of the CPU's routes, and `there` says that the data lies on the
+        device. Changes nothing. Raises device_unavailable.
         """
-        asked = call.device
-        if self.failed is not None and asked == "gpu":
+        if self.failed is not None and call.device == "gpu":
             detail = f"{self.failed}; use device auto or cpu"
             raise GatherError("device_unavailable", detail, pointer=call.device_pointer)
+        if call.device == "cpu" or self.failed is not None:
+            return cpu
         prices = self._price(plan)
-        if asked == "cpu" or self.failed is not None:
-            return prices.cpu
-        if asked == "gpu" or self.always:
-            return Choice("gpu", prices.inline_s if content is None else prices.resident_s)
-        there = content is not None and content.etag in self._held
         seconds = prices.resident_s if there else prices.inline_s
-        if content is not None and not there and prices.resident_s < prices.cpu.seconds:
-            self._earn(name_of(call), content, prices.cpu.seconds - prices.resident_s)
-        if seconds < prices.cpu.seconds and device_bytes(plan, there) <= self.device.memory:
+        if call.device == "gpu" or self.always:
             return Choice("gpu", seconds)
-        return prices.cpu
+        return Choice("gpu", seconds) if seconds < cpu.seconds and self.fits(plan, there) else cpu
 
-    def cpu(self, plan: GatherPlan) -> Choice:
-        """The best of the CPU's routes."""
-        return self._price(plan).cpu
+    def fits(self, plan: GatherPlan, there: bool) -> bool:
+        """Whether the gather fits into the device's memory."""
+        return device_bytes(plan, there) <= self.device.memory
+
+    def earn(self, call: Call, plan: GatherPlan, cpu: Choice, content: Content) -> None:
+        """Count what a lookup of `content` under `auto`, for which `cpu` is the CPU's best, would save on the device.
+
+        Once that is as much as the sending takes, it is sent there, aside; nothing happens where it lies there already.
+        """
+        if call.device != "auto" or self.always or self.failed is not None or content.etag in self._held:
+            return
+        saved = cpu.seconds - self._price(plan).resident_s
+        if saved > 0:
+            self._earn(name_of(call), content, saved)
 
     def _price(self, plan: GatherPlan) -> _Prices:
         coefficients = self.chooser.coefficients
@@ -155,7 +160,6 @@ class Gpu:
             self._coefficients = coefficients
         prices = self._prices.get(plan)
         if prices is None:
-            cpu = self.chooser.choose(plan, device="cpu")
             inline_s = resident_s = float("inf")
             if coefficients.gpu is not None:
                 inline_s, resident_s = (
@@ -163,7 +167,7 @@ class Gpu:
                 )
             if len(self._prices) >= _REMEMBERED:
                 self._prices.clear()
-            prices = self._prices[plan] = _Prices(cpu, inline_s, resident_s)
+            prices = self._prices[plan] = _Prices(inline_s, resident_s)
         return prices
 
     # Running

@@ -29,7 +29,7 @@ class Packed(NamedTuple):
             check_packed(dtype, shape, raw)
             if charge is not None and dtype.kind == "string":
                 charge(prod(shape) * STRING_BYTES + len(raw))
-            array = unpack(dtype, raw)
+            array = unpack(dtype, raw, charge)
         except (PackedSizeError, PackedItemError):
             return None
         return Tensor(dtype, shape, array, f"/{name}/base64", "whole", f"/{name}/shape", f"/{name}/dtype")

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from app.errors import GatherError, Place
 from app.tensors.dtypes import DType
+from app.tensors.strings import wider_by
 from app.tensors.tensor import Form, Tensor, coordinates
 from app.wire import json_exact
 from app.wire.json_numbers import KINDS, OPEN, SKIP, read_elements
@@ -26,6 +27,7 @@ from app.wire.json_scan import MAX_DEPTH
 from app.wire.packed import STRING_BYTES, Charge, bounded_product, items_text
 
 _FEW: Final = 8
+_STEP: Final = 1 << 20
 _FLAT: Final[Form] = "flat"
 _BYTE: Final = np.dtype(np.uint8)
 _NO_INTS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
@@ -100,10 +102,14 @@ class Values:
 
     def _cost(self, parts: int) -> int:
         """Bytes that so many elements take; where no shape says how many, their commas do."""
+        span = self.view[self.first : self.end]
         if self.shape is None:
-            parts = min(parts, int(np.count_nonzero(self.view[self.first : self.end] == ord(","))) + 1)
+            parts = min(parts, _commas(span) + 1)
         if self.dtype.kind == "string":
-            return parts * STRING_BYTES + self.end - self.first
+            wider = wider_by(span)
+            if wider < 3 * span.size and _has_escapes(span):
+                wider = 3 * span.size
+            return parts * STRING_BYTES + span.size + wider
         return parts * _width(self.dtype)
 
     def explain_nesting(self) -> None:
@@ -141,6 +147,15 @@ class Values:
         what = "an object or null" if value is None else repr(value) if isinstance(value, str) else str(value)
         detail = f"{name}{list(position)} is {what}, which {dtype.name} cannot hold"
         raise GatherError("value_not_representable", detail, places=[Place(pointer, position, value)])
+
+
+def _commas(span: NDArray[np.uint8]) -> int:
+    return sum(int(np.count_nonzero(span[at : at + _STEP] == ord(","))) for at in range(0, span.size, _STEP))
+
+
+def _has_escapes(span: NDArray[np.uint8]) -> bool:
+    """Whether there is an escape that may stand for any character, such as \\u00e9."""
+    return any(b"\\u" in span[at : at + _STEP + 1].tobytes() for at in range(0, span.size, _STEP))
 
 
 @lru_cache(maxsize=16)

@@ -28,7 +28,7 @@ from app.wire import decimals, json_check, json_exact, json_numbers, json_scan, 
 from app.wire.json_base64 import Packed
 from app.wire.json_scan import ESCAPED, STRING, scan
 from app.wire.json_values import Values
-from app.wire.json_write import likely_size, values_text, write_answer
+from app.wire.json_write import is_long, values_text, write_answer
 from app.wire.packed import Charge, longest_string
 
 __all__ = [
@@ -36,7 +36,7 @@ __all__ = [
     "MAX_FIELDS",
     "Encoding",
     "configure",
-    "likely_size",
+    "is_long",
     "read_call",
     "read_scatter",
     "warm",
@@ -269,10 +269,13 @@ def _fill(
     return call, encoding
 
 
-def read_scatter(body: Buffer, limits: Limits) -> ScatterCall:
-    """The scatter that `body` asks for: indices, updates and reduction. Raises GatherError, in `read_call`'s order."""
+def read_scatter(body: Buffer, limits: Limits, charge: Charge | None = None) -> ScatterCall:
+    """The scatter that `body` asks for: indices, updates and reduction. Raises GatherError, in `read_call`'s order.
+
+    `charge` is as of `read_call`.
+    """
     try:
-        return _read_scatter(body, limits)
+        return _read_scatter(body, limits, charge)
     except (GatherError, _WrongTensors) as error:
         _check_framing(body)
         if isinstance(error, _WrongTensors):
@@ -280,7 +283,7 @@ def read_scatter(body: Buffer, limits: Limits) -> ScatterCall:
         raise
 
 
-def _read_scatter(body: Buffer, limits: Limits) -> ScatterCall:
+def _read_scatter(body: Buffer, limits: Limits, charge: Charge | None) -> ScatterCall:
     view = np.frombuffer(body, _BYTE)
     view.flags.writeable = False
     marks: tuple[int, ...] = scan(view)
@@ -289,7 +292,7 @@ def _read_scatter(body: Buffer, limits: Limits) -> ScatterCall:
         raise _field("", "the body must be a JSON object")
     if not document.keys() <= _SCATTER_FIELDS:
         raise _unknown("", document, _SCATTER_FIELDS)
-    given = {name: _given(name, document, body, view, marks) for name in ("indices", "updates")}
+    given = {name: _given(name, document, body, view, marks, charge) for name in ("indices", "updates")}
     reduction = document.get("reduction", "none")
     if type(reduction) is not str or reduction not in REDUCTIONS:
         raise _choice("reduction", REDUCTIONS)
@@ -299,7 +302,7 @@ def _read_scatter(body: Buffer, limits: Limits) -> ScatterCall:
         if unknown is not None:
             raise _unsupported(name, unknown)
     sources = [source for source, _, _ in given.values()]
-    indices, updates = (source.read() for source in sources)
+    indices, updates = (source.read(charge) for source in sources)
     if indices is None or updates is None:
         raise _WrongTensors(sources)
     for tensor in (indices, updates):
@@ -385,6 +388,8 @@ def _given(
     text = memoryview(body)[first + 1 : end - 1]
     if charge is not None:
         charge(len(text) // 4 * 3)
+        if kind == ESCAPED:
+            charge(2 * len(text))  # the text without escapes, once as a string and once as its bytes
     try:
         plain = orjson.loads(memoryview(body)[first:end]).encode() if kind == ESCAPED else text
         raw = pybase64.b64decode(plain, validate=True)

@@ -26,6 +26,7 @@ from app.errors import GatherError, Place
 from app.tensors.call import Answer, Call
 from app.tensors.dtypes import BY_OIP, DTYPES, DType
 from app.tensors.limits import Limits
+from app.tensors.strings import Memory
 from app.tensors.tensor import Tensor, coordinates
 from app.wire import json_exact, json_scan, machine, oip_scan
 from app.wire.json_values import Values
@@ -225,7 +226,7 @@ def _read_tensors(
                 check_packed(dtype, shape, raws[name])
                 if charge is not None and dtype.kind == "string":
                     charge(prod(shape) * STRING_BYTES + len(raws[name]))
-                array = unpack(dtype, raws[name])
+                array = unpack(dtype, raws[name], charge)
             except (PackedSizeError, PackedItemError):
                 raise _wrong(head, text, raws) from None
             tensor = Tensor(dtype, shape, array, pointer, "whole", shape_pointer, dtype_pointer)
@@ -320,10 +321,12 @@ def check_writable(dtype: DType) -> None:
         )
 
 
-def write_answer(answer: Answer, model: Model, request: Request) -> tuple[list[Buffer], int | None]:
+def write_answer(
+    answer: Answer, model: Model, request: Request, memory: Memory | None = None
+) -> tuple[list[Buffer], int | None]:
     """The body of the answer in pieces, and the size of its JSON where binary items follow.
 
-    Raises unsupported_dtype.
+    `memory` is charged with what is made. Raises unsupported_dtype, and what charging raises.
     """
     output = answer.output
     check_writable(output.dtype)
@@ -335,9 +338,7 @@ def write_answer(answer: Answer, model: Model, request: Request) -> tuple[list[B
         f'"outputs":[{{"name":"{OUTPUT}","datatype":"{output.dtype.oip}","shape":[{shape}],'
     )
     if not request.binary:
-        return [f'{head}"data":'.encode(), values_text(output), b"}]}"], None
-    items: Buffer = (
-        pack_items(output.dtype, output.array) if output.dtype.kind == "string" else output.array.view(_BYTE).data
-    )
+        return [f'{head}"data":'.encode(), *values_text(output, memory), b"}]}"], None
+    items: Buffer = pack_items(output.array, memory) if output.dtype.kind == "string" else output.array.view(_BYTE).data
     text = f'{head}"parameters":{{"binary_data_size":{len(items)}}}}}]}}'.encode()
     return [text, items], len(text)

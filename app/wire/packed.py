@@ -7,19 +7,20 @@ UTF-8 of each. The errors raised here know neither request nor pointer: the call
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from struct import pack, unpack_from
+from struct import pack_into, unpack_from
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.tensors.dtypes import DType
+from app.tensors.strings import OBJECT_BYTES, Memory, StringReader, framed_size
 from app.tensors.tensor import aligned
 
 Buffer = bytes | bytearray | memoryview
 Charge = Callable[[int], None]
-STRING_BYTES: Final = 72
-"""What a string takes beside its characters: the object, and its places in lists and arrays."""
+STRING_BYTES: Final = OBJECT_BYTES
+_STEP: Final = 1 << 20
 
 
 class PackedSizeError(Exception):
@@ -44,20 +45,33 @@ def check_packed(dtype: DType, shape: Sequence[int], raw: Buffer) -> None:
         raise PackedSizeError(f"{len(raw)} bytes are given and {items_text(shape)} of {dtype.name} are asked for")
 
 
-def unpack(dtype: DType, raw: Buffer) -> NDArray[Any]:
+def unpack(dtype: DType, raw: Buffer, charge: Charge | None = None) -> NDArray[Any]:
     """The items of `raw`, which `check_packed` has passed, as a flat array. Raises PackedItemError.
 
-    The array shares the memory of `raw` where it is aligned.
+    The array shares the memory of `raw` where it is aligned. `charge` is told what it takes otherwise, in bytes, before
+    it does: of strings, what they take beyond STRING_BYTES each and their bytes. What that raises is raised.
     """
     if dtype.kind == "string":
-        return _unpack_strings(raw)
+        return _unpack_strings(raw, charge)
     items: NDArray[Any] = np.frombuffer(raw, dtype.numpy) if len(raw) else np.empty(0, dtype.numpy)
     if dtype.kind == "bool" and len(raw):
         octets = items.view(np.uint8)
-        if int(octets.max()) > 1:
-            item = int(np.argmax(octets > 1))
+        item = first_no_bool(octets)
+        if item >= 0:
             raise PackedItemError("a bool is one byte, 0 or 1", item, int(octets[item]))
+    if charge is not None and not items.flags.aligned:
+        charge(items.nbytes)
     return aligned(items)
+
+
+def first_no_bool(octets: NDArray[np.uint8]) -> int:
+    """Number of the first byte that is neither 0 nor 1, or -1."""
+    if octets.max(initial=0) > 1:
+        for start in range(0, len(octets), _STEP):
+            wrong = octets[start : start + _STEP] > 1
+            if wrong.any():
+                return start + int(wrong.argmax())
+    return -1
 
 
 def longest_string(array: NDArray[Any], limit: int) -> int:
@@ -68,15 +82,20 @@ def longest_string(array: NDArray[Any], limit: int) -> int:
     return -1
 
 
-def pack_items(dtype: DType, array: NDArray[Any]) -> bytes:
-    """The packed bytes of a flat array of items."""
-    if dtype.kind != "string":
-        return array.tobytes()
-    parts: list[bytes] = []
-    for text in array:
+def pack_items(strings: NDArray[Any], memory: Memory | None = None) -> bytearray:
+    """The packed bytes of a flat array of strings, which `memory` is charged with. Raises what charging raises."""
+    size = sum(map(framed_size, strings))
+    if memory is not None:
+        memory.charge(size)
+    packed = bytearray(size)
+    place = 0
+    for text in strings:
         octets = text.encode()
-        parts += (pack("<I", len(octets)), octets)
-    return b"".join(parts)
+        pack_into("<I", packed, place, len(octets))
+        start = place + 4
+        place = start + len(octets)
+        packed[start:place] = octets
+    return packed
 
 
 def bounded_product(shape: Sequence[int], bound: int) -> int:
@@ -113,16 +132,19 @@ def _check_framing(wanted: int, raw: Buffer) -> None:
         raise PackedSizeError(f"{found} strings are given and the shape asks for {wanted}")
 
 
-def _unpack_strings(raw: Buffer) -> NDArray[Any]:
+def _unpack_strings(raw: Buffer, charge: Charge | None) -> NDArray[Any]:
+    whole = memoryview(raw)
     texts: list[str] = []
     place, size = 0, len(raw)
+    reader = StringReader(charge)
     while place < size:
         start = place + 4
         place = start + int(unpack_from("<I", raw, place)[0])
         try:
-            texts.append(str(raw[start:place], "utf-8"))
+            texts.append(reader.read(whole[start:place]))
         except UnicodeDecodeError:
             raise PackedItemError("a string is not UTF-8", len(texts), None) from None
+    reader.close()
     items: NDArray[Any] = np.empty(len(texts), object)
     items[:] = texts
     return items

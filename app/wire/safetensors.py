@@ -23,7 +23,7 @@ from app.errors import GatherError, Place
 from app.tensors.call import DEVICES, Answer, Call, Device, Operator
 from app.tensors.dtypes import BY_SAFETENSORS, DType
 from app.tensors.tensor import Tensor, aligned, coordinates
-from app.wire.packed import Buffer, bounded_product, items_text
+from app.wire.packed import Buffer, Charge, bounded_product, first_no_bool, items_text
 
 Encoding = Literal["values", "base64"]
 ENCODINGS: Final[tuple[Encoding, ...]] = ("values", "base64")
@@ -61,8 +61,12 @@ class Entry:
     pointer: str
 
 
-def read_call(body: Buffer, query: bytes, operator: Operator, dialects: tuple[str, ...]) -> tuple[Call, Encoding]:
+def read_call(
+    body: Buffer, query: bytes, operator: Operator, dialects: tuple[str, ...], charge: Charge | None = None
+) -> tuple[Call, Encoding]:
     """The call that a safetensors body and the query of its URL ask for, and how a JSON answer is to be encoded.
+
+    `charge` is told of what has to be copied, in bytes, before it is; what that raises is raised.
 
     The tensors are `indices` and `data`; `data` is left out where the query names a resident tensor. Raises
     malformed_request, limit_exceeded (the header), invalid_field, unsupported_dtype, element_count_mismatch and
@@ -79,7 +83,7 @@ def read_call(body: Buffer, query: bytes, operator: Operator, dialects: tuple[st
             if len(_forms) >= _MOST_FORMS:
                 _forms.clear()
             _forms[key] = form
-    tensors = _tensors(body, form.start, form.entries)
+    tensors = _tensors(body, form.start, form.entries, charge)
     asked = form.asked
     call = Call(
         operator,
@@ -232,7 +236,7 @@ def _entry(name: str, value: Any) -> Entry:
     return Entry(name, dtype, tuple(shape), begin, end, known, fault, items, f"/{name}")
 
 
-def read_tensors(body: Buffer, start: int, entries: Collection[Entry]) -> list[Tensor]:
+def read_tensors(body: Buffer, start: int, entries: Collection[Entry], charge: Charge | None = None) -> list[Tensor]:
     """The tensors of `entries`, checked: first every dtype, then every size, then the values.
 
     They share the memory of `body` where they are aligned to their items; large ones that are not are moved within a
@@ -240,7 +244,7 @@ def read_tensors(body: Buffer, start: int, entries: Collection[Entry]) -> list[T
     `/NAME`.
     """
     check_entries(entries)
-    return _tensors(body, start, entries)
+    return _tensors(body, start, entries, charge)
 
 
 def check_entries(entries: Collection[Entry]) -> None:
@@ -253,11 +257,11 @@ def check_entries(entries: Collection[Entry]) -> None:
             raise GatherError("element_count_mismatch", entry.fault, pointer=f"/{entry.name}")
 
 
-def _tensors(body: Buffer, start: int, entries: Collection[Entry]) -> list[Tensor]:
+def _tensors(body: Buffer, start: int, entries: Collection[Entry], charge: Charge | None) -> list[Tensor]:
     if len(body) <= COPIED:
-        return [_tensor(body, start, entry) for entry in entries]
+        return [_tensor(body, start, entry, charge) for entry in entries]
     places = _align(memoryview(body), start, entries)
-    return [_tensor(body, places[entry], entry) for entry in entries]
+    return [_tensor(body, places[entry], entry, charge) for entry in entries]
 
 
 def _align(view: memoryview, start: int, entries: Collection[Entry]) -> dict[Entry, int]:
@@ -295,7 +299,7 @@ def _unsupported(entry: Entry) -> NoReturn:
     )
 
 
-def _tensor(body: Buffer, start: int, entry: Entry) -> Tensor:
+def _tensor(body: Buffer, start: int, entry: Entry, charge: Charge | None) -> Tensor:
     dtype = entry.known
     assert dtype is not None
     array: NDArray[Any] = (
@@ -304,10 +308,12 @@ def _tensor(body: Buffer, start: int, entry: Entry) -> Tensor:
     pointer = entry.pointer
     if dtype.kind == "bool" and entry.items:
         octets = array.view(np.uint8)
-        if int(octets.max()) > 1:
-            item = int(np.argmax(octets > 1))
+        item = first_no_bool(octets)
+        if item >= 0:
             place = Place(pointer, coordinates(item, entry.shape), int(octets[item]))
             raise GatherError("value_not_representable", "a bool is one byte, 0 or 1", places=[place])
+    if charge is not None and not array.flags.aligned:
+        charge(array.nbytes)
     return Tensor(dtype, entry.shape, aligned(array), pointer, "whole", pointer, pointer)
 
 

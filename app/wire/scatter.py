@@ -7,11 +7,11 @@ from typing import Any
 from app.errors import GatherError
 from app.tensors.scatter import REDUCTIONS, ScatterCall
 from app.wire import safetensors
-from app.wire.packed import Buffer
+from app.wire.packed import Buffer, Charge
 
 
-def read_safetensors(body: Buffer, query: bytes) -> ScatterCall:
-    """The scatter that a safetensors body and the query of its URL ask for.
+def read_safetensors(body: Buffer, query: bytes, charge: Charge | None = None) -> ScatterCall:
+    """The scatter that a safetensors body and the query of its URL ask for; `charge` is as of `safetensors.read_call`.
 
     Raises malformed_request, limit_exceeded (the header), invalid_field, unsupported_dtype, element_count_mismatch and
     value_not_representable.
@@ -30,5 +30,5 @@ def read_safetensors(body: Buffer, query: bytes) -> ScatterCall:
     for name in ("indices", "updates"):
         if name not in found:
             raise GatherError("invalid_field", f"{name} is missing", pointer=f"/{name}")
-    indices, updates = safetensors.read_tensors(body, start, [found["indices"], found["updates"]])
+    indices, updates = safetensors.read_tensors(body, start, [found["indices"], found["updates"]], charge)
     return ScatterCall(indices, updates, reduction, "/query/reduction")

@@ -220,7 +220,8 @@ def test_no_request_can_meet_an_impossible_deadline(start: Start) -> None:
         answer = tiny(server)
         assert answer.json()["code"] == "deadline_exceeded"
         assert int(answer.headers["retry-after"]) >= 1
-        assert "kernel" not in answer.headers["server-timing"] or answer.status_code == 503
+        assert answer.status_code == 503
+        assert "kernel" not in answer.headers["server-timing"]  # nothing was gathered for nobody
 
 
 def test_a_service_that_is_starting_says_so_and_what_it_waits_for(start: Start) -> None:

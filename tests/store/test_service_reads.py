@@ -158,7 +158,7 @@ def test_a_split_of_a_cold_content_is_not_led_by_the_event_loop(store: LocalStor
 
     _, stages = gather(Cold(store) if cold else store, [1] * 100_000, Noting())
     assert stages.route == "split"
-    assert stages.choice.here
+    assert stages.choice.here == (not cold)
     assert [leader is threading.main_thread() for leader in leaders] == [not cold]
 
 

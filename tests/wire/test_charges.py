@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from sys import getsizeof
 from typing import Any
 
 import numpy as np
 import pybase64
 import pytest
+from numpy.typing import NDArray
 
 from app.errors import GatherError
 from app.spec.dialects import DIALECTS
+from app.tensors.call import Answer
 from app.tensors.dtypes import DTYPES
 from app.tensors.limits import Limits
+from app.tensors.strings import PackedStrings
 from app.tensors.tensor import Tensor
 from app.wire import native_json, oip_v2
-from app.wire.json_write import likely_size, values_text
+from app.wire.json_write import most_text, values_text
 from app.wire.oip_v2 import Model
 from app.wire.packed import STRING_BYTES
 
@@ -99,16 +103,111 @@ def test_strings_behind_the_json_are_told() -> None:
     assert told[0] >= 100 * (STRING_BYTES + 2)
 
 
-@pytest.mark.parametrize("dtype", [*NUMBERS, "bool", "complex64", "complex128", "string"])
-def test_the_text_of_an_answer_is_foreseen_within_a_factor_of_three(dtype: str) -> None:
+class Account:
+    """Counts what is charged, and what has been given back."""
+
+    def __init__(self) -> None:
+        self.held = self.most = 0
+
+    def charge(self, size: int) -> None:
+        self.held += size
+        self.most = max(self.most, self.held)
+
+    def settle(self, planned: int, size: int) -> None:
+        self.held += size - planned
+
+
+def widest(dtype: str, count: int) -> NDArray[Any]:
+    """Items whose text is as long as it can be."""
     known = DTYPES[dtype]
-    rng = np.random.default_rng(1)
     if dtype == "string":
-        array: Any = np.array(["some text"] * 3000, object)
-    elif known.kind in ("float", "complex"):
-        array = rng.random(3000).astype(known.numpy)
+        return np.array(["\0" * 50, "plain", "\N{GRINNING FACE}", "é" * 30] * (count // 4), object)
+    if known.kind in ("int", "uint"):
+        return np.full(count, known.low or known.high, known.numpy)
+    if known.kind == "bool":
+        return np.zeros(count, np.bool_)
+    if known.kind == "complex":
+        return np.full(count, complex(-1.2345678901234567e-300 if dtype == "complex128" else -1.2345678e-30, -np.inf))
+    return np.array([-1.2345678901234567e-300, -np.inf, -1.2345678e-30, np.nan] * (count // 4)).astype(known.numpy)
+
+
+@pytest.mark.parametrize("encoding", ["values", "base64"])
+@pytest.mark.parametrize("count", [4, 3000, 70_000])
+@pytest.mark.parametrize("dtype", [*NUMBERS, "bool", "complex64", "complex128", "string"])
+def test_the_text_of_an_answer_is_charged_before_it_is_made(dtype: str, count: int, encoding: Any) -> None:
+    known = DTYPES[dtype]
+    answer = Answer(Tensor(known, (count,), widest(dtype, count).astype(known.numpy)), "onnx-13", "cpu")
+    account = Account()
+    found = native_json.write_answer(answer, encoding, account)
+    size = len(found) if isinstance(found, bytes) else sum(map(len, found))
+    utf8 = 0 if dtype != "string" or encoding == "base64" else size
+    assert size - 200 <= account.held <= size + utf8 + 64
+    assert account.most <= 2 * account.held + 3_000_000
+    whole = found if isinstance(found, bytes) else b"".join(found)
+    plain = native_json.write_answer(answer, encoding)
+    assert whole == (plain if isinstance(plain, bytes) else b"".join(plain))
+    assert json.loads(whole)["output"]["shape"] == [count]
+
+
+@pytest.mark.parametrize("dtype", [*NUMBERS, "bool", "complex64", "complex128"])
+def test_no_item_has_a_longer_text_than_is_charged(dtype: str) -> None:
+    known = DTYPES[dtype]
+    items = widest(dtype, 4).astype(known.numpy)
+    (text,) = values_text(Tensor(known, (4,), items))
+    assert len(text) <= 4 * most_text(known)
+
+
+@pytest.mark.parametrize(
+    "text", ["a", "abc" * 20, "é", "żółw" * 9, "\N{GRINNING FACE}", "a" * 99 + "\N{GRINNING FACE}"]
+)
+@pytest.mark.parametrize("how", ["plain", "escaped", "base64", "behind", "resident"])
+def test_strings_are_charged_as_the_memory_that_they_take(text: str, how: str) -> None:
+    count = 2000
+    texts = [text + str(number) for number in range(count)]
+    told: list[int] = []
+    framed = b"".join(len(octets).to_bytes(4, "little") + octets for octets in map(str.encode, texts))
+    if how == "behind":
+        inputs = [
+            {"name": "data", "datatype": "BYTES", "shape": [count], "parameters": {"binary_data_size": len(framed)}},
+            {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]},
+        ]
+        head = json.dumps({"inputs": inputs}).encode()
+        call = oip_v2.read_request(head + framed, len(head), MODEL, Limits(), told.append).call
+    elif how == "resident":
+        starts = np.cumsum([0, *(4 + len(octets.encode()) for octets in texts[:-1])]).astype(np.uint64)
+        table = PackedStrings(DTYPES["string"], (count,), starts, octets=np.frombuffer(framed, np.uint8))
+        account = Account()
+        picked = table.pick(starts, account)
+        assert picked.tolist() == texts
+        assert account.held >= sum(map(getsizeof, texts)) + picked.nbytes
+        return
     else:
-        array = rng.integers(0, 2 if dtype == "bool" else 127, 3000).astype(known.numpy)
-    tensor = Tensor(known, (3000,), array)
-    size = len(values_text(tensor))
-    assert size / 3 <= likely_size(tensor) <= 3 * size
+        data = {"dtype": "string", "shape": [count]}
+        data |= {"base64": pybase64.b64encode(framed).decode()} if how == "base64" else {"values": texts}
+        body = json.dumps({"data": data, "indices": INDICES}, ensure_ascii=how == "escaped").encode()
+        call, _ = native_json.read_call(body, "gathernd", tuple(DIALECTS["gathernd"]), Limits(), told.append)
+    assert isinstance(call.data, Tensor)
+    assert call.data.array.tolist() == texts
+    assert sum(told) >= sum(map(getsizeof, texts)) + 2 * call.data.array.nbytes
+
+
+def test_a_tensor_behind_the_json_that_is_not_aligned_is_charged_with_its_copy() -> None:
+    told: list[int] = []
+    inputs = [
+        {"name": "data", "datatype": "INT8", "shape": [3], "parameters": {"binary_data_size": 3}},
+        {"name": "indices", "datatype": "INT64", "shape": [900, 1], "parameters": {"binary_data_size": 7200}},
+    ]
+    head = json.dumps({"inputs": inputs}).encode()
+    oip_v2.read_request(head + bytes(7203), len(head), MODEL, Limits(), told.append)
+    assert told == [7200]
+
+
+def test_base64_with_escapes_is_charged_with_its_copies() -> None:
+    text = pybase64.b64encode(bytes([255]) * 3000).decode()
+    assert "/" in text
+    body = json.dumps({"data": {"dtype": "uint8", "shape": [3000], "base64": text}, "indices": INDICES})
+    told: list[int] = []
+    native_json.read_call(
+        body.replace("/", "\\/").encode(), "gathernd", tuple(DIALECTS["gathernd"]), Limits(), told.append
+    )
+    assert sum(told) >= 3000 + 2 * len(text)

@@ -1,0 +1,173 @@
+"""Where a gather runs is decided in one place: an explanation says what then happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.dispatch.budget import Budget, Lease
+from app.dispatch.cost import TYPICAL, Chooser, Device
+from app.dispatch.gpu import Gpu
+from app.dispatch.pool import Pool
+from app.errors import GatherError
+from app.kernels import numpy_cpu
+from app.service import Explanation, Service, Stages
+from app.store import EmptyStore, Resident
+from app.tensors.call import Call
+from app.tensors.dtypes import DTYPES
+from app.tensors.limits import Limits
+from app.tensors.tensor import Tensor
+from tests.dispatch.fake_device import FakeDevice
+from tests.dispatch.test_cost import CARD
+
+T = TypeVar("T")
+ROWS, WIDTH = 3000, 16
+
+
+class OneTensor(EmptyStore):
+    """A store with the tensor `table`."""
+
+    def __init__(self, tensor: Tensor, cold: bool) -> None:
+        self.resident = Resident(tensor, '"1-0"', cold=cold)
+
+    def get(self, name: str) -> Resident | None:
+        return self.resident if name == "table" else None
+
+
+class Situation:
+    """A service in one state, and a call to be explained and then carried out."""
+
+    def __init__(self, draw: st.DrawFn) -> None:
+        strings = draw(st.integers(0, 7)) == 0
+        if strings:
+            array: Any = np.array(["text"] * ROWS, object)
+        else:
+            array = np.arange(ROWS * WIDTH, dtype=np.float32)
+        data = Tensor(DTYPES["string" if strings else "float32"], (ROWS,) if strings else (ROWS, WIDTH), array)
+        self.named = draw(st.booleans()) and not strings
+        self.cold = draw(st.booleans())
+        self.gpu = draw(st.booleans())
+        self.always = draw(st.booleans())
+        self.asked: Device = draw(st.sampled_from(("auto", "auto", "cpu", "gpu")))
+        self.there = draw(st.booleans()) and self.named and self.gpu
+        self.memory = draw(st.sampled_from((1 << 10, 1 << 18, 1 << 30)))
+        # Seconds of the CPU's slices and of the device, so that every route is the shortest now and then.
+        slow = draw(st.sampled_from((1.0, 30.0, 3000.0)))
+        self.coefficients = replace(
+            TYPICAL,
+            slice_s=(TYPICAL.slice_s[0], *(tuple(slow * price for price in row) for row in TYPICAL.slice_s[1:])),
+            gpu=replace(CARD, to_device_byte_s=draw(st.sampled_from((1e-11, 1e-9, 1e-6)))) if self.gpu else None,
+        )
+        self.limits = draw(st.sampled_from((None, 0.0, 50.0))), draw(st.sampled_from((None, 0.0, 1e4)))
+        self.force: Any = draw(st.sampled_from((None, None, None, "loop", "thread", "split")))
+        count = draw(st.sampled_from((1, 40, 900)))
+        rows = np.arange(count) if draw(st.booleans()) else np.random.default_rng(1).integers(0, ROWS, count)
+        indices = Tensor(DTYPES["int64"], (count, 1), rows)
+        self.store = OneTensor(data, self.cold)
+        self.call = Call("gathernd", "table" if self.named else data, indices, 0, "onnx-13", self.asked)
+
+    def service(self) -> Service:
+        loop_max_us, split_min_us = self.limits
+        chooser = Chooser(
+            threads=2,
+            loop_max_us=loop_max_us,
+            split_min_us=split_min_us,
+            force_route=self.force,
+            coefficients=self.coefficients,
+            no_gpu=None if self.gpu else "there is none",
+        )
+        made = Service(Limits(), self.store, numpy_cpu, Pool(2, 8), chooser, Budget(1 << 30))
+        if self.gpu:
+            made.gpu = Gpu(FakeDevice(self.memory), chooser, 10, always=self.always)
+        return made
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> Situation:
+    return Situation(draw)
+
+
+async def result(work: Awaitable[T]) -> tuple[T | None, str | None]:
+    """What comes of it, or the code of the error."""
+    try:
+        return await work, None
+    except GatherError as error:
+        return None, error.code
+
+
+async def explained_and_taken(situation: Situation) -> tuple[Explanation, Stages] | None:
+    """What is said and what is done; None where both are refused alike."""
+    made = situation.service()
+    stages = Stages(0.0, 1e12)
+    try:
+        if situation.there:
+            made.gpu._held['"1-0"'] = _held(made, situation)  # type: ignore[union-attr]
+        before = dict(made.gpu._saved) if made.gpu is not None else {}
+        said, refused = await result(asyncio.to_thread(made.explain, situation.call, Lease(made.budget)))
+        assert made.gpu is None or (made.gpu._saved == before and not made.gpu._fetching)
+        _, failed = await result(made.gather(situation.call, stages, Lease(made.budget)))
+        if said is None:
+            assert failed == refused == "device_unavailable"
+            return None
+        if failed is not None:
+            assert failed == "overloaded"  # an explicit gpu that is short of memory
+            assert said.choice.route == "gpu"
+            return None
+        return said, stages
+    finally:
+        if made.gpu is not None:
+            await asyncio.gather(*made.gpu._fetching)
+            made.gpu.close()
+        made.pool.close()
+
+
+def _held(made: Service, situation: Situation) -> Any:
+    from app.dispatch.gpu import _Held
+    from tests.dispatch.fake_device import FakeCopy
+
+    assert made.gpu is not None
+    device = made.gpu.device
+    assert isinstance(device, FakeDevice)
+    device.memory += situation.store.resident.tensor.array.nbytes
+    held = _Held(FakeCopy(device, situation.store.resident.tensor.items))
+    held.names.add("table")
+    return held
+
+
+seen: set[tuple[str, bool]] = set()
+
+
+@given(situation=situations())
+@settings(max_examples=6 * settings().max_examples)
+def test_what_is_explained_is_what_happens(situation: Situation) -> None:
+    both = asyncio.run(explained_and_taken(situation))
+    if both is None:
+        return
+    said, stages = both
+    seen.add((said.choice.route, situation.gpu))
+    if said.choice.route == "gpu" and stages.route != "gpu":
+        assert situation.gpu  # it was tried there, and the device was short of memory
+        assert situation.asked == "auto"
+        assert situation.memory < 1 << 30
+    else:
+        assert stages.route == said.choice.route
+        assert stages.choice == said.choice
+    (chosen,) = (note for note in said.routes if note.route == said.choice.route)
+    if situation.force is None:
+        assert chosen.closed is None
+        if chosen.seconds is not None:
+            assert chosen.seconds == said.choice.seconds
+
+
+def test_every_route_was_taken_with_a_gpu_and_without() -> None:
+    """The sample above reaches what it is for."""
+    if not seen:
+        pytest.skip("the property did not run")
+    assert seen >= {(route, gpu) for route in ("loop", "thread", "split") for gpu in (True, False)} | {("gpu", True)}
