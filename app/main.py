@@ -214,6 +214,7 @@ def create_app(settings: Settings, counters: Counters | None = None) -> Applicat
     metrics.gauges.update(
         gathernd_queue_depth=lambda: pool.taken,
         gathernd_requests_limit=lambda: settings.max_requests,
+        gathernd_connections_limit=lambda: settings.max_connections,
         gathernd_queue_capacity=lambda: settings.threads + settings.max_queue,
         gathernd_memory_used_bytes=lambda: budget.used + budget.small_used,
         gathernd_memory_budget_bytes=lambda: budget.total + budget.small_total,

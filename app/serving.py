@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import signal
 import socket
 from time import monotonic
@@ -26,7 +27,8 @@ from typing import TYPE_CHECKING, Any, Final
 import uvicorn
 
 from app.api import logs
-from app.api.acceptor import BACKLOG
+from app.api.acceptor import BACKLOG, Acceptor
+from app.api.connection_limit import ConnectionLimit
 from app.api.patience import Timeouts
 from app.api.protocol import Protocol, sweep
 from app.api.tls import SHUTDOWN_S, Tls
@@ -50,6 +52,10 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, tls: Tls | None) -> None:
         super().__init__(config)
         self.tls = tls
+        app = self.application
+        self.limit = ConnectionLimit(app.settings.max_connections, self.server_state.connections, app.metrics.counters)
+        Protocol.limit = self.limit
+        self.tls_acceptors: list[Acceptor] = []
         self.exit_at: float | None = None
         self.cut = False
         self.failed = False
@@ -96,13 +102,28 @@ class Server(uvicorn.Server):
         config = self.config
         try:
             server = await asyncio.get_running_loop().create_server(
-                self.connection, config.host, config.port, backlog=config.backlog, **tls_options(config)
+                self.connection, config.host, config.port, backlog=config.backlog, start_serving=config.ssl is None
             )
         except OSError as error:
             logger.error("cannot listen on %s port %d: %s", config.host, config.port, error.strerror)
             await self.lifespan.shutdown()
             raise SystemExit(STARTUP_FAILURE) from None
         self.servers = [server]
+        if config.ssl is not None:
+            # The event loop's own way knows of no connection before its handshake is over, and so of no limit.
+            self.tls_acceptors = [
+                Acceptor(
+                    socket.socket(fileno=os.dup(bound.fileno())),
+                    self.connection,
+                    self.server_state.connections,
+                    self.application.metrics.counters,
+                    tls_options(config),
+                    self.limit,
+                )
+                for bound in server.sockets
+            ]
+            for acceptor in self.tls_acceptors:
+                acceptor.start()
         self._log_started_message(server.sockets)
         self.started = True
         self.watch()
@@ -126,6 +147,8 @@ class Server(uvicorn.Server):
         Protocol.leaving = True
         end = monotonic() + self.application.settings.drain_timeout
         self.stop_listening(sockets)
+        for acceptor in self.tls_acceptors:
+            await acceptor.settle()
         connections = self.server_state.connections
         try:
             while connections and not self.cut and (now := monotonic()) < end:
@@ -150,6 +173,8 @@ class Server(uvicorn.Server):
 
     def stop_listening(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no new connections."""
+        for acceptor in self.tls_acceptors:
+            acceptor.stop(rest=True)
         for server in self.servers:
             server.close()
         for listener in sockets or ():
@@ -183,6 +208,7 @@ def tls_options(config: uvicorn.Config) -> dict[str, Any]:
 def configure(settings: Settings, app: Application, tls: Tls | None = None) -> uvicorn.Config:
     """uvicorn's configuration for this service."""
     keep_freed_memory(settings.memory_budget // 8)
+    raise_file_limit()
     Protocol.timeouts = Timeouts(
         settings.header_timeout,
         settings.body_timeout,
@@ -211,6 +237,11 @@ def configure(settings: Settings, app: Application, tls: Tls | None = None) -> u
         proxy_headers=False,
         ssl_context_factory=None if tls is None else lambda *_: tls.context,
     )
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as it may; GATHERND_MAX_CONNECTIONS counts on that."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
 
 
 def log_config(settings: Settings) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
@@ -16,6 +17,11 @@ from pydantic import ByteSize, Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 _ORIGIN = re.compile(r"https?://[a-z0-9._-]+(:[0-9]{1,5})?|https?://\[[0-9a-f:]+\](:[0-9]{1,5})?")
+
+_CONNECTIONS = 10_000
+_OWN_FILES = 128
+"""Files that are no connections and no uploads: the store's, listeners, libraries."""
+_UNLIMITED = 1 << 20
 
 
 def _memory_of_process() -> int:
@@ -49,6 +55,12 @@ def _cgroup_limits(membership: str, root: Path) -> list[int]:
                     text = (folder / name).read_text().strip()
                     found += [int(text)] if text.isdigit() else []
     return found
+
+
+def _files_of_process() -> int:
+    """How many files this process may open once it has raised its limit, as a service does when it starts."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return _UNLIMITED if most == resource.RLIM_INFINITY else most
 
 
 def _size(text: str) -> ByteSize:
@@ -109,6 +121,12 @@ class Settings(BaseSettings):
         "(default: the cores the process may use).",
     )
     max_requests: int = Field(1024, ge=1, description="Requests of a process that may be under way at once.")
+    max_connections: int = Field(
+        default_factory=lambda: max(1, min(_CONNECTIONS, (_files_of_process() - _OWN_FILES) * 3 // 4)),
+        ge=1,
+        description="Connections that a process may have open: for one more the longest idle is closed, and without an "
+        "idle one it is refused (default: three quarters of the files a process may open, at most 10000).",
+    )
     max_queue: int = Field(64, ge=0, description="Requests that may wait for a thread of the pool.")
     queue_timeout: float = Field(10.0, gt=0, description="Seconds a request may wait for a thread of the pool.")
     deadline: float = Field(
@@ -176,6 +194,16 @@ class Settings(BaseSettings):
         description="URL of the OpenTelemetry collector (OTLP over HTTP) that gets a trace of each request; needs the "
         "extra `otel` (default: what `OTEL_EXPORTER_OTLP_ENDPOINT` says; without either nothing is traced).",
     )
+
+    @field_validator("max_connections")
+    @classmethod
+    def _fits_the_files(cls, value: int) -> int:
+        room = _files_of_process() - _OWN_FILES
+        if value > max(room, 1):
+            raise ValueError(
+                f"is more than a process may have here, {room}: its limit on open files says so (ulimit -n)"
+            )
+        return value
 
     @field_validator("tls_key", "tls_key_password_file", "tls_client_ca")
     @classmethod

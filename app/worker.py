@@ -57,6 +57,7 @@ class WorkerServer(Server):
             self.server_state.connections,
             self._counters,
             tls_options(self.config),
+            self.limit,
         )
         self.started = True
         self.watch()

@@ -13,8 +13,10 @@ import logging
 import socket
 from collections.abc import Callable, Mapping
 from errno import ECONNABORTED, EMFILE, ENFILE, ENOBUFS, ENOMEM
+from time import monotonic
 from typing import Any, Final
 
+from app.api.connection_limit import IDLE_S, ConnectionLimit
 from app.api.counters import Counters, Head
 
 logger = logging.getLogger("gathernd")
@@ -29,7 +31,8 @@ _SETTLE_S: Final = 1.0
 class Acceptor:
     """Takes connections from `listener`, one for each turn of the event loop, while it is started.
 
-    `tls` is what the event loop is told about TLS when it sets them up.
+    `tls` is what the event loop is told about TLS when it sets them up. Beyond `limit` another connection makes room,
+    or the new one is closed.
     """
 
     def __init__(
@@ -39,16 +42,18 @@ class Acceptor:
         connections: set[Any],
         counters: Counters,
         tls: Mapping[str, Any] | None = None,
+        limit: ConnectionLimit | None = None,
     ) -> None:
         self._listener = listener
         self._factory = factory
         self._connections = connections
         self._counters = counters
         self._tls = tls or {}
+        self._limit = limit
         self._loop = asyncio.get_running_loop()
         self._waited = False
         self._timer: asyncio.TimerHandle | None = None
-        self._coming: set[asyncio.Task[Any]] = set()
+        self._coming: dict[asyncio.Task[Any], float] = {}
         self.accepting = False
 
     def start(self) -> None:
@@ -123,12 +128,29 @@ class Acceptor:
             logger.error("no connection can be taken: %s", error.strerror)
             self._pause(_PAUSE_S)
             return False
+        if self._limit is not None and not self._limit.take(len(self._coming)) and not self._give_up_oldest():
+            self._limit.count_refused()
+            connection.close()
+            return True
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         task = self._loop.create_task(self._set_up(connection))
-        self._coming.add(task)
-        task.add_done_callback(self._coming.discard)
+        self._coming[task] = monotonic()
+        task.add_done_callback(self._arrived)
         return True
+
+    def _arrived(self, task: asyncio.Task[Any]) -> None:
+        self._coming.pop(task, None)
+
+    def _give_up_oldest(self) -> bool:
+        """End the TLS handshake that takes the longest; False where none takes long."""
+        for task, begun in self._coming.items():
+            if monotonic() - begun < IDLE_S:
+                break
+            task.cancel()
+            del self._coming[task]
+            return True
+        return False
 
     async def _set_up(self, connection: socket.socket) -> None:
         try:

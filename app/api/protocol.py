@@ -23,6 +23,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from app.api import heads
+from app.api.connection_limit import IDLE_S, SPARE, ConnectionLimit
 from app.api.cycle import DIRECT, Cycle, deliver, resumed
 from app.api.direct import DirectBody
 from app.api.errors import STATUS, error_body, problem_headers
@@ -43,7 +44,7 @@ logger = logging.getLogger("gathernd")
 
 
 class Protocol(HttpToolsProtocol):
-    """httptools with limits. `timeouts` is set once per process, before the server starts.
+    """httptools with limits. `timeouts` and `limit` are set once per process, before the server starts.
 
     So is `count_refusal`, which is told the error, the id and the caller's address of each request that is refused
     before the application sees it.
@@ -53,6 +54,7 @@ class Protocol(HttpToolsProtocol):
 
     timeouts: ClassVar[Timeouts] = Timeouts(10.0, 10.0, 1024, 65536, 100)
     count_refusal: ClassVar[Callable[[GatherError, str, str | None], None]]
+    limit: ClassVar[ConnectionLimit | None] = None
     leaving: bool = False
     """Whether each answer is the last of its connection: of this one, or set on the class, of all."""
     _defaults: ClassVar[tuple[object, bytes]] = (None, b"")
@@ -69,6 +71,19 @@ class Protocol(HttpToolsProtocol):
         self.starting: Cycle | None = None
         self.running: Cycle | None = None
         self.reading: Reading | None = None
+        self.over = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A connection is open: find room for it, or refuse it."""
+        super().connection_made(transport)
+        limit = self.limit
+        if limit is None or limit.admit(self):
+            return
+        self.over = self.leaving = True
+        if len(limit.over) > SPARE:
+            self.over = False
+            limit.forget(self)
+            self.refuse(limit.refusal())
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser, start the request that it completes, refuse what can never become one."""
@@ -211,6 +226,8 @@ class Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone: nothing more is written for any of its requests."""
+        if self.over and self.limit is not None:
+            self.limit.forget(self)
         self._abandon()
         super().connection_lost(exc)
 
@@ -235,6 +252,8 @@ class Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The header is whole: judge its size, and make the request's cycle."""
+        if self.over:
+            self._claim_place()
         headers, url, parser = self.headers, self.url, self.parser
         size = len(url)
         for name, value in headers:
@@ -272,6 +291,14 @@ class Protocol(HttpToolsProtocol):
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((cycle, self.app))
+
+    def _claim_place(self) -> None:
+        """Take the place of a connection that has ended meanwhile. Raises overloaded where there is none."""
+        assert self.limit is not None
+        if not self.limit.admit(self):
+            raise self.limit.refusal()
+        self.over = False
+        del self.leaving  # the class's, which holds for all
 
     def _default_fields(self) -> bytes:
         """The server's own header fields (Date) as bytes; uvicorn makes a new list of them every second."""
@@ -364,7 +391,11 @@ class Protocol(HttpToolsProtocol):
             return
         if cycle is None or not cycle.response_started or (cycle.response_complete and not cycle.more_body):
             self.transport.write(error_response(error, request_id, self.url, added))
-        self.transport.close()
+        if self.over and self.transport.can_write_eof():
+            # What the client still sends is dropped until `sweep` closes: a reset might overtake the answer.
+            self.transport.write_eof()
+        else:
+            self.transport.close()
 
     def _request_id(self) -> str:
         """The id of the request that is being read or carried out: its own, if it came with a valid one."""
@@ -376,6 +407,14 @@ class Protocol(HttpToolsProtocol):
             fields = running.scope["headers"]
         given = combined(fields).get(b"x-request-id", b"").decode("latin-1")
         return given if REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+
+    def quiet(self, now: float, seconds: float) -> bool:
+        """Whether no request is under way, its answer has left, and nothing has come for so many seconds."""
+        if self.in_header or now - self.heard < seconds or self.transport.is_closing():
+            return False
+        cycle: RequestResponseCycle | None = self.cycle
+        answered = cycle is None or (cycle.response_complete and not cycle.more_body)
+        return answered and not self.transport.get_write_buffer_size()
 
     def idle(self, now: float) -> bool:
         """Whether no request is under way and none has come for too long.
@@ -430,6 +469,8 @@ class Protocol(HttpToolsProtocol):
     def overdue(self, now: float) -> GatherError | None:
         """What a sender that has been too slow until `now` is told, if it has been."""
         limits = self.timeouts
+        if self.over and self.limit is not None and now - self.began > IDLE_S:
+            return self.limit.refusal()
         if self.in_header:
             if now - self.began > limits.header:
                 return GatherError("request_timeout", f"the header did not arrive within {limits.header:g} s")
@@ -533,3 +574,5 @@ async def sweep(connections: set[Any], interval: float = 1.0) -> None:
                     connection.refuse(error)
                 elif connection.idle(now):
                     connection.transport.close()
+            else:
+                connection.transport.close()

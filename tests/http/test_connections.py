@@ -1,0 +1,211 @@
+"""The limit on open connections: the longest idle makes room, and where none is idle the new one is refused."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+
+from app.settings import Settings
+from tests.http.conftest import Start
+from tests.http.raw import TINY, Answer, Wire, ask, request
+from tests.http.server import GATHERND, Server
+from tests.http.test_overload import metric
+from tests.http.test_tls import make_pair
+
+MOST = 20
+RAW = {"content-type": "application/octet-stream"}
+CLOSED = "gathernd_connections_closed_idle_total"
+REFUSED = "gathernd_connections_refused_total"
+PART = request(TINY)[:-1]
+"""All of a request but its last byte."""
+
+
+@pytest.fixture
+def small(start: Start) -> Iterator[Server]:
+    """A server of few connections, whose senders may take their time."""
+    with start("--max-connections", str(MOST), "--body-timeout", "60", "--header-timeout", "60") as server:
+        yield server
+
+
+@contextmanager
+def wires(server: Server, count: int, first: bytes = b"") -> Iterator[list[Wire]]:
+    """So many connections, on each of which `first` has been sent, and answered if it is a whole request."""
+    with ExitStack() as stack:
+        opened = []
+        for _ in range(count):
+            wire = stack.enter_context(Wire(server))
+            wire.send(first)
+            if first == request(TINY):
+                assert wire.read().status == 200
+            opened.append(wire)
+        yield opened
+
+
+def let_idle() -> None:
+    """Until what is open now is idle by the service's own clock."""
+    sleep(1.1)
+
+
+def settled(server: Server, count: int) -> None:
+    """Until the server has so many connections besides the one that asks."""
+    end = monotonic() + 20
+    while metric(server, "gathernd_connections") != count + 1:
+        assert monotonic() < end, metric(server, "gathernd_connections")
+        sleep(0.02)
+
+
+def is_refusal(answer: Answer) -> bool:
+    found = answer.json()
+    assert (answer.status, found["code"], found["limit"], found["maximum"]) == (503, "overloaded", "connections", MOST)
+    assert answer.headers["connection"] == "close"
+    assert int(answer.headers["retry-after"]) >= 1
+    return True
+
+
+def test_the_longest_idle_connection_makes_room_for_a_new_one(small: Server) -> None:
+    with wires(small, MOST // 2, request(TINY)) as old, wires(small, MOST // 2 - 1) as silent:
+        settled(small, MOST - 1)
+        old[0].send(request(TINY))
+        assert old[0].read().status == 200
+        let_idle()
+        with wires(small, 3, request(TINY)):
+            assert [wire.closed() for wire in old[1:4]] == [True] * 3
+            for wire in (old[0], *old[4:], *silent):
+                wire.send(request(TINY))
+                assert wire.read().status == 200
+        assert metric(small, CLOSED) == 3
+        assert metric(small, REFUSED) == 0
+        assert metric(small, "gathernd_connections_limit") == MOST
+
+
+@pytest.mark.parametrize("part", [request(TINY)[:30], PART], ids=["in the header", "in the body"])
+def test_where_none_is_idle_a_new_connection_is_told_so(small: Server, part: bytes) -> None:
+    refused = small.shared_client()  # has a connection of its own, which this fills the rest beside
+    refused.get("/livez")
+    with wires(small, MOST - 1, part) as busy:
+        settled(small, MOST - 1)
+        let_idle()
+        metric(small, REFUSED)  # the connection that asks is not idle either
+        large = request(b" " * (1 << 20))
+        for data in (request(TINY), large, request(b"", "X-Request-ID: mine", line="GET /livez HTTP/1.1")):
+            with Wire(small) as wire:
+                wire.send(data)
+                assert is_refusal(wire.read())
+                assert wire.closed()
+        assert ask(small, request(TINY, "X-Request-ID: mine")).headers["x-request-id"] == "mine"
+        assert metric(small, REFUSED) == 4
+        assert metric(small, 'gathernd_limit_refusals_total{limit="connections"}') == 4
+        with Wire(small) as late:  # sends nothing: told by itself
+            assert is_refusal(late.read())
+        for wire in busy:
+            wire.send(request(TINY)[len(part) :])
+            assert wire.read().status == 200
+    assert ask(small, request(TINY)).status == 200
+
+
+def test_a_new_connection_may_wait_for_a_place_until_its_request_has_come(small: Server) -> None:
+    small.shared_client().get("/livez")
+    with wires(small, MOST - 1, PART) as busy:
+        settled(small, MOST - 1)
+        with Wire(small) as wire:
+            settled(small, MOST)
+            busy[0].socket.close()
+            settled(small, MOST - 1)
+            for _ in range(2):
+                wire.send(request(TINY))
+                assert wire.read().status == 200
+
+
+def test_far_more_connections_than_may_be_are_all_answered_or_closed(small: Server) -> None:
+    with wires(small, MOST, PART), ExitStack() as stack:
+        flood = [stack.enter_context(Wire(small)) for _ in range(300)]
+        for wire in flood:
+            try:
+                wire.send(request(TINY))
+                assert is_refusal(wire.read())
+            except (ConnectionError, EOFError):
+                pass  # it was closed while it sent
+        assert small.process.poll() is None
+    settled(small, 0)
+    assert metric(small, REFUSED) >= 300
+    assert ask(small, request(TINY)).status == 200
+
+
+def test_thousands_of_idle_connections_and_slow_ones_do_not_keep_new_ones_out(start: Start) -> None:
+    most = 2000
+    with start("--max-connections", str(most)) as server, ExitStack() as stack:
+        idle = [stack.enter_context(Wire(server)) for _ in range(most)]
+        let_idle()
+        slow = [stack.enter_context(Wire(server)) for _ in range(50)]
+        for wire in slow:
+            wire.send(PART)
+        let_idle()
+        begun = monotonic()
+        for _ in range(500):
+            answer = ask(server, request(TINY))
+            assert answer.status == 200
+        assert monotonic() - begun < 20
+        for wire in slow:
+            wire.send(request(TINY)[-1:])
+            assert wire.read().status == 200
+        assert len(idle) == most
+        assert metric(server, "gathernd_connections") <= most + 1
+
+
+def limited_files(server_flags: list[str], files: int) -> list[str]:
+    """The command of a server that may open so many files."""
+    program = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv[1])));"
+    return [sys.executable, "-c", program + "os.execv(sys.argv[2], sys.argv[2:])", str(files), GATHERND, *server_flags]
+
+
+def open_files(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208
+
+
+def processes(server: Server) -> list[int]:
+    """The server's process and those that it has started."""
+    pid = server.process.pid
+    return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("what", ["connections", "handshakes"])
+def test_the_service_never_runs_out_of_files(start: Start, tmp_path: Path, what: str, workers: str) -> None:
+    pair = make_pair(tmp_path, "server") if what == "handshakes" else None
+    flags = (*(() if pair is None else pair.flags()), "--workers", workers)
+    tls = None if pair is None else pair.trusting()
+    with start(*flags, command=limited_files(["serve"], 400), tls=tls) as server, ExitStack() as stack:
+        for _ in range(1000):
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+        let_idle()
+        with server.client() as client:
+            for _ in range(5):
+                put = client.put("/tensors/x?dtype=int8&shape=4", content=b"1234", headers=RAW)
+                assert put.status_code in (200, 201)
+                assert client.post("/gathernd", content=TINY).status_code == 200
+            assert max(map(open_files, processes(server))) < 400 - 32
+            assert client.get("/metrics").status_code == 200
+        assert "Too many open files" not in server.log_text()
+
+
+def test_the_default_leaves_room_for_other_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    for hard, expected in ((1024, 672), (400, 204), (524288, 10_000), (resource.RLIM_INFINITY, 10_000), (64, 1)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, hard=hard: (64, hard))
+        assert Settings().max_connections == expected
+
+
+def test_more_connections_than_files_are_refused_at_the_start(tmp_path: Path) -> None:
+    command = limited_files(["serve", "--max-connections", "500", "--store-dir", str(tmp_path)], 400)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "open files" in done.stderr
+    assert "Traceback" not in done.stderr
