@@ -35,6 +35,7 @@ def test_the_python_of_the_readme_runs(server: Server, capsys: pytest.CaptureFix
         service.delete("table")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_example_of_a_million_rows_runs(server: Server, tmp_path: Path, soak_scale: int) -> None:
     (shell,) = (block for block in blocks("bash") if "table.npy" in block)

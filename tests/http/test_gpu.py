@@ -150,6 +150,7 @@ def test_metrics_tell_the_memory_of_the_gpu_and_that_dropped_tensors_leave_it(cl
     assert 'gathernd_kernel_routes_total{predicted="gpu",taken="gpu"}' in client.get("/metrics").text
 
 
+@pytest.mark.slow
 def test_explain_tells_of_the_gpu(client: httpx.Client) -> None:
     body = {"data": MATRIX, "indices": int64([1, 2], [0, 0]), "device": "gpu"}
     found = client.post("/gathernd", params={"explain": "true"}, json=body).json()
@@ -173,6 +174,7 @@ def test_short_memory_is_refused_where_the_gpu_is_asked_for_and_the_cpu_s_work_o
         assert "the GPU is short of memory" in server.log_text()
 
 
+@pytest.mark.slow
 def test_where_the_gpu_is_to_be_used_whatever_it_can_hold_runs_there(start: Start) -> None:
     with start("--device", "gpu", command=COMMAND) as server:
         client = server.shared_client()

@@ -40,7 +40,7 @@ def about(server: Server, request_id: str) -> list[Line]:
     return found
 
 
-@pytest.fixture(scope="module", params=["1", "2"])
+@pytest.fixture(scope="module", params=["1", pytest.param("2", marks=pytest.mark.slow)])
 def server(request: pytest.FixtureRequest, start: Start) -> Iterator[Server]:
     with start("--log-format", "json", "--log-rate", "10000", "--workers", request.param) as running:
         yield running
@@ -162,6 +162,7 @@ def until(reached: Callable[[], bool]) -> None:
         sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_slow_sender_is_told_of_under_its_own_id(start: Start) -> None:
     with start("--log-format", "json", "--body-timeout", "0.5") as server, Wire(server) as wire:
         wire.send(request(TINY, "X-Request-ID: slow-one")[:-5])

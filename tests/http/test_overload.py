@@ -139,6 +139,7 @@ def test_work_of_a_client_that_has_gone_is_dropped_from_the_queue(slow: Server) 
         assert first.read().status == 200
 
 
+@pytest.mark.slow
 def test_a_large_body_is_refused_before_it_is_sent_while_the_queue_is_full(slow: Server) -> None:
     with Wire(slow) as first, Wire(slow) as second, Wire(slow) as third:
         first.send(request(TINY))
@@ -201,7 +202,7 @@ def test_the_callers_deadline_ends_the_wait_for_a_body_and_the_services_own_does
             assert patient.read().status == 200
 
 
-@pytest.mark.parametrize(("dtype", "value"), [("int64", "1"), ("bool", "true")])
+@pytest.mark.parametrize(("dtype", "value"), [("int64", "1"), pytest.param("bool", "true", marks=pytest.mark.slow)])
 def test_the_items_read_out_of_json_and_the_text_written_count_too(start: Start, dtype: str, value: str) -> None:
     # 1 MiB of text: as int64 the items are too much for the budget, as bool the text of the answer is.
     count = (1 << 20) // (len(value) + 1)

@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.conftest import samples
 from tests.http.conftest import Start
 from tests.http.rules import CODES, PRECEDENCE, Limits, Rule, broken, zeros
 
@@ -242,10 +243,10 @@ def test_each_block_breaks_its_rule_alone_somewhere(limited: httpx.Client, path:
 
 
 @pytest.mark.parametrize("path", BLOCKS)
-def test_of_many_broken_rules_the_first_is_answered(limited: httpx.Client, path: str, soak_scale: int) -> None:
+def test_of_many_broken_rules_the_first_is_answered(limited: httpx.Client, path: str) -> None:
     source = Random(20)
     seen: dict[Rule, int] = defaultdict(int)
-    for _ in range(1500 * soak_scale):
+    for _ in range(samples(1500)):
         rules = source.sample(rules_of(path)[1:], source.randint(1, 6))
         parts = merged(*(source.choice(BLOCKS[path][rule]) for rule in rules))
         if parts is None:

@@ -13,11 +13,11 @@ import httpx
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import SOAK
+from tests.conftest import samples
 from tests.http.forms import COMPLEX, FLOATS, INTEGERS, TYPES, items, nested, packed, same
 from tests.http.rules import CODES, DIALECTS, bad_indices, broken, gathered, position
 
-EXAMPLES = 1200 * max(SOAK, 1)
+EXAMPLES = samples(1200)
 REQUESTS = settings(
     max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )

@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from tests.conftest import SOAK
+from tests.conftest import samples
 from tests.http.conftest import Start
 from tests.http.server import ROOT, Server
 
@@ -42,7 +42,7 @@ def stranger(start: Start) -> Iterator[Server]:
 
 
 @schema.parametrize()
-@settings(max_examples=15 * max(SOAK, 1), suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=samples(16), suppress_health_check=list(HealthCheck), deadline=None)
 def test_every_answer_is_one_that_the_file_describes(case: Case, stranger: Server) -> None:
     answer = case.call(base_url=stranger.url, timeout=60)
     assert answer.status_code < 500 or answer.status_code in DOCUMENTED_5XX, answer.text

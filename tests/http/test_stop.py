@@ -48,7 +48,7 @@ def test_readiness_flips_first_and_requests_are_accepted_during_the_delay(start:
         assert monotonic() - begun >= 1.9
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_what_runs_is_answered_and_the_exit_code_is_zero(start: Start, number: int) -> None:
     with start("--loop-max-us", "0", "--threads", "2", command=odd("slow")) as server:
         answers: list[httpx.Response] = []
@@ -83,6 +83,7 @@ def test_idle_connections_are_closed_and_do_not_hold_the_process(start: Start) -
         assert monotonic() - begun < 5
 
 
+@pytest.mark.slow
 def test_a_request_that_is_still_being_sent_is_finished(start: Start) -> None:
     with start() as server, Wire(server) as wire:
         data = request(TINY)
@@ -123,6 +124,7 @@ def test_without_a_delay_no_new_connection_is_taken(start: Start) -> None:
         assert wire.read().status == 200
 
 
+@pytest.mark.slow
 def test_what_outlasts_the_drain_timeout_is_cut_off(start: Start) -> None:
     with start("--drain-timeout", "1") as server, Wire(server) as wire:
         wire.send(request(TINY)[:-1])  # and never the rest
@@ -146,6 +148,7 @@ def test_a_second_signal_ends_the_delay(start: Start) -> None:
         assert monotonic() - begun < 8
 
 
+@pytest.mark.slow
 def test_a_stop_while_starting_is_a_stop(start: Start) -> None:
     with start(ready=False) as server:
         server.process.send_signal(signal.SIGTERM)

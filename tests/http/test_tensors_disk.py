@@ -86,7 +86,7 @@ def fill(held: Held, size: int) -> None:
         size //= 2
 
 
-@pytest.fixture(params=["tmpfs", "ext4"])
+@pytest.fixture(params=["tmpfs", pytest.param("ext4", marks=pytest.mark.slow)])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SmallDisk]:
     with small_disk(tmp_path / "small", request.param, 24 * MIB) as made:
         yield made
@@ -143,6 +143,7 @@ def unwritable(*folders: Path) -> Iterator[None]:
             folder.chmod(0o700)
 
 
+@pytest.mark.slow
 def refused(answer: httpx.Response) -> None:
     found = error(answer, 507, "insufficient_storage")
     assert "Permission denied" in found["detail"]

@@ -253,6 +253,7 @@ def apply(state: dict[str, list[float]], change: tuple[str, str, float]) -> dict
     return after
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_kill_nine_under_load_loses_nothing_that_was_acknowledged(
     start: Start, tmp_path: Path, soak_scale: int
@@ -313,6 +314,7 @@ class Gone(Exception):
     """The server was killed."""
 
 
+@pytest.mark.slow
 def contents(client: httpx.Client, prefix: str) -> dict[str, list[float]]:
     names = [found["name"] for found in client.get("/tensors").json()["tensors"]]
     return {

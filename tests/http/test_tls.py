@@ -57,7 +57,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return make_pair(tmp_path_factory.mktemp("tls"), "gathernd-test")
 
 
-@pytest.fixture(scope="module", params=["1", "2"])
+@pytest.fixture(scope="module", params=["1", pytest.param("2", marks=pytest.mark.slow)])
 def server(request: pytest.FixtureRequest, start: Start, pair: Pair) -> Iterator[Server]:
     with start("--workers", request.param, *pair.flags(), tls=pair.trusting()) as running:
         yield running
@@ -128,6 +128,7 @@ def test_old_versions_of_tls_are_refused(server: Server, pair: Pair) -> None:
         context.wrap_socket(connection, server_hostname="localhost")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.soak)])
 def test_a_handshake_that_never_ends_is_cut_off(start: Start, pair: Pair, workers: str) -> None:
     flags = ("--header-timeout", "0.5", "--workers", workers, *pair.flags())
@@ -187,6 +188,7 @@ def until(reached: Callable[[], bool], seconds: float = 10) -> None:
         sleep(0.05)
 
 
+@pytest.mark.slow
 def test_callers_need_a_certificate_where_authorities_are_named(start: Start, pair: Pair, tmp_path: Path) -> None:
     known, stranger = make_pair(tmp_path / "known", "known"), make_pair(tmp_path / "stranger", "stranger")
     context = pair.trusting()
@@ -217,12 +219,12 @@ def test_a_key_with_a_password_and_one_file_for_both(start: Start, tmp_path: Pat
     ("fault", "workers", "told"),
     [
         ("missing", "1", "there is no file"),
-        ("missing", "2", "there is no file"),
-        ("garbage", "1", "cannot be used"),
+        pytest.param("missing", "2", "there is no file", marks=pytest.mark.slow),
+        pytest.param("garbage", "1", "cannot be used", marks=pytest.mark.slow),
         ("strange key", "1", "key values mismatch"),
-        ("locked", "1", "cannot be used"),
-        ("authorities", "1", "the authorities of clients"),
-        ("key alone", "1", "is of no use without GATHERND_TLS_CERT"),
+        pytest.param("locked", "1", "cannot be used", marks=pytest.mark.slow),
+        pytest.param("authorities", "1", "the authorities of clients", marks=pytest.mark.slow),
+        pytest.param("key alone", "1", "is of no use without GATHERND_TLS_CERT", marks=pytest.mark.slow),
     ],
 )
 def test_a_pair_that_cannot_be_used_ends_the_start_with_a_reason(

@@ -117,7 +117,7 @@ def collector() -> Iterator[Collector]:
         yield running
 
 
-@pytest.fixture(scope="module", params=["1", "2"])
+@pytest.fixture(scope="module", params=["1", pytest.param("2", marks=pytest.mark.slow)])
 def server(request: pytest.FixtureRequest, start: Start, collector: Collector) -> Iterator[Server]:
     flags = ["--otlp-endpoint", collector.url, "--workers", request.param, "--log-format", "json"]
     with start(*flags, "--loop-max-us", "50", environment=QUICK) as running:
@@ -224,6 +224,7 @@ def test_a_large_gather_tells_its_wait_and_its_route(server: Server, collector: 
     assert {stage.name for stage in stages} == {"parse", "queue", "kernel", "encode"}
 
 
+@pytest.mark.slow
 def test_the_last_spans_are_sent_before_the_end(start: Start) -> None:
     with collecting() as collector:
         variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_SERVICE_NAME": "renamed"}
@@ -274,7 +275,7 @@ def test_an_endpoint_that_is_no_url_is_refused(endpoint: str) -> None:
         start_tracing(endpoint)
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_traces_without_the_extra_end_the_start_with_a_reason(workers: str, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['opentelemetry.sdk'] = None\n")
     variables = os.environ | {

@@ -16,13 +16,17 @@ from numpy.typing import NDArray
 
 from app.kernels import numpy_cpu
 from app.spec.plan import GatherPlan
-from tests.conftest import SOAK
+from tests.conftest import SOAK, samples
 from tests.kernels import emulated
 from tests.kernels.guarded import Fuzz
 from tests.kernels.loops import gather_by_loops
 from tests.kernels.reference import gather, make_case, random_plan
 
-SAMPLES = {"app.kernels.numba_cpu": 50_000, "app.kernels.numpy_cpu": 10_000, "tests.kernels.emulated": 2_000}
+SAMPLES = {
+    "app.kernels.numba_cpu": 50_000,
+    "app.kernels.numpy_cpu": 10_000,
+    "tests.kernels.emulated": 2_000,
+}
 MILLIONS = {"app.kernels.numba_cpu": 10, "app.kernels.numpy_cpu": 10, "tests.kernels.emulated": 1}  # under `make soak`
 
 
@@ -46,7 +50,7 @@ def said(run: subprocess.CompletedProcess[str]) -> str:
 
 @pytest.mark.parametrize("kernel", SAMPLES)
 def test_no_access_outside_the_arrays_and_results_as_the_reference(kernel: str, compiled: Path) -> None:
-    run = guarded(kernel, compiled, str(SAMPLES[kernel]), "1")
+    run = guarded(kernel, compiled, str(samples(SAMPLES[kernel]) // max(SOAK, 1)), "1")
     assert run.returncode == 0, said(run)
 
 

@@ -78,6 +78,7 @@ def test_the_cache_directory_cannot_change_after_compilation(compiled: Path, tmp
         numba_cpu.configure(tmp_path)
 
 
+@pytest.mark.slow
 def test_warm_says_how_long_it_took(compiled: Path) -> None:
     said: list[str] = []
     numba_cpu.warm(said.append)

@@ -14,6 +14,7 @@ import httpx
 import numpy as np
 import pytest
 
+from tests.conftest import samples
 from tests.http.server import Server
 from tests.oip.bodies import SIZE, example, part, refused, request
 
@@ -320,7 +321,7 @@ def mutated(content: bytes, rng: random.Random) -> bytes:
     return bytes(made)
 
 
-def test_mutated_requests_never_break_the_server(client: httpx.Client, soak_scale: int) -> None:
+def test_mutated_requests_never_break_the_server(client: httpx.Client) -> None:
     rng = random.Random(7)
     seeds = [
         binary(),
@@ -336,7 +337,7 @@ def test_mutated_requests_never_break_the_server(client: httpx.Client, soak_scal
         ),
     ]
     statuses = set()
-    for _ in range(1500 * soak_scale):
+    for _ in range(samples(1500)):
         content, headers = rng.choice(seeds)
         content = mutated(content, rng)
         if headers and rng.random() < 0.3:

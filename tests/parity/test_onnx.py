@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from tests.conftest import SOAK
+from tests.conftest import samples
 from tests.http.forms import COMPLEX, int64, octets, same, tensor
 from tests.http.rules import broken
 from tests.http.test_properties import requests
@@ -28,7 +28,7 @@ from tests.http.test_properties import requests
 ort = pytest.importorskip("onnxruntime")
 OPSETS = {"onnx-13": 13, "onnx-12": 12, "onnx-11": 11, "onnx-1": 10}
 EXAMPLES = settings(
-    max_examples=600 * max(SOAK, 1), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=samples(600), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 _NUMPY = {"bool": "?", "string": object, "bfloat16": ml_dtypes.bfloat16, "complex64": "<c8", "complex128": "<c16"}
 

@@ -165,7 +165,7 @@ def test_no_key_and_no_digest_reaches_the_log(guarded: Guarded) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "nonsense\n"])
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_a_service_that_is_to_ask_for_keys_does_not_start_without(
     content: str | None, workers: str, tmp_path: Path
 ) -> None:

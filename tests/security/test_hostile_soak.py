@@ -20,7 +20,7 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.conftest import SOAK
+from tests.conftest import SOAK, samples
 from tests.http.raw import TINY, request
 from tests.http.server import Server, serving
 from tests.security.hostile import Whole, attack, whole
@@ -274,7 +274,7 @@ def settled(server: Server) -> None:
         assert monotonic() < end, found
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_hostile_requests_harm_nobody(
     workers: str, warmed: Path, tmp_path: Path, soak_scale: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -282,7 +282,7 @@ def test_hostile_requests_harm_nobody(
     for folder in elsewhere.values():
         folder.mkdir()
     environment = {"HOME": str(elsewhere["HOME"]), "TMPDIR": str(elsewhere["TMPDIR"])}
-    total = 5_000 * soak_scale
+    total = samples(5_000)
     place = tmp_path / "server"
     with serving(warmed, place, *LIMITS, "--workers", workers, cwd=elsewhere["cwd"], environment=environment) as server:
         client = server.shared_client()

@@ -123,6 +123,7 @@ def test_very_many_ambiguous_numbers_are_read() -> None:
     assert perf_counter() - started < 5
 
 
+@pytest.mark.slow
 def test_a_warm_codec_never_compiles() -> None:
     native_json.warm()
     for dtype, row in DTYPES.items():

@@ -59,7 +59,7 @@ TRAFFIC: list[tuple[bytes, int, tuple[str, str, int, str | None]]] = [
 ]
 
 
-@pytest.fixture(scope="module", params=["1", "2"])
+@pytest.fixture(scope="module", params=[pytest.param("1", marks=pytest.mark.slow), "2"])
 def server(request: pytest.FixtureRequest, start: Start) -> Iterator[Server]:
     with start("--workers", request.param) as running:
         yield running

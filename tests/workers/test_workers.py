@@ -53,6 +53,7 @@ def settled(server: Server) -> None:
     until(lambda: len(pids(server)) == 2 and len(identities(server)) == 2, 15, "two workers")
 
 
+@pytest.mark.slow
 def test_connections_are_spread_over_all_workers(pair: Server) -> None:
     taken = identities(pair, 16)
     assert len(taken) == 2
@@ -126,7 +127,7 @@ def test_a_worker_that_is_asked_to_end_is_replaced_too(pair: Server) -> None:
 
 def test_a_rolling_restart_under_load_loses_no_request(pair: Server, soak_scale: int) -> None:
     settled(pair)
-    restarts, pause = (3, 0.002) if soak_scale == 1 else (20, 0.0)
+    restarts, pause = (1, 0.002) if soak_scale == 1 else (20, 0.0)
     with load(pair.port, pause=pause) as running:
         for number in range(restarts):
             before = set(pids(pair))
@@ -144,6 +145,7 @@ def test_a_rolling_restart_under_load_loses_no_request(pair: Server, soak_scale:
     settled(pair)
 
 
+@pytest.mark.slow
 def test_an_idle_client_is_let_go_without_a_lost_request(pair: Server) -> None:
     """A client that asks every 100 ms: its connection ends with an answer that says so."""
     settled(pair)
@@ -194,6 +196,7 @@ def test_a_stop_lets_clients_go_and_answers_what_is_under_way(start: Start) -> N
         assert "killed" not in server.log_text()
 
 
+@pytest.mark.slow
 def test_a_stop_while_it_starts_is_quick_and_no_failure(start: Start) -> None:
     with start(*WORKERS, ready=False) as server:
         began = monotonic()
@@ -247,6 +250,7 @@ def test_workers_that_cannot_start_end_the_parent_with_a_reason(tmp_path: Path) 
     assert "the service cannot start" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_ends_the_parent_with_a_reason(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -286,7 +290,7 @@ def test_a_worker_that_hangs_is_replaced(start: Start) -> None:
         settled(server)
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_one_process_and_several_leave_idle_connections_alike(workers: str, start: Start) -> None:
     """Without a drain delay too, a client that is about to ask gets its answer."""
     with start("--workers", workers) as server, connected(server.port, 2) as (active, idle):
