@@ -282,7 +282,7 @@ def test_hostile_requests_harm_nobody(
     for folder in elsewhere.values():
         folder.mkdir()
     environment = {"HOME": str(elsewhere["HOME"]), "TMPDIR": str(elsewhere["TMPDIR"])}
-    total = samples(5_000)
+    total = 5_000 * soak_scale
     place = tmp_path / "server"
     with serving(warmed, place, *LIMITS, "--workers", workers, cwd=elsewhere["cwd"], environment=environment) as server:
         client = server.shared_client()
