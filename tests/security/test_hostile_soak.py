@@ -20,7 +20,7 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.conftest import SOAK, samples
+from tests.conftest import SOAK
 from tests.http.raw import TINY, request
 from tests.http.server import Server, serving
 from tests.security.hostile import Whole, attack, whole
