@@ -327,7 +327,8 @@ CATALOGUE: Final[Mapping[Code, Entry]] = {
     ),
     "insufficient_storage": Entry(
         "Insufficient storage",
-        "The disk is full, or the quota of the store is reached. The old content of the tensor is as it was.",
+        "The disk is full, or the quota of the store is reached: bytes, tensors, or Idempotency-Keys to remember. The "
+        "old content of the tensor is as it was.",
         "An upload of 10 GiB to a disk with 5 GiB left.",
         "Delete tensors, or have the operator make room or raise the quota.",
     ),

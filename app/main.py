@@ -164,7 +164,7 @@ def create_app(settings: Settings, counters: Counters | None = None) -> Applicat
     store = LocalStore(
         settings.store_dir,
         limits,
-        Quota(settings.max_store_bytes, settings.max_tensors),
+        Quota(settings.max_store_bytes, settings.max_tensors, settings.max_idempotency_keys),
         os.environ.get(GROUP_VARIABLE),
         settings.memory_budget,
     )

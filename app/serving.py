@@ -34,7 +34,7 @@ from app.api.protocol import Protocol, sweep
 from app.api.tls import SHUTDOWN_S, Tls
 from app.dispatch.allocator import keep_freed_memory
 from app.main import Application
-from app.store import LocalStore, StoreInUse, UnknownFormat
+from app.store import LocalStore, StoreRefused
 
 if TYPE_CHECKING:
     from app.settings import Settings
@@ -265,7 +265,7 @@ def open_store(store: LocalStore) -> None:
     """Claim the store for this process and those that it starts; where that cannot be, say why and end with 1."""
     try:
         store.open()
-    except (StoreInUse, UnknownFormat) as refusal:
+    except StoreRefused as refusal:
         raise SystemExit(f"gathernd: {refusal}") from None
     except OSError as error:
         raise SystemExit(

@@ -101,6 +101,9 @@ class Settings(BaseSettings):
         None, ge=1, description="Most bytes of all resident tensors together (default: what the disk holds)."
     )
     max_tensors: int = Field(10_000, ge=1, description="Most resident tensors.")
+    max_idempotency_keys: int = Field(
+        10_000_000, ge=1, description="Most Idempotency-Keys of the last 24 hours; each takes some 300 bytes of disk."
+    )
     max_rank: int = Field(32, ge=1, le=64, description="Largest rank of data, indices and output.")
     max_dimension: int = Field(2**63 - 1, ge=1, description="Largest size of one dimension.")
     max_elements: int = Field(2**33, ge=1, description="Most elements of data, indices or output.")

@@ -140,7 +140,9 @@ class TensorsRoute:
             check_shape(start.dtype, start.shape, self.service.limits, start.shape_pointer)
             if declared is not None and encoding is None and start.dtype.kind != "string":
                 check_count(start, declared)
-            return self.store.upload(start.dtype, start.shape, swap=start.swap, fortran=start.fortran, **options)
+            return self.store.upload(
+                start.dtype, start.shape, name=name, swap=start.swap, fortran=start.fortran, **options
+            )
 
         receiver = Receiver(
             lambda head, whole: start_of(kind, head, fields, whole=whole),
@@ -345,6 +347,7 @@ def _described(metadata: Metadata) -> dict[str, Any]:
         "shape": metadata.shape,
         "bytes": metadata.size,
         "etag": metadata.etag,
+        "sha256": metadata.sha256,
         "created": _time(metadata.created),
         "modified": _time(metadata.modified),
         "prefault": metadata.prefault,

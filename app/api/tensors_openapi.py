@@ -40,8 +40,11 @@ class ResidentTensor(OpenModel):
     shape: list[Size]
     bytes: Size = Field(description="Bytes of its items; strings with a length of 4 bytes each.")
     etag: str = Field(
-        description="SHA-256 of dtype, shape and items as uploaded, whatever the format, and the number of scatters "
-        "since, in quotes as in the header."
+        description="Names this content and no other, of this tensor or any, at any time; in quotes as in the header."
+    )
+    sha256: str = Field(
+        description="SHA-256 of dtype, shape and items as uploaded, in hex: equal for every format of the upload, and "
+        "not changed by scatters."
     )
     created: str = Field(
         description="When the name came into being (RFC 3339).", json_schema_extra={"format": "date-time"}

@@ -62,7 +62,8 @@ class Request(Generic[T]):
 class TensorInfo:
     """A resident tensor as the service describes it: times in RFC 3339, `bytes` of its items.
 
-    `prefault` and `lock` say whether its content is read into memory ahead of requests, and kept there.
+    `etag` names this content and no other; `sha256` is the hash of dtype, shape and items as uploaded, equal for equal
+    uploads. `prefault` and `lock` say whether its content is read into memory ahead of requests, and kept there.
     """
 
     name: str
@@ -74,6 +75,7 @@ class TensorInfo:
     modified: str
     prefault: bool = False
     lock: bool = False
+    sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +243,7 @@ def _info(body: Any) -> TensorInfo:
         modified=body["modified"],
         prefault=body.get("prefault", False),
         lock=body.get("lock", False),
+        sha256=body.get("sha256", ""),
     )
 
 

@@ -2,7 +2,7 @@
 
 from app.store.base import EmptyStore, Resident, Store
 from app.store.formats import UnknownFormat
-from app.store.group import StoreInUse
+from app.store.group import StoreInUse, StoreRefused
 from app.store.local import LocalStore
 from app.store.model import Conditions, Metadata, Quota
 
@@ -15,5 +15,6 @@ __all__ = [
     "Resident",
     "Store",
     "StoreInUse",
+    "StoreRefused",
     "UnknownFormat",
 ]

@@ -1,4 +1,4 @@
-"""Scatters of a store's tensors: remembered answers, the redo log, recovery and checkpoints.
+"""Scatters of a store's tensors: the redo log, recovery and checkpoints.
 
 Everything here happens within the lock of the tensor that it is about.
 """
@@ -8,10 +8,12 @@ from __future__ import annotations
 import errno
 import logging
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 
 import numpy as np
@@ -19,15 +21,19 @@ from numpy.typing import NDArray
 
 from app.errors import GatherError
 from app.store import disk
+from app.store.catalogue import Answer, Row, Transaction
 from app.store.content import damaged
-from app.store.journal import BrokenLog, Entry, Journal, Record, write_keys
-from app.store.layout import DAMAGED, BadFile, Description, Word
+from app.store.idempotency import Keys
+from app.store.journal import BrokenLog, Entry, Journal, Record
+from app.store.layout import DAMAGED, BadFile, Word
 from app.store.model import ALWAYS, Conditions
-from app.store.scatter import Writable, touched
+from app.store.scatter import Writable
 from app.tensors.scatter import Reduction
 
 logger = logging.getLogger("gathernd")
 CHECKPOINT_BYTES: Final = 1 << 26
+CHECKPOINT_KEYS: Final = 20_000
+_KNOWN_LOGS: Final = 1000
 
 
 class Replaced(Exception):
@@ -95,31 +101,59 @@ def _goes_with(change: Change, records: Sequence[Record]) -> bool:
 class Changes:
     """The logs in one folder, and the tensors' files that they belong to."""
 
-    def __init__(self, logs: Path, incoming: Path) -> None:
+    def __init__(
+        self, tensors: Path, logs: Path, keys: Keys, change: Callable[[], AbstractContextManager[Transaction]]
+    ) -> None:
+        """`change` begins a transaction of the catalogue that ends with its context."""
+        self._tensors = tensors
         self._logs = logs
-        self._incoming = incoming
-        self._journals: dict[str, Journal] = {}
+        self._keys = keys
+        self._change = change
+        self._journals: OrderedDict[str, Journal] = OrderedDict()
+        self._lock = Lock()
         self.checkpoint_bytes = CHECKPOINT_BYTES
 
-    def open(self, path: Path, name: str) -> Writable:
-        """A tensor's file for writing, with every logged change in it. Raises FileNotFoundError and tensor_damaged."""
-        try:
-            writable = Writable(path)
-        except BadFile as problem:
-            raise damaged(name, str(problem)) from None
-        try:
+    @contextmanager
+    def open(self, row: Row) -> Iterator[Writable]:
+        """A tensor's file for writing, with every logged change in it. Raises tensor_damaged and OSError."""
+        with self._opened(row) as writable:
             self._settle(writable)
             if writable.words[Word.STAMP] & DAMAGED:
-                raise damaged(name, "its checksums or its log do not match")
-        except BaseException:
+                raise damaged(row.name, "its checksums or its log do not match")
+            yield writable
+
+    @contextmanager
+    def _opened(self, row: Row) -> Iterator[Writable]:
+        # What is known of a log belongs to whoever has the tensor's lock. It is kept for the next one, but never
+        # dropped while in use, since a log that is not known to its end would be written over.
+        with self._lock:
+            journal = self._journals.pop(row.content, None)
+        if journal is None:
+            journal = Journal(self._logs / row.content)
+        try:
+            with self._writable(row, journal) as writable:
+                yield writable
+        finally:
+            with self._lock:
+                self._journals[row.content] = journal
+                while len(self._journals) > _KNOWN_LOGS:
+                    self._journals.popitem(last=False)
+
+    def _writable(self, row: Row, journal: Journal) -> Writable:
+        try:
+            writable = Writable(self._tensors / row.file, journal)
+        except BadFile as problem:
+            raise damaged(row.name, str(problem)) from None
+        except FileNotFoundError:
+            raise damaged(row.name, "its file is missing") from None
+        if (writable.description.id, writable.description.name) != (row.content, row.name):
             writable.__exit__(None, None, None)
-            raise
+            raise damaged(row.name, "its file describes another tensor")
         return writable
 
     def _settle(self, writable: Writable) -> None:
         """Finish what a process that died within a scatter has left."""
-        identifier = writable.description.id
-        journal = self.journal(identifier)
+        journal = writable.journal
         try:
             records = journal.read()
             done = writable.stamp >> 1
@@ -129,34 +163,13 @@ class Changes:
         except BrokenLog:
             writable.damage()
             return
-        writable.apply(record for record in records if record.entry.sequence and record.entry.sequence > done)
+        left = [record for record in records if record.entry.sequence and record.entry.sequence > done]
+        if left:
+            # Whoever logged them may have died before they were durable, and applied they are seen.
+            journal.sync()
+            writable.apply(left)
         if writable.stamp & 1:
             writable.damage()
-
-    def journal(self, identifier: str) -> Journal:
-        """The log of a content."""
-        journal = self._journals.get(identifier)
-        if journal is None:
-            if len(self._journals) >= 1000:
-                self._journals.clear()
-            journal = self._journals[identifier] = Journal(self._logs / identifier)
-        return journal
-
-    def answer(self, identifier: str, key: str | None, digest: str) -> str | None:
-        """The ETag that was answered to the request with this key, None for one that was not here.
-
-        Raises invalid_field where the key was another request's.
-        """
-        entry = self.journal(identifier).remembered(key) if key is not None else None
-        if entry is None:
-            return None
-        if entry.digest != digest:
-            raise GatherError(
-                "invalid_field",
-                "this Idempotency-Key came with another request before",
-                pointer="/idempotency-key",
-            )
-        return entry.etag
 
     def carry_out(self, writable: Writable, batch: Sequence[Waiting]) -> None:
         """Carry out scatters as if one after the other, with one wait for the disk where that can be; settles each.
@@ -205,31 +218,33 @@ class Changes:
             return answered
         about, change = writable.description, one.change
         rows, values = writable.compute(change.rows, change.updates, change.width, change.reduction, records)
-        sequence = max(writable.stamp >> 1 if last is None else last, about.floor) + 1
+        sequence = (writable.stamp >> 1 if last is None else last) + 1
         entry = Entry(
-            sequence, time.time_ns(), change.key, change.digest, about.etag(sequence), len(rows), values.shape[1]
-        )
+            sequence, time.time_ns(), change.key, change.digest, about.etag(sequence), len(rows), values.shape[1],
+            self._keys.clock.now(),
+        )  # fmt: skip
         records.append(Record(entry, rows, values))
         return entry.etag
 
     def judge(self, writable: Writable, one: Waiting, last: int | None = None) -> str | None:
         """The ETag that was answered to `one` before, None if it is to be carried out, after sequence `last` if given.
 
-        Raises precondition_failed, invalid_field and Replaced.
+        Raises precondition_failed, invalid_field, insufficient_storage, OSError and Replaced.
         """
-        about, change = writable.description, one.change
-        answered = self.answer(about.id, change.key, change.digest)
+        about, change, journal = writable.description, one.change, writable.journal
+        answered = self._keys.answer(about.name, journal, change.key, change.digest)
         if answered is not None:
             return answered
         one.conditions.check(about.etag(writable.stamp >> 1 if last is None else last))
         if about.id != change.content:
             raise Replaced
+        if change.key is not None:
+            self._keys.check_room(journal)
         return None
 
     def _commit(self, writable: Writable, records: Sequence[Record]) -> None:
         """Log records and apply them. Raises _NotLogged, and nothing has changed then."""
-        about = writable.description
-        journal = self.journal(about.id)
+        journal = writable.journal
         try:
             try:
                 journal.append(records)
@@ -241,57 +256,67 @@ class Changes:
         except OSError as error:
             raise _NotLogged(error) from None
         writable.apply(records)
-        if journal.end > self.checkpoint_bytes:
+        if journal.end > self.checkpoint_bytes or len(journal.keys) > CHECKPOINT_KEYS:
             # The change is made; a checkpoint that the disk refuses is tried again after the next one.
             try:
                 self.checkpoint(writable)
             except OSError as error:
-                logger.warning("the log of %s could not be emptied: %s", about.name, error.strerror)
+                logger.warning("the log of %s could not be emptied: %s", writable.description.name, error.strerror)
 
-    def checkpoint(self, writable: Writable, records: Iterable[Record] | None = None) -> None:
-        """Empty the log but for its keys, once the content and its checksums are on the disk. Raises OSError."""
-        journal = self.journal(writable.description.id)
-        blocks: set[int] = set()
-        for record in journal.read(everything=True) if records is None else records:
-            blocks |= touched(record)
-        writable.write_through(sorted(blocks))
-        living = journal.living()
+    def checkpoint(self, writable: Writable, records: Sequence[Record] | None = None) -> None:
+        """Empty the log, once the content, its checksums and the log's keys are durable elsewhere. Raises OSError.
+
+        `records` are all that it holds, if they have been read.
+        """
+        journal = writable.journal
+        writable.write_through(journal.read(everything=True) if records is None else records)
+        living = self._keys.living(writable.description.name, journal)
         if living:
-            write_keys(living, self._incoming / f"{writable.description.id}.log", journal.path)
-        else:
+            with self._change() as transaction:
+                self._keys.store(transaction, living)
+        try:
             disk.unlink(journal.path)
             disk.fsync_folder(self._logs)
-        journal.read()
+        finally:
+            journal.read()
 
-    def carry(self, old: str, new: str, more: Iterable[Entry] = ()) -> None:
-        """Let the content `new` remember the keys of the one it replaces, and `more`. Raises OSError."""
-        journal = self.journal(old)
+    def living_keys(self, row: Row, more: Sequence[Answer] = ()) -> list[Answer]:
+        """The keys in the log of a content that is about to go, and `more`. Raises OSError."""
+        with self._lock:
+            journal = self._journals.pop(row.content, None)
+        if journal is None:
+            journal = Journal(self._logs / row.content)
         with suppress(BrokenLog):
             journal.read()
-        living = [*journal.living(), *more]
-        if living:
-            write_keys(living, self._incoming / f"{new}.log", self._logs / new)
+        return self._keys.living(row.name, journal, more)
 
-    def forget(self, identifier: str) -> None:
+    def forget(self, content: str) -> None:
         """Remove the log of a content that is no more."""
-        self._journals.pop(identifier, None)
-        # Whatever cannot be removed now is removed at the next start.
+        with self._lock:
+            self._journals.pop(content, None)
+        # Whatever cannot be removed now is removed later, as is what a crash leaves: see `leftovers`.
         with suppress(OSError):
-            disk.unlink(self._logs / identifier)
+            disk.unlink(self._logs / content)
 
-    def recover(self, path: Path, description: Description) -> None:
-        """At start-up: bring a content to what its log says, all of it, and empty the log. Raises OSError."""
-        journal = self.journal(description.id)
-        with Writable(path) as writable:
+    def recover(self, row: Row) -> None:
+        """At start-up: bring a content to what its log says, all of it, and empty the log.
+
+        Raises tensor_damaged and OSError.
+        """
+        with self._opened(row) as writable:
+            journal = writable.journal
             try:
                 records = journal.read(everything=True)
             except BrokenLog:
-                logger.error("the log of %s is damaged: acknowledged changes are lost", description.name)
+                logger.error("the log of %s is damaged: acknowledged changes are lost", row.name)
                 writable.damage()
                 return
-            writable.apply(records)
+            self._keys.clock.at_least(max((entry.clock or 0 for entry in journal.keys.values()), default=0))
+            if any(record.entry.sequence for record in records):
+                journal.sync()
+                writable.apply(records)
             if writable.stamp & 1:
-                logger.error("the log of %s lacks the change that was under way", description.name)
+                logger.error("the log of %s lacks the change that was under way", row.name)
                 writable.damage()
-            elif any(record.entry.sequence for record in records):
-                self.checkpoint(writable, records)
+                return
+            self.checkpoint(writable, records)

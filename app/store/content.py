@@ -8,7 +8,7 @@ import logging
 import mmap
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from math import prod
 from pathlib import Path
 from typing import Final
@@ -17,8 +17,8 @@ import numpy as np
 
 from app.errors import GatherError
 from app.store.base import Resident
+from app.store.catalogue import Row
 from app.store.layout import DAMAGED, PAGE, BadFile, Word, decode_page
-from app.store.model import peek
 from app.tensors.dtypes import DTYPES
 from app.tensors.strings import PackedStrings
 from app.tensors.tensor import Tensor
@@ -36,10 +36,10 @@ def damaged(name: str, why: str) -> GatherError:
 class Content:
     """One mapped content. Lives as long as somebody reads it, also after its file was replaced or removed."""
 
-    __slots__ = ("_hold", "_size", "_tensor", "cold", "description", "identity", "mapping", "path", "words")
+    __slots__ = ("_hold", "_size", "_tensor", "cold", "description", "mapping", "path", "words")
 
-    def __init__(self, path: Path, name: str, hold: Hold, memory: int | None = None) -> None:
-        """Map the file. Raises FileNotFoundError, and tensor_damaged where it is not whole.
+    def __init__(self, path: Path, row: Row, hold: Hold, memory: int | None = None) -> None:
+        """Map the file. Raises OSError, and tensor_damaged where it is not whole.
 
         `memory` is about what the system has for contents: in a larger one a lookup reads the pages that it needs and
         not those around them, which would only push out others.
@@ -51,13 +51,12 @@ class Content:
             try:
                 self.description = decode_page(os.pread(fd, PAGE, 0), status.st_size)
             except BadFile as problem:
-                raise damaged(name, str(problem)) from None
-            if self.description.name != name:
-                raise damaged(name, "its file describes another tensor")
+                raise damaged(row.name, str(problem)) from None
+            if (self.description.id, self.description.name) != (row.content, row.name):
+                raise damaged(row.name, "its file describes another tensor")
             self.mapping = mmap.mmap(fd, status.st_size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
         finally:
             os.close(fd)
-        self.identity = identity(status)
         self.cold = memory is not None and status.st_size > memory
         if self.cold:
             self.mapping.madvise(mmap.MADV_RANDOM)
@@ -150,31 +149,14 @@ class _MappedResident(Resident):
         return self._content.hold()
 
 
-def identity(status: os.stat_result) -> tuple[int, int]:
-    """What tells a file from the one that replaces it, with few false alarms."""
-    return status.st_ino, status.st_mtime_ns
-
-
 class Mapped:
-    """A content, what the last lookup made of it, and the last generation in which it was the one of its name."""
+    """A content that is the one of its name, and what the last lookup made of it."""
 
-    __slots__ = ("content", "generation", "resident")
+    __slots__ = ("content", "resident")
 
     def __init__(self, content: Content) -> None:
         self.content = content
-        self.generation = -1
         self.resident: Resident | None = None
-
-
-def is_still(content: Content, path: Path) -> bool:
-    """Whether `path` is the file of `content`. Raises OSError."""
-    now = identity(path.stat())
-    if content.identity != now:
-        # Scatters change the time too; only another id is another content.
-        with suppress(BadFile):
-            if peek(path)[0].id == content.description.id:
-                content.identity = now
-    return content.identity == now
 
 
 _NO_STARTS: Final = np.empty(0, np.uint64)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sqlite3
 from collections.abc import Callable
 from mmap import mmap
 from pathlib import Path
@@ -86,6 +87,11 @@ def clone(source: int, target: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def commit(connection: sqlite3.Connection) -> None:
+    """Make a transaction of the catalogue durable."""
+    connection.execute("COMMIT")
 
 
 def refusal(error: OSError) -> GatherError:

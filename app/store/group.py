@@ -5,8 +5,8 @@ token there, which its workers are given and compare. All of them hold a shared 
 `members`, so that workers that outlive their parent still keep a second group out. Both locks end with the processes,
 however those end.
 
-`state` is a page of shared memory: the generation, which every change of the catalogue raises and every lookup
-compares. It is a file that was fully written when the folder was made, so that a full disk cannot get in its way.
+`state` is a page of shared memory (see `StateWord`). It is a file that was fully written when the folder was made, so
+that a full disk cannot get in its way.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ import fcntl
 import mmap
 import os
 import secrets
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from enum import IntEnum
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 from app.store import disk
@@ -26,8 +29,29 @@ _TOKEN_BYTES: Final = 32
 _STRIPES: Final = 64
 
 
-class StoreInUse(Exception):
-    """Another process group has the folder; the text says what to do."""
+class StateWord(IntEnum):
+    """The words of the page that the processes of a group share.
+
+    GENERATION is twice the number of the catalogue's last change, odd while one is being committed: see `catalogue`.
+    VERIFIED says that the contents were compared with their checksums. CLOCK is what the store's clock showed when
+    the machine's showed BOOT: see `idempotency`. KEYS is how many Idempotency-Keys the catalogue holds. CLEANED is when
+    somebody last removed what processes that died have left.
+    """
+
+    GENERATION = 0
+    VERIFIED = 1
+    CLOCK = 2
+    BOOT = 3
+    KEYS = 4
+    CLEANED = 5
+
+
+class StoreRefused(Exception):
+    """The store cannot be opened; the text says why and what to do."""
+
+
+class StoreInUse(StoreRefused):
+    """Another process group has the folder."""
 
 
 class Group:
@@ -37,6 +61,8 @@ class Group:
         """Claim the folder, or join the group whose `token` this is. Raises StoreInUse and OSError."""
         self._folder = folder
         self._descriptors: list[int] = []
+        self._catalogue_fd: int | None = None
+        self._trying = Lock()
         self.token = token or ""
         try:
             self.owner = token is None or not self._join(token)
@@ -83,7 +109,7 @@ class Group:
         if os.fstat(state).st_size < mmap.PAGESIZE:
             disk.write_at(state, bytes(mmap.PAGESIZE), 0)
             disk.fsync(state)
-        os.pwrite(state, bytes(8), 8)
+        os.pwrite(state, bytes(8), 8 * StateWord.VERIFIED)
         (self._folder / "locks").mkdir(exist_ok=True)
 
     def _map_state(self) -> memoryview:
@@ -91,22 +117,47 @@ class Group:
         return memoryview(mmap.mmap(fd, mmap.PAGESIZE)).cast("Q")
 
     @contextmanager
-    def lock(self, key: str, *, shared: bool = False) -> Iterator[None]:
-        """Keep other threads and processes away from what `key`, the file name of a tensor, stands for. Blocks."""
-        with self._locked(f"{int(key[:8], 16) % _STRIPES:02d}", shared=shared):
+    def lock(self, name: str) -> Iterator[None]:
+        """Keep other threads and processes from changing the tensor `name`. Blocks."""
+        with self._locked(f"{zlib.crc32(name.encode('utf-8', 'surrogatepass')) % _STRIPES:02d}"):
             yield
 
     @contextmanager
     def catalogue(self) -> Iterator[None]:
-        """Keep other threads and processes from changing which tensors there are; within `lock`. Blocks."""
+        """Keep other threads and processes from writing to the catalogue; within `lock`. Blocks."""
         with self._locked("catalogue"):
             yield
 
     @contextmanager
-    def _locked(self, name: str, *, shared: bool = False) -> Iterator[None]:
+    def incoming(self) -> Iterator[None]:
+        """Keep other threads and processes from beginning or removing uploads. Blocks, for a moment only."""
+        with self._locked("incoming"):
+            yield
+
+    @contextmanager
+    def idle_catalogue(self) -> Iterator[bool]:
+        """Whether nobody is writing to the catalogue, who is then kept from it. Never blocks."""
+        if not self._trying.acquire(blocking=False):
+            yield False
+            return
+        try:
+            if self._catalogue_fd is None:
+                self._catalogue_fd = disk.append_to(self._folder / "locks" / "catalogue")
+                self._descriptors.append(self._catalogue_fd)
+            taken = _try_lock(self._catalogue_fd)
+            try:
+                yield taken
+            finally:
+                if taken:
+                    fcntl.flock(self._catalogue_fd, fcntl.LOCK_UN)
+        finally:
+            self._trying.release()
+
+    @contextmanager
+    def _locked(self, name: str) -> Iterator[None]:
         fd = disk.append_to(self._folder / "locks" / name)
         try:
-            fcntl.flock(fd, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+            fcntl.flock(fd, fcntl.LOCK_EX)
             yield
         finally:
             os.close(fd)
@@ -116,17 +167,13 @@ class Group:
         """Whether this process, of all in the group, is to do what is done once; `verified` says that it was done."""
         fd = disk.append_to(self._folder / "locks" / "verify")
         try:
-            yield _try_lock(fd) and not self.state[1]
+            yield _try_lock(fd) and not self.state[StateWord.VERIFIED]
         finally:
             os.close(fd)
 
     def verified(self) -> None:
         """What is done once was done."""
-        self.state[1] = 1
-
-    def changed(self) -> None:
-        """Tell every process that the catalogue has changed; within `catalogue`."""
-        self.state[0] += 1
+        self.state[StateWord.VERIFIED] = 1
 
     def close(self) -> None:
         """Leave the group."""
@@ -134,6 +181,7 @@ class Group:
             with suppress(OSError):
                 os.close(fd)
         self._descriptors.clear()
+        self._catalogue_fd = None
 
 
 def _try_lock(fd: int) -> bool:

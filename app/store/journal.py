@@ -2,8 +2,8 @@
 
 A record holds the new values of the rows that a scatter wrote, not what was added to the old ones, so that replaying
 it any number of times, over content that has none, some or all of it, gives the same. It also holds the request's
-Idempotency-Key with the answer. Records of keys alone (`sequence` None) are what a checkpoint or a new content of the
-tensor keeps of an older log.
+Idempotency-Key with the answer. Records of keys alone (`sequence` None) stand in logs of format 1, which kept them
+through a checkpoint.
 
 Records that reach the disk by one fsync stand in one frame under one checksum: a loss of power meanwhile leaves all of
 them or none, so that a frame that is torn is always the last one.
@@ -16,10 +16,9 @@ them or none, so that a frame that is torn is always the last one.
 from __future__ import annotations
 
 import os
-import time
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from struct import Struct
 from typing import Any, Final
@@ -30,8 +29,6 @@ from numpy.typing import NDArray
 
 from app.store import disk
 
-KEPT_NS: Final = 24 * 3600 * 10**9
-MOST_KEYS: Final = 100_000
 _FRAME: Final = Struct("<4sIIQ")
 _MAGIC: Final = b"redo"
 _REST_AT: Final = 8
@@ -45,7 +42,10 @@ class BrokenLog(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a record says of its change. `time` is in nanoseconds since 1970; `width` the bytes of a row."""
+    """What a record says of its change. `time` is in nanoseconds since 1970; `width` the bytes of a row.
+
+    `clock` is the time by the store's clock (see `idempotency`), which logs of format 1 have not.
+    """
 
     sequence: int | None
     time: int
@@ -54,6 +54,7 @@ class Entry:
     etag: str
     count: int = 0
     width: int = 0
+    clock: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,10 @@ def new_head() -> bytes:
 
 
 class Journal:
-    """The log at `path` as this process knows it; every method within the tensor's lock."""
+    """The log at `path` as this process knows it; every method within the tensor's lock.
+
+    `keys` are the entries in it that have an Idempotency-Key, by that.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -147,7 +151,10 @@ class Journal:
             self.last = entry.sequence
 
     def append(self, records: Sequence[Record]) -> None:
-        """Add records in one step, durably, or raise OSError and leave the log as it was. `read` comes first."""
+        """Add records in one step, durably, or raise OSError and leave the log as it was. `read` comes first.
+
+        What another process has added meanwhile would be lost: where `read` has not come first nothing is written.
+        """
         content = encode(records)
         fresh = not self.end
         head = self._head
@@ -156,6 +163,8 @@ class Journal:
             content = head + content
         fd = disk.append_to(self.path)
         try:
+            if os.fstat(fd).st_size != self.end:
+                raise RuntimeError(f"the log {self.path} has not been read to its end")
             try:
                 disk.write_at(fd, content, self.end)
                 disk.fsync(fd)
@@ -172,31 +181,16 @@ class Journal:
             self._remember(record.entry)
         self.end += len(content)
 
-    def remembered(self, key: str) -> Entry | None:
-        """What was answered to the request with this key, if that is not too long ago."""
-        entry = self.keys.get(key)
-        return entry if entry is not None and entry.time > time.time_ns() - KEPT_NS else None
-
-    def living(self) -> list[Entry]:
-        """The keys that are still remembered, oldest first, as entries of keys alone."""
-        since = time.time_ns() - KEPT_NS
-        entries = [entry for entry in self.keys.values() if entry.time > since][-MOST_KEYS:]
-        return [Entry(None, entry.time, entry.key, entry.digest, entry.etag) for entry in entries]
-
-
-def write_keys(entries: list[Entry], aside: Path, path: Path) -> None:
-    """Make a log of keys alone at `path`, in place of one that is there, durably and in one step."""
-    fd = disk.create(aside)
-    try:
-        disk.write(fd, new_head() + encode([Record(entry, _NO_ROWS, _NO_VALUES) for entry in entries]))
-        disk.fsync(fd)
-    except OSError:
-        disk.unlink(aside)
-        raise
-    finally:
-        os.close(fd)
-    disk.rename(aside, path)
-    disk.fsync_folder(path.parent)
+    def sync(self) -> None:
+        """Make durable what `read` has found, which may be of a process that died before it was. Raises OSError."""
+        fd = disk.append_to(self.path)
+        try:
+            # Written again, since an fsync that failed before leaves the bytes in memory and does not fail twice.
+            disk.write_at(fd, _read(fd, 0, self.end), 0)
+            disk.fsync(fd)
+        finally:
+            os.close(fd)
+        disk.fsync_folder(self.path.parent)
 
 
 def _read(fd: int, offset: int, size: int) -> bytes:
@@ -225,11 +219,17 @@ def _holds_record(content: bytes) -> bool:
 
 
 def _decode(body: bytes, text_size: int) -> Iterator[Record]:
+    """The records of a frame; members of an entry that are not known are passed over. Raises BrokenLog."""
     place = _FRAME.size - _REST_AT
-    entries: list[dict[str, Any]] = orjson.loads(body[place : place + text_size])
+    try:
+        entries: list[dict[str, Any]] = orjson.loads(body[place : place + text_size])
+        known = [Entry(**{name: entry[name] for name in _MEMBERS & entry.keys()}) for entry in entries]
+    except (ValueError, TypeError, AttributeError):
+        raise BrokenLog from None
     place += text_size
-    for members in entries:
-        entry = Entry(**members)
+    if place + sum(entry.count * (8 + entry.width) for entry in known) > len(body):
+        raise BrokenLog
+    for entry in known:
         if not entry.count:
             yield Record(entry, _NO_ROWS, _NO_VALUES)
             continue
@@ -238,3 +238,6 @@ def _decode(body: bytes, text_size: int) -> Iterator[Record]:
         values = np.frombuffer(body, np.uint8, entry.count * entry.width, place)
         place += values.nbytes
         yield Record(entry, rows, values.reshape(entry.count, entry.width))
+
+
+_MEMBERS: Final = frozenset(field.name for field in fields(Entry))

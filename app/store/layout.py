@@ -6,8 +6,8 @@
     then          for strings, where each frame starts: one uint64 for each item (from a multiple of 8)
     then          the CRC-32 of every 64 KiB from offset 4096 up to here, uint32 each
 
-A file holds one content of one tensor and is named by the SHA-256 of the tensor's name, so that no name, however
-hostile, ever reaches the file system, and a rename replaces the content and gives back the old one's space at once.
+A file holds one content of one tensor. Its name is random and never used again; the catalogue says which file a tensor
+has, so that no tensor's name, however hostile, ever reaches the file system.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ class Word(IntEnum):
     """The words at the start of the file.
 
     STAMP is twice the number of scatters, odd while one is being applied; bit 63 says that the content is damaged.
-    MODIFIED is the time of the last change in nanoseconds since 1970; JOURNAL the length of the redo log that the
-    content reflects. SNAPSHOTS is 1 where somebody may be reading the content as it was: see `snapshot`.
+    MODIFIED is the time of the last change in nanoseconds since 1970. UNWRITTEN is 1 once the disk has refused to make
+    changes durable: the system counts their pages as written all the same, so they are to be written again. SNAPSHOTS
+    is 1 where somebody may be reading the content as it was: see `snapshot`.
     """
 
     STAMP = 0
     MODIFIED = 1
-    JOURNAL = 2
+    UNWRITTEN = 2
     SNAPSHOTS = 3
 
 
-WORDS: Final = 8
 DAMAGED: Final = 1 << 63
 
 
@@ -59,12 +59,14 @@ class BadFile(Exception):
     """The file is not the whole, sound file of a tensor; the text says why."""
 
 
+_REQUIRED: Final[dict[str, type]] = {"id": str, "name": str, "dtype": str, "shape": list, "size": int, "sha256": str}
+
+
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a file says of its content. `id` is new for each content; `size` is the bytes of the items.
+    """What a file says of its content. `id` is random and new for each upload; `size` is the bytes of the items.
 
-    `created` is when the name came into being, in nanoseconds since 1970. `floor` is the highest scatter sequence that
-    earlier contents of the name had, so that no ETag ever names two contents.
+    `sha256` is that of dtype, shape and items as uploaded, in hex.
     """
 
     id: str
@@ -73,8 +75,6 @@ class Description:
     shape: tuple[int, ...]
     size: int
     sha256: str
-    created: int
-    floor: int = 0
     prefault: bool = False
     lock: bool = False
 
@@ -106,7 +106,12 @@ class Description:
 
     def etag(self, sequence: int) -> str:
         """The ETag after `sequence` scatters, in its quotes."""
-        return f'"{self.sha256}-{sequence}"'
+        return etag_of(self.id, sequence)
+
+
+def etag_of(content: str, sequence: int) -> str:
+    """The ETag of the content of this id after `sequence` scatters, in its quotes."""
+    return f'"{content}-{sequence}"'
 
 
 def check_name(name: str) -> None:
@@ -121,8 +126,8 @@ def check_name(name: str) -> None:
         raise GatherError("invalid_field", f"the name {name!r} is reserved", pointer="/name")
 
 
-def file_name(name: str) -> str:
-    """The name of the file of tensor `name`."""
+def digest_of(name: str) -> str:
+    """The SHA-256 of a tensor's name in hex, by which stores of format 1 named its file."""
     return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -131,11 +136,11 @@ def new_hash(dtype: DType, shape: tuple[int, ...]) -> Any:
     return hashlib.sha256(f"{dtype.name}[{','.join(map(str, shape))}]\n".encode())
 
 
-def encode_page(description: Description, stamp: int, modified: int, journal: int = 0) -> bytes:
+def encode_page(description: Description, stamp: int, modified: int) -> bytes:
     """The first page of the file."""
     text = orjson.dumps(asdict(description))
     page = bytearray(PAGE)
-    Struct("<3Q").pack_into(page, 0, stamp, modified, journal)
+    Struct("<2Q").pack_into(page, 0, stamp, modified)
     _PREFIX.pack_into(page, _PREFIX_AT, _MAGIC, _VERSION, len(text), zlib.crc32(text))
     if _JSON_AT + len(text) > PAGE:
         raise GatherError("limit_exceeded", "the shape is too long to be kept", pointer="/query/shape")
@@ -143,8 +148,8 @@ def encode_page(description: Description, stamp: int, modified: int, journal: in
     return bytes(page)
 
 
-def decode_page(page: bytes, file_size: int) -> Description:
-    """The description in a file's first page. Raises BadFile unless it is sound and the file as long as it says."""
+def read_members(page: bytes) -> dict[str, Any]:
+    """The description in a file's first page as its JSON has it. Raises BadFile unless it is sound."""
     if len(page) < PAGE:
         raise BadFile("the file ends within its first page")
     magic, version, length, crc = _PREFIX.unpack_from(page, _PREFIX_AT)
@@ -153,8 +158,32 @@ def decode_page(page: bytes, file_size: int) -> Description:
     text = page[_JSON_AT : _JSON_AT + length]
     if zlib.crc32(text) != crc or _JSON_AT + length > PAGE:
         raise BadFile("the description does not match its checksum")
-    members = orjson.loads(text)
-    description = Description(**{**members, "shape": tuple(members["shape"])})
+    try:
+        members = orjson.loads(text)
+    except ValueError:
+        members = None
+    if not isinstance(members, dict):
+        raise BadFile("the description is not a JSON object")
+    return members
+
+
+def decode_page(page: bytes, file_size: int) -> Description:
+    """The description in a file's first page; members that are not known are passed over.
+
+    Raises BadFile unless it is sound and the file as long as it says.
+    """
+    members = read_members(page)
+    for name, kind in _REQUIRED.items():
+        if type(members.get(name)) is not kind:
+            raise BadFile(f"the description has no {name} as it should be")
+    shape = members["shape"]
+    if not all(type(size) is int and size >= 0 for size in shape) or members["size"] < 0:
+        raise BadFile("the description has no shape as it should be")
+    description = Description(
+        **{name: members[name] for name in _REQUIRED} | {"shape": tuple(shape)},
+        prefault=bool(members.get("prefault")),
+        lock=bool(members.get("lock")),
+    )
     if description.dtype not in DTYPES:
         raise BadFile(f"the element type {description.dtype!r} is not known")
     if file_size != description.file_size:

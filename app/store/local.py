@@ -3,12 +3,13 @@
 What a lookup costs when nothing has changed is two comparisons with shared memory and one of the file's size. All that
 blocks (everything but `get`) belongs on a thread; any number of threads and processes may call at the same time.
 
-    format          the version of this layout
+    format              the version of this layout
+    catalogue.sqlite    which tensors there are, and which Idempotency-Keys were answered: see `catalogue`
+    tensors/            one file for each content, see `layout`
+    logs/               one redo log for each content that scatters have changed, see `journal`
+    incoming/           contents that are not yet whole
+    snapshots/          what downloads keep of contents that scatters change meanwhile, see `snapshot`
     lock members state locks/   see `group`
-    tensors/        one file for each tensor, see `layout`
-    logs/           one redo log for each tensor that scatters have changed
-    incoming/       contents that are not yet whole; emptied at start-up
-    snapshots/      what downloads keep of contents that scatters change meanwhile, see `snapshot`
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ import logging
 import os
 import resource
 import time
-from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -30,22 +30,18 @@ from typing import Final
 from app.errors import GatherError
 from app.store import disk, fence, formats, snapshot
 from app.store.base import Resident
+from app.store.catalogue import FILE, Answer, Catalogue, Row
 from app.store.changes import Change, Changes, Waiting
-from app.store.content import Content, Mapped, damaged, identity, is_still
-from app.store.group import Group
-from app.store.journal import Entry
-from app.store.layout import (
-    DAMAGED,
-    BadFile,
-    Description,
-    check_name,
-    file_name,
-    stamp_of,
-)
-from app.store.model import ALWAYS, Conditions, Metadata, Old, Quota, metadata_of, peek, read_metadata
+from app.store.content import Content, Mapped, damaged
+from app.store.group import Group, StateWord
+from app.store.idempotency import Keys
+from app.store.layout import BadFile, Description, Word, check_name, stamp_of
+from app.store.leftovers import Incoming, Orphans, names_in, remove
+from app.store.model import ALWAYS, Conditions, Metadata, Quota, damaged_metadata, metadata_of, peek
 from app.store.patch import patched
 from app.store.scatter import Writable
 from app.store.snapshot import Snapshot
+from app.store.tensor_index import TensorIndex
 from app.store.together import MOST, Take, Together
 from app.store.upload import Upload
 from app.store.verify import Verifier
@@ -55,6 +51,7 @@ from app.tensors.limits import Limits
 logger = logging.getLogger("gathernd")
 _SHORTAGE: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """What keeps a file from being read though nothing is wrong with it."""
+_CLEANING_NS: Final = 30 * 10**9
 
 
 class LocalStore:
@@ -79,16 +76,18 @@ class LocalStore:
         self._memory = memory
         self._tensors = folder / "tensors"
         self._logs = folder / "logs"
-        self._incoming = folder / "incoming"
+        self._incoming_folder = folder / "incoming"
         self._snapshots = folder / snapshot.FOLDER
-        self._changes = Changes(self._logs, self._incoming)
+        self._catalogue = Catalogue(folder / FILE)
         self._together = Together(self.scatter_all)
+        self._entries: dict[str, Mapped] = {}
         self._group: Group | None = None
         self._state: memoryview = memoryview(bytes(8)).cast("Q")
-        self._entries: dict[str, Mapped] = {}
-        self._known: dict[str, tuple[tuple[int, int], Description]] = {}
-        self._swept = -1
-        self._names: tuple[int, list[str]] = -1, []
+        self._index: TensorIndex
+        self._keys: Keys
+        self._changes: Changes
+        self._incoming: Incoming
+        self._orphans: Orphans
 
     @property
     def group(self) -> Group:
@@ -100,7 +99,7 @@ class LocalStore:
     def open(self) -> None:
         """Claim the folder or join its group; whoever claims it puts in order what a crash has left.
 
-        Raises StoreInUse, UnknownFormat and OSError.
+        Raises StoreRefused and OSError.
         """
         if self._group is not None:
             return
@@ -111,24 +110,43 @@ class LocalStore:
         try:
             if group.owner:
                 formats.prepare(self.folder)
-                for folder in (self._tensors, self._logs, self._incoming, self._snapshots):
+                for folder in (self._tensors, self._logs, self._incoming_folder, self._snapshots):
                     folder.mkdir(exist_ok=True)
+                self._catalogue.check()
+            self._join(group)
+            if group.owner:
                 self._recover()
         except BaseException:
+            self._catalogue.close()
             group.close()
             raise
         self._group = group
-        self._state = group.state
         # A mapping takes a descriptor; the soft limit is often 1024.
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != hard:
             with suppress(OSError, ValueError):
                 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
+    def _join(self, group: Group) -> None:
+        self._state = group.state
+        self._index = TensorIndex(self._catalogue, group, self._let_go)
+        self._keys = Keys(self._catalogue, self._index.change, group.state, self.quota.keys)
+        self._changes = Changes(self._tensors, self._logs, self._keys, self._index.change)
+        self._incoming = Incoming(self._incoming_folder, group)
+        self._orphans = Orphans(self._tensors, self._logs, self._index)
+        if group.owner:
+            self._state[StateWord.GENERATION] |= 1  # of a group that is no more: it is set right at once
+            self._keys.clock.start(self._catalogue.facts())
+        self._index.catch_up()
+
     def close(self) -> None:
         """Leave the group. Contents that are being read stay mapped until they have been."""
         if self._group is not None:
             self._entries.clear()
+            if self._state[StateWord.KEYS]:
+                with suppress(OSError), self._index.change() as transaction:
+                    transaction.set_facts(self._keys.clock.facts())
+            self._catalogue.close()
             self._group.close()
             self._group = None
 
@@ -136,8 +154,10 @@ class LocalStore:
 
     def get(self, name: str) -> Resident | None:
         """The tensor of this name as it is now, or None. Raises tensor_damaged."""
+        if self._state[0] != self._index.generation:
+            self._index.catch_up()
         entry = self._entries.get(name)
-        if entry is None or entry.generation != self._state[0]:
+        if entry is None:
             entry = self._load(name)
             if entry is None:
                 return None
@@ -147,7 +167,8 @@ class LocalStore:
     def content(self, name: str) -> Content:
         """The mapped content of this name. Raises tensor_not_found and tensor_damaged."""
         check_name(name)
-        entry = self._load(name)
+        self._index.catch_up()
+        entry = self._entries.get(name) or self._load(name)
         if entry is None:
             raise not_found(name)
         entry.content.resident()
@@ -164,109 +185,104 @@ class LocalStore:
                 return Snapshot(content, self._snapshots)
 
     def _load(self, name: str) -> Mapped | None:
-        """Look at the file of `name`, and map it where it is not the one that is mapped. Raises tensor_damaged."""
-        # The generation is read first: what changes after that is seen at the next lookup.
-        generation = self._state[0]
-        entry = self._entries.get(name)
-        path = self._tensors / file_name(name)
-        try:
-            if entry is None or not is_still(entry.content, path):
-                self._entries.pop(name, None)
-                entry = Mapped(Content(path, name, partial(self._hold, name, path), self._memory))
-                self._entries[name] = entry
-                if entry.content.description.prefault or entry.content.description.lock:
-                    Thread(target=entry.content.settle, name="prefault", daemon=True).start()
-        except FileNotFoundError:
+        """Map the content of `name`. Raises tensor_damaged."""
+        while True:
+            row = self._index.find(name)
+            if row is None:
+                return None
+            try:
+                content = Content(self._path(row, name), row, partial(self._hold, row), self._memory)
+            except OSError as error:
+                if error.errno in _SHORTAGE and self._entries:
+                    self._entries.clear()
+                elif self._index.find(name) is row:
+                    raise _unreadable(name, error) from None
+                continue
+            entry = self._entries[name] = Mapped(content)
+            if self._index.is_current(row, name):
+                break
             self._entries.pop(name, None)
-            return None
-        except OSError as error:
-            if error.errno in _SHORTAGE and self._entries:
-                self._entries.clear()
-                return self._load(name)
-            raise _unreadable(name, error) from None
-        entry.generation = generation
+        if row.prefault or row.lock:
+            Thread(target=content.settle, name="prefault", daemon=True).start()
         return entry
 
+    def _path(self, row: Row, name: str) -> Path:
+        if not row.dtype:
+            raise damaged(name, "its file could not be read")
+        return self._tensors / row.file
+
     @contextmanager
-    def _hold(self, name: str, path: Path) -> Iterator[None]:
-        with self.group.lock(path.name):
-            # A process that died within a scatter leaves what readers wait for in vain.
-            with suppress(OSError), self._changes.open(path, name):
-                pass
+    def _hold(self, row: Row) -> Iterator[None]:
+        with self.group.lock(row.name):
+            if self._index.find(row.name) is row:
+                # A process that died within a scatter leaves what readers wait for in vain.
+                with suppress(OSError), self._changes.open(row):
+                    pass
             yield
+
+    def _let_go(self, name: str) -> None:
+        self._entries.pop(name, None)
 
     def sweep(self) -> None:
         """Let go of contents that were replaced or removed, so that their space is given back. Cheap if none were."""
-        generation = self._state[0]
-        if generation != self._swept:
-            for name in list(self._entries):
-                with suppress(GatherError):
-                    self._load(name)
-            self._swept = generation
+        self._index.catch_up()
+
+    def clean(self, *, at_once: bool = False) -> None:
+        """Remove what processes that died have left, now and then: one process of the group does it. Raises OSError."""
+        now = self._keys.clock.now()
+        if at_once or now - self._state[StateWord.CLEANED] > _CLEANING_NS:
+            self._state[StateWord.CLEANED] = now
+            self._incoming.clean()
+            self._orphans.clean()
+            if self._state[StateWord.KEYS]:
+                self._keys.forget()
 
     # What there is
 
     def names(self) -> list[str]:
-        """The names of all tensors, sorted; without those whose file cannot even tell its name."""
-        generation, known = self._names
-        if generation != self._state[0] or generation < 0:
-            generation = self._state[0]
-            known = sorted(description.name for description, _ in self._scan())
-            self._names = generation, known
-        return list(known)
+        """The names of all tensors, sorted; without those of format 1 whose file could not even tell its name."""
+        return list(self._index.names())
 
     def metadata(self, name: str) -> Metadata:
         """What is known of a tensor. Raises invalid_field, tensor_not_found and tensor_damaged."""
         check_name(name)
-        metadata = self._described(name)
-        if metadata.damaged:
-            raise damaged(name, "its checksums or its log do not match")
-        return metadata
-
-    def _described(self, name: str) -> Metadata:
-        try:
-            return read_metadata(*peek(self._tensors / file_name(name)))
-        except FileNotFoundError:
-            raise not_found(name) from None
-        except BadFile as problem:
-            raise damaged(name, str(problem)) from None
-        except OSError as error:
-            raise _unreadable(name, error) from None
+        while True:
+            row = self._index.find(name)
+            if row is None:
+                raise not_found(name)
+            try:
+                about, page = peek(self._path(row, name))
+            except (BadFile, OSError) as problem:
+                if self._index.find(name) is not row:
+                    continue  # replaced meanwhile
+                if isinstance(problem, OSError):
+                    raise _unreadable(name, problem) from None
+                raise damaged(name, str(problem)) from None
+            metadata = _metadata(row, page)
+            if metadata.damaged or about.id != row.content:
+                raise damaged(name, "its checksums or its log do not match")
+            return metadata
 
     def etag(self, name: str) -> str | None:
         """The ETag of a tensor, also of one whose content is damaged; None where there is none."""
-        old = self._old(file_name(name))
-        return old.etag if old else None
+        row = self._index.find(name)
+        return None if row is None else self._described(row).etag
 
     def page(self, limit: int, after: str | None) -> tuple[list[Metadata], str | None]:
         """At most `limit` tensors in the order of their names, those after `after`; the last name if more follow."""
-        names = self.names()
-        start = bisect_right(names, after) if after is not None else 0
-        found = []
-        for name in names[start : start + limit]:
-            with suppress(GatherError):
-                found.append(self._described(name))
-        more = start + limit < len(names)
-        return found, names[start + limit - 1] if more else None
+        rows, following = self._index.page(limit, after)
+        return [self._described(row) for row in rows], following
 
-    def _scan(self) -> Iterator[tuple[Description, os.stat_result]]:
-        known, seen = self._known, {}
-        with os.scandir(self._tensors) as entries:
-            for entry in entries:
-                try:
-                    status = entry.stat()
-                    if entry.name in known and known[entry.name][0] == identity(status):
-                        description = known[entry.name][1]
-                    else:
-                        description = peek(Path(entry.path))[0]
-                except (OSError, BadFile) as problem:
-                    # A file that cannot be read is that tensor's affair; want of descriptors or memory is everybody's.
-                    if isinstance(problem, OSError) and problem.errno in _SHORTAGE:
-                        raise
-                    continue
-                seen[entry.name] = identity(status), description
-                yield description, status
-        self._known = seen
+    def _described(self, row: Row) -> Metadata:
+        """What is known of a tensor, damaged or not. Raises OSError for want of descriptors or memory."""
+        try:
+            about, page = peek(self._tensors / row.file)
+            return _metadata(row, page) if about.id == row.content else damaged_metadata(row)
+        except (BadFile, OSError) as problem:
+            # A file that cannot be read is that tensor's affair; want of descriptors or memory is everybody's.
+            if isinstance(problem, OSError) and problem.errno in _SHORTAGE:
+                raise
+            return damaged_metadata(row)
 
     # Changes
 
@@ -275,22 +291,32 @@ class LocalStore:
         dtype: DType,
         shape: tuple[int, ...],
         *,
+        name: str | None = None,
         swap: bool = False,
         fortran: bool = False,
         prefault: bool = False,
         lock: bool = False,
     ) -> Upload:
-        """A new content to be received; see `Upload`. Raises limit_exceeded and insufficient_storage."""
+        """A new content to be received; see `Upload`. The quota counts it from now on, in the place of `name`'s.
+
+        Raises invalid_field, limit_exceeded and insufficient_storage.
+        """
+        if name is not None:
+            check_name(name)
         upload = Upload(
-            self._incoming, dtype, shape, self.limits, swap=swap, fortran=fortran, prefault=prefault, lock=lock
+            self._incoming_folder, dtype, shape, self.limits, swap=swap, fortran=fortran, prefault=prefault, lock=lock
         )
         if self.quota.total is not None and upload.expected is not None and upload.expected > self.quota.total:
             raise _over_quota("bytes", self.quota.total)
         with refusing(upload.abandon):
-            free = os.statvfs(self._incoming)
+            free = os.statvfs(self._incoming_folder)
             if upload.expected is not None and upload.expected > free.f_bavail * free.f_frsize:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            upload.open()
+            with self.group.incoming():
+                if name is not None:
+                    self._check_count(self._index.find(name))
+                self._check_bytes(name, upload.reserved)
+                upload.open(partial(self._check_bytes, name, 0))
         return upload
 
     def put(self, name: str, upload: Upload, conditions: Conditions = ALWAYS) -> tuple[Metadata, bool]:
@@ -300,23 +326,47 @@ class LocalStore:
         """
         with refusing(upload.abandon):
             check_name(name)
-            key = file_name(name)
-            with self.group.lock(key):
-                old = self._old(key)
-                conditions.check(old.etag if old else None)
-                now = time.time_ns()
-                floor = old.floor if old else 0
-                description = upload.describe(name, old.created if old else now, floor)
-                with self.group.catalogue():
-                    self._check_quota(key, description.file_size)
-                    upload.seal(description, 0, now)
-                    if old is not None and old.id:
-                        self._changes.carry(old.id, upload.id)
-                    self._rename(upload.path, key)
-                self._entries.pop(name, None)
-                if old is not None and old.id:
-                    self._changes.forget(old.id)
-        return metadata_of(description, 0, now), old is None
+            now = time.time_ns()
+            description = upload.describe(name)
+            upload.seal(description, 0, now)
+            with self.group.lock(name):
+                old = self._index.find(name)
+                conditions.check(None if old is None else self._described(old).etag)
+                row = _row(description, upload.id, now if old is None else old.created, now)
+                self._commit(upload, row, old)
+        return metadata_of(row, 0, now), old is None
+
+    def _commit(self, upload: Upload, row: Row, old: Row | None, more: Sequence[Answer] = ()) -> None:
+        """Put a sealed upload in the place of `old`, durably, and remember the keys of that and `more`."""
+        keys = [*more] if old is None else self._changes.living_keys(old, more)
+        path = self._tensors / row.file
+        with self._index.change() as transaction:
+            self._check_count(old)
+            self._check_bytes(row.name, row.file_size, upload.id)
+            try:
+                disk.rename(upload.path, path)
+                disk.fsync_folder(self._tensors)
+                transaction.put(row)
+                if old is not None and old.name != row.name:
+                    transaction.remove(old.name)
+                self._keys.store(transaction, keys)
+            except BaseException:
+                with suppress(OSError):
+                    disk.unlink(path)
+                raise
+            # A commit that the disk refuses leaves the file, for it may come to life in a crash: see `leftovers`.
+        upload.close()
+        self._index.catch_up()
+        if old is not None:
+            self._remove_files(old, row.content)
+
+    def _remove_files(self, row: Row, content: str | None = None) -> None:
+        """Give back the space of a content that is no more; its log stays where `content` is the same one."""
+        if row.content != content:
+            self._changes.forget(row.content)
+        # What cannot be removed now is removed later: see `leftovers`.
+        with suppress(OSError):
+            disk.unlink(self._tensors / row.file)
 
     def delete(self, name: str, conditions: Conditions = ALWAYS) -> None:
         """Remove a tensor, durably.
@@ -324,30 +374,32 @@ class LocalStore:
         Raises invalid_field, tensor_not_found, precondition_failed and insufficient_storage.
         """
         check_name(name)
-        key = file_name(name)
-        with refusing(), self.group.lock(key):
-            old = self._old(key)
-            if old is None:
+        with refusing(), self.group.lock(name):
+            row = self._index.find(name)
+            if row is None:
                 raise not_found(name)
-            conditions.check(old.etag)
-            with self.group.catalogue():
-                disk.unlink(self._tensors / key)
-                self.group.changed()
-                disk.fsync_folder(self._tensors)
-            # Here at once and in other workers at their next sweep, so that the space is given back.
-            self._entries.pop(name, None)
-            if old.id:
-                self._changes.forget(old.id)
+            conditions.check(self._described(row).etag)
+            keys = self._changes.living_keys(row)
+            with self._index.change() as transaction:
+                transaction.remove(row.name)
+                self._keys.store(transaction, keys)
+            # Mappings go at once here, and at the next sweep in other workers, so that the space is given back.
+            self._index.catch_up()
+            self._remove_files(row)
 
     def remembered(self, name: str, key: str, digest: str) -> str | None:
         """The ETag that was answered to a scatter with this Idempotency-Key, None if there was none.
 
-        Raises invalid_field (also where the key came with another request), tensor_not_found and tensor_damaged.
+        Raises invalid_field (also where the key came with another request), tensor_damaged and insufficient_storage.
         """
         check_name(name)
-        path = self._tensors / file_name(name)
-        with refusing(), self.group.lock(path.name), self._open(path, name) as writable:
-            return self._changes.answer(writable.description.id, key, digest)
+        with refusing(), self.group.lock(name):
+            answered = self._keys.answer(name, None, key, digest)
+            row = self._index.find(name)
+            if answered is not None or row is None:
+                return answered
+            with self._changes.open(row) as writable:
+                return self._keys.answer(name, writable.journal, key, digest)
 
     def scatter(self, name: str, change: Change, conditions: Conditions = ALWAYS) -> str:
         """Change a tensor in place, durably and at once for every reader; the new ETag. See `together`.
@@ -360,81 +412,55 @@ class LocalStore:
 
     def scatter_all(self, name: str, take: Take) -> None:
         """Carry out and settle the scatters of one tensor that `take` gives. Raises what holds for all of them."""
-        path = self._tensors / file_name(name)
-        with self.group.lock(path.name), self._open(path, name) as writable:
-            if writable.description.dtype != "string":
-                self._changes.carry_out(writable, take(MOST))
-                return
-            (one,) = take(1)
-            answered = self._changes.judge(writable, one)
-            one.settle(answered or self._scatter_strings(writable, one.change))
+        with self.group.lock(name):
+            row = self._index.find(name)
+            if row is None:
+                raise not_found(name)
+            with self._changes.open(row) as writable:
+                if row.dtype != "string":
+                    self._changes.carry_out(writable, take(MOST))
+                    return
+                (one,) = take(1)
+                answered = self._changes.judge(writable, one)
+                one.settle(answered or self._scatter_strings(row, writable, one.change))
 
-    def _open(self, path: Path, name: str) -> Writable:
-        try:
-            return self._changes.open(path, name)
-        except FileNotFoundError:
-            raise not_found(name) from None
-
-    def _scatter_strings(self, writable: Writable, change: Change) -> str:
-        """Strings differ in length, so a scatter makes a new content of them."""
-        about = writable.description
-        sequence = max(writable.stamp >> 1, about.floor) + 1
-        upload = self.upload(DTYPES[about.dtype], about.shape, prefault=about.prefault, lock=about.lock)
+    def _scatter_strings(self, row: Row, writable: Writable, change: Change) -> str:
+        """Strings differ in length, so a scatter makes a new file of the content."""
+        sequence = (writable.stamp >> 1) + 1
+        upload = self.upload(DTYPES[row.dtype], row.shape, name=row.name, prefault=row.prefault, lock=row.lock)
         with refusing(upload.abandon):
             for piece in patched(writable, change):
                 upload.write(piece)
             upload.finish()
             now = time.time_ns()
-            described = replace(upload.describe(about.name, about.created, about.floor), sha256=about.sha256)
+            described = replace(upload.describe(row.name), id=row.content, sha256=row.sha256)
             etag = described.etag(sequence)
-            with self.group.catalogue():
-                self._check_quota(file_name(about.name), described.file_size)
-                upload.seal(described, sequence, now)
-                more = (Entry(None, now, change.key, change.digest, etag),) if change.key is not None else ()
-                self._changes.carry(about.id, upload.id, more)
-                self._rename(upload.path, file_name(about.name))
-            self._changes.forget(about.id)
+            answer = Answer(row.name, change.key or "", change.digest, etag, self._keys.clock.now())
+            upload.seal(described, sequence, now)
+            new = _row(described, upload.id, row.created, now)
+            self._commit(upload, new, row, [answer] if change.key is not None else [])
         return etag
-
-    def _rename(self, path: Path, key: str) -> None:
-        disk.rename(path, self._tensors / key)
-        try:
-            disk.fsync_folder(self._tensors)
-        finally:
-            self.group.changed()
-
-    def _old(self, key: str) -> Old | None:
-        try:
-            description, page = peek(self._tensors / key)
-        except FileNotFoundError:
-            return None
-        except (BadFile, OSError) as problem:
-            if isinstance(problem, OSError) and problem.errno in _SHORTAGE:
-                raise
-            return Old("", "(damaged)", time.time_ns(), 0)
-        sequence = (stamp_of(page) & ~DAMAGED) >> 1
-        return Old(description.id, description.etag(sequence), description.created, max(sequence, description.floor))
 
     def usage(self) -> tuple[int, int]:
         """How many tensors there are, and the bytes of their files."""
-        count = total = 0
-        with os.scandir(self._tensors) as entries:
-            for entry in entries:
-                with suppress(FileNotFoundError):
-                    total += entry.stat().st_size
-                    count += 1
-        return count, total
+        self._index.catch_up()
+        return len(self._index), self._index.total
 
-    def _check_quota(self, key: str, size: int) -> None:
-        count = total = 0
-        with os.scandir(self._tensors) as entries:
-            for entry in entries:
-                if entry.name != key:
-                    count += 1
-                    total += entry.stat().st_size if self.quota.total is not None else 0
-        if count + 1 > self.quota.tensors:
+    def _check_count(self, old: Row | None) -> None:
+        """Raises insufficient_storage where one tensor in the place of `old` is too many."""
+        if len(self._index) + (old is None) > self.quota.tensors:
             raise _over_quota("tensors", self.quota.tensors)
-        if self.quota.total is not None and total + size > self.quota.total:
+
+    def _check_bytes(self, name: str | None, size: int, upload: str = "") -> None:
+        """Raises insufficient_storage where `size` more bytes in the place of tensor `name` are over the quota.
+
+        All uploads count, but for the one of the id `upload`.
+        """
+        if self.quota.total is None:
+            return
+        old = self._index.find(name) if name is not None else None
+        kept = self._index.total - (old.file_size if old is not None else 0)
+        if kept + self._incoming.size(without=upload) + size > self.quota.total:
             raise _over_quota("bytes", self.quota.total)
 
     # Checks
@@ -444,30 +470,37 @@ class LocalStore:
 
         Rests `pace` times as long as it works. A change of a tensor meanwhile is taken for what it is.
         """
-        verifier = Verifier(self.group, self._changes, self._tensors)
+        verifier = Verifier(self.group, self._changes, self._index, self._tensors)
         verifier.run(stop, pace)
 
     # Start-up
 
     def _recover(self) -> None:
-        for path in self._incoming.iterdir():
-            disk.unlink(path)
+        for name in names_in(self._incoming_folder):
+            remove(self._incoming_folder / name)
         snapshot.clean(self._snapshots, alone=True)
-        living, sound = set(), True
-        for path in self._tensors.iterdir():
-            try:
-                description = peek(path)[0]
-                living.add(description.id)
-                if (self._logs / description.id).exists():
-                    self._changes.recover(path, description)
-            except (BadFile, OSError) as problem:
-                sound = False
-                reason = problem.strerror if isinstance(problem, OSError) else problem
-                logger.error("a tensor in %s is damaged: %s", path.name, reason)
-        if sound:
-            for path in self._logs.iterdir():
-                if path.name not in living:
-                    disk.unlink(path)
+        logs = set(names_in(self._logs))
+        for row in self._index.rows():
+            if row.content in logs:
+                try:
+                    self._changes.recover(row)
+                except GatherError as problem:
+                    logger.error("%s", problem.detail)
+                except OSError as error:
+                    # What was logged is kept, and done by the next scatter.
+                    logger.error("the log of %s could not be applied: %s", row.name, error.strerror)
+        self._orphans.clean()
+
+
+def _row(description: Description, file: str, created: int, modified: int) -> Row:
+    return Row(
+        description.name, description.id, file, description.dtype, description.shape, description.size,
+        description.file_size, description.sha256, created, modified, description.prefault, description.lock,
+    )  # fmt: skip
+
+
+def _metadata(row: Row, page: bytes) -> Metadata:
+    return metadata_of(row, stamp_of(page), int.from_bytes(page[8 * Word.MODIFIED : 8 * Word.MODIFIED + 8], "little"))
 
 
 @contextmanager

@@ -1,21 +1,26 @@
-"""What is said of tensors: metadata, conditions, quotas, and how they are read from a file's first page."""
+"""What is said of tensors: metadata, conditions, quotas."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from app.errors import GatherError
-from app.store.layout import DAMAGED, PAGE, Description, Word, decode_page
+from app.store.catalogue import Row
+from app.store.layout import DAMAGED, PAGE, Description, decode_page, etag_of
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The most that a store takes: bytes of all files of tensors (None: what the disk holds) and number of tensors."""
+    """The most that a store takes: bytes of all files of tensors (None: what the disk holds), tensors, and keys.
+
+    `keys` are the Idempotency-Keys of the last 24 hours.
+    """
 
     total: int | None = None
     tensors: int = 10_000
+    keys: int = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,7 @@ class Metadata:
     shape: tuple[int, ...]
     size: int
     etag: str
+    sha256: str
     created: int
     modified: int
     prefault: bool
@@ -55,16 +61,6 @@ class Conditions:
 ALWAYS = Conditions()
 
 
-@dataclass(frozen=True, slots=True)
-class Old:
-    """What a change needs to know of the content it replaces; `id` is empty where that is damaged."""
-
-    id: str
-    etag: str
-    created: int
-    floor: int
-
-
 def peek(path: Path) -> tuple[Description, bytes]:
     """A file's description and first page. Raises BadFile and OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -75,17 +71,17 @@ def peek(path: Path) -> tuple[Description, bytes]:
         os.close(fd)
 
 
-def read_metadata(description: Description, page: bytes) -> Metadata:
-    """What the first page of a file says of the tensor."""
-    words = memoryview(page).cast("Q")
-    stamp = words[Word.STAMP]
-    metadata = metadata_of(description, (stamp & ~DAMAGED) >> 1, words[Word.MODIFIED])
-    return replace(metadata, damaged=bool(stamp & DAMAGED))
-
-
-def metadata_of(description: Description, sequence: int, modified: int) -> Metadata:
-    """What is known of a content after `sequence` scatters."""
+def metadata_of(row: Row, stamp: int, modified: int) -> Metadata:
+    """What is known of a tensor whose file begins with this stamp and time."""
     return Metadata(
-        description.name, description.dtype, description.shape, description.size, description.etag(sequence),
-        description.created, modified, description.prefault, description.lock,
+        row.name, row.dtype, row.shape, row.size, etag_of(row.content, (stamp & ~DAMAGED) >> 1), row.sha256,
+        row.created, modified, row.prefault, row.lock, bool(stamp & DAMAGED),
+    )  # fmt: skip
+
+
+def damaged_metadata(row: Row) -> Metadata:
+    """What is known of a tensor whose file cannot be read; its ETag is that of no content that ever was."""
+    return Metadata(
+        row.name, row.dtype, row.shape, row.size, f'"{row.content}-damaged"', row.sha256,
+        row.created, row.modified, row.prefault, row.lock, damaged=True,
     )  # fmt: skip

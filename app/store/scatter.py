@@ -12,6 +12,7 @@ import mmap
 import os
 import zlib
 from collections.abc import Iterable, Sequence
+from math import gcd
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.store import disk, fence, snapshot
-from app.store.journal import Record
+from app.store.journal import Journal, Record
 from app.store.layout import BLOCK, DAMAGED, PAGE, Description, Word, decode_page
 from app.tensors.dtypes import DTYPES
 from app.tensors.scatter import Reduction
@@ -34,10 +35,11 @@ _UFUNCS: Final[dict[Reduction, Any]] = {
 
 
 class Writable:
-    """A tensor's file, mapped for writing; within the tensor's lock, and no longer than that."""
+    """A tensor's file, mapped for writing, and its log; within the tensor's lock, and no longer than that."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, journal: Journal) -> None:
         """Raises BadFile and OSError."""
+        self.journal = journal
         self._snapshots = path.parent.with_name(snapshot.FOLDER)
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -103,23 +105,41 @@ class Writable:
     def apply(self, records: Iterable[Record]) -> None:
         """Bring the content to what `records` say, in their order, with an odd stamp meanwhile."""
         changes = [record for record in records if record.entry.sequence is not None]
-        if (
-            changes
-            and self.words[Word.SNAPSHOTS]
-            and not snapshot.save(self.mapping, self.description, self._snapshots, changes)
-        ):
+        if not changes:
+            return
+        if self.words[Word.SNAPSHOTS] and not snapshot.save(self.mapping, self.description, self._snapshots, changes):
             self._set(Word.SNAPSHOTS, 0)
+        # An odd stamp still counts the scatters before these, for that is what a failed one leaves to replay.
+        mark = self.words[Word.STAMP] & DAMAGED
+        self._set(Word.STAMP, self.words[Word.STAMP] | 1)
+        fence.fence()
         for record in changes:
-            assert record.entry.sequence is not None
-            # An odd stamp still counts the scatters before this one, for that is what a failed one leaves to replay.
-            mark = self.words[Word.STAMP] & DAMAGED
-            self._set(Word.STAMP, self.words[Word.STAMP] | 1)
-            fence.fence()
             if len(record.rows):
                 self._write(record)
-            self._set(Word.MODIFIED, record.entry.time)
-            fence.fence()
-            self._set(Word.STAMP, mark | 2 * record.entry.sequence)
+        last = changes[-1].entry
+        self._set(Word.MODIFIED, last.time)
+        fence.fence()
+        assert last.sequence is not None
+        self._set(Word.STAMP, mark | 2 * last.sequence)
+
+    def store_again(self, records: Sequence[Record]) -> None:
+        """Store the values that the content has by `records`, all of which are applied, once more.
+
+        No reader sees a change; the system takes the pages for changed, and writes them to the disk at the next fsync.
+        """
+        changes = [record for record in records if record.entry.sequence is not None and len(record.rows)]
+        unit = gcd(*(record.entry.width for record in changes))
+        if unit:
+            octets = np.frombuffer(self.mapping, np.uint8, self.description.size, PAGE).reshape(-1, unit)
+            stored = np.zeros(len(octets), bool)
+            for record in reversed(changes):
+                parts = record.entry.width // unit
+                places = (record.rows.astype(np.int64)[:, None] * parts + np.arange(parts)).ravel()
+                values = record.values.reshape(-1, unit)[~stored[places]]
+                places = places[~stored[places]]
+                disk.store(self.mapping, lambda _, at=places, new=values: octets.__setitem__(at, new))  # type: ignore[misc]
+                stored[places] = True
+        self._set(Word.MODIFIED, self.words[Word.MODIFIED])
 
     def _set(self, word: Word, value: int) -> None:
         def change(_: mmap.mmap) -> None:
@@ -140,8 +160,14 @@ class Writable:
         """Mark the content as damaged, for every process and for good."""
         self._set(Word.STAMP, self.words[Word.STAMP] | DAMAGED)
 
-    def write_through(self, blocks: Iterable[int]) -> None:
-        """Make the content durable, with the checksums of `blocks`, which have changed. Raises OSError."""
+    def write_through(self, records: Sequence[Record]) -> None:
+        """Make the content durable, with the checksums of the blocks that `records` have changed. Raises OSError.
+
+        `records` are all that have changed it since this was done last.
+        """
+        if self.words[Word.UNWRITTEN]:
+            self.store_again(records)
+        blocks = sorted(set().union(*map(touched, records)))
         about = self.description
         sums = np.frombuffer(self.mapping, np.uint32, about.blocks, about.sums_at) if about.blocks else None
 
@@ -154,7 +180,13 @@ class Writable:
 
         if sums is not None:
             disk.store(self.mapping, change)
-        disk.fsync(self._fd)
+        try:
+            disk.fsync(self._fd)
+        except OSError:
+            self._set(Word.UNWRITTEN, 1)
+            raise
+        if self.words[Word.UNWRITTEN]:
+            self._set(Word.UNWRITTEN, 0)
 
 
 def _overlay(new: NDArray[Any], rows: NDArray[np.int64], record: Record) -> None:

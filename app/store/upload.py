@@ -6,10 +6,11 @@ does the next start after a crash.
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +20,7 @@ import numpy as np
 
 from app.errors import GatherError, Place
 from app.store import disk
-from app.store.layout import PAGE, Description, Sums, encode_page, new_hash
+from app.store.layout import BLOCK, PAGE, Description, Sums, encode_page, new_hash
 from app.tensors.dtypes import DType
 from app.tensors.limits import NUMPY_BYTES, Limits
 from app.tensors.strings import LENGTH
@@ -69,11 +70,27 @@ class Upload:
         self._strings = _Frames(self.items, limits.string_bytes, shape) if dtype.kind == "string" else None
         self._fd = -1
         self._side_fd = -1
+        self._grow: Callable[[], None] | None = None
+        self._until_grown = _STEP
 
-    def open(self) -> None:
-        """Make the files. Raises OSError."""
+    @property
+    def reserved(self) -> int:
+        """The bytes that its files take at once; those of strings grow as they come."""
+        if self.expected is None:
+            return PAGE
+        items = self.expected
+        return PAGE + items + 4 * -(-items // BLOCK) + (items if self._fortran else 0)
+
+    def open(self, grow: Callable[[], None] | None = None) -> None:
+        """Make the files, as long as they will be, so that others see what they take. Raises OSError.
+
+        They are locked as long as this process lives and has them open. `grow` is called before a content of unknown
+        length grows by more, and may refuse that.
+        """
         self._fd = disk.create(self.path)
-        disk.truncate(self._fd, PAGE)
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        self._grow = grow
+        disk.truncate(self._fd, PAGE if self.expected is None else self.reserved)
         os.lseek(self._fd, PAGE, os.SEEK_SET)
         if self._fortran or self._strings is not None:
             self._side_fd = disk.create(self._side)
@@ -104,6 +121,9 @@ class Upload:
             starts = self._strings.feed(piece)
             if len(starts):
                 disk.write(self._side_fd, starts.tobytes())
+        if self.expected is None and self._grow is not None and self._taken + len(piece) > self._until_grown:
+            self._grow()
+            self._until_grown = self._taken + len(piece) + _STEP
         self._digest.update(piece)
         self._sums.update(piece)
         disk.write(self._fd, piece)
@@ -128,7 +148,7 @@ class Upload:
         )
 
     def finish(self) -> None:
-        """The bytes have ended: check their number, convert what waits, and make it durable.
+        """The bytes have ended: check their number, and convert what waits.
 
         Raises OSError and element_count_mismatch.
         """
@@ -143,7 +163,6 @@ class Upload:
             self._append_starts()
         self._drop_side()
         disk.write(self._fd, self._sums.finish())
-        disk.fsync(self._fd)
 
     def _reorder(self) -> None:
         mapping = mmap.mmap(self._side_fd, self._size, prot=mmap.PROT_READ)
@@ -166,27 +185,29 @@ class Upload:
             self._side_fd = -1
             disk.unlink(self._side)
 
-    def describe(self, name: str, created: int, floor: int) -> Description:
+    def describe(self, name: str) -> Description:
         """What the file will say of itself; `finish` comes first."""
         return Description(
-            self.id, name, self.dtype.name, self.shape, self._size, self._digest.hexdigest(), created, floor,
-            self.prefault, self.lock,
-        )  # fmt: skip
+            self.id, name, self.dtype.name, self.shape, self._size, self._digest.hexdigest(), self.prefault, self.lock
+        )
 
     def seal(self, description: Description, sequence: int, modified: int) -> None:
-        """Write the first page, durably, and close the file: it is ready to be renamed."""
+        """Write the first page, and make the file durable: it is ready to be renamed. Raises OSError."""
         disk.write_at(self._fd, encode_page(description, 2 * sequence, modified), 0)
+        disk.truncate(self._fd, description.file_size)
         disk.fsync(self._fd)
-        os.close(self._fd)
-        self._fd = -1
 
-    def abandon(self) -> None:
-        """Leave no trace. Harmless after the file has been renamed."""
+    def close(self) -> None:
+        """The file has been renamed, or removed."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def abandon(self) -> None:
+        """Leave no trace. Harmless after the file has been renamed."""
         self._drop_side()
         disk.unlink(self.path)
+        self.close()
 
 
 def check_shape(dtype: DType, shape: Sequence[int], limits: Limits, pointer: str = BODY) -> None:

@@ -54,8 +54,9 @@ def test_metadata_tells_what_is_there(service: Any, name: str) -> None:
     assert first.etag.startswith('"')
     assert first.created <= first.modified
     assert service.metadata(name) == first
-    assert service.put(name, np.asfortranarray(TABLE)).etag == first.etag
-    assert service.put(name, TABLE + 1).etag != first.etag
+    second = service.put(name, np.asfortranarray(TABLE))
+    assert (second.sha256, second.etag != first.etag) == (first.sha256, True)
+    assert service.put(name, TABLE + 1).sha256 != first.sha256
 
 
 def test_prefault_and_lock_are_asked_for(service: Any, name: str) -> None:

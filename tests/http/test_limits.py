@@ -54,6 +54,16 @@ def chunks(size: int) -> Callable[[httpx.Client], httpx.Response]:
     return lambda client: client.post("/gathernd", content=iter([b" " * KIB] * (size // KIB + 1)), headers=BINARY)
 
 
+def scatter_twice(client: httpx.Client) -> httpx.Response:
+    """The second answer of two scatters with a key each."""
+    body = {"indices": int64([1, 1], [0]), "updates": tensor("int8", [1], [1])}
+    first, second = (
+        client.post("/tensors/second/scatter", json=body, headers={"idempotency-key": key}) for key in ("one", "two")
+    )
+    assert first.status_code == 200, first.text
+    return second
+
+
 LIMITS = {
     "max_json_bytes": Limit(
         96 * KIB,
@@ -111,6 +121,7 @@ LIMITS = {
     ),
     "max_store_bytes": Limit(16_000, "store_bytes", "insufficient_storage", (put("second", 4500, "2,2250"),)),
     "max_tensors": Limit(2, "store_tensors", "insufficient_storage", (put("c", 1),)),
+    "max_idempotency_keys": Limit(1, "idempotency_keys", "insufficient_storage", (scatter_twice,)),
 }
 
 

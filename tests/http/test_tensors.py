@@ -52,20 +52,25 @@ def uploads(array: Any) -> dict[str, tuple[bytes, dict[str, str], dict[str, str]
 
 
 @pytest.mark.parametrize("form", uploads(TABLE))
-def test_every_form_gives_the_same_tensor_and_etag(client: httpx.Client, name: str, form: str) -> None:
+def test_every_form_gives_the_same_tensor_and_hash_and_an_etag_of_its_own(
+    client: httpx.Client, name: str, form: str
+) -> None:
     reference = put_raw(client, name, TABLE).json()
     client.delete(f"/tensors/{name}")
     body, query, headers = uploads(TABLE)[form]
     answer = client.put(f"/tensors/{name}", params=query, content=body, headers=headers)
     assert answer.status_code == 201, answer.text
     found = answer.json()
-    assert found["etag"] == reference["etag"] == answer.headers["etag"]
-    assert re.fullmatch(r'"[0-9a-f]{64}-0"', found["etag"])
+    assert found["sha256"] == reference["sha256"]
+    assert re.fullmatch("[0-9a-f]{64}", found["sha256"])
+    assert found["etag"] == answer.headers["etag"] != reference["etag"]
+    assert re.fullmatch(r'"[0-9a-f]{32}-0"', found["etag"])
     assert (found["name"], found["dtype"], found["shape"], found["bytes"]) == (name, "float32", [6, 4], 96)
     assert client.get(f"/tensors/{name}/content").content == TABLE.tobytes()
     again = client.put(f"/tensors/{name}", params=query, content=body, headers=headers)
     assert again.status_code == 200
-    assert again.json()["etag"] == found["etag"]
+    assert again.json()["sha256"] == found["sha256"]
+    assert again.json()["etag"] not in (found["etag"], reference["etag"])
 
 
 def test_a_streamed_upload_without_a_length(client: httpx.Client, name: str) -> None:
@@ -214,7 +219,10 @@ def test_conditions_on_changes(client: httpx.Client, name: str) -> None:
     error(put_raw(client, name, TABLE, **{"if-match": f"W/{etag}"}), 412, "precondition_failed")
     error(put_raw(client, name, TABLE, **{"if-match": "junk"}), 422, "invalid_field", "/if-match")
     assert put_raw(client, name, TABLE, **{"if-match": f'"x", {etag}'}).status_code == 200
-    assert put_raw(client, name, TABLE, **{"if-match": "*"}).status_code == 200
+    replaced = put_raw(client, name, TABLE, **{"if-match": "*"})
+    assert replaced.status_code == 200
+    error(client.delete(f"/tensors/{name}", headers={"if-match": etag}), 412, "precondition_failed")
+    etag = replaced.json()["etag"]
     error(client.delete(f"/tensors/{name}", headers={"if-match": '"x"'}), 412, "precondition_failed")
     assert client.delete(f"/tensors/{name}", headers={"if-match": etag}).status_code == 204
     error(put_raw(client, name, TABLE, **{"if-match": "*"}), 412, "precondition_failed")

@@ -19,6 +19,7 @@ import json
 import os
 import random
 import signal
+import sqlite3
 import sys
 import tempfile
 import time
@@ -31,12 +32,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.store import LocalStore, disk
+from app.store.catalogue import FILE, FILES
 from app.store.changes import Waiting
 from app.tensors.limits import Limits
 from tests.store.helpers import change_of, files, put, read, scatter, scatter_together, strings
 
 STEPS = (
     "create", "append_to", "write", "write_at", "store", "fsync", "fsync_folder", "truncate", "rename", "unlink",
+    "commit",
 )  # fmt: skip
 MODES = ("kill", "half", "lost", "names", "data", "first")
 State = dict[str, list[Any]]
@@ -154,7 +157,11 @@ class Power:
     def __init__(self, folder: Path, mode: str, last: int, image: Path) -> None:
         self.folder, self.mode, self.last, self.image = folder, mode, last, image
         self.count = 0
-        self.contents = {path.stat().st_ino: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        self.contents = {path.stat().st_ino: path.read_bytes() for path in folder.rglob("*") if is_ours(path)}
+        # SQLite's own files: a transaction that was committed is durable, one that was not is not there.
+        connection = sqlite3.connect(folder / FILE)
+        self.catalogue = connection.serialize()
+        connection.close()
         self.names = {part: self.entries(part) for part in self.folders()}
         for name in STEPS:
             setattr(disk, name, self.wrapped(name, getattr(disk, name)))
@@ -163,7 +170,7 @@ class Power:
         return [self.folder, *(path for path in self.folder.rglob("*") if path.is_dir())]
 
     def entries(self, part: Path) -> dict[str, int]:
-        return {path.name: path.stat().st_ino for path in part.iterdir() if path.is_file()}
+        return {path.name: path.stat().st_ino for path in part.iterdir() if is_ours(path)}
 
     def wrapped(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def step(*arguments: Any) -> Any:
@@ -180,6 +187,8 @@ class Power:
                 self.contents[status.st_ino] = os.pread(fd, status.st_size, 0)
             elif name == "fsync_folder":
                 self.names[arguments[0]] = self.entries(arguments[0])
+            elif name == "commit":
+                self.catalogue = arguments[0].serialize()
             return result
 
         return step
@@ -191,7 +200,7 @@ class Power:
 
     def draw(self) -> None:
         """Write what is left to `image`."""
-        now = {path.stat().st_ino: path for path in self.folder.rglob("*") if path.is_file()}
+        now = {path.stat().st_ino: path for path in self.folder.rglob("*") if is_ours(path)}
         for part in self.folders():
             target = self.image / part.relative_to(self.folder)
             target.mkdir(parents=True, exist_ok=True)
@@ -203,6 +212,12 @@ class Power:
                 elif self.mode == "first" and inode in now and len(durable) >= 4096:
                     durable = now[inode].read_bytes()[:4096] + durable[4096:]
                 (target / name).write_bytes(durable)
+        (self.image / FILE).write_bytes(self.catalogue)
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a path is a file, and not one of SQLite's."""
+    return path.is_file() and path.name not in FILES
 
 
 def forked(work: Callable[[], None]) -> int:
@@ -223,8 +238,8 @@ def forked(work: Callable[[], None]) -> int:
 
 def opened(folder: Path, token: str | None = None) -> LocalStore:
     store = LocalStore(folder, Limits(), token=token)
-    store._changes.checkpoint_bytes = CHECKPOINT
     store.open()
+    store._changes.checkpoint_bytes = CHECKPOINT
     return store
 
 
@@ -352,6 +367,7 @@ def workers(count: int, seed: int) -> int:
         for turn in range(count):
             changes, after = planned(state, rng)
             reader, writer = os.pipe()
+            store._catalogue.close()  # SQLite's connections must not be there in two processes
             child = os.fork()
             if child == 0:
                 change_and_tell(opened(folder, store.group.token), changes, writer)

@@ -36,7 +36,7 @@ def put(
 ) -> tuple[Metadata, bool]:
     dtype = BY_NUMPY[array.dtype]
     raw = packed(array.ravel().tolist()) if dtype.kind == "string" else array.tobytes()
-    upload = store.upload(dtype, array.shape, **options)
+    upload = store.upload(dtype, array.shape, name=name, **options)
     try:
         for start in range(0, len(raw), step):
             upload.write(raw[start : start + step])

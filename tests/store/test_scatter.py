@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import sleep
@@ -14,8 +15,7 @@ from numpy.typing import NDArray
 from onnx.reference.ops.op_scatternd import _scatter_nd_impl
 
 from app.errors import GatherError
-from app.store import Conditions, LocalStore, disk
-from app.store import journal as journals
+from app.store import Conditions, LocalStore, disk, idempotency
 from app.store.changes import Change, Replaced, Waiting
 from app.tensors.dtypes import DTYPES
 from app.tensors.limits import Limits
@@ -164,7 +164,7 @@ def test_a_key_is_answered_again_and_not_carried_out_again(store: LocalStore, ot
 def test_a_key_is_forgotten_after_a_day(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     put(store, "x", np.zeros(2, np.int8))
     scatter(store, "x", [[0]], np.ones(1, np.int8), "add", key="k")
-    monkeypatch.setattr(journals, "KEPT_NS", 0)
+    monkeypatch.setattr(idempotency, "KEPT_NS", 0)
     assert scatter(store, "x", [[0]], np.ones(1, np.int8), "add", key="k").endswith('-2"')
     assert read(store, "x").tolist() == [2, 0]
 
@@ -177,11 +177,43 @@ def test_string_tables_remember_keys_too(store: LocalStore) -> None:
     assert read(store, "s").tolist() == ["x", "yy"]
 
 
-def test_no_etag_ever_names_two_contents(store: LocalStore) -> None:
-    first = put(store, "x", np.arange(4))[0].etag
-    changed = scatter(store, "x", [[0]], np.array([7]))
-    assert put(store, "x", np.arange(4))[0].etag == first
-    assert scatter(store, "x", [[0]], np.array([8])) != changed
+def test_no_etag_ever_names_two_contents(store: LocalStore, other: LocalStore) -> None:
+    """PUT, DELETE and scatter in any order, of two names whose contents are often equal, numbers and strings."""
+    rng = random.Random(13)
+    named: dict[str, list[Any]] = {}
+    kinds: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {
+        "x": (np.arange(4), np.array([7])),
+        "y": (np.arange(4), np.array([7])),
+        "s": (strings("a", "b"), strings("c")),
+        "t": (strings("a", "b"), strings("c")),
+    }
+    for _ in range(300):
+        worker, name = rng.choice((store, other)), rng.choice(list(kinds))
+        first, update = kinds[name]
+        roll = rng.random()
+        if worker.get(name) is None or roll < 0.2:
+            etag = put(worker, name, first)[0].etag
+        elif roll < 0.35:
+            worker.delete(name)
+            continue
+        else:
+            etag = scatter(worker, name, [[rng.randrange(2)]], update)
+        assert etag not in named
+        named[etag] = read(worker, name).tolist()
+        assert worker.metadata(name).etag == etag
+    assert len(named) > 200
+
+
+def test_a_stale_if_match_fails_after_delete_put_and_scatter(store: LocalStore) -> None:
+    put(store, "x", np.arange(4))
+    stale = Conditions(match=(scatter(store, "x", [[0]], np.array([7])),))
+    store.delete("x")
+    put(store, "x", np.arange(4))
+    scatter(store, "x", [[0]], np.array([8]))
+    with pytest.raises(GatherError, match="precondition_failed"):
+        scatter(store, "x", [[1]], np.array([9]), conditions=stale)
+    with pytest.raises(GatherError, match="precondition_failed"):
+        store.delete("x", stale)
 
 
 def test_if_match_decides_under_the_lock(store: LocalStore) -> None:

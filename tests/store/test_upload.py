@@ -20,7 +20,7 @@ from tests.store.helpers import files, packed, put, read, strings
 NUMBERS = [name for name, row in DTYPES.items() if row.kind not in ("string", "bool") and name != "bfloat16"]
 
 
-def send(store: LocalStore, dtype: str, shape: tuple[int, ...], raw: bytes, step: int = 5, **options: bool) -> str:
+def send(store: LocalStore, dtype: str, shape: tuple[int, ...], raw: bytes, step: int = 5, **options: Any) -> str:
     upload = store.upload(DTYPES[dtype], shape, **options)
     try:
         for start in range(0, len(raw), step):
@@ -29,7 +29,7 @@ def send(store: LocalStore, dtype: str, shape: tuple[int, ...], raw: bytes, step
     except BaseException:
         upload.abandon()
         raise
-    return store.put("x", upload)[0].etag
+    return store.put("x", upload)[0].sha256
 
 
 @pytest.mark.parametrize("fortran", [False, True])
@@ -40,10 +40,10 @@ def test_other_orders_of_bytes_and_axes_give_the_same_content(
 ) -> None:
     monkeypatch.setattr(uploads, "_STEP", 64)
     items = np.arange(7 * 5 * 3).reshape(7, 5, 3).astype(DTYPES[name].numpy)
-    etag = put(store, "plain", items)[0].etag
+    sha256 = put(store, "plain", items)[0].sha256
     sent = items.byteswap() if swap else items
     raw = sent.tobytes("F" if fortran else "C")
-    assert send(store, name, items.shape, raw, swap=swap, fortran=fortran) == etag
+    assert send(store, name, items.shape, raw, swap=swap, fortran=fortran) == sha256
     assert read(store, "x").tolist() == items.tolist()
 
 

@@ -1,0 +1,372 @@
+"""The catalogue: which tensors there are and in which files, and which Idempotency-Keys were answered with what.
+
+It is the SQLite database `catalogue.sqlite` (write-ahead log, synchronous=FULL): a transaction that has been committed
+survives a loss of power, one that has not leaves no trace. SQLite is never on a request's way: every process keeps the
+rows in memory (`tensor_index`) and reads here only what has changed.
+
+Everything that writes happens within the group's lock `catalogue`, checkpoints of SQLite's own log included, so that
+SQLite never waits for a lock of its own. Connections belong to the process that opened them: none survives a fork.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from app.store import disk
+from app.store.group import StoreInUse, StoreRefused
+from app.store.layout import digest_of
+
+FILE: Final = "catalogue.sqlite"
+FILES: Final = (FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal")
+_APPLICATION: Final = 1195463752
+_SCHEMA_VERSION: Final = 1
+_KEPT_CHANGES: Final = 1024
+_CHECKED_BYTES: Final = 1 << 27
+_LOCK_TIMEOUT_S: Final = 10.0
+_SCHEMA: Final = """
+CREATE TABLE tensors (
+    name TEXT PRIMARY KEY, content TEXT NOT NULL, file TEXT NOT NULL, dtype TEXT NOT NULL, shape TEXT NOT NULL,
+    size INTEGER NOT NULL, file_size INTEGER NOT NULL, sha256 TEXT NOT NULL, created INTEGER NOT NULL,
+    modified INTEGER NOT NULL, prefault INTEGER NOT NULL, lock INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE changes (sequence INTEGER PRIMARY KEY, name TEXT NOT NULL);
+CREATE TABLE keys (
+    name TEXT NOT NULL, key TEXT NOT NULL, digest TEXT NOT NULL, etag TEXT NOT NULL, clock INTEGER NOT NULL,
+    PRIMARY KEY (name, key)
+) WITHOUT ROWID;
+CREATE INDEX keys_by_clock ON keys (clock);
+CREATE TABLE facts (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+INSERT INTO changes VALUES (1, '');
+INSERT INTO facts VALUES ('keys', 0), ('clock', 0), ('boot', ''), ('boottime', 0);
+PRAGMA application_id = 1195463752;
+PRAGMA user_version = 1;
+"""
+_ERRNO: Final = {
+    sqlite3.SQLITE_FULL: errno.ENOSPC,
+    sqlite3.SQLITE_READONLY: errno.EROFS,
+    sqlite3.SQLITE_PERM: errno.EACCES,
+    sqlite3.SQLITE_CANTOPEN: errno.EACCES,
+    sqlite3.SQLITE_BUSY: errno.EBUSY,
+    sqlite3.SQLITE_LOCKED: errno.EBUSY,
+    sqlite3.SQLITE_NOMEM: errno.ENOMEM,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A tensor: its content's id and file, and what is said of it. Times are nanoseconds since 1970.
+
+    `size` is the bytes of the items, `file_size` those of the file; `created` is when the name came into being,
+    `modified` when this file was stored. `dtype` is empty where the file could not be read when it was entered.
+    """
+
+    name: str
+    content: str
+    file: str
+    dtype: str
+    shape: tuple[int, ...]
+    size: int
+    file_size: int
+    sha256: str
+    created: int
+    modified: int
+    prefault: bool = False
+    lock: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An Idempotency-Key of tensor `name`, the digest of its request, and what was answered, at `clock`."""
+
+    name: str
+    key: str
+    digest: str
+    etag: str
+    clock: int
+
+
+def nameless(name: str) -> str:
+    """The row's name for a file of format 1 of which only the digest of the tensor's name is known."""
+    return f"sha256:{digest_of(name)}"
+
+
+class Transaction:
+    """Changes of the catalogue that become durable together."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._changed: list[str] = []
+
+    @property
+    def changes_tensors(self) -> bool:
+        """Whether other processes must look at the rows again."""
+        return bool(self._changed)
+
+    def put(self, row: Row) -> None:
+        """Enter a tensor, in place of the one of its name."""
+        with _disk_errors():
+            self._connection.execute(
+                "INSERT OR REPLACE INTO tensors VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    row.name, row.content, row.file, row.dtype, orjson.dumps(row.shape).decode(), row.size,
+                    row.file_size, row.sha256, row.created, row.modified, row.prefault, row.lock,
+                ),
+            )  # fmt: skip
+        self._changed.append(row.name)
+
+    def remove(self, name: str) -> None:
+        """Remove the tensor of this name."""
+        with _disk_errors():
+            self._connection.execute("DELETE FROM tensors WHERE name = ?", (name,))
+        self._changed.append(name)
+
+    def remember(self, answers: Sequence[Answer], forgotten: int) -> None:
+        """Enter Idempotency-Keys, and remove some of those that are not younger than `forgotten`."""
+        with _disk_errors():
+            run = self._connection.execute
+            gone = run(
+                "DELETE FROM keys WHERE (name, key) IN (SELECT name, key FROM keys WHERE clock <= ? LIMIT ?)",
+                (forgotten, 10_000 + 2 * len(answers)),
+            ).rowcount
+            for one in answers:
+                gone += run("DELETE FROM keys WHERE name = ? AND key = ?", (one.name, one.key)).rowcount
+            self._connection.executemany(
+                "INSERT INTO keys VALUES (?, ?, ?, ?, ?)",
+                [(one.name, one.key, one.digest, one.etag, one.clock) for one in answers],
+            )
+            if gone != len(answers):
+                run("UPDATE facts SET value = value + ? WHERE name = 'keys'", (len(answers) - gone,))
+
+    def set_facts(self, facts: dict[str, Any]) -> None:
+        """Note what there is one of."""
+        with _disk_errors():
+            self._connection.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", facts.items())
+
+    def commit(self) -> None:
+        """Make it durable. Raises OSError; it may then come to life in a crash, before another one has been made."""
+        with _disk_errors():
+            for name in self._changed:
+                self._connection.execute("INSERT INTO changes (name) VALUES (?)", (name,))
+            if self._changed:
+                last = self.last()
+                if last // 256 != (last - len(self._changed)) // 256:
+                    self._connection.execute("DELETE FROM changes WHERE sequence <= ?", (last - _KEPT_CHANGES,))
+            disk.commit(self._connection)
+
+    def roll_back(self) -> None:
+        """Undo what has not been committed."""
+        if self._connection.in_transaction:
+            with _disk_errors():
+                self._connection.execute("ROLLBACK")
+
+    def last(self) -> int:
+        """The number of the last change of a tensor."""
+        return _last(self._connection)
+
+    def key_count(self) -> int:
+        """How many Idempotency-Keys there are."""
+        return int(_fact(self._connection, "keys"))
+
+
+class Catalogue:
+    """The database at `path`, as one process uses it. Everything here blocks and raises OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._idle: deque[sqlite3.Connection] = deque()
+        self._watcher: sqlite3.Connection | None = None
+
+    def create(self, rows: Sequence[Row] = ()) -> None:
+        """Make the database, in place of one that may be there, with these tensors; durably."""
+        for name in FILES:
+            disk.unlink(self.path.with_name(name))
+        os.close(disk.create(self.path))
+        with _disk_errors(), self._connection() as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.executescript("BEGIN;" + _SCHEMA)
+            transaction = Transaction(connection)
+            for row in rows:
+                transaction.put(row)
+            transaction.commit()
+        self.close()
+        disk.fsync_folder(self.path.parent)
+
+    def check(self) -> None:
+        """At start-up: see that the database can be used, and bring SQLite's log into it. Raises StoreRefused."""
+        if not self.path.exists():
+            raise StoreRefused(
+                f"the catalogue {self.path} is missing: without it nobody knows which tensors the store has; bring it "
+                "back from a backup of the folder"
+            )
+        try:
+            with self._connection() as connection:
+                # A transaction without changes: what a power loss or another program has done shows here.
+                connection.execute("BEGIN IMMEDIATE")
+                application = connection.execute("PRAGMA application_id").fetchone()[0]
+                version = connection.execute("PRAGMA user_version").fetchone()[0]
+                if (application, version) != (_APPLICATION, _SCHEMA_VERSION):
+                    raise StoreRefused(f"{self.path} is not the catalogue of a store that this gathernd can read")
+                _last(connection)
+                if self.path.stat().st_size <= _CHECKED_BYTES:
+                    found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+                    if found != "ok":
+                        raise self._damaged(found)
+                connection.execute("COMMIT")
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except sqlite3.Error as error:
+            if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise StoreInUse(f"another program has locked the catalogue {self.path}: end it") from None
+            if error.sqlite_errorcode & 0xFF in _ERRNO:
+                raise os_error(error) from None
+            raise self._damaged(str(error)) from None
+
+    def _damaged(self, why: str) -> StoreRefused:
+        return StoreRefused(f"the catalogue {self.path} is damaged ({why}): bring it back from a backup of the folder")
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            f"file:{_quoted(self.path)}?mode=rw",
+            uri=True,
+            timeout=_LOCK_TIMEOUT_S,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        connection.execute("PRAGMA synchronous = FULL")
+        return connection
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        """A connection for the caller alone; they are kept open for the next one."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._connect()
+        try:
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.append(connection)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """A transaction, undone unless it is committed; within the group's lock."""
+        with _disk_errors(), self._connection() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            transaction = Transaction(connection)
+            try:
+                yield transaction
+            finally:
+                with suppress(OSError):
+                    transaction.roll_back()
+
+    def rows(self) -> tuple[int, list[Row]]:
+        """The number of the last change, and all tensors."""
+        with _disk_errors(), self._connection() as connection:
+            connection.execute("BEGIN")
+            try:
+                last = _last(connection)
+                return last, [_row(found) for found in connection.execute("SELECT * FROM tensors")]
+            finally:
+                connection.execute("ROLLBACK")
+
+    def find_key(self, name: str, key: str) -> Answer | None:
+        """What is remembered of an Idempotency-Key."""
+        with _disk_errors(), self._connection() as connection:
+            found = connection.execute(
+                "SELECT name, key, digest, etag, clock FROM keys WHERE name = ? AND key = ?", (name, key)
+            ).fetchone()
+        return None if found is None else Answer(*found)
+
+    def facts(self) -> dict[str, Any]:
+        """What there is one of: `clock`, `boot` and `boottime` (see `idempotency`), and the number of `keys`."""
+        with _disk_errors(), self._connection() as connection:
+            return dict(connection.execute("SELECT name, value FROM facts").fetchall())
+
+    # For the one thread at a time that brings the index in memory up to date
+
+    def _watching(self) -> sqlite3.Connection:
+        if self._watcher is None:
+            self._watcher = self._connect()
+        return self._watcher
+
+    def version(self) -> int:
+        """Another number whenever another connection, of any process, has committed something meanwhile. Cheap."""
+        with _disk_errors():
+            return int(self._watching().execute("PRAGMA data_version").fetchone()[0])
+
+    def last(self) -> int:
+        """The number of the last change of a tensor."""
+        with _disk_errors():
+            return _last(self._watching())
+
+    def since(self, sequence: int) -> list[tuple[int, str, Row | None]] | None:
+        """The changes after number `sequence`: number, name, and the tensor as it is now, None if removed.
+
+        None where they are too many to have been kept.
+        """
+        with _disk_errors():
+            found = (
+                self._watching()
+                .execute(
+                    "SELECT c.sequence, c.name, t.* FROM changes c LEFT JOIN tensors t ON t.name = c.name "
+                    "WHERE c.sequence >= ? ORDER BY c.sequence",
+                    (sequence,),
+                )
+                .fetchall()
+            )
+        if not found or found[0][0] != sequence:
+            return None
+        return [(one[0], one[1], None if one[2] is None else _row(one[2:])) for one in found[1:]]
+
+    def close(self) -> None:
+        """Close the connections; harmless if there are none."""
+        if self._watcher is not None:
+            self._watcher.close()
+            self._watcher = None
+        while self._idle:
+            self._idle.pop().close()
+
+
+def _last(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("SELECT max(sequence) FROM changes").fetchone()[0])
+
+
+def _fact(connection: sqlite3.Connection, name: str) -> Any:
+    return connection.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()[0]
+
+
+def _row(found: Sequence[Any]) -> Row:
+    name, content, file, dtype, shape, size, file_size, sha256, created, modified, prefault, lock = found
+    return Row(
+        name, content, file, dtype, tuple(orjson.loads(shape)), size, file_size, sha256, created, modified,
+        bool(prefault), bool(lock),
+    )  # fmt: skip
+
+
+def _quoted(path: Path) -> str:
+    return str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+
+
+def os_error(error: sqlite3.Error) -> OSError:
+    """What SQLite met, as the error of the disk that it mostly is."""
+    number = _ERRNO.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, errno.EIO)
+    return OSError(number, os.strerror(number), f"the catalogue: {error}")
+
+
+@contextmanager
+def _disk_errors() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise os_error(error) from error

@@ -1,0 +1,156 @@
+"""Idempotency-Keys: which scatters were answered before, and with what.
+
+A key lies in the redo record of its change, so that one fsync makes both durable; a checkpoint of the redo log moves
+the keys in it to the catalogue. Keys are those of a name and outlive the tensor that has it: a retry of a request gets
+the first answer also when the tensor has been replaced or removed since.
+
+They live 24 hours by the store's own clock, which only rises: it goes on with the machine's clock since boot, within
+one boot, and stands still while the machine is off or the store moves to another one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Final
+
+from app.errors import GatherError
+from app.store.catalogue import Answer, Catalogue, Transaction
+from app.store.group import StateWord
+from app.store.journal import Entry, Journal
+
+KEPT_NS: Final = 24 * 3600 * 10**9
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+def _boot() -> tuple[str, int]:
+    """What names this boot of the machine, and the nanoseconds since it began, sleep included."""
+    try:
+        name = _BOOT_ID.read_text().strip()
+    except OSError:
+        name = ""
+    return name, _since_boot()
+
+
+def _since_boot() -> int:
+    return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class Clock:
+    """Nanoseconds that the store has been in use, shared by the processes of a group."""
+
+    def __init__(self, state: memoryview) -> None:
+        self._state = state
+
+    def start(self, facts: dict[str, Any]) -> None:
+        """By the first process of a group: go on from what the catalogue says."""
+        boot, since = _boot()
+        clock = int(facts["clock"])
+        if boot and facts["boot"] == boot:
+            clock += max(0, since - int(facts["boottime"]))
+        self._state[StateWord.CLOCK] = clock
+        self._state[StateWord.BOOT] = since
+        self._state[StateWord.KEYS] = int(facts["keys"])
+
+    def at_least(self, moment: int) -> None:
+        """Go on from `moment` unless it has passed; at start-up."""
+        self._state[StateWord.CLOCK] += max(0, moment - self.now())
+
+    def now(self) -> int:
+        """What it shows."""
+        return int(self._state[StateWord.CLOCK]) + _since_boot() - int(self._state[StateWord.BOOT])
+
+    def facts(self) -> dict[str, Any]:
+        """What the catalogue is to say of it."""
+        boot, since = _boot()
+        return {"clock": self.now(), "boot": boot, "boottime": since}
+
+
+class Keys:
+    """The keys that the catalogue and the redo logs hold."""
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        change: Callable[[], AbstractContextManager[Transaction]],
+        state: memoryview,
+        most: int,
+    ) -> None:
+        """`change` begins a transaction that ends with its context; `most` is how many keys are remembered."""
+        self._catalogue = catalogue
+        self._change = change
+        self._state = state
+        self._most = most
+        self.clock = Clock(state)
+
+    def answer(self, name: str, journal: Journal | None, key: str | None, digest: str) -> str | None:
+        """The ETag that was answered to the request with this key, None for one that was not here.
+
+        `journal` is the log of the tensor's content, read to its end. Raises invalid_field where the key was another
+        request's.
+        """
+        if key is None:
+            return None
+        found: Entry | Answer | None = journal.keys.get(key) if journal is not None else None
+        if found is None or self._moment(found) <= self._forgotten():
+            found = self._catalogue.find_key(name, key)
+        if found is None or self._moment(found) <= self._forgotten():
+            return None
+        if found.digest != digest:
+            raise GatherError(
+                "invalid_field",
+                "this Idempotency-Key came with another request before",
+                pointer="/idempotency-key",
+            )
+        return found.etag
+
+    def check_room(self, journal: Journal) -> None:
+        """Raises insufficient_storage where one more key could not be remembered for its 24 hours.
+
+        Keys in the logs of other tensors are not counted before they reach the catalogue. Raises OSError too.
+        """
+        if self._is_full(journal):
+            self.forget()
+        if self._is_full(journal):
+            raise GatherError(
+                "insufficient_storage",
+                f"the store remembers {self._most} Idempotency-Keys of the last 24 hours, and no more",
+                facts={"limit": "idempotency_keys", "maximum": self._most},
+            )
+
+    def _is_full(self, journal: Journal) -> bool:
+        return bool(self._state[StateWord.KEYS] + len(journal.keys) >= self._most)
+
+    def forget(self) -> None:
+        """Remove keys that are too old from the catalogue, some thousands at a time. Raises OSError."""
+        with self._change() as transaction:
+            transaction.remember((), self._forgotten())
+            transaction.set_facts(self.clock.facts())
+
+    def living(self, name: str, journal: Journal, more: Sequence[Answer] = ()) -> list[Answer]:
+        """The keys in the log of `name` that are to be remembered, and `more`."""
+        since = self._forgotten()
+        found = [
+            Answer(name, entry.key, entry.digest, entry.etag, moment)
+            for entry in journal.keys.values()
+            if entry.key is not None and (moment := self._moment(entry)) > since
+        ]
+        return [*found, *more]
+
+    def store(self, transaction: Transaction, answers: Sequence[Answer]) -> None:
+        """Enter them in the catalogue, in the place of keys that are too old by now."""
+        if answers:
+            transaction.remember(answers, self._forgotten())
+            transaction.set_facts(self.clock.facts())
+
+    def _forgotten(self) -> int:
+        return self.clock.now() - KEPT_NS
+
+    def _moment(self, found: Entry | Answer) -> int:
+        """When a key was answered, by the store's clock; logs of format 1 have the time of day only."""
+        if found.clock is not None:
+            return found.clock
+        assert isinstance(found, Entry)
+        return self.clock.now() - max(0, time.time_ns() - found.time)
