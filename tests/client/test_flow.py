@@ -274,13 +274,22 @@ def test_an_answer_in_pieces_and_without_a_length_is_read(scripted: Scripted) ->
     assert client.gathernd(DATA, INDICES).tolist() == [2.0]
 
 
-def test_the_key_travels_as_a_bearer_and_nothing_is_followed(scripted: Scripted) -> None:
+def test_the_key_travels_as_a_bearer(scripted: Scripted) -> None:
     client, script = scripted(done(), key="secret")
     client.gathernd(DATA, INDICES)
     assert script.requests[0].headers["authorization"] == "Bearer secret"
     client, script = scripted(done())
     client.gathernd(DATA, INDICES)
     assert "authorization" not in script.requests[0].headers
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("where", ["https://other.example/gathernd", "/elsewhere"])
+def test_a_redirect_is_not_followed_and_the_key_goes_nowhere_else(scripted: Scripted, status: int, where: str) -> None:
+    client, script = scripted(httpx.Response(status, headers={"location": where}), done(), key="secret")
+    with pytest.raises(errors.UnexpectedAnswer):
+        client.gathernd(DATA, INDICES)
+    assert [str(sent.url) for sent in script.requests] == [str(script.requests[0].url)]
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".x", "x" * 129, "ä", "a b"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TESTS = ("tests/api",)
+TESTS = ("tests/api", "tests/http", "tests/native", "tests/oip", "tests/security", "tests/client")
 
 
 @pytest.mark.soak
