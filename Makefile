@@ -4,7 +4,7 @@
 PYTHON ?= python3
 GATHERND_SOAK ?= 100
 PYTEST_ARGS ?=
-PYTEST_PROCESSES ?= 2
+PYTEST_PROCESSES ?= 3
 AUDIT_ARGS ?=
 BENCH_ARGS ?=
 
@@ -80,7 +80,7 @@ unit: $(VENV)/.stamp-dev
 	$(PY) -m pytest -q $(UNIT)
 
 # Several processes share the files of tests: many wait for servers that they start, or for time to pass.
-PYTEST := $(PY) -m pytest -n $(PYTEST_PROCESSES) --dist loadfile
+PYTEST := $(PY) -m pytest -n $(PYTEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 pytest: $(VENV)/.stamp-dev ## The tests with small seeded samples (PYTEST_ARGS, PYTEST_PROCESSES)
 	$(PYTEST) $(PYTEST_ARGS)
 

@@ -12,7 +12,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Generator, Iterable
+from collections import Counter
+from collections.abc import Collection, Generator
+from inspect import signature
 from pathlib import Path
 from typing import TypeVar
 
@@ -79,8 +81,19 @@ def compiled(warmed: Path) -> Path:
     return warmed
 
 
-def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
-    """Tests marked `soak` run under GATHERND_SOAK only, `slow` ones in `make test-all` too; names are unique."""
+def _asked_for(item: pytest.Item) -> Collection[str]:
+    """The fixtures that a test names itself."""
+    function = getattr(item, "function", None)
+    return signature(function).parameters if callable(function) else ()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked `soak` run under GATHERND_SOAK only, `slow` ones in `make test-all` too; names are unique.
+
+    Files whose tests start many servers of their own come first: begun last, one of them would run alone at the end.
+    """
+    starting = Counter(item.path for item in items if "start" in _asked_for(item))
+    items.sort(key=lambda item: -starting[item.path])
     names: set[str] = set()
     for item in items:
         operation = getattr(item, "operation_label", None)
