@@ -18,8 +18,10 @@ from app.api import keys
 from app.api.control import openapi_document
 from app.api.tls import BadTls
 from app.api.traces import NoTracing
-from app.main import create_app
-from app.serving import export, serve
+from app.kernels.device import NoDevice
+from app.listening import CannotListen
+from app.main import allow_gpu, create_app
+from app.serving import serve
 from app.settings import Settings, settings_table
 from app.warming import warm
 from app.workers import serve_workers
@@ -49,6 +51,14 @@ def _settings(arguments: list[str]) -> Settings:
         raise typer.Exit(2) from None
 
 
+def _check_gpu(settings: Settings) -> None:
+    try:
+        allow_gpu(settings)
+    except NoDevice as reason:
+        typer.echo(f"gathernd: --device (GATHERND_DEVICE) gpu: {reason}", err=True)
+        raise typer.Exit(2) from None
+
+
 @app.command(
     "serve",
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
@@ -56,9 +66,10 @@ def _settings(arguments: list[str]) -> Settings:
 def serve_command(context: typer.Context) -> None:
     """Serve over HTTP. Every setting GATHERND_NAME is also a flag --name; --help lists them."""
     settings = _settings(list(context.args))
+    if settings.device == "gpu":
+        _check_gpu(settings)
     try:
         if settings.workers > 1:
-            export(settings)
             raise typer.Exit(serve_workers(settings))
         serve(settings, create_app(settings))
     except keys.BadKeysFile as error:
@@ -70,6 +81,9 @@ def serve_command(context: typer.Context) -> None:
     except BadTls as error:
         typer.echo(f"gathernd: --tls-cert (GATHERND_TLS_CERT): {error}", err=True)
         raise typer.Exit(2) from None
+    except CannotListen as error:
+        typer.echo(f"gathernd: {error}", err=True)
+        raise typer.Exit(1) from None
 
 
 @app.command("warm")
@@ -78,7 +92,7 @@ def warm_command(
         Path | None, typer.Option(help="Folder of compiled kernels; default GATHERND_CACHE_DIR.")
     ] = None,
 ) -> None:
-    """Compile the kernels into the cache folder, so that the next start is fast."""
+    """Compile kernels and readers into the cache folder, so that the next start is fast."""
     warm(cache_dir or Settings().cache_dir, lambda name: typer.echo(f"ready: {name}"))
 
 

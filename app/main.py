@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from app import warming
+from app.api.background import BackgroundTasks, in_thread
 from app.api.control import create_control
 from app.api.cors import AcrossOrigins
 from app.api.counters import Counters
@@ -52,8 +52,6 @@ from app.store import LocalStore, Quota
 from app.tensors.limits import Limits
 
 logger = logging.getLogger("gathernd")
-GROUP_VARIABLE = "GATHERND_STORE_GROUP"
-"""Where worker processes find the token of the process group that owns the store."""
 DISK_THREADS = 16
 TENSOR_PATHS = ("/tensors", "/tensors/{name}", "/tensors/{name}/content", "/tensors/{name}/scatter")
 KERNELS: dict[str, Kernel] = {"numba": numba_cpu, "numpy": numpy_cpu}
@@ -126,6 +124,7 @@ class Application(DataPlane):
     settings: Settings
     service: Service
     store: LocalStore
+    background: BackgroundTasks
 
 
 class CrossOriginApplication(Application):
@@ -145,10 +144,17 @@ class CrossOriginApplication(Application):
             await super().__call__(scope, receive, send)
 
 
-def create_app(settings: Settings, counters: Counters | None = None) -> Application:
+def create_app(
+    settings: Settings,
+    counters: Counters | None = None,
+    *,
+    store_token: str | None = None,
+    last_good_keys: str | None = None,
+) -> Application:
     """Build the service. Kernels are compiled once the server has started, before /readyz says yes.
 
-    `counters` are a worker's, which shares them with others. Raises BadKeysFile and NoTracing.
+    A worker gets from its parent the `counters` that it shares with others, the token of the process group that owns
+    the store, and the lines of the keys file as they were when last good. Raises BadKeysFile and NoTracing.
     """
     readiness = Readiness("kernels")
     log = RequestLog(settings.log_rate, access=settings.access_log)
@@ -165,17 +171,18 @@ def create_app(settings: Settings, counters: Counters | None = None) -> Applicat
         settings.store_dir,
         limits,
         Quota(settings.max_store_bytes, settings.max_tensors, settings.max_idempotency_keys),
-        os.environ.get(GROUP_VARIABLE),
+        store_token,
         settings.memory_budget,
     )
     disk_threads = ThreadPoolExecutor(DISK_THREADS, "disk")
     service = Service(limits, store, kernel, pool, chooser, budget)
     guard = Guard(settings.host, settings.allowed_hosts, settings.cors_origins)
     models = Models(service, Statistics(metrics.counters))
-    keys = access(settings.api_keys_file, loopback=is_loopback_name(settings.host))
+    keys = access(settings.api_keys_file, loopback=is_loopback_name(settings.host), last_good=last_good_keys)
+    background = BackgroundTasks(lambda name: metrics.counters.add(f"gathernd_background_failures|{name}"))
 
     def prepare() -> None:
-        warming.warm(settings.cache_dir, lambda name: logger.debug("ready: %s", name))
+        warming.warm(settings.cache_dir, lambda name: logger.debug("ready: %s", name), settings.kernel)
         chooser.coefficients = calibrated(kernel, settings.cache_dir, threads=threads)
         use_gpu(settings, service)
 
@@ -183,24 +190,22 @@ def create_app(settings: Settings, counters: Counters | None = None) -> Applicat
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await asyncio.to_thread(store.open)
         stop = Event()
-        sweeping = asyncio.create_task(_sweep(store, service))
-        verifying = asyncio.create_task(asyncio.to_thread(store.verify, stop))
         preparing = asyncio.create_task(_prepare(prepare, readiness))
-        watching = asyncio.create_task(keys.watch()) if isinstance(keys, Keys) else None
-        publishing = asyncio.create_task(_publish(metrics))
+        background.start("sweep", lambda: _sweep(store, service))
+        background.start("verify", lambda: _verify(store, stop))
+        background.start("publish", lambda: _publish(metrics))
+        if isinstance(keys, Keys):
+            background.start("keys", keys.watch)
         try:
             yield
         finally:
-            if watching is not None:
-                watching.cancel()
-            publishing.cancel()
+            stop.set()
+            await background.close()
             metrics.publish()
             models.statistics.flush()
-            sweeping.cancel()
             if tracing is not None:
                 await asyncio.to_thread(tracing.close)
-            stop.set()
-            await asyncio.gather(preparing, verifying)
+            await preparing
             pool.close()
             if service.gpu is not None:
                 service.gpu.close()
@@ -222,7 +227,7 @@ def create_app(settings: Settings, counters: Counters | None = None) -> Applicat
         gathernd_gpu_used_bytes=lambda: service.gpu.device.used() if service.gpu else 0,
         gathernd_gpu_resident_bytes=lambda: service.gpu.resident_bytes() if service.gpu else 0,
     )
-    metrics.common = lambda: _store_gauges(store, settings)
+    metrics.common = lambda: _common_gauges(store, settings)
     app = (CrossOriginApplication if settings.cors_origins else Application)(
         control,
         {
@@ -249,16 +254,18 @@ def create_app(settings: Settings, counters: Counters | None = None) -> Applicat
     app.settings = settings
     app.service = service
     app.store = store
+    app.background = background
     return app
 
 
-def _store_gauges(store: LocalStore, settings: Settings) -> dict[str, float]:
-    """What /metrics says of the store, which is the same whichever process is asked."""
+def _common_gauges(store: LocalStore, settings: Settings) -> dict[str, float]:
+    """What /metrics says of the store and the settings, which is the same whichever process is asked."""
     tensors, size = store.usage()
     free = shutil.disk_usage(store.folder).free
     if settings.max_store_bytes is not None:
         free = min(free, max(0, settings.max_store_bytes - size))
     return {
+        "gathernd_processes_expected": settings.workers,
         "gathernd_resident_tensors": tensors,
         "gathernd_resident_bytes": size,
         "gathernd_resident_tensors_limit": settings.max_tensors,
@@ -267,7 +274,10 @@ def _store_gauges(store: LocalStore, settings: Settings) -> dict[str, float]:
 
 
 async def _sweep(store: LocalStore, service: Service, interval: float = 0.5) -> None:
-    """Let go of replaced contents, also those that nobody asks for any more. Runs until it is cancelled."""
+    """Let go of replaced contents, also those that nobody asks for any more. Runs until it is cancelled.
+
+    In a thread, since it may look at the file of every tensor.
+    """
 
     def etag_of(name: str) -> str | None:
         try:
@@ -278,9 +288,14 @@ async def _sweep(store: LocalStore, service: Service, interval: float = 0.5) -> 
 
     while True:
         await asyncio.sleep(interval)
-        store.sweep()
+        await in_thread(store.sweep)
         if service.gpu is not None:
-            service.gpu.sweep(etag_of)
+            await in_thread(service.gpu.sweep, etag_of)
+
+
+async def _verify(store: LocalStore, stop: Event) -> None:
+    """Compare contents with their checksums, until that is done or `stop` is set."""
+    await in_thread(store.verify, stop)
 
 
 async def _publish(metrics: Metrics, interval: float = 0.25) -> None:
@@ -305,11 +320,6 @@ async def _prepare(work: Callable[[], None], readiness: Readiness) -> None:
     logger.info("ready")
 
 
-def settings_from_environment() -> Settings:
-    """The settings that the environment gives."""
-    return Settings()
-
-
 def from_environment() -> Application:
     """`create_app` on the settings of the environment: the factory for other ASGI servers."""
-    return create_app(settings_from_environment())
+    return create_app(Settings())

@@ -15,19 +15,24 @@ ends with 3.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import logging.config
 import os
 import resource
 import signal
 import socket
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from time import monotonic
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 
+from app import listening
 from app.api import logs
-from app.api.acceptor import BACKLOG, Acceptor
+from app.api.acceptor import Acceptor
 from app.api.connection_limit import ConnectionLimit
 from app.api.patience import Timeouts
 from app.api.protocol import Protocol, sweep
@@ -49,17 +54,17 @@ _STEP_S: Final = 0.02
 class Server(uvicorn.Server):
     """uvicorn's server with the stop that the module describes."""
 
-    def __init__(self, config: uvicorn.Config, tls: Tls | None) -> None:
+    def __init__(self, config: uvicorn.Config, tls: Tls | None, listeners: Sequence[socket.socket]) -> None:
         super().__init__(config)
         self.tls = tls
+        self.listeners = listeners
         app = self.application
         self.limit = ConnectionLimit(app.settings.max_connections, self.server_state.connections, app.metrics.counters)
         Protocol.limit = self.limit
-        self.tls_acceptors: list[Acceptor] = []
+        self.tls_acceptor: Acceptor | None = None
         self.exit_at: float | None = None
         self.cut = False
         self.failed = False
-        self._watching: list[asyncio.Task[None]] = []
 
     @property
     def application(self) -> Application:
@@ -96,37 +101,39 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and watch for slow senders from then on. uvicorn's own way has no limits on a TLS handshake."""
+        self.listen()
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             raise SystemExit(STARTUP_FAILURE)
-        config = self.config
-        try:
-            server = await asyncio.get_running_loop().create_server(
-                self.connection, config.host, config.port, backlog=config.backlog, start_serving=config.ssl is None
-            )
-        except OSError as error:
-            logger.error("cannot listen on %s port %d: %s", config.host, config.port, error.strerror)
-            await self.lifespan.shutdown()
-            raise SystemExit(STARTUP_FAILURE) from None
-        self.servers = [server]
-        if config.ssl is not None:
-            # The event loop's own way knows of no connection before its handshake is over, and so of no limit.
-            self.tls_acceptors = [
-                Acceptor(
-                    socket.socket(fileno=os.dup(bound.fileno())),
-                    self.connection,
-                    self.server_state.connections,
-                    self.application.metrics.counters,
-                    tls_options(config),
-                    self.limit,
-                )
-                for bound in server.sockets
+        if self.config.ssl is None:
+            loop = asyncio.get_running_loop()
+            self.servers = [
+                await loop.create_server(self.connection, sock=bound, backlog=listening.BACKLOG)
+                for bound in self.listeners
             ]
-            for acceptor in self.tls_acceptors:
-                acceptor.start()
-        self._log_started_message(server.sockets)
+        else:
+            # The event loop's own way knows of no connection before its handshake is over, and so of no limit.
+            self.servers = []
+            self.tls_acceptor = Acceptor(
+                self.listeners,
+                self.connection,
+                self.server_state.connections,
+                self.application.metrics.counters,
+                tls_options(self.config),
+                self.limit,
+            )
+            self.tls_acceptor.start()
+        tell_where(self.application.settings, self.listeners)
         self.started = True
         self.watch()
+
+    def listen(self) -> None:
+        """Have the kernel take connections. Ends the process where another one came first."""
+        try:
+            listening.listen(self.listeners)
+        except listening.CannotListen as problem:
+            logger.error("%s", problem)
+            raise SystemExit(STARTUP_FAILURE) from None
 
     def connection(self) -> asyncio.Protocol:
         """The protocol of one new connection."""
@@ -138,31 +145,27 @@ class Server(uvicorn.Server):
         """Look after the connections: slow senders, idle ones, how many there are; and after the certificate."""
         connections = self.server_state.connections
         self.application.metrics.gauges["gathernd_connections"] = lambda: len(connections)
-        self._watching.append(asyncio.create_task(sweep(connections)))
+        self.application.background.start("connections", lambda: sweep(connections))
         if self.tls is not None:
-            self._watching.append(asyncio.create_task(self.tls.watch()))
+            self.application.background.start("tls", self.tls.watch)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no new connections, let running requests finish, close the others once they are quiet, stop."""
         Protocol.leaving = True
         end = monotonic() + self.application.settings.drain_timeout
         self.stop_listening(sockets)
-        for acceptor in self.tls_acceptors:
-            await acceptor.settle()
+        if self.tls_acceptor is not None:
+            await self.tls_acceptor.settle()
         connections = self.server_state.connections
-        try:
-            while connections and not self.cut and (now := monotonic()) < end:
-                for connection in list(connections):
-                    if isinstance(connection, Protocol):
-                        connection.leave(now, QUIET_S)
-                await asyncio.sleep(_STEP_S)
-            if "kernels" in self.application.readiness.waiting_for and not self.failed:
-                self._leave_compiler()
-            self.config.timeout_graceful_shutdown = 1
-            await super().shutdown()
-        finally:
-            for task in self._watching:
-                task.cancel()
+        while connections and not self.cut and (now := monotonic()) < end:
+            for connection in list(connections):
+                if isinstance(connection, Protocol):
+                    connection.leave(now, QUIET_S)
+            await asyncio.sleep(_STEP_S)
+        if "kernels" in self.application.readiness.waiting_for and not self.failed:
+            self._leave_compiler()
+        self.config.timeout_graceful_shutdown = 1
+        await super().shutdown()
 
     def _leave_compiler(self) -> None:
         """End the process. A compiler cannot be interrupted, and the interpreter's own end would wait for it."""
@@ -173,8 +176,8 @@ class Server(uvicorn.Server):
 
     def stop_listening(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no new connections."""
-        for acceptor in self.tls_acceptors:
-            acceptor.stop(rest=True)
+        if self.tls_acceptor is not None:
+            self.tls_acceptor.stop(rest=True)
         for server in self.servers:
             server.close()
         for listener in sockets or ():
@@ -233,7 +236,7 @@ def configure(settings: Settings, app: Application, tls: Tls | None = None) -> u
         log_config=log_config(settings),
         timeout_keep_alive=settings.keep_alive,  # type: ignore[arg-type]
         timeout_graceful_shutdown=max(1, round(settings.drain_timeout)),
-        backlog=BACKLOG,
+        backlog=listening.BACKLOG,
         proxy_headers=False,
         ssl_context_factory=None if tls is None else lambda *_: tls.context,
     )
@@ -249,16 +252,10 @@ def log_config(settings: Settings) -> dict[str, Any]:
     return logs.configuration(settings.log_format, settings.log_level)
 
 
-def bind(settings: Settings) -> socket.socket:
-    """A socket at the address of the settings, which does not listen yet. Ends the process where it cannot be had."""
-    host, port = settings.host, settings.port
-    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((host, port))
-    except OSError as error:
-        raise SystemExit(f"gathernd: cannot listen on {host} port {port}: {error.strerror}") from None
-    return bound
+def tell_where(settings: Settings, listeners: Sequence[socket.socket]) -> None:
+    """Say in the log where the service is to be called."""
+    scheme = "http" if settings.tls_cert is None else "https"
+    logger.info("Uvicorn running on %s (Press CTRL+C to quit)", listening.url(scheme, settings.host, listeners))
 
 
 def open_store(store: LocalStore) -> None:
@@ -274,10 +271,16 @@ def open_store(store: LocalStore) -> None:
 
 
 def serve(settings: Settings, app: Application) -> None:
-    """Serve with one process, this one. Ends the process where the store cannot be claimed. Raises BadTls."""
+    """Serve with one process, this one.
+
+    What can be refused is refused before anything is made: the files of TLS, then the port, then the store, for which
+    this ends the process. Raises BadTls and CannotListen.
+    """
+    logging.config.dictConfig(log_config(settings))
     tls = tls_of(settings)
+    listeners = listening.bind(settings.host, settings.port)
     open_store(app.store)
-    server = Server(configure(settings, app, tls), tls)
+    server = Server(configure(settings, app, tls), tls, listeners)
     server.run()
     if server.failed:
         logger.error("the service cannot start without its kernels: the log lines above say why")
@@ -285,9 +288,37 @@ def serve(settings: Settings, app: Application) -> None:
         raise SystemExit(STARTUP_FAILURE)
 
 
-def export(settings: Settings) -> None:
-    """Put the settings into the environment, where worker processes find them."""
-    for name, value in settings.model_dump(mode="json").items():
-        if value is not None:
-            text = ",".join(value) if isinstance(value, list) else str(value)
-            os.environ[f"GATHERND_{name.upper()}"] = text
+@dataclass(frozen=True)
+class WorkerStart:
+    """What a worker process gets from its parent, in a file in memory: no limit on arguments or variables applies.
+
+    `listeners`, `channel` and `counters` are file descriptors. `settings` are all of them, whatever the environment
+    says. `keys` are the lines of the keys file when it was last good, None without one.
+    """
+
+    settings: dict[str, Any]
+    listeners: list[int]
+    channel: int
+    counters: int
+    slot: int
+    first: bool
+    store_token: str
+    keys: str | None
+
+    def write(self) -> int:
+        """A file that holds this, as a descriptor, which the caller closes. Raises OSError."""
+        fd = os.memfd_create("gathernd-worker", os.MFD_CLOEXEC)
+        try:
+            with os.fdopen(fd, "wb", closefd=False) as file:
+                file.write(json.dumps(asdict(self)).encode())
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    @classmethod
+    def read(cls, fd: int) -> WorkerStart:
+        """What the parent has written; closes `fd`."""
+        with os.fdopen(fd, "rb") as file:
+            file.seek(0)
+            return cls(**json.load(file))

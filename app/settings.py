@@ -72,7 +72,9 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="GATHERND_", extra="ignore", cli_kebab_case=True, frozen=True)
 
-    host: str = Field("127.0.0.1", description="Address to listen on.")
+    host: str = Field(
+        "127.0.0.1", description="Address to listen on, or a name, for all of its addresses; `::` takes IPv4 too."
+    )
     port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
     workers: int = Field(1, ge=1, le=256, description="Processes that share the port.")
     device: Literal["auto", "cpu", "gpu"] = Field(
@@ -156,7 +158,9 @@ class Settings(BaseSettings):
         description="Shortest gather, in predicted microseconds, that is split over threads (default: 6).",
     )
     kernel: Literal["numba", "numpy"] = Field(
-        "numba", description="CPU kernel: numba, or numpy, which compiles nothing."
+        "numba",
+        description="CPU kernel: numba, or numpy, which needs no compiling; what reads, writes and counts requests is "
+        "compiled for both.",
     )
     api_keys_file: Path | None = Field(None, description="File of API keys; without it no key is asked for.")
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(

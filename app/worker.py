@@ -8,15 +8,12 @@ import os
 import socket
 from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from app.api.acceptor import Acceptor
-from app.api.counters import Counters, Head, join
-from app.main import create_app, settings_from_environment
-from app.serving import STARTUP_FAILURE, Server, configure, tls_of, tls_options
-
-if TYPE_CHECKING:
-    from app.settings import Settings
+from app.api.counters import Head, join
+from app.main import create_app
+from app.serving import STARTUP_FAILURE, Server, WorkerStart, configure, tls_of, tls_options
+from app.settings import Settings
 
 logger = logging.getLogger("gathernd")
 
@@ -24,20 +21,18 @@ logger = logging.getLogger("gathernd")
 class WorkerServer(Server):
     """A worker's server: it takes connections when the parent says so, and from the parent's socket."""
 
-    def __init__(
-        self, settings: Settings, listener: socket.socket, channel: socket.socket, counters: Counters, first: bool
-    ) -> None:
-        app = create_app(settings, counters)
+    def __init__(self, start: WorkerStart) -> None:
+        settings = Settings(**start.settings)
+        counters = join(start.counters, start.slot)
+        app = create_app(settings, counters, store_token=start.store_token, last_good_keys=start.keys)
         tls = tls_of(settings)
-        super().__init__(configure(settings, app, tls), tls)
-        self._listener = listener
-        self._channel = channel
+        super().__init__(configure(settings, app, tls), tls, [socket.socket(fileno=fd) for fd in start.listeners])
+        self._channel = socket.socket(fileno=start.channel)
         self._counters = counters
-        self._first = first
+        self._first = start.first
         self._go = asyncio.Event()
-        self._warming: asyncio.Task[None] | None = None
         self._acceptor: Acceptor | None = None
-        if first:
+        if self._first:
             app.readiness.waiting_for.append("workers")
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -45,14 +40,16 @@ class WorkerServer(Server):
         loop = asyncio.get_running_loop()
         self._channel.setblocking(False)
         loop.add_reader(self._channel.fileno(), self._hear)
-        if not self._first:
+        if self._first:
+            self.listen()
+        else:
             await self._go.wait()
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             raise SystemExit(STARTUP_FAILURE)
         self.servers = []
         self._acceptor = Acceptor(
-            self._listener,
+            self.listeners,
             self.connection,
             self.server_state.connections,
             self._counters,
@@ -64,7 +61,7 @@ class WorkerServer(Server):
         if self._first:
             self._acceptor.start()
             self._say(b"o")
-        self._warming = asyncio.create_task(self._report())
+        self.application.background.start("report", self._report)
 
     async def _report(self) -> None:
         readiness = self.application.readiness
@@ -97,6 +94,7 @@ class WorkerServer(Server):
             if self._first:
                 self.application.readiness.done("workers")
             else:
+                self.listen()  # which nobody does any more where all workers had died
                 self._acceptor.start()
             self._say(b"a")
         elif letter == ord("d"):
@@ -118,8 +116,6 @@ class WorkerServer(Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """As one process does."""
-        if self._warming is not None:
-            self._warming.cancel()
         self.stop_listening()
         if self._acceptor is not None:
             await self._acceptor.settle()
@@ -135,15 +131,9 @@ class WorkerServer(Server):
         return await super().on_tick(counter)
 
 
-def work(listener: int, channel: int, counters: int, slot: int, first: int) -> None:
-    """The life of a worker process; the first three are file descriptors that it inherited."""
-    server = WorkerServer(
-        settings_from_environment(),
-        socket.socket(fileno=listener),
-        socket.socket(fileno=channel),
-        join(counters, slot),
-        bool(first),
-    )
+def work(fd: int) -> None:
+    """The life of a worker process; `fd` is what its parent has written (see `WorkerStart`)."""
+    server = WorkerServer(WorkerStart.read(fd))
     server.run()
     if server.failed or not server.started:
         raise SystemExit(STARTUP_FAILURE)

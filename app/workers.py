@@ -19,7 +19,11 @@ gone finish what they have and end.
 At start-up one worker takes connections at once, to answer /livez, and compiles the kernels, once for all. The others
 wait for that. When all of them are warm, all take connections and /readyz says yes; no request sees a worker that is
 not ready, now or later, so no answer depends on which worker was hit. A worker that cannot start then ends the parent
-with 3; later the others carry on, and it is tried again.
+with 3.
+
+Later the others carry on, and a start that fails is tried again after a pause. Where no worker is left, the port
+refuses connections rather than let clients wait, and after GIVE_UP_AFTER failures in a row the parent ends with 3:
+whoever started it knows more. What a worker has to know it reads from a file in memory (`WorkerStart`).
 """
 
 from __future__ import annotations
@@ -32,17 +36,19 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from time import monotonic
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
+from app import listening
 from app.api.counters import Group, Head, join
 from app.api.guard import is_loopback_name
-from app.api.keys import LAST_GOOD, Keys, access
+from app.api.keys import Keys, access
 from app.api.traces import is_wanted
-from app.main import GROUP_VARIABLE, limits_of
-from app.serving import STARTUP_FAILURE, bind, log_config, open_store, tls_of
+from app.main import limits_of
+from app.serving import STARTUP_FAILURE, WorkerStart, log_config, open_store, tell_where, tls_of
 from app.store import LocalStore
 
 if TYPE_CHECKING:
@@ -54,7 +60,9 @@ HANG_LOOKS: Final = 30
 """A worker whose event loop has not moved in so many looks of its parent, a second apart, is killed."""
 START_S: Final = 600.0
 """So is one that is not ready after so long."""
-_PROGRAM: Final = "import sys; from app.worker import work; work(*map(int, sys.argv[1:]))"
+GIVE_UP_AFTER: Final = 12
+"""Starts that fail in a row, with no worker left, after which the parent ends: about half a minute."""
+_PROGRAM: Final = "import sys; from app.worker import work; work(int(sys.argv[1]))"
 _KILL_AFTER_S: Final = 5.0
 _BACKOFF_S: Final = (0.1, 5.0)
 _SHORT_LIFE_S: Final = 1.0
@@ -95,9 +103,12 @@ class Worker:
 class Supervisor:
     """The parent."""
 
-    def __init__(self, settings: Settings, listener: socket.socket, keys: Keys | None) -> None:
+    def __init__(
+        self, settings: Settings, listeners: Sequence[socket.socket], store_token: str, keys: Keys | None
+    ) -> None:
         self._settings = settings
-        self._listener = listener
+        self._listeners = listeners
+        self._store_token = store_token
         self._keys = keys
         self._workers: list[Worker] = []
         self._group = Group(2 * settings.workers + 2)
@@ -166,26 +177,40 @@ class Supervisor:
             worker.say(b"g")
 
     def _spawn(self, slot: int, first: bool) -> tuple[subprocess.Popen[bytes], socket.socket]:
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        handed = (self._listener.fileno(), theirs.fileno(), self._group.fd)
-        environment = dict(os.environ)
         if self._keys is not None:
             # A worker that starts while the keys file is broken must not know fewer keys than the others.
             found = self._keys.changed()
             if found is not None:
                 self._keys.take(found)
-            environment[LAST_GOOD] = self._keys.text()
-        process = subprocess.Popen(  # noqa: S603  (our own interpreter and program)
-            # -P: the current folder may hold anything. A process group of its own: what a terminal sends is for the
-            # parent, which passes it on.
-            [sys.executable, "-P", "-c", _PROGRAM, *map(str, handed), str(slot), str(int(first))],
-            pass_fds=handed,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            process_group=0,
-        )
-        theirs.close()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                ours.setblocking(False)
+                start = WorkerStart(
+                    settings=self._settings.model_dump(mode="json"),
+                    listeners=[listener.fileno() for listener in self._listeners],
+                    channel=theirs.fileno(),
+                    counters=self._group.fd,
+                    slot=slot,
+                    first=first,
+                    store_token=self._store_token,
+                    keys=None if self._keys is None else self._keys.text(),
+                )
+                told = start.write()
+                try:
+                    process = subprocess.Popen(  # noqa: S603  (our own interpreter and program)
+                        # -P: the current folder may hold anything. A process group of its own: what a terminal sends is
+                        # for the parent, which passes it on.
+                        [sys.executable, "-P", "-c", _PROGRAM, str(told)],
+                        pass_fds=(told, start.channel, start.counters, *start.listeners),
+                        stdin=subprocess.DEVNULL,
+                        process_group=0,
+                    )
+                finally:
+                    os.close(told)
+            except BaseException:
+                ours.close()
+                raise
         return process, ours
 
     def _hear(self, worker: Worker) -> None:
@@ -203,10 +228,7 @@ class Supervisor:
             elif letter == ord("a"):
                 self._accepts(worker)
             elif letter == ord("o"):
-                host, port, *_ = self._listener.getsockname()
-                shown = f"[{host}]" if ":" in host else host
-                scheme = "http" if self._settings.tls_cert is None else "https"
-                logger.info("Uvicorn running on %s://%s:%d (Press CTRL+C to quit)", scheme, shown, port)
+                tell_where(self._settings, self._listeners)
 
     def _warmed(self, worker: Worker) -> None:
         worker.warm = True
@@ -241,13 +263,18 @@ class Supervisor:
             code = worker.process.wait()
         self._workers.remove(worker)
         self._group.release(worker.slot)
-        if self._stop_by is not None or worker.leaving:
+        if self._stop_by is not None:
             if code != 0 and not worker.killed:
                 logger.error("worker %d ended with %s while it stopped", worker.process.pid, _shown(code))
                 self._code = self._code or 1
             return
+        if worker.leaving and code == 0:
+            return
         self._counters.add("gathernd_workers_died")
         logger.error("worker %d ended with %s", worker.process.pid, _shown(code))
+        if worker.leaving:
+            # Its successor has its place already; how it ended is no matter of a later stop.
+            return
         if not self._started:
             logger.error("the service cannot start: its worker's log lines above say why")
             self._code = STARTUP_FAILURE
@@ -262,8 +289,23 @@ class Supervisor:
 
     def _put_off(self) -> None:
         low, high = _BACKOFF_S
-        self._next_start = monotonic() + min(high, low * 2**self._failures)
+        pause = min(high, low * 2**self._failures)
+        self._next_start = monotonic() + pause
         self._failures += 1
+        if self._serves():
+            logger.error("a worker is missing, and its start is tried again in %g s; the others carry on", pause)
+            return
+        listening.refuse(self._listeners)
+        if self._failures >= GIVE_UP_AFTER:
+            logger.error("no worker is left, and none could be started %d times: giving up", self._failures)
+            self._code = STARTUP_FAILURE
+            self._stop()
+        else:
+            logger.error("no worker is left: connections are refused, and a start is tried again in %g s", pause)
+
+    def _serves(self) -> bool:
+        """Whether a worker takes connections."""
+        return any(one.accepting_since is not None and not one.leaving for one in self._workers)
 
     # What is done now and then
 
@@ -278,22 +320,23 @@ class Supervisor:
             return
         if not self._started:
             return
-        staying = [one for one in self._workers if not one.leaving]
-        pending = [one for one in staying if one.replaces is not None and one.replaces in staying]
-        if len(staying) - len(pending) < self._settings.workers and now >= self._next_start:
-            self._start()
-        elif self._rolling and not pending and all(one.accepting_since for one in self._workers):
-            if any(one.leaving for one in self._workers):
-                return
-            old = self._rolling.pop(0)
-            if old in staying:
-                self._start(replaces=old)
-        elif self._restarting and not pending and len(staying) == len(self._workers):
-            self._restarting = False
-            logger.info("the restart has ended")
         if now >= self._next_look:
             self._next_look = now + 1.0
             self._look_for_hangs(now)
+        staying = [one for one in self._workers if not one.leaving]
+        pending = [one for one in staying if one.replaces is not None and one.replaces in staying]
+        if len(staying) - len(pending) < self._settings.workers:
+            if now >= self._next_start:
+                self._start()
+        elif self._rolling:
+            # The next one leaves once the last one has gone, and its successor has come.
+            if len(staying) == len(self._workers) and all(one.accepting_since for one in staying) and not pending:
+                old = self._rolling.pop(0)
+                if old in staying:
+                    self._start(replaces=old)
+        elif self._restarting and not pending and len(staying) == len(self._workers):
+            self._restarting = False
+            logger.info("the restart has ended")
 
     def _look_for_hangs(self, now: float) -> None:
         for worker in self._workers:
@@ -309,7 +352,7 @@ class Supervisor:
                 overdue = worker.still >= HANG_LOOKS
             if overdue:
                 logger.error("worker %d hangs and is killed", worker.process.pid)
-                worker.process.kill()
+                worker.kill()
 
     # Signals
 
@@ -321,6 +364,8 @@ class Supervisor:
                 self._rolling = [one for one in self._workers if not one.leaving]
         elif self._stop_by is None:
             logger.info("stopping")
+            if self._started and not self._serves():
+                self._code = 1
             self._stop()
         else:
             for worker in self._workers:
@@ -328,7 +373,8 @@ class Supervisor:
 
     def _stop(self) -> None:
         # As long as any process has the socket open, clients connect to it.
-        self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         self._stop_by = monotonic() + self._settings.drain_delay + self._settings.drain_timeout + _KILL_AFTER_S
         self._rolling.clear()
         for worker in self._workers:
@@ -348,16 +394,18 @@ def _shown(code: int) -> str:
 
 
 def serve_workers(settings: Settings) -> int:
-    """Serve with several processes; returns the exit code. They read their settings from the environment.
+    """Serve with several processes; returns the exit code.
 
-    The store is claimed here, and the workers use it under this claim. Raises BadKeysFile, BadTls and NoTracing; ends
-    the process where store or port cannot be had.
+    What can be refused is refused before anything is made: the files of TLS and keys, then the port, then the store,
+    which is claimed here and used by the workers under this claim. Raises BadKeysFile, BadTls, NoTracing and
+    CannotListen; ends the process where the store cannot be had.
     """
     logging.config.dictConfig(log_config(settings))
     tls_of(settings)
     is_wanted(settings.otlp_endpoint)
     judge = access(settings.api_keys_file, loopback=is_loopback_name(settings.host))
+    listeners = listening.bind(settings.host, settings.port)
     store = LocalStore(settings.store_dir, limits_of(settings))
     open_store(store)
-    os.environ[GROUP_VARIABLE] = store.group.token
-    return Supervisor(settings, bind(settings), judge if isinstance(judge, Keys) else None).run()
+    keys = judge if isinstance(judge, Keys) else None
+    return Supervisor(settings, listeners, store.group.token, keys).run()

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Mapping
-from errno import ECONNABORTED, EMFILE, ENFILE, ENOBUFS, ENOMEM
+from collections.abc import Callable, Mapping, Sequence
+from errno import ECONNABORTED
 from time import monotonic
 from typing import Any, Final
 
@@ -21,7 +21,6 @@ from app.api.counters import Counters, Head
 
 logger = logging.getLogger("gathernd")
 
-BACKLOG: Final = 2048
 _COURTESY_S: Final = 0.003
 _PAUSE_S: Final = 0.5
 _ACTIVE_S: Final = 1.0
@@ -29,7 +28,7 @@ _SETTLE_S: Final = 1.0
 
 
 class Acceptor:
-    """Takes connections from `listener`, one for each turn of the event loop, while it is started.
+    """Takes connections from `listeners`, one for each turn of the event loop, while it is started.
 
     `tls` is what the event loop is told about TLS when it sets them up. Beyond `limit` another connection makes room,
     or the new one is closed.
@@ -37,14 +36,14 @@ class Acceptor:
 
     def __init__(
         self,
-        listener: socket.socket,
+        listeners: Sequence[socket.socket],
         factory: Callable[[], asyncio.Protocol],
         connections: set[Any],
         counters: Counters,
         tls: Mapping[str, Any] | None = None,
         limit: ConnectionLimit | None = None,
     ) -> None:
-        self._listener = listener
+        self._listeners = listeners
         self._factory = factory
         self._connections = connections
         self._counters = counters
@@ -57,25 +56,27 @@ class Acceptor:
         self.accepting = False
 
     def start(self) -> None:
-        """Take connections from now on."""
-        self._listener.setblocking(False)
-        self._listener.listen(BACKLOG)
+        """Take connections from now on; the sockets listen already."""
+        for listener in self._listeners:
+            listener.setblocking(False)
         self.accepting = True
         self.tell()
         self._counters.head[Head.ACCEPTING] = 1
-        self._loop.add_reader(self._listener.fileno(), self._ready)
+        self._watch()
 
     def stop(self, *, rest: bool) -> None:
         """Take no more. Those that wait are for the other workers, or, with `rest`, are still taken."""
         if self.accepting:
             self.accepting = False
             self._counters.head[Head.ACCEPTING] = 0
-            self._loop.remove_reader(self._listener.fileno())
+            self._unwatch()
             if self._timer is not None:
                 self._timer.cancel()
-            while rest and self._take():
-                pass
-        self._listener.close()
+            for listener in self._listeners:
+                while rest and self._take(listener):
+                    pass
+        for listener in self._listeners:
+            listener.close()
 
     async def settle(self) -> None:
         """Wait for the connections that were taken and are not yet set up; not for handshakes that go nowhere."""
@@ -106,25 +107,32 @@ class Acceptor:
                 connection.leaving = True
                 excess -= 1
 
-    def _ready(self) -> None:
+    def _watch(self) -> None:
+        for listener in self._listeners:
+            self._loop.add_reader(listener.fileno(), self._ready, listener)
+
+    def _unwatch(self) -> None:
+        for listener in self._listeners:
+            self._loop.remove_reader(listener.fileno())
+
+    def _ready(self, listener: socket.socket) -> None:
         if not self._waited and self.tell() > min(self._counters.accepting(), default=0):
             self._waited = True
             self._pause(_COURTESY_S)
             return
         self._waited = False
-        self._take()
+        self._take(listener)
 
-    def _take(self) -> bool:
+    def _take(self, listener: socket.socket) -> bool:
         """Take one connection, if one waits and can be taken."""
         try:
-            connection = self._listener.accept()[0]
+            connection = listener.accept()[0]
         except (BlockingIOError, InterruptedError):
             return False
         except OSError as error:
             if error.errno == ECONNABORTED:
                 return True
-            if error.errno not in (EMFILE, ENFILE, ENOBUFS, ENOMEM):
-                raise
+            # Want of descriptors or memory, or what accept(2) passes on of the network: none of it is gone at once.
             logger.error("no connection can be taken: %s", error.strerror)
             self._pause(_PAUSE_S)
             return False
@@ -159,9 +167,9 @@ class Acceptor:
             connection.close()
 
     def _pause(self, seconds: float) -> None:
-        self._loop.remove_reader(self._listener.fileno())
+        self._unwatch()
         self._timer = self._loop.call_later(seconds, self._resume)
 
     def _resume(self) -> None:
         if self.accepting:
-            self._loop.add_reader(self._listener.fileno(), self._ready)
+            self._watch()

@@ -40,6 +40,10 @@ COUNTERS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "gathernd_sent_bytes": ((), "Bytes of response bodies sent."),
     "gathernd_workers_started": ((), "Worker processes started, the first ones included."),
     "gathernd_workers_died": ((), "Worker processes that ended without being asked to."),
+    "gathernd_background_failures": (
+        ("task",),
+        "Failures of tasks that run beside the requests; each is started again.",
+    ),
 }
 GAUGES: Final[Mapping[str, str]] = {
     "gathernd_requests_in_flight": "Requests being answered.",
@@ -51,6 +55,7 @@ GAUGES: Final[Mapping[str, str]] = {
     "gathernd_memory_used_bytes": "Bytes of the memory budget that requests and answers hold.",
     "gathernd_memory_budget_bytes": "Bytes of the memory budget.",
     "gathernd_processes": "Processes that answer requests.",
+    "gathernd_processes_expected": "Processes that the settings ask for; there are more while workers are replaced.",
     "gathernd_resident_tensors": "Resident tensors.",
     "gathernd_resident_bytes": "Bytes of the resident tensors.",
     "gathernd_resident_tensors_limit": "Most resident tensors that there may be.",

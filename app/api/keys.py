@@ -32,8 +32,6 @@ from app.errors import GatherError
 
 Scope = Literal["gather", "tensors"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
-LAST_GOOD: Final = "GATHERND_LAST_GOOD_KEYS"
-"""Where worker processes find the lines that their parent read last."""
 LABEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 _LINE: Final = re.compile(r"([0-9A-Fa-f]{64})[ \t]+([a-z]+(?:,[a-z]+)*)[ \t]+(\S+)")
@@ -145,10 +143,10 @@ class ReadOnly:
 class Keys:
     """The keys in force, as the file said when it was last good."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, last_good: str | None = None) -> None:
         """Read the file. Raises BadKeysFile: a service that is to ask for keys does not start without them.
 
-        A worker that starts while the file is broken takes what its parent read before.
+        A worker that starts while the file is broken takes `last_good`, the lines that its parent read before.
         """
         self.path = path
         self._keys: dict[bytes, Key] = {}
@@ -158,7 +156,6 @@ class Keys:
         try:
             self.take(read(path))
         except BadKeysFile:
-            last_good = os.environ.get(LAST_GOOD)
             if last_good is None:
                 raise
             self._signature = None
@@ -240,13 +237,13 @@ def _unauthorized(credential: bytes | None) -> GatherError:
     return GatherError("unauthorized", "the key is not known to this service")
 
 
-def access(path: Path | None, *, loopback: bool) -> Access | None:
+def access(path: Path | None, *, loopback: bool, last_good: str | None = None) -> Access | None:
     """What judges the requests of a service with this keys file, or None where everything is allowed.
 
-    Raises BadKeysFile.
+    `last_good` is for workers, see `Keys`. Raises BadKeysFile.
     """
     if path is not None:
-        return Keys(path)
+        return Keys(path, last_good)
     return None if loopback else ReadOnly()
 
 

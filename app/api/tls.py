@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +20,8 @@ logger = logging.getLogger("gathernd")
 SHUTDOWN_S: Final = 2.0
 """How long a peer may take to answer the end of a connection."""
 _ALPN: Final = ("http/1.1",)
-Signature = tuple[tuple[int, int, int] | None, ...]
+_LARGEST_FILE: Final = 1 << 20
+_Contents = Mapping[Path, bytes]
 
 
 class BadTls(Exception):
@@ -35,11 +39,11 @@ class Tls:
         self._key = key
         self._password_file = password_file
         self._problem = ""
-        self._signature = self._stat()
+        self._in_force: _Contents = {}
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.context.set_alpn_protocols(_ALPN)
-        self._load(self.context)
+        self._take(self._read())
         if client_ca is not None:
             try:
                 self.context.load_verify_locations(client_ca)
@@ -50,63 +54,89 @@ class Tls:
             self.context.verify_mode = ssl.CERT_REQUIRED
 
     def renew(self) -> bool:
-        """Read certificate and key again if their files have changed; whether others are in force now."""
-        signature = self._stat()
-        if signature == self._signature:
-            return False
-        self._signature = signature
-        try:
-            # Half a pair must not reach the context in use.
-            self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
-            self._load(self.context)
-        except BadTls as error:
-            if str(error) != self._problem:
-                self._problem = str(error)
-                logger.error("TLS: %s; the certificate read before stays in force", error)
-            return False
-        self._problem = ""
-        logger.info("TLS: a new certificate is in force")
-        return True
+        """Read the files, and take over what is new in them; whether others are in force now.
+
+        What counts is their contents: times and sizes may be those of a file that could not be read, or not yet.
+        """
+        return self._renew(self._look())
 
     async def watch(self, interval: float = 1.0) -> None:
         """Look for a renewed certificate. Runs until it is cancelled."""
         while True:
             await asyncio.sleep(interval)
-            self.renew()
+            # Read in a thread, since a file system may hang; put in force here, where connections are set up.
+            self._renew(await asyncio.to_thread(self._look))
 
-    def _load(self, context: ssl.SSLContext) -> None:
-        password = self._password()
+    def _look(self) -> _Contents | BadTls:
         try:
-            # A function, or OpenSSL would ask the terminal for the password of a key that has one.
-            context.load_cert_chain(self._certificate, self._key, lambda: password)
-        except FileNotFoundError:
-            missing = next((path for path in (self._certificate, self._key) if path and not path.exists()), None)
-            raise BadTls(f"there is no file {missing and missing.name}") from None
+            return self._read()
+        except BadTls as error:
+            return error
+
+    def _renew(self, found: _Contents | BadTls) -> bool:
+        if found == self._in_force:
+            self._problem = ""
+            return False
+        try:
+            if isinstance(found, BadTls):
+                raise found
+            self._take(found)
+        except BadTls as error:
+            if str(error) != self._problem:
+                self._problem = str(error)
+                logger.error("TLS: %s; the certificate read before stays in force", error)
+            return False
+        logger.info("TLS: a new certificate is in force")
+        return True
+
+    def _read(self) -> _Contents:
+        """What the files hold. Raises BadTls where one cannot be read."""
+        found = {}
+        for path in (self._certificate, self._key, self._password_file):
+            if path is not None:
+                try:
+                    with path.open("rb") as file:
+                        found[path] = file.read(_LARGEST_FILE + 1)
+                except FileNotFoundError:
+                    raise BadTls(f"there is no file {path.name}") from None
+                except OSError as error:
+                    raise BadTls(f"{path.name} cannot be read: {_reason(error)}") from None
+                if len(found[path]) > _LARGEST_FILE:
+                    raise BadTls(f"{path.name} is larger than {_LARGEST_FILE} bytes")
+        return found
+
+    def _take(self, found: _Contents) -> None:
+        """Put these contents in force, all of them or none. Raises BadTls."""
+        # Half a pair must not reach the context in use: it is tried on another one first.
+        self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), found)
+        self._load(self.context, found)
+        self._in_force, self._problem = found, ""
+
+    def _load(self, context: ssl.SSLContext, found: _Contents) -> None:
+        password = found[self._password_file].rstrip(b"\r\n") if self._password_file is not None else b""
+        try:
+            with ExitStack() as opened:
+                # OpenSSL takes a pair from files only, and these may change between one reading and the next.
+                paths = [opened.enter_context(_file_of(found[path])) for path in (self._certificate, self._key) if path]
+                # A function, or OpenSSL would ask the terminal for the password of a key that has one.
+                context.load_cert_chain(paths[0], paths[1] if len(paths) > 1 else None, lambda: password)
         except (OSError, ValueError) as error:
             files = " and ".join(path.name for path in (self._certificate, self._key) if path)
             raise BadTls(f"certificate and key in {files} cannot be used: {_reason(error)}") from None
 
-    def _password(self) -> str:
-        if self._password_file is None:
-            return ""
-        try:
-            return self._password_file.read_text().rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadTls(f"the key's password in {self._password_file.name} cannot be read: {_reason(error)}") from None
 
-    def _stat(self) -> Signature:
-        return tuple(_stat(path) for path in (self._certificate, self._key, self._password_file) if path is not None)
-
-
-def _stat(path: Path) -> tuple[int, int, int] | None:
+@contextmanager
+def _file_of(content: bytes) -> Iterator[str]:
+    """The path of a file in memory that holds `content`, and that only this process can open."""
+    fd = os.memfd_create("gathernd-tls", os.MFD_CLOEXEC)
     try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+        os.write(fd, content)
+        yield f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return (error.reason or "not what OpenSSL reads").lower().replace("_", " ")
-    return error.strerror or "not readable" if isinstance(error, OSError) else "not text"
+    return error.strerror or "not readable" if isinstance(error, OSError) else str(error)

@@ -82,11 +82,11 @@ class Compilations(Listener):
         pass
 
 
-def _compile(cache_dir: Path, progress: Callable[[str], None]) -> None:
+def _compile(cache_dir: Path, progress: Callable[[str], None], kernel: str = "numba") -> None:
     sleep(600)
 
 
-def _fail_to_compile(cache_dir: Path, progress: Callable[[str], None]) -> None:
+def _fail_to_compile(cache_dir: Path, progress: Callable[[str], None], kernel: str = "numba") -> None:
     sleep(0.5)
     raise RuntimeError(SECRET)
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from itertools import product
 from pathlib import Path
 from random import Random
+from time import monotonic, sleep
 
 import pytest
 
@@ -64,6 +67,52 @@ def test_a_service_that_cannot_prepare_its_kernels_ends_and_says_so(start: Start
         server.process.returncode = 0  # the end that is expected of other servers
         assert "the kernels could not be prepared" in server.log_text()
         assert "the service cannot start without its kernels" in server.log_text()
+
+
+_FAULTY_SWEEP = """
+from time import sleep
+from app.store import LocalStore
+calls = []
+def sweep(self):
+    calls.append(1)
+    if len(calls) == 1:
+        raise RuntimeError("an unexpected one")
+    sleep(1.5)
+LocalStore.sweep = sweep
+from app.cli import main
+main()
+"""
+
+
+def test_a_background_task_that_fails_is_counted_and_goes_on_and_no_request_waits_for_it(start: Start) -> None:
+    with start(command=(sys.executable, "-c", _FAULTY_SWEEP, "serve"), tracebacks=True) as server:
+        client = server.shared_client()
+        failures = 'gathernd_background_failures_total{task="sweep"} 1.0'
+        end = monotonic() + 20
+        while failures not in client.get("/metrics").text:
+            assert monotonic() < end, server.log_text()
+            sleep(0.05)
+        assert "the background task 'sweep' failed and starts again" in server.log_text()
+        # From its next start on it blocks three quarters of the time.
+        end, times = monotonic() + 4, []
+        while monotonic() < end:
+            asked = monotonic()
+            assert client.get("/livez").status_code == 200
+            times.append(monotonic() - asked)
+            sleep(0.02)
+        assert max(times) < 1.0, max(times)
+        assert failures in client.get("/metrics").text
+
+
+def test_with_numpys_kernel_no_gather_kernel_is_compiled(warmed: Path, tmp_path: Path) -> None:
+    """The readers of requests are compiled for every service: their code is taken from another one's cache here."""
+    cache = tmp_path / "cache"
+    shutil.copytree(warmed, cache, ignore=shutil.ignore_patterns("numba-*", "calibration*"))
+    readers = {path.name for path in cache.iterdir()}
+    assert len(readers) >= 3
+    with serving(cache, tmp_path / "server", "--kernel", "numpy") as server:
+        assert server.shared_client().post("/gathernd", content=TINY).json()["output"]["values"] == [8]
+    assert {path.name for path in cache.iterdir() if path.is_dir()} == readers
 
 
 @pytest.mark.soak

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import ssl
 import subprocess
@@ -16,6 +18,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
+from app.api.tls import Tls
 from tests.http.conftest import Start
 from tests.http.raw import TINY
 from tests.http.server import GATHERND, Server
@@ -179,6 +182,57 @@ def test_a_renewed_certificate_is_shown_without_a_restart(start: Start, tmp_path
         assert kept.get("/livez").status_code == 200
         assert "PRIVATE" not in server.log_text()
         assert str(tmp_path) not in server.log_text()
+
+
+def test_a_renewed_key_that_could_not_be_used_at_first_is_tried_again(tmp_path: Path) -> None:
+    """Its file looks the same from outside: only what it holds has changed."""
+    first, second = make_pair(tmp_path / "1", "first"), make_pair(tmp_path / "2", "second")
+    tls = Tls(first.certificate, first.key, None, None)
+    assert not tls.renew()
+    whole = second.key.read_bytes()
+    first.certificate.write_bytes(second.certificate.read_bytes())
+    first.key.write_bytes(bytes(len(whole)))
+    status = first.key.stat()
+    assert not tls.renew()
+    first.key.write_bytes(whole)
+    os.utime(first.key, ns=(status.st_atime_ns, status.st_mtime_ns))
+    after = first.key.stat()
+    assert (after.st_mtime_ns, after.st_size, after.st_ino) == (status.st_mtime_ns, status.st_size, status.st_ino)
+    assert tls.renew()
+    assert not tls.renew()
+
+
+def test_a_renewed_key_that_could_not_be_read_at_first_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when its owner is set after its content: that changes no time and no size."""
+    first, second = make_pair(tmp_path / "1", "first"), make_pair(tmp_path / "2", "second")
+    tls = Tls(first.certificate, first.key, None, None)
+    first.certificate.write_bytes(second.certificate.read_bytes())
+    first.key.write_bytes(second.key.read_bytes())
+
+    def refusing(path: Path, *_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    with monkeypatch.context() as unreadable:
+        unreadable.setattr(Path, "open", refusing)
+        unreadable.setattr(ssl.SSLContext, "load_cert_chain", refusing)
+        assert not tls.renew()
+        assert not tls.renew()
+    assert [record.levelname for record in caplog.records] == ["ERROR"], "it is said once"
+    assert tls.renew()
+
+
+def test_a_pair_that_is_put_back_as_it_was_stays_in_force(tmp_path: Path) -> None:
+    pair = make_pair(tmp_path / "1", "first")
+    tls = Tls(pair.certificate, pair.key, None, None)
+    content = pair.key.read_bytes()
+    pair.key.write_bytes(b"no key\n")
+    assert not tls.renew()
+    pair.key.write_bytes(content)
+    assert not tls.renew()
+    pair.key.unlink()
+    assert not tls.renew()
 
 
 def until(reached: Callable[[], bool], seconds: float = 10) -> None:

@@ -42,7 +42,8 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Scenario], None]]
         opened: set[Any] = set()
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
-            taking = Acceptor(listener, lambda: Connections(opened), opened, mine)
+            listener.listen()
+            taking = Acceptor([listener], lambda: Connections(opened), opened, mine)
             taking.start()
             other.head[Head.ACCEPTING] = 1
             try:

@@ -1,0 +1,73 @@
+"""Tasks beside the requests, as long as the service runs: one that fails is logged, counted and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from time import monotonic
+from typing import Any, Final, TypeVar
+
+logger = logging.getLogger("gathernd")
+
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 60.0
+Result = TypeVar("Result")
+
+
+class BackgroundTasks:
+    """The background tasks of a process; `failed` is told the name of each that ended with an exception.
+
+    A task that fails starts again after `first_pause` seconds, and after twice as long each time up to `longest_pause`;
+    once it has run that long, its next pause is the first one again.
+    """
+
+    def __init__(
+        self,
+        failed: Callable[[str], None],
+        first_pause: float = FIRST_PAUSE_S,
+        longest_pause: float = LONGEST_PAUSE_S,
+    ) -> None:
+        self._failed = failed
+        self._first_pause = first_pause
+        self._longest_pause = longest_pause
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `work()` until it returns or the tasks are closed. Call within the event loop."""
+        task = asyncio.get_running_loop().create_task(self._supervise(name, work), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Cancel all tasks, and wait for their ends."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _supervise(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        pause = self._first_pause
+        while True:
+            started = monotonic()
+            try:
+                await work()
+            except Exception:
+                if monotonic() - started >= self._longest_pause:
+                    pause = self._first_pause
+                self._failed(name)
+                logger.exception("the background task %r failed and starts again in %g s", name, pause)
+            else:
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, self._longest_pause)
+
+
+async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
+    """`function(*arguments)` in a thread. Whoever cancels this waits until the thread has finished."""
+    call = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
+    try:
+        return await asyncio.shield(call)
+    except asyncio.CancelledError:
+        await asyncio.gather(call, return_exceptions=True)
+        raise

@@ -1,0 +1,128 @@
+"""The sockets that the service listens on: one for each address of its host, bound before anything else is made.
+
+They are bound early, so that a port which is not to be had ends the start before it leaves anything behind, and listen
+late, so that nobody connects to a service that cannot answer yet.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+BACKLOG: Final = 2048
+_TRIES: Final = 16
+_Address = tuple[Any, ...]
+"""As getaddrinfo gives it: the address, the port, and for IPv6 two numbers more."""
+_NOT_HERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+"""What an address that this machine does not have answers, as ::1 where IPv6 is off."""
+_PORT: Final = "GATHERND_PORT (--port, or PORT= for make) sets another port"
+_HOST: Final = "GATHERND_HOST (--host, or HOST= for make) says where to listen"
+
+
+class CannotListen(Exception):
+    """The address is not to be had; the text says which, why, and what to change."""
+
+
+def bind(host: str, port: int) -> list[socket.socket]:
+    """A socket at every address of `host`, none of which listens yet. Raises CannotListen.
+
+    `::` stands for all addresses of the machine, those of IPv4 too. With port 0 all get the same free one.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a host's name"
+        raise CannotListen(f"cannot listen on {host!r}: {reason}; {_HOST}") from None
+    addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
+    for _ in range(_TRIES):
+        with suppress(_PortTakenElsewhere):
+            return _bind_all(host, addresses, port)
+    raise CannotListen(f"cannot listen on {host}: no port is free on all of its addresses; {_PORT}")
+
+
+def listen(sockets: Iterable[socket.socket]) -> None:
+    """Take connections into the backlog from now on. Raises CannotListen where another socket came first."""
+    for bound in sockets:
+        try:
+            bound.listen(BACKLOG)
+        except OSError as error:
+            host, port, *_ = bound.getsockname()
+            raise CannotListen(_refusal(host, port, error)) from None
+
+
+def refuse(sockets: Iterable[socket.socket]) -> None:
+    """Refuse connections, those in the backlog too, until `listen` is called again. The port stays taken."""
+    for bound in sockets:
+        with suppress(OSError):  # it does not listen
+            bound.shutdown(socket.SHUT_RD)
+
+
+def url(scheme: str, host: str, sockets: Sequence[socket.socket]) -> str:
+    """What to call to reach the service."""
+    shown = f"[{host}]" if ":" in host else host
+    return f"{scheme}://{shown}:{sockets[0].getsockname()[1]}"
+
+
+class _PortTakenElsewhere(Exception):
+    """The port that was free on one address is taken on another."""
+
+
+def _bind_all(host: str, addresses: Sequence[tuple[int, _Address]], port: int) -> list[socket.socket]:
+    bound: list[socket.socket] = []
+    missing: OSError | None = None
+    chosen = port
+    try:
+        for family, address in addresses:
+            try:
+                made = _bind_one(family, address, chosen, alone=len(addresses) == 1)
+            except OSError as error:
+                if error.errno in _NOT_HERE:
+                    missing = error
+                    continue
+                if error.errno == errno.EADDRINUSE and chosen != port:
+                    raise _PortTakenElsewhere from None
+                raise CannotListen(_refusal(host, port, error)) from None
+            bound.append(made)
+            chosen = made.getsockname()[1]
+    except BaseException:
+        for made in bound:
+            made.close()
+        raise
+    if not bound:
+        assert missing is not None
+        raise CannotListen(_refusal(host, port, missing))
+    return bound
+
+
+def _bind_one(family: int, address: _Address, port: int, *, alone: bool) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            # Not left to the system: some are set up to give IPv4 to a socket on ::, others are not.
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(not (alone and address[0] == "::")))
+        made.bind((address[0], port, *address[2:]))
+        if port:
+            return made
+        # A port that the system chose would be let go by `refuse`; one that was asked for stays.
+        again = _bind_one(family, address, made.getsockname()[1], alone=alone)
+    except BaseException:
+        made.close()
+        raise
+    made.close()
+    return again
+
+
+def _refusal(host: str, port: int, error: OSError) -> str:
+    reason = error.strerror or os.strerror(error.errno or 0)
+    if error.errno == errno.EADDRINUSE:
+        hint = f"another program has the port; {_PORT}"
+    elif error.errno in (errno.EACCES, errno.EPERM):
+        hint = f"ports below 1024 are mostly for root; {_PORT}"
+    else:
+        hint = _HOST
+    return f"cannot listen on {host} port {port}: {reason}: {hint}"

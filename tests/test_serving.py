@@ -1,0 +1,87 @@
+"""What a worker is handed, and starts that fail: one clear line, a code that is not 0, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from app.serving import WorkerStart
+from app.settings import Settings
+from tests.http.server import GATHERND
+
+
+@contextmanager
+def prepared(fault: str, folder: Path) -> Iterator[tuple[list[str], list[str]]]:
+    """Flags that cannot be served with, and what the refusal must tell."""
+    missing = str(folder / "missing")
+    if fault == "port":
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = str(taken.getsockname()[1])
+            yield ["--port", port], ["cannot listen on 127.0.0.1", port, "GATHERND_PORT"]
+        return
+    yield {
+        "host": (["--host", "no-such-host.invalid"], ["no-such-host.invalid", "GATHERND_HOST"]),
+        "address": (["--host", "192.0.2.1"], ["cannot listen on 192.0.2.1", "GATHERND_HOST"]),
+        "certificate": (["--tls-cert", missing], ["GATHERND_TLS_CERT", "there is no file missing"]),
+        "keys": (["--api-keys-file", missing], ["GATHERND_API_KEYS_FILE", missing, "No such file"]),
+        "setting": (["--threads", "0"], ["--threads", "GATHERND_THREADS"]),
+        "gpu": (["--device", "gpu", "--workers", "2"], ["GATHERND_DEVICE", "several workers"]),
+    }[fault]
+
+
+@pytest.mark.parametrize(
+    ("fault", "workers", "code"),
+    [
+        ("port", "1", 1),
+        ("port", "2", 1),
+        ("host", "1", 1),
+        ("address", "2", 1),
+        ("certificate", "1", 2),
+        ("keys", "2", 2),
+        ("setting", "2", 2),
+        ("gpu", "2", 2),
+    ],
+)
+def test_a_start_that_cannot_succeed_says_why_in_one_line_and_leaves_nothing(
+    fault: str, workers: str, code: int, tmp_path: Path
+) -> None:
+    folders = ["--store-dir", str(tmp_path / "store"), "--cache-dir", str(tmp_path / "cache")]
+    with prepared(fault, tmp_path) as (flags, told):
+        command = [GATHERND, "serve", "--port", "0", "--workers", workers, *folders, *flags]
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("GATHERND_")}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=variables)
+    assert done.returncode == code, done.stderr
+    assert done.stderr.startswith("gathernd: ")
+    assert len(done.stderr.splitlines()) == 1
+    assert all(text in done.stderr for text in told), done.stderr
+    assert not re.search(r"\bready\b", done.stdout + done.stderr)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_is_handed_the_settings_as_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    settings = Settings(
+        host="::1",
+        port=81,
+        allowed_hosts=("a.example", "b.example"),
+        cors_origins=("https://app.example",),
+        max_json_bytes="3MiB",
+        loop_max_us=2.5,
+        tls_cert=tmp_path / "cert",
+        tls_key=tmp_path / "key",
+        api_keys_file=tmp_path / "keys",
+    )
+    keys = "".join(f"{number:064x} gather key{number}\n" for number in range(20_000))
+    start = WorkerStart(settings.model_dump(mode="json"), [3, 4], 5, 6, 7, first=True, store_token="t", keys=keys)
+    assert len(keys) > 1 << 20
+    read = WorkerStart.read(start.write())
+    monkeypatch.setenv("GATHERND_PORT", "no number")
+    monkeypatch.setenv("GATHERND_MAX_TENSORS", "5")
+    assert Settings(**read.settings) == settings
+    assert read == start

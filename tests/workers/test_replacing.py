@@ -1,0 +1,145 @@
+"""Workers that hang, and workers that cannot be replaced: real processes, real signals, real limits.
+
+The parent runs with shorter times than in service, set by a small program; what it does is the same.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from app.api import keys
+from tests.http.server import Server
+from tests.test_listening import needs_ipv6
+from tests.workers.conftest import Start
+from tests.workers.load import ask_once, request, until
+from tests.workers.test_workers import READY, WORKERS, metric, pids, refuses
+
+_QUICK = (
+    "import app.workers as w; w._KILL_AFTER_S = 1.0; w._BACKOFF_S = (0.1, 0.3); w.GIVE_UP_AFTER = {give_up}; "
+    "from app.cli import main; main()"
+)
+
+
+def quick(give_up: int = 12) -> tuple[str, ...]:
+    """`gathernd serve` with a parent of less patience."""
+    return sys.executable, "-c", _QUICK.format(give_up=give_up), "serve"
+
+
+@contextmanager
+def no_more_files(server: Server) -> Iterator[None]:
+    """The parent can open nothing, and so start no worker."""
+    pid = server.process.pid
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        yield
+    finally:
+        if server.process.poll() is None:
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def kill(numbers: list[int]) -> None:
+    for pid in numbers:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_worker_that_hangs_in_a_rolling_restart_is_killed_and_the_restart_ends(start: Start) -> None:
+    with start(*WORKERS, "--drain-timeout", "0.5", command=quick()) as server:
+        before = pids(server)
+        for pid in before:
+            os.kill(pid, signal.SIGSTOP)
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: "the restart has ended" in server.log_text(), 30, "the restart ends")
+        assert len(pids(server)) == 2
+        assert not set(before) & set(pids(server))
+        assert server.log_text().count("hangs and is killed") == 2
+        assert ask_once(server.port, request()).status == 200
+        assert server.stop() == 0, "how a worker ended that had been replaced is no failure of the stop"
+
+
+def test_a_worker_that_dies_while_it_leaves_does_not_spoil_a_later_stop(start: Start) -> None:
+    with start(*WORKERS, "--drain-timeout", "20", command=quick()) as server:
+        before = pids(server)
+        os.kill(before[0], signal.SIGSTOP)
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: len(pids(server)) == 3, 20, "a successor starts")
+        until(lambda: server.log_text().count("takes connections") == 3, 20, "it takes connections")
+        os.kill(before[0], signal.SIGKILL)
+        until(lambda: "the restart has ended" in server.log_text(), 20, "the restart ends")
+        assert metric(server, "gathernd_workers_died_total") == 1
+        assert server.stop() == 0
+
+
+def test_as_many_keys_as_the_file_may_hold_start_and_reach_a_replaced_worker(start: Start, tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    texts = [f"key {number}" for number in range(8_000)]
+    lines = [f"{sha256(text.encode()).hexdigest()} gather label{number}\n" for number, text in enumerate(texts)]
+    file.write_text("".join(lines[:2_000]))
+    last = request(authorization=f"Bearer {texts[-1]}")
+    with start(*WORKERS, "--api-keys-file", str(file), command=quick()) as server:
+        assert ask_once(server.port, request(authorization=f"Bearer {texts[1_999]}")).status == 200
+        file.write_text("".join(lines))
+        assert file.stat().st_size < keys._LARGEST_FILE
+        until(lambda: ask_once(server.port, last).status == 200, 10, "the new keys are known")
+        before = pids(server)
+        kill(before)
+        until(lambda: len(set(pids(server)) - set(before)) == 2, 20, "two new workers")
+        until(lambda: not refuses(server.port) and ask_once(server.port, last).status == 200, 20, "answers")
+        assert ask_once(server.port, request(authorization="Bearer no")).status == 401
+
+
+def test_a_parent_that_cannot_replace_its_workers_refuses_connections_until_it_can(start: Start) -> None:
+    with start(*WORKERS, command=quick(give_up=10_000)) as server:
+        with no_more_files(server):
+            kill(pids(server)[:1])
+            until(lambda: "a worker is missing" in server.log_text(), 10, "it says so")
+            assert ask_once(server.port, READY).status == 200, "the other one carries on"
+            kill(pids(server))
+            until(lambda: "no worker is left" in server.log_text(), 10, "it says that none is left")
+            assert refuses(server.port)
+            told = server.log_text().count("no worker is left")
+            until(lambda: server.log_text().count("no worker is left") > told + 1, 10, "it tries again")
+            assert server.process.poll() is None
+        until(lambda: not refuses(server.port), 20, "the port is open again")
+        until(lambda: len(pids(server)) == 2, 20, "both workers are back")
+        until(lambda: server.log_text().count("takes connections") == 4, 20, "both take connections")
+        assert ask_once(server.port, request()).status == 200
+        assert server.stop() == 0
+
+
+def test_a_parent_that_can_never_replace_its_workers_ends_with_a_failure(start: Start) -> None:
+    with start(*WORKERS, command=quick(give_up=4)) as server, no_more_files(server):
+        kill(pids(server))
+        assert server.process.wait(20) == 3
+        assert "giving up" in server.log_text()
+        assert refuses(server.port)
+        server.process.returncode = 0  # the end that is expected of other servers
+
+
+def test_a_stop_while_no_worker_is_left_is_a_failure(start: Start) -> None:
+    with start(*WORKERS, command=quick(give_up=10_000)) as server, no_more_files(server):
+        kill(pids(server))
+        until(lambda: "no worker is left" in server.log_text(), 10, "it says that none is left")
+        assert server.stop() == 1
+        server.process.returncode = 0  # the end that is expected of other servers
+
+
+@needs_ipv6
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_one_process_and_several_listen_on_the_same_addresses(workers: str, start: Start) -> None:
+    """:: stands for all addresses of IPv4 too."""
+    with start("--workers", workers, "--host", "::") as server:
+        for address in ("127.0.0.1", "::1"):
+            with socket.create_connection((address, server.port), 10) as client:
+                client.sendall(READY)
+                assert client.recv(4096).startswith(b"HTTP/1.1 200 "), address
