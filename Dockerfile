@@ -2,7 +2,9 @@
 # For NVIDIA GPUs: `docker build --target gpu -t gathernd:0.1.0-gpu .`. BuildKit leaves out the stages that a target
 # does not need.
 
-FROM python:3.11-slim-bookworm AS builder
+# The base is named by the digest of its index, which stands for all its platforms: what is built today is built again
+# tomorrow. A newer one: `docker buildx imagetools inspect python:3.11-slim-bookworm` shows what the tag means now.
+FROM python:3.11.15-slim-bookworm@sha256:d29f48a31a8b408ed19272ca1e7b10ebae13b240a27e862d3d4217c528e2e0c3 AS builder
 
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 RUN python -m venv /opt/gathernd/venv
@@ -10,8 +12,10 @@ ENV PATH=/opt/gathernd/venv/bin:$PATH
 
 # Third-party packages first: this layer changes only with the locks.
 WORKDIR /src
-COPY requirements.lock requirements-build.lock ./
-RUN pip install --require-hashes -r requirements.lock -r requirements-build.lock
+# LOCK=requirements-otel.lock adds what traces need.
+ARG LOCK=requirements.lock
+COPY requirements.lock requirements-otel.lock requirements-build.lock ./
+RUN pip install --require-hashes -r "$LOCK" -r requirements-build.lock
 
 COPY pyproject.toml LICENSE README.md ./
 COPY app app
@@ -42,7 +46,7 @@ COPY requirements-gpu.lock ./
 RUN pip install --require-hashes -r requirements-gpu.lock && chmod -R a+rX /opt/gathernd
 
 
-FROM python:3.11-slim-bookworm AS runtime
+FROM python:3.11.15-slim-bookworm@sha256:d29f48a31a8b408ed19272ca1e7b10ebae13b240a27e862d3d4217c528e2e0c3 AS runtime
 
 RUN install -d -o 10001 -g 10001 -m 0750 /var/lib/gathernd /var/cache/gathernd
 
@@ -61,7 +65,7 @@ WORKDIR /var/lib/gathernd
 VOLUME ["/var/lib/gathernd", "/var/cache/gathernd"]
 EXPOSE 8080
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30m --retries=3 \
     CMD ["python", "-c", "import http.client, os, sys; c = http.client.HTTPConnection('127.0.0.1', int(os.environ['GATHERND_PORT']), timeout=4); c.request('GET', '/readyz'); sys.exit(c.getresponse().status != 200)"]
 
 ENTRYPOINT ["python", "/opt/gathernd/entrypoint.py"]

@@ -9,9 +9,10 @@ import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from threading import Event
+from time import thread_time
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
@@ -53,6 +54,9 @@ from app.tensors.limits import Limits
 
 logger = logging.getLogger("gathernd")
 DISK_THREADS = 16
+DAMAGE_INTERVAL_S = 30.0
+DAMAGE_REST = 100
+_DAMAGE_PAGE = 100
 TENSOR_PATHS = ("/tensors", "/tensors/{name}", "/tensors/{name}/content", "/tensors/{name}/scatter")
 KERNELS: dict[str, Kernel] = {"numba": numba_cpu, "numpy": numpy_cpu}
 
@@ -179,6 +183,7 @@ def create_app(
     guard = Guard(settings.host, settings.allowed_hosts, settings.cors_origins)
     models = Models(service, Statistics(metrics.counters))
     keys = access(settings.api_keys_file, loopback=is_loopback_name(settings.host), last_good=last_good_keys)
+    damaged = Damaged()
     background = BackgroundTasks(lambda name: metrics.counters.add(f"gathernd_background_failures|{name}"))
 
     def prepare() -> None:
@@ -194,6 +199,7 @@ def create_app(
         background.start("sweep", lambda: _sweep(store, service))
         background.start("verify", lambda: _verify(store, stop))
         background.start("publish", lambda: _publish(metrics))
+        background.start("damage", lambda: _count_damaged(store, damaged))
         if isinstance(keys, Keys):
             background.start("keys", keys.watch)
         try:
@@ -227,7 +233,7 @@ def create_app(
         gathernd_gpu_used_bytes=lambda: service.gpu.device.used() if service.gpu else 0,
         gathernd_gpu_resident_bytes=lambda: service.gpu.resident_bytes() if service.gpu else 0,
     )
-    metrics.common = lambda: _common_gauges(store, settings)
+    metrics.common = lambda: _common_gauges(store, settings, damaged)
     app = (CrossOriginApplication if settings.cors_origins else Application)(
         control,
         {
@@ -258,7 +264,14 @@ def create_app(
     return app
 
 
-def _common_gauges(store: LocalStore, settings: Settings) -> dict[str, float]:
+@dataclass
+class Damaged:
+    """How many resident tensors are known to be damaged, as last counted."""
+
+    tensors: int = 0
+
+
+def _common_gauges(store: LocalStore, settings: Settings, damaged: Damaged) -> dict[str, float]:
     """What /metrics says of the store and the settings, which is the same whichever process is asked."""
     tensors, size = store.usage()
     free = shutil.disk_usage(store.folder).free
@@ -267,6 +280,7 @@ def _common_gauges(store: LocalStore, settings: Settings) -> dict[str, float]:
     return {
         "gathernd_processes_expected": settings.workers,
         "gathernd_resident_tensors": tensors,
+        "gathernd_resident_tensors_damaged": damaged.tensors,
         "gathernd_resident_bytes": size,
         "gathernd_resident_tensors_limit": settings.max_tensors,
         "gathernd_resident_bytes_free": free,
@@ -291,6 +305,31 @@ async def _sweep(store: LocalStore, service: Service, interval: float = 0.5) -> 
         await in_thread(store.sweep)
         if service.gpu is not None:
             await in_thread(service.gpu.sweep, etag_of)
+
+
+async def _count_damaged(store: LocalStore, damaged: Damaged) -> None:
+    """Count the damaged tensors every DAMAGE_INTERVAL_S, more rarely where there are many. Runs until it is cancelled.
+
+    Each tensor's file is looked at, a few at a time: it rests DAMAGE_REST times as long as it works, in time of
+    the processor.
+    """
+
+    def look(after: str | None) -> tuple[int, str | None, float]:
+        begun = thread_time()
+        page, further = store.page(_DAMAGE_PAGE, after)
+        return sum(tensor.damaged for tensor in page), further, thread_time() - begun
+
+    while True:
+        found, after, worked = 0, None, 0.0
+        while True:
+            more, after, seconds = await in_thread(look, after)
+            found += more
+            worked += seconds
+            if after is None:
+                break
+            await asyncio.sleep(0.1)
+        damaged.tensors = found
+        await asyncio.sleep(max(DAMAGE_INTERVAL_S, DAMAGE_REST * worked))
 
 
 async def _verify(store: LocalStore, stop: Event) -> None:

@@ -96,6 +96,7 @@ class Stages:
     __slots__ = (
         "admitted",
         "caller",
+        "callers_deadline",
         "choice",
         "deadline",
         "end",
@@ -110,6 +111,7 @@ class Stages:
     def __init__(self, start: float, deadline: float, caller: Caller | None = None) -> None:
         self.start = start
         self.deadline = deadline
+        self.callers_deadline = False
         self.caller = caller
         self.admitted = False
         self.parsed = 0.0
@@ -119,6 +121,13 @@ class Stages:
         self.over = 0.0
         self.route: Route | None = None
         self.choice = _NOT_YET
+
+    def wait_at_most(self, seconds: float) -> None:
+        """The caller waits so long from the start, if that is shorter than the service's own deadline."""
+        deadline = self.start + seconds
+        if deadline < self.deadline:
+            self.deadline = deadline
+            self.callers_deadline = True
 
 
 class Service:

@@ -218,8 +218,7 @@ def _limited(route: Route, seconds: float) -> Route:
     """`route` for requests whose caller waits for `seconds` only."""
 
     async def limited(exchange: Exchange) -> None:
-        stages = exchange.stages
-        stages.deadline = min(stages.deadline, stages.start + seconds)
+        exchange.stages.wait_at_most(seconds)
         await route(exchange)
 
     return limited

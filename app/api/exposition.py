@@ -20,6 +20,10 @@ COUNTERS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
         "Requests answered, by route template and status; status 0: the client went away first.",
     ),
     "gathernd_errors": (("code",), "Errors answered, by code of the catalogue: what was rejected and why."),
+    "gathernd_caller_deadlines": (
+        ("path",),
+        "Of the errors deadline_exceeded, those for which the caller had set the deadline, shorter than the service's.",
+    ),
     "gathernd_limit_refusals": (("limit",), "Requests refused for the sake of a limit, by the limit's name."),
     "gathernd_kernel_routes": (
         ("predicted", "taken"),
@@ -57,6 +61,7 @@ GAUGES: Final[Mapping[str, str]] = {
     "gathernd_processes": "Processes that answer requests.",
     "gathernd_processes_expected": "Processes that the settings ask for; there are more while workers are replaced.",
     "gathernd_resident_tensors": "Resident tensors.",
+    "gathernd_resident_tensors_damaged": "Resident tensors whose content is known to be damaged.",
     "gathernd_resident_bytes": "Bytes of the resident tensors.",
     "gathernd_resident_tensors_limit": "Most resident tensors that there may be.",
     "gathernd_resident_bytes_free": "Bytes of resident tensors that quota and disk still have room for.",

@@ -139,6 +139,8 @@ class Metrics(Collector):
             return
         if code is not None:
             self.counters.add(f"gathernd_errors|{code}")
+            if code == "deadline_exceeded" and stages.callers_deadline:
+                self.counters.add(f"gathernd_caller_deadlines|{self._templates.of(exchange.path)}")
             self.failed(exchange, status, code, over - stages.start)
         values, seconds = self.counters.values, over - stages.start
         requests, times = self._place(exchange.method, exchange.path, status)

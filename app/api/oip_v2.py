@@ -150,7 +150,7 @@ class InferRoute:
                 lambda: oip_v2.read_request(whole, json_size, model, service.limits, exchange.lease.charge), stages
             )
         if request.timeout is not None:
-            stages.deadline = min(stages.deadline, stages.start + request.timeout)
+            stages.wait_at_most(request.timeout)
         return arrived, request
 
     async def _compress(self, pieces: list[Buffer], encoding: bytes, exchange: Exchange) -> list[Buffer]:

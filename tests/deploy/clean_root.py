@@ -78,7 +78,7 @@ class Root:
     def carry_out(self, stage: Stage, others: Mapping[str, Root]) -> None:
         """Every step of the stage; `others` are the roots of the stages that it copies from."""
         for word, text in stage.steps:
-            if word == "ENV":
+            if word in {"ENV", "ARG"}:
                 for pair in shlex.split(text):
                     name, _, value = pair.partition("=")
                     self.environment[name] = re.sub(r"\$(\w+)", lambda found: self.environment[found[1]], value)

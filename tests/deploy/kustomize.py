@@ -84,8 +84,8 @@ def merge(into: dict[str, Any], change: dict[str, Any]) -> None:
             for item in value:
                 if item[key] in present:
                     merge(present[item[key]], item)
-                else:
-                    into[name].append(item)
+            # What is new stands in front.
+            into[name] = [item for item in value if item[key] not in present] + into[name]
         else:
             into[name] = value
 

@@ -68,7 +68,7 @@ def test_images_are_pinned_and_ours_has_the_version(name: str) -> None:
         if "build" in service:
             assert service["image"] in {f"gathernd:{app.__version__}", f"gathernd:{app.__version__}-gpu"}
         else:
-            assert re.fullmatch(r"[a-z]+/[a-z]+:v?\d+\.\d+\.\d+", service["image"])
+            assert re.fullmatch(r"[a-z]+/[a-z]+:v?\d+\.\d+\.\d+@sha256:[0-9a-f]{64}", service["image"])
 
 
 @pytest.mark.parametrize("name", ["docker-compose.yml", MONITORING])

@@ -52,10 +52,10 @@ def test_image_is_built_in_stages_and_only_the_environment_is_carried_over(image
     assert "builder" not in STAGES[image].below
 
 
-def test_base_images_are_slim_and_pinned_to_a_minor_version() -> None:
+def test_base_images_are_slim_and_pinned_by_version_and_digest() -> None:
     assert len({stage.image for stage in STAGES.values()}) == 1
     for stage in STAGES.values():
-        assert re.fullmatch(r"python:3\.\d+(\.\d+)?-slim-[a-z]+(@sha256:[0-9a-f]{64})?", stage.image), stage.image
+        assert re.fullmatch(r"python:3\.\d+\.\d+-slim-[a-z]+@sha256:[0-9a-f]{64}", stage.image), stage.image
     assert ":latest" not in DOCKERFILE.read_text() + (ROOT / "docker-compose.yml").read_text()
 
 
@@ -65,6 +65,17 @@ def test_third_party_packages_are_installed_with_hashes_only() -> None:
     assert len(installs) == 3
     for text in installs:
         assert ("--require-hashes" in text) != ("--no-deps" in text and "--no-build-isolation" in text), text
+
+
+def test_a_build_takes_the_runtime_lock_or_that_with_traces() -> None:
+    (chosen,) = BUILDER.arguments("ARG")
+    name, _, default = chosen.partition("=")
+    assert default == "requirements.lock"
+    (copied,) = [text for text in BUILDER.arguments("COPY") if "requirements" in text]
+    for lock in ("requirements.lock", "requirements-otel.lock"):
+        assert lock in copied.split()
+        assert f"{name}=requirements-otel.lock" in (ROOT / "deploy/README.md").read_text()
+    assert sum(f'-r "${name}"' in text for text in BUILDER.arguments("RUN")) == 1
 
 
 def test_image_for_gpus_is_the_other_one_and_the_gpu_lock() -> None:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import kubernetes_validate
@@ -246,7 +247,7 @@ def test_autoscaler_reads_a_metric_of_the_service_that_the_adapter_offers(warmed
     scaler = one(resources, "HorizontalPodAutoscaler")["spec"]
     assert scaler["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": "gathernd"}
     assert "replicas" not in workload(resources)["spec"]
-    (metric,) = [item["pods"]["metric"]["name"] for item in scaler["metrics"]]
+    (metric,) = [item["pods"]["metric"]["name"] for item in scaler["metrics"] if item["type"] == "Pods"]
     (rule,) = yaml.safe_load((FOLDER / "stateless/prometheus-adapter.yaml").read_text())["rules"]["custom"]
     assert rule["name"]["matches"] == metric
     assert rule["seriesQuery"].startswith(f"{metric}{{")
@@ -259,6 +260,51 @@ def test_autoscaler_reads_a_metric_of_the_service_that_the_adapter_offers(warmed
             kept = client.put(f"/tensors/t?dtype=uint8&shape={shape_}", content=content, headers=types)
             assert (kept.status_code, kept.json()["code"]) == (507, "insufficient_storage")
         assert f"\n{metric} " in client.get("/metrics").text
+
+
+def test_autoscaler_also_follows_the_cores_which_requests_in_flight_do_not_show() -> None:
+    """Small requests are answered one after the other: a pod that does nothing else has one in flight."""
+    resources = shape("stateless")
+    metrics = one(resources, "HorizontalPodAutoscaler")["spec"]["metrics"]
+    (cpu,) = [item["resource"] for item in metrics if item["type"] == "Resource"]
+    assert cpu["name"] == "cpu"
+    assert cpu["target"]["type"] == "Utilization"
+    assert 50 <= cpu["target"]["averageUtilization"] <= 90
+    # A share of what is asked for, so that has to be said.
+    assert "cpu" in container(resources)["resources"]["requests"]
+
+
+def patience(probe: dict[str, Any]) -> int:
+    """Seconds that a probe may fail before it counts."""
+    return int(probe["periodSeconds"]) * int(probe["failureThreshold"])
+
+
+def test_a_store_that_is_put_in_order_first_is_waited_for() -> None:
+    """The log of a store that was killed is carried out before the first answer, at the speed of the disk."""
+    (runtime,) = kserve("ServingRuntime")
+    for main in (*(container(shape(name)) for name in SHAPES), runtime["spec"]["containers"][0]):
+        assert patience(main["startupProbe"]) >= 1800
+        # Once it has started, a pod that hangs is found out soon.
+        assert patience(main["livenessProbe"]) <= 60
+    assert "--start-period=30m" in IMAGE.arguments("HEALTHCHECK")[0]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_traces_reach_the_collector_that_is_named_and_nothing_else_goes_out(name: str, tmp_path: Path) -> None:
+    assert one(shape(name), "NetworkPolicy")["spec"]["egress"] == []
+    resources = shape(name, "tracing", tmp_path=tmp_path)
+    endpoint = urlsplit(environment(container(resources))["GATHERND_OTLP_ENDPOINT"])
+    policy = one(resources, "NetworkPolicy")["spec"]
+    assert policy["ingress"] == one(shape(name), "NetworkPolicy")["spec"]["ingress"]
+    collector, names = policy["egress"]
+    assert collector["ports"] == [{"port": endpoint.port, "protocol": "TCP"}]
+    (peer,) = collector["to"]
+    assert endpoint.hostname is not None
+    # The name of a Service is SERVICE.NAMESPACE, and both selectors of one entry must fit.
+    assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": endpoint.hostname.split(".")[1]}
+    assert peer["podSelector"]["matchLabels"]
+    assert {(port["port"], port["protocol"]) for port in names["ports"]} == {(53, "UDP"), (53, "TCP")}
+    assert all("podSelector" in peer and "namespaceSelector" in peer for peer in names["to"])
 
 
 def test_volume_holds_the_store_and_one_upload_beside_it() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import grp
+import os
 import re
 import shutil
 import signal
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from app.api import keys
 from app.settings import SETTING_NAMES
 from tests.http.server import GATHERND, ROOT, serving
 from tests.needs import skip_without
@@ -70,6 +73,41 @@ def test_systemd_accepts_the_unit_with_the_lines_for_a_gpu(unit: Path) -> None:
     with (folder / "gpu.conf").open("a") as file:
         file.write("DevicesAllow=x\n")
     assert "DevicesAllow" in analyze("verify", "--man=no", unit).stderr
+
+
+def shown_commands() -> list[str]:
+    """The commands that the unit's comments show, in their order."""
+    return [line[6:] for line in UNIT.read_text().splitlines() if line.startswith("#     ")]
+
+
+def test_the_files_that_the_comments_have_root_make_can_be_made_in_that_order_and_read_by_the_service(
+    tmp_path: Path,
+) -> None:
+    """Carried out in a folder of its own, with this process's group for the service's."""
+    group = grp.getgrgid(os.getgid()).gr_name
+    root = tmp_path / "root"
+    for name in ("etc/systemd/system", "etc/sysusers.d"):  # there on every machine with systemd
+        (root / name).mkdir(parents=True)
+    done = []
+    for command in shown_commands():
+        if not re.match(r"install |\S+gathernd keys ", command):
+            continue
+        own = re.sub(r"(?<=[ =])/etc/", f"{root}/etc/", command.partition(" && ")[0]).replace(
+            "-g gathernd", f"-g {group}"
+        )
+        own = own.replace("/opt/gathernd/bin/gathernd", GATHERND)
+        ran = subprocess.run(["bash", "-euc", own], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        assert ran.returncode == 0, (command, ran.stderr)
+        done.append(command)
+    assert len(done) == 6
+    folder = root / "etc/gathernd"
+    # systemd neither chowns this folder, which is root's, nor changes one that is there: others must be let in.
+    assert folder.stat().st_mode & 0o777 == int(directives()["ConfigurationDirectoryMode"][0], 8) == 0o755
+    for name in ("environment", "api-keys.txt"):
+        status = (folder / name).stat()
+        assert (status.st_mode & 0o777, status.st_gid) == (0o640, os.getgid()), name
+    assert (folder / "environment").read_text() == "GATHERND_WORKERS=2\n"
+    assert len(keys.read(folder / "api-keys.txt")) == 1
 
 
 def test_settings_exist_and_point_to_folders_that_systemd_makes() -> None:

@@ -6,8 +6,10 @@ import json
 import os
 import re
 import signal
+import sys
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from time import sleep
 from typing import Any
 
@@ -331,3 +333,62 @@ def test_paths_are_put_under_their_templates() -> None:
         "/a": "/a", "/t/x": "/t/{name}", "/t/x/content": "/t/{name}/content", "/t/special": "/t/special",
         "/t/": "other", "/t": "other", "/": "/", "": "other", "a": "other",
     }  # fmt: skip
+
+
+def late(timeout: str) -> bytes:
+    """A request that is to be answered within so many seconds."""
+    return request().replace(b"\r\n", f"\r\nx-gathernd-timeout: {timeout}\r\n".encode(), 1)
+
+
+def test_a_deadline_of_the_callers_own_is_counted_apart(server: Server) -> None:
+    """A caller who sets one that nobody can meet is no failure of the service."""
+    before, path = scrape(server), ("path", "/gathernd")
+    for _ in range(3):
+        assert ask_once(server.port, late("0")).status == 503
+    after = scrape(server)
+    for name, label in [
+        ("gathernd_errors_total", ("code", "deadline_exceeded")),
+        ("gathernd_caller_deadlines_total", path),
+    ]:
+        assert after[name, (label,)] - before.get((name, (label,)), 0) == 3
+
+
+def test_a_deadline_of_the_services_own_is_its_failure(start: Start) -> None:
+    with start("--deadline", "1e-9") as server:
+        for timeout in ("10", "0.000000002"):
+            assert ask_once(server.port, late(timeout)).status == 503
+        found = scrape(server)
+    assert found["gathernd_errors_total", (("code", "deadline_exceeded"),)] == 2
+    assert not any(name == "gathernd_caller_deadlines_total" for name, _ in found)
+
+
+_OFTEN = "import app.main as m; m.DAMAGE_INTERVAL_S = 0.05; m.DAMAGE_REST = 1; from app.cli import main; main()"
+
+
+def test_damaged_tensors_are_counted_though_nobody_asks_for_them(start: Start, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    flags = ("--store-dir", str(folder))
+    options: dict[str, Any] = {"command": (sys.executable, "-c", _OFTEN, "serve")}
+    content = bytes(range(256)) * 500
+    damaged = ("gathernd_resident_tensors_damaged", ())
+    with start(*flags, **options) as server:
+        for name in ("flipped", "whole"):
+            path = f"{server.url}/tensors/{name}?dtype=uint8&shape={len(content)}"
+            types = {"content-type": "application/octet-stream"}
+            assert httpx.put(path, content=content, headers=types, trust_env=False).status_code == 201
+        assert scrape(server)[damaged] == 0
+    kept = next(path for path in folder.rglob("*") if path.is_file() and content in path.read_bytes())
+    with kept.open("r+b") as file:
+        file.seek(kept.read_bytes().index(content) + 70_000)
+        file.write(b"\xff\xff")
+    with start(*flags, **options) as server:
+        until(lambda: scrape(server)[damaged] == 1, 20, "the damage is counted")
+        listed = httpx.get(f"{server.url}/tensors", trust_env=False).json()["tensors"]
+        (name,) = (found["name"] for found in listed if found.get("damaged"))
+        assert httpx.delete(f"{server.url}/tensors/{name}", trust_env=False).status_code == 204
+        until(lambda: scrape(server)[damaged] == 0, 20, "it is gone")
+
+
+def test_the_processes_expected_are_those_of_the_settings_also_while_workers_are_replaced(server: Server) -> None:
+    found = scrape(server)
+    assert found["gathernd_processes_expected", ()] == found["gathernd_processes", ()]
