@@ -81,11 +81,14 @@ def traffic(server: Server) -> None:
     assert client.post("/gather", json={"data": tensor, "indices": indices}).status_code == 200
     assert client.post("/gathernd", json={"data": tensor}).status_code == 422
     assert httpx.post(f"{server.url}/v2/models/gathernd/infer", json={"inputs": inputs}).status_code == 200
+    late = client.post("/gathernd", json={"data": tensor, "indices": indices}, headers=LATE)
+    assert late.json()["code"] == "deadline_exceeded"
     uploaded = client.put("/tensors/t?dtype=uint8&shape=2", content=b"ab", headers={"content-type": OCTETS})
     assert uploaded.status_code == 201
 
 
 OCTETS = "application/octet-stream"
+LATE = {"x-gathernd-timeout": "0"}
 
 
 def test_rules_and_dashboard_name_only_series_that_there_are(scraped: Scraped) -> None:
@@ -227,7 +230,8 @@ def traffic_again(server: Server) -> None:
     indices = {"dtype": "int64", "shape": [1, 1], "values": [1]}
     call = {"data": {"dtype": "int8", "shape": [2], "values": [1, 2]}, "indices": indices}
     assert server.shared_client().post("/gathernd", json=call).status_code == 200
-    # A panel of what goes wrong shows what has just gone wrong, for a caller and for a limit.
+    # A panel of what goes wrong shows what has just gone wrong, for a caller, for a limit and for a deadline.
+    assert server.shared_client().post("/gathernd", json=call, headers=LATE).status_code == 503
     deep = {"dtype": "int8", "shape": [1] * 33, "values": [1]}
     assert server.shared_client().post("/gathernd", json=call | {"data": deep}).status_code == 422
 
