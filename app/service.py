@@ -21,7 +21,7 @@ from app.dispatch.gpu import Gpu, Outcome
 from app.dispatch.outputs import Outputs
 from app.dispatch.pool import Caller, Pool
 from app.errors import GatherError
-from app.kernels import Kernel
+from app.kernels import Kernel, Unfinished
 from app.spec.dialects import DIALECTS
 from app.spec.gather import plan_gather
 from app.spec.gathernd import plan_gathernd
@@ -180,7 +180,9 @@ class Service:
                 if bad >= 0:
                     await self._raise_index_error(call, plan, data, first_axis, stages)
                 return Answer(Tensor(data.dtype, shape, _typed(array, data.dtype)), call.dialect, "gpu", etag)
-        if here:
+        if here and choice.parts > 1:
+            bad, array = await self._lead(plan, data, indices, stages)
+        elif here:
             bad, array = self._run(plan, data, indices, stages, lease)
         else:
             bad, array = await self._run_elsewhere(plan, data, indices, stages, lease)
@@ -314,10 +316,19 @@ class Service:
         self._start(stages)
         if data.dtype.kind == "string":
             return self._run_strings(plan, data, indices, lease)
-        parts = stages.choice.parts
-        room = np.empty if parts == 1 else self._outputs.empty  # a call less for the smallest
-        out = room(plan.output_items, data.dtype.carrier)
-        return self.kernel.run(plan, data.items, indices.array, out, parts), _typed(out, data.dtype)
+        out = np.empty(plan.output_items, data.dtype.carrier)
+        return self.kernel.run(plan, data.items, indices.array, out), _typed(out, data.dtype)
+
+    async def _lead(self, plan: GatherPlan, data: Tensor, indices: Tensor, stages: Stages) -> tuple[int, NDArray[Any]]:
+        """Share a gather with helpers, on the event loop, which waits for none of them for long."""
+        self._start(stages)
+        out = self._outputs.empty(plan.output_items, data.dtype.carrier)
+        try:
+            bad = self.kernel.run(plan, data.items, indices.array, out, stages.choice.parts, False)
+        except Unfinished as left:
+            stages.admitted = True  # what has begun is finished
+            bad = await self.pool.run(left.wait, stages)
+        return bad, _typed(out, data.dtype)
 
     async def _run_elsewhere(
         self, plan: GatherPlan, data: Tensor, indices: Tensor, stages: Stages, lease: Lease

@@ -15,7 +15,7 @@ from app.dispatch.budget import Budget, Lease
 from app.dispatch.cost import TYPICAL, Chooser, Coefficients
 from app.dispatch.pool import Pool
 from app.errors import GatherError
-from app.kernels import numpy_cpu
+from app.kernels import Unfinished, numpy_cpu
 from app.service import Service, Stages
 from app.spec.plan import GatherPlan
 from app.store import EmptyStore
@@ -82,7 +82,13 @@ class _Counting:
         self.callers: list[str] = []
 
     def run(
-        self, plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any], threads: int = 1
+        self,
+        plan: GatherPlan,
+        data: NDArray[Any],
+        indices: NDArray[Any],
+        out: NDArray[Any],
+        threads: int = 1,
+        patient: bool = True,
     ) -> int:
         self.threads.append(threads)
         self.callers.append(threading.current_thread().name)
@@ -104,10 +110,16 @@ def test_indices_of_another_type_are_handed_to_the_kernel_as_they_are() -> None:
 
     class Looking(_Counting):
         def run(
-            self, plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any], threads: int = 1
+            self,
+            plan: GatherPlan,
+            data: NDArray[Any],
+            indices: NDArray[Any],
+            out: NDArray[Any],
+            threads: int = 1,
+            patient: bool = True,
         ) -> int:
             seen.append(indices)
-            return super().run(plan, data, indices, out, threads)
+            return super().run(plan, data, indices, out, threads, patient)
 
     made.kernel = Looking()
     rows = np.resize(RANDOM, 1 << 16).astype(np.int32)
@@ -115,6 +127,65 @@ def test_indices_of_another_type_are_handed_to_the_kernel_as_they_are() -> None:
     (indices,) = seen
     assert indices is rows
     assert made.kernel.callers == ["MainThread"]
+
+
+class _Late(_Counting):
+    """The kernel with a helper that gives back its part when it is told to, and not before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.back = threading.Event()
+
+    def run(
+        self,
+        plan: GatherPlan,
+        data: NDArray[Any],
+        indices: NDArray[Any],
+        out: NDArray[Any],
+        threads: int = 1,
+        patient: bool = True,
+    ) -> int:
+        def finish() -> int:
+            assert self.back.wait(60)
+            return numpy_cpu.run(plan, data, indices, out)
+
+        self.callers.append(threading.current_thread().name)
+        if patient:
+            return finish() if threads > 1 else numpy_cpu.run(plan, data, indices, out)
+        left = Unfinished()
+        left.wait = finish  # type: ignore[method-assign]
+        raise left
+
+
+@pytest.mark.parametrize("bad", [False, True])
+def test_the_event_loop_goes_on_while_a_helper_has_not_given_back_its_part(bad: bool) -> None:
+    made = service(force_route="split", loop_max_us=1e9)
+    made.kernel = kernel = _Late()
+    rows = RANDOM.copy()
+    if bad:
+        rows[7] = ROWS
+
+    async def main() -> Answer:
+        waiting = asyncio.ensure_future(made.gather(call(rows), Stages(0.0, 1e12), Lease(made.budget)))
+        await asyncio.sleep(0)
+        made.chooser.force_route = "loop"
+        answer = await made.gather(call(RANDOM[:9]), Stages(0.0, 1e12), Lease(made.budget))
+        assert (answer.output.array.reshape(-1, 64) == TABLE.reshape(-1, 64)[RANDOM[:9]]).all()
+        assert not waiting.done()
+        kernel.back.set()
+        return await waiting
+
+    try:
+        if bad:
+            with pytest.raises(GatherError, match="index_out_of_bounds"):
+                asyncio.run(main())
+        else:
+            answer = asyncio.run(main())
+            assert (answer.output.array.reshape(-1, 64) == TABLE.reshape(-1, 64)[RANDOM]).all()
+        assert kernel.callers == ["MainThread", "MainThread"]
+    finally:
+        kernel.back.set()
+        made.pool.close()
 
 
 @pytest.mark.parametrize("route", ["loop", "thread", "split"])

@@ -50,6 +50,7 @@ class Outputs:
             if size <= len(block) <= 2 * size:
                 with suppress(ValueError):  # another thread was faster
                     self._kept.remove(block)
+                    _give_back_behind(block, size)
                     return block
         step = 1 << (size.bit_length() - 1) >> (_STEPS.bit_length() - 1)
         block = mmap.mmap(-1, -(-size // step) * step, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -62,3 +63,10 @@ class Outputs:
         while self.kept > self._most:
             with suppress(IndexError):
                 self._kept.popleft()
+
+
+def _give_back_behind(block: mmap.mmap, size: int) -> None:
+    """Let the kernel have the pages behind the first `size` bytes, which an output of that size is not charged with."""
+    begin = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    if begin < len(block):
+        block.madvise(mmap.MADV_DONTNEED, begin, len(block) - begin)

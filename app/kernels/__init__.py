@@ -9,6 +9,17 @@ from numpy.typing import NDArray
 from app.spec.plan import GatherPlan
 
 
+class Unfinished(Exception):
+    """A thread that helps with a gather has not given back its part yet: `wait` for it, on a thread that may.
+
+    Until then the arrays belong to the gather; the kernel keeps them, whether anybody waits or not.
+    """
+
+    def wait(self) -> int:
+        """What `Kernel.run` would have returned, once the gather is over."""
+        raise NotImplementedError
+
+
 class Kernel(Protocol):
     """What a kernel module offers. It never reads or writes out of bounds, whatever it is handed."""
 
@@ -16,11 +27,18 @@ class Kernel(Protocol):
     splits: bool
 
     def run(
-        self, plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any], threads: int = 1
+        self,
+        plan: GatherPlan,
+        data: NDArray[Any],
+        indices: NDArray[Any],
+        out: NDArray[Any],
+        threads: int = 1,
+        patient: bool = True,
     ) -> int:
         """Gather `data` into `out` and return the first bad component of `indices` in row-major order, or -1.
 
-        The caller's thread may be helped by up to `threads` - 1 others, where `splits`.
+        The caller's thread may be helped by up to `threads` - 1 others, where `splits`. A caller that is not `patient`
+        waits for them half a millisecond at most, once its own part is done, and meets `Unfinished` then.
 
         All three are 1-D and contiguous: `data` of plan.data_items and `out` of plan.output_items carriers (uint8,
         uint16, uint32, uint64 or complex128 by item size; `data` may be read-only), `indices` of plan.index_items of

@@ -233,6 +233,13 @@ def open_device() -> CupyDevice:
     return CupyDevice()
 
 
-def run(plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any], threads: int = 1) -> int:
+def run(
+    plan: GatherPlan,
+    data: NDArray[Any],
+    indices: NDArray[Any],
+    out: NDArray[Any],
+    threads: int = 1,
+    patient: bool = True,
+) -> int:
     """See `app.kernels.Kernel.run`; everything travels there and back. Raises NoDevice and what the device raises."""
     return open_device().run(plan, data, indices, out)

@@ -26,7 +26,9 @@ from numpy.typing import NDArray
 from app.kernels import numba_crew, numba_header, numba_index, numba_memory, numba_part
 from app.kernels.arrays import check_arrays
 from app.kernels.numba_crew import (
+    UNFINISHED,
     Crew,
+    LeftGather,
     close,
     ended,
     finish,
@@ -40,6 +42,7 @@ from app.kernels.numba_crew import (
     open_to,
     setting,
     take,
+    wait,
 )
 from app.kernels.numba_header import (
     address,
@@ -98,6 +101,9 @@ _PART: Final = 2  # where `gather_part` lies
 _NARROW: Final = 3  # and `gather_narrow`
 _ARRAY: Final = 4  # the type of NumPy's arrays
 _SETTINGS: Final = (BLOCK, 20 << 20)
+_PATIENCE: Final = 5  # nanoseconds for which a leader waits that is in a hurry
+_PATIENCE_NS: Final = 500_000
+_ATTEND, _END, _WAIT = range(3)  # what `_attend` is called for
 
 
 def configure(cache_dir: Path) -> None:
@@ -126,11 +132,21 @@ def warm(progress: Callable[[str], None] | None = None) -> None:
         progress(f"gather kernel ready after {perf_counter() - started:.2f} s")
 
 
-def run(plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any], threads: int = 1) -> int:
+def run(
+    plan: GatherPlan,
+    data: NDArray[Any],
+    indices: NDArray[Any],
+    out: NDArray[Any],
+    threads: int = 1,
+    patient: bool = True,
+) -> int:
     """See `app.kernels.Kernel.run`."""
     entry, own = _ready()
-    if threads > 1 and threads - 1 > own.helpers:
-        own.grow(threads - 1)
+    if threads > 1:
+        if threads - 1 > own.helpers:
+            own.grow(threads - 1)
+        for left in tuple(own.left):
+            left.settle()
     first: int = entry(
         data,
         indices,
@@ -144,8 +160,13 @@ def run(plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArra
         plan.wrap,
         own.box,
         threads - 1,
+        patient,
     )
     if first < -1:
+        if first == UNFINISHED:
+            left = LeftGather(own, (data, indices, out, _sizes(plan.dims)))
+            own.left.add(left)
+            raise left
         check_arrays(plan, data, indices, out)
         raise TypeError("the plan has a size that no array can have")
     return first
@@ -180,8 +201,8 @@ def _compiled() -> tuple[Any, Any, Any, Any]:
         cfunc(whole(whole, whole), cache=True, error_model="numpy")(each) for each in (gather_part, gather_narrow)
     )
     gather, attend = _dispatchers()
-    gather.compile((header, header, header, header, whole, whole, whole, whole, flag, flag, whole, whole))
-    attend.compile((whole, flag))
+    gather.compile((header, header, header, header, whole, whole, whole, whole, flag, flag, whole, whole, flag))
+    attend.compile((whole, whole))
     for dispatcher in (gather, attend):
         dispatcher.disable_compile()
     return part, narrow, gather, attend
@@ -194,8 +215,13 @@ def _ready() -> tuple[Any, Crew]:
     There is one signature, and it takes any object: so `_gather` itself looks at what it is handed.
     """
     part, narrow, gather, attend = _compiled()
-    places = part.address, narrow.address, id(np.ndarray)
-    made = Crew(lambda box: attend(box, False), lambda box: attend(box, True), (*_SETTINGS, *places))
+    places = part.address, narrow.address, id(np.ndarray), _PATIENCE_NS
+    made = Crew(
+        lambda box: attend(box, _ATTEND),
+        lambda box: attend(box, _END),
+        lambda box: attend(box, _WAIT),
+        (*_SETTINGS, *places),
+    )
     return gather.overloads[gather.signatures[0]].entry_point, made
 
 
@@ -214,8 +240,8 @@ def _work(box, leading):  # type: ignore[no-untyped-def]
             found_bad(box, bad)
 
 
-def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, shared, wrap, box, helpers):  # type: ignore[no-untyped-def]
-    """The whole, with up to so many helpers from the crew of that box."""
+def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, shared, wrap, box, helpers, patient):  # type: ignore[no-untyped-def]
+    """The whole, with up to so many helpers from the crew of that box; if not `patient`, perhaps UNFINISHED."""
     array = setting(box, _ARRAY)
     if not (is_array(data, array) and is_array(indices, array) and is_array(out, array)):
         return -2
@@ -284,16 +310,19 @@ def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, 
     put(note, COUNT, (total + size - 1) // size)
     open_to(box, helpers, long)
     _work(box, True)
-    return close(box)
+    return close(box, -1 if patient else setting(box, _PATIENCE))
 
 
-def _attend(box, end):  # type: ignore[no-untyped-def]
-    """What a helper does with its life; or, at its end, what ends all helpers'."""
-    if end:
+def _attend(box, what):  # type: ignore[no-untyped-def]
+    """What a helper does with its life; what ends all of theirs, or whether a gather that was left is over."""
+    if what == _END:
         finish(box)
-        return
+        return 0
+    if what == _WAIT:
+        return wait(box, 0)
     serial = join(box, 0)
     while serial >= 0:
         _work(box, False)
         leave(box)
         serial = join(box, serial)
+    return 0

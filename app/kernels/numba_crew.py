@@ -7,6 +7,11 @@ gathers take; not for long, since a core that looks may slow its sibling down. A
 were let in, and is over only when they have left.
 
 One gather at a time has the crew; a leader that finds it taken does the whole alone.
+
+The system may take the core from a helper in the middle of its part, for as long as it likes, and only that helper can
+finish the part: another writer of the same bytes might still write when they are long something else's. So a leader
+that must not wait leaves the gather unfinished after a while, crew and arrays with it, and a thread that may wait takes
+it over (`LeftGather`).
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ import ctypes
 import os
 from collections.abc import Callable, Sequence
 from threading import Lock, Thread
+from time import sleep
 from typing import Any, Final
 
 import numba.core.cgutils
@@ -24,6 +30,8 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numpy.typing import NDArray
+
+from app.kernels import Unfinished
 
 _intrinsic: Any = numba.extending.intrinsic
 _jitable: Any = numba.extending.register_jitable
@@ -51,6 +59,9 @@ _LINES: Final = 128
 _SPIN_NS: Final = 15_000
 _LOOKS: Final = 32
 _END: Final = -(1 << 62)
+UNFINISHED: Final = -3
+"""In place of a component: a helper has not given back its part."""
+_POLL_S: Final = 0.0005
 
 
 @_intrinsic
@@ -184,16 +195,34 @@ def _wake(box, most):  # type: ignore[no-untyped-def]
 
 
 @_jitable
-def close(box):  # type: ignore[no-untyped-def]
-    """Wait for the helpers that are inside, give the crew back, and give the first bad component."""
+def close(box, patience):  # type: ignore[no-untyped-def]
+    """Let no more helpers in, wait for those that are inside, give the crew back, and give the first bad component.
+
+    After `patience` nanoseconds, unless that is negative, the gather is left as it is: UNFINISHED.
+    """
     _add(box, _SERIAL, 1)
+    return wait(box, patience)
+
+
+@_jitable
+def wait(box, patience):  # type: ignore[no-untyped-def]
+    """The rest of `close`, for a gather that it has left."""
     looks = 0
+    until = 0
     while _look(box, _INSIDE) != 0:
+        if patience == 0:
+            return UNFINISHED
         looks += 1
         if looks < 1000:
             _pause()
         else:
             _sched_yield()  # the helper's core may be this one
+            if patience >= 0:
+                now = _now()
+                if until == 0:
+                    until = now + patience
+                elif now >= until:
+                    return UNFINISHED
     bad = _look(box, _BAD)
     ended(box)
     _swap(box, _OWNER, 0)
@@ -296,17 +325,60 @@ def setting(box, number):  # type: ignore[no-untyped-def]
     return _look(box, _SETTINGS + number)
 
 
+class LeftGather(Unfinished):
+    """A gather that its leader has left, for a helper has not given back its part."""
+
+    def __init__(self, crew: Crew, arrays: tuple[object, ...]) -> None:
+        super().__init__("a helper has not given back its part of a gather")
+        self._crew = crew
+        self._arrays = arrays
+        self._lock = Lock()
+        self._bad: int | None = None
+
+    def wait(self) -> int:
+        """See `Unfinished.wait`."""
+        while True:
+            with self._lock:
+                self._look()
+            if self._bad is not None:
+                return self._bad
+            sleep(_POLL_S)
+
+    def settle(self) -> None:
+        """Give the crew back if the gather is over; returns at once."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._look()
+            finally:
+                self._lock.release()
+
+    def _look(self) -> None:
+        if self._bad is None:
+            bad = self._crew.look_again()
+            if bad != UNFINISHED:
+                self._bad = bad
+                self._arrays = ()
+                self._crew.left.discard(self)
+
+
 class Crew:
     """A box and its helpers, threads that run `attend(box)`, compiled and without the GIL, until `finish(box)`.
 
-    `settings` are for those who lead, and may be changed.
+    `settings` are for those who lead, and may be changed. `look_again` is `wait(box, 0)`, compiled, and `left` holds
+    the gather that was left, while there is one.
     """
 
     def __init__(
-        self, attend: Callable[[int], object], finish: Callable[[int], object], settings: Sequence[int]
+        self,
+        attend: Callable[[int], object],
+        finish: Callable[[int], object],
+        look_again: Callable[[int], int],
+        settings: Sequence[int],
     ) -> None:
         self._attend = attend
         self._finish = finish
+        self._look_again = look_again
+        self.left: set[LeftGather] = set()
         self._lock = Lock()
         self._threads: list[Thread] = []
         self._ended = False
@@ -320,6 +392,10 @@ class Crew:
         if ctypes.CDLL(None).sem_init(ctypes.c_void_p(self.box + 8 * _SLEEP), 0, 0) != 0:
             raise OSError("the C library has no semaphores")
         atexit.register(self.end)
+
+    def look_again(self) -> int:
+        """The first bad component, or -1, of the gather that was left, if it is over, else UNFINISHED."""
+        return self._look_again(self.box)
 
     @property
     def helpers(self) -> int:
@@ -337,6 +413,8 @@ class Crew:
 
     def end(self) -> None:
         """Let the helpers end, once the gather is done that they have; later ones are done by who leads alone."""
+        for left in tuple(self.left):
+            left.wait()
         with self._lock:
             self._ended = True
             self._finish(self.box)

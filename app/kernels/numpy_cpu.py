@@ -20,7 +20,14 @@ splits = False
 _BLOCK_COMPONENTS: Final = 1 << 16
 
 
-def run(plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any], threads: int = 1) -> int:
+def run(
+    plan: GatherPlan,
+    data: NDArray[Any],
+    indices: NDArray[Any],
+    out: NDArray[Any],
+    threads: int = 1,
+    patient: bool = True,
+) -> int:
     """See `app.kernels.Kernel.run`."""
     check_arrays(plan, data, indices, out)
     components = indices.reshape(-1, plan.depth)

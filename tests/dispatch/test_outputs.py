@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,28 @@ def test_a_large_output_uses_the_memory_of_one_that_is_gone() -> None:
     second = outputs.empty(LARGEST + 1, BYTE)
     assert address(second) == place
     assert outputs.kept == 0
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+def test_a_smaller_output_than_the_one_before_holds_no_more_than_it_has() -> None:
+    outputs = Outputs(4 * LARGEST)
+    first = outputs.empty(2 * LARGEST, BYTE)
+    first[:] = 1
+    place, before = address(first), resident()
+    del first
+    second = outputs.empty(LARGEST + 1, BYTE)
+    assert address(second) == place
+    assert resident() <= before - LARGEST // 4 * 3
+    second[:] = 2
+    assert resident() <= before - LARGEST // 4 * 3
+    del second
+    third = outputs.empty(2 * LARGEST, BYTE)
+    assert address(third) == place
+    third[:] = 3
+    assert third.min() == third.max() == 3
 
 
 def test_memory_that_any_view_still_shows_is_not_given_to_another() -> None:

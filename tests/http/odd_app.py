@@ -33,7 +33,13 @@ class Broken:
     splits = False
 
     def run(
-        self, plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any], threads: int = 1
+        self,
+        plan: GatherPlan,
+        data: NDArray[Any],
+        indices: NDArray[Any],
+        out: NDArray[Any],
+        threads: int = 1,
+        patient: bool = True,
     ) -> int:
         raise RuntimeError(SECRET)
 
@@ -43,7 +49,13 @@ class Slow:
     splits = False
 
     def run(
-        self, plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any], threads: int = 1
+        self,
+        plan: GatherPlan,
+        data: NDArray[Any],
+        indices: NDArray[Any],
+        out: NDArray[Any],
+        threads: int = 1,
+        patient: bool = True,
     ) -> int:
         sleep(1)
         return numpy_cpu.run(plan, data, indices, out)

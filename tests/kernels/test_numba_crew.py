@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import random
 import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.kernels import numba_cpu, numba_crew
+from app.kernels import Unfinished, numba_cpu, numba_crew
 from app.kernels.numba_crew import Crew
 from app.spec.plan import GatherPlan
 from tests.kernels.loops import gather_by_loops
@@ -156,6 +158,67 @@ def test_helpers_that_do_not_come_do_not_keep_a_leader_waiting(
     assert joined(other_crew, 3) == 0
 
 
+def stop_a_helper(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if one had gone in, and the system had taken its core from it."""
+    monkeypatch.setattr(crew, "grow", lambda _: None)
+    crew._items[numba_crew._HELPERS] = 1
+    crew._items[numba_crew._INSIDE] += 1
+
+
+@pytest.mark.parametrize("spoiled", [0, 3])
+def test_a_leader_in_a_hurry_leaves_a_gather_whose_helper_was_stopped_and_another_thread_ends_it(
+    other_crew: Crew, monkeypatch: pytest.MonkeyPatch, spoiled: int
+) -> None:
+    stop_a_helper(other_crew, monkeypatch)
+    case = make_case(LONG, random.Random(spoiled), spoiled)
+    expected = np.zeros(case.plan.output_bytes, np.uint8)
+    bad = gather_by_loops(case.plan, case.data, case.indices, expected)
+    out = case.out()
+    with pytest.raises(Unfinished) as left:
+        numba_cpu.run(case.plan, case.data, case.indices, out, 2, False)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(left.value.wait)
+        for _ in range(20):  # meanwhile leaders do without the crew, and wait for nobody
+            check_with(make_case(LONG, random.Random(9), spoiled), 2)
+        assert not waiting.done()
+        other_crew._items[numba_crew._INSIDE] -= 1
+        assert waiting.result(60) == bad
+    assert bad >= 0 or out.tobytes() == expected.tobytes()
+    assert not other_crew.left
+    assert other_crew._items[numba_crew._OWNER] == 0
+
+
+def test_arrays_of_a_gather_that_was_left_stay_as_long_as_a_helper_may_write_to_them(
+    other_crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_a_helper(other_crew, monkeypatch)
+    case = make_case(LONG, random.Random(1))
+    room = np.zeros(LONG.output_bytes, np.uint8)
+    gone = weakref.ref(room)
+    with pytest.raises(Unfinished):
+        numba_cpu.run(LONG, case.data, case.indices, room.view(np.uint64), 2, False)
+    del room
+    gc.collect()
+    assert gone() is not None
+    other_crew._items[numba_crew._INSIDE] -= 1
+    check_with(case, 2)  # nobody waited: the next leader gives the crew back
+    gc.collect()
+    assert gone() is None
+    assert not other_crew.left
+
+
+def test_a_crew_ends_once_the_gather_is_over_that_was_left(other_crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_a_helper(other_crew, monkeypatch)
+    case = make_case(LONG, random.Random(1))
+    with pytest.raises(Unfinished):
+        numba_cpu.run(LONG, case.data, case.indices, case.out(), 2, False)
+    with ThreadPoolExecutor(1) as threads:
+        ending = threads.submit(other_crew.end)
+        other_crew._items[numba_crew._INSIDE] -= 1
+        ending.result(60)
+    assert not other_crew.left
+
+
 def test_a_signal_does_not_end_a_helpers_sleep_for_good(other_crew: Crew) -> None:
     case = make_case(LONG, random.Random(1))
     check_with(case, 2)
@@ -227,4 +290,4 @@ def test_no_semaphores_no_crew(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ctypes, "CDLL", lambda _: Library)
     with pytest.raises(OSError, match="semaphores"):
-        Crew(lambda box: None, lambda box: None, ())
+        Crew(lambda box: None, lambda box: None, lambda box: 0, ())
