@@ -141,20 +141,24 @@ class Cycle(RequestResponseCycle):
         await super().send(message)
 
     def departed(self) -> bool:
-        """Whether the client has gone and left its body incomplete.
+        """Whether the client has gone and left its body incomplete; its connection is closed then.
 
         The system is asked, since a connection that is not read does not say so: its end has come, or it is broken,
         and what lies there to be read is not all that is missing.
         """
-        if self.disconnected:
-            return True
+        if not self.disconnected and self._has_ended():
+            self.disconnected = True
+            self.transport.abort()
+        return self.disconnected
+
+    def _has_ended(self) -> bool:
         connection = self.transport.get_extra_info("socket")
-        length = next((value for name, value in self.scope["headers"] if name == b"content-length"), b"")
         if connection is None or not self.more_body or not sys.platform.startswith("linux"):
             return False
         state = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
         if state == _CLOSED:
             return True
+        length = next((value for name, value in self.scope["headers"] if name == b"content-length"), b"")
         if state != _ENDED or not length.isdigit():
             return False
         unread = array("i", [0])

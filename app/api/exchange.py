@@ -67,7 +67,7 @@ class Shortcut(Protocol):
         ...
 
     def departed(self) -> bool:
-        """Whether the client has gone and left its body incomplete; asks the system."""
+        """Whether the client has gone and left its body incomplete; asks the system, and closes the connection then."""
         ...
 
     def whole_body(self) -> Piece | None:

@@ -38,7 +38,7 @@ class Arriving(Protocol):
         ...
 
     def departed(self) -> bool:
-        """Whether its client has gone and left it incomplete; asks the system."""
+        """Whether its client has gone and left it incomplete; asks the system, and closes the connection then."""
         ...
 
 
