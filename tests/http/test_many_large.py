@@ -142,7 +142,7 @@ def test_clients_that_go_while_their_bodies_wait_give_their_places_to_others(sta
         with Wire(server, timeout=60) as wire:
             wire.send(head)
             while not done.wait(0.004):
-                wire.send(bytes(MIB // 16))
+                wire.send(bytes(MIB // 8))
 
     flags = ("--memory-budget", "4GiB", "--max-queue", "1", "--threads", "2")
     with start(*flags) as server, ThreadPoolExecutor(8) as senders:
