@@ -31,7 +31,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 # Samples are the same in every run and every place; a soak looks for new ones.
-settings.register_profile("sample", derandomize=True, deadline=None, max_examples=50 if TEST_ALL else 20)
+settings.register_profile("sample", derandomize=True, deadline=None, max_examples=50)
 settings.register_profile("soak", deadline=None, max_examples=50 * max(SOAK, 1))
 settings.load_profile("soak" if SOAK else "sample")
 

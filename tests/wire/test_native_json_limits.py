@@ -8,7 +8,7 @@ import sys
 import tracemalloc
 from contextlib import suppress
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -43,10 +43,10 @@ def test_values_nest_as_deep_as_the_body_may() -> None:
 @pytest.mark.parametrize("size", [1000, 100_000, 1_000_000])
 @pytest.mark.parametrize("text", ["[", "{", '{"a":', '"', "[[],", "-", "1e", "\\", '{"a":[', " "])
 def test_a_bomb_of_one_piece_is_malformed_at_once(text: str, size: int) -> None:
-    started = perf_counter()
+    started = process_time()
     refused((text * size)[:size].encode(), MALFORMED)
     refused(b'{"data": {"values": ' + (text * size)[:size].encode(), MALFORMED)
-    assert perf_counter() - started < 2
+    assert process_time() - started < 2
 
 
 @pytest.mark.parametrize(
@@ -117,10 +117,10 @@ def test_a_shape_left_out_needs_no_more_than_the_body_may_hold() -> None:
 
 def test_very_many_ambiguous_numbers_are_read() -> None:
     text = "9007199254740993.0000000000000000000000001"
-    started = perf_counter()
+    started = process_time()
     data = made("float64", "[" + f"{text}," * 50_000 + "1]")
     assert (data.array[:-1] == float(text)).all()
-    assert perf_counter() - started < 5
+    assert process_time() - started < 5
 
 
 @pytest.mark.slow
