@@ -2,7 +2,8 @@
 
 The connection that has been idle the longest makes room for it. Where none is idle the new one is refused: it is told
 so (503) once the header of its request has come, so that the refusal is the answer to a request. Of those no more than
-SPARE wait at a time; what comes beyond them is told at once, or, before a TLS handshake, just closed.
+SPARE wait at a time; what comes beyond them is told at once, or, before a TLS handshake, just closed. Health and
+metrics are answered all the same.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ IDLE_S: Final = 1.0
 """So long nothing must have come on a connection for it to be idle: closed sooner, its client may just be sending."""
 SPARE: Final = 64
 """Most connections beyond the limit that are kept until they have been refused."""
+ALWAYS_ANSWERED: Final = frozenset((b"/livez", b"/readyz", b"/metrics", b"/v2/health/live", b"/v2/health/ready"))
+"""The paths that are answered on connections beyond the limit: a full service is neither dead nor out of sight."""
 _BATCH: Final = 64
 _LOOK_AGAIN_S: Final = 0.1
 """Where no connection was idle, all are looked at again only after this time."""

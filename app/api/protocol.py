@@ -23,7 +23,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from app.api import heads
-from app.api.connection_limit import IDLE_S, SPARE, ConnectionLimit
+from app.api.connection_limit import ALWAYS_ANSWERED, IDLE_S, SPARE, ConnectionLimit
 from app.api.cycle import DIRECT, Cycle, deliver, resumed
 from app.api.direct import DirectBody
 from app.api.errors import STATUS, error_body, problem_headers
@@ -293,12 +293,16 @@ class Protocol(HttpToolsProtocol):
             self.pipeline.appendleft((cycle, self.app))
 
     def _claim_place(self) -> None:
-        """Take the place of a connection that has ended meanwhile. Raises overloaded where there is none."""
+        """Take the place of a connection that has ended meanwhile. Raises overloaded where there is none.
+
+        Whoever looks after the service is answered all the same, and then the connection closes.
+        """
         assert self.limit is not None
-        if not self.limit.admit(self):
+        if self.limit.admit(self):
+            self.over = False
+            del self.leaving  # the class's, which holds for all
+        elif self.url.partition(b"?")[0] not in ALWAYS_ANSWERED:
             raise self.limit.refusal()
-        self.over = False
-        del self.leaving  # the class's, which holds for all
 
     def _default_fields(self) -> bytes:
         """The server's own header fields (Date) as bytes; uvicorn makes a new list of them every second."""
@@ -469,13 +473,13 @@ class Protocol(HttpToolsProtocol):
     def overdue(self, now: float) -> GatherError | None:
         """What a sender that has been too slow until `now` is told, if it has been."""
         limits = self.timeouts
-        if self.over and self.limit is not None and now - self.began > IDLE_S:
+        cycle: Cycle | None = self.cycle  # type: ignore[assignment]
+        if self.over and cycle is None and self.limit is not None and now - self.began > IDLE_S:
             return self.limit.refusal()
         if self.in_header:
             if now - self.began > limits.header:
                 return GatherError("request_timeout", f"the header did not arrive within {limits.header:g} s")
             return None
-        cycle: Cycle | None = self.cycle  # type: ignore[assignment]
         if cycle is None or not cycle.more_body or cycle.response_complete:
             return None
         if cycle.deadline and now > cycle.deadline:

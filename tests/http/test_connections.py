@@ -96,7 +96,7 @@ def test_where_none_is_idle_a_new_connection_is_told_so(small: Server, part: byt
         let_idle()
         metric(small, REFUSED)  # the connection that asks is not idle either
         large = request(b" " * (1 << 20))
-        for data in (request(TINY), large, request(b"", "X-Request-ID: mine", line="GET /livez HTTP/1.1")):
+        for data in (request(TINY), large, request(b"", "X-Request-ID: mine", line="GET /tensors HTTP/1.1")):
             with Wire(small) as wire:
                 wire.send(data)
                 assert is_refusal(wire.read())
@@ -104,6 +104,12 @@ def test_where_none_is_idle_a_new_connection_is_told_so(small: Server, part: byt
         assert ask(small, request(TINY, "X-Request-ID: mine")).headers["x-request-id"] == "mine"
         assert metric(small, REFUSED) == 4
         assert metric(small, 'gathernd_limit_refusals_total{limit="connections"}') == 4
+        for path in ("/livez", "/readyz", "/metrics", "/v2/health/ready?verbose"):
+            with Wire(small) as wire:
+                wire.send(request(b"", line=f"GET {path} HTTP/1.1", length=False))
+                answer = wire.read()
+                assert (answer.status, answer.headers["connection"]) == (200, "close")
+                assert wire.closed()
         with Wire(small) as late:  # sends nothing: told by itself
             assert is_refusal(late.read())
         for wire in busy:
@@ -177,7 +183,7 @@ def processes(server: Server) -> list[int]:
     return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("what", ["connections", "handshakes"])
 def test_the_service_never_runs_out_of_files(start: Start, tmp_path: Path, what: str, workers: str) -> None:
     pair = make_pair(tmp_path, "server") if what == "handshakes" else None

@@ -23,7 +23,14 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return file, keys.add(file, "caller", ["gather", "tensors"])
 
 
-@pytest.fixture(scope="module", params=["", "--access-log true", "--cors-origins https://app.example"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("", marks=pytest.mark.slow),
+        pytest.param("--access-log true", marks=pytest.mark.slow),
+        "--cors-origins https://app.example",
+    ],
+)
 def searched(
     request: pytest.FixtureRequest,
     warmed: Path,
