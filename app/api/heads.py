@@ -5,7 +5,7 @@ headers of gathers that were answered are kept, with what was found in them; a r
 and comes in one piece needs neither parser nor checks of its fields. What keys say holds until they change.
 
 From the first header that holds a key on, headers are kept by their SHA-256, so that no key stays in memory. To hash
-costs a request a microsecond; a service that is sent no keys does without.
+costs a request a microsecond; a service that is sent no keys does without, and so does a connection's last header.
 """
 
 from __future__ import annotations

@@ -72,6 +72,8 @@ class Protocol(HttpToolsProtocol):
         self.running: Cycle | None = None
         self.reading: Reading | None = None
         self.over = False
+        self.mark = 0
+        self.head: heads.Head | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A connection is open: find room for it, or refuse it."""
@@ -93,7 +95,7 @@ class Protocol(HttpToolsProtocol):
         end = data.find(b"\r\n\r\n", 0, heads.LARGEST) + 4 if self.between else 0
         if end > 4:
             start = data[:end]
-            head = heads.known.get(sha256(start).digest() if heads.hashed else start)
+            head = heads.known.get(start) if not heads.hashed else self._hashed_head(start)
             if head is not None and len(data) - end == head.length and self._free() and not self.leaving:
                 self._repeat(head, data, end)
                 return
@@ -120,6 +122,20 @@ class Protocol(HttpToolsProtocol):
                 self.refuse(_header_too_large(self.timeouts))
         else:
             self._count_framing(len(data))
+
+    def _hashed_head(self, start: bytes) -> heads.Head | None:
+        """The header of these bytes, if it came before, where headers are kept by their SHA-256.
+
+        The last one of this connection is known by Python's own hash of it, which takes a tenth of the time: 64 bits
+        under a random key, of a text that whoever does not know the API key in it cannot aim at.
+        """
+        mark = hash(start)
+        if mark == self.mark:
+            return self.head
+        head = heads.known.get(sha256(start).digest())
+        if head is not None:
+            self.mark, self.head = mark, head
+        return head
 
     def _count_framing(self, size: int) -> None:
         """Chunks may have extensions and a trailer, but not without end: what brings nothing of the body is limited."""
