@@ -87,14 +87,32 @@ pytest: $(VENV)/.stamp-dev ## The tests with small seeded samples (PYTEST_ARGS, 
 pytest-all: $(VENV)/.stamp-dev clients cuda ## The tests with those marked slow
 	GATHERND_TEST_ALL=1 GATHERND_REQUIRE_ALL=1 $(PYTEST) $(PYTEST_ARGS)
 
-# A part of soak is a folder of tests; `rest` is what is in no other.
-SOAK_PARTS := client http kernels oip parity security store wire workers rest
-soak_tests = $(if $(filter rest,$1),tests $(patsubst %,--ignore=tests/%,$(filter-out rest,$(SOAK_PARTS))),tests/$1)
+# Parts of soak, each less than an hour on two cores; `rest` is what is in no other. Where all samples are computed by
+# one process, two share the tests.
+SOAK_client := tests/client
+SOAK_guarded := tests/kernels/test_guarded.py tests/kernels/test_emulated.py
+SOAK_http := tests/http
+SOAK_kernels := tests/kernels
+SOAK_load := tests/http/test_tensors_load.py
+SOAK_oip := tests/oip
+SOAK_parity := tests/parity
+SOAK_rules := tests/http/test_properties.py tests/http/test_precedence.py
+SOAK_schemathesis := tests/http/test_schemathesis.py
+SOAK_security := tests/security
+SOAK_store := tests/store
+SOAK_wire := tests/wire
+SOAK_workers := tests/workers
+SOAK_rest := tests
+SOAK_PARTS := client guarded http kernels load oip parity rules schemathesis security store wire workers rest
+SHARED_guarded := -n 2 --dist load
+SHARED_rules := -n 2 --dist load
+soak_paths = $(foreach part,$1,$(SOAK_$(part)))
+soak_ignored = $(filter-out $(SOAK_$1),$(filter $(if $(filter rest,$1),%,%.py),$(call soak_paths,$(filter-out $1,$(SOAK_PARTS)))))
 soak: $(addprefix soak-,$(or $(PART),$(SOAK_PARTS))) ## The tests with full counts, whole or in parts: PART=store (GATHERND_SOAK multiplies: 10 is a tenth)
 
 soak-%: $(VENV)/.stamp-dev clients cuda
 	$(if $(filter $*,$(SOAK_PARTS)),,$(error no part $*: there are $(SOAK_PARTS)))
-	GATHERND_REQUIRE_ALL=1 GATHERND_SOAK=$(GATHERND_SOAK) $(PY) -m pytest --timeout=0 $(call soak_tests,$*) $(PYTEST_ARGS)
+	GATHERND_REQUIRE_ALL=1 GATHERND_SOAK=$(GATHERND_SOAK) $(PY) -m pytest --timeout=0 $(SHARED_$*) $(SOAK_$*) $(addprefix --ignore=,$(call soak_ignored,$*)) $(PYTEST_ARGS)
 
 audit: $(VENV)/.stamp-dev ## Known vulnerabilities in the locks; asks an advisory service (AUDIT_ARGS go to pip-audit)
 	$(PY) -m deploy.audit $(wildcard requirements*.lock) -- $(AUDIT_ARGS)
