@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import perf_counter
 from typing import Final
-from urllib.parse import parse_qsl
 
 from app.api.errors import dump
 from app.api.exchange import Buffer, Exchange
@@ -16,6 +15,8 @@ from app.spec.dialects import DIALECTS
 from app.tensors.call import Answer, Call, Operator
 from app.tensors.tensor import Tensor
 from app.wire import native_json, safetensors
+from app.wire.json_exact import shown
+from app.wire.query import escape, query_fields
 
 JSON: Final = b"application/json"
 SAFETENSORS: Final = b"application/x-safetensors"
@@ -26,6 +27,8 @@ UNCOUNTED: Final = 1 << 9
 """Bodies and outputs of up to this many bytes become so little that it is not charged (see `budget.FREE`)."""
 LARGE_BINARY: Final = 1 << 23
 """The same for binary bodies, whose items are at most looked at (bool) or moved."""
+LARGE_HEADER: Final = 1 << 13
+"""The same for their headers."""
 
 
 class NativeRoute:
@@ -63,7 +66,7 @@ class NativeRoute:
         body = await self._read_body(exchange, self.max_body_bytes)
         call, output_encoding = (
             self._read_binary(body, exchange)
-            if len(body) <= LARGE_BINARY
+            if len(body) <= LARGE_BINARY and safetensors.header_size(body) <= LARGE_HEADER
             else await self.service.pool.run(lambda: self._read_binary(body, exchange), exchange.stages)
         )
         accept = exchange.headers.get(b"accept")
@@ -143,7 +146,7 @@ def check_json_type(content_type: bytes) -> None:
 
 def refuse_query(query: bytes) -> None:
     """A JSON request has its fields in the body: raises invalid_field at the first field of a query."""
-    for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+    for name, _ in query_fields(query):
         raise _not_in_query(name)
 
 
@@ -153,7 +156,7 @@ def read_query(query: bytes) -> bool:
     Raises invalid_field at the first other field, for `explain` given twice, and for a value other than true and false.
     """
     explain: str | None = None
-    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+    for name, value in query_fields(query):
         if name != "explain":
             raise _not_in_query(name)
         if explain is not None:
@@ -167,8 +170,8 @@ def read_query(query: bytes) -> bool:
 def _not_in_query(name: str) -> GatherError:
     return GatherError(
         "invalid_field",
-        f"{name!r} is given in the query; a JSON request has all its fields in the body",
-        pointer=f"/query/{safetensors.escape(name)}",
+        f"{shown(name)!r} is given in the query; a JSON request has all its fields in the body",
+        pointer=f"/query/{escape(name)}",
     )
 
 

@@ -145,7 +145,7 @@ class TensorsRoute:
             )
 
         receiver = Receiver(
-            lambda head, whole: start_of(kind, head, fields, whole=whole),
+            lambda head, whole: start_of(kind, head, fields, whole=whole, charge=exchange.lease.charge),
             begin,
             self.limits.upload,
             encoding=encoding,

@@ -3,7 +3,7 @@
 Digits are taken eight at a time. A number of at most 19 digits becomes a float64 by one exact operation where it can
 (Clinger 1990), else by the product with a 128-bit power of five (Eisel and Lemire, "Number parsing at a gigabyte per
 second", 2021; Mushtak and Lemire 2023 prove that it needs no fallback). Of longer numbers the first 19 digits bound the
-value from both sides: where the two bounds round apart, the caller is told to ask someone slower.
+value from both sides: where the two bounds round apart, `above_middle` compares all digits with the middle of the two.
 """
 
 # Comparisons are spelt out, since that is what compiles well.
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from app.wire.machine import (
     below,
+    bits_of,
     byte,
     float_of,
     high_half,
@@ -24,6 +25,7 @@ from app.wire.machine import (
     inner,
     leading_zeros,
     other_marks,
+    put_8,
     shift_right,
     trailing_zeros,
     word,
@@ -68,6 +70,12 @@ _PAIRS_TO_MILLIONS: Final = 0x000F424000000064
 _PAIRS_TO_UNITS: Final = 0x0000271000000001
 _FAR: Final = 10**15
 _TENTH: Final = 2**64 // 10
+_MOST_DIGITS: Final = 800
+"""More than the 767 digits that the middle between two floats can have: what follows them only breaks a tie."""
+_LIMBS: Final = 64
+"""Words of 64 bits that hold 10**_MOST_DIGITS, or the mantissa of a middle times as large a power of five."""
+_SMALL_FIVES: Final[NDArray[np.int64]] = np.array([5**power for power in range(28)], np.int64)
+_FIVE_STEP: Final = 27
 
 
 @inlined
@@ -194,6 +202,26 @@ def quick_decimal(base, place):  # type: ignore[no-untyped-def]
 
 
 @inner
+def _exponent(base, place):  # type: ignore[no-untyped-def]
+    """(place after, value) of the exponent whose `e` is at `place`, cut to ±10**15; the place is -1 without digits."""
+    place += 1
+    sign = byte(base + place)
+    if sign == 43 or sign == 45:
+        place += 1
+    exponent, begin = 0, place
+    while True:
+        c = byte(base + place) - 48
+        if c < 0 or c > 9:
+            break
+        if exponent < _FAR:
+            exponent = exponent * 10 + c
+        place += 1
+    if place == begin:
+        return -1, 0
+    return place, -exponent if sign == 45 else exponent
+
+
+@inner
 def decimal(base, place):  # type: ignore[no-untyped-def]
     """(place after, digits, power of ten, cut) of an unsigned JSON number; the place is -1 where there is none.
 
@@ -221,21 +249,10 @@ def decimal(base, place):  # type: ignore[no-untyped-def]
     if count > 19:
         value, power, cut = _long_digits(base, first)
     if c | 32 == 101:
-        place += 1
-        sign = byte(base + place)
-        if sign == 43 or sign == 45:
-            place += 1
-        exponent, begin = 0, place
-        while True:
-            c = byte(base + place) - 48
-            if c < 0 or c > 9:
-                break
-            if exponent < _FAR:
-                exponent = exponent * 10 + c
-            place += 1
-        if place == begin:
+        place, exponent = _exponent(base, place)
+        if place < 0:
             return -1, 0, 0, False
-        power += -exponent if sign == 45 else exponent
+        power += exponent
     return place, value, power, cut
 
 
@@ -297,3 +314,152 @@ def narrow(bits, width, bias):  # type: ignore[no-untyped-def]
         if shift > 54:
             return 0
     return (fraction + (1 << (shift - 1)) - 1 + ((fraction >> shift) & 1)) >> shift
+
+
+@inner
+def _with_digit(value, digit):  # type: ignore[no-untyped-def]
+    """(value * 10 + digit modulo 2**64, whether it is below 2**64), unsigned."""
+    return value * 10 + digit, below(value, _TENTH) or (value == _TENTH and digit <= 5)
+
+
+@inner
+def integral(base, place):  # type: ignore[no-untyped-def]
+    """(place after, value, fits) of an unsigned JSON number with a fraction or an exponent.
+
+    `fits` says that it is an integer below 2**64, exactly; the place is -1 where the text is no number.
+    """
+    value = zeros = power = parts = 0
+    fits, fraction = True, False
+    while True:
+        c = byte(base + place) - 48
+        if c == -2 and not fraction:
+            fraction = True
+        elif c < 0 or c > 9:
+            break
+        else:
+            power -= fraction
+            parts += fraction
+            if c == 0:
+                zeros += 1
+            else:
+                if value == 0:
+                    zeros = 0
+                while zeros > 0 and fits:
+                    value, fits = _with_digit(value, 0)
+                    zeros -= 1
+                if fits:
+                    value, fits = _with_digit(value, c)
+                zeros = 0
+        place += 1
+    if fraction and parts == 0:
+        return -1, 0, False
+    if byte(base + place) | 32 == 101:
+        place, exponent = _exponent(base, place)
+        power += exponent
+    if value == 0:
+        return place, 0, fits
+    power += zeros
+    if power < 0 or power > 19:
+        return place, 0, False
+    while power > 0 and fits:
+        value, fits = _with_digit(value, 0)
+        power -= 1
+    return place, value, fits
+
+
+@inner
+def _grown(limbs, size, factor, more):  # type: ignore[no-untyped-def]
+    """How many words there are once the number at the address `limbs` has become itself * factor + more.
+
+    It is `size` words of 64 bits, the lowest first; all is unsigned.
+    """
+    for i in range(size):
+        limb = word(limbs + 8 * i)
+        low = limb * factor + more
+        more = high_half(limb, factor) + below(low, more)
+        put_8(limbs + 8 * i, low)
+    if more != 0:
+        put_8(limbs + 8 * size, more)
+        size += 1
+    return size
+
+
+@inner
+def _times_five(limbs, size, power):  # type: ignore[no-untyped-def]
+    """How many words there are once the number has been multiplied by 5**power."""
+    while power > 0:
+        step = min(power, _FIVE_STEP)
+        size = _grown(limbs, size, _SMALL_FIVES[step], 0)
+        power -= step
+    return size
+
+
+@inner
+def _shifted(limbs, size, count):  # type: ignore[no-untyped-def]
+    """How many words there are once the number has been multiplied by 2**count."""
+    words = count >> 6
+    size = _grown(limbs, size, 1 << (count & 63), 0)
+    for i in range(size - 1, -1, -1):
+        put_8(limbs + 8 * (i + words), word(limbs + 8 * i))
+    for i in range(words):
+        put_8(limbs + 8 * i, 0)
+    return size + words
+
+
+@inner
+def above_middle(base, place, low):  # type: ignore[no-untyped-def]
+    """1, 0 or -1: the unsigned JSON number at `place` is above, at or below the middle of `low` and the next float64.
+
+    It is not 0 and lies between the two, of which the upper one may be infinity. All its digits count.
+    """
+    room = np.empty(2 * _LIMBS, np.int64)
+    left = np.int64(room.ctypes.data)
+    right = left + 8 * _LIMBS
+    size = kept = power = part = digits_in_part = 0
+    cut, fraction = False, False
+    while True:
+        c = byte(base + place)
+        if c == 46:
+            fraction = True
+        elif c < 48 or c > 57:
+            break
+        elif kept < _MOST_DIGITS:
+            power -= fraction
+            if kept > 0 or c != 48:
+                kept += 1
+                part = part * 10 + c - 48
+                digits_in_part += 1
+                if digits_in_part == 18:
+                    size = _grown(left, size, TENS[18], part)
+                    part = digits_in_part = 0
+        else:
+            cut |= c != 48
+            power += not fraction
+        place += 1
+    size = _grown(left, size, TENS[digits_in_part], part)
+    if byte(base + place) | 32 == 101:
+        _, exponent = _exponent(base, place)
+        power += exponent
+    bits = bits_of(low)
+    mantissa, exponent = bits & ((1 << 52) - 1), bits >> 52
+    if exponent > 0:
+        mantissa |= 1 << 52
+        exponent -= 1
+    right_size = _grown(right, 0, 0, 2 * mantissa + 1)
+    # left * 10**power against right * 2**(exponent - 1075): the fives go to one side, then the twos.
+    size = _times_five(left, size, power)
+    right_size = _times_five(right, right_size, -power)
+    twos = power - exponent + 1075
+    left_bits = 64 * size - leading_zeros(word(left + 8 * size - 8)) + twos
+    right_bits = 64 * right_size - leading_zeros(word(right + 8 * right_size - 8))
+    if left_bits != right_bits:
+        return 1 if left_bits > right_bits else -1
+    if twos > 0:
+        size = _shifted(left, size, twos)
+    else:
+        _shifted(right, right_size, -twos)
+    for i in range(8 * size - 8, -8, -8):
+        first, second = word(left + i), word(right + i)
+        if first != second:
+            return -1 if below(first, second) else 1
+    return 1 if cut and room.size > 0 else 0  # its memory is given back once `room` is not used any more

@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
-from math import prod
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from app.errors import GatherError, Place
 from app.tensors.dtypes import DType
 from app.tensors.tensor import Tensor, coordinates
-from app.wire.packed import STRING_BYTES, Charge, PackedItemError, PackedSizeError, check_packed, unpack
+from app.wire.packed import Charge, PackedItemError, PackedSizeError, check_packed, unpack
 
 
-class Packed(NamedTuple):
-    """The bytes of the tensor `name`."""
+@dataclass(slots=True)
+class Packed:
+    """The bytes of the tensor `name`. `wrong` is the item that `read` stopped at."""
 
     name: str
     dtype: DType
     shape: tuple[int, ...]
     raw: bytes
+    wrong: PackedItemError | None = None
 
     def read(self, charge: Charge | None = None) -> Tensor | None:
         """The tensor, or None where something is wrong with it. `charge` is told what strings will take, in bytes.
 
         Raises what `charge` raises.
         """
-        name, dtype, shape, raw = self
+        name, dtype, shape = self.name, self.dtype, self.shape
         try:
-            check_packed(dtype, shape, raw)
-            if charge is not None and dtype.kind == "string":
-                charge(prod(shape) * STRING_BYTES + len(raw))
-            array = unpack(dtype, raw, charge)
-        except (PackedSizeError, PackedItemError):
+            check_packed(dtype, shape, self.raw)
+            array = unpack(dtype, self.raw, charge)
+        except PackedSizeError:
+            return None
+        except PackedItemError as error:
+            self.wrong = error
             return None
         return Tensor(dtype, shape, array, f"/{name}/base64", "whole", f"/{name}/shape", f"/{name}/dtype")
 
@@ -45,8 +47,6 @@ class Packed(NamedTuple):
 
     def explain_value(self) -> None:
         """Raises value_not_representable for the first item that the type cannot hold; the size is right."""
-        try:
-            unpack(self.dtype, self.raw)
-        except PackedItemError as error:
-            place = Place(f"/{self.name}/base64", coordinates(error.item, self.shape), error.value)
-            raise GatherError("value_not_representable", f"{self.name}: {error}", places=[place]) from None
+        if self.wrong is not None:
+            place = Place(f"/{self.name}/base64", coordinates(self.wrong.item, self.shape), self.wrong.value)
+            raise GatherError("value_not_representable", f"{self.name}: {self.wrong}", places=[place])

@@ -14,38 +14,72 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.wire.decimals import decimal, signed
-from app.wire.json_scan import MAX_DEPTH, hex_4, skip_space, spells
+from app.wire.json_scan import MAX_DEPTH, character, hex_4, skip_space, spells
 from app.wire.machine import byte, entry, inner, shift_right
+from app.wire.packed import Buffer, Charge
 
-_PADDING: Final = bytes(16)
+_BYTE: Final = np.dtype(np.uint8)
+_LAST: Final = b"]}"
+_SPACE: Final = b" \t\n\r"
 _MIX: Final = signed(0x9E3779B97F4A7C15)
-_LITERALS: Final = tuple(np.frombuffer(text, np.uint8).astype(np.int64) for text in (b"true", b"false", b"null"))
-_TRUE, _FALSE, _NULL = _LITERALS
+_LITERALS: Final = tuple(
+    np.frombuffer(text, np.uint8).astype(np.int64) for text in (b"true", b"false", b"null", b"NaN", b"Infinity")
+)
+_TRUE, _FALSE, _NULL, _NAN, _INFINITY = _LITERALS
+_STEP: Final = 1 << 12
 _NO_KEYS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 
 
-def fault(body: bytes | bytearray | memoryview) -> str | None:
-    """What makes `body` no JSON document that names each key once, or None."""
-    padded = np.frombuffer(b"".join((body, _PADDING)), np.uint8)
+def fault(body: Buffer, charge: Charge | None = None, *, bare: bool = False) -> str | None:
+    """What makes `body` no JSON document that names each key once, or None.
+
+    `bare` takes NaN, Infinity and -Infinity for values. `charge` is told what is needed, in bytes, before it is taken.
+    """
+    end = _after_last(body)
+    if end == 0 or body[end - 1] not in _LAST:
+        # A text, number or name alone, or what is cut short: nothing else keeps a reader from running over the end.
+        if charge is not None:
+            charge(len(body))
+        body = b"".join((body, b"]"))
+    view = np.frombuffer(body, _BYTE)
+    view.flags.writeable = False
     stack = np.empty(MAX_DEPTH + 1, np.int64)
-    place, members = check(padded, len(body), stack, _NO_KEYS)
+    place, members = check(view, end, stack, _NO_KEYS, bare)
     if place >= 0:
-        where = f"at byte {place}" if place < len(body) else "at its end"
+        where = f"at byte {place}" if place < end else "at its end"
         return f"the body is not JSON in UTF-8, nested {MAX_DEPTH} deep at most: see {where}"
+    if members < 2:
+        return None
+    if charge is not None:
+        charge(9 * members)
     keys = np.empty(members, np.int64)
-    check(padded, len(body), stack, keys)
+    check(view, end, stack, keys, bare)
     keys.sort()
     if (keys[1:] == keys[:-1]).any():
         return "the body names a key twice in one object"
     return None
 
 
+def _after_last(body: Buffer) -> int:
+    """The place after the last byte that is no white space."""
+    end = len(body)
+    while end > 0:
+        begin = max(0, end - _STEP)
+        tail = bytes(body[begin:end]).rstrip(_SPACE)
+        if tail:
+            return begin + len(tail)
+        end = begin
+    return 0
+
+
 @inner
-def _after_string(base, place, serial):  # type: ignore[no-untyped-def]
+def _after_string(base, place, end, serial):  # type: ignore[no-untyped-def]
     """`place` is after the opening quote: (place after the closing one, or of a fault; fine; hash of the text)."""
     code = serial * _MIX
     code ^= shift_right(code, 29)
     while True:
+        if place >= end:
+            return place, False, code
         c = byte(base + place)
         if c == 34:
             return place + 1, True, code
@@ -78,29 +112,22 @@ def _after_string(base, place, serial):  # type: ignore[no-untyped-def]
             elif c != 34 and c != 92 and c != 47:
                 return place - 1, False, code
         elif c >= 128:
-            more = 1 if c & 0xE0 == 0xC0 else 2 if c & 0xF0 == 0xE0 else 3 if c & 0xF8 == 0xF0 else 0
-            if more == 0:
+            after, c = character(base, place - 1, end)
+            if after < 0:
                 return place - 1, False, code
-            c &= 0x3F >> more
-            for _ in range(more):
-                if byte(base + place) & 0xC0 != 0x80:
-                    return place, False, code
-                c = c << 6 | byte(base + place) & 0x3F
-                place += 1
-            least = 0x80 if more == 1 else 0x800 if more == 2 else 0x10000
-            if c < least or c > 0x10FFFF or c & 0xFFFFF800 == 0xD800:
-                return place - 1, False, code
+            place = after
         code = (code ^ c) * _MIX
         code ^= shift_right(code, 29)
 
 
 @entry
-def check(padded, end, stack, keys):  # type: ignore[no-untyped-def]
+def check(view, end, stack, keys, bare):  # type: ignore[no-untyped-def]
     """(place of a fault or -1, members of all objects); a hash of each key and its object goes to `keys`, if long.
 
-    `padded` holds 16 zero bytes after `end`, none of which JSON takes, so that nothing runs over it.
+    The document is the first `end` bytes of `view`. It ends with a closing bracket or brace, or some byte follows that
+    is part of no number, name or text: so nothing runs over it.
     """
-    base = np.int64(padded.ctypes.data)
+    base = np.int64(view.ctypes.data)
     depth = members = objects = 0
     place = skip_space(base, 0, end)
     while True:
@@ -114,7 +141,7 @@ def check(padded, end, stack, keys):  # type: ignore[no-untyped-def]
             stack[depth] = objects if c == 123 else 0
             place = skip_space(base, place + 1, end)
         elif c == 34:
-            place, fine, _ = _after_string(base, place + 1, objects)
+            place, fine, _ = _after_string(base, place + 1, end, objects)
             if not fine:
                 return place, members
         elif spells(base, place, _TRUE) or spells(base, place, _NULL):
@@ -123,6 +150,11 @@ def check(padded, end, stack, keys):  # type: ignore[no-untyped-def]
             place += 5
         else:
             stop, _, _, _ = decimal(base, place + (c == 45))
+            if stop < 0 and bare:
+                if spells(base, place, _NAN):
+                    stop = place + 3
+                elif spells(base, place + (c == 45), _INFINITY):
+                    stop = place + (c == 45) + 8
             if stop < 0:
                 return place, members
             place = stop
@@ -131,6 +163,8 @@ def check(padded, end, stack, keys):  # type: ignore[no-untyped-def]
                 place = skip_space(base, place, end)
             if depth == 0:
                 return -1 if place == end else place, members
+            if place >= end:
+                return place, members
             c = byte(base + place)
             inside = stack[depth]
             if c == (125 if inside else 93):
@@ -145,7 +179,7 @@ def check(padded, end, stack, keys):  # type: ignore[no-untyped-def]
             if inside:
                 if byte(base + place) != 34:
                     return place, members
-                place, fine, code = _after_string(base, place + 1, inside)
+                place, fine, code = _after_string(base, place + 1, end, inside)
                 if not fine:
                     return place, members
                 if members < keys.size:

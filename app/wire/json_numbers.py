@@ -1,8 +1,9 @@
-"""Arrays of JSON scalars to packed items, in compiled code: no element ever becomes a Python object.
+"""Arrays of JSON scalars to packed items, in compiled code: no number ever becomes a Python object.
 
 One reader walks the nesting and holds it to the shape, checks the grammar of each element, rounds or ranges it to its
 type and stores it. It gives up at the first thing that is not as it should be and says at which element; whoever
 called finds out what that is (the reader of kind SKIP tells whether the nesting is right, whatever the elements).
+Strings are stored as their UTF-8, each with a byte SEPARATOR behind it, which UTF-8 does not have.
 """
 
 # Comparisons are spelt out, since that is what compiles well.
@@ -16,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.wire.decimals import (
+    above_middle,
     decimal,
     digits_before,
+    integral,
     long_whole,
     narrow,
     nearest,
@@ -26,7 +29,7 @@ from app.wire.decimals import (
     signed,
     whole_digits,
 )
-from app.wire.json_scan import MAX_DEPTH, is_space, skip_nested, skip_space, skip_string, spells
+from app.wire.json_scan import MAX_DEPTH, character, hex_4, is_space, skip_nested, skip_space, skip_string, spells
 from app.wire.machine import (
     below,
     bits_of,
@@ -42,6 +45,7 @@ from app.wire.machine import (
     put_8,
     put_single,
     trailing_zeros,
+    word,
 )
 
 OPEN: Final = MAX_DEPTH + 1
@@ -54,8 +58,10 @@ _HALF: Final = 10
 _BRAIN: Final = 11
 _SINGLE: Final = 12
 _DOUBLE: Final = 13
+_TEXT: Final = 14
+SEPARATOR: Final = b"\xff"
 KINDS: Final[Mapping[str, int]] = {
-    "string": SKIP,
+    "string": _TEXT,
     "bool": _BOOL,
     "int8": _INT8,
     "int16": 3,
@@ -72,7 +78,7 @@ KINDS: Final[Mapping[str, int]] = {
     "complex64": _SINGLE,
     "complex128": _DOUBLE,
 }
-"""What `read_elements` calls the types: a complex one is pairs of its parts, a string is only walked over."""
+"""What `read_elements` calls the types: a complex one is pairs of its parts."""
 
 # The largest magnitudes of negative and of other integers, unsigned, and the least that rounds to infinity, by kind.
 _LOW: Final[NDArray[np.int64]] = np.array([0, 0, *(signed(2**bits) for bits in (7, 15, 31, 63)), *[0] * 8], np.int64)
@@ -83,8 +89,13 @@ _HIGH: Final[NDArray[np.int64]] = np.array(
 TOO_LARGE: Final[NDArray[np.float64]] = np.array(
     [*[0.0] * 10, 65520.0, 2.0**128 - 2.0**119, 2.0**128 - 2.0**103, np.inf]
 )
-_NAN: Final[NDArray[np.int64]] = np.frombuffer(b'NaN"', np.uint8).astype(np.int64)
-_INFINITY: Final[NDArray[np.int64]] = np.frombuffer(b'Infinity"', np.uint8).astype(np.int64)
+_NAN: Final[NDArray[np.int64]] = np.frombuffer(b"NaN", np.uint8).astype(np.int64)
+_INFINITY: Final[NDArray[np.int64]] = np.frombuffer(b"Infinity", np.uint8).astype(np.int64)
+_ONES: Final = signed(0x0101010101010101)
+_TOPS: Final = signed(0x8080808080808080)
+_SPACES: Final = 32 * _ONES
+_QUOTES: Final = 34 * _ONES
+_BACKSLASHES: Final = 92 * _ONES
 _TRUE: Final[NDArray[np.int64]] = np.frombuffer(b"true", np.uint8).astype(np.int64)
 _FALSE: Final[NDArray[np.int64]] = np.frombuffer(b"false", np.uint8).astype(np.int64)
 
@@ -167,60 +178,103 @@ def _run_integers(base, place, last, kind, target, element, room):  # type: igno
 
 
 @inner
-def _read_odd_float(base, place, size, kind, target, element):  # type: ignore[no-untyped-def]
-    """As `_read_float`, anything."""
+def _after_name(base, place, name):  # type: ignore[no-untyped-def]
+    """The place after the closing quote of a string that says `name`, with escapes or without, or -1."""
+    for i in range(name.size):
+        c = byte(base + place)
+        place += 1
+        if c == 92 and byte(base + place) == 117:
+            c = hex_4(base, place + 1)
+            place += 5
+        if c != name[i]:
+            return -1
+    return place + 1 if byte(base + place) == 34 else -1
+
+
+@inner
+def _after_minus(base, place):  # type: ignore[no-untyped-def]
+    """The place after a minus sign in a string, escaped or not, or -1."""
     c = byte(base + place)
-    negative = c == 45
-    if c != 34:
-        stop, value, power, cut = decimal(base, place + negative)
-        if stop < 0:
-            return stop, False
-        number = nearest_called(value, power)
-        if cut and number != nearest_called(value + 1, power):
-            return stop, True
-        if number >= TOO_LARGE[kind]:
-            return -1, False
+    if c == 45:
+        return place + 1
+    if c == 92 and byte(base + place + 1) == 117 and hex_4(base, place + 2) == 45:
+        return place + 6
+    return -1
+
+
+@inner
+def _non_finite(base, place, bare):  # type: ignore[no-untyped-def]
+    """(place after, number, whether it is negative) of a NaN or an infinity by its name; the place is -1 where none is.
+
+    `bare` ones have no quotes.
+    """
+    if byte(base + place) == 34:
+        place += 1
+        stop = _after_name(base, place, _NAN)
+        if stop >= 0:
+            return stop, np.nan, False
+        minus = _after_minus(base, place)
+        return _after_name(base, place if minus < 0 else minus, _INFINITY), np.inf, minus >= 0
+    if not bare:
+        return -1, np.nan, False
+    if spells(base, place, _NAN):
+        return place + 3, np.nan, False
+    negative = byte(base + place) == 45
+    return place + negative + 8 if spells(base, place + negative, _INFINITY) else -1, np.inf, negative
+
+
+@inner
+def _odd_finite(base, place):  # type: ignore[no-untyped-def]
+    """(place after, number) of any unsigned JSON number; the place is -1 where there is none."""
+    stop, value, power, cut = decimal(base, place)
+    if stop < 0:
+        return stop, 0.0
+    number = nearest_called(value, power)
+    if cut:
+        upper = nearest_called(value + 1, power)
+        if upper != number:
+            side = above_middle(base, place, number)
+            if side > 0 or (side == 0 and bits_of(number) & 1 != 0):
+                number = upper
+    return stop, number
+
+
+@inner
+def _read_odd_float(base, place, kind, target, element, bare):  # type: ignore[no-untyped-def]
+    """The place after any element of a float type, or -1."""
+    negative = byte(base + place) == 45
+    stop, number = _odd_finite(base, place + negative)
+    if stop < 0:
+        stop, number, negative = _non_finite(base, place, bare)
+    elif number >= TOO_LARGE[kind]:
+        return -1
+    if stop >= 0:
         _put_float(target, element, kind, number, negative)
-        return stop, False
-    if spells(base, place + 1, _NAN):
-        _put_float(target, element, kind, np.nan, negative)
-        return place + 5, False
-    negative = byte(base + place + 1) == 45
-    if spells(base, place + 1 + negative, _INFINITY):
-        _put_float(target, element, kind, np.inf, negative)
-        return place + 10 + negative, False
-    stop, escaped = skip_string(base, place + 1, size)
-    return stop if escaped else -1, True
+    return stop
 
 
 @inner
 def _read_odd_integer(base, place, kind, target, element):  # type: ignore[no-untyped-def]
-    """As `_read_integer`, anything."""
+    """The place after any element of an integer type, or -1."""
     negative = byte(base + place) == 45
     place += negative
     value, count = whole_digits(base, place)
     if count == 0:
-        return -1, False
+        return -1
     stop = place + count
     after = byte(base + stop)
     if after == 46 or after | 32 == 101:
-        stop, value, power, cut = decimal(base, place)
-        if stop < 0:
-            return stop, False
-        number = nearest_called(value, power)
-        if cut and number != nearest_called(value + 1, power):
-            return stop, True
-        if number != np.floor(number) or number >= 2.0**64:
-            return -1, False
-        value = np.int64(number) if number < 2.0**63 else np.int64(number - 2.0**63) + _LOW[_INT64]
+        stop, value, fits = integral(base, place)
+        if not fits:
+            return -1
     elif count > 19:
         value, fits = long_whole(base, place, count)
         if not fits:
-            return -1, False
+            return -1
     if below(_LOW[kind] if negative else _HIGH[kind], value):
-        return -1, False
+        return -1
     _put_integer(target, element, kind, -value if negative else value)
-    return stop, False
+    return stop
 
 
 @inner
@@ -230,6 +284,107 @@ def _read_bool(base, place, target, element):  # type: ignore[no-untyped-def]
         return place + 4
     put_1(target + element, 0)
     return place + 5 if spells(base, place, _FALSE) else -1
+
+
+@inner
+def _put_text(base, place, stop, target):  # type: ignore[no-untyped-def]
+    """(place after, target after): UTF-8 from `place` to the quote or backslash, or to `stop`, copied to `target`.
+
+    The place is -1 at a control character and at what is not UTF-8. `target` has room for all up to `stop`.
+    """
+    while place < stop:
+        if place + 8 <= stop:
+            eight = word(base + place)
+            # A byte of 128 or more, one below 32, a quote or a backslash sets its highest bit.
+            quotes, slashes = eight ^ _QUOTES, eight ^ _BACKSLASHES
+            marks = eight | ((eight - _SPACES) & ~eight) | ((quotes - _ONES) & ~quotes) | ((slashes - _ONES) & ~slashes)
+            plain = trailing_zeros(marks & _TOPS) >> 3
+            put_8(target, eight)
+            place += plain
+            target += plain
+            if plain == 8:
+                continue
+        c = byte(base + place)
+        if c == 34 or c == 92:
+            break
+        if c < 32:
+            return -1, target
+        after = place + 1
+        if c >= 128:
+            after, _ = character(base, place, stop)
+            if after < 0:
+                return -1, target
+        while place < after:
+            put_1(target, byte(base + place))
+            place += 1
+            target += 1
+    return place, target
+
+
+@inner
+def _put_code(target, code):  # type: ignore[no-untyped-def]
+    """The target after the UTF-8 of the character `code`."""
+    if code < 0x80:
+        put_1(target, code)
+        return target + 1
+    if code < 0x800:
+        put_1(target, 0xC0 | code >> 6)
+    elif code < 0x10000:
+        put_1(target, 0xE0 | code >> 12)
+    else:
+        put_1(target, 0xF0 | code >> 18)
+        target += 1
+        put_1(target, 0x80 | code >> 12 & 0x3F)
+    if code >= 0x800:
+        target += 1
+        put_1(target, 0x80 | code >> 6 & 0x3F)
+    put_1(target + 1, 0x80 | code & 0x3F)
+    return target + 2
+
+
+@inner
+def _read_text(base, place, end, target):  # type: ignore[no-untyped-def]
+    """(place after, target after) of the string whose opening quote is at `place`, stored with a separator behind it.
+
+    The place is -1 where it is no string, is not JSON, or has a lone surrogate.
+    """
+    if byte(base + place) != 34:
+        return -1, target
+    place += 1
+    while True:
+        place, target = _put_text(base, place, end, target)
+        if place < 0 or place >= end:
+            return -1, target
+        c = byte(base + place)
+        place += 1
+        if c == 34:
+            put_1(target, 0xFF)
+            return place, target + 1
+        c = byte(base + place)
+        place += 1
+        if c == 117:
+            c = hex_4(base, place)
+            place += 4
+            if c & 0xFC00 == 0xD800 and byte(base + place) == 92 and byte(base + place + 1) == 117:
+                low = hex_4(base, place + 2)
+                if low & 0xFC00 == 0xDC00:
+                    c = 0x10000 + ((c & 0x3FF) << 10) + (low & 0x3FF)
+                    place += 6
+            if c < 0 or c & 0xFFFFF800 == 0xD800:
+                return -1, target
+        elif c == 98:
+            c = 8
+        elif c == 102:
+            c = 12
+        elif c == 110:
+            c = 10
+        elif c == 114:
+            c = 13
+        elif c == 116:
+            c = 9
+        elif c != 34 and c != 92 and c != 47:
+            return -1, target
+        target = _put_code(target, c)
 
 
 @inner
@@ -249,20 +404,20 @@ def _skip_element(base, place, end):  # type: ignore[no-untyped-def]
 
 
 @entry
-def read_elements(view, first, end, kind, leaf, inner, room, dims, out, pending):  # type: ignore[no-untyped-def]
-    """(fine, place, element, waiting, leaf, inner): read the elements of the span [first, end) of `view` into `out`.
+def read_elements(view, first, end, kind, leaf, inner, room, dims, out, bare):  # type: ignore[no-untyped-def]
+    """(fine, place, element, used, leaf, inner): read the elements of the span [first, end) of `view` into `out`.
 
     Elements stand `leaf` lists deep, the innermost lists have `inner` elements and the outer ones as many as the first
     half of `dims` says, outermost first (the second half is working room). Where `leaf` is OPEN and `inner` and `dims`
     are -1, the first lists set them. `room` is how many elements there may be. Where not `fine`, the element at
-    `place` or the nesting there is wrong. Elements that need someone slower go to `pending` as (element, place, place
-    after), as many as it can take; `waiting` counts them all.
+    `place` or the nesting there is wrong. `bare` floats may be NaN and infinities without quotes, which is not JSON.
+    Strings use `used` bytes of `out`, which has to be as long as the span.
     """
     base, size, target = np.int64(view.ctypes.data), view.size, np.int64(out.ctypes.data)
     counters = dims.size // 2
     place = first
     zero: Any = np.int64(0)  # a plain 0 is a type of its own, to compile for once more
-    depth = here = element = waiting = zero
+    depth = here = element = used = zero
     while True:
         c = byte(base + place)
         if c <= 32:
@@ -283,9 +438,9 @@ def read_elements(view, first, end, kind, leaf, inner, room, dims, out, pending)
             if leaf == OPEN:
                 leaf = depth
             if depth != leaf or element >= room:
-                return False, place, element, waiting, leaf, inner
+                return False, place, element, used, leaf, inner
             after = False
-            if kind >= _INT8 and depth > 0:
+            if _INT8 <= kind < _TEXT and depth > 0:
                 before = element
                 if kind >= _HALF:
                     place, element, after = _run_floats(base, place, size - 64, kind, target, element, room)
@@ -295,29 +450,25 @@ def read_elements(view, first, end, kind, leaf, inner, room, dims, out, pending)
             if not after:
                 place = skip_space(base, place, end)
                 if element >= room:
-                    return False, place, element, waiting, leaf, inner
-                slow = False
-                if kind >= _HALF:
-                    stop, slow = _read_odd_float(base, place, size, kind, target, element)
+                    return False, place, element, used, leaf, inner
+                if kind >= _HALF and kind != _TEXT:
+                    stop = _read_odd_float(base, place, kind, target, element, bare)
+                elif kind == _TEXT:
+                    stop, used = _read_text(base, place, end, target + used)
+                    used -= target
                 elif kind >= _INT8:
-                    stop, slow = _read_odd_integer(base, place, kind, target, element)
+                    stop = _read_odd_integer(base, place, kind, target, element)
                 elif kind == _BOOL:
                     stop = _read_bool(base, place, target, element)
                 else:
                     stop = _skip_element(base, place, end)
                 if stop < 0:
-                    return False, place, element, waiting, leaf, inner
-                if slow:
-                    if 3 * waiting < pending.size:
-                        pending[3 * waiting] = element
-                        pending[3 * waiting + 1] = place
-                        pending[3 * waiting + 2] = stop
-                    waiting += 1
+                    return False, place, element, used, leaf, inner
                 place = stop
                 element += 1
         while True:
             if depth == 0:
-                return place == end, place, element, waiting, leaf, inner
+                return place == end, place, element, used, leaf, inner
             here += 1
             c = byte(base + place)
             if c <= 32:
@@ -327,7 +478,7 @@ def read_elements(view, first, end, kind, leaf, inner, room, dims, out, pending)
                 place += 1
                 break
             if c != 93:
-                return False, place, element, waiting, leaf, inner
+                return False, place, element, used, leaf, inner
             if depth == leaf:
                 if inner < 0:
                     inner = here
@@ -337,7 +488,7 @@ def read_elements(view, first, end, kind, leaf, inner, room, dims, out, pending)
                     dims[depth - 1] = here
                 wanted = dims[depth - 1]
             if here != wanted:
-                return False, place, element, waiting, leaf, inner
+                return False, place, element, used, leaf, inner
             place += 1
             depth -= 1
             if depth > 0:

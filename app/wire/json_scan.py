@@ -140,6 +140,28 @@ def hex_4(base, place):  # type: ignore[no-untyped-def]
 
 
 @inner
+def character(base, place, stop):  # type: ignore[no-untyped-def]
+    """(place after, its number) of a character whose UTF-8 has more than one byte; the place is -1 where it is none.
+
+    Looks no further than `stop`.
+    """
+    c = byte(base + place)
+    more = 1 if c & 0xE0 == 0xC0 else 2 if c & 0xF0 == 0xE0 else 3 if c & 0xF8 == 0xF0 else 0
+    if more == 0 or place + more >= stop:
+        return -1, 0
+    code = c & (0x3F >> more)
+    for i in range(1, more + 1):
+        c = byte(base + place + i)
+        if c & 0xC0 != 0x80:
+            return -1, 0
+        code = code << 6 | c & 0x3F
+    least = 0x80 if more == 1 else 0x800 if more == 2 else 0x10000
+    if code < least or code > 0x10FFFF or code & 0xFFFFF800 == 0xD800:
+        return -1, 0
+    return place + more + 1, code
+
+
+@inner
 def _is_span_key(base, begin, stop, escaped):  # type: ignore[no-untyped-def]
     """Whether the key within the quotes at begin - 1 and `stop` is `values` or `base64`."""
     if not escaped:

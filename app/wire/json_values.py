@@ -1,7 +1,7 @@
 """One tensor out of the span of a JSON body that holds its values: flat or nested, of any type.
 
-The usual case is one pass of `json_numbers` straight into the tensor's memory. What that pass refuses or leaves
-open is looked at again here, as slowly as it takes.
+One pass of `json_numbers` reads the span straight into the tensor's memory. Where it refuses something, the nesting
+alone is looked at again, since it comes before the values.
 """
 
 from __future__ import annotations
@@ -9,32 +9,29 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
-from math import isinf, prod
-from typing import Any, Final, NamedTuple
+from math import prod
+from typing import Final, NamedTuple
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from app.errors import GatherError, Place
 from app.tensors.dtypes import DType
-from app.tensors.strings import wider_by
 from app.tensors.tensor import Form, Tensor, coordinates
-from app.wire import json_exact
+from app.wire import json_exact, strings
 from app.wire.json_numbers import KINDS, OPEN, SKIP, read_elements
 from app.wire.json_scan import MAX_DEPTH
-from app.wire.packed import STRING_BYTES, Charge, bounded_product, items_text
+from app.wire.packed import Charge, bounded_product, items_text
 
 _FEW: Final = 8
-_STEP: Final = 1 << 20
 _FLAT: Final[Form] = "flat"
 _BYTE: Final = np.dtype(np.uint8)
 _NO_INTS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 _NO_BYTES: Final[NDArray[np.uint8]] = np.empty(0, np.uint8)
-_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_PLAIN: Final = re.compile(rb"[^\s,\[\]{}]*")
-_NONFINITE: Final = ("NaN", "Infinity", "-Infinity")
+_STRING_START: Final = re.compile(rb'"(?:[^"\\]|\\u.{4}|\\[^u]){0,400}', re.DOTALL)
+_PLAIN_START: Final = re.compile(rb"[^\s,\[\]{}]{0,1000}")
+_BARE_NAMES: Final = (b"NaN", b"Infinity", b"-Infinity")
+_STEP: Final = 1 << 20
 
 
 class _Nesting(NamedTuple):
@@ -52,7 +49,11 @@ class _Nesting(NamedTuple):
 
 @dataclass(slots=True)
 class Values:
-    """The values of the tensor `name` as the request has them: bytes [first, end) of `view`, opening `depth` lists."""
+    """The values of the tensor `name` as the request has them: bytes [first, end) of `view`, opening `depth` lists.
+
+    `bare` floats may be NaN and infinities without quotes. `wrong` is the element that `read` stopped at, and its
+    place: the first that is wrong, unless it is the nesting that is.
+    """
 
     view: NDArray[np.uint8]
     name: str
@@ -61,6 +62,8 @@ class Values:
     first: int
     end: int
     depth: int
+    bare: bool = False
+    wrong: tuple[int, int] | None = None
 
     def read(self, charge: Charge | None = None) -> Tensor | None:
         """The tensor, or None where something is wrong with it: then see the other two.
@@ -73,44 +76,41 @@ class Values:
             if 2 * count > end - first:
                 return None
             form, leaf, inner, dims, parts = _FLAT, 1, count, _NO_INTS, count
-            if charge is not None:
-                charge(self._cost(count))
-            raw = np.empty(count * dtype.item_size, _BYTE)
         else:
             nesting = _nesting(self)
             if nesting is None:
                 return None
             form, leaf, inner, dims, parts = nesting
-            if charge is not None:
-                charge(self._cost(parts))
-            raw = np.empty(parts * _width(dtype), _BYTE)
-        fine, _, _, waiting, leaf, inner = read_elements(
-            self.view, first, end, KINDS[dtype.name], leaf, inner, parts, dims, raw, _NO_INTS
+        if charge is not None:
+            charge(self._cost(parts))
+        raw = np.empty(parts * _width(dtype) if dtype.item_size else end - first, _BYTE)
+        fine, place, element, used, leaf, inner = read_elements(
+            self.view, first, end, KINDS[dtype.name], leaf, inner, parts, dims, raw, self.bare
         )
-        if not fine or (waiting and _settle(self, raw, waiting) is not None):
+        if not fine:
+            self.wrong = element, place
             return None
         if shape is None:
             shape = _found_shape(dtype, leaf, inner, dims)
             if shape is None:
                 return None
-            raw = raw[: prod(shape) * dtype.item_size]
+            raw = raw[: prod(shape) * dtype.item_size] if dtype.item_size else raw
             form = "flat" if len(shape) == 1 else "nested"
-        array = raw.view(dtype.numpy) if dtype.item_size else _strings(self, leaf)
-        if array is None:
-            return None
+        array = raw.view(dtype.numpy) if dtype.item_size else strings.objects(raw[:used], element, charge)
         return Tensor(dtype, shape, array, *_pointers(self.name, form))
 
     def _cost(self, parts: int) -> int:
-        """Bytes that so many elements take; where no shape says how many, their commas do."""
-        span = self.view[self.first : self.end]
+        """Bytes that so many elements take, of strings their text; where no shape says how many, their commas do."""
+        if not self.dtype.item_size:
+            return self.end - self.first
         if self.shape is None:
-            parts = min(parts, _commas(span) + 1)
-        if self.dtype.kind == "string":
-            wider = wider_by(span)
-            if wider < 3 * span.size and _has_escapes(span):
-                wider = 3 * span.size
-            return parts * STRING_BYTES + span.size + wider
+            parts = min(parts, self._commas() + 1)
         return parts * _width(self.dtype)
+
+    def _commas(self) -> int:
+        """The commas of the span, counted by portions, so that no second array is as long."""
+        places = range(self.first, self.end, _STEP)
+        return sum(int(np.count_nonzero(self.view[at : min(at + _STEP, self.end)] == ord(","))) for at in places)
 
     def explain_nesting(self) -> None:
         """Raises element_count_mismatch where the lists are not nested as the shape says, whatever they hold."""
@@ -130,14 +130,14 @@ class Values:
 
     def explain_value(self) -> None:
         """Raises value_not_representable at the first element that the type cannot hold; the nesting is right."""
+        if self.wrong is None:
+            return
         outline = _outline(self)
         assert outline is not None, "explain_nesting comes first"
-        shape, form, leaf = outline
+        shape, form = outline
         dtype, name = self.dtype, self.name
-        found = _first_bad_string(self, leaf) if dtype.kind == "string" else _first_bad_number(self)
-        if found is None:
-            return
-        part, leaf_value = found
+        part, place = self.wrong
+        leaf_value = self._leaf(place)
         item, side = divmod(part, 2) if dtype.kind == "complex" else (part, None)
         position = coordinates(item, shape)
         pointer = Tensor(dtype, shape, _NO_BYTES, f"/{name}/values", form).locate(item)
@@ -148,14 +148,22 @@ class Values:
         detail = f"{name}{list(position)} is {what}, which {dtype.name} cannot hold"
         raise GatherError("value_not_representable", detail, places=[Place(pointer, position, value)])
 
+    def _leaf(self, place: int) -> object:
+        """The JSON value at `place`, whose grammar has been checked; None for an object and for what is bare.
 
-def _commas(span: NDArray[np.uint8]) -> int:
-    return sum(int(np.count_nonzero(span[at : at + _STEP] == ord(","))) for at in range(0, span.size, _STEP))
-
-
-def _has_escapes(span: NDArray[np.uint8]) -> bool:
-    """Whether there is an escape that may stand for any character, such as \\u00e9."""
-    return any(b"\\u" in span[at : at + _STEP + 1].tobytes() for at in range(0, span.size, _STEP))
+        Of a very long one the beginning, as text: more is not shown.
+        """
+        first = int(self.view[place])
+        if first == ord("{"):
+            return None
+        match = (_STRING_START if first == ord('"') else _PLAIN_START).match(self.view.data, place)
+        assert match is not None, "the body has been checked"
+        start = match[0]
+        if first == ord('"'):
+            return json_exact.loads((start + b'"').decode(errors="ignore"))
+        if start in _BARE_NAMES:
+            return None
+        return start.decode() if len(start) == 1000 else json_exact.loads(start.decode())
 
 
 @lru_cache(maxsize=16)
@@ -205,14 +213,14 @@ def _found_shape(dtype: DType, leaf: int, inner: int, dims: NDArray[np.int64]) -
     return shape[:-1] if shape and shape[-1] == 2 else None
 
 
-def _outline(values: Values) -> tuple[tuple[int, ...], Form, int] | None:
-    """Shape, form and depth of the elements, whatever these are; None where the lists are not as they should be."""
+def _outline(values: Values) -> tuple[tuple[int, ...], Form] | None:
+    """Shape and form of the elements, whatever these are; None where the lists are not as they should be."""
     nesting = _nesting(values)
     if nesting is None:
         return None
     form, leaf, inner, dims, parts = nesting
     fine, _, _, _, leaf, inner = read_elements(
-        values.view, values.first, values.end, SKIP, leaf, inner, parts, dims, _NO_BYTES, _NO_INTS
+        values.view, values.first, values.end, SKIP, leaf, inner, parts, dims, _NO_BYTES, False
     )
     shape = values.shape
     if not fine:
@@ -222,90 +230,4 @@ def _outline(values: Values) -> tuple[tuple[int, ...], Form, int] | None:
         if shape is None:
             return None
         form = "flat" if len(shape) == 1 else "nested"
-    return shape, form, leaf
-
-
-def _strings(values: Values, leaf: int) -> NDArray[Any] | None:
-    """The strings, whose nesting is right; None where one is no string, or has a lone surrogate."""
-    try:
-        texts = _level(orjson.loads(values.view.data[values.first : values.end]), leaf)
-    except orjson.JSONDecodeError:
-        return None
-    if any(type(text) is not str for text in texts):
-        return None
-    array: NDArray[Any] = np.empty(len(texts), object)
-    array[:] = texts
-    return array
-
-
-def _level(texts: Any, leaf: int) -> list[Any]:
-    if leaf == 0:
-        return [texts]
-    for _ in range(leaf - 1):
-        texts = list(chain.from_iterable(texts))
-    return texts  # type: ignore[no-any-return]
-
-
-def _first_bad_string(values: Values, leaf: int) -> tuple[int, object] | None:
-    texts = json_exact.loads(str(values.view.data[values.first : values.end], "utf-8"))
-    for item, text in enumerate(_level(texts, leaf)):
-        if type(text) is not str or json_exact.printable(text) != text:
-            return item, text
-    return None
-
-
-def _first_bad_number(values: Values) -> tuple[int, object] | None:
-    nesting = _nesting(values)
-    assert nesting is not None
-    _, leaf, inner, dims, parts = nesting
-    raw = np.empty(parts * _width(values.dtype), _BYTE)
-    kind = KINDS[values.dtype.name]
-    fine, place, part, waiting, _, _ = read_elements(
-        values.view, values.first, values.end, kind, leaf, inner, parts, dims, raw, _NO_INTS
-    )
-    settled = _settle(values, raw, waiting) if waiting else None
-    if settled is not None:
-        part, place = settled
-    elif fine:
-        return None
-    first = int(values.view[place])
-    if first == ord("{"):
-        return part, None
-    match = (_STRING if first == ord('"') else _PLAIN).match(values.view.data, place)
-    assert match is not None, "the body has been checked"
-    return part, json_exact.loads(match[0].decode())
-
-
-def _settle(values: Values, raw: NDArray[np.uint8], waiting: int) -> tuple[int, int] | None:
-    """Put the elements that the reader left open into `raw`: (number, place) of the first that does not fit, or None.
-
-    Each is written anew as the float64 that it is, which the reader can read: numbers of very many digits just beside
-    the middle between two floats, and non-finite ones with escapes in their names.
-    """
-    view = values.view
-    nesting = _nesting(values)
-    assert nesting is not None
-    _, leaf, inner, dims, parts = nesting
-    kind = KINDS[values.dtype.name]
-    pending = np.empty(3 * waiting, np.int64)
-    read_elements(view, values.first, values.end, kind, leaf, inner, parts, dims, raw, pending)
-    rows = pending.reshape(waiting, 3)
-    anew = b",".join(_written_anew(bytes(view.data[place:stop])) for _, place, stop in rows.tolist())
-    text = np.frombuffer(b"[" + anew + b"] ", np.uint8)
-    width = _width(values.dtype)
-    room = np.empty(waiting * width, _BYTE)
-    fine, _, done, _, _, _ = read_elements(text, 0, text.size - 1, kind, 1, waiting, waiting, _NO_INTS, room, _NO_INTS)
-    item = np.dtype(f"u{width}")
-    raw.view(item)[rows[:done, 0]] = room.view(item)[:done]
-    return None if fine else (int(rows[done, 0]), int(rows[done, 1]))
-
-
-def _written_anew(token: bytes) -> bytes:
-    if token.startswith(b'"'):
-        try:
-            text = json_exact.loads(token.decode())
-        except ValueError:
-            return b"null"  # refused like any wrong value, and then found to be no JSON
-        return f'"{text}"'.encode() if text in _NONFINITE else b"null"
-    number = float(token)
-    return b"1e999" if isinf(number) else repr(number).encode()
+    return shape, form

@@ -24,12 +24,12 @@ from app.tensors.dtypes import DTYPES, DType
 from app.tensors.limits import Limits
 from app.tensors.scatter import REDUCTIONS, ScatterCall
 from app.tensors.tensor import Tensor, coordinates
-from app.wire import decimals, json_check, json_exact, json_numbers, json_scan, machine, shortest
+from app.wire import decimals, json_check, json_exact, json_numbers, json_scan, machine, shortest, strings
 from app.wire.json_base64 import Packed
 from app.wire.json_scan import ESCAPED, STRING, scan
 from app.wire.json_values import Values
 from app.wire.json_write import is_long, values_text, write_answer
-from app.wire.packed import Charge, longest_string
+from app.wire.packed import REFUSED_BY_CHARGE, Buffer, Charge, longest_string, view_of
 
 __all__ = [
     "ENCODINGS",
@@ -43,11 +43,10 @@ __all__ = [
     "write_answer",
 ]
 
-Buffer = bytes | bytearray | memoryview
 Encoding = Literal["values", "base64"]
 ENCODINGS: Final[tuple[Encoding, ...]] = ("values", "base64")
-MAX_FIELDS: Final = 1 << 20
-"""How many bytes all but the values of the tensors may take, since that part becomes Python objects."""
+MAX_FIELDS: Final = 1 << 15
+"""Most bytes of all but the values of the tensors, since that part becomes Python objects, on the event loop."""
 _BYTE: Final = np.dtype(np.uint8)
 _PARAMETER: Final[Mapping[Operator, tuple[str, str]]] = {
     "gathernd": ("batch_dims", "/batch_dims"),
@@ -62,8 +61,12 @@ _COMPILED: Final[tuple[Any, ...]] = (
     json_scan.scan,
     json_check.check,
     json_numbers.read_elements,
+    strings.framed,
+    strings.separated,
+    strings.room_for,
     shortest.write_singles,
 )
+_NO_INTS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 # What `scan` returns: whether it is fine, members, whether there are odd numbers, how many spans, and three integers
 # for each span: its first byte, its end and its kind.
@@ -84,6 +87,7 @@ def warm(progress: Callable[[str], None] | None = None) -> None:
     read_call(body, "gathernd", ("onnx-13",), Limits())
     values_text(Tensor(DTYPES["float32"], (1,), np.ones(1, np.float32)))
     json_check.fault(body)
+    strings.warm()
     for function in _COMPILED:
         function.disable_compile()  # a request never compiles
     if progress is not None:
@@ -115,9 +119,7 @@ def read_call(
     try:
         return _read_call(body, operator, dialects, limits, charge)
     except (GatherError, _WrongTensors) as error:
-        _check_framing(body)
-        if isinstance(error, _WrongTensors):
-            _explain(error.sources)
+        _explain(error, body, charge)
         raise
 
 
@@ -126,14 +128,14 @@ def _read_call(
 ) -> tuple[Call, Encoding]:
     view = np.frombuffer(body, _BYTE)
     if type(body) is not bytes:
-        view.flags.writeable = False  # one type of array, whatever holds the body: a function is compiled for one
+        view.flags.writeable = False  # as `view_of`
     marks: tuple[int, ...] = scan(view)
     text = _usual_text(body, marks)
     if text is not None:
         template = _templates.get((operator, text))
         if template is not None and template.members == marks[_MEMBERS]:
             return _fill(template, operator, body, view, marks, limits, charge)
-    document = _small_part(body, marks)
+    document = _small_part(body, marks, charge)
     if type(document) is not dict:
         raise _field("", "the body must be a JSON object")
     if not document.keys() <= _FIELDS[operator]:
@@ -160,7 +162,7 @@ def _read_call(
     if type(encoding) is not str or encoding not in ENCODINGS:
         raise _choice("output_encoding", ENCODINGS)
     if len(document) + members + index_members != marks[_MEMBERS]:
-        _check_framing(body)
+        _check_framing(body, charge)
 
     if data_unknown is not None:
         raise _unsupported("data", data_unknown)
@@ -270,24 +272,18 @@ def _fill(
 
 
 def read_scatter(body: Buffer, limits: Limits, charge: Charge | None = None) -> ScatterCall:
-    """The scatter that `body` asks for: indices, updates and reduction. Raises GatherError, in `read_call`'s order.
-
-    `charge` is as of `read_call`.
-    """
+    """The scatter that `body` asks for: indices, updates and reduction. See `read_call` for order and `charge`."""
     try:
         return _read_scatter(body, limits, charge)
     except (GatherError, _WrongTensors) as error:
-        _check_framing(body)
-        if isinstance(error, _WrongTensors):
-            _explain(error.sources)
+        _explain(error, body, charge)
         raise
 
 
 def _read_scatter(body: Buffer, limits: Limits, charge: Charge | None) -> ScatterCall:
-    view = np.frombuffer(body, _BYTE)
-    view.flags.writeable = False
+    view = view_of(body)
     marks: tuple[int, ...] = scan(view)
-    document = _small_part(body, marks)
+    document = _small_part(body, marks, charge)
     if type(document) is not dict:
         raise _field("", "the body must be a JSON object")
     if not document.keys() <= _SCATTER_FIELDS:
@@ -297,7 +293,7 @@ def _read_scatter(body: Buffer, limits: Limits, charge: Charge | None) -> Scatte
     if type(reduction) is not str or reduction not in REDUCTIONS:
         raise _choice("reduction", REDUCTIONS)
     if len(document) + sum(members for _, _, members in given.values()) != marks[_MEMBERS]:
-        _check_framing(body)
+        _check_framing(body, charge)
     for name, (_, unknown, _) in given.items():
         if unknown is not None:
             raise _unsupported(name, unknown)
@@ -312,34 +308,35 @@ def _read_scatter(body: Buffer, limits: Limits, charge: Charge | None) -> Scatte
     return ScatterCall(indices, updates, reduction)
 
 
-def _small_part(body: Buffer, marks: tuple[int, ...]) -> Any:
+def _small_part(body: Buffer, marks: tuple[int, ...], charge: Charge | None) -> Any:
     """All but the spans, each of which a number stands for: its own."""
-    if marks[_SPANS] == 2 and marks[_FINE] and not marks[_ODD] and len(body) <= MAX_FIELDS:  # as most are
-        try:
-            return orjson.loads(b"".join((body[: marks[4]], b"0 ", body[marks[5] : marks[7]], b"1 ", body[marks[8] :])))
-        except orjson.JSONDecodeError:
-            pass  # a lone surrogate, or no JSON
     fine, _, odd, count = marks[:_FIRST_SPAN]
     if not fine:
         raise GatherError("malformed_request", "the body is not JSON: quotes or brackets do not close")
-    pieces: list[bytes | bytearray | memoryview] = []
-    end = 0
-    for span in range(count):
-        at = _FIRST_SPAN + 3 * span
-        pieces += (body[end : marks[at]], _DIGITS[span])
-        end = marks[at + 1]
-    text = b"".join((*pieces, body[end:]))
-    if len(text) > MAX_FIELDS:
-        detail = f"all but the values of the tensors takes {len(text)} bytes of at most {MAX_FIELDS}"
+    size = len(body)
+    if size > MAX_FIELDS:
+        size -= sum(marks[at + 1] - marks[at] for at in range(_FIRST_SPAN, _FIRST_SPAN + 3 * count, 3))
+    if size > MAX_FIELDS:
+        detail = f"all but the values of the tensors takes {size} bytes of at most {MAX_FIELDS}"
         raise GatherError("limit_exceeded", detail, facts={"limit": "fields_bytes", "maximum": MAX_FIELDS})
+    if count == 2:  # as most have
+        text = b"".join((body[: marks[4]], b"0 ", body[marks[5] : marks[7]], b"1 ", body[marks[8] :]))
+    else:
+        pieces: list[Buffer] = []
+        end = 0
+        for span in range(count):
+            at = _FIRST_SPAN + 3 * span
+            pieces += (body[end : marks[at]], _DIGITS[span])
+            end = marks[at + 1]
+        text = b"".join((*pieces, body[end:]))
     if count > 2:
-        _check_framing(body)  # with a key given twice, the numbers would not be what they seem
+        _check_framing(body, charge)  # with a key given twice, the numbers would not be what they seem
     if not odd:
         try:
             return orjson.loads(text)
         except orjson.JSONDecodeError:
             pass  # a lone surrogate, or no JSON
-    _check_framing(body)
+    _check_framing(body, charge)
     return json_exact.loads(text.decode())
 
 
@@ -386,16 +383,32 @@ def _given(
     if shape is ...:
         raise _field(f"/{name}/shape", f"{name} needs a shape, since it has base64")
     text = memoryview(body)[first + 1 : end - 1]
+    if kind == ESCAPED:
+        text = _unescaped(name, view, first, end, charge)
     if charge is not None:
         charge(len(text) // 4 * 3)
-        if kind == ESCAPED:
-            charge(2 * len(text))  # the text without escapes, once as a string and once as its bytes
     try:
-        plain = orjson.loads(memoryview(body)[first:end]).encode() if kind == ESCAPED else text
-        raw = pybase64.b64decode(plain, validate=True)
+        raw = pybase64.b64decode(text, validate=True)
     except ValueError:
-        raise _field(f"/{name}/base64", "the text is not base64 (RFC 4648, with padding)") from None
+        raise _no_base64(name) from None
     return Packed(name, dtype, shape, raw), unknown, len(fields)
+
+
+def _unescaped(name: str, view: NDArray[np.uint8], first: int, end: int, charge: Charge | None) -> memoryview:
+    """The UTF-8 of the string in [first, end) of `view`. Raises invalid_field for what is none."""
+    if charge is not None:
+        charge(end - first)
+    out = np.empty(end - first, _BYTE)
+    fine, _, _, used, _, _ = json_numbers.read_elements(
+        view, first, end, json_numbers.KINDS["string"], 0, 1, 1, _NO_INTS, out, False
+    )
+    if not fine:
+        raise _no_base64(name)
+    return out[: used - 1].data
+
+
+def _no_base64(name: str) -> GatherError:
+    return _field(f"/{name}/base64", "the text is not base64 (RFC 4648, with padding)")
 
 
 def _shape(name: str, sizes: Any) -> tuple[int, ...]:
@@ -406,13 +419,10 @@ def _shape(name: str, sizes: Any) -> tuple[int, ...]:
             break
     else:
         return tuple(sizes)
-    shape = []
-    for axis, size in enumerate(sizes):
-        whole = json_exact.integer(size)
-        if whole is None or whole < 0:
-            raise _field(f"/{name}/shape/{axis}", "a dimension must be an integer of 0 or more")
-        shape.append(whole)
-    return tuple(shape)
+    shape = json_exact.dimensions(sizes)
+    if isinstance(shape, int):
+        raise _field(f"/{name}/shape/{shape}", "a dimension must be an integer of 0 or more")
+    return shape
 
 
 def _resident(fields: Mapping[str, Any]) -> str:
@@ -429,12 +439,19 @@ def _unsupported(name: str, dtype: str) -> GatherError:
     return GatherError("unsupported_dtype", f"{json_exact.shown(dtype)!r} is no element type", pointer=f"/{name}/dtype")
 
 
-def _explain(sources: Collection[Values | Packed]) -> None:
-    """Raises what is wrong first: all counts come before all values, and data before indices."""
-    for source in sources:
-        source.explain_nesting()
-    for source in sources:
-        source.explain_value()
+def _explain(error: Exception, body: Buffer, charge: Charge | None) -> None:
+    """Raises what is wrong first with a body that was refused, if that is something else than `error`.
+
+    What is no JSON comes first, then all counts, then all values, and data before indices.
+    """
+    if isinstance(error, GatherError) and error.code in REFUSED_BY_CHARGE:
+        return
+    _check_framing(body, charge)
+    if isinstance(error, _WrongTensors):
+        for source in error.sources:
+            source.explain_nesting()
+        for source in error.sources:
+            source.explain_value()
 
 
 def _too_long(tensor: Tensor, limits: Limits) -> GatherError | None:
@@ -452,9 +469,9 @@ def _too_long(tensor: Tensor, limits: Limits) -> GatherError | None:
     )
 
 
-def _check_framing(body: Buffer) -> None:
-    """Raises malformed_request where the body is not JSON, or names a key twice."""
-    fault = json_check.fault(body)
+def _check_framing(body: Buffer, charge: Charge | None) -> None:
+    """Raises malformed_request where the body is not JSON, or names a key twice, and what `charge` raises."""
+    fault = json_check.fault(body, charge)
     if fault is not None:
         raise GatherError("malformed_request", fault)
 

@@ -2,34 +2,29 @@
 
 The items are cut out (`oip_scan`) and a library reads the small rest, as `native_json` does with its bodies. Here
 unknown members and parameters are ignored, as the protocol asks for; and NaN and infinities may stand bare, as many
-libraries write them, which is not JSON.
+libraries write them, which is not JSON: as items of floats they are numbers, everywhere else they are null.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from app.errors import GatherError
 from app.tensors.call import DEVICES, Operator
-from app.tensors.dtypes import BY_OIP, DTYPES, DType
+from app.tensors.dtypes import BY_OIP, DType
 from app.wire import json_check, json_exact
 from app.wire.native_json import MAX_FIELDS
 from app.wire.oip_scan import scan
-from app.wire.packed import Buffer
+from app.wire.packed import Buffer, Charge, view_of
 
 OUTPUT: Final = "output"
-_BYTE: Final = np.dtype(np.uint8)
 _SPANS: Final = 16
 _DIGITS: Final = tuple(b"%d " % number for number in range(_SPANS))
-_FLOATS: Final = tuple(row.oip for row in DTYPES.values() if row.kind == "float")
 _NO_LIST: Final = b"{n"
-_TEXT_OR_BARE: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|(-?Infinity|NaN)', re.DOTALL)
 
 
 class Model:
@@ -88,15 +83,11 @@ class Head(NamedTuple):
     timeout: float | None
 
 
-def view_of(text: Buffer) -> NDArray[np.uint8]:
-    """`text` as compiled functions take it: they are compiled for one type of array, whatever holds the bytes."""
-    view = np.frombuffer(text, _BYTE)
-    view.flags.writeable = False
-    return view
+def read_head(text: Buffer, model: Model, charge: Charge | None = None) -> Head:
+    """What the JSON of a request to `model` says. Raises malformed_request, invalid_field, not_implemented.
 
-
-def read_head(text: Buffer, model: Model) -> Head:
-    """What the JSON of a request to `model` says. Raises malformed_request, invalid_field, not_implemented."""
+    `charge` is told what a check of the whole grammar takes, in bytes, before it does.
+    """
     spans = np.empty(3 * _SPANS, np.int64)
     fine, members, odd, count = scan(view_of(text), spans)
     if not fine:
@@ -109,7 +100,7 @@ def read_head(text: Buffer, model: Model) -> Head:
             facts={"limit": "data_members", "maximum": _SPANS},
         )
     marks: list[int] = spans[: 3 * count].tolist()
-    document = _small_part(text, marks, odd)
+    document = _small_part(text, marks, odd, charge)
     if type(document) is not dict:
         raise field("", "the body must be a JSON object")
     identifier = document.get("id")
@@ -121,7 +112,7 @@ def read_head(text: Buffer, model: Model) -> Head:
     inputs: dict[str, Input] = {}
     counted, cut = len(document), 0
     for number, value in enumerate(given):
-        one = _input(number, value, model, text, marks)
+        one = _input(number, value, model, text, marks, charge)
         if one.name in inputs:
             raise field(f"/inputs/{number}/name", f"the input {one.name!a} is given twice")
         inputs[one.name] = one
@@ -146,7 +137,7 @@ def read_head(text: Buffer, model: Model) -> Head:
         binary = _outputs(document["outputs"], binary)
     if cut != count or (counted != members and _members(document) != members):
         # A key that is given twice, or items among what is ignored, which nobody else looks at.
-        check_framing(text)
+        check_framing(text, charge)
     ordered = tuple([inputs[name] for name in model.inputs])
     blobs = tuple([one for one in inputs.values() if one.size is not None])
     return Head(ordered, blobs, parameter, dialect, device, identifier, binary, timeout)
@@ -162,17 +153,20 @@ def _cut(text: Buffer, marks: list[int]) -> bytes:
     return b"".join((*pieces, text[end:]))
 
 
-def _small_part(text: Buffer, marks: list[int], odd: bool) -> Any:
-    small = _cut(text, marks)
-    if len(small) > MAX_FIELDS:
-        detail = f"all but the items of the inputs takes {len(small)} bytes of at most {MAX_FIELDS}"
+def _small_part(text: Buffer, marks: list[int], odd: bool, charge: Charge | None) -> Any:
+    size = len(text)
+    if size > MAX_FIELDS:
+        size -= sum(marks[at + 1] - marks[at] for at in range(0, len(marks), 3))
+    if size > MAX_FIELDS:
+        detail = f"all but the items of the inputs takes {size} bytes of at most {MAX_FIELDS}"
         raise GatherError("limit_exceeded", detail, facts={"limit": "fields_bytes", "maximum": MAX_FIELDS})
+    small = _cut(text, marks)
     if not odd:
         try:
             return orjson.loads(small)
         except orjson.JSONDecodeError:
-            pass  # a lone surrogate, or no JSON
-    check_framing(text)
+            pass  # a lone surrogate, a bare NaN, or no JSON
+    check_framing(text, charge)
     return json_exact.loads(small.decode())
 
 
@@ -183,7 +177,7 @@ def _members(value: Any) -> int:
     return sum(map(_members, value)) if type(value) is list else 0
 
 
-def _input(number: int, value: Any, model: Model, text: Buffer, marks: list[int]) -> Input:
+def _input(number: int, value: Any, model: Model, text: Buffer, marks: list[int], charge: Charge | None) -> Input:
     if type(value) is not dict:
         raise field(f"/inputs/{number}", "an input must be an object")
     name, datatype, shape = value.get("name"), value.get("datatype"), value.get("shape")
@@ -210,7 +204,7 @@ def _input(number: int, value: Any, model: Model, text: Buffer, marks: list[int]
         if text[first] in _NO_LIST:
             if text[first] == _NO_LIST[0]:
                 raise field(f"/inputs/{number}/data", "data must be a list")
-            check_framing(text)
+            check_framing(text, charge)
             first = end = 0  # null
     if (size is None) == (end == 0):
         how = "an input has its items in data, or parameters/binary_data_size says how many bytes"
@@ -232,13 +226,10 @@ def _binary_size(value: Mapping[str, Any], pointer: str) -> int | None:
     return whole
 
 
-def _exact_shape(pointer: str, sizes: list[Any]) -> list[int]:
-    shape = []
-    for axis, size in enumerate(sizes):
-        whole = json_exact.integer(size)
-        if whole is None or whole < 0:
-            raise field(f"{pointer}/shape/{axis}", "a dimension must be an integer of 0 or more")
-        shape.append(whole)
+def _exact_shape(pointer: str, sizes: list[Any]) -> tuple[int, ...]:
+    shape = json_exact.dimensions(sizes)
+    if isinstance(shape, int):
+        raise field(f"{pointer}/shape/{shape}", "a dimension must be an integer of 0 or more")
     return shape
 
 
@@ -312,61 +303,9 @@ def _timeout(parameters: Mapping[str, Any]) -> float | None:
     return min(value, 10**15) / 1e6 if value else None
 
 
-def quoted(text: Buffer) -> bytes | None:
-    """`text` with every bare NaN and infinity as the string of that name among the items of floats, elsewhere as null.
-
-    None where there is none to be found, or no JSON otherwise.
-    """
-    whole = bytes(text)
-    if b"NaN" not in whole and b"Infinity" not in whole:
-        return None
-    spans = np.empty(3 * _SPANS, np.int64)
-    fine, _, _, count = scan(view_of(whole), spans)
-    if not fine or count > _SPANS:
-        return None
-    marks: list[int] = spans[: 3 * count].tolist()
-    small, found = _replaced(_cut(whole, marks), b"null")
-    try:
-        document = orjson.loads(small)
-    except orjson.JSONDecodeError:
-        return None
-    inputs = document.get("inputs") if type(document) is dict else None
-    floats = [
-        one["data"]
-        for one in (inputs if type(inputs) is list else ())
-        if type(one) is dict and one.get("datatype") in _FLOATS and "data" in one
-    ]
-    pieces = []
-    end = 0
-    for span in range(count):
-        first, after = marks[3 * span : 3 * span + 2]
-        pieces.append(_replaced(whole[end:first], b"null")[0])
-        piece, bare = _replaced(whole[first:after], b'"%b"' if span in floats else b"null")
-        pieces.append(piece)
-        found |= bare
-        end = after
-    pieces.append(_replaced(whole[end:], b"null")[0])
-    return b"".join(pieces) if found else None
-
-
-def _replaced(text: bytes, form: bytes) -> tuple[bytes, bool]:
-    """`text` with `form` for each bare non-finite number, whose name `%b` stands for, and whether there was one."""
-    found = False
-
-    def put(match: re.Match[bytes]) -> bytes:
-        nonlocal found
-        name = match[1]
-        if name is None:
-            return match[0]
-        found = True
-        return form.replace(b"%b", name)
-
-    return _TEXT_OR_BARE.sub(put, text), found
-
-
-def check_framing(text: Buffer) -> None:
-    """Raises malformed_request where the JSON part is not JSON, or names a key twice."""
-    fault = json_check.fault(text)
+def check_framing(text: Buffer, charge: Charge | None) -> None:
+    """Raises malformed_request where the JSON part is not JSON, or names a key twice, and what `charge` raises."""
+    fault = json_check.fault(text, charge, bare=True)
     if fault is not None:
         raise malformed(fault)
 

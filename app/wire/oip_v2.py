@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
-from math import prod
 from pathlib import Path
 from time import perf_counter
 from typing import Final, NamedTuple
@@ -31,9 +30,9 @@ from app.tensors.tensor import Tensor, coordinates
 from app.wire import json_exact, json_scan, machine, oip_scan
 from app.wire.json_values import Values
 from app.wire.json_write import values_text
-from app.wire.oip_head import OUTPUT, Head, Input, Model, check_framing, malformed, quoted, read_head, view_of
+from app.wire.oip_head import OUTPUT, Head, Input, Model, check_framing, malformed, read_head
 from app.wire.packed import (
-    STRING_BYTES,
+    REFUSED_BY_CHARGE,
     Buffer,
     Charge,
     PackedItemError,
@@ -42,6 +41,7 @@ from app.wire.packed import (
     longest_string,
     pack_items,
     unpack,
+    view_of,
 )
 
 __all__ = [
@@ -99,7 +99,7 @@ def is_heavy(body: Buffer, json_size: int | None, model: Model) -> bool:
     """Whether `read_request` has to look at or copy more than `LARGE` bytes of `body`: then not on the event loop."""
     if len(body) <= LARGE or json_size == 0:
         return False
-    if json_size is None or json_size > LARGE:
+    if json_size is None or json_size > _REMEMBERED:
         return True
     whole = memoryview(body)
     try:
@@ -139,21 +139,18 @@ def read_request(
         text, blobs = whole[:json_size], whole[json_size:]
     try:
         return _read_request(text, blobs, model, limits, charge)
-    except GatherError:
-        # NaN and infinities may stand bare here, which is not JSON: only now is it worth while to look for them.
-        plain = quoted(text)
-        if plain is None:
-            check_framing(text)
-            raise
-    try:
-        return _read_request(plain, blobs, model, limits, charge)
-    except GatherError:
-        check_framing(plain)
+    except GatherError as error:
+        if error.code not in REFUSED_BY_CHARGE:
+            check_framing(text, charge)
         raise
+    except _WrongItemsError as error:
+        check_framing(text, charge)
+        raise error.explained(text) from None
 
 
 def _read_request(text: Buffer, blobs: Buffer, model: Model, limits: Limits, charge: Charge | None) -> Request:
-    head = _remembered(bytes(text), model) if blobs and len(text) <= _REMEMBERED else read_head(text, model)
+    remembered = blobs and len(text) <= _REMEMBERED
+    head = _remembered(bytes(text), model) if remembered else read_head(text, model, charge)
     tensors, over_limit = _read_tensors(head, text, _split(head.blobs, blobs), limits, charge)
     call = Call(
         model.operator,
@@ -209,26 +206,27 @@ def _read_tensors(
     view: NDArray[np.uint8] | None = None
     tensors = []
     over_limit: GatherError | None = None
-    for number, name, _, dtype, shape, size, first, end, depth in head.inputs:
+    for at, (number, name, _, dtype, shape, size, first, end, depth) in enumerate(head.inputs):
         assert dtype is not None
         pointer, data_pointer, shape_pointer, dtype_pointer = _POINTERS[number]
         if size is None:
             if view is None:
                 view = view_of(text)
-            tensor = Values(view, name, dtype, shape, first, end, depth).read(charge)
+            values = Values(view, name, dtype, shape, first, end, depth, True)
+            tensor = values.read(charge)
             if tensor is None:
-                raise _wrong(head, text, raws)
+                raise _WrongItemsError(head, at, raws, values, None)
             tensor.pointer = data_pointer
             tensor.shape_pointer = shape_pointer
             tensor.dtype_pointer = dtype_pointer
         else:
             try:
                 check_packed(dtype, shape, raws[name])
-                if charge is not None and dtype.kind == "string":
-                    charge(prod(shape) * STRING_BYTES + len(raws[name]))
                 array = unpack(dtype, raws[name], charge)
-            except (PackedSizeError, PackedItemError):
-                raise _wrong(head, text, raws) from None
+            except PackedSizeError:
+                raise _WrongItemsError(head, at, raws, None, None) from None
+            except PackedItemError as error:
+                raise _WrongItemsError(head, at, raws, None, error) from None
             tensor = Tensor(dtype, shape, array, pointer, "whole", shape_pointer, dtype_pointer)
         if dtype.kind == "string" and over_limit is None:
             over_limit = _too_long(name, tensor, end if size is None else size, limits)
@@ -245,23 +243,47 @@ def _no_datatype(one: Input) -> GatherError:
     )
 
 
-def _wrong(head: Head, text: Buffer, raws: Mapping[str, Buffer]) -> GatherError:
-    """What is wrong first with items that do not fit their shape or datatype: all counts come before all values."""
-    check_framing(text)
-    try:
-        for explain in (_explain_count, _explain_values):
-            for one in head.inputs:
-                explain(one, text, raws)
-    except GatherError as error:
-        return error
-    raise AssertionError("the items were refused, and nothing is wrong with them")
+class _WrongItemsError(Exception):
+    """The items of input `at` of the head's do not fit its shape or datatype; those of the inputs before it do.
+
+    `values` are the items as the JSON has them, `error` says which of the binary ones is wrong, if one is.
+    """
+
+    def __init__(
+        self, head: Head, at: int, raws: Mapping[str, Buffer], values: Values | None, error: PackedItemError | None
+    ) -> None:
+        super().__init__()
+        self.head = head
+        self.at = at
+        self.raws = raws
+        self.values = values
+        self.error = error
+
+    def explained(self, text: Buffer) -> GatherError:
+        """What is wrong first: all counts come before all values."""
+        inputs = self.head.inputs[self.at :]
+        try:
+            for one in inputs:
+                _explain_count(one, self.values if one is inputs[0] else None, text, self.raws)
+            self._explain_value(inputs[0])
+        except GatherError as error:
+            return error
+        raise AssertionError("the items were refused, and nothing is wrong with them")
+
+    def _explain_value(self, one: Input) -> None:
+        if self.values is not None:
+            with _placed(one):
+                self.values.explain_value()
+        if self.error is not None:
+            place = Place(one.pointer, coordinates(self.error.item, one.shape), self.error.value)
+            raise GatherError("value_not_representable", f"{one.name}: {self.error}", places=[place])
 
 
-def _explain_count(one: Input, text: Buffer, raws: Mapping[str, Buffer]) -> None:
+def _explain_count(one: Input, values: Values | None, text: Buffer, raws: Mapping[str, Buffer]) -> None:
     assert one.dtype is not None
     if one.size is None:
         with _placed(one):
-            _values_of(one, text).explain_nesting()
+            (values or _values_of(one, view_of(text))).explain_nesting()
         return
     try:
         check_packed(one.dtype, one.shape, raws[one.name])
@@ -269,22 +291,9 @@ def _explain_count(one: Input, text: Buffer, raws: Mapping[str, Buffer]) -> None
         raise GatherError("element_count_mismatch", f"{one.name}: {error}", pointer=one.pointer) from None
 
 
-def _explain_values(one: Input, text: Buffer, raws: Mapping[str, Buffer]) -> None:
+def _values_of(one: Input, view: NDArray[np.uint8]) -> Values:
     assert one.dtype is not None
-    if one.size is None:
-        with _placed(one):
-            _values_of(one, text).explain_value()
-        return
-    try:
-        unpack(one.dtype, raws[one.name])
-    except PackedItemError as error:
-        place = Place(one.pointer, coordinates(error.item, one.shape), error.value)
-        raise GatherError("value_not_representable", f"{one.name}: {error}", places=[place]) from None
-
-
-def _values_of(one: Input, text: Buffer) -> Values:
-    assert one.dtype is not None
-    return Values(view_of(text), one.name, one.dtype, one.shape, one.first, one.end, one.depth)
+    return Values(view, one.name, one.dtype, one.shape, one.first, one.end, one.depth, True)
 
 
 @contextmanager

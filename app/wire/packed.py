@@ -7,20 +7,25 @@ UTF-8 of each. The errors raised here know neither request nor pointer: the call
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from struct import pack_into, unpack_from
+from struct import pack_into
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.errors import Code
 from app.tensors.dtypes import DType
-from app.tensors.strings import OBJECT_BYTES, Memory, StringReader, framed_size
+from app.tensors.strings import Memory, framed_size
 from app.tensors.tensor import aligned
+from app.wire import strings as texts_of
 
 Buffer = bytes | bytearray | memoryview
 Charge = Callable[[int], None]
-STRING_BYTES: Final = OBJECT_BYTES
-_STEP: Final = 1 << 20
+"""Told how many bytes will be taken next; raises GatherError of a code in REFUSED_BY_CHARGE where there is no room."""
+REFUSED_BY_CHARGE: Final[frozenset[Code]] = frozenset(("overloaded", "payload_too_large"))
+_BYTE: Final = np.dtype(np.uint8)
+_NO_BYTES: Final[NDArray[np.uint8]] = np.empty(0, _BYTE)
+_PORTION: Final = 1 << 20
 
 
 class PackedSizeError(Exception):
@@ -36,11 +41,18 @@ class PackedItemError(Exception):
         self.value = value
 
 
+def view_of(raw: Buffer) -> NDArray[np.uint8]:
+    """`raw` as compiled functions take it: they are compiled for one type of array, whatever holds the bytes."""
+    view = np.frombuffer(raw, _BYTE) if len(raw) else _NO_BYTES
+    view.flags.writeable = False
+    return view
+
+
 def check_packed(dtype: DType, shape: Sequence[int], raw: Buffer) -> None:
     """Raises PackedSizeError unless `raw` is as long as `shape` asks for; strings are counted by their framing."""
     wanted = bounded_product(shape, len(raw) + 1)
     if dtype.kind == "string":
-        _check_framing(wanted, raw)
+        _check_framing(min(wanted, len(raw) + 1), raw)
     elif wanted * dtype.item_size != len(raw):
         raise PackedSizeError(f"{len(raw)} bytes are given and {items_text(shape)} of {dtype.name} are asked for")
 
@@ -49,7 +61,7 @@ def unpack(dtype: DType, raw: Buffer, charge: Charge | None = None) -> NDArray[A
     """The items of `raw`, which `check_packed` has passed, as a flat array. Raises PackedItemError.
 
     The array shares the memory of `raw` where it is aligned. `charge` is told what it takes otherwise, in bytes, before
-    it does: of strings, what they take beyond STRING_BYTES each and their bytes. What that raises is raised.
+    it does; what that raises is raised.
     """
     if dtype.kind == "string":
         return _unpack_strings(raw, charge)
@@ -67,8 +79,8 @@ def unpack(dtype: DType, raw: Buffer, charge: Charge | None = None) -> NDArray[A
 def first_no_bool(octets: NDArray[np.uint8]) -> int:
     """Number of the first byte that is neither 0 nor 1, or -1."""
     if octets.max(initial=0) > 1:
-        for start in range(0, len(octets), _STEP):
-            wrong = octets[start : start + _STEP] > 1
+        for start in range(0, len(octets), _PORTION):
+            wrong = octets[start : start + _PORTION] > 1
             if wrong.any():
                 return start + int(wrong.argmax())
     return -1
@@ -76,6 +88,8 @@ def first_no_bool(octets: NDArray[np.uint8]) -> int:
 
 def longest_string(array: NDArray[Any], limit: int) -> int:
     """Number of the first string of `array` with more than `limit` bytes of UTF-8, or -1."""
+    if 4 * max(map(len, array), default=0) <= limit:
+        return -1
     for item, text in enumerate(array):
         if 4 * len(text) > limit and len(text.encode()) > limit:
             return item
@@ -117,34 +131,20 @@ def items_text(shape: Sequence[int]) -> str:
 
 
 def _check_framing(wanted: int, raw: Buffer) -> None:
-    place, count, size = 0, 0, len(raw)
-    while place < size:
-        if place + 4 > size:
-            raise PackedSizeError(f"the length before string {count} ends early")
-        place += 4 + int(unpack_from("<I", raw, place)[0])
-        if place > size:
-            raise PackedSizeError(f"string {count} ends early")
-        count += 1
-        if count > wanted:
-            break
+    count, fault = texts_of.framed(view_of(raw), wanted)
+    if fault:
+        which = "the length before string" if fault == 1 else "string"
+        raise PackedSizeError(f"{which} {count} ends early")
     if count != wanted:
         found = f"more than {wanted}" if count > wanted else str(count)
         raise PackedSizeError(f"{found} strings are given and the shape asks for {wanted}")
 
 
 def _unpack_strings(raw: Buffer, charge: Charge | None) -> NDArray[Any]:
-    whole = memoryview(raw)
-    texts: list[str] = []
-    place, size = 0, len(raw)
-    reader = StringReader(charge)
-    while place < size:
-        start = place + 4
-        place = start + int(unpack_from("<I", raw, place)[0])
-        try:
-            texts.append(reader.read(whole[start:place]))
-        except UnicodeDecodeError:
-            raise PackedItemError("a string is not UTF-8", len(texts), None) from None
-    reader.close()
-    items: NDArray[Any] = np.empty(len(texts), object)
-    items[:] = texts
-    return items
+    if charge is not None:
+        charge(len(raw))
+    texts = np.empty(len(raw), _BYTE)
+    used, count, fine = texts_of.separated(view_of(raw), texts)
+    if not fine:
+        raise PackedItemError("a string is not UTF-8", count, None)
+    return texts_of.objects(texts[:used], count, charge)

@@ -8,13 +8,10 @@ never become Python objects.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, NoReturn
-from urllib.parse import parse_qsl
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +20,10 @@ from app.errors import GatherError, Place
 from app.tensors.call import DEVICES, Answer, Call, Device, Operator
 from app.tensors.dtypes import BY_SAFETENSORS, DType
 from app.tensors.tensor import Tensor, aligned, coordinates
-from app.wire.packed import Buffer, Charge, bounded_product, first_no_bool, items_text
+from app.wire.json_exact import shown
+from app.wire.packed import Buffer, Charge, first_no_bool
+from app.wire.query import escape, query_fields
+from app.wire.safetensors_header import HEADER_BYTES, Entry, read_header
 
 Encoding = Literal["values", "base64"]
 ENCODINGS: Final[tuple[Encoding, ...]] = ("values", "base64")
@@ -39,26 +39,6 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _INTEGER: Final = re.compile(r"-?[0-9]+")
 _MOST_DIGITS: Final = 4000
 _HUGE: Final = 10**_MOST_DIGITS
-_MEMBERS: Final = {"dtype", "shape", "data_offsets"}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Entry:
-    """A tensor as the header describes it; `begin` and `end` count from the end of the header.
-
-    `known` is the element type, None where `dtype` names none that is read here, and `fault` says how the number of
-    bytes is not what the shape asks for, "" where it is. `items` fit into the bytes; `pointer` is for errors.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
-    known: DType | None
-    fault: str
-    items: int
-    pointer: str
 
 
 def read_call(
@@ -72,13 +52,13 @@ def read_call(
     malformed_request, limit_exceeded (the header), invalid_field, unsupported_dtype, element_count_mismatch and
     value_not_representable.
     """
-    size = int.from_bytes(body[:8], "little")
+    size = header_size(body)
     form = key = None
     if size <= _REMEMBERED and len(query) <= _REMEMBERED:
         key = operator, query, bytes(body[: 8 + size]), dialects
         form = _forms.get(key)
     if form is None or form.size != len(body):
-        form = _read_form(body, query, operator, dialects)
+        form = _read_form(body, query, operator, dialects, charge)
         if key is not None:
             if len(_forms) >= _MOST_FORMS:
                 _forms.clear()
@@ -101,6 +81,11 @@ def read_call(
     return call, asked.encoding
 
 
+def header_size(body: Buffer) -> int:
+    """How long the header of `body` is by its own account."""
+    return int.from_bytes(body[:8], "little")
+
+
 class _Form(NamedTuple):
     """What a query and a header ask for: `entries` are the data, unless it is resident, and the indices.
 
@@ -118,13 +103,15 @@ class _Form(NamedTuple):
 _forms: Final[dict[tuple[Operator, bytes, bytes, tuple[str, ...]], _Form]] = {}
 
 
-def _read_form(body: Buffer, query: bytes, operator: Operator, dialects: tuple[str, ...]) -> _Form:
+def _read_form(
+    body: Buffer, query: bytes, operator: Operator, dialects: tuple[str, ...], charge: Charge | None
+) -> _Form:
     """See `read_call`: all that does not depend on the bytes of the tensors."""
-    entries, start = read_layout(body)
+    entries, start = read_layout(body, charge)
     found = {entry.name: entry for entry in entries}
     for name in found:
         if name not in ("data", "indices"):
-            raise _field("/" + escape(name), f"{name!a} is not a tensor of this request; data and indices are")
+            raise _field("/" + escape(name), f"{shown(name)!a} is not a tensor of this request; data and indices are")
     asked = read_asked(query, operator, dialects)
     if asked.resident is None:
         if "data" not in found:
@@ -164,15 +151,16 @@ def read_asked(query: bytes, operator: Operator, dialects: tuple[str, ...]) -> A
     return Asked(parameter, dialect, device, encoding, resident, explain)
 
 
-def read_layout(body: Buffer) -> tuple[tuple[Entry, ...], int]:
+def read_layout(body: Buffer, charge: Charge | None = None) -> tuple[tuple[Entry, ...], int]:
     """The tensors of a safetensors body in the order of their bytes, and where those bytes start.
 
     The entries are within the body, follow one another without overlap or hole, and end where the body ends. Raises
-    malformed_request, and limit_exceeded for a header of more than `MAX_HEADER` bytes.
+    malformed_request, and limit_exceeded for a header of more than `MAX_HEADER` bytes. `charge` is told what a long
+    header takes, in bytes, before it does; what that raises is raised.
     """
     if len(body) < 8:
         _malformed(f"the body has {len(body)} bytes; the length of the safetensors header alone takes 8")
-    size = int.from_bytes(body[:8], "little")
+    size = header_size(body)
     start = 8 + size
     if start > len(body):
         _malformed(f"the safetensors header is {size} bytes long by its own account; {len(body) - 8} bytes follow")
@@ -182,6 +170,8 @@ def read_layout(body: Buffer) -> tuple[tuple[Entry, ...], int]:
             f"the safetensors header has {size} bytes; the limit is {MAX_HEADER}",
             facts={"limit": "safetensors_header_bytes", "maximum": MAX_HEADER},
         )
+    if charge is not None and size > _REMEMBERED:
+        charge(HEADER_BYTES * size)
     header = bytes(body[8:start])
     entries = read_header(header)
     end = entries[-1].end if entries else 0
@@ -190,50 +180,6 @@ def read_layout(body: Buffer) -> tuple[tuple[Entry, ...], int]:
         what = f"end early: {held} of {end} bytes are there" if end > held else f"are followed by {held - end} bytes"
         _malformed(f"the tensors of the safetensors body {what}")
     return entries, start
-
-
-def read_header(header: bytes) -> tuple[Entry, ...]:
-    """The tensors that a safetensors header describes, in the order of their bytes, which leave no hole.
-
-    Raises malformed_request. `__metadata__` is ignored.
-    """
-    if header[:1] != b"{":
-        _malformed("the safetensors header does not start with {")
-    try:
-        document = json.loads(header.decode(), object_pairs_hook=_object, parse_constant=_constant)
-    except (ValueError, RecursionError) as error:
-        text = "it nests too deep" if isinstance(error, RecursionError) else str(error)
-        _malformed(f"the safetensors header is not JSON: {text}")
-    entries = [_entry(name, value) for name, value in document.items() if name != "__metadata__"]
-    entries.sort(key=lambda entry: (entry.begin, entry.end))
-    place = 0
-    for entry in entries:
-        if entry.begin != place:
-            what = "overlap" if entry.begin < place else "leave a hole"
-            _malformed(f"the bytes of the tensors {what} at data_offsets {entry.begin} of {entry.name!a}")
-        place = entry.end
-    return tuple(entries)
-
-
-def _entry(name: str, value: Any) -> Entry:
-    if not isinstance(value, dict) or value.keys() != _MEMBERS:
-        _malformed(f"the safetensors header must give {name!a} dtype, shape and data_offsets")
-    dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
-    if type(dtype) is not str:
-        _malformed(f"the dtype of {name!a} in the safetensors header is not a string")
-    if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
-        _malformed(f"the shape of {name!a} in the safetensors header is not a list of integers of 0 or more")
-    if not isinstance(offsets, list) or len(offsets) != 2 or not all(type(place) is int for place in offsets):
-        _malformed(f"the data_offsets of {name!a} in the safetensors header are not two integers")
-    begin, end = offsets
-    if not 0 <= begin <= end < 2**63:
-        _malformed(f"the data_offsets of {name!a} in the safetensors header are not 0 <= begin <= end < 2^63")
-    known, size = BY_SAFETENSORS.get(dtype), end - begin
-    fault = ""
-    if known is not None and bounded_product(shape, size + 1) * known.item_size != size:
-        fault = f"{size} bytes are given and {items_text(shape)} of {known.name} are asked for"
-    items = 0 if known is None else size // known.item_size
-    return Entry(name, dtype, tuple(shape), begin, end, known, fault, items, f"/{name}")
 
 
 def read_tensors(body: Buffer, start: int, entries: Collection[Entry], charge: Charge | None = None) -> list[Tensor]:
@@ -293,7 +239,7 @@ def _align(view: memoryview, start: int, entries: Collection[Entry]) -> dict[Ent
 def _unsupported(entry: Entry) -> NoReturn:
     raise GatherError(
         "unsupported_dtype",
-        f"{entry.dtype!a} is not an element type that is read here; of safetensors' types "
+        f"{shown(entry.dtype)!a} is not an element type that is read here; of safetensors' types "
         f"{', '.join(BY_SAFETENSORS)} are, and JSON with base64 carries complex128 and string",
         pointer=f"/{entry.name}",
     )
@@ -355,9 +301,10 @@ def read_query(query: bytes, known: Collection[str]) -> dict[str, str]:
     fields: dict[str, str] = {}
     if not query:
         return fields
-    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+    for name, value in query_fields(query):
         if name not in known:
-            raise _field(f"/query/{escape(name)}", f"{name!a} is not a field of this query; {', '.join(known)} are")
+            detail = f"{shown(name)!a} is not a field of this query; {', '.join(known)} are"
+            raise _field(f"/query/{escape(name)}", detail)
         if name in fields:
             raise _field(f"/query/{name}", f"{name} is given twice")
         fields[name] = value
@@ -387,25 +334,9 @@ def query_choice(fields: dict[str, str], name: str, allowed: Collection[str], de
     return value
 
 
-def escape(name: str) -> str:
-    """`name` as one step of a JSON pointer."""
-    return name.encode("utf-8", "replace").decode().replace("~", "~0").replace("/", "~1")
-
-
 def _field(pointer: str, detail: str) -> GatherError:
     return GatherError("invalid_field", detail, pointer=pointer)
 
 
 def _malformed(detail: str) -> NoReturn:
     raise GatherError("malformed_request", detail)
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        _malformed("the safetensors header gives a key twice")
-    return made
-
-
-def _constant(name: str) -> NoReturn:
-    _malformed(f"the safetensors header is not JSON: {name}")

@@ -7,7 +7,9 @@ from typing import Any
 from app.errors import GatherError
 from app.tensors.scatter import REDUCTIONS, ScatterCall
 from app.wire import safetensors
+from app.wire.json_exact import shown
 from app.wire.packed import Buffer, Charge
+from app.wire.query import escape
 
 
 def read_safetensors(body: Buffer, query: bytes, charge: Charge | None = None) -> ScatterCall:
@@ -16,14 +18,14 @@ def read_safetensors(body: Buffer, query: bytes, charge: Charge | None = None) -
     Raises malformed_request, limit_exceeded (the header), invalid_field, unsupported_dtype, element_count_mismatch and
     value_not_representable.
     """
-    entries, start = safetensors.read_layout(body)
+    entries, start = safetensors.read_layout(body, charge)
     found = {entry.name: entry for entry in entries}
     for name in found:
         if name not in ("indices", "updates"):
             raise GatherError(
                 "invalid_field",
-                f"{name!a} is not a tensor of this request; indices and updates are",
-                pointer=f"/{safetensors.escape(name)}",
+                f"{shown(name)!a} is not a tensor of this request; indices and updates are",
+                pointer=f"/{escape(name)}",
             )
     fields = safetensors.read_query(query, ("reduction",))
     reduction: Any = safetensors.query_choice(fields, "reduction", REDUCTIONS, "none")

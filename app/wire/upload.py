@@ -9,20 +9,24 @@ from app.errors import GatherError
 from app.tensors.dtypes import BY_SAFETENSORS, DTYPES
 from app.wire import npy, safetensors
 from app.wire.npy import Start
-from app.wire.packed import bounded_product
+from app.wire.packed import Charge, bounded_product
+from app.wire.safetensors_header import HEADER_BYTES, read_header
 
 NPY: Final = "application/x-npy"
 SAFETENSORS: Final = "application/x-safetensors"
 RAW: Final = "application/octet-stream"
-_SIZE: Final = re.compile(r"[0-9]{1,40}")
+_SIZES: Final = re.compile(r"(?:[0-9]{1,40}(?:,[0-9]{1,40})*+)?")
 
 
-def start_of(kind: str | None, head: bytes | bytearray, fields: dict[str, str], *, whole: bool) -> Start | None:
+def start_of(
+    kind: str | None, head: bytes | bytearray, fields: dict[str, str], *, whole: bool, charge: Charge | None = None
+) -> Start | None:
     """What the first bytes of an upload say, None where more are needed; `whole` says that there are no more.
 
     `kind` is the media type without parameters, None where there is none: then npy or safetensors, by their magic.
-    `fields` is the query. Raises malformed_request, limit_exceeded, unsupported_media_type, unsupported_dtype,
-    invalid_field and element_count_mismatch.
+    `fields` is the query; `charge` is told what reading a header takes, in bytes, before it does. Raises
+    malformed_request, limit_exceeded, unsupported_media_type, unsupported_dtype, invalid_field, element_count_mismatch,
+    and what `charge` raises.
     """
     if kind == RAW:
         return _raw(fields)
@@ -44,7 +48,7 @@ def start_of(kind: str | None, head: bytes | bytearray, fields: dict[str, str], 
                 f"the body is neither npy nor safetensors; say its Content-Type: {NPY}, {SAFETENSORS}, or {RAW} with "
                 "dtype= and shape= in the query",
             )
-    start = npy.read_start(head) if kind == NPY else _safetensors(head)
+    start = npy.read_start(head) if kind == NPY else _safetensors(head, charge)
     if start is None and whole:
         raise GatherError("malformed_request", f"the {kind} body ends within its header")
     return start
@@ -61,17 +65,15 @@ def _raw(fields: dict[str, str]) -> Start:
         raise GatherError(
             "unsupported_dtype", f"{fields['dtype'][:80]!a} is not an element type", pointer="/query/dtype"
         )
-    shape = []
-    for size in fields["shape"].split(",") if fields["shape"] else ():
-        if not _SIZE.fullmatch(size):
-            raise GatherError(
-                "invalid_field", "shape must be integers of 0 or more with commas between them", pointer="/query/shape"
-            )
-        shape.append(int(size))
-    return Start(DTYPES[fields["dtype"]], tuple(shape), 0, shape_pointer="/query/shape")
+    if not _SIZES.fullmatch(fields["shape"]):
+        raise GatherError(
+            "invalid_field", "shape must be integers of 0 or more with commas between them", pointer="/query/shape"
+        )
+    shape = tuple(map(int, fields["shape"].split(","))) if fields["shape"] else ()
+    return Start(DTYPES[fields["dtype"]], shape, 0, shape_pointer="/query/shape")
 
 
-def _safetensors(head: bytes | bytearray) -> Start | None:
+def _safetensors(head: bytes | bytearray, charge: Charge | None) -> Start | None:
     if len(head) < 8:
         return None
     size = int.from_bytes(head[:8], "little")
@@ -83,7 +85,9 @@ def _safetensors(head: bytes | bytearray) -> Start | None:
         )
     if len(head) < 8 + size:
         return None
-    entries = safetensors.read_header(bytes(head[8 : 8 + size]))
+    if charge is not None:
+        charge(HEADER_BYTES * size)
+    entries = read_header(bytes(head[8 : 8 + size]))
     if len(entries) != 1:
         raise GatherError(
             "invalid_field", f"the body has {len(entries)} tensors; an upload has exactly one", pointer="/body"

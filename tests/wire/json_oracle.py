@@ -328,9 +328,9 @@ def _item(dtype: DType, leaf: Any) -> Any:
             return leaf
     elif type(leaf) is Number:
         if dtype.kind in ("int", "uint"):
-            value: Any = int(leaf) if re.fullmatch("-?[0-9]{1,400}", leaf) else float(leaf)
-            if not isinf(value) and int(value) == value and dtype.low <= value <= dtype.high:
-                return int(value)
+            whole = integer(leaf)
+            if whole is not None and dtype.low <= whole <= dtype.high:
+                return whole
         else:
             value = float(leaf)
             if not isinf(value) and not isinf(_narrow(dtype, value)):

@@ -11,7 +11,7 @@ from app.tensors.call import Answer
 from app.tensors.dtypes import DTYPES
 from app.tensors.limits import Limits
 from app.tensors.tensor import Tensor
-from app.wire.oip_head import quoted, read_head
+from app.wire.oip_head import read_head
 from app.wire.oip_v2 import LARGE, Model, Request, is_heavy, read_request, write_answer
 
 GATHERND = Model("gathernd", "gathernd", ("onnx-13", "openvino-8"))
@@ -144,28 +144,37 @@ def test_a_key_given_twice(text: bytes) -> None:
     assert refusal(text)[0] == "malformed_request"
 
 
-def test_bare_non_finite_numbers_become_strings_among_floats_and_null_elsewhere() -> None:
-    text = described(data=[float("nan"), float("inf"), "NaN"])[:-1] + b', "x": [-Infinity, "NaN\\" NaN", {"y": NaN}]}'
-    plain = quoted(text)
-    assert plain is not None
-    document = json.loads(plain)
-    assert document["inputs"][0]["data"] == ["NaN", "Infinity", "NaN"]
-    assert document["x"] == [None, 'NaN" NaN', {"y": None}]
-    for datatype in ("INT8", "BYTES", "BOOL"):
-        plain = quoted(described(datatype=datatype, data=[float("nan")]))
-        assert plain is not None
-        assert json.loads(plain)["inputs"][0]["data"] == [None]
+def test_bare_non_finite_numbers_are_items_of_floats_and_null_elsewhere() -> None:
+    text = described(data=[float("nan"), float("inf"), "NaN", float("-inf"), "-Infinity", 1.5], shape=[6])[:-1]
+    request = read_request(text + b', "x": [-Infinity, "NaN\\" NaN", {"y": NaN}]}', None, GATHERND, LIMITS)
+    np.testing.assert_equal(data_of(request).array, np.array([np.nan, np.inf, np.nan, -np.inf, -np.inf, 1.5], "f4"))
+    named = described()[:-1] + b', "id": NaN, "parameters": {"batch_dims": 0, "x": [NaN, -Infinity]}}'
+    assert read_request(named, None, GATHERND, LIMITS).identifier is None
+    assert refusal(named.replace(b": 0", b": NaN")) == ("invalid_field", "/parameters/batch_dims")
+
+
+@pytest.mark.parametrize("datatype", ["INT8", "BYTES", "BOOL"])
+@pytest.mark.parametrize("token", [b"NaN", b"-Infinity"])
+def test_bare_non_finite_numbers_are_no_items_of_other_types(datatype: str, token: bytes) -> None:
+    with pytest.raises(GatherError) as caught:
+        read_request(
+            described(datatype=datatype, shape=[1]).replace(b"[1, 2, 3]", b"[" + token + b"]"), None, GATHERND, LIMITS
+        )
+    (place,) = caught.value.places
+    assert (caught.value.code, place.pointer, place.value) == ("value_not_representable", "/inputs/0/data/0", None)
+
+
+def test_an_integer_with_a_fraction_or_an_exponent_is_exact() -> None:
+    text = described(datatype="INT64").replace(b"[1, 2, 3]", b"[2917146840092656656.0, 9223372036854775807E+00, -3e2]")
+    assert data_of(read_request(text, None, GATHERND, LIMITS)).array.tolist() == [2917146840092656656, 2**63 - 1, -300]
+    assert refusal(text.replace(b"807E", b"808E")) == ("value_not_representable", "/inputs/0/data/1")
+    shaped = described(parameters={"batch_dims": 0}).replace(b'"shape": [3]', b'"shape": [30e-1]')
+    assert data_of(read_request(shaped, None, GATHERND, LIMITS)).shape == (3,)
 
 
 @pytest.mark.parametrize("datatype", [[], {}, None, True, 1e400, ["FP32"]])
 def test_a_datatype_that_is_no_text_beside_a_bare_number(datatype: object) -> None:
     assert refusal(described(datatype=datatype, data=[float("nan")]))[0] == "invalid_field"
-
-
-def test_nothing_is_quoted_where_nothing_is_bare() -> None:
-    assert quoted(described()) is None
-    assert quoted(described(data=["NaN", "-Infinity", "x"])) is None
-    assert quoted(described(data=[float("nan")]) + b"{") is None
 
 
 def test_bare_numbers_that_only_look_right_stay_malformed() -> None:

@@ -1,0 +1,182 @@
+"""The JSON header of a safetensors body: one object, whose members describe a tensor each, but for `__metadata__`.
+
+It is read member by member, and `__metadata__`, which is ignored, text by text: the cost of each is small, whatever the
+whole is, and other threads go on in between. The first that is wrong ends it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import orjson
+
+from app.errors import GatherError
+from app.tensors.dtypes import BY_SAFETENSORS, DType
+from app.wire.json_exact import shown
+from app.wire.packed import bounded_product, items_text
+
+HEADER_BYTES: Final = 24
+"""What a byte of the header takes at most while it is read: of a tensor's 50 bytes an object, its name and shape."""
+_MOST_ENTRY: Final = 1 << 16
+"""Most bytes of what the header says of one tensor: an honest one has some dozens."""
+_TEXT: Final = rb'"[^"\\\x00-\x1f]*+(?:\\["\\/bfnrtu][^"\\\x00-\x1f]*+)*+"'
+_KEY: Final = re.compile(rb"[ \t\n\r]*+(%b)[ \t\n\r]*+:[ \t\n\r]*+" % _TEXT)
+_VALUE: Final = re.compile(_TEXT)
+_NEXT: Final = re.compile(rb"[ \t\n\r]*+([,}])")
+_NONE: Final = re.compile(rb"[ \t\n\r]*+}")
+_SPACE: Final = b" \t\n\r"
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A tensor as the header describes it; `begin` and `end` count from the end of the header.
+
+    `known` is the element type, None where `dtype` names none that is read here, and `fault` says how the number of
+    bytes is not what the shape asks for, "" where it is. `items` fit into the bytes; `pointer` is for errors.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+    known: DType | None
+    fault: str
+    items: int
+    pointer: str
+
+
+def read_header(header: bytes) -> tuple[Entry, ...]:
+    """The tensors that a safetensors header describes, in the order of their bytes, which leave no hole.
+
+    Raises malformed_request. `__metadata__` is ignored, but has to be an object of texts.
+    """
+    if header[:1] != b"{":
+        _malformed("the safetensors header does not start with {")
+    names: set[str] = set()
+    entries = []
+    place = 1
+    more = _NONE.match(header, place) is None
+    if not more:
+        place = _after_next(header, place)[0]
+    while more:
+        name, place = _key(header, place, names)
+        if name == "__metadata__":
+            place = _after_metadata(header, place)
+        else:
+            end = header.find(b"}", place) + 1
+            entries.append(_entry(name, _members(name, header[place:end])))
+            place = end
+        place, more = _after_next(header, place)
+    if header[place:].strip(_SPACE):
+        _malformed("the safetensors header is not JSON: more follows the object")
+    entries.sort(key=_place_of)
+    place = 0
+    for entry in entries:
+        if entry.begin != place:
+            what = "overlap" if entry.begin < place else "leave a hole"
+            _malformed(f"the bytes of the tensors {what} at data_offsets {entry.begin} of {shown(entry.name)!a}")
+        place = entry.end
+    return tuple(entries)
+
+
+def _place_of(entry: Entry) -> tuple[int, int]:
+    return entry.begin, entry.end
+
+
+def _key(header: bytes, place: int, names: set[str]) -> tuple[str, int]:
+    """The name of a member, which `names` does not have yet, and where its value is."""
+    match = _KEY.match(header, place)
+    if match is None:
+        _malformed(f"the safetensors header is not JSON: a name is wanted at byte {place}")
+    name = _text(match[1])
+    if name in names:
+        _malformed("the safetensors header gives a key twice")
+    names.add(name)
+    return name, match.end()
+
+
+def _text(text: bytes) -> str:
+    """What a JSON text says; a lone surrogate is one."""
+    try:
+        return text[1:-1].decode() if b"\\" not in text else str(json.loads(text.decode()))
+    except ValueError as error:
+        _malformed(f"the safetensors header is not JSON: {error}")
+
+
+def _after_next(header: bytes, place: int) -> tuple[int, bool]:
+    """The place after the comma or the brace behind a member, and whether it is a comma."""
+    match = _NEXT.match(header, place)
+    if match is None:
+        _malformed(f"the safetensors header is not JSON: a comma or a brace is wanted at byte {place}")
+    return match.end(), match[1] == b","
+
+
+def _after_metadata(header: bytes, place: int) -> int:
+    if header[place : place + 1] != b"{":
+        _malformed("__metadata__ of the safetensors header is not an object")
+    place += 1
+    names: set[str] = set()
+    more = _NONE.match(header, place) is None
+    if not more:
+        place = _after_next(header, place)[0]
+    while more:
+        _, place = _key(header, place, names)
+        match = _VALUE.match(header, place)
+        if match is None:
+            _malformed("__metadata__ of the safetensors header has a member that is not a text")
+        _text(match[0])
+        place, more = _after_next(header, match.end())
+    return place
+
+
+def _members(name: str, text: bytes) -> dict[str, Any]:
+    """The three members that describe a tensor."""
+    value: Any = None
+    if len(text) <= _MOST_ENTRY:
+        try:
+            value = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            value = _exactly(text)
+    if not isinstance(value, dict) or not len(value) == text.count(b":") == 3 or not _are_right(value):
+        _malformed(f"the safetensors header must give {shown(name)!a} dtype, shape and data_offsets, and nothing else")
+    return _exactly(text) if float in map(type, value["shape"]) else value
+
+
+def _are_right(value: dict[str, Any]) -> bool:
+    return type(value.get("dtype")) is str and type(value.get("shape")) is type(value.get("data_offsets")) is list
+
+
+def _exactly(text: bytes) -> dict[str, Any]:
+    """The value of a JSON text, with integers of more than 64 bits too."""
+    try:
+        value: dict[str, Any] = json.loads(text.decode())
+    except (ValueError, RecursionError) as error:
+        _malformed(f"the safetensors header is not JSON: {str(error)[:200]}")
+    return value
+
+
+def _entry(name: str, value: dict[str, Any]) -> Entry:
+    dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
+    for size in shape:
+        if type(size) is not int or size < 0:
+            _malformed(f"the shape of {shown(name)!a} in the safetensors header is not a list of integers of 0 or more")
+    if len(offsets) != 2 or type(offsets[0]) is not int or type(offsets[1]) is not int:
+        _malformed(f"the data_offsets of {shown(name)!a} in the safetensors header are not two integers")
+    begin, end = offsets
+    if not 0 <= begin <= end < 2**63:
+        _malformed(f"the data_offsets of {shown(name)!a} in the safetensors header are not 0 <= begin <= end < 2^63")
+    known, size = BY_SAFETENSORS.get(dtype), end - begin
+    fault, items = "", 0
+    if known is not None:
+        items = size // known.item_size
+        if bounded_product(shape, size + 1) * known.item_size != size:
+            fault = f"{size} bytes are given and {items_text(shape)} of {known.name} are asked for"
+    return Entry(name, dtype, tuple(shape), begin, end, known, fault, items, "/" + name)
+
+
+def _malformed(detail: str) -> NoReturn:
+    raise GatherError("malformed_request", detail)

@@ -1,0 +1,204 @@
+"""What a body costs: time and memory for each of its bytes, whatever they are, and that the memory is told.
+
+The measure of time is `json.loads` on the same bytes, or a copy of them ten times over where they are binary, in turns
+with the codec: both are CPU time of a thread, so that a busy machine does not matter.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import struct
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+from time import thread_time
+
+import orjson
+import pytest
+
+from app.errors import GatherError
+from app.wire import oip_v2
+from benchmarks.costly_bodies import MAKERS, Body, read
+
+TIMES = 5
+CONSTANT_S = 2e-3
+"""What any request may take, whatever its length."""
+BYTES = 40
+CONSTANT_BYTES = 3 << 20
+"""What any request may hold for a moment: the part of it that becomes Python objects is limited."""
+FALLBACK_S = 15e-9
+"""A byte of an ordinary list of numbers takes `json.loads` this long: for bodies in which it stops early, for text
+that is not JSON, and for binary strings, since they become the same objects."""
+SMALL, SAMPLE, LARGE = 30_000, 200_000, 1_000_000
+HEADER = 60_000
+"""A query is a part of the header, which is limited."""
+
+
+pytestmark = pytest.mark.usefixtures("compiled")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def undisturbed(compiled: Path) -> Iterator[None]:
+    """No garbage collection in the middle of what was there before."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def sizes(group: str) -> tuple[int, ...]:
+    """How large the bodies of a group are made in the sample."""
+    return {"query": (HEADER,), "npy": (2_000, 20_000), "fields": (SMALL, SAMPLE)}.get(group, (SAMPLE,))
+
+
+def sample(group: str) -> list[Body]:
+    """Some of the bodies of a group: all where they are few."""
+    bodies = [body for size in sizes(group) for body in MAKERS[group](size)]
+    step = max(1, len(bodies) // 90)
+    return bodies[:: step + 1 - step % 2]  # an odd step meets every format and every element
+
+
+def seconds(run: Callable[[], object]) -> float:
+    started = thread_time()
+    with suppress(ValueError, RecursionError):
+        run()
+    return thread_time() - started
+
+
+def copied(raw: bytes) -> None:
+    for _ in range(10):
+        bytearray(raw)
+
+
+def yardstick(body: Body) -> tuple[Callable[[], object], float]:
+    """What the time is compared with, and the least that counts."""
+    if body.text:
+        try:
+            json.loads(body.content)
+        except (ValueError, RecursionError):
+            return lambda: json.loads(body.content), FALLBACK_S * len(body.content)
+        return lambda: json.loads(body.content), 0.0
+    if body.kind.endswith("npy") or body.query:
+        return lambda: None, FALLBACK_S * (len(body.content) + len(body.query))
+    if body.codec.startswith("safetensors") or body.kind.endswith("safetensors"):
+        (size,) = struct.unpack("<Q", body.content[:8])
+        if size > len(body.content) // 2:
+            return lambda: json.loads(body.content[8 : 8 + size]), 0.0
+    if body.name.startswith("BYTES"):
+        return lambda: copied(body.content), FALLBACK_S * len(body.content)
+    return lambda: copied(body.content), 0.0
+
+
+def too_slow(body: Body) -> str | None:
+    """How much too long it takes, if it does: the median of several turns, and of more where that is too much."""
+    measure, least = yardstick(body)
+    ratios = [0.0]
+    for turns in (3, 9, 15):
+        ratios = []
+        for _ in range(turns):
+            took = seconds(lambda: read(body))
+            ratios.append((took - CONSTANT_S) / max(seconds(measure), least, 1e-9))
+            if took < CONSTANT_S:
+                return None
+        if median(ratios) <= TIMES:
+            return None
+    return f"{body.codec}, {body.name}, {len(body.content)} bytes: {median(ratios):.1f} times"
+
+
+def too_much(body: Body) -> str | None:
+    """How much too much memory it takes, or takes untold, if it does."""
+    told: list[int] = []
+    tracemalloc.start()
+    read(body, told.append)
+    peak = tracemalloc.get_traced_memory()[1] - CONSTANT_BYTES
+    tracemalloc.stop()
+    size = len(body.content) + len(body.query)
+    if peak > BYTES * size:
+        return f"{body.codec}, {body.name}: {peak / size:.1f} bytes a byte"
+    if peak > sum(told):
+        return f"{body.codec}, {body.name}: {peak} bytes, of which {sum(told)} were told"
+    return None
+
+
+@pytest.mark.parametrize("group", MAKERS)
+def test_no_body_takes_longer_than_five_times_what_a_json_library_takes(group: str) -> None:
+    assert not [found for body in sample(group) if (found := too_slow(body))]
+
+
+@pytest.mark.parametrize("group", MAKERS)
+def test_no_body_takes_memory_untold_or_more_than_forty_times_its_size(group: str) -> None:
+    assert not [found for body in sample(group) if (found := too_much(body))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", MAKERS)
+@pytest.mark.parametrize("size", [SMALL, LARGE, 5 * LARGE])
+def test_every_body_of_every_size_keeps_to_both(group: str, size: int) -> None:
+    if group in ("query", "npy"):
+        size = min(size, HEADER)
+    wrong = []
+    for body in MAKERS[group](size):
+        wrong += [found for judge in (too_slow, too_much) if (found := judge(body))]
+    assert not wrong
+
+
+@pytest.mark.parametrize("codec", ["native", "v2", "scatter"])
+def test_what_the_budget_refuses_is_not_looked_at_again(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = next(one for one in MAKERS["values"](SMALL) if one.codec == codec and one.name == "float32, 0.1")
+
+    def full(size: int) -> None:
+        raise GatherError("overloaded", f"no room for {size}")
+
+    def walked(*_: object, **__: object) -> None:
+        raise AssertionError("walked although refused")
+
+    monkeypatch.setattr("app.wire.json_check.check", walked)
+    assert read(body, full) == "overloaded"
+
+
+def test_a_check_of_the_grammar_is_told_before_it_takes_memory() -> None:
+    keys = ",".join(f'"{number}":0' for number in range(50_000))
+    cut = f'{{"data": {{"dtype": "int8", "shape": [1], "values": [{{{keys}}}]}}'
+    for text in (cut, f'{cut}, "indices": {{"dtype": "int64", "values": [[0]]}}}}'):
+        body = Body("keys", "native", text.encode())
+        tracemalloc.start()
+        told: list[int] = []
+        read(body, told.append)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak <= sum(told) + 200_000
+
+
+def test_a_protocol_head_of_more_than_its_bound_is_not_remembered() -> None:
+    def infer(lead: int) -> Body:
+        items = bytes(4 * 50_000)
+        inputs = [
+            {"name": "data", "datatype": "FP32", "shape": [50_000], "parameters": {"binary_data_size": len(items)}},
+            {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [0]},
+        ]
+        text = json.dumps({"inputs": inputs, "x": "y" * lead}).encode()
+        return Body("head", "v2", text + items, json_size=len(text))
+
+    for lead, remembered in ((0, 1), (2_000, 0), (20_000, 0)):
+        oip_v2._remembered.cache_clear()
+        body = infer(lead)
+        oip_v2.is_heavy(body.content, body.json_size, oip_v2._WARMING)
+        assert read(body) is None
+        assert oip_v2._remembered.cache_info().currsize == remembered, lead
+
+
+def test_a_header_of_many_tensors_is_read_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    loads = orjson.loads
+
+    def loaded(text: bytes) -> object:
+        seen.append(len(text))
+        return loads(text)
+
+    monkeypatch.setattr("app.wire.safetensors_header.orjson.loads", loaded)
+    body = next(one for one in MAKERS["binary"](SAMPLE) if one.name == "header, many tensors")
+    read(body)
+    assert max(seen) < 200
