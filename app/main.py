@@ -7,7 +7,6 @@ import gc
 import logging
 import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -23,6 +22,7 @@ from app.api.control import create_control
 from app.api.cors import AcrossOrigins
 from app.api.counters import Counters
 from app.api.dataplane import DataPlane
+from app.api.disk_threads import DiskThreads
 from app.api.exchange import Receive, Scope, Send
 from app.api.guard import Guard, is_loopback_name
 from app.api.health import Readiness
@@ -53,7 +53,6 @@ from app.store import LocalStore, Quota
 from app.tensors.limits import Limits
 
 logger = logging.getLogger("gathernd")
-DISK_THREADS = 16
 DAMAGE_INTERVAL_S = 30.0
 DAMAGE_REST = 100
 _DAMAGE_PAGE = 100
@@ -178,7 +177,7 @@ def create_app(
         store_token,
         settings.memory_budget,
     )
-    disk_threads = ThreadPoolExecutor(DISK_THREADS, "disk")
+    disk_threads = DiskThreads()
     service = Service(limits, store, kernel, pool, chooser, budget)
     guard = Guard(settings.host, settings.allowed_hosts, settings.cors_origins)
     models = Models(service, Statistics(metrics.counters))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
+from threading import Event
 from typing import Final
 
 from app.errors import GatherError
 from app.spec.scatternd import plan_scatter
 from app.store import Conditions, LocalStore
 from app.store.changes import Change, Replaced
+from app.store.together import Place
 from app.tensors.dtypes import DTYPES
 from app.tensors.limits import Limits
 from app.tensors.scatter import ScatterCall
@@ -37,46 +40,84 @@ def read_key(field: bytes | None) -> str | None:
     return text
 
 
-def scatter(
-    store: LocalStore,
-    name: str,
-    body: Buffer,
-    query: bytes,
-    *,
-    binary: bool,
-    conditions: Conditions,
-    key: str | None,
-    limits: Limits,
-    charge: Charge | None = None,
-) -> str:
-    """Carry out one request; the tensor's new ETag. Blocks on the disk.
-
-    `charge` is told what it takes beside `body`, in bytes, before it does; what that raises is raised.
+class Scattering:
+    """One request, which is carried out with others that wait for the same tensor; `wake` is called from any thread.
 
     A request that was answered before, by its key, is answered again and not carried out again, whatever has become of
-    the tensor since. Raises every error of the routes.
+    the tensor since.
+    """
+
+    def __init__(
+        self,
+        store: LocalStore,
+        name: str,
+        call: ScatterCall,
+        conditions: Conditions,
+        key: str | None,
+        digest: str,
+        wake: Callable[[], None],
+    ) -> None:
+        """`digest` tells the request from others with the same key."""
+        self._store, self._name, self._call, self._conditions = store, name, call, conditions
+        self._key, self._digest, self._wake = key, digest, wake
+        self._attempts = _ATTEMPTS
+        self._place: Place | None = None
+
+    def go_on(self) -> str | None:
+        """The ETag; None where others are carried out first: call again once `wake` was called. Blocks on the disk.
+
+        Raises every error of the routes.
+        """
+        try:
+            while self._place is not None or self._attempts:
+                if self._place is None:
+                    self._attempts -= 1
+                    change = self._change()
+                    self._place = self._store.queue_scatter(self._name, change, self._conditions, self._wake)
+                    if not self._place.first:
+                        return None
+                try:
+                    return self._store.carry_on(self._place)
+                except Replaced:
+                    self._place = None
+        except GatherError:
+            # The tensor may be another one by now, which the request does not fit: a key that is known still counts.
+            answered = None
+            if self._key is not None:
+                answered = self._store.remembered(self._name, self._key, self._digest)
+            if answered is None:
+                raise
+            return answered
+        raise GatherError("overloaded", f"{self._name!r} is being replaced again and again", retry_after=1)
+
+    def settled(self) -> str | None:
+        """The ETag if others have carried this one out; None where `go_on` is needed."""
+        return None if self._place is None else self._place.one.etag
+
+    def _change(self) -> Change:
+        about, call = self._store.content(self._name).description, self._call
+        plan = plan_scatter(DTYPES[about.dtype], about.shape, call)
+        return Change(
+            about.id, plan.rows, call.updates.array, plan.slice_items, call.reduction, self._key, self._digest
+        )
+
+
+def read_request(
+    body: Buffer, query: bytes, *, binary: bool, key: str | None, limits: Limits, charge: Charge
+) -> tuple[ScatterCall, str]:
+    """What a body asks for, and the digest that tells it from other requests with the same key.
+
+    `charge` is told what the request takes beside `body`, in bytes, before it does; what that raises is raised, as is
+    every error of the two formats.
     """
     digest = ""
     if key is not None:
         hashed = hashlib.sha256(b"%d?%b\n" % (binary, query))
         hashed.update(body)
         digest = hashed.hexdigest()
-    try:
-        call = read_safetensors(body, query, charge) if binary else native_json.read_scatter(body, limits, charge)
-        if charge is not None:
-            charge(working_bytes(call))
-        for _ in range(_ATTEMPTS):
-            try:
-                return store.scatter(name, _change(store, name, call, key, digest), conditions)
-            except Replaced:
-                continue
-    except GatherError:
-        # The tensor may be another one by now, which the request does not fit: a key that is known still counts.
-        answered = store.remembered(name, key, digest) if key is not None else None
-        if answered is None:
-            raise
-        return answered
-    raise GatherError("overloaded", f"{name!r} is being replaced again and again", retry_after=1)
+    call = read_safetensors(body, query, charge) if binary else native_json.read_scatter(body, limits, charge)
+    charge(working_bytes(call))
+    return call, digest
 
 
 def working_bytes(call: ScatterCall) -> int:
@@ -91,7 +132,13 @@ def working_bytes(call: ScatterCall) -> int:
     return _ROW_BYTES * (indices.size // max(depth, 1)) + 3 * values
 
 
-def _change(store: LocalStore, name: str, call: ScatterCall, key: str | None, digest: str) -> Change:
-    about = store.content(name).description
-    plan = plan_scatter(DTYPES[about.dtype], about.shape, call)
-    return Change(about.id, plan.rows, call.updates.array, plan.slice_items, call.reduction, key, digest)
+def carry_out(
+    store: LocalStore, name: str, call: ScatterCall, conditions: Conditions, key: str | None, digest: str
+) -> str:
+    """The ETag after a request; blocks until it is carried out. Raises every error of the routes."""
+    turn = Event()
+    scattering = Scattering(store, name, call, conditions, key, digest, turn.set)
+    while (etag := scattering.go_on()) is None:
+        turn.wait()
+        turn.clear()
+    return etag

@@ -9,19 +9,20 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final
 
 import orjson
 
 from app.api.conditions import read_conditions
+from app.api.disk_threads import DiskThreads
 from app.api.exchange import Exchange
 from app.api.health import Readiness
 from app.api.native import check_json_type, refuse_query
 from app.api.receiver import HELD, Receiver, receive, too_large
-from app.api.scatter import read_key, scatter
+from app.api.scatter import Scattering, read_key, read_request
 from app.errors import GatherError
 from app.service import Service
 from app.store import Conditions, LocalStore, Metadata
@@ -30,11 +31,11 @@ from app.store.layout import check_name
 from app.store.local import refusing
 from app.store.upload import Upload, check_shape
 from app.tensors.dtypes import DTYPES, DType
+from app.tensors.scatter import ScatterCall
 from app.wire import npy, safetensors
 from app.wire.npy import Start
 from app.wire.upload import NPY, RAW, SAFETENSORS, start_of
 
-T = TypeVar("T")
 Field = tuple[bytes, bytes]
 _JSON: Final = b"application/json"
 _ROWS: Final = re.compile(r"([0-9]{1,20}):([0-9]{1,20})")
@@ -58,13 +59,14 @@ class TensorsRoute:
     """Everything below `/tensors`."""
 
     def __init__(
-        self, store: LocalStore, service: Service, limits: BodyLimits, threads: Executor, readiness: Readiness
+        self, store: LocalStore, service: Service, limits: BodyLimits, threads: DiskThreads, readiness: Readiness
     ) -> None:
         self.store = store
         self.service = service
         self.limits = limits
         self.threads = threads
         self.readiness = readiness
+        self._scattering: set[asyncio.Task[str]] = set()
 
     async def __call__(self, exchange: Exchange) -> None:
         """Find the route and answer. Raises GatherError for everything it refuses."""
@@ -94,21 +96,18 @@ class TensorsRoute:
             check_name(name)
         await routes[method](exchange, *segments[1:2])
 
-    async def _run(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self.threads, work)
-
     async def _list(self, exchange: Exchange) -> None:
         fields = safetensors.read_query(exchange.query, ("limit", "after"))
         limit = fields.get("limit", "100")
         if not _LIMIT.fullmatch(limit) or not 1 <= int(limit) <= MAX_LIST:
             raise GatherError("invalid_field", f"limit must be from 1 to {MAX_LIST}", pointer="/query/limit")
-        found, following = await self._run(lambda: self.store.page(int(limit), fields.get("after")))
+        found, following = await self.threads.look_up("", lambda: self.store.page(int(limit), fields.get("after")))
         body: dict[str, Any] = {"tensors": [_described(metadata) for metadata in found], "next": following}
         await exchange.send(200, _JSON, orjson.dumps(body))
 
     async def _metadata(self, exchange: Exchange, name: str) -> None:
         safetensors.read_query(exchange.query, ())
-        metadata = await self._run(lambda: self.store.metadata(name))
+        metadata = await self.threads.look_up(name, lambda: self.store.metadata(name))
         if await self._unchanged(exchange, metadata.etag):
             return
         await exchange.send(200, _JSON, orjson.dumps(_described(metadata)), _etag(metadata.etag))
@@ -132,7 +131,7 @@ class TensorsRoute:
             raise too_large(self.limits.upload)
         if conditions != Conditions():
             # Judged again when the upload is committed; here it saves the sending.
-            conditions.check(await self._run(lambda: self.store.etag(name)))
+            conditions.check(await self.threads.look_up(name, lambda: self.store.etag(name)))
         exchange.lease.charge(HELD)
         encoding = exchange.headers.get(b"content-encoding")
 
@@ -152,8 +151,8 @@ class TensorsRoute:
             digest=exchange.headers.get(b"content-digest"),
         )
         with refusing():
-            upload = await receive(exchange, receiver, self.threads)
-        metadata, created = await self._run(lambda: self.store.put(name, upload, conditions))
+            upload = await receive(exchange, receiver, self.threads.streams)
+        metadata, created = await self.threads.change(name, lambda: self.store.put(name, upload, conditions))
         where: tuple[Field, ...] = ((b"location", b"/tensors/" + name.encode()),) if created else ()
         body = orjson.dumps(_described(metadata))
         await exchange.send(201 if created else 200, _JSON, body, _etag(metadata.etag), *where)
@@ -161,13 +160,13 @@ class TensorsRoute:
     async def _delete(self, exchange: Exchange, name: str) -> None:
         safetensors.read_query(exchange.query, ())
         conditions = read_conditions(exchange.headers)
-        await self._run(lambda: self.store.delete(name, conditions))
+        await self.threads.change(name, lambda: self.store.delete(name, conditions))
         await exchange.send_empty(204)
 
     async def _content(self, exchange: Exchange, name: str) -> None:
         fields = safetensors.read_query(exchange.query, ("rows",))
         kind = preferred(exchange.headers.get(b"accept", b""))
-        content = await self._run(lambda: self.store.content(name))
+        content = await self.threads.look_up(name, lambda: self.store.content(name))
         resident = content.resident()
         etag = resident.etag
         if await self._unchanged(exchange, etag):
@@ -192,13 +191,16 @@ class TensorsRoute:
             return
         exchange.lease.charge(min(end - begin, _WHOLE))
         if end - begin <= _WHOLE:
-            read, body = await self._run(lambda: _copy(content, begin, end))
+            read, body = await self.threads.read(name, lambda: _copy(content, begin, end))
+            if body is None:
+                read, body = await self.threads.change(name, lambda: _copy_held(content, begin, end))
             if read != etag and await self._unchanged(exchange, read):
                 return
             await _start(exchange, fields_of(read))
+            assert body is not None
             await exchange.sender({"type": "http.response.body", "body": head + body})
             return
-        snapshot = await self._run(lambda: self.store.snapshot(content))
+        snapshot = await self.threads.change(name, lambda: self.store.snapshot(content))
         try:
             if snapshot.etag != etag and await self._unchanged(exchange, snapshot.etag):
                 return
@@ -206,10 +208,10 @@ class TensorsRoute:
             await exchange.sender({"type": "http.response.body", "body": head, "more_body": True})
             for place in range(begin, end, _CHUNK):
                 last = min(place + _CHUNK, end)
-                piece = await self._run(lambda place=place, last=last: snapshot.read(place, last))  # type: ignore[misc]
+                piece = await self.threads.read(name, partial(snapshot.read, place, last))
                 await exchange.sender({"type": "http.response.body", "body": piece, "more_body": last < end})
         finally:
-            self.threads.submit(snapshot.close)
+            self.threads.streams.submit(snapshot.close)
 
     async def _scatter(self, exchange: Exchange, name: str) -> None:
         content_type = exchange.headers.get(b"content-type", _JSON)
@@ -226,21 +228,50 @@ class TensorsRoute:
         encoding = exchange.headers.get(b"content-encoding")
         if encoding is not None:
             raw = body
-            body = await self._run(lambda: exchange.inflate(raw, encoding, limit))
-        etag = await self._run(
-            lambda: scatter(
-                self.store,
-                name,
-                body,
-                exchange.query,
-                binary=binary,
-                conditions=conditions,
-                key=key,
-                limits=self.service.limits,
-                charge=exchange.lease.charge,
-            )
+            body = await self.threads.change(name, lambda: exchange.inflate(raw, encoding, limit))
+        read = partial(
+            read_request,
+            body,
+            exchange.query,
+            binary=binary,
+            key=key,
+            limits=self.service.limits,
+            charge=exchange.lease.charge,
         )
+        etag = await self._scattered(name, read, conditions, key)
         await exchange.send(200, _JSON, orjson.dumps({"name": name, "etag": etag}), _etag(etag))
+
+    async def _scattered(
+        self, name: str, read: Callable[[], tuple[ScatterCall, str]], conditions: Conditions, key: str | None
+    ) -> str:
+        """The ETag after a scatter. While others of the tensor are carried out it waits without a thread."""
+        loop = asyncio.get_running_loop()
+        turn = asyncio.Event()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(turn.set)
+
+        def begin() -> tuple[Scattering, str | None]:
+            call, digest = read()
+            scattering = Scattering(self.store, name, call, conditions, key, digest, wake)
+            return scattering, scattering.go_on()
+
+        async def go_on(scattering: Scattering) -> str:
+            while True:
+                await turn.wait()
+                turn.clear()
+                etag = scattering.settled() or await self.threads.change(name, scattering.go_on)
+                if etag is not None:
+                    return etag
+
+        scattering, etag = await self.threads.change(name, begin)
+        if etag is None:
+            # Others wait for what this one is to carry on, also when its own request is cancelled.
+            task = loop.create_task(go_on(scattering))
+            self._scattering.add(task)
+            task.add_done_callback(self._scattering.discard)
+            etag = await asyncio.shield(task)
+        return etag
 
 
 def check_count(start: Start, declared: int) -> None:
@@ -322,13 +353,18 @@ def _rows(content: Content, text: str | None) -> tuple[tuple[int, ...], int, int
     return (last - first, *about.shape[1:]), begin, end
 
 
-def _copy(content: Content, begin: int, end: int) -> tuple[str, bytes]:
-    """The bytes and the ETag that names them; blocks."""
+def _copy(content: Content, begin: int, end: int) -> tuple[str, bytes | None]:
+    """The bytes, None where scatters changed them again and again, and the ETag that names them."""
     for _ in range(20):
         resident = content.resident()
         piece = content.copy(begin, end)
         if resident.steady:
             return resident.etag, piece
+    return resident.etag, None
+
+
+def _copy_held(content: Content, begin: int, end: int) -> tuple[str, bytes]:
+    """The bytes and the ETag that names them, with writers kept out; blocks."""
     with content.hold():
         return content.resident().etag, content.copy(begin, end)
 

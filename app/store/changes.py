@@ -72,6 +72,11 @@ class Waiting:
         """About how many bytes it takes."""
         return self.change.updates.nbytes + self.change.rows.nbytes
 
+    @property
+    def etag(self) -> str | None:
+        """The ETag, if it is settled without an error."""
+        return self._outcome if self.settled and isinstance(self._outcome, str) else None
+
     def settle(self, outcome: str | BaseException) -> None:
         """Its new ETag is durable, or it met an error."""
         self._outcome = outcome

@@ -26,7 +26,7 @@ from typing import Final
 from app.store import disk
 
 _TOKEN_BYTES: Final = 32
-_STRIPES: Final = 64
+STRIPES: Final = 64
 
 
 class StateWord(IntEnum):
@@ -119,7 +119,7 @@ class Group:
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
         """Keep other threads and processes from changing the tensor `name`. Blocks."""
-        with self._locked(f"{zlib.crc32(name.encode('utf-8', 'surrogatepass')) % _STRIPES:02d}"):
+        with self._locked(f"{stripe(name):02d}"):
             yield
 
     @contextmanager
@@ -190,3 +190,8 @@ def _try_lock(fd: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def stripe(name: str) -> int:
+    """Which of the locks is that of tensor `name`: a few tensors share one."""
+    return zlib.crc32(name.encode("utf-8", "surrogatepass")) % STRIPES

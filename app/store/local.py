@@ -42,7 +42,7 @@ from app.store.patch import patched
 from app.store.scatter import Writable
 from app.store.snapshot import Snapshot
 from app.store.tensor_index import TensorIndex
-from app.store.together import MOST, Take, Together
+from app.store.together import MOST, Place, Take, Together
 from app.store.upload import Upload
 from app.store.verify import Verifier
 from app.tensors.dtypes import DTYPES, DType
@@ -409,6 +409,16 @@ class LocalStore:
         check_name(name)
         with refusing():
             return self._together.run(name, Waiting(change, conditions))
+
+    def queue_scatter(self, name: str, change: Change, conditions: Conditions, wake: Callable[[], None]) -> Place:
+        """`scatter` for a caller that is not to block while others are carried out: see `Together.join`."""
+        check_name(name)
+        return self._together.join(name, Waiting(change, conditions), wake)
+
+    def carry_on(self, place: Place) -> str:
+        """The new ETag of a queued scatter; raises what `scatter` raises. Blocks unless it is settled."""
+        with refusing():
+            return self._together.carry_on(place)
 
     def scatter_all(self, name: str, take: Take) -> None:
         """Carry out and settle the scatters of one tensor that `take` gives. Raises what holds for all of them."""

@@ -19,14 +19,16 @@ Take = Callable[[int], list[Waiting]]
 Work = Callable[[str, Take], None]
 
 
-class _Place:
-    """One caller's place in a queue; `turn` is set when it is settled, or is the one to go on."""
+class Place:
+    """One scatter's place in the queue of its tensor. `first` says that its caller is to carry the queue on at once."""
 
-    __slots__ = ("one", "turn")
+    __slots__ = ("first", "name", "one", "wake")
 
-    def __init__(self, one: Waiting) -> None:
+    def __init__(self, name: str, one: Waiting, wake: Callable[[], None]) -> None:
+        self.name = name
         self.one = one
-        self.turn = Event()
+        self.wake = wake
+        self.first = False
 
 
 class Together:
@@ -39,23 +41,38 @@ class Together:
         """
         self._work = work
         self._lock = Lock()
-        self._queues: dict[str, list[_Place]] = {}
+        self._queues: dict[str, list[Place]] = {}
 
     def run(self, name: str, one: Waiting) -> str:
-        """The ETag after `one`, or whatever error it meets."""
-        place = _Place(one)
+        """The ETag after `one`, or whatever error it meets; blocks."""
+        turn = Event()
+        place = self.join(name, one, turn.set)
+        if not place.first:
+            turn.wait()
+        return self.carry_on(place)
+
+    def join(self, name: str, one: Waiting, wake: Callable[[], None]) -> Place:
+        """Queue a scatter; never blocks.
+
+        Who is not the first waits, without a thread if need be, until `wake` is called, from any thread; then, as the
+        first does at once, it calls `carry_on`. It must, or all behind it wait for ever.
+        """
+        place = Place(name, one, wake)
         with self._lock:
             queue = self._queues.setdefault(name, [])
             queue.append(place)
-            waits = len(queue) > 1
-        if waits:
-            place.turn.wait()
-        if not one.settled:
-            self._lead(name, queue, place)
-        return one.result()
+            place.first = len(queue) == 1
+        return place
 
-    def _lead(self, name: str, queue: list[_Place], place: _Place) -> None:
-        """Carry out `place`, the first in the queue, and others behind it."""
+    def carry_on(self, place: Place) -> str:
+        """The ETag, or whatever error it meets; carries the queue on unless it is settled, which blocks."""
+        if not place.one.settled:
+            self._lead(place)
+        return place.one.result()
+
+    def _lead(self, place: Place) -> None:
+        """Carry out `place`, the first in its queue, and others behind it."""
+        queue = self._queues[place.name]
         taken = [place]
 
         def take(most: int) -> list[Waiting]:
@@ -69,7 +86,7 @@ class Together:
             return [each.one for each in taken]
 
         try:
-            self._work(name, take)
+            self._work(place.name, take)
         except BaseException as error:  # noqa: BLE001  (raised by `result`, in each one's own thread)
             for each in taken:
                 if not each.one.settled:
@@ -77,9 +94,10 @@ class Together:
         finally:
             with self._lock:
                 del queue[: len(taken)]
-                if queue:
-                    queue[0].turn.set()
-                else:
-                    del self._queues[name]
+                following = queue[0] if queue else None
+                if following is None:
+                    del self._queues[place.name]
+            if following is not None:
+                following.wake()
             for each in taken[1:]:
-                each.turn.set()
+                each.wake()

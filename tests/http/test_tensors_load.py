@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import random
 import signal
@@ -17,6 +19,7 @@ import httpx
 import numpy as np
 import pytest
 
+from app.store.group import stripe
 from tests.http.conftest import Start
 from tests.http.raw import Wire, request
 from tests.http.server import Server
@@ -371,3 +374,36 @@ def until_answered(client: httpx.Client, ask: Callable[[], httpx.Response]) -> h
             return answer
         time.sleep(0.05)
     raise AssertionError("no worker answers")
+
+
+def test_a_tensor_whose_disk_stalls_stops_no_other(start: Start, tmp_path: Path) -> None:
+    """Scatters, removals, uploads and downloads of one tensor wait in numbers; all is as before for another."""
+    folder = tmp_path / "kept"
+    with start("--store-dir", str(folder)) as server, server.client() as client, ExitStack() as made:
+        put_raw(client, "stalled", np.zeros((3000, 1024), np.float32))
+        put_raw(client, "other", np.zeros((3000, 1024), np.float32))
+        assert stripe("stalled") != stripe("other")
+        body = scatter_body([[0]], np.ones((1, 1024), np.float32), "add")
+        waiting: list[Wire] = []
+        with (folder / "locks" / f"{stripe('stalled'):02d}").open("a+b") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # as a worker has it whose write does not come back
+            for number in range(40):
+                wire = made.enter_context(Wire(server))
+                waiting.append(wire)
+                scattered = request(json.dumps(body).encode(), line="POST /tensors/stalled/scatter HTTP/1.1")
+                ways = [
+                    scattered, request(b"", line="DELETE /tensors/stalled HTTP/1.1"),
+                    request(b"", line="GET /tensors/stalled/content HTTP/1.1"),
+                ]  # fmt: skip
+                wire.send(ways[number % 3] if number > 30 else scattered)
+            with server.client() as other:
+                other.timeout = 15
+                assert other.get("/tensors/stalled").status_code == 200
+                assert len(other.get("/tensors").json()["tensors"]) == 2
+                assert look_up(other, "stalled", [7]).status_code == 200
+                assert other.post("/tensors/other/scatter", json=body).status_code == 200
+                assert len(other.get("/tensors/other/content").content) == 3000 * 4096
+                assert put_raw(other, "other", np.zeros(4)).status_code == 200
+                assert other.delete("/tensors/other").status_code == 204
+        for wire in waiting[:31]:
+            assert wire.read().status in (200, 404)

@@ -1,29 +1,42 @@
-"""A program that stops the store at every step it takes on the disk, and looks at what a restart finds.
+"""A program that stops the store at every step it takes on the disk, and looks at what is found afterwards.
 
     python -m tests.store.crash steps MODE STRIDE SEED     die at every STRIDE-th step of a fixed sequence of changes
     python -m tests.store.crash kills COUNT SEED           SIGKILL at random moments, then a restart
     python -m tests.store.crash workers COUNT SEED         SIGKILL of one of two workers, then the other one carries on
+    python -m tests.store.crash many COUNT SEED            COUNT tensors and three busy ones, from eight threads
 
 It imports once and forks for each case. After each death every tensor must be as after the changes that were
-acknowledged, or as after one change more, and nothing else may be there.
+acknowledged, or as after one change more, and nothing else may be there. What was read once stays: a reader never sees
+a change that is gone later. Every scatter has an Idempotency-Key; those that were acknowledged come again and get the
+first answer, and the one under way comes again and is then made once. No ETag ever names two contents. Content,
+metadata, lookups and further changes agree in every process.
 
 MODE says what dying means. `kill`: the process ends, what it wrote stays. `half`: so, with the last write done by half.
-The others are a loss of power, of which `lost` keeps what fsync has made durable and nothing more; `names` keeps what
-has been done to names too (so a file renamed before its fsync is empty); `data` keeps all contents, but of names what
-fsync made durable; `first` keeps, besides what is durable, the first page of each file.
+`lost`, `names`, `data` and `first` are a loss of power, of which `lost` keeps what fsync has made durable and nothing
+more; `names` keeps what has been done to names too (so a file renamed before its fsync is empty); `data` keeps all
+contents, but of names what fsync made durable; `first` keeps, besides what is durable, the first page of each file.
+
+Of two processes of a group, `survivor` kills the one that changes tensors, and the other, which has read each of its
+changes, goes on with them; `outage` does so too, and then the power fails in one of the four ways, during that or after
+it. `recovered` kills, and the power fails during the recovery that follows or after it. `refused` ends nothing: one
+step meets an error of the disk (after an fsync that fails, what it should have written counts as written), the request
+that meets it is refused whole and comes again; at last the power fails.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import os
 import random
+import select
 import signal
-import sqlite3
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -31,20 +44,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.store import LocalStore, disk
-from app.store.catalogue import FILE, FILES
+from app.api.scatter import carry_out as carry_out_scatter
+from app.errors import GatherError
+from app.store import Conditions, LocalStore, Resident
 from app.store.changes import Waiting
 from app.tensors.limits import Limits
-from tests.store.helpers import change_of, files, put, read, scatter, scatter_together, strings
+from app.tensors.strings import PackedStrings
+from tests.store.helpers import call_of, change_of, files, put, scatter_together, strings
+from tests.store.power import LOSSES, Power
 
-STEPS = (
-    "create", "append_to", "write", "write_at", "store", "fsync", "fsync_folder", "truncate", "rename", "unlink",
-    "commit",
-)  # fmt: skip
-MODES = ("kill", "half", "lost", "names", "data", "first")
-State = dict[str, list[Any]]
+PAIRS = ("survivor", "outage")
+MODES = ("kill", "half", *LOSSES, *PAIRS, "recovered", "refused")
+Tables = dict[str, NDArray[Any]]
+State = dict[str, str]
+"""What there is: the fingerprint of each tensor's content."""
 Change = tuple[str, str, Any]
+Answers = list[tuple[str, Change, str]]
+"""Scatters with their keys and what was answered to them."""
+ALWAYS = Conditions()
 CHECKPOINT = 1200
+LOGS = 20 * CHECKPOINT
+"""More than the logs of a few small tensors ever take together."""
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """Where the folders are: what dying does is played here, so no real disk needs to be waited for."""
 
@@ -55,20 +75,30 @@ def table(seed: int, rows: int = 300) -> NDArray[np.float32]:
 
 
 def fixed() -> list[Change]:
-    """Every kind of change, the checkpoint of a log among them."""
+    """Every kind of change, the checkpoint of a log among them, and equal contents of two names and of one."""
     words = strings("a", "bé", "", "d" * 300)
+
+    def rows(value: float, *numbers: int) -> tuple[list[list[int]], NDArray[np.float32]]:
+        return [[number] for number in numbers], np.full((len(numbers), 64), value, np.float32)
+
     return [
         ("put", "t", table(1)),
         ("put", "s", words),
-        ("scatter", "t", ([[0], [299]], np.full((2, 64), -1, np.float32), "none")),
-        ("scatter", "t", ([[0], [0], [7]], np.full((3, 64), 2, np.float32), "add")),
+        ("scatter", "t", (*rows(-1, 0, 299), "none")),
+        ("scatter", "t", (*rows(2, 0, 0, 7), "add")),
         ("put", "t", table(2)),
-        ("scatter", "t", ([[5]], np.full((1, 64), 3, np.float32), "mul")),
-        ("scatter", "t", ([[k] for k in range(20)], np.full((20, 64), 9, np.float32), "max")),
-        ("together", "t", [([[1], [2]], np.full((2, 64), k, np.float32), "add") for k in range(3)]),
+        ("scatter", "t", (*rows(3, 5), "mul")),
+        ("scatter", "t", (*rows(9, *range(20)), "max")),
+        ("together", "t", [(*rows(k, 1, 2), "add") for k in range(3)]),
+        ("put", "u", table(2)),
+        ("scatter", "u", (*rows(5, 3), "add")),
+        ("scatter", "u", (*rows(6, 3), "add")),
         ("scatter", "s", ([[3], [0]], strings("", "longer than before"), "none")),
         ("delete", "s", None),
         ("put", "s", words[:2]),
+        ("delete", "u", None),
+        ("put", "u", table(2)),
+        ("scatter", "u", (*rows(7, 3), "add")),
         ("scatter", "t", ([[298, 3]], np.ones(1, np.float32), "add")),
         ("delete", "t", None),
     ]
@@ -81,7 +111,7 @@ def random_changes(rng: random.Random) -> Iterator[Change]:
         name = rng.choice("tuv")
         if name not in there or rng.random() < 0.2:
             there.add(name)
-            yield "put", name, table(rng.randrange(1000))
+            yield "put", name, table(rng.randrange(4))
         elif rng.random() < 0.1:
             there.discard(name)
             yield "delete", name, None
@@ -99,21 +129,21 @@ def random_scatter(rng: random.Random) -> tuple[list[list[int]], NDArray[np.floa
     return rows, values, rng.choice(("none", "add", "max"))
 
 
-def expected(state: State, change: Change) -> State:
+def expected(tables: Tables, change: Change) -> Tables:
     """What is there after `change`, by plain NumPy."""
     kind, name, what = change
-    after = dict(state)
+    after = dict(tables)
     if kind == "delete":
         del after[name]
         return after
     if kind == "put":
-        after[name] = what.tolist()
+        after[name] = what
         return after
     if kind == "together":
         for one in what:
             after = expected(after, ("scatter", name, one))
         return after
-    data = np.array(state[name], object if isinstance(state[name][0], str) else np.float32)
+    data = tables[name].copy()
     rows, values, reduction = what
     for place, value in zip(rows, values, strict=True):
         at = tuple(place)
@@ -124,104 +154,183 @@ def expected(state: State, change: Change) -> State:
             "max": np.maximum,
         }
         data[at] = functions[reduction](data[at], value)
-    after[name] = data.tolist()
+    after[name] = data
     return after
 
 
-def carry_out(store: LocalStore, change: Change, key: str | None = None) -> None:
+def fingerprint(content: NDArray[Any]) -> str:
+    raw = "\0".join(content.tolist()).encode() if content.dtype == object else content.tobytes()
+    return hashlib.md5(raw).hexdigest()[:12]
+
+
+class Course:
+    """What `changes` of `tables` lead to.
+
+    `states[at[n]]` is what there is before change number n. Scatters that go together are one change and pass through
+    several states. `contents[n]` is what the answers to change n name.
+    """
+
+    def __init__(self, tables: Tables, changes: Sequence[Change]) -> None:
+        self.changes = changes
+        self.tables = [tables]
+        self.at = [0]
+        self.contents: list[list[str]] = []
+        for change in changes:
+            contents = []
+            for one in [one for _, one in keyed(change, "")] or [change]:
+                tables = expected(tables, one)
+                self.tables.append(tables)
+                contents += [fingerprint(tables[change[1]])] if change[1] in tables else []
+            self.at.append(len(self.tables) - 1)
+            self.contents.append(contents)
+        self.states = [{name: fingerprint(table) for name, table in tables.items()} for tables in self.tables]
+
+    def after(self, number: int) -> int:
+        """The last state that may be found once `number` changes were acknowledged: that of one change more."""
+        return self.at[min(number + 1, len(self.changes))]
+
+    def index(self, state: State, least: int, done: int, case: str) -> int:
+        """Which of the states this is, `least` or a later one, after `done` acknowledged changes."""
+        allowed = self.states[least : self.after(done) + 1]
+        assert state in allowed, f"{case}: {state} is none of {allowed}"
+        return least + allowed.index(state)
+
+
+# What a service asks of its store
+
+
+def carry_out(store: LocalStore, change: Change, key: str) -> list[str]:
+    """Make a change; the ETags that are answered."""
     kind, name, what = change
     if kind == "put":
-        put(store, name, what, step=30_000)
-    elif kind == "scatter":
-        rows, values, reduction = what
-        scatter(store, name, rows, values, reduction, key=key)
-    elif kind == "together":
-        keys = [f"{key}.{number}" if key else None for number in range(len(what))]
+        return [put(store, name, what, step=30_000)[0].etag]
+    if kind == "scatter":
+        return [request(store, change, key)]
+    if kind == "together":
         batch = [
-            Waiting(change_of(store, name, one[0], one[1], one[2], keyed))
-            for one, keyed in zip(what, keys, strict=True)
+            Waiting(change_of(store, name, one[0], one[1], one[2], f"{key}.{number}", digest(f"{key}.{number}")))
+            for number, one in enumerate(what)
         ]
-        for outcome in scatter_together(store, name, batch):
-            assert isinstance(outcome, str), outcome
-    else:
-        store.delete(name)
+        outcomes = scatter_together(store, name, batch)
+        for outcome in outcomes:
+            if isinstance(outcome, GatherError):
+                raise outcome
+            if isinstance(outcome, OSError):
+                raise GatherError("insufficient_storage", str(outcome))
+        return outcomes
+    store.delete(name)
+    return []
 
 
-def found(store: LocalStore) -> State:
-    return {name: read(store, name).tolist() for name in store.names()}
+def tried(store: LocalStore, change: Change, key: str) -> tuple[list[str], GatherError | OSError | None]:
+    """`carry_out`, or the error that it met."""
+    try:
+        return carry_out(store, change, key), None
+    except (GatherError, OSError) as error:
+        return [], error
 
 
-class Power:
-    """What of a folder would be left if the power failed now; for `disk`, whose functions it wraps."""
-
-    def __init__(self, folder: Path, mode: str, last: int, image: Path) -> None:
-        self.folder, self.mode, self.last, self.image = folder, mode, last, image
-        self.count = 0
-        self.contents = {path.stat().st_ino: path.read_bytes() for path in folder.rglob("*") if is_ours(path)}
-        # SQLite's own files: a transaction that was committed is durable, one that was not is not there.
-        connection = sqlite3.connect(folder / FILE)
-        self.catalogue = connection.serialize()
-        connection.close()
-        self.names = {part: self.entries(part) for part in self.folders()}
-        for name in STEPS:
-            setattr(disk, name, self.wrapped(name, getattr(disk, name)))
-
-    def folders(self) -> list[Path]:
-        return [self.folder, *(path for path in self.folder.rglob("*") if path.is_dir())]
-
-    def entries(self, part: Path) -> dict[str, int]:
-        return {path.name: path.stat().st_ino for path in part.iterdir() if is_ours(path)}
-
-    def wrapped(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def step(*arguments: Any) -> Any:
-            self.count += 1
-            if self.count == self.last:
-                if self.mode == "half" and name in ("write", "write_at"):
-                    content = memoryview(arguments[1])
-                    real(arguments[0], content[: len(content) // 2], *arguments[2:])
-                self.die()
-            result = real(*arguments)
-            if name == "fsync":
-                fd = arguments[0]
-                status = os.fstat(fd)
-                self.contents[status.st_ino] = os.pread(fd, status.st_size, 0)
-            elif name == "fsync_folder":
-                self.names[arguments[0]] = self.entries(arguments[0])
-            elif name == "commit":
-                self.catalogue = arguments[0].serialize()
-            return result
-
-        return step
-
-    def die(self) -> None:
-        if self.mode not in ("kill", "half"):
-            self.draw()
-        os._exit(137)
-
-    def draw(self) -> None:
-        """Write what is left to `image`."""
-        now = {path.stat().st_ino: path for path in self.folder.rglob("*") if is_ours(path)}
-        for part in self.folders():
-            target = self.image / part.relative_to(self.folder)
-            target.mkdir(parents=True, exist_ok=True)
-            names = self.entries(part) if self.mode == "names" else self.names.get(part, {})
-            for name, inode in names.items():
-                durable = self.contents.get(inode, b"")
-                if self.mode == "data" and inode in now:
-                    durable = now[inode].read_bytes()
-                elif self.mode == "first" and inode in now and len(durable) >= 4096:
-                    durable = now[inode].read_bytes()[:4096] + durable[4096:]
-                (target / name).write_bytes(durable)
-        (self.image / FILE).write_bytes(self.catalogue)
+def request(store: LocalStore, change: Change, key: str) -> str:
+    """A scatter as it comes from a client; the ETag."""
+    _, name, (rows, values, reduction) = change
+    return carry_out_scatter(store, name, call_of(rows, values, reduction), ALWAYS, key, digest(key))
 
 
-def is_ours(path: Path) -> bool:
-    """Whether a path is a file, and not one of SQLite's."""
-    return path.is_file() and path.name not in FILES
+def digest(key: str) -> str:
+    return f"of {key}"
+
+
+def keyed(change: Change, key: str) -> list[tuple[str, Change]]:
+    """The scatters of a change, one by one, with their keys."""
+    kind, name, what = change
+    if kind == "scatter":
+        return [(key, change)]
+    if kind == "together":
+        return [(f"{key}.{number}", ("scatter", name, one)) for number, one in enumerate(what)]
+    return []
+
+
+def once(store: LocalStore, change: Change, key: str, *, made: bool) -> list[str]:
+    """What a client does whose request was not answered: scatters come again with their keys, others if need be."""
+    again = keyed(change, key)
+    if again:
+        return [request(store, one, each) for each, one in again]
+    return [] if made else carry_out(store, change, key)
+
+
+def look(store: LocalStore, name: str) -> tuple[NDArray[Any], str] | None:
+    """The content of a tensor and its ETag, read as the service answers a gather."""
+    resident = store.get(name)
+    if resident is None:
+        return None
+    for _ in range(4):
+        values = values_of(resident)
+        if resident.steady:
+            return values, resident.etag
+        resident = resident.current()
+    with resident.hold():
+        resident = resident.current()
+        values = values_of(resident)
+        assert resident.steady
+    return values, resident.etag
+
+
+def values_of(resident: Resident) -> NDArray[Any]:
+    tensor = resident.tensor
+    items = tensor.pick(tensor.array) if isinstance(tensor, PackedStrings) else tensor.array.copy()
+    return items.reshape(tensor.shape)
+
+
+class Etags:
+    """Which content each ETag named when it was answered or read."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, str] = {}
+
+    def note(self, etag: str, content: str) -> None:
+        assert self.known.setdefault(etag, content) == content, f"the ETag {etag} names two contents"
+
+
+def found(store: LocalStore, etags: Etags) -> State:
+    """All that is there, by every way of asking, which must agree."""
+    state = {}
+    for name in store.names():
+        seen = look(store, name)
+        assert seen is not None, f"{name} is listed and not found"
+        state[name], etag = fingerprint(seen[0]), seen[1]
+        etags.note(etag, state[name])
+        assert store.metadata(name).etag == etag, f"{name}: a gather reads {etag}, metadata says {store.metadata(name)}"
+        content = store.content(name).resident()
+        assert (content.etag, fingerprint(values_of(content))) == (etag, state[name]), (
+            f"{name}: a download is of another content"
+        )
+    for name in "stuv":
+        assert name in state or look(store, name) is None, f"{name} is found and not listed"
+    return state
+
+
+class Complaints(logging.Handler):
+    """What the store warns of, which no crash is a reason for."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+        logging.getLogger("gathernd").addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+COMPLAINTS = Complaints()
 
 
 def forked(work: Callable[[], None]) -> int:
     """The exit code of `work` in a child."""
+    return os.waitstatus_to_exitcode(os.waitpid(spawned(work), 0)[1])
+
+
+def spawned(work: Callable[[], None]) -> int:
+    """The number of a child that does `work`."""
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
@@ -233,7 +342,7 @@ def forked(work: Callable[[], None]) -> int:
             traceback.print_exc()
             os._exit(1)
         os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return child
 
 
 def opened(folder: Path, token: str | None = None) -> LocalStore:
@@ -243,178 +352,473 @@ def opened(folder: Path, token: str | None = None) -> LocalStore:
     return store
 
 
-def retries(done: list[Change]) -> list[tuple[str, Change]]:
-    """The scatters that a client might send again, with their keys: those of tensors not removed since."""
-    found: list[tuple[str, Change]] = []
-    for number, change in enumerate(done):
-        if change[0] == "delete":
-            found = [(key, kept) for key, kept in found if kept[1] != change[1]]
-        elif change[0] == "scatter":
-            found.append((f"key-{number}", change))
-        elif change[0] == "together":
-            found += [(f"key-{number}.{part}", change) for part in range(len(change[2]))]
-    return found
-
-
-def judge(folder: Path, allowed: list[State], case: str, again: Sequence[tuple[str, Change]] = ()) -> None:
+def judge(
+    folder: Path,
+    allowed: list[State],
+    case: str,
+    etags: Etags,
+    again: Answers,
+    under_way: tuple[str, Change] | None = None,
+) -> None:
     """A restart finds one of the states that are allowed, sound and tidy, and twice the same; and the store works.
 
-    Scatters that were acknowledged and come `again` with their keys change nothing.
+    Scatters that were acknowledged and come `again` with their keys change nothing; the change that was `under_way` is
+    made once, whether it was before or not.
     """
-    for _ in range(2):
+    again = list(again)
+    for turn in range(2):
         store = opened(folder)
-        state = found(store)
-        assert state in allowed, f"{case}: {summary(state)} is none of {[summary(one) for one in allowed]}"
-        allowed = [state]
+        state = found(store, etags)
+        assert state in allowed, f"{case}: {state} is none of {allowed}"
         assert {path.split("/")[0] for path in files(folder)} <= {"tensors", "logs"}, (case, files(folder))
         assert len([path for path in files(folder) if path.startswith("tensors/")]) == len(state), case
         store.verify(Event(), 0)
         for name in store.names():
             store.metadata(name)
-        for key, change in again:
-            if change[1] in state:
-                assert store.remembered(change[1], key, "digest") is not None, (case, key)
+        check_answers(store, again, case)
+        if under_way is not None and turn == 0 and len(allowed) > 1:
+            key, change = under_way
+            answers = once(store, change, key, made=state == allowed[-1])
+            state = found(store, etags)
+            assert state == allowed[-1], f"{case}: {change[0]} came again and was not made once"
+            again += [(each, one, answer) for (each, one), answer in zip(keyed(change, key), answers, strict=False)]
+        check_answers(store, again, case)
+        assert found(store, etags) == state, f"{case}: a scatter that came again was made again"
         put(store, "after", np.arange(3))
-        scatter(store, "after", [[0]], np.array([5]))
-        assert read(store, "after").tolist() == [5, 1, 2]
+        assert request(store, ("scatter", "after", ([[0]], np.array([5]), "none")), f"after-{case}-{turn}") != ""
+        seen = look(store, "after")
+        assert seen is not None
+        assert seen[0].tolist() == [5, 1, 2]
         store.delete("after")
         store.close()
+        allowed = [state]
+    assert not COMPLAINTS.texts, (case, COMPLAINTS.texts)
 
 
-def summary(state: State) -> str:
-    return str({name: (len(value), hash(str(value)) % 10_000) for name, value in state.items()})
+def check_answers(store: LocalStore, again: Answers, case: str) -> None:
+    """Scatters that were acknowledged get their first answer, by a lookup of the key and when they come again."""
+    for key, change, answer in again:
+        assert store.remembered(change[1], key, digest(key)) == answer, (case, key)
+        assert request(store, change, key) == answer, (case, key)
+
+
+# Dying at every step
+
+
+class Told:
+    """What the processes of a case have told: a file of lines, which outlives them."""
+
+    def __init__(self, path: Path, course: Course) -> None:
+        self.path, self.course = path, course
+        path.write_text("")
+
+    def acknowledge(self, number: int, answers: list[str]) -> None:
+        self._tell(["done", number, answers])
+
+    def seen(self, index: int) -> None:
+        """A reader has seen this state."""
+        self._tell(["seen", index, []])
+
+    def _tell(self, line: list[Any]) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def read(self, etags: Etags) -> tuple[int, int, Answers]:
+        """How many changes were acknowledged, the least state that must be there, and the scatters with answers."""
+        done, least = 0, 0
+        again: Answers = []
+        for line in self.path.read_text().splitlines():
+            kind, number, answers = json.loads(line)
+            if kind == "seen":
+                assert number >= least, f"state {least} was seen or acknowledged, and is not there any more"
+                least = number
+                continue
+            done = number + 1
+            least = max(least, self.course.at[done])
+            change = self.course.changes[number]
+            # A change that was found made, and is no scatter, has no answer.
+            for etag, content in zip(answers, self.course.contents[number], strict=False):
+                etags.note(etag, content)
+            again += [
+                (key, one, etag) for (key, one), etag in zip(keyed(change, key_of(number)), answers, strict=False)
+            ]
+        return done, least, again
+
+
+def key_of(number: int) -> str:
+    return f"key-{number}"
 
 
 def steps(mode: str, stride: int, seed: int) -> int:
     """Die at every `stride`-th step of the fixed sequence; how many deaths there were."""
-    changes = fixed()
-    states: list[State] = [{}]
-    for change in changes:
-        states.append(expected(states[-1], change))
     rng = random.Random(seed)
+    course = Course({}, fixed())
     deaths, last = 0, 1 + rng.randrange(stride)
     while True:
         with tempfile.TemporaryDirectory(dir=MEMORY) as room:
-            folder, image, acknowledged = Path(room) / "store", Path(room) / "image", Path(room) / "acknowledged"
-            opened(folder).close()
-            acknowledged.write_text("")
-
-            def work(
-                folder: Path = folder, image: Path = image, acknowledged: Path = acknowledged, last: int = last
-            ) -> None:
-                store = opened(folder)
-                power = Power(folder, mode, last, image)
-                with acknowledged.open("a") as file:
-                    for number, change in enumerate(changes):
-                        carry_out(store, change, f"key-{number}")
-                        file.write("x")
-                        file.flush()
-                if mode not in ("kill", "half"):
-                    power.draw()
-
-            code = forked(work)
-            assert code in (0, 137), code
-            done = len(acknowledged.read_text())
-            left = image if mode not in ("kill", "half") else folder
-            case = f"{mode}, step {last}, after {done} changes"
-            if code == 137 and rng.random() < 0.5:
-                # The restart dies too.
-                forked(lambda left=left: die_in_recovery(left, rng.randrange(1, 12)))  # type: ignore[misc]
-            judge(left, [states[done], *states[done + 1 : done + 2]], case, retries(changes[:done]))
-            if code == 0:
-                assert done == len(changes)
+            case = Case(Path(room), course, mode, last, rng)
+            if not case.run():
                 return deaths
-            deaths += 1
+        deaths += 1
         last += stride
 
 
-def die_in_recovery(folder: Path, last: int) -> None:
-    Power(folder, "kill", last, folder)
-    opened(folder)
+class Case:
+    """One sequence of changes that is stopped at its step number `last`."""
+
+    def __init__(self, room: Path, course: Course, mode: str, last: int, rng: random.Random) -> None:
+        self.mode, self.last, self.rng = mode, last, rng
+        self.folder, self.image, self.handover = room / "store", room / "image", room / "handover"
+        self.course, self.changes = course, course.changes
+        self.told = Told(room / "told", course)
+        self.etags = Etags()
+        self.loss = rng.choice(LOSSES)
+        self.second = rng.randrange(1, 60)
+        self.name = f"{mode}, step {last}"
+        if mode in ("outage", "recovered", "refused"):
+            self.name += f", then {self.loss} at step {self.second}"
+        opened(self.folder).close()
+
+    def run(self) -> bool:
+        """Whether the step was reached."""
+        if self.mode in PAIRS:
+            code = forked(self.survive)
+        else:
+            code = forked(self.refused if self.mode == "refused" else self.change_alone)
+        assert code in (0, 137), (self.name, code)
+        left = self.image if self.image.exists() else self.folder
+        if self.mode == "recovered":
+            assert forked(self.recover) == 137
+            left = self.image
+        elif code == 137 and self.rng.random() < 0.5:
+            # The restart dies too.
+            second = self.rng.randrange(1, 20)
+            forked(lambda: self.die_in_recovery(left, second))
+        done, least, again = self.told.read(self.etags)
+        allowed = self.course.states[least : self.course.after(done) + 1]
+        under_way = (key_of(done), self.changes[done]) if done < len(self.changes) else None
+        judge(left, allowed, f"{self.name}, after {done} changes", self.etags, again, under_way)
+        if code == 0 and self.mode not in PAIRS:
+            assert done == len(self.changes)
+        return (self.folder.parent / "died").exists()
+
+    def note_death(self) -> None:
+        (self.folder.parent / "died").touch()
+
+    def change_alone(self) -> None:
+        """Carry out all changes, and die."""
+        store = opened(self.folder)
+        power = Power(self.folder, self.image)
+        mode = "kill" if self.mode == "recovered" else self.mode
+        power.arm(mode, self.last, self.handover)
+        power.dying = self.note_death
+        self.go_on(store, 0)
+        if mode in LOSSES:
+            power.draw()
+        power.hand_over()
+
+    def go_on(self, store: LocalStore, first: int) -> None:
+        for number in range(first, len(self.changes)):
+            self.told.acknowledge(number, carry_out(store, self.changes[number], key_of(number)))
+
+    def die_in_recovery(self, folder: Path, last: int) -> None:
+        Power(folder, folder).arm("kill", last)
+        opened(folder)
+
+    def recover(self) -> None:
+        """The restart after a kill, during or after which the power fails: what it has served must be there then."""
+        power = Power(self.folder, self.image)
+        power.take_over(self.handover)
+        power.arm(self.loss, self.second % 30)
+        store = opened(self.folder)
+        self.look_around(store)
+        power.die()
+
+    def look_around(self, store: LocalStore) -> int:
+        """Read everything; which state it is."""
+        etags = Etags()
+        done, least, _ = self.told.read(etags)
+        index = self.course.index(found(store, etags), least, done, self.name)
+        self.told.seen(index)
+        return index
+
+    # Two processes
+
+    def survive(self) -> None:
+        """A worker that has read each change of another one, which dies, and goes on."""
+        store = opened(self.folder)
+        power = Power(self.folder, self.image)
+        ours, theirs = os.pipe(), os.pipe()
+
+        def work() -> None:
+            os.close(ours[0])
+            os.close(theirs[1])
+            own = opened(self.folder, store.group.token)
+            power.arm(self.rng.choice(("kill", "half")), self.last, self.handover)
+            power.dying = self.note_death
+            for number, change in enumerate(self.changes):
+                self.told.acknowledge(number, carry_out(own, change, key_of(number)))
+                os.write(ours[1], b"x")
+                assert os.read(theirs[0], 1) == b"x"
+            power.hand_over()
+
+        store._catalogue.close()  # SQLite's connections must not be there in two processes
+        child = spawned(work)
+        os.close(ours[1])
+        os.close(theirs[0])
+        number = 0
+        while os.read(ours[0], 1):
+            number += 1
+            assert self.look_around(store) == self.course.at[number], f"{self.name}: a stale read"
+            os.write(theirs[1], b"x")
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) in (0, 137)
+        power.take_over(self.handover)
+        if self.mode == "outage":
+            power.arm(self.loss, self.second)
+        self.finish(store, self.look_around(store))
+        logs = sum(path.stat().st_size for path in (self.folder / "logs").iterdir())
+        assert logs < LOGS, f"{self.name}: the logs have grown to {logs} bytes"
+        assert not COMPLAINTS.texts, (self.name, COMPLAINTS.texts)
+        if self.mode == "outage":
+            power.die()
+        store.close()
+
+    def finish(self, store: LocalStore, index: int) -> None:
+        """From state `index` to the last: those acknowledged come again, the one under way, and those after it."""
+        done, _, again = self.told.read(Etags())
+        for key, change, answer in again:
+            assert request(store, change, key) == answer, f"{self.name}: {key} was answered otherwise"
+        for number in range(done, len(self.changes)):
+            change, key = self.changes[number], key_of(number)
+            made = index == self.course.after(done)
+            answers = once(store, change, key, made=made) if number == done else carry_out(store, change, key)
+            self.told.acknowledge(number, answers)
+            assert self.look_around(store) == self.course.at[number + 1]
+
+    # A disk that refuses
+
+    def refused(self) -> None:
+        """One step meets an error of the disk; whoever is told of it comes again, and other processes see no change."""
+        store = opened(self.folder)
+        beside = opened(self.folder, store.group.token)
+        power = Power(self.folder, self.image)
+        power.arm("refused", self.last)
+        for number, change in enumerate(self.changes):
+            answers, error = tried(store, change, key_of(number))
+            if error is not None:
+                # What an upload's pieces meet is an OSError, of which the route makes insufficient_storage.
+                assert power.refused, error
+                assert isinstance(error, OSError) or error.code == "insufficient_storage", error
+                for each in (store, beside):
+                    state = found(each, Etags())
+                    assert state == self.course.states[self.course.at[number]], (
+                        f"{self.name} ({power.refused}): change {number} was refused, and is there"
+                    )
+                answers = carry_out(store, change, key_of(number))
+            self.told.acknowledge(number, answers)
+            for each in (store, beside):
+                assert self.look_around(each) == self.course.at[number + 1], self.name
+        if power.count >= self.last:
+            self.note_death()
+        power.mode = self.loss
+        power.die()
+
+
+# SIGKILL at random moments
 
 
 def kills(count: int, seed: int) -> int:
     """SIGKILL a process that changes tensors at random moments, over and over in one folder; how many changes lived."""
     rng = random.Random(seed)
-    state: State = {}
+    tables: Tables = {}
+    etags = Etags()
     total = 0
+    earlier: Answers = []
     with tempfile.TemporaryDirectory(dir=MEMORY) as room:
         folder = Path(room) / "store"
         for turn in range(count):
-            changes, after = planned(state, rng)
-            reader, writer = os.pipe()
-            child = os.fork()
-            if child == 0:
-                change_and_tell(opened(folder), changes, writer)
-            done = killed(child, reader, writer, rng)
-            allowed = after[done : done + 2]
-            judge(folder, allowed, f"kill {turn}, after {done} changes")
+            course = Course(tables, planned(tables, rng))
+            changes = course.changes
+            told = Worker(lambda: opened(folder), changes, f"{turn}-")
+            told.kill(rng)
+            done = len(told.answers)
+            again = told.note(course, etags)
+            under_way = (f"{turn}-{done}", changes[done]) if done < len(changes) else None
+            earlier = [*earlier, *again]
+            sample = rng.sample(earlier, min(len(earlier), 20))
+            case = f"kill {turn}, after {done} changes"
+            judge(folder, course.states[course.at[done] : course.after(done) + 1], case, etags, sample, under_way)
             store = opened(folder)
-            state = found(store)
+            tables = course.tables[course.index(found(store, etags), course.at[done], done, case)]
             store.close()
             total += done
     return total
 
 
 def workers(count: int, seed: int) -> int:
-    """SIGKILL a worker; another one of its group finds what it left, without a restart."""
+    """SIGKILL a worker; another one of its group finds what it left, without a restart, and reads all the while."""
     rng = random.Random(seed)
-    state: State = {}
+    tables: Tables = {}
+    etags = Etags()
     total = 0
+    earlier: Answers = []
     with tempfile.TemporaryDirectory(dir=MEMORY) as room:
         folder = Path(room) / "store"
         store = opened(folder)
         for turn in range(count):
-            changes, after = planned(state, rng)
-            reader, writer = os.pipe()
+            course = Course(tables, planned(tables, rng))
+            changes = course.changes
             store._catalogue.close()  # SQLite's connections must not be there in two processes
-            child = os.fork()
-            if child == 0:
-                change_and_tell(opened(folder, store.group.token), changes, writer)
-            done = killed(child, reader, writer, rng)
-            for name in store.names():
-                content = store.content(name)
-                with content.hold():
-                    content.resident()
-            state = found(store)
-            assert state in after[done : done + 2], f"worker {turn}, after {done} changes"
+            told = Worker(lambda: opened(folder, store.group.token), changes, f"{turn}-")
+            end = time.monotonic() + rng.random() * 0.15
+            while time.monotonic() < end:
+                read_one(store, rng.choice("tuv"), told, course, etags)
+            told.kill(rng, 0)
+            done = len(told.answers)
+            earlier = [*earlier, *told.note(course, etags)]
+            case = f"worker {turn}, after {done} changes"
+            index = course.index(found(store, etags), course.at[done], done, case)
+            if done < len(changes):
+                once(store, changes[done], f"{turn}-{done}", made=index == course.after(done))
+            state = found(store, etags)
+            tables = course.tables[course.after(done)]
+            assert state == course.states[course.after(done)], (
+                f"{case}: the change under way came again and was not made once"
+            )
+            check_answers(store, rng.sample(earlier, min(len(earlier), 20)), case)
+            assert found(store, etags) == state, f"{case}: a scatter that came again was made again"
+            assert not COMPLAINTS.texts, (case, COMPLAINTS.texts)
             total += done
+        last = found(store, etags)
         store.close()
-        judge(folder, [state], "workers")
+        judge(folder, [last], "workers", etags, rng.sample(earlier, min(len(earlier), 100)))
     return total
 
 
-def planned(state: State, rng: random.Random) -> tuple[list[Change], list[State]]:
-    """Changes from `state` on, and the states that they go through, `state` itself first."""
-    changes: list[Change] = [("delete", name, None) for name in state]
+def read_one(store: LocalStore, name: str, told: Worker, course: Course, etags: Etags) -> None:
+    """A gather while another process changes tensors: it is of no older content than had been acknowledged before."""
+    least = told.read()
+    seen = look(store, name)
+    most = told.read()
+    content = None if seen is None else fingerprint(seen[0])
+    allowed = course.states[course.at[least] : course.after(most) + 1]
+    assert content in [state.get(name) for state in allowed], f"{name}: a stale read, or a mixture"
+    if seen is not None and content is not None:
+        etags.note(seen[1], content)
+
+
+def planned(tables: Tables, rng: random.Random) -> list[Change]:
+    """Changes from `tables` on."""
+    changes: list[Change] = [("delete", name, None) for name in tables]
     source = random_changes(rng)
-    changes += [next(source) for _ in range(60)]
-    after = [state]
-    for change in changes:
-        after.append(expected(after[-1], change))
-    return changes, after
+    return changes + [next(source) for _ in range(60)]
 
 
-def change_and_tell(store: LocalStore, changes: list[Change], writer: int) -> None:
-    os.write(writer, b"o")
-    for change in changes:
-        carry_out(store, change)
-        os.write(writer, b"x")
-    os._exit(0)
+class Worker:
+    """A process that carries out `changes` and tells of each what was answered."""
+
+    def __init__(self, join: Callable[[], LocalStore], changes: Sequence[Change], prefix: str) -> None:
+        self.changes, self.prefix = changes, prefix
+        self.answers: list[list[str]] = []
+        self._rest = b""
+        self._reader, writer = os.pipe()
+
+        def work() -> None:
+            store = join()
+            os.write(writer, b"\n")
+            for number, change in enumerate(changes):
+                answers = carry_out(store, change, f"{prefix}{number}")
+                os.write(writer, json.dumps(answers).encode() + b"\n")
+            time.sleep(10)
+
+        self.child = spawned(work)
+        os.close(writer)
+        assert os.read(self._reader, 1) == b"\n"
+
+    def read(self, *, wait: bool = False) -> int:
+        """How many changes were acknowledged by now."""
+        while wait or select.select([self._reader], [], [], 0)[0]:
+            piece = os.read(self._reader, 1 << 16)
+            if not piece:
+                break
+            *lines, self._rest = (self._rest + piece).split(b"\n")
+            self.answers += [json.loads(line) for line in lines]
+        return len(self.answers)
+
+    def kill(self, rng: random.Random, within: float = 0.15) -> None:
+        """Kill it some time from now, and read all that it told of."""
+        time.sleep(rng.random() * within)
+        os.kill(self.child, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(self.child, 0)[1])
+        assert code == -signal.SIGKILL, code
+        self.read(wait=True)
+        os.close(self._reader)
+
+    def note(self, course: Course, etags: Etags) -> Answers:
+        """The scatters that were acknowledged, whose ETags are noted."""
+        again: Answers = []
+        for number, answers in enumerate(self.answers):
+            change = self.changes[number]
+            for etag, content in zip(answers, course.contents[number], strict=True):
+                etags.note(etag, content)
+            again += [
+                (key, one, etag)
+                for (key, one), etag in zip(keyed(change, f"{self.prefix}{number}"), answers, strict=False)
+            ]
+        return again
 
 
-def killed(child: int, reader: int, writer: int, rng: random.Random) -> int:
-    """Kill `child` some time after it has opened the store; how many changes it told of."""
-    os.close(writer)
-    assert os.read(reader, 1) == b"o"
-    time.sleep(rng.random() * 0.15)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    told = b""
-    while piece := os.read(reader, 4096):
-        told += piece
-    os.close(reader)
-    return len(told)
+# Many tensors, many threads
+
+
+def many(count: int, seed: int) -> int:
+    """Small scatters of `count` tensors and large ones of three, from eight threads; how many there were.
+
+    Every one adds 1 to the row that it counts in, so that what is there says how many were made.
+    """
+    hot, rows, wide = 3, 100, 15_000
+    with tempfile.TemporaryDirectory(dir=MEMORY) as room:
+        folder = Path(room) / "store"
+        store = opened(folder)
+        store._changes.checkpoint_bytes = 1 << 20
+        for number in range(count):
+            put(store, f"small-{number}", np.zeros(8, np.int64))
+        for number in range(hot):
+            put(store, f"hot-{number}", np.zeros((rows, 1000), np.int32))
+        made = np.zeros((8, count), np.int64)
+        scatters = np.zeros((8, hot), np.int64)
+
+        def work(thread: int) -> None:
+            rng = np.random.default_rng([seed, thread])
+            for turn in range(max(40, count // 8 * 2)):
+                if turn % 10 == 0:
+                    number = int(rng.integers(hot))
+                    where = np.stack([rng.integers(0, rows, wide), np.full(wide, 7)], 1)
+                    ones = np.ones(wide, np.int32)
+                    request(store, ("scatter", f"hot-{number}", (where, ones, "add")), f"hot-{thread}-{turn}")
+                    scatters[thread, number] += 1
+                number = (thread * count // 8 + turn) % count  # every tensor, and soon
+                one = ("scatter", f"small-{number}", ([[thread]], np.ones(1, np.int64), "add"))
+                request(store, one, f"small-{thread}-{turn}")
+                made[thread, number] += 1
+
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(work, range(8)))
+        for turn in range(2):
+            for number in range(hot):
+                seen = look(store, f"hot-{number}")
+                assert seen is not None
+                total = int(seen[0][:, 7].sum())
+                assert total == wide * int(scatters[:, number].sum()), f"hot-{number}, turn {turn}"
+            for number in range(count):
+                seen = look(store, f"small-{number}")
+                assert seen is not None
+                assert seen[0].tolist() == made[:, number].tolist(), f"small-{number}, turn {turn}"
+            assert not COMPLAINTS.texts, COMPLAINTS.texts
+            store.close()
+            if turn == 0:
+                store = opened(folder)
+        return int(made.sum() + scatters.sum())
 
 
 def main() -> None:
@@ -422,7 +826,7 @@ def main() -> None:
     if kind == "steps":
         result = steps(rest[0], int(rest[1]), int(rest[2]))
     else:
-        result = {"kills": kills, "workers": workers}[kind](int(rest[0]), int(rest[1]))
+        result = {"kills": kills, "workers": workers, "many": many}[kind](int(rest[0]), int(rest[1]))
     sys.stdout.write(json.dumps(result))
 
 

@@ -57,6 +57,16 @@ def read(store: LocalStore, name: str) -> NDArray[Any]:
     return items.reshape(tensor.shape)
 
 
+def call_of(indices: Any, updates: NDArray[Any], reduction: Reduction = "none") -> ScatterCall:
+    """A scatter as a request asks for it."""
+    where = np.asarray(indices, np.int64)
+    return ScatterCall(
+        Tensor(DTYPES["int64"], where.shape, where.ravel()),
+        Tensor(BY_NUMPY[updates.dtype], updates.shape, updates.ravel()),
+        reduction,
+    )
+
+
 def change_of(
     store: LocalStore,
     name: str,
@@ -68,12 +78,7 @@ def change_of(
 ) -> Change:
     """A scatter as the store takes it."""
     about = store.content(name).description
-    where = np.asarray(indices, np.int64)
-    call = ScatterCall(
-        Tensor(DTYPES["int64"], where.shape, where.ravel()),
-        Tensor(BY_NUMPY[updates.dtype], updates.shape, updates.ravel()),
-        reduction,
-    )
+    call = call_of(indices, updates, reduction)
     plan = plan_scatter(DTYPES[about.dtype], about.shape, call)
     return Change(about.id, plan.rows, call.updates.array, plan.slice_items, reduction, key, digest)
 

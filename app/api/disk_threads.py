@@ -1,0 +1,59 @@
+"""The threads on which requests for tensors wait for the disk, so that one tensor whose disk stalls stops no other.
+
+Changes wait for each other by tensor: those that share a lock (see `Group.stripe`) have SHARE threads at a time, and
+the others wait without one. Lookups of what is known of a tensor never wait for a lock, and have threads of their own,
+as have uploads and downloads; of these, too, tensors of one lock have a share only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from app.store.group import STRIPES, stripe
+
+T = TypeVar("T")
+THREADS: Final = 16
+SHARE: Final = 2
+
+
+class DiskThreads:
+    """Runs blocking work for the event loop."""
+
+    def __init__(self) -> None:
+        self.streams: Executor = ThreadPoolExecutor(THREADS, "disk")
+        """For the pieces of uploads and downloads."""
+        self._changes = _Shared(ThreadPoolExecutor(THREADS, "change"), SHARE)
+        self._lookups = _Shared(ThreadPoolExecutor(THREADS, "lookup"), SHARE)
+        self._downloads = _Shared(self.streams, THREADS // 4)
+
+    async def change(self, name: str, work: Callable[[], T]) -> T:
+        """The result of `work`, which may wait for the lock of tensor `name`."""
+        return await self._changes.run(name, work)
+
+    async def look_up(self, name: str, work: Callable[[], T]) -> T:
+        """The result of `work`, which reads what is known of tensor `name` ("" for all) and waits for no lock."""
+        return await self._lookups.run(name, work)
+
+    async def read(self, name: str, work: Callable[[], T]) -> T:
+        """The result of `work`, which reads a piece of tensor `name`."""
+        return await self._downloads.run(name, work)
+
+    def shutdown(self) -> None:
+        """Finish what was begun."""
+        for executor in (self.streams, self._changes.executor, self._lookups.executor):
+            executor.shutdown()
+
+
+class _Shared:
+    """An executor of which all tensors of one lock have `share` threads at a time."""
+
+    def __init__(self, executor: Executor, share: int) -> None:
+        self.executor = executor
+        self._free = [asyncio.Semaphore(share) for _ in range(STRIPES)]
+
+    async def run(self, name: str, work: Callable[[], T]) -> T:
+        async with self._free[stripe(name)]:
+            return await asyncio.get_running_loop().run_in_executor(self.executor, work)
