@@ -1,0 +1,39 @@
+"""A real service under a mixed load while its workers are killed: see `tests.store.mixed_load` for what must hold."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.store.mixed_load import run
+
+
+def judged(tmp_path: Path, warmed: Path, seconds: float, seed: int, tensors: int) -> dict[str, int]:
+    counts = run(tmp_path / "kept", warmed, seconds, seed, tensors)
+    sys.stdout.write(f"{counts}\n")
+    return counts
+
+
+@pytest.mark.timeout(240)
+def test_a_mixed_load_with_kills_loses_nothing_and_repeats_no_etag(tmp_path: Path, warmed: Path) -> None:
+    counts = judged(tmp_path, warmed, 6, 1, 120)
+    assert counts["scatters"] > 20
+    assert counts["workers killed"] + counts["groups killed"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_minute_of_mixed_load_on_more_than_a_thousand_tensors(tmp_path: Path, warmed: Path) -> None:
+    counts = judged(tmp_path, warmed, 60, 2, 1100)
+    assert counts["tensors"] > 800
+    assert counts["workers killed"] > 1
+    assert counts["groups killed"] > 1
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_an_hour_of_mixed_load(tmp_path: Path, warmed: Path) -> None:
+    counts = judged(tmp_path, warmed, 3600, 3, 1500)
+    assert counts["workers killed"] > 100
