@@ -1,7 +1,8 @@
 """What is decided about a GPU: which gathers go there, which resident tensors lie there, and what happens without room.
 
-A tensor that lies on the device is known by its content (its ETag), so a copy can never be stale: other content has
-another ETag, and what no name has any more is dropped by `sweep`. Copies are made
+A tensor that lies on the device is known by its ETag. That is made of an id which is new for each upload and of the
+number of scatters since, and never names two contents, so a copy can never be stale; what no name has any more is
+dropped by `sweep`. Copies are made
 
 - at once, for a request that asks for the device gpu;
 - aside, under `auto`, once the lookups of a tensor would have saved as much time on the device as sending it there

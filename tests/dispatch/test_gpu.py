@@ -6,6 +6,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
+from pathlib import Path
 from time import sleep
 from typing import Any, TypeVar
 
@@ -18,10 +19,13 @@ from app.dispatch.gpu import Gpu, Outcome
 from app.errors import GatherError
 from app.kernels.device import DeviceFailed, OutOfDeviceMemory
 from app.spec.plan import GatherPlan
+from app.store import LocalStore, Resident
 from app.tensors.call import Call
 from app.tensors.dtypes import DTYPES
+from app.tensors.limits import Limits
 from app.tensors.tensor import Tensor
 from tests.dispatch.fake_device import FakeDevice
+from tests.store.helpers import put, scatter
 
 Result = TypeVar("Result")
 ROWS = 1000
@@ -30,57 +34,76 @@ FAST = GpuCoefficients(launch_s=1e-6, to_device_byte_s=1e-10, from_device_byte_s
 """A device on which everything is faster than here, but for the way there."""
 
 
-class FakeContent:
-    """A resident tensor whose content tests change under its readers."""
+class Stored:
+    """A resident tensor of a real store, all of whose items are 100 times its number plus one for each scatter."""
 
-    def __init__(self, number: int = 0, rows: int = ROWS) -> None:
+    def __init__(self, store: LocalStore, number: int = 0, rows: int = ROWS, name: str = "") -> None:
+        self.store = store
+        self.name = name or f"t{number}"
         self.number = number
         self.rows = rows
         self.scatters = 0
         self.held = False
         self.holds = 0
-        self._made: dict[int, Tensor] = {}
+        self.put()
+
+    def put(self) -> None:
+        self.scatters = 0
+        put(self.store, self.name, np.full((self.rows, WIDTH), 100 * self.number, np.float32))
+
+    def scatter(self) -> None:
+        self.scatters += 1
+        items = np.full((self.rows, WIDTH), 100 * self.number + self.scatters, np.float32)
+        scatter(self.store, self.name, np.arange(self.rows)[:, None], items)
+
+    def at(self) -> Seen:
+        resident = self.store.get(self.name)
+        assert resident is not None
+        return Seen(self, resident)
 
     @property
     def etag(self) -> str:
-        return f"{self.number}-{self.scatters}"
+        return self.at().etag
 
     @property
     def tensor(self) -> Tensor:
-        if self.scatters not in self._made:
-            items = np.full(self.rows * WIDTH, 100 * self.number + self.scatters, np.float32)
-            self._made[self.scatters] = Tensor(DTYPES["float32"], (self.rows, WIDTH), items)
-        return self._made[self.scatters]
-
-    def at(self) -> Seen:
-        return Seen(self)
+        return self.at().tensor
 
 
 class Seen:
-    """`FakeContent` at one moment."""
+    """`Stored` at one moment, which counts how often writers were kept out."""
 
-    def __init__(self, content: FakeContent) -> None:
+    def __init__(self, content: Stored, resident: Resident) -> None:
         self.content = content
-        self.etag = content.etag
-        self.tensor = content.tensor
-        self._scatters = content.scatters
+        self.resident = resident
+        self.etag = resident.etag
+        self.tensor = resident.tensor
 
     @property
     def steady(self) -> bool:
-        return self._scatters == self.content.scatters
+        return self.resident.steady
 
     def current(self) -> Seen:
-        return Seen(self.content)
+        return Seen(self.content, self.resident.current())
 
     @contextmanager
     def _hold(self) -> Iterator[None]:
-        self.content.held = True
-        self.content.holds += 1
-        yield
-        self.content.held = False
+        with self.resident.hold():
+            self.content.held = True
+            self.content.holds += 1
+            yield
+            self.content.held = False
 
     def hold(self) -> AbstractContextManager[object]:
         return self._hold()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[LocalStore]:
+    made = LocalStore(tmp_path / "store", Limits())
+    made.open()
+    yield made
+    made.close()
 
 
 def plan_of(count: int, rows: int = ROWS) -> GatherPlan:
@@ -95,11 +118,11 @@ class Harness:
         self.chooser = Chooser(threads=1, coefficients=replace(TYPICAL, gpu=coefficients), no_gpu=None)
         self.gpu = Gpu(self.device, self.chooser, 10)
 
-    async def call(self, asked: Device, content: FakeContent, count: int = 100, name: str = "") -> Outcome | None:
+    async def call(self, asked: Device, content: Stored, count: int = 100, name: str = "") -> Outcome | None:
         """What a lookup comes to: None where it is for the CPU."""
         indices = np.arange(count) % content.rows
         seen = content.at()
-        return await self._call(asked, name or f"t{content.number}", seen.tensor, seen, indices)
+        return await self._call(asked, name or content.name, seen.tensor, seen, indices)
 
     async def inline(self, asked: Device, data: Tensor, indices: np.ndarray) -> Outcome | None:
         """The same for data in the request."""
@@ -139,9 +162,9 @@ def value(outcome: Outcome | None) -> float:
     return float(values[0])
 
 
-def test_a_request_for_the_device_gets_it_and_the_tensor_is_sent_once() -> None:
+def test_a_request_for_the_device_gets_it_and_the_tensor_is_sent_once(store: LocalStore) -> None:
     harness = Harness()
-    content = FakeContent(3)
+    content = Stored(store, 3)
 
     async def script() -> None:
         for _ in range(3):
@@ -151,22 +174,22 @@ def test_a_request_for_the_device_gets_it_and_the_tensor_is_sent_once() -> None:
     assert harness.device.done == ["upload", "run", "run", "run"]
 
 
-def test_a_request_for_the_cpu_stays_there_whatever_is_faster() -> None:
+def test_a_request_for_the_cpu_stays_there_whatever_is_faster(store: LocalStore) -> None:
     harness = Harness()
 
     async def script() -> None:
-        content = FakeContent()
+        content = Stored(store)
         await harness.call("gpu", content)
         assert await harness.call("cpu", content, count=100_000) is None
 
     run(harness, script)
 
 
-def test_the_first_bad_component_comes_back() -> None:
+def test_the_first_bad_component_comes_back(store: LocalStore) -> None:
     harness = Harness()
 
     async def script() -> Outcome | None:
-        return await harness.inline("gpu", FakeContent().tensor, np.array([0, 5, ROWS, -ROWS - 1]))
+        return await harness.inline("gpu", Stored(store).tensor, np.array([0, 5, ROWS, -ROWS - 1]))
 
     outcome = run(harness, script)
     assert outcome is not None
@@ -174,43 +197,76 @@ def test_the_first_bad_component_comes_back() -> None:
     assert outcome.etag is None
 
 
-def test_other_content_under_a_name_is_read_from_then_on() -> None:
+def test_other_content_under_a_name_is_read_from_then_on(store: LocalStore) -> None:
     harness = Harness()
-    content = FakeContent(1)
+    content = Stored(store, 1)
 
     async def script() -> None:
         outcome = await harness.call("gpu", content)
-        assert (value(outcome), outcome and outcome.etag) == (100, "1-0")
-        content.scatters = 1
+        assert (value(outcome), outcome and outcome.etag) == (100, content.etag)
+        content.scatter()
         outcome = await harness.call("gpu", content)
-        assert (value(outcome), outcome and outcome.etag) == (101, "1-1")
+        assert (value(outcome), outcome and outcome.etag) == (101, content.etag)
 
     run(harness, script)
 
 
-def test_copies_that_no_name_has_any_more_are_dropped_and_others_stay() -> None:
+def test_tensors_that_once_had_equal_contents_are_told_apart_once_they_part_ways(store: LocalStore) -> None:
     harness = Harness()
-    old, other = FakeContent(1), FakeContent(2)
+    one, two = Stored(store, 1, name="one"), Stored(store, 1, name="two")
+
+    async def script() -> None:
+        for content, number in ((one, 1), (two, 2)):
+            assert value(await harness.call("gpu", content)) == 100
+            content.scatters = number  # so that each becomes another
+            content.scatter()
+            assert value(await harness.call("gpu", content)) == 101 + number
+
+    run(harness, script)
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_tensor_uploaded_anew_is_never_taken_for_what_it_was(store: LocalStore, removed: bool) -> None:
+    harness = Harness()
+    content = Stored(store, 1)
+
+    async def script() -> None:
+        content.scatter()
+        assert value(await harness.call("gpu", content)) == 101
+        if removed:
+            store.delete(content.name)
+        content.put()
+        assert value(await harness.call("gpu", content)) == 100
+        content.scatters = 7
+        content.scatter()
+        assert value(await harness.call("gpu", content)) == 108
+
+    run(harness, script)
+
+
+def test_copies_that_no_name_has_any_more_are_dropped_and_others_stay(store: LocalStore) -> None:
+    harness = Harness()
+    old, other = Stored(store, 1), Stored(store, 2)
 
     async def script() -> None:
         await harness.call("gpu", old, name="a")
         await harness.call("gpu", old, name="b")
         await harness.call("gpu", other)
-        etags = {"a": "9-0", "b": "1-0", "t2": "2-0"}
+        etags = {"a": "another", "b": old.etag, "t2": other.etag}
         harness.gpu.sweep(etags.get)
-        assert harness.gpu.holds("1-0")
-        etags["b"] = "9-0"
+        assert harness.gpu.holds(old.etag)
+        etags["b"] = "another"
         harness.gpu.sweep(etags.get)
-        assert not harness.gpu.holds("1-0")
-        assert harness.gpu.holds("2-0")
+        assert not harness.gpu.holds(old.etag)
+        assert harness.gpu.holds(other.etag)
 
     run(harness, script)
     assert harness.device.held == 0
 
 
-def test_one_content_under_two_names_is_one_copy() -> None:
+def test_one_content_under_two_names_is_one_copy(store: LocalStore) -> None:
     harness = Harness()
-    content = FakeContent(1)
+    content = Stored(store, 1)
 
     async def script() -> None:
         for name in ("a", "b"):
@@ -220,10 +276,10 @@ def test_one_content_under_two_names_is_one_copy() -> None:
     assert harness.device.done.count("upload") == 1
 
 
-def test_the_copy_used_longest_ago_goes_when_room_is_short() -> None:
+def test_the_copy_used_longest_ago_goes_when_room_is_short(store: LocalStore) -> None:
     size = ROWS * WIDTH * 4
     harness = Harness(memory=3 * size)
-    contents = [FakeContent(number) for number in range(4)]
+    contents = [Stored(store, number) for number in range(4)]
 
     async def script() -> None:
         for number in (0, 1, 0, 2):
@@ -236,28 +292,30 @@ def test_the_copy_used_longest_ago_goes_when_room_is_short() -> None:
     assert harness.gpu.evictions == 2
 
 
-def test_an_output_makes_room_for_itself_but_not_in_the_data_that_it_reads() -> None:
+def test_an_output_makes_room_for_itself_but_not_in_the_data_that_it_reads(store: LocalStore) -> None:
     size = ROWS * WIDTH * 4
     harness = Harness(memory=3 * size)
 
     async def script() -> None:
-        await harness.call("gpu", FakeContent(1), count=1)
-        assert value(await harness.call("gpu", FakeContent(2), count=ROWS)) == 200
-        assert not harness.gpu.holds("1-0")
-        assert harness.gpu.holds("2-0")
+        one, two = Stored(store, 1), Stored(store, 2)
+        await harness.call("gpu", one, count=1)
+        assert value(await harness.call("gpu", two, count=ROWS)) == 200
+        assert not harness.gpu.holds(one.etag)
+        assert harness.gpu.holds(two.etag)
         with pytest.raises(GatherError) as refused:
-            await harness.call("gpu", FakeContent(2), count=3 * ROWS)
+            await harness.call("gpu", two, count=3 * ROWS)
         assert refused.value.code == "overloaded"
-        assert harness.gpu.holds("2-0")
+        assert harness.gpu.holds(two.etag)
 
     run(harness, script)
 
 
 def test_short_memory_is_a_refusal_for_a_request_for_the_device_and_the_cpu_s_work_otherwise(
+    store: LocalStore,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     harness = Harness()
-    content = FakeContent(1)
+    content = Stored(store, 1)
 
     def short(name: str) -> None:
         raise OutOfDeviceMemory("others have it")
@@ -283,23 +341,24 @@ def test_short_memory_is_a_refusal_for_a_request_for_the_device_and_the_cpu_s_wo
     ]
 
 
-def test_a_tensor_larger_than_the_device_drives_nothing_out() -> None:
+def test_a_tensor_larger_than_the_device_drives_nothing_out(store: LocalStore) -> None:
     size = ROWS * WIDTH * 4
     harness = Harness(memory=2 * size)
 
     async def script() -> None:
-        await harness.call("gpu", FakeContent(1), count=1)
+        one = Stored(store, 1)
+        await harness.call("gpu", one, count=1)
         with pytest.raises(GatherError, match="more than") as refused:
-            await harness.call("gpu", FakeContent(2, rows=3 * ROWS), count=1)
+            await harness.call("gpu", Stored(store, 2, rows=3 * ROWS), count=1)
         assert refused.value.code == "overloaded"
-        assert harness.gpu.holds("1-0")
+        assert harness.gpu.holds(one.etag)
 
     run(harness, script)
 
 
-def test_a_broken_device_is_not_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_device_is_not_asked_again(store: LocalStore, caplog: pytest.LogCaptureFixture) -> None:
     harness = Harness()
-    content = FakeContent(1)
+    content = Stored(store, 1)
 
     def broken(name: str) -> None:
         raise DeviceFailed("error 700")
@@ -320,20 +379,20 @@ def test_a_broken_device_is_not_asked_again(caplog: pytest.LogCaptureFixture) ->
     assert sum(record.levelno == logging.ERROR for record in caplog.records) == 1
 
 
-def test_inline_data_goes_where_the_prediction_says() -> None:
+def test_inline_data_goes_where_the_prediction_says(store: LocalStore) -> None:
     slow, quick = Harness(coefficients=replace(FAST, to_device_byte_s=1e-7)), Harness()
     indices = np.zeros(50_000, np.int64)
     for harness, there in ((slow, False), (quick, True)):
 
         async def script(harness: Harness = harness) -> Outcome | None:
-            return await harness.inline("auto", FakeContent().tensor, indices)
+            return await harness.inline("auto", Stored(store).tensor, indices)
 
         assert (run(harness, script) is not None) == there
 
 
-def test_a_tensor_moves_to_the_device_once_lookups_have_lost_what_the_way_there_costs() -> None:
+def test_a_tensor_moves_to_the_device_once_lookups_have_lost_what_the_way_there_costs(store: LocalStore) -> None:
     harness = Harness()
-    content = FakeContent(1, rows=300_000)
+    content = Stored(store, 1, rows=300_000)
     price = content.tensor.items.nbytes * FAST.to_device_byte_s
     plan = plan_of(10_000, content.rows)
     prices = harness.gpu._price(plan)
@@ -353,20 +412,20 @@ def test_a_tensor_moves_to_the_device_once_lookups_have_lost_what_the_way_there_
     assert harness.device.done == ["upload", "run"]
 
 
-def test_lookups_that_the_device_would_not_speed_up_move_nothing() -> None:
+def test_lookups_that_the_device_would_not_speed_up_move_nothing(store: LocalStore) -> None:
     harness = Harness(coefficients=replace(FAST, launch_s=1.0))
 
     async def script() -> None:
         for _ in range(100):
-            assert await harness.call("auto", FakeContent(1), count=5000) is None
+            assert await harness.call("auto", Stored(store, 1), count=5000) is None
 
     run(harness, script)
     assert harness.device.done == []
 
 
-def test_a_copy_aside_that_fails_harms_nobody_and_is_tried_again_later() -> None:
+def test_a_copy_aside_that_fails_harms_nobody_and_is_tried_again_later(store: LocalStore) -> None:
     harness = Harness()
-    content = FakeContent(1, rows=300_000)
+    content = Stored(store, 1, rows=300_000)
 
     def short(name: str) -> None:
         raise OutOfDeviceMemory("no")
@@ -387,9 +446,9 @@ def test_a_copy_aside_that_fails_harms_nobody_and_is_tried_again_later() -> None
     run(harness, script)
 
 
-def test_lookups_while_a_copy_is_on_its_way_run_on_the_cpu_and_send_nothing_more() -> None:
+def test_lookups_while_a_copy_is_on_its_way_run_on_the_cpu_and_send_nothing_more(store: LocalStore) -> None:
     harness = Harness()
-    content = FakeContent(1, rows=300_000)
+    content = Stored(store, 1, rows=300_000)
     go = threading.Event()
 
     def wait(name: str) -> None:
@@ -407,48 +466,49 @@ def test_lookups_while_a_copy_is_on_its_way_run_on_the_cpu_and_send_nothing_more
     assert harness.device.done == ["upload"]
 
 
-def test_what_does_not_fit_is_not_even_tried_where_the_service_may_choose() -> None:
+def test_what_does_not_fit_is_not_even_tried_where_the_service_may_choose(store: LocalStore) -> None:
     size = ROWS * WIDTH * 4
     harness = Harness(memory=5 * size)
 
     async def script() -> None:
-        await harness.call("gpu", FakeContent(1), count=1)
+        await harness.call("gpu", Stored(store, 1), count=1)
         done = len(harness.device.done)
-        assert await harness.call("auto", FakeContent(1), count=100_000) is None
+        assert await harness.call("auto", Stored(store, 1), count=100_000) is None
         assert len(harness.device.done) == done
 
     run(harness, script)
     assert harness.gpu.fallbacks == 0
 
 
-def test_content_that_changes_while_it_is_copied_is_read_again_and_never_kept() -> None:
+def test_content_that_changes_while_it_is_copied_is_read_again_and_never_kept(store: LocalStore) -> None:
     harness = Harness()
-    content = FakeContent(1)
+    content = Stored(store, 1)
     left = [1]
 
     def scatter(name: str) -> None:
         if name == "upload" and left[0]:
             left[0] -= 1
-            content.scatters += 1
+            content.scatter()
 
     harness.device.fails = scatter
 
     async def script() -> None:
+        before = content.etag
         outcome = await harness.call("gpu", content)
-        assert (value(outcome), outcome and outcome.etag) == (101, "1-1")
-        assert not harness.gpu.holds("1-0")
+        assert (value(outcome), outcome and outcome.etag) == (101, content.etag)
+        assert not harness.gpu.holds(before)
         assert content.holds == 0
 
     run(harness, script)
 
 
-def test_content_that_never_rests_is_copied_while_writers_wait() -> None:
+def test_content_that_never_rests_is_copied_while_writers_wait(store: LocalStore) -> None:
     harness = Harness()
-    content = FakeContent(1)
+    content = Stored(store, 1)
 
     def scatter(name: str) -> None:
         if name == "upload" and not content.held:
-            content.scatters += 1
+            content.scatter()
 
     harness.device.fails = scatter
 
@@ -461,9 +521,9 @@ def test_content_that_never_rests_is_copied_while_writers_wait() -> None:
     run(harness, script)
 
 
-def test_lookups_of_one_tensor_at_once_send_it_once() -> None:
+def test_lookups_of_one_tensor_at_once_send_it_once(store: LocalStore) -> None:
     harness = Harness()
-    content = FakeContent(1)
+    content = Stored(store, 1)
     harness.device.fails = lambda name: sleep(0.02)
 
     async def script() -> None:
@@ -474,7 +534,7 @@ def test_lookups_of_one_tensor_at_once_send_it_once() -> None:
     assert harness.device.done.count("upload") == 1
 
 
-def test_too_many_at_once_are_refused() -> None:
+def test_too_many_at_once_are_refused(store: LocalStore) -> None:
     harness = Harness()
     go = threading.Event()
 
@@ -484,10 +544,10 @@ def test_too_many_at_once_are_refused() -> None:
     harness.device.fails = wait
 
     async def script() -> None:
-        calls = [asyncio.ensure_future(harness.call("gpu", FakeContent(1))) for _ in range(14)]
+        calls = [asyncio.ensure_future(harness.call("gpu", Stored(store, 1))) for _ in range(14)]
         await asyncio.sleep(0.01)
         with pytest.raises(GatherError) as refused:
-            await harness.call("gpu", FakeContent(1))
+            await harness.call("gpu", Stored(store, 1))
         assert refused.value.code == "overloaded"
         go.set()
         await asyncio.gather(*calls)
@@ -495,11 +555,11 @@ def test_too_many_at_once_are_refused() -> None:
     run(harness, script)
 
 
-def test_nothing_is_held_after_closing() -> None:
+def test_nothing_is_held_after_closing(store: LocalStore) -> None:
     harness = Harness()
 
     async def script() -> None:
-        await harness.call("gpu", FakeContent(1))
+        await harness.call("gpu", Stored(store, 1))
         assert harness.gpu.resident_bytes() == ROWS * WIDTH * 4
 
     run(harness, script)
