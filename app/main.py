@@ -176,6 +176,7 @@ def create_app(
         Quota(settings.max_store_bytes, settings.max_tensors, settings.max_idempotency_keys),
         store_token,
         settings.memory_budget,
+        settings.workers,
     )
     disk_threads = DiskThreads()
     service = Service(limits, store, kernel, pool, chooser, budget)
@@ -287,9 +288,9 @@ def _common_gauges(store: LocalStore, settings: Settings, damaged: Damaged) -> d
 
 
 async def _sweep(store: LocalStore, service: Service, interval: float = 0.5) -> None:
-    """Let go of replaced contents, also those that nobody asks for any more. Runs until it is cancelled.
+    """Let go of replaced contents, also those that nobody asks for any more, and remove what dead workers have left.
 
-    In a thread, since it may look at the file of every tensor.
+    Runs until it is cancelled, and works in a thread, since it may look at the file of every tensor.
     """
 
     def etag_of(name: str) -> str | None:
@@ -301,7 +302,11 @@ async def _sweep(store: LocalStore, service: Service, interval: float = 0.5) -> 
 
     while True:
         await asyncio.sleep(interval)
-        await in_thread(store.sweep)
+        try:
+            await in_thread(store.sweep)
+            await in_thread(store.clean)
+        except OSError as error:
+            logger.warning("the store could not be looked after: %s", error)
         if service.gpu is not None:
             await in_thread(service.gpu.sweep, etag_of)
 

@@ -405,7 +405,7 @@ def serve_workers(settings: Settings) -> int:
     is_wanted(settings.otlp_endpoint)
     judge = access(settings.api_keys_file, loopback=is_loopback_name(settings.host))
     listeners = listening.bind(settings.host, settings.port)
-    store = LocalStore(settings.store_dir, limits_of(settings))
+    store = LocalStore(settings.store_dir, limits_of(settings), processes=settings.workers)
     open_store(store)
     keys = judge if isinstance(judge, Keys) else None
     return Supervisor(settings, listeners, store.group.token, keys).run()

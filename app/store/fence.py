@@ -2,7 +2,8 @@
 
 Readers of a tensor compare a stamp before and after and must not pay for more. On x86-64 their loads and the writer's
 stores keep their order by themselves; other processors may reorder them. membarrier(2) makes every thread of the
-registered processes pass a full barrier, so only the rare writer pays. Where the call is missing nothing is done.
+registered processes pass a full barrier, so only the rare writer pays. Where the call is missing nothing is
+done: see `suitability`.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from threading import Event, Thread
 from typing import Final
 
 from app.errors import GatherError
-from app.store import disk, fence, formats, snapshot
+from app.store import disk, formats, snapshot
 from app.store.base import Resident
 from app.store.catalogue import FILE, Answer, Catalogue, Row
 from app.store.changes import Change, Changes, Waiting
@@ -41,6 +41,7 @@ from app.store.model import ALWAYS, Conditions, Metadata, Quota, damaged_metadat
 from app.store.patch import patched
 from app.store.scatter import Writable
 from app.store.snapshot import Snapshot
+from app.store.suitability import check_folder, check_processor
 from app.store.tensor_index import TensorIndex
 from app.store.together import MOST, Place, Take, Together
 from app.store.upload import Upload
@@ -64,15 +65,18 @@ class LocalStore:
         quota: Quota | None = None,
         token: str | None = None,
         memory: int | None = None,
+        processes: int = 1,
     ) -> None:
         """`token` is that of the process group which this process belongs to, None for the first process of one.
 
-        `memory` is about how many bytes of contents stay in memory, as far as is known.
+        `memory` is about how many bytes of contents stay in memory, as far as is known; `processes` how many there are
+        to serve the store.
         """
         self.folder = folder
         self.limits = limits
         self.quota = quota or Quota()
         self._token = token
+        self._processes = processes
         self._memory = memory
         self._tensors = folder / "tensors"
         self._logs = folder / "logs"
@@ -103,9 +107,10 @@ class LocalStore:
         """
         if self._group is not None:
             return
+        check_folder(self.folder)
+        check_processor(self._processes)
         self.folder.mkdir(parents=True, exist_ok=True)
         formats.version_of(self.folder)
-        fence.register()
         group = Group(self.folder, self._token)
         try:
             if group.owner:
@@ -137,18 +142,22 @@ class LocalStore:
         if group.owner:
             self._state[StateWord.GENERATION] |= 1  # of a group that is no more: it is set right at once
             self._keys.clock.start(self._catalogue.facts())
+            self._state[StateWord.CLEANED] = self._keys.clock.now()
         self._index.catch_up()
 
     def close(self) -> None:
         """Leave the group. Contents that are being read stay mapped until they have been."""
         if self._group is not None:
             self._entries.clear()
-            if self._state[StateWord.KEYS]:
-                with suppress(OSError), self._index.change() as transaction:
-                    transaction.set_facts(self._keys.clock.facts())
+            self._save_clock()
             self._catalogue.close()
             self._group.close()
             self._group = None
+
+    def _save_clock(self) -> None:
+        # Where this cannot be, keys live longer.
+        with suppress(OSError), self._index.change() as transaction:
+            transaction.set_facts(self._keys.clock.facts())
 
     # Lookups
 
@@ -500,6 +509,7 @@ class LocalStore:
                     # What was logged is kept, and done by the next scatter.
                     logger.error("the log of %s could not be applied: %s", row.name, error.strerror)
         self._orphans.clean()
+        self._save_clock()
 
 
 def _row(description: Description, file: str, created: int, modified: int) -> Row:

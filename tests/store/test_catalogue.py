@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.errors import GatherError
+from app.store import LocalStore, Quota, StoreInUse, StoreRefused, catalogue, disk
+from app.store.catalogue import FILE, FILES, Catalogue, Row
+from app.store.group import StateWord
+from app.store.layout import encode_page
+from app.store.model import peek
+from app.tensors.dtypes import DTYPES
+from app.tensors.limits import Limits
+from tests.store.helpers import files, put, read, scatter, strings
+
+ROOT = Path(__file__).parents[2]
+
+
+def opened(folder: Path, quota: Quota | None = None) -> LocalStore:
+    store = LocalStore(folder, Limits(), quota)
+    store.open()
+    return store
+
+
+@pytest.mark.parametrize("what", ["replace", "remove", "checkpoint", "upload"])
+def test_a_worker_that_dies_at_a_step_of_a_change_leaves_the_others_right(what: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.store.survivors", what],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert int(done.stdout) >= 5
+
+
+def test_a_lookup_during_a_commit_asks_the_catalogue_and_serves_what_it_says(
+    store: LocalStore, other: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, "x", np.arange(3))
+    assert read(other, "x").tolist() == [0, 1, 2]
+    real = disk.commit
+    seen = []
+
+    def committing(connection: sqlite3.Connection) -> None:
+        assert other.group.state[StateWord.GENERATION] & 1
+        seen.append(read(other, "x").tolist())
+        real(connection)
+        seen.append(read(other, "x").tolist())
+
+    monkeypatch.setattr(disk, "commit", committing)
+    put(store, "x", np.arange(2))
+    assert seen == [[0, 1, 2], [0, 1]]
+    assert not other.group.state[StateWord.GENERATION] & 1
+
+
+def test_a_process_that_is_far_behind_reads_the_whole_catalogue(
+    store: LocalStore, other: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalogue, "_KEPT_CHANGES", 8)
+    put(store, "x", np.arange(3))
+    put(store, "gone", np.arange(3))
+    assert other.names() == ["gone", "x"]
+    held = other.get("x")
+    store.delete("gone")
+    with store._index.change() as transaction:
+        for number in range(600):
+            transaction.put(Row(f"n{number}", "c", "f", "int8", (1,), 1, 4101, "", 0, 0))
+        for number in range(600):
+            transaction.remove(f"n{number}")
+    put(store, "y", np.arange(4))
+    assert other.names() == ["x", "y"]
+    assert other.usage() == store.usage()
+    assert other.get("gone") is None
+    assert other.get("x") is held
+    assert read(other, "y").tolist() == [0, 1, 2, 3]
+
+
+def test_the_catalogue_is_damaged_missing_or_locked_and_the_start_says_so(folder: Path) -> None:
+    store = opened(folder)
+    for number in range(50):
+        put(store, f"x{number}", np.arange(3))
+    store.close()
+    path = folder / FILE
+    whole = path.read_bytes()
+
+    locking = sqlite3.connect(path, isolation_level=None)
+    locking.execute("BEGIN IMMEDIATE")
+    catalogue._LOCK_TIMEOUT_S, before = 0.1, catalogue._LOCK_TIMEOUT_S  # type: ignore[misc]
+    try:
+        with pytest.raises(StoreInUse, match="locked"):
+            opened(folder)
+    finally:
+        catalogue._LOCK_TIMEOUT_S = before  # type: ignore[misc]
+        locking.close()
+
+    for content in (b"", b"junk" * 5000, whole[:5000], whole[:4096] + bytes(len(whole) - 4096)):
+        path.write_bytes(content)
+        with pytest.raises(StoreRefused, match=FILE):
+            opened(folder)
+    for name in FILES:
+        (folder / name).unlink(missing_ok=True)
+    with pytest.raises(StoreRefused, match="missing"):
+        opened(folder)
+    assert len(files(folder)) == 50  # nothing was taken for nobody's
+    path.write_bytes(whole)
+    store = opened(folder)
+    assert len(store.names()) == 50
+    assert read(store, "x7").tolist() == [0, 1, 2]
+    store.close()
+
+
+def test_what_a_dead_process_has_left_is_removed_while_the_group_runs(
+    store: LocalStore, other: LocalStore, folder: Path
+) -> None:
+    put(store, "x", np.arange(3))
+    scatter(store, "x", [[0]], np.array([1]))
+    before = files(folder)
+    (folder / "tensors" / ("a" * 32)).write_bytes(b"renamed and never entered, or replaced and never removed")
+    (folder / "logs" / ("a" * 32)).write_bytes(b"the log of a content that is gone")
+    (folder / "incoming" / ("b" * 32)).write_bytes(b"half an upload")
+    (folder / "incoming" / ("c" * 32 + ".side")).write_bytes(b"half of half an upload")
+    mine = store.upload(DTYPES["string"], (3,), name="s")
+    other.clean()  # not yet time
+    assert len(files(folder)) == len(before) + 6
+    other.clean(at_once=True)
+    assert files(folder) == before | {f"incoming/{mine.id}", f"incoming/{mine.id}.side"}
+    mine.abandon()
+    assert files(folder) == before
+    assert read(store, "x").tolist() == [1, 1, 2]
+
+
+def test_uploads_under_way_count_in_the_quota_and_a_replaced_tensor_does_not(folder: Path) -> None:
+    store = opened(folder, Quota(total=100_000))
+    put(store, "a", np.zeros(30_000, np.uint8))
+    first = store.upload(DTYPES["uint8"], (50_000,), name="b")
+    for name, size in (("c", 20_000), ("a", 50_000)):
+        with pytest.raises(GatherError, match="insufficient_storage"):
+            store.upload(DTYPES["uint8"], (size,), name=name)
+    second = store.upload(DTYPES["uint8"], (30_000,), name="a")
+    second.abandon()
+    first.abandon()
+    words = store.upload(DTYPES["string"], (10_000,), name="s")
+    words.write(((996).to_bytes(4, "little") + b"x" * 996) * 100)
+    with pytest.raises(GatherError, match="insufficient_storage"):
+        words.write(((996).to_bytes(4, "little") + b"x" * 996) * 5000)
+    words.abandon()
+    put(store, "s", strings("a" * 50_000))
+    assert store.usage()[0] == 2
+    store.close()
+
+
+def test_strings_that_grow_beyond_the_quota_by_a_scatter_are_refused(folder: Path) -> None:
+    store = opened(folder, Quota(total=100_000))
+    put(store, "s", strings("a", "b"))
+    with pytest.raises(GatherError, match="insufficient_storage"):
+        scatter(store, "s", [[0]], strings("x" * 100_000))
+    scatter(store, "s", [[0]], strings("x" * 80_000))
+    assert read(store, "s").tolist() == ["x" * 80_000, "b"]
+    store.close()
+
+
+def test_many_other_tensors_do_not_make_a_log_forgotten_while_it_is_in_use(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scatters of more others than are remembered, while one stands between reading its log and writing to it."""
+    from app.store import changes
+    from app.store import scatter as scatters
+
+    monkeypatch.setattr(disk, "fsync", lambda _: None)
+    monkeypatch.setattr(disk, "fsync_folder", lambda _: None)
+    monkeypatch.setattr(changes, "_KNOWN_LOGS", 20)
+    count = 30
+    store = opened(folder)
+    for number in range(count):
+        put(store, f"n{number}", np.zeros(1, np.int64))
+    put(store, "hot", np.zeros(8, np.int64))
+    for number in range(3):
+        scatter(store, "hot", [[number]], np.array([number + 1]))
+    real = scatters.Writable.compute
+    busy = [True]
+
+    def compute(self: Any, *arguments: Any) -> Any:
+        if busy and self.description.name == "hot":
+            busy.clear()
+            others = Thread(
+                target=lambda: [scatter(store, f"n{number}", [[0]], np.array([7])) for number in range(count)]
+            )
+            others.start()
+            others.join()
+        return real(self, *arguments)
+
+    monkeypatch.setattr(scatters.Writable, "compute", compute)
+    scatter(store, "hot", [[3]], np.array([4]))
+    scatter(store, "hot", [[4]], np.array([5]))
+    store.close()
+    store = opened(folder)
+    assert read(store, "hot").tolist() == [1, 2, 3, 4, 5, 0, 0, 0]
+    assert store.metadata("hot").etag.endswith('-5"')
+    store.close()
+
+
+def entered(folder: Path, count: int) -> None:
+    """A store of `count` tensors, without the waits for the disk that uploads have."""
+    store = opened(folder)
+    put(store, "t0", np.arange(16, dtype=np.float32))
+    (row,) = store._index.rows()
+    about, page = peek(folder / "tensors" / row.file)
+    rest = (folder / "tensors" / row.file).read_bytes()[len(page) :]
+    with store._index.change() as transaction:
+        for number in range(1, count):
+            name, identity = f"t{number}", f"{number:032x}"
+            first = encode_page(replace(about, name=name, id=identity), 0, 0)
+            (folder / "tensors" / identity).write_bytes(first + rest)
+            transaction.put(replace(row, name=name, content=identity, file=identity))
+    store.close()
+
+
+@pytest.mark.slow
+def test_a_store_of_ten_thousand_tensors_starts_fast_and_answers_as_one_of_ten(tmp_path: Path) -> None:
+    def lookup_s(store: LocalStore, count: int) -> float:
+        """Seconds of a lookup while many tensors are mapped."""
+        for number in range(min(count, 1000)):
+            assert store.get(f"t{number}") is not None
+        best = 1.0
+        for _ in range(30):
+            began = perf_counter()
+            for _ in range(1000):
+                store.get("t0")
+            best = min(best, (perf_counter() - began) / 1000)
+        return best
+
+    figures = {}
+    for count in (10, 10_000):
+        folder = tmp_path / str(count)
+        entered(folder, count)
+        began = perf_counter()
+        store = opened(folder, Quota(tensors=20_000))
+        started = perf_counter() - began
+        assert len(store.names()) == count
+        lookup = lookup_s(store, count)
+        changed = []
+        for number in range(20):
+            put(store, "other", np.arange(number + 1))
+            began = perf_counter()
+            store.get("t0")
+            changed.append(perf_counter() - began)
+        figures[count] = started, lookup, sorted(changed)[10]
+        store.close()
+    assert figures[10_000][0] < 3
+    assert figures[10_000][1] < 2 * figures[10][1]
+    assert figures[10_000][2] < 4 * figures[10][2] + 1e-3
+
+
+def test_the_catalogue_is_made_anew_where_its_making_was_cut_short(folder: Path) -> None:
+    folder.mkdir()
+    Catalogue(folder / FILE).create()  # and the power fails before the folder has a format
+    store = opened(folder)
+    put(store, "x", np.arange(3))
+    store.close()
+    assert opened(folder).names() == ["x"]

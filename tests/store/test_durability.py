@@ -1,0 +1,372 @@
+"""What the disk refuses at any step, what it says it has written and has not, and keys through all of it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from app.errors import GatherError
+from app.store import LocalStore, Quota, disk, fence, idempotency, journal, layout, suitability
+from app.store import scatter as scatters
+from app.store.group import StateWord
+from app.store.layout import Word
+from app.store.suitability import Unsuitable, file_system_of
+from app.tensors.limits import Limits
+from tests.store.helpers import files, put, read, scatter, strings
+
+STEPS = (
+    "create", "append_to", "write", "write_at", "store", "fsync", "fsync_folder", "truncate", "rename", "unlink",
+    "commit",
+)  # fmt: skip
+DAY_NS = 24 * 3600 * 10**9
+
+
+def opened(folder: Path, quota: Quota | None = None) -> LocalStore:
+    store = LocalStore(folder, Limits(), quota)
+    store.open()
+    return store
+
+
+def failing_at(monkeypatch: pytest.MonkeyPatch, last: int) -> Callable[[], bool]:
+    """Let the disk refuse the step number `last` and no other; says whether it has come to that."""
+    count = 0
+
+    def wrapped(real: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*arguments: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count == last:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return real(*arguments)
+
+        return step
+
+    for name in STEPS:
+        if name != "store":  # to memory, which does not fail
+            monkeypatch.setattr(disk, name, wrapped(getattr(disk, name)))
+    return lambda: count >= last
+
+
+def change_numbers(store: LocalStore, turn: int) -> None:
+    scatter(store, "x", [[0]], np.array([1]), "add", key=f"key-{turn}")
+
+
+def change_strings(store: LocalStore, turn: int) -> None:
+    scatter(store, "s", [[0]], strings(f"value {turn}"), key=f"key-{turn}")
+
+
+@pytest.mark.parametrize("change", [change_numbers, change_strings])
+def test_a_scatter_or_checkpoint_that_the_disk_refuses_at_any_step_is_made_or_not(
+    store: LocalStore, other: LocalStore, monkeypatch: pytest.MonkeyPatch, change: Callable[[LocalStore, int], None]
+) -> None:
+    put(store, "x", np.zeros(4, np.int64))
+    put(store, "s", strings("value 0", "b"))
+    made = turn = 0
+    while True:
+        turn += 1
+        store._changes.checkpoint_bytes = 400
+        with monkeypatch.context() as patch:
+            met = failing_at(patch, turn)
+            try:
+                change(store, turn)
+                acknowledged = True
+            except (GatherError, OSError):
+                acknowledged = False
+            if not met():
+                break
+        made += acknowledged
+        name = "x" if change is change_numbers else "s"
+        found, again = read(store, name).tolist(), read(other, name).tolist()
+        assert found == again
+        if name == "x":
+            assert found[0] in ((made,) if acknowledged else (made, made + 1))
+            made = found[0]
+        elif acknowledged:
+            assert found[0] == f"value {turn}"
+        # A retry with its key is carried out once, whatever came of it.
+        change(other, turn)
+        if name == "x":
+            made = read(store, name)[0]
+            assert made == turn
+    assert turn > 5
+
+
+def test_what_the_disk_refused_at_a_checkpoint_is_stored_again_before_the_log_goes(
+    store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the system does it: a failed fsync leaves the pages clean, so that the next one has nothing to write."""
+    put(store, "x", np.zeros((600, 64), np.float32))
+    path = folder / "tensors" / store._index.rows()[0].file
+    stored: list[Any] = []
+    real_store, real_fsync = disk.store, disk.fsync
+
+    def fsync(fd: int) -> None:
+        if os.fstat(fd).st_ino == path.stat().st_ino:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real_fsync(fd)
+
+    for place in range(3):
+        scatter(store, "x", [[place], [599]], np.full((2, 64), place + 1, np.float32))
+    scatter(store, "x", [[1, 3]], np.array([9], np.float32))
+    row = store._index.rows()[0]
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "fsync", fsync)
+        with pytest.raises(OSError, match="Input/output"), store._changes.open(row) as writable:
+            store._changes.checkpoint(writable)
+    assert len(list((folder / "logs").iterdir())) == 1
+    before = path.read_bytes()
+
+    def noting(mapping: Any, change: Any) -> None:
+        # Whatever lies in the rows that the log has is stored anew: wipe them, as if they had to be read again.
+        if not stored:
+            view = memoryview(mapping)
+            for wiped in (0, 1, 2, 599):
+                view[4096 + 256 * wiped : 4096 + 256 * (wiped + 1)] = bytes(256)
+            view.release()
+        stored.append(change)
+        real_store(mapping, change)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "store", noting)
+        with store._changes.open(row) as writable:
+            assert writable.words[Word.UNWRITTEN] == 1
+            store._changes.checkpoint(writable)
+            assert writable.words[Word.UNWRITTEN] == 0
+    after = path.read_bytes()
+    assert after[4096:] == before[4096:]
+    assert list((folder / "logs").iterdir()) == []
+    table = read(store, "x")
+    assert (table[:3, 0].tolist(), table[1, 3], table[599, 7]) == ([1, 2, 3], 9, 3)
+
+
+def test_a_record_that_a_dead_process_left_is_durable_before_it_is_applied(
+    store: LocalStore, other: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, "x", np.arange(6))
+    scatter(store, "x", [[5]], np.array([50]))
+
+    def die(*_: Any) -> None:
+        raise SystemError("died")
+
+    # It dies after the record was written, and before it was durable.
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "fsync", die)
+        patch.setattr(disk, "truncate", die)
+        with pytest.raises(SystemError):
+            scatter(store, "x", [[0]], np.array([7]))
+    steps: list[str] = []
+    real_fsync, real_write = disk.fsync, scatters.Writable._write
+
+    def fsync(fd: int) -> None:
+        steps.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
+        real_fsync(fd)
+
+    def write(self: Any, record: Any) -> None:
+        steps.append("apply")
+        real_write(self, record)
+
+    monkeypatch.setattr(disk, "fsync", fsync)
+    monkeypatch.setattr(scatters.Writable, "_write", write)
+    scatter(other, "x", [[1]], np.array([8]))
+    first = steps.index("apply")
+    assert any("/logs/" in step for step in steps[:first])
+    assert read(other, "x").tolist() == [7, 8, 2, 3, 4, 50]
+
+
+# Idempotency-Keys
+
+
+@pytest.mark.parametrize("values", [np.zeros(2, np.int8), strings("a", "b")])
+def test_a_key_outlives_the_tensor_and_a_retry_gets_the_first_answer(
+    store: LocalStore, other: LocalStore, folder: Path, values: Any
+) -> None:
+    put(store, "x", values)
+    etag = scatter(store, "x", [[0]], values[1:], key="k")
+    store.delete("x")
+    assert other.remembered("x", "k", "digest") == etag
+    assert other.remembered("y", "k", "digest") is None
+    with pytest.raises(GatherError, match="invalid_field"):
+        other.remembered("x", "k", "another request")
+    put(other, "x", np.arange(3))
+    assert scatter(store, "x", [[0]], np.array([9]), key="k") == etag
+    assert read(store, "x").tolist() == [0, 1, 2]
+    other.close()
+    store.close()
+    store = opened(folder)
+    store.delete("x")
+    assert store.remembered("x", "k", "digest") == etag
+    store.close()
+
+
+def test_keys_age_by_a_clock_that_no_change_of_the_time_of_day_moves(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boot, since = ["a boot"], [5 * DAY_NS]
+    monkeypatch.setattr(idempotency, "_boot", lambda: (boot[0], since[0]))
+    monkeypatch.setattr(idempotency, "_since_boot", lambda: since[0])
+    day = [1_800_000_000_000_000_000]
+    monkeypatch.setattr(time, "time_ns", lambda: day[0])
+    store = opened(folder)
+    put(store, "x", np.zeros(2, np.int64))
+    etag = scatter(store, "x", [[0]], np.array([1]), "add", key="k")
+    for hours in (400, -800):  # the time of day is set forwards, then backwards
+        day[0] += hours * DAY_NS // 24
+        assert store.remembered("x", "k", "digest") == etag
+    since[0] += DAY_NS // 2
+    store.close()
+    since[0] += DAY_NS // 4  # the service stands still
+    store = opened(folder)
+    assert store.remembered("x", "k", "digest") == etag
+    store.close()
+    boot[0], since[0] = "another boot", 1  # as does the machine, however long
+    store = opened(folder)
+    assert store.remembered("x", "k", "digest") == etag
+    since[0] += DAY_NS // 4 - 10**9
+    assert store.remembered("x", "k", "digest") == etag
+    since[0] += 2 * 10**9
+    assert store.remembered("x", "k", "digest") is None
+    scatter(store, "x", [[0]], np.array([1]), "add", key="k")
+    assert read(store, "x").tolist() == [2, 0]
+    store.close()
+
+
+def test_a_key_too_many_is_refused_before_anything_changes_and_old_ones_make_room(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(folder, Quota(keys=3))
+    put(store, "x", np.zeros(2, np.int64))
+    for number in range(3):
+        scatter(store, "x", [[0]], np.array([1]), "add", key=f"k{number}")
+        with store._changes.open(store._index.rows()[0]) as writable:
+            store._changes.checkpoint(writable)
+    assert store.group.state[StateWord.KEYS] == 3
+    before = files(folder)
+    for _ in range(2):
+        with pytest.raises(GatherError, match="insufficient_storage") as caught:
+            scatter(store, "x", [[0]], np.array([1]), "add", key="k3")
+        assert caught.value.facts == {"limit": "idempotency_keys", "maximum": 3}
+        assert scatter(store, "x", [[0]], np.array([1]), "add", key="k0").endswith('-1"')
+    assert (read(store, "x")[0], files(folder)) == (3, before)
+    scatter(store, "x", [[0]], np.array([1]), "add")  # without a key there is room
+    monkeypatch.setattr(idempotency, "KEPT_NS", 0)
+    assert scatter(store, "x", [[0]], np.array([1]), "add", key="k3").endswith('-5"')
+    assert store.group.state[StateWord.KEYS] == 0
+    store.close()
+
+
+def test_keys_by_the_hundred_thousand_are_all_remembered(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "fsync", lambda _: None)
+    put(store, "x", np.zeros(2, np.int64))
+    (row,) = store._index.rows()
+    entries = [
+        journal.Entry(None, 0, f"key-{number}", "d", f'"{number}"', clock=store._keys.clock.now())
+        for number in range(130_000)
+    ]
+    with store._changes.open(row) as writable:
+        writable.journal.keys.update({str(entry.key): entry for entry in entries})
+        living = store._keys.living("x", writable.journal)
+        with store._index.change() as transaction:
+            store._keys.store(transaction, living)
+    assert store.group.state[StateWord.KEYS] == 130_000
+    assert store.remembered("x", "key-0", "d") == '"0"'
+
+
+# What newer versions may write, and where a store cannot be
+
+
+def test_members_of_a_later_version_keep_nothing_from_being_served(
+    store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dumps(value: Any) -> bytes:
+        def more(one: Any) -> Any:
+            return {**one, "of a later version": {"a": [1]}}
+
+        return orjson.dumps([more(one) for one in value] if isinstance(value, list) else more(value))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(layout, "orjson", type("Later", (), {"dumps": staticmethod(dumps), "loads": orjson.loads}))
+        patch.setattr(journal, "orjson", type("Later", (), {"dumps": staticmethod(dumps), "loads": orjson.loads}))
+        put(store, "x", np.arange(4))
+        etag = scatter(store, "x", [[0]], np.array([7]), key="k")
+    assert store.content("x").description.shape == (4,)
+    put(store, "y", np.arange(3))
+    store.close()
+    store = opened(folder)
+    assert read(store, "x").tolist() == [7, 1, 2, 3]
+    assert store.remembered("x", "k", "digest") == etag
+    assert read(store, "y").tolist() == [0, 1, 2]
+    store.close()
+
+
+def test_a_description_without_a_member_damages_its_tensor_alone(
+    store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dumps(value: Any) -> bytes:
+        return orjson.dumps({name: getattr(value, name, None) or value[name] for name in value if name != "size"})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(layout, "orjson", type("Less", (), {"dumps": staticmethod(dumps), "loads": orjson.loads}))
+        put(store, "x", np.arange(4))
+    put(store, "y", np.arange(3))
+    store.close()
+    store = opened(folder)
+    with pytest.raises(GatherError, match="tensor_damaged"):
+        store.get("x")
+    assert read(store, "y").tolist() == [0, 1, 2]
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "refused"),
+    [("nfs4", True), ("cifs", True), ("9p", True), ("fuse.sshfs", True), ("ext4", False), ("overlay", False)],
+)
+def test_a_folder_on_a_network_file_system_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str, refused: bool
+) -> None:
+    place = str(folder.parent).replace(" ", "\\040")
+    table = folder.parent / "mountinfo"
+    table.write_text(
+        f"22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n30 22 0:44 / {place} rw - {kind} server:/export rw\n"
+        f"31 22 0:45 / {place}-other rw - tmpfs tmpfs rw\n"
+    )
+    monkeypatch.setattr(suitability, "MOUNTS", table)
+    assert file_system_of(folder) == kind
+    if refused:
+        with pytest.raises(Unsuitable, match=kind):
+            opened(folder)
+        assert not folder.exists()
+    else:
+        opened(folder).close()
+
+
+@pytest.mark.parametrize(
+    ("machine", "fenced", "processes", "refused"),
+    [
+        ("aarch64", False, 2, True),
+        ("riscv64", False, 2, True),
+        ("aarch64", True, 2, False),
+        ("aarch64", False, 1, False),
+        ("x86_64", False, 2, False),
+    ],
+)
+def test_workers_are_refused_where_they_could_not_see_changes_in_order(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, machine: str, fenced: bool, processes: int, refused: bool
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setattr(fence, "register", lambda: fenced)
+    store = LocalStore(folder, Limits(), processes=processes)
+    if refused:
+        with pytest.raises(Unsuitable, match="GATHERND_WORKERS=1"):
+            store.open()
+    else:
+        store.open()
+        store.close()
