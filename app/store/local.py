@@ -149,10 +149,12 @@ class LocalStore:
         """Leave the group. Contents that are being read stay mapped until they have been."""
         if self._group is not None:
             self._entries.clear()
-            self._save_clock()
-            self._catalogue.close()
-            self._group.close()
-            self._group = None
+            try:
+                self._save_clock()
+                self._catalogue.close()
+            finally:
+                self._group.close()
+                self._group = None
 
     def _save_clock(self) -> None:
         # Where this cannot be, keys live longer.
