@@ -318,11 +318,11 @@ class Supervisor:
                     worker.kill()
                     self._code = self._code or 1
             return
-        if not self._started:
-            return
         if now >= self._next_look:
             self._next_look = now + 1.0
             self._look_for_hangs(now)
+        if not self._started:
+            return
         staying = [one for one in self._workers if not one.leaving]
         pending = [one for one in staying if one.replaces is not None and one.replaces in staying]
         if len(staying) - len(pending) < self._settings.workers:

@@ -26,13 +26,13 @@ from tests.workers.test_workers import READY, WORKERS, metric, pids, refuses
 
 _QUICK = (
     "import app.workers as w; w._KILL_AFTER_S = 1.0; w._BACKOFF_S = (0.1, 0.3); w.GIVE_UP_AFTER = {give_up}; "
-    "from app.cli import main; main()"
+    "w.START_S = {start_s}; from app.cli import main; main()"
 )
 
 
-def quick(give_up: int = 12) -> tuple[str, ...]:
+def quick(give_up: int = 12, start_s: float = 600.0) -> tuple[str, ...]:
     """`gathernd serve` with a parent of less patience."""
-    return sys.executable, "-c", _QUICK.format(give_up=give_up), "serve"
+    return sys.executable, "-c", _QUICK.format(give_up=give_up, start_s=start_s), "serve"
 
 
 @contextmanager
@@ -65,6 +65,17 @@ def test_a_worker_that_hangs_in_a_rolling_restart_is_killed_and_the_restart_ends
         assert server.log_text().count("hangs and is killed") == 2
         assert ask_once(server.port, request()).status == 200
         assert server.stop() == 0, "how a worker ended that had been replaced is no failure of the stop"
+
+
+@pytest.mark.slow
+def test_a_worker_that_hangs_while_the_service_starts_ends_the_start(start: Start) -> None:
+    with start(*WORKERS, ready=False, command=quick(start_s=12.0)) as server:
+        hung = pids(server)[-1]
+        os.kill(hung, signal.SIGSTOP)
+        assert server.process.wait(60) == 3
+        assert f"worker {hung} hangs and is killed" in server.log_text()
+        assert "the service cannot start" in server.log_text()
+        server.process.returncode = 0  # the end that is expected of other servers
 
 
 def test_a_worker_that_dies_while_it_leaves_does_not_spoil_a_later_stop(start: Start) -> None:
