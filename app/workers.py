@@ -163,7 +163,9 @@ class Supervisor:
             process, ours = self._spawn(slot, first)
         except OSError as error:
             logger.error("no worker can be started: %s", error.strerror)
-            if self._started:
+            if replaces is not None:
+                self._give_up_restart()
+            elif self._started:
                 self._put_off()
             else:
                 self._code = STARTUP_FAILURE
@@ -281,11 +283,15 @@ class Supervisor:
             self._stop()
             return
         if worker.replaces is not None and worker.replaces in self._workers:
-            logger.error("the restart is given up: the workers that run carry on")
-            self._rolling.clear()
+            self._give_up_restart()
+            return
         lived = 0.0 if worker.accepting_since is None else monotonic() - worker.accepting_since
         if lived < _SHORT_LIFE_S:
             self._put_off()
+
+    def _give_up_restart(self) -> None:
+        logger.error("the restart is given up: the workers that run carry on")
+        self._rolling.clear()
 
     def _put_off(self) -> None:
         low, high = _BACKOFF_S

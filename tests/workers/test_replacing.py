@@ -128,6 +128,18 @@ def test_a_parent_that_cannot_replace_its_workers_refuses_connections_until_it_c
         assert server.stop() == 0
 
 
+def test_a_rolling_restart_for_which_no_worker_can_be_started_leaves_the_old_ones(start: Start) -> None:
+    with start(*WORKERS, command=quick()) as server:
+        before = pids(server)
+        with no_more_files(server):
+            server.process.send_signal(signal.SIGHUP)
+            until(lambda: "the restart is given up" in server.log_text(), 10, "it says so")
+        assert pids(server) == before
+        assert "a worker is missing" not in server.log_text()
+        assert ask_once(server.port, request()).status == 200
+        assert server.stop() == 0
+
+
 def test_a_parent_that_can_never_replace_its_workers_ends_with_a_failure(start: Start) -> None:
     with start(*WORKERS, command=quick(give_up=4)) as server, no_more_files(server):
         kill(pids(server))
