@@ -10,7 +10,7 @@ from typing import Any, Final
 from app.service import Explanation
 from app.tensors.tensor import Tensor, nbytes
 
-NOT_CHECKED: Final = "The values of the indices were not looked at: one of them may be out of bounds."
+NOT_CHECKED: Final = "The values of the indices were not checked: one of them may be out of bounds."
 
 
 def explanation_body(explanation: Explanation) -> dict[str, Any]:
