@@ -302,11 +302,8 @@ async def _sweep(store: LocalStore, service: Service, interval: float = 0.5) -> 
 
     while True:
         await asyncio.sleep(interval)
-        try:
-            await in_thread(store.sweep)
-            await in_thread(store.clean)
-        except OSError as error:
-            logger.warning("the store could not be looked after: %s", error)
+        await in_thread(store.sweep)
+        await in_thread(store.clean)
         if service.gpu is not None:
             await in_thread(service.gpu.sweep, etag_of)
 
