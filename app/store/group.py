@@ -34,8 +34,8 @@ class StateWord(IntEnum):
 
     GENERATION is twice the number of the catalogue's last change, odd while one is being committed: see `catalogue`.
     VERIFIED says that the contents were compared with their checksums. CLOCK is what the store's clock showed when
-    the machine's showed BOOT: see `idempotency`. KEYS is how many Idempotency-Keys the catalogue holds. CLEANED is when
-    somebody last removed what processes that died have left.
+    the machine's showed BOOT: see `idempotency`. KEYS is how many Idempotency-Keys the catalogue holds, or more.
+    CLEANED is when somebody last removed what processes that died have left.
     """
 
     GENERATION = 0

@@ -94,7 +94,7 @@ class Keys:
         if key is None:
             return None
         found: Entry | Answer | None = journal.keys.get(key) if journal is not None else None
-        if found is None or self._moment(found) <= self._forgotten():
+        if (found is None or self._moment(found) <= self._forgotten()) and self._state[StateWord.KEYS]:
             found = self._catalogue.find_key(name, key)
         if found is None or self._moment(found) <= self._forgotten():
             return None

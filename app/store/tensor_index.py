@@ -142,8 +142,11 @@ class TensorIndex:
                 yield transaction
                 if transaction.changes_tensors:
                     state[StateWord.GENERATION] |= 1
+                keys = transaction.key_count()
+                # Never fewer than there are, also where this process dies in between: of none nobody looks for one.
+                state[StateWord.KEYS] = max(state[StateWord.KEYS], keys)
                 transaction.commit()
-                state[StateWord.KEYS] = transaction.key_count()
+                state[StateWord.KEYS] = keys
             finally:
                 if state[StateWord.GENERATION] & 1:
                     transaction.roll_back()
