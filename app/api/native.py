@@ -27,6 +27,7 @@ UNCOUNTED: Final = 1 << 9
 """Bodies and outputs of up to this many bytes become so little that it is not charged (see `budget.FREE`)."""
 LARGE_BINARY: Final = 1 << 23
 """The same for binary bodies, whose items are at most looked at (bool) or moved."""
+_MOST_TYPES: Final = 64
 LARGE_HEADER: Final = 1 << 13
 """The same for their headers."""
 
@@ -176,9 +177,9 @@ def _not_in_query(name: str) -> GatherError:
 
 
 def accepted(accept: bytes) -> dict[bytes, float]:
-    """The weight of each media type or range in an Accept field."""
+    """The weight of each media type or range in an Accept field, of the first `_MOST_TYPES`."""
     weights: dict[bytes, float] = {}
-    for part in accept.split(b","):
+    for part in accept.split(b",", _MOST_TYPES)[:_MOST_TYPES]:
         kind, *parameters = part.lower().split(b";")
         weight = 1.0
         for parameter in parameters:

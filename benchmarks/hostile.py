@@ -1,0 +1,95 @@
+"""What hostile bodies cost the service, and what they cost a tiny request that comes beside them.
+
+python -m benchmarks.hostile [--size 60000] [--seconds 20] [--connections 4]
+
+Bodies of `benchmarks.costly_bodies` go to a server over some connections without a pause, while one more asks for the
+specification's first example again and again. First without the others, as a measure of the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import multiprocessing
+from collections.abc import Iterable
+from itertools import cycle
+from multiprocessing.synchronize import Event
+from time import monotonic, perf_counter
+
+from benchmarks import common
+from benchmarks.costly_bodies import MAKERS, Body
+
+TINY = b'{"data":{"dtype":"float32","values":[[0,1],[2,3]]},"indices":{"dtype":"int64","values":[[0,0],[1,1]]}}'
+GROUPS = ("values", "single", "base64", "fields", "binary")
+_PATHS = {"native": "/gathernd", "v2": "/v2/models/gathernd/infer", "safetensors": "/gathernd"}
+
+
+def bodies(size: int) -> list[Body]:
+    """Those that a gather route takes."""
+    return [body for group in GROUPS for body in MAKERS[group](size) if body.codec in _PATHS]
+
+
+def post(connection: http.client.HTTPConnection, body: Body) -> None:
+    """Send one and read the answer, whatever it is."""
+    fields = {"Content-Type": "application/x-safetensors" if body.codec == "safetensors" else common.JSON}
+    if body.json_size is not None:
+        fields["Inference-Header-Content-Length"] = str(body.json_size)
+    connection.request("POST", _PATHS[body.codec], body.content, fields)
+    connection.getresponse().read()
+
+
+def attack(port: int, made: list[Body], stop: Event) -> None:
+    """Send all of them, over and over, until `stop`."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    for body in cycle(made):
+        if stop.is_set():
+            break
+        post(connection, body)
+
+
+def latencies(port: int, seconds: float) -> list[float]:
+    """Milliseconds of tiny requests, one after the other."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    tiny = Body("tiny", "native", TINY)
+    times = []
+    end = monotonic() + seconds
+    while monotonic() < end:
+        begun = perf_counter()
+        post(connection, tiny)
+        times.append((perf_counter() - begun) * 1e3)
+    return times
+
+
+def line(title: str, times: Iterable[float]) -> str:
+    """Quantiles of some latencies."""
+    ordered = sorted(times)
+    cells = [f"p{100 * share:g} {ordered[int(share * (len(ordered) - 1))]:7.2f} ms" for share in (0.5, 0.99, 0.999, 1)]
+    return f"  {title:42}{'  '.join(cells)}  ({len(ordered)} requests)"
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", type=int, default=60_000)
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--connections", type=int, default=4)
+    options = parser.parse_args()
+    print(common.machine_line())
+    made = bodies(options.size)
+    with common.serving(common.gathernd_command, limit=180) as port:
+        print(line("tiny requests alone", latencies(port, options.seconds)), flush=True)
+        context = multiprocessing.get_context("spawn")
+        stop = context.Event()
+        share = [made[number :: options.connections] for number in range(options.connections)]
+        others = [context.Process(target=attack, args=(port, some, stop), daemon=True) for some in share]
+        for other in others:
+            other.start()
+        title = f"beside {options.connections} connections of {options.size} bytes"
+        print(line(title, latencies(port, options.seconds)), flush=True)
+        stop.set()
+        for other in others:
+            other.join(30)
+
+
+if __name__ == "__main__":
+    main()
