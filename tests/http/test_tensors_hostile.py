@@ -201,7 +201,7 @@ def test_a_client_that_goes_leaves_nothing(server: Server) -> None:
         if len(store_files(server) - before) <= 1:
             break
     client.delete("/tensors/here")
-    assert {path for path in store_files(server) if "incoming" in path.parts} == set()
+    assert {path for path in store_files(server) if "incoming" in path.parent.parts} == set()
 
 
 def test_every_type_comes_back_as_it_went(client: httpx.Client) -> None:
