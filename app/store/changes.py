@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +35,8 @@ logger = logging.getLogger("gathernd")
 CHECKPOINT_BYTES: Final = 1 << 26
 CHECKPOINT_KEYS: Final = 20_000
 _KNOWN_LOGS: Final = 1000
+_FAR_OVER: Final = 4
+"""How many times over its size a log is emptied without leaving the tensor's lock first."""
 
 
 class Replaced(Exception):
@@ -261,12 +264,32 @@ class Changes:
         except OSError as error:
             raise _NotLogged(error) from None
         writable.apply(records)
-        if journal.end > self.checkpoint_bytes or len(journal.keys) > CHECKPOINT_KEYS:
-            # The change is made; a checkpoint that the disk refuses is tried again after the next one.
+        if journal.end > _FAR_OVER * self.checkpoint_bytes:
+            self.try_checkpoint(writable)
+
+    def is_due(self, writable: Writable) -> bool:
+        """Whether the log is to be emptied: see `start_writing`."""
+        journal = writable.journal
+        return journal.end > self.checkpoint_bytes or len(journal.keys) > CHECKPOINT_KEYS
+
+    def start_writing(self, row: Row) -> None:
+        """Let the system write back a content before the checkpoint, which then waits the less in the tensor's lock.
+
+        For whoever does not hold the lock.
+        """
+        with suppress(OSError):
+            fd = os.open(self._tensors / row.file, os.O_RDWR | os.O_CLOEXEC)
             try:
-                self.checkpoint(writable)
-            except OSError as error:
-                logger.warning("the log of %s could not be emptied: %s", writable.description.name, error.strerror)
+                disk.start_writing(fd)
+            finally:
+                os.close(fd)
+
+    def try_checkpoint(self, writable: Writable) -> None:
+        """`checkpoint` after a change that is made: one that the disk refuses is tried again after the next change."""
+        try:
+            self.checkpoint(writable)
+        except OSError as error:
+            logger.warning("the log of %s could not be emptied: %s", writable.description.name, error.strerror)
 
     def checkpoint(self, writable: Writable, records: Sequence[Record] | None = None) -> None:
         """Empty the log, once the content, its checksums and the log's keys are durable elsewhere. Raises OSError.

@@ -6,10 +6,12 @@ one here replaces it everywhere.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 from mmap import mmap
 from pathlib import Path
 from typing import Final
@@ -17,6 +19,7 @@ from typing import Final
 from app.errors import GatherError
 
 Buffer = bytes | bytearray | memoryview
+_RANGE_WRITE: Final = 2
 _FICLONE: Final = 0x40049409
 
 
@@ -54,6 +57,12 @@ def store(mapping: mmap, change: Callable[[mmap], None]) -> None:
 def fsync(fd: int) -> None:
     """Make a file's content durable."""
     os.fsync(fd)
+
+
+def start_writing(fd: int) -> None:
+    """Let the system begin to write a file's changes; what it meets is told by the next fsync. Best effort."""
+    with suppress(AttributeError):
+        ctypes.CDLL(None).sync_file_range(fd, ctypes.c_int64(0), ctypes.c_int64(0), ctypes.c_uint(_RANGE_WRITE))
 
 
 def fsync_folder(path: Path) -> None:

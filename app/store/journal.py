@@ -96,6 +96,11 @@ class Journal:
         self.end = 0
         self._head = b""
 
+    @property
+    def head(self) -> bytes:
+        """What tells this log from the one that was here before a checkpoint."""
+        return self._head
+
     def read(self, *, everything: bool = False) -> list[Record]:
         """The records that this process has not read yet, or all; what a crash left after them is cut off.
 

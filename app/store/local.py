@@ -433,8 +433,11 @@ class LocalStore:
         with refusing():
             return self._together.carry_on(place)
 
-    def scatter_all(self, name: str, take: Take) -> None:
-        """Carry out and settle the scatters of one tensor that `take` gives. Raises what holds for all of them."""
+    def scatter_all(self, name: str, take: Take) -> Callable[[], None] | None:
+        """Carry out and settle the scatters of one tensor that `take` gives; what is to be done once they are answered.
+
+        Raises what holds for all of them.
+        """
         with self.group.lock(name):
             row = self._index.find(name)
             if row is None:
@@ -442,10 +445,20 @@ class LocalStore:
             with self._changes.open(row) as writable:
                 if row.dtype != "string":
                     self._changes.carry_out(writable, take(MOST))
-                    return
+                    return partial(self._checkpoint, row) if self._changes.is_due(writable) else None
                 (one,) = take(1)
                 answered = self._changes.judge(writable, one)
                 one.settle(answered or self._scatter_strings(row, writable, one.change))
+                return None
+
+    def _checkpoint(self, row: Row) -> None:
+        """Empty the log of a content."""
+        self._changes.start_writing(row)
+        with suppress(GatherError, OSError), self.group.lock(row.name):
+            if self._index.find(row.name) is row:
+                with self._changes.open(row) as writable:
+                    if self._changes.is_due(writable):
+                        self._changes.try_checkpoint(writable)
 
     def _scatter_strings(self, row: Row, writable: Writable, change: Change) -> str:
         """Strings differ in length, so a scatter makes a new file of the content."""
@@ -493,7 +506,7 @@ class LocalStore:
 
         Rests `pace` times as long as it works. A change of a tensor meanwhile is taken for what it is.
         """
-        verifier = Verifier(self.group, self._changes, self._index, self._tensors)
+        verifier = Verifier(self.group, self._changes, self._index, self._tensors, self._logs)
         verifier.run(stop, pace)
 
     # Start-up

@@ -16,7 +16,7 @@ MOST: Final = 64
 MOST_BYTES: Final = 1 << 24
 
 Take = Callable[[int], list[Waiting]]
-Work = Callable[[str, Take], None]
+Work = Callable[[str, Take], Callable[[], None] | None]
 
 
 class Place:
@@ -37,7 +37,8 @@ class Together:
     def __init__(self, work: Work) -> None:
         """`work` takes the name of a tensor and a function that gives the next at most so many scatters of it.
 
-        It settles all it has taken. What it raises holds for those that it has not settled.
+        It settles all it has taken. What it raises holds for those that it has not settled; what it returns is called
+        once all others have been woken.
         """
         self._work = work
         self._lock = Lock()
@@ -85,8 +86,9 @@ class Together:
                     taken.append(other)
             return [each.one for each in taken]
 
+        afterwards = None
         try:
-            self._work(place.name, take)
+            afterwards = self._work(place.name, take)
         except BaseException as error:  # noqa: BLE001  (raised by `result`, in each one's own thread)
             for each in taken:
                 if not each.one.settled:
@@ -101,3 +103,5 @@ class Together:
                 following.wake()
             for each in taken[1:]:
                 each.wake()
+        if afterwards is not None:
+            afterwards()

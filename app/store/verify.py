@@ -15,9 +15,9 @@ from app.errors import GatherError
 from app.store.catalogue import Row
 from app.store.changes import Changes
 from app.store.group import Group
-from app.store.journal import BrokenLog
+from app.store.journal import BrokenLog, Journal
 from app.store.layout import BLOCK, PAGE, BadFile, Description, decode_page
-from app.store.scatter import Writable, touched
+from app.store.scatter import touched
 from app.store.tensor_index import TensorIndex
 
 logger = logging.getLogger("gathernd")
@@ -27,11 +27,12 @@ _STEP: Final = 16
 class Verifier:
     """Looks through all contents once; of the processes of a group the first one that tries does it."""
 
-    def __init__(self, group: Group, changes: Changes, index: TensorIndex, tensors: Path) -> None:
+    def __init__(self, group: Group, changes: Changes, index: TensorIndex, tensors: Path, logs: Path) -> None:
         self._group = group
         self._changes = changes
         self._index = index
         self._tensors = tensors
+        self._logs = logs
 
     def run(self, stop: Event, pace: float) -> None:
         """See `LocalStore.verify`."""
@@ -52,47 +53,56 @@ class Verifier:
         fd = os.open(self._tensors / row.file, os.O_RDONLY | os.O_CLOEXEC)
         try:
             about = decode_page(os.pread(fd, PAGE, 0), os.fstat(fd).st_size)
+            changed = _Changed(Journal(self._logs / row.content))
             for first in range(0, about.blocks, _STEP):
                 began = perf_counter()
-                blocks = range(first, min(first + _STEP, about.blocks))
-                sums = os.pread(fd, 4 * len(blocks), about.sums_at + 4 * first)
-                for block in blocks:
-                    at = 4 * (block - first)
-                    if _checksum(fd, about, block) != int.from_bytes(sums[at : at + 4], "little"):
-                        self._doubt(row, block)
+                for block in range(first, min(first + _STEP, about.blocks)):
+                    if not _is_sound(fd, about, block) and not self._is_sound(row, fd, about, block, changed):
                         return
                 if stop.wait((perf_counter() - began) * pace):
                     return
         finally:
             os.close(fd)
 
-    def _doubt(self, row: Row, block: int) -> None:
-        """A checksum does not match: a scatter has changed the block since the last checkpoint, or it is damaged."""
+    def _is_sound(self, row: Row, fd: int, about: Description, block: int, changed: _Changed) -> bool:
+        """Judge a block whose checksum does not match: a scatter has changed it since the last checkpoint, or it is
+        damaged. The tensor's lock is held for what is new in the log and this block alone.
+        """
         with self._group.lock(row.name):
             if self._index.find(row.name) != row:
-                return
+                return False
             with suppress(GatherError), self._changes.open(row) as writable:
-                if not self._sound(writable):
-                    logger.error("the content of %s is damaged in block %d", row.name, block)
-                    writable.damage()
+                try:
+                    changed.catch_up()
+                    if block in changed.blocks or _is_sound(fd, about, block):
+                        return True
+                except BrokenLog:
+                    pass
+                logger.error("the content of %s is damaged in block %d", row.name, block)
+                writable.damage()
+        return False
 
-    def _sound(self, writable: Writable) -> bool:
-        about = writable.description
-        changed: set[int] = set()
-        try:
-            for record in writable.journal.read(everything=True):
-                changed |= touched(record)
-        except BrokenLog:
-            return False
-        sums = memoryview(writable.mapping)[about.sums_at : about.file_size]
-        with memoryview(writable.mapping) as view:
-            for block in range(about.blocks):
-                begin = PAGE + block * BLOCK
-                if block not in changed and zlib.crc32(
-                    view[begin : min(begin + BLOCK, about.sums_at)]
-                ) != int.from_bytes(sums[4 * block : 4 * block + 4], "little"):
-                    return False
-        return True
+
+class _Changed:
+    """The blocks that a log says were changed since the last checkpoint; within the tensor's lock."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.blocks: set[int] = set()
+
+    def catch_up(self) -> None:
+        """Read what is new in the log. Raises BrokenLog and OSError."""
+        head = self._journal.head
+        records = self._journal.read()
+        if self._journal.head != head:
+            self.blocks.clear()
+        for record in records:
+            self.blocks |= touched(record)
+
+
+def _is_sound(fd: int, about: Description, block: int) -> bool:
+    """Whether a block is as its checksum says."""
+    return _checksum(fd, about, block) == int.from_bytes(os.pread(fd, 4, about.sums_at + 4 * block), "little")
 
 
 def _checksum(fd: int, about: Description, block: int) -> int:

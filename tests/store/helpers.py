@@ -99,7 +99,9 @@ def scatter(
 
 def scatter_together(store: LocalStore, name: str, batch: list[Waiting]) -> list[Any]:
     """What comes of scatters that wait at the same time: an ETag or an error each."""
-    store.scatter_all(name, lambda most: batch[:most])
+    afterwards = store.scatter_all(name, lambda most: batch[:most])
+    if afterwards is not None:
+        afterwards()
     outcomes: list[Any] = []
     for one in batch:
         assert one.settled
