@@ -152,9 +152,9 @@ def test_a_split_of_a_cold_content_is_not_led_by_the_event_loop(store: LocalStor
     leaders = []
 
     class Noting:
-        def run(self, plan: GatherPlan, data: Any, indices: Any, out: Any, parts: int = 1) -> int:
+        def run(self, plan: GatherPlan, data: Any, indices: Any, out: Any, parts: int = 1, wait: bool = True) -> int:
             leaders.append(threading.current_thread())
-            return numpy_cpu.run(plan, data, indices, out, parts)
+            return numpy_cpu.run(plan, data, indices, out, parts, wait)
 
     _, stages = gather(Cold(store) if cold else store, [1] * 100_000, Noting())
     assert stages.route == "split"
