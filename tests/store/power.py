@@ -31,7 +31,8 @@ class Power:
     """The durable state of `folder`; `image` is where what a loss of power leaves is written to.
 
     `contents` holds what of each inode is durable, `names` which inodes the names of each folder durably are, and
-    `unwritten` the pages that a failed fsync has marked clean though they are not on the disk.
+    `unwritten` the files whose pages a failed fsync has marked clean though they are not on the disk, and `dirty` those
+    of the pages that were changed again.
     """
 
     def __init__(self, folder: Path, image: Path) -> None:
@@ -42,6 +43,7 @@ class Power:
         self.contents = {path.stat().st_ino: path.read_bytes() for path in folder.rglob("*") if is_ours(path)}
         self.names = {part: self.entries(part) for part in self.folders()}
         self.unwritten: dict[int, bytes] = {}
+        self.dirty: dict[int, set[int]] = {}
         self.refused = ""
         self.dying: Callable[[], None] = lambda: None
         for name in STEPS:
@@ -77,6 +79,8 @@ class Power:
                         content = memoryview(arguments[1])
                         real(arguments[0], content[: len(content) // 2], *arguments[2:])
                     self.die()
+            if self.unwritten and name in ("store", "write", "write_at"):
+                self.note_dirty(name, arguments)
             result = real(*arguments, **options)
             if name == "create":
                 self.contents.pop(os.fstat(result).st_ino, None)
@@ -97,16 +101,41 @@ class Power:
         if failed is not None:
             old, now = self.contents.get(status.st_ino, b"").ljust(len(content), b"\0"), bytearray(content)
             for at in range(0, len(content), PAGE):
-                if content[at : at + PAGE] == failed[at : at + PAGE]:
+                rewritten = at // PAGE in self.dirty.get(status.st_ino, set())
+                if not rewritten and content[at : at + PAGE] == failed[at : at + PAGE]:
                     now[at : at + PAGE] = old[at : at + PAGE]
             content = bytes(now)
         self.contents[status.st_ino] = content
+
+    def note_dirty(self, name: str, arguments: Any) -> None:
+        """Note which pages that a failed fsync has marked clean are changed again, to whatever bytes."""
+        if name == "store":
+            mapping, change = arguments
+            before = bytes(mapping)
+            for path in self.folder.rglob("*"):
+                if is_ours(path) and path.stat().st_ino in self.unwritten and path.read_bytes() == before:
+                    # Carried out on the inverted bytes first: what differs from them then has been written.
+                    mapping[:] = inverted = bytes(255 - octet for octet in before)
+                    change(mapping)
+                    after = bytes(mapping)
+                    mapping[:] = before
+                    pages = range(0, len(before), PAGE)
+                    found = {at // PAGE for at in pages if after[at : at + PAGE] != inverted[at : at + PAGE]}
+                    self.dirty.setdefault(path.stat().st_ino, set()).update(found)
+            return
+        fd, content, *rest = arguments
+        inode = os.fstat(fd).st_ino
+        if inode in self.unwritten:
+            begin = rest[0] if rest else os.lseek(fd, 0, os.SEEK_CUR)
+            pages = range(begin // PAGE, (begin + len(content) - 1) // PAGE + 1)
+            self.dirty.setdefault(inode, set()).update(pages)
 
     def refuse(self, name: str, arguments: Any) -> None:
         self.refused = name
         if name == "fsync":
             status = os.fstat(arguments[0])
             self.unwritten[status.st_ino] = os.pread(arguments[0], status.st_size, 0)
+            self.dirty.pop(status.st_ino, None)
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     def die(self) -> None:
