@@ -10,7 +10,7 @@ value from both sides: where the two bounds round apart, `above_middle` compares
 # ruff: noqa: PLR1714
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,11 @@ from app.wire.machine import (
     leading_zeros,
     other_marks,
     put_8,
+    quotient,
     shift_right,
     trailing_zeros,
     word,
+    words_128,
 )
 
 MIN_POWER: Final = -342
@@ -70,10 +72,12 @@ _PAIRS_TO_MILLIONS: Final = 0x000F424000000064
 _PAIRS_TO_UNITS: Final = 0x0000271000000001
 _FAR: Final = 10**15
 _TENTH: Final = 2**64 // 10
+_MOST_OF_FLOAT: Final = np.int64(19)
+_MOST_OF_INTEGER: Final = np.int64(20)
 _MOST_DIGITS: Final = 800
 """More than the 767 digits that the middle between two floats can have: what follows them only breaks a tie."""
 _LIMBS: Final = 64
-"""Words of 64 bits that hold 10**_MOST_DIGITS, or the mantissa of a middle times as large a power of five."""
+"""Half the words of `words_128`: 10**_MOST_DIGITS, or the mantissa of a middle times as large a power of five."""
 _SMALL_FIVES: Final[NDArray[np.int64]] = np.array([5**power for power in range(28)], np.int64)
 _FIVE_STEP: Final = 27
 
@@ -134,8 +138,11 @@ def long_whole(base, place, count):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _long_digits(base, place):  # type: ignore[no-untyped-def]
-    """(first 19 significant digits, their power of ten, whether anything but zeros was cut off) of digits and a dot."""
+def _long_digits(base, place, most):  # type: ignore[no-untyped-def]
+    """(first `most` significant digits, their power of ten, whether more than zeros was cut off) of digits and a dot.
+
+    Of 20 digits the lower 64 bits.
+    """
     value = kept = power = 0
     cut, fraction = False, False
     while True:
@@ -146,7 +153,7 @@ def _long_digits(base, place):  # type: ignore[no-untyped-def]
             continue
         if c < 48 or c > 57:
             return value, power, cut
-        if kept < 19:
+        if kept < most:
             value = value * 10 + c - 48
             kept += value != 0
             power -= fraction
@@ -247,7 +254,7 @@ def decimal(base, place):  # type: ignore[no-untyped-def]
             return -1, 0, 0, False
         count -= power
     if count > 19:
-        value, power, cut = _long_digits(base, first)
+        value, power, cut = _long_digits(base, first, _MOST_OF_FLOAT)
     if c | 32 == 101:
         place, exponent = _exponent(base, place)
         if place < 0:
@@ -317,54 +324,33 @@ def narrow(bits, width, bias):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _with_digit(value, digit):  # type: ignore[no-untyped-def]
-    """(value * 10 + digit modulo 2**64, whether it is below 2**64), unsigned."""
-    return value * 10 + digit, below(value, _TENTH) or (value == _TENTH and digit <= 5)
-
-
-@inner
 def integral(base, place):  # type: ignore[no-untyped-def]
     """(place after, value, fits) of an unsigned JSON number with a fraction or an exponent.
 
-    `fits` says that it is an integer below 2**64, exactly; the place is -1 where the text is no number.
+    `fits` says that it is an integer below 2**64, exactly.
     """
-    value = zeros = power = parts = 0
-    fits, fraction = True, False
-    while True:
-        c = byte(base + place) - 48
-        if c == -2 and not fraction:
-            fraction = True
-        elif c < 0 or c > 9:
-            break
-        else:
-            power -= fraction
-            parts += fraction
-            if c == 0:
-                zeros += 1
-            else:
-                if value == 0:
-                    zeros = 0
-                while zeros > 0 and fits:
-                    value, fits = _with_digit(value, 0)
-                    zeros -= 1
-                if fits:
-                    value, fits = _with_digit(value, c)
-                zeros = 0
-        place += 1
-    if fraction and parts == 0:
-        return -1, 0, False
-    if byte(base + place) | 32 == 101:
-        place, exponent = _exponent(base, place)
-        power += exponent
-    if value == 0:
-        return place, 0, fits
-    power += zeros
-    if power < 0 or power > 19:
-        return place, 0, False
-    while power > 0 and fits:
-        value, fits = _with_digit(value, 0)
+    stop, value, power, cut = decimal(base, place)
+    if stop < 0:
+        return stop, value, False
+    if cut:
+        longer, _, cut = _long_digits(base, place, _MOST_OF_INTEGER)
+        if cut or below(_TENTH, value) or (value == _TENTH and longer - 10 * value > 5):
+            return stop, value, False
+        value = longer
         power -= 1
-    return place, value, fits
+    while power != 0 and value != 0:
+        if power > 0:
+            if below(_TENTH, value):
+                return stop, value, False
+            value *= 10
+            power -= 1
+        else:
+            tenth = quotient(value, 10)
+            if 10 * tenth != value:
+                return stop, value, False
+            value = tenth
+            power += 1
+    return stop, value, True
 
 
 @inner
@@ -389,7 +375,7 @@ def _times_five(limbs, size, power):  # type: ignore[no-untyped-def]
     """How many words there are once the number has been multiplied by 5**power."""
     while power > 0:
         step = min(power, _FIVE_STEP)
-        size = _grown(limbs, size, _SMALL_FIVES[step], 0)
+        size = _grown(limbs, size, _SMALL_FIVES[step], np.int64(0))
         power -= step
     return size
 
@@ -398,7 +384,7 @@ def _times_five(limbs, size, power):  # type: ignore[no-untyped-def]
 def _shifted(limbs, size, count):  # type: ignore[no-untyped-def]
     """How many words there are once the number has been multiplied by 2**count."""
     words = count >> 6
-    size = _grown(limbs, size, 1 << (count & 63), 0)
+    size = _grown(limbs, size, 1 << (count & 63), np.int64(0))
     for i in range(size - 1, -1, -1):
         put_8(limbs + 8 * (i + words), word(limbs + 8 * i))
     for i in range(words):
@@ -412,10 +398,10 @@ def above_middle(base, place, low):  # type: ignore[no-untyped-def]
 
     It is not 0 and lies between the two, of which the upper one may be infinity. All its digits count.
     """
-    room = np.empty(2 * _LIMBS, np.int64)
-    left = np.int64(room.ctypes.data)
+    left = words_128()
     right = left + 8 * _LIMBS
-    size = kept = power = part = digits_in_part = 0
+    zero: Any = np.int64(0)  # a plain 0 is a type of its own, to compile for once more
+    size = kept = power = part = digits_in_part = zero
     cut, fraction = False, False
     while True:
         c = byte(base + place)
@@ -431,7 +417,7 @@ def above_middle(base, place, low):  # type: ignore[no-untyped-def]
                 digits_in_part += 1
                 if digits_in_part == 18:
                     size = _grown(left, size, TENS[18], part)
-                    part = digits_in_part = 0
+                    part = digits_in_part = zero
         else:
             cut |= c != 48
             power += not fraction
@@ -445,7 +431,7 @@ def above_middle(base, place, low):  # type: ignore[no-untyped-def]
     if exponent > 0:
         mantissa |= 1 << 52
         exponent -= 1
-    right_size = _grown(right, 0, 0, 2 * mantissa + 1)
+    right_size = _grown(right, zero, zero, 2 * mantissa + 1)
     # left * 10**power against right * 2**(exponent - 1075): the fives go to one side, then the twos.
     size = _times_five(left, size, power)
     right_size = _times_five(right, right_size, -power)
@@ -462,4 +448,4 @@ def above_middle(base, place, low):  # type: ignore[no-untyped-def]
         first, second = word(left + i), word(right + i)
         if first != second:
             return -1 if below(first, second) else 1
-    return 1 if cut and room.size > 0 else 0  # its memory is given back once `room` is not used any more
+    return 1 if cut else 0

@@ -8,13 +8,13 @@ compiled, so that a large array does not become Python objects because one of it
 # ruff: noqa: PLR1714
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.wire.decimals import decimal, signed
-from app.wire.json_scan import MAX_DEPTH, character, hex_4, skip_space, spells
+from app.wire.json_scan import MAX_DEPTH, character, escaped, skip_space, spells
 from app.wire.machine import byte, entry, inner, shift_right
 from app.wire.packed import Buffer, Charge
 
@@ -87,30 +87,10 @@ def _after_string(base, place, end, serial):  # type: ignore[no-untyped-def]
             return place, False, code
         place += 1
         if c == 92:
-            c = byte(base + place)
-            place += 1
-            if c == 117:
-                c = hex_4(base, place)
-                if c < 0:
-                    return place, False, code
-                place += 4
-                if c & 0xFC00 == 0xD800 and byte(base + place) == 92 and byte(base + place + 1) == 117:
-                    low = hex_4(base, place + 2)
-                    if low & 0xFC00 == 0xDC00:
-                        c = 0x10000 + ((c & 0x3FF) << 10) + (low & 0x3FF)
-                        place += 6
-            elif c == 98:
-                c = 8
-            elif c == 102:
-                c = 12
-            elif c == 110:
-                c = 10
-            elif c == 114:
-                c = 13
-            elif c == 116:
-                c = 9
-            elif c != 34 and c != 92 and c != 47:
-                return place - 1, False, code
+            after, c = escaped(base, place)
+            if c < 0:
+                return place, False, code
+            place = after
         elif c >= 128:
             after, c = character(base, place - 1, end)
             if after < 0:
@@ -128,8 +108,9 @@ def check(view, end, stack, keys, bare):  # type: ignore[no-untyped-def]
     is part of no number, name or text: so nothing runs over it.
     """
     base = np.int64(view.ctypes.data)
-    depth = members = objects = 0
-    place = skip_space(base, 0, end)
+    zero: Any = np.int64(0)  # a plain 0 is a type of its own, to compile for once more
+    depth = members = objects = zero
+    place = skip_space(base, zero, end)
     while True:
         c = byte(base + place)
         opened = c == 123 or c == 91

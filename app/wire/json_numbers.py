@@ -29,7 +29,17 @@ from app.wire.decimals import (
     signed,
     whole_digits,
 )
-from app.wire.json_scan import MAX_DEPTH, character, hex_4, is_space, skip_nested, skip_space, skip_string, spells
+from app.wire.json_scan import (
+    MAX_DEPTH,
+    character,
+    escaped,
+    hex_4,
+    is_space,
+    skip_nested,
+    skip_space,
+    skip_string,
+    spells,
+)
 from app.wire.machine import (
     below,
     bits_of,
@@ -91,6 +101,7 @@ TOO_LARGE: Final[NDArray[np.float64]] = np.array(
 )
 _NAN: Final[NDArray[np.int64]] = np.frombuffer(b"NaN", np.uint8).astype(np.int64)
 _INFINITY: Final[NDArray[np.int64]] = np.frombuffer(b"Infinity", np.uint8).astype(np.int64)
+_MINUS: Final[NDArray[np.int64]] = np.frombuffer(b"-", np.uint8).astype(np.int64)
 _ONES: Final = signed(0x0101010101010101)
 _TOPS: Final = signed(0x8080808080808080)
 _SPACES: Final = 32 * _ONES
@@ -178,28 +189,17 @@ def _run_integers(base, place, last, kind, target, element, room):  # type: igno
 
 
 @inner
-def _after_name(base, place, name):  # type: ignore[no-untyped-def]
-    """The place after the closing quote of a string that says `name`, with escapes or without, or -1."""
+def _after_name(base, place, name, quoted):  # type: ignore[no-untyped-def]
+    """The place after `name`, or -1. In a string it may have escapes."""
     for i in range(name.size):
         c = byte(base + place)
         place += 1
-        if c == 92 and byte(base + place) == 117:
+        if quoted and c == 92 and byte(base + place) == 117:
             c = hex_4(base, place + 1)
             place += 5
         if c != name[i]:
             return -1
-    return place + 1 if byte(base + place) == 34 else -1
-
-
-@inner
-def _after_minus(base, place):  # type: ignore[no-untyped-def]
-    """The place after a minus sign in a string, escaped or not, or -1."""
-    c = byte(base + place)
-    if c == 45:
-        return place + 1
-    if c == 92 and byte(base + place + 1) == 117 and hex_4(base, place + 2) == 45:
-        return place + 6
-    return -1
+    return place
 
 
 @inner
@@ -208,19 +208,19 @@ def _non_finite(base, place, bare):  # type: ignore[no-untyped-def]
 
     `bare` ones have no quotes.
     """
-    if byte(base + place) == 34:
-        place += 1
-        stop = _after_name(base, place, _NAN)
-        if stop >= 0:
-            return stop, np.nan, False
-        minus = _after_minus(base, place)
-        return _after_name(base, place if minus < 0 else minus, _INFINITY), np.inf, minus >= 0
-    if not bare:
+    quoted = byte(base + place) == 34
+    if not quoted and not bare:
         return -1, np.nan, False
-    if spells(base, place, _NAN):
-        return place + 3, np.nan, False
-    negative = byte(base + place) == 45
-    return place + negative + 8 if spells(base, place + negative, _INFINITY) else -1, np.inf, negative
+    place += quoted
+    number, negative = np.nan, False
+    stop = _after_name(base, place, _NAN, quoted)
+    if stop < 0:
+        minus = _after_name(base, place, _MINUS, quoted)
+        number, negative = np.inf, minus >= 0
+        stop = _after_name(base, minus if negative else place, _INFINITY, quoted)
+    if quoted and stop >= 0:
+        stop = stop + 1 if byte(base + stop) == 34 else -1
+    return stop, number, negative
 
 
 @inner
@@ -360,29 +360,8 @@ def _read_text(base, place, end, target):  # type: ignore[no-untyped-def]
         if c == 34:
             put_1(target, 0xFF)
             return place, target + 1
-        c = byte(base + place)
-        place += 1
-        if c == 117:
-            c = hex_4(base, place)
-            place += 4
-            if c & 0xFC00 == 0xD800 and byte(base + place) == 92 and byte(base + place + 1) == 117:
-                low = hex_4(base, place + 2)
-                if low & 0xFC00 == 0xDC00:
-                    c = 0x10000 + ((c & 0x3FF) << 10) + (low & 0x3FF)
-                    place += 6
-            if c < 0 or c & 0xFFFFF800 == 0xD800:
-                return -1, target
-        elif c == 98:
-            c = 8
-        elif c == 102:
-            c = 12
-        elif c == 110:
-            c = 10
-        elif c == 114:
-            c = 13
-        elif c == 116:
-            c = 9
-        elif c != 34 and c != 92 and c != 47:
+        place, c = escaped(base, place)
+        if c < 0 or c & 0xFFFFF800 == 0xD800:
             return -1, target
         target = _put_code(target, c)
 

@@ -140,6 +140,38 @@ def hex_4(base, place):  # type: ignore[no-untyped-def]
 
 
 @inner
+def escaped(base, place):  # type: ignore[no-untyped-def]
+    """`place` is after a backslash: (place after the escape, the number of its character, or -1 where it is none).
+
+    Two escapes that are a surrogate pair are one character, a surrogate alone is itself.
+    """
+    c = byte(base + place)
+    place += 1
+    if c == 117:
+        c = hex_4(base, place)
+        place += 4
+        if c & 0xFFFFFC00 == 0xD800 and byte(base + place) == 92 and byte(base + place + 1) == 117:
+            low = hex_4(base, place + 2)
+            if low & 0xFFFFFC00 == 0xDC00:
+                c = 0x10000 + ((c & 0x3FF) << 10) + (low & 0x3FF)
+                place += 6
+        return place, c
+    if c == 98:
+        c = 8
+    elif c == 102:
+        c = 12
+    elif c == 110:
+        c = 10
+    elif c == 114:
+        c = 13
+    elif c == 116:
+        c = 9
+    elif c != 34 and c != 92 and c != 47:
+        c = -1
+    return place, c
+
+
+@inner
 def character(base, place, stop):  # type: ignore[no-untyped-def]
     """(place after, its number) of a character whose UTF-8 has more than one byte; the place is -1 where it is none.
 

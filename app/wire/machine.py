@@ -90,6 +90,18 @@ def _store(kind: Any, convert: str) -> Any:
     return function
 
 
+def _on_stack(words: int) -> Any:
+    @_intrinsic
+    def function(typing_context):  # type: ignore[no-untyped-def]
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            with builder.goto_entry_block():
+                return builder.ptrtoint(builder.alloca(ir.ArrayType(_WORD, words)), _WORD)
+
+        return types.int64(), generate
+
+    return function
+
+
 def _high_half(builder: Any, first: Any, second: Any) -> Any:
     wide = ir.IntType(128)
     product = builder.mul(builder.zext(first, wide), builder.zext(second, wide))
@@ -134,6 +146,8 @@ put_8 = _store(ir.IntType(64), "trunc")
 put_single = _store(ir.FloatType(), "fptrunc")
 put_double = _store(ir.DoubleType(), "fptrunc")
 """Store a float64 at an address, rounded once to the width."""
+words_128 = _on_stack(128)
+"""The address of 128 words of 8 bytes, which the function has until it returns; what they hold is undefined."""
 trailing_zeros = _unary(types.int64, types.int64, lambda builder, value: builder.cttz(value, ir.IntType(1)(0)))
 """Zero bits below the lowest one bit; 64 for 0."""
 leading_zeros = _unary(types.int64, types.int64, lambda builder, value: builder.ctlz(value, ir.IntType(1)(0)))
