@@ -4,6 +4,9 @@ It is the SQLite database `catalogue.sqlite` (write-ahead log, synchronous=FULL)
 survives a loss of power, one that has not leaves no trace. SQLite is never on a request's way: every process keeps the
 rows in memory (`tensor_index`) and reads here only what has changed.
 
+SQLite's log is given its length at the start and is then written over, since it is brought into the database before it
+is full: so a tensor can be removed from a disk that has no room left.
+
 Everything that writes happens within the group's lock `catalogue`, checkpoints of SQLite's own log included, so that
 SQLite never waits for a lock of its own. Connections belong to the process that opened them: none survives a fork.
 """
@@ -33,6 +36,9 @@ _SCHEMA_VERSION: Final = 1
 _KEPT_CHANGES: Final = 1024
 _CHECKED_BYTES: Final = 1 << 27
 _LOCK_TIMEOUT_S: Final = 10.0
+_LOG_BYTES: Final = 1 << 20
+_LOG_PAGES: Final = 128
+"""After how many pages SQLite's log is written into the database: half of what it has room for."""
 _SCHEMA: Final = """
 CREATE TABLE tensors (
     name TEXT PRIMARY KEY, content TEXT NOT NULL, file TEXT NOT NULL, dtype TEXT NOT NULL, shape TEXT NOT NULL,
@@ -59,6 +65,7 @@ _ERRNO: Final = {
     sqlite3.SQLITE_BUSY: errno.EBUSY,
     sqlite3.SQLITE_LOCKED: errno.EBUSY,
     sqlite3.SQLITE_NOMEM: errno.ENOMEM,
+    sqlite3.SQLITE_IOERR_SHMSIZE: errno.ENOSPC,
 }
 
 
@@ -222,13 +229,32 @@ class Catalogue:
                     if found != "ok":
                         raise self._damaged(found)
                 connection.execute("COMMIT")
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                connection.execute("PRAGMA wal_checkpoint(RESTART)")
         except sqlite3.Error as error:
             if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise StoreInUse(f"another program has locked the catalogue {self.path}: end it") from None
-            if error.sqlite_errorcode & 0xFF in _ERRNO:
+            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_IOERR or error.sqlite_errorcode & 0xFF in _ERRNO:
                 raise os_error(error) from None
             raise self._damaged(str(error)) from None
+
+    def lengthen_log(self) -> None:
+        """At start-up, after `check`: give SQLite's log its length, as far as the disk has room.
+
+        SQLite takes what is in it and was not written by itself for its end.
+        """
+        with _disk_errors(), self._connection() as connection:
+            connection.execute("BEGIN IMMEDIATE")  # its log is there from now on
+            try:
+                fd = disk.append_to(self.path.with_name(f"{FILE}-wal"))
+                try:
+                    size = os.fstat(fd).st_size
+                    with suppress(OSError):
+                        while size < _LOG_BYTES:
+                            size += os.pwrite(fd, bytes(min(1 << 16, _LOG_BYTES - size)), size)
+                finally:
+                    os.close(fd)
+            finally:
+                connection.execute("ROLLBACK")
 
     def _damaged(self, why: str) -> StoreRefused:
         return StoreRefused(f"the catalogue {self.path} is damaged ({why}): bring it back from a backup of the folder")
@@ -242,6 +268,9 @@ class Catalogue:
             check_same_thread=False,
         )
         connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
+        connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
         return connection
 
     @contextmanager
@@ -370,7 +399,8 @@ def _quoted(path: Path) -> str:
 
 def os_error(error: sqlite3.Error) -> OSError:
     """What SQLite met, as the error of the disk that it mostly is."""
-    number = _ERRNO.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, errno.EIO)
+    code = getattr(error, "sqlite_errorcode", 0)
+    number = _ERRNO.get(code) or _ERRNO.get(code & 0xFF, errno.EIO)
     return OSError(number, os.strerror(number), f"the catalogue: {error}")
 
 

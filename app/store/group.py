@@ -110,7 +110,12 @@ class Group:
             disk.write_at(state, bytes(mmap.PAGESIZE), 0)
             disk.fsync(state)
         os.pwrite(state, bytes(8), 8 * StateWord.VERIFIED)
-        (self._folder / "locks").mkdir(exist_ok=True)
+        # All of them now: a tensor can be removed also where the disk has no room for one file more.
+        locks = self._folder / "locks"
+        locks.mkdir(exist_ok=True)
+        names = ("catalogue", "incoming", "verify", *(f"{number:02d}" for number in range(STRIPES)))
+        for path in {locks / name for name in names}.difference(locks.iterdir()):
+            os.close(disk.append_to(path))
 
     def _map_state(self) -> memoryview:
         fd = self._open("state")

@@ -9,6 +9,7 @@ blocks (everything but `get`) belongs on a thread; any number of threads and pro
     logs/               one redo log for each content that scatters have changed, see `journal`
     incoming/           contents that are not yet whole
     snapshots/          what downloads keep of contents that scatters change meanwhile, see `snapshot`
+    reserve.0 reserve.1 room for when the disk is full, see `reserve`
     lock members state locks/   see `group`
 """
 
@@ -39,6 +40,7 @@ from app.store.layout import BadFile, Description, Word, check_name, stamp_of
 from app.store.leftovers import Incoming, Orphans, names_in, remove
 from app.store.model import ALWAYS, Conditions, Metadata, Quota, damaged_metadata, metadata_of, peek
 from app.store.patch import patched
+from app.store.reserve import Reserve
 from app.store.scatter import Writable
 from app.store.snapshot import Snapshot
 from app.store.suitability import check_folder, check_processor
@@ -83,6 +85,7 @@ class LocalStore:
         self._incoming_folder = folder / "incoming"
         self._snapshots = folder / snapshot.FOLDER
         self._catalogue = Catalogue(folder / FILE)
+        self._reserve = Reserve(folder)
         self._together = Together(self.scatter_all)
         self._entries: dict[str, Mapped] = {}
         self._group: Group | None = None
@@ -117,10 +120,11 @@ class LocalStore:
                 formats.prepare(self.folder)
                 for folder in (self._tensors, self._logs, self._incoming_folder, self._snapshots):
                     folder.mkdir(exist_ok=True)
-                self._catalogue.check()
+                self._check_catalogue()
             self._join(group)
             if group.owner:
                 self._recover()
+                self._reserve.keep()
         except BaseException:
             self._catalogue.close()
             group.close()
@@ -131,6 +135,15 @@ class LocalStore:
         if soft != hard:
             with suppress(OSError, ValueError):
                 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+    def _check_catalogue(self) -> None:
+        try:
+            self._catalogue.check()
+        except OSError:
+            # SQLite does not always tell a full disk from other errors.
+            self._reserve.give_up()
+            self._catalogue.check()
+        self._catalogue.lengthen_log()
 
     def _join(self, group: Group) -> None:
         self._state = group.state
@@ -152,6 +165,7 @@ class LocalStore:
             try:
                 self._save_clock()
                 self._catalogue.close()
+                self._reserve.keep()  # in the room of SQLite's log, which goes with its last connection
             finally:
                 self._group.close()
                 self._group = None
@@ -245,6 +259,7 @@ class LocalStore:
             self._state[StateWord.CLEANED] = now
             self._incoming.clean()
             self._orphans.clean()
+            self._reserve.keep()
             if self._state[StateWord.KEYS]:
                 self._keys.forget()
 
@@ -392,13 +407,16 @@ class LocalStore:
                 raise not_found(name)
             if conditions != ALWAYS:
                 conditions.check(self._described(row).etag)
-            keys = self._changes.living_keys(row)
-            with self._index.change() as transaction:
-                transaction.remove(row.name)
-                self._keys.store(transaction, keys)
+            self._reserve.run(partial(self._remove, row, self._changes.living_keys(row)))
             # Mappings go at once here, and at the next sweep in other workers, so that the space is given back.
             self._index.catch_up()
             self._remove_files(row)
+        self._reserve.keep_again()
+
+    def _remove(self, row: Row, keys: Sequence[Answer]) -> None:
+        with self._index.change() as transaction:
+            transaction.remove(row.name)
+            self._keys.store(transaction, keys)
 
     def remembered(self, name: str, key: str, digest: str) -> str | None:
         """The ETag that was answered to a scatter with this Idempotency-Key, None if there was none.

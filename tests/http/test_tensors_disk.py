@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import httpx
@@ -18,6 +19,7 @@ from app.store.catalogue import FILE
 from tests.http.conftest import Start
 from tests.http.limited import SmallDisk, as_owner, small_disk
 from tests.http.tensors import dying, error, look_up, put_raw, put_strings, save
+from tests.store.full_disk import Filler
 
 MIB = 1 << 20
 BINARY = {"content-type": "application/x-safetensors"}
@@ -117,11 +119,19 @@ def test_a_full_disk_refuses_changes_and_loses_nothing(start: Start, disk: Small
         assert list((store / "incoming").iterdir()) == []
         os.killpg(server.process.pid, signal.SIGKILL)
     # It starts on the full disk too, and everything is there.
+    filler = Filler(disk.seen / "filler")
+    filler.fill()
     with start(*flags, command=disk.command()) as server, server.client() as client:
         held.client = client
         held.check()
+    filler.fill()
+    with start(*flags, command=disk.command()) as server, server.client() as client:
+        held.client = client
+        held.check()
+        filler.fill()
         held.delete("n1")
         held.delete("n2")
+        rmtree(disk.seen / "filler")
         assert held.put("new", 2 * MIB, 3)
         assert held.put("kept", MIB, 4)
         assert held.scatter("kept", "after")
@@ -144,7 +154,6 @@ def unwritable(*folders: Path) -> Iterator[None]:
             folder.chmod(0o700)
 
 
-@pytest.mark.slow
 def refused(answer: httpx.Response) -> None:
     found = error(answer, 507, "insufficient_storage")
     assert "Permission denied" in found["detail"]

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.http.limited import small_disk
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("kind", ["tmpfs", pytest.param("ext4", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("what", ["running", "stopped", "killed"])
+def test_where_the_disk_is_full_tensors_are_served_and_removed_and_the_store_starts(
+    kind: str, what: str, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "small", kind, 24 << 20) as disk:
+        done = subprocess.run(
+            disk.command([sys.executable, "-m", "tests.store.full_disk", what, str(disk.place)]),
+            env={**os.environ, "PYTHONPATH": str(ROOT)},  # it starts in the root folder
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+    assert done.returncode == 0, done.stderr[-3000:]
