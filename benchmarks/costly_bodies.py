@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import json
 import struct
+import zlib
 from collections.abc import Callable, Iterator
-from typing import Final, Literal, NamedTuple
+from types import SimpleNamespace
+from typing import Any, Final, Literal, NamedTuple
 
+from app.api.exchange import Exchange
 from app.errors import Code, GatherError
 from app.spec.dialects import DIALECTS
 from app.tensors.limits import Limits
@@ -126,6 +129,54 @@ def read(body: Body, charge: Charge | None = None) -> Code | None:
     except GatherError as error:
         return error.code
     return None
+
+
+def _deflated(content: bytes, level: int, window: int, flush_every: int = 0) -> bytes:
+    stream = zlib.compressobj(level, zlib.DEFLATED, window)
+    step = flush_every or max(1, len(content))
+    text = bytearray()
+    for start in range(0, len(content), step):
+        text += stream.compress(content[start : start + step])
+        if flush_every:
+            text += stream.flush(zlib.Z_FULL_FLUSH)
+    return bytes(text + stream.flush())
+
+
+_GZIP: Final = zlib.MAX_WBITS | 16
+CODINGS: Final[dict[str, tuple[bytes, Callable[[bytes], bytes]]]] = {
+    "gzip": (b"gzip", lambda content: _deflated(content, 9, _GZIP)),
+    "gzip, not compressed": (b"gzip", lambda content: _deflated(content, 0, _GZIP)),
+    "gzip, many blocks": (b"gzip", lambda content: _deflated(content, 6, _GZIP, flush_every=200)),
+    "deflate": (b"deflate", lambda content: _deflated(content, 9, zlib.MAX_WBITS)),
+    "raw deflate": (b"deflate", lambda content: _deflated(content, 9, -zlib.MAX_WBITS)),
+    "deflate, cut": (b"deflate", lambda content: _deflated(content, 9, zlib.MAX_WBITS)[:-3]),
+    "deflate, bytes behind it": (b"deflate", lambda content: _deflated(content, 9, zlib.MAX_WBITS) + bytes(100)),
+}
+"""Content-Encoding, and what makes a body of that coding, by a name for it."""
+
+
+def read_coded(body: Body, encoding: bytes, coded: bytes, cap: int, charge: Charge | None = None) -> Code | None:
+    """As `read`, of the body that `coded` inflates to, `cap` bytes at most; `body` says what else the request has."""
+    exchange: Any = SimpleNamespace(lease=SimpleNamespace(charge=charge or (lambda size: None)))
+    try:
+        content = Exchange.inflate(exchange, coded, encoding, cap)
+    except GatherError as error:
+        return error.code
+    return read(body._replace(content=content), charge)  # type: ignore[arg-type]  # codecs take any buffer
+
+
+def bombs(size: int) -> Iterator[Body]:
+    """Bodies that compress by a factor of hundreds."""
+    for name, content in {
+        "NULs": bytes(size),
+        "spaces": b" " * size,
+        "brackets": b"[" * size,
+        "zeros": native("[" + "0," * (size // 2) + "0]", "int8", f"[{size // 2 + 1}]"),
+        "letters": native('["' + "a" * size + '"]', "string", "[1]"),
+        "empty strings": native("[" + '"",' * (size // 3) + '""]', "string", f"[{size // 3 + 1}]"),
+    }.items():
+        yield Body(f"bomb of {name}", "native", content)
+        yield Body(f"bomb of {name}", "v2", content)
 
 
 def repeated(unit: str, size: int) -> tuple[str, int]:

@@ -82,7 +82,9 @@ class Values:
                 return None
             form, leaf, inner, dims, parts = nesting
         if charge is not None:
-            charge(self._cost(parts))
+            if shape is None and dtype.item_size:
+                parts = min(parts, self._commas() + 1)
+            charge(parts * _width(dtype) if dtype.item_size else end - first)
         raw = np.empty(parts * _width(dtype) if dtype.item_size else end - first, _BYTE)
         fine, place, element, used, leaf, inner = read_elements(
             self.view, first, end, KINDS[dtype.name], leaf, inner, parts, dims, raw, self.bare
@@ -99,16 +101,8 @@ class Values:
         array = raw.view(dtype.numpy) if dtype.item_size else strings.objects(raw[:used], element, charge)
         return Tensor(dtype, shape, array, *_pointers(self.name, form))
 
-    def _cost(self, parts: int) -> int:
-        """Bytes that so many elements take, of strings their text; where no shape says how many, their commas do."""
-        if not self.dtype.item_size:
-            return self.end - self.first
-        if self.shape is None:
-            parts = min(parts, self._commas() + 1)
-        return parts * _width(self.dtype)
-
     def _commas(self) -> int:
-        """The commas of the span, counted by portions, so that no second array is as long."""
+        """The commas of the span: one less than the elements, or more. No second array is as long."""
         places = range(self.first, self.end, _STEP)
         return sum(int(np.count_nonzero(self.view[at : min(at + _STEP, self.end)] == ord(","))) for at in places)
 

@@ -21,6 +21,8 @@ from app.wire.machine import byte, entry, put_1, put_8, single_word, trailing_ze
 PORTION: Final = 1 << 16
 """Bytes of text that are made into strings without a pause: some hundred microseconds."""
 _DECODED: Final = SEPARATOR.decode("utf-8", "surrogateescape")
+_LATIN: Final = SEPARATOR.decode("latin-1")
+_LONG: Final = 1 << 12
 _TOPS: Final = -0x7F7F7F7F7F7F7F80
 
 
@@ -116,11 +118,19 @@ def objects(texts: NDArray[np.uint8], count: int, charge: Callable[[int], None] 
     place, item = 0, 0
     while place < len(raw):
         end = _portion_end(texts, place)
-        pieces = str(raw[place : end - 1], "utf-8", "surrogateescape").split(_DECODED)
+        if end - place >= _LONG and _is_ascii(texts[place:end]):
+            pieces = str(raw[place : end - 1], "latin-1").split(_LATIN)  # a third less work
+        else:
+            pieces = str(raw[place : end - 1], "utf-8", "surrogateescape").split(_DECODED)
         items[item : item + len(pieces)] = pieces
         item += len(pieces)
         place = end
     return items
+
+
+def _is_ascii(texts: NDArray[np.uint8]) -> bool:
+    """Whether all but the separators is ASCII."""
+    return int(np.count_nonzero(texts > 127)) == int(np.count_nonzero(texts == SEPARATOR[0]))
 
 
 def _portion_end(texts: NDArray[np.uint8], place: int) -> int:

@@ -10,7 +10,7 @@ import gc
 import json
 import struct
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -21,7 +21,7 @@ import pytest
 
 from app.errors import GatherError
 from app.wire import oip_v2
-from benchmarks.costly_bodies import MAKERS, Body, read
+from benchmarks.costly_bodies import CODINGS, MAKERS, Body, bombs, read, read_coded
 
 TIMES = 5
 CONSTANT_S = 2e-3
@@ -31,7 +31,7 @@ CONSTANT_BYTES = 3 << 20
 """What any request may hold for a moment: the part of it that becomes Python objects is limited."""
 FALLBACK_S = 15e-9
 """A byte of an ordinary list of numbers takes `json.loads` this long: for bodies in which it stops early, for text
-that is not JSON, and for binary strings, since they become the same objects."""
+that is not JSON, and for binary strings, in base64 too, since they become the same objects."""
 SMALL, SAMPLE, LARGE = 30_000, 200_000, 1_000_000
 HEADER = 60_000
 """A query is a part of the header, which is limited."""
@@ -80,7 +80,8 @@ def yardstick(body: Body) -> tuple[Callable[[], object], float]:
             json.loads(body.content)
         except (ValueError, RecursionError):
             return lambda: json.loads(body.content), FALLBACK_S * len(body.content)
-        return lambda: json.loads(body.content), 0.0
+        strings = body.name.startswith("base64") and b'"dtype":"string"' in body.content
+        return lambda: json.loads(body.content), FALLBACK_S * 3 / 4 * len(body.content) if strings else 0.0
     if body.kind.endswith("npy") or body.query:
         return lambda: None, FALLBACK_S * (len(body.content) + len(body.query))
     if body.codec.startswith("safetensors") or body.kind.endswith("safetensors"):
@@ -92,14 +93,22 @@ def yardstick(body: Body) -> tuple[Callable[[], object], float]:
     return lambda: copied(body.content), 0.0
 
 
-def too_slow(body: Body) -> str | None:
+Reader = Callable[[Callable[[int], None] | None], object]
+
+
+def plain(body: Body) -> Reader:
+    return lambda charge: read(body, charge)
+
+
+def too_slow(body: Body, reader: Reader | None = None) -> str | None:
     """How much too long it takes, if it does: the median of several turns, and of more where that is too much."""
+    run = reader or plain(body)
     measure, least = yardstick(body)
     ratios = [0.0]
     for turns in (3, 9, 15):
         ratios = []
         for _ in range(turns):
-            took = seconds(lambda: read(body))
+            took = seconds(lambda: run(None))
             ratios.append((took - CONSTANT_S) / max(seconds(measure), least, 1e-9))
             if took < CONSTANT_S:
                 return None
@@ -108,11 +117,12 @@ def too_slow(body: Body) -> str | None:
     return f"{body.codec}, {body.name}, {len(body.content)} bytes: {median(ratios):.1f} times"
 
 
-def too_much(body: Body) -> str | None:
+def too_much(body: Body, reader: Reader | None = None) -> str | None:
     """How much too much memory it takes, or takes untold, if it does."""
+    run = reader or plain(body)
     told: list[int] = []
     tracemalloc.start()
-    read(body, told.append)
+    run(told.append)
     peak = tracemalloc.get_traced_memory()[1] - CONSTANT_BYTES
     tracemalloc.stop()
     size = len(body.content) + len(body.query)
@@ -131,6 +141,63 @@ def test_no_body_takes_longer_than_five_times_what_a_json_library_takes(group: s
 @pytest.mark.parametrize("group", MAKERS)
 def test_no_body_takes_memory_untold_or_more_than_forty_times_its_size(group: str) -> None:
     assert not [found for body in sample(group) if (found := too_much(body))]
+
+
+@pytest.mark.parametrize("group", ["values", "single", "base64", "fields", "binary"])
+def test_memory_of_bodies_beside_which_the_constant_is_small_is_told(group: str) -> None:
+    bodies = list(MAKERS[group](LARGE))
+    assert not [found for body in bodies[7 :: max(1, len(bodies) // 8) | 1] if (found := too_much(body))]
+
+
+def coded_wrongs(bodies: Iterable[Body], coding: str) -> list[str]:
+    """What compressed bodies take too much of, for each byte of what they inflate to."""
+    encoding, compress = CODINGS[coding]
+    wrong = []
+    for body in bodies:
+        coded = compress(body.content)
+        cap = len(body.content)
+
+        def reader(
+            charge: Callable[[int], None] | None, body: Body = body, coded: bytes = coded, cap: int = cap
+        ) -> object:
+            return read_coded(body, encoding, coded, cap, charge)
+
+        wrong += [f"{coding}: {found}" for judge in (too_slow, too_much) if (found := judge(body, reader))]
+    return wrong
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+def test_a_compressed_body_keeps_to_both_for_each_byte_that_it_inflates_to(coding: str) -> None:
+    bodies = [body for group in ("values", "single", "base64", "fields", "binary") for body in MAKERS[group](SAMPLE)]
+    start = 5 * list(CODINGS).index(coding)
+    assert not coded_wrongs([*bodies[start :: len(bodies) // 18 | 1], *bombs(LARGE)], coding)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", ["values", "single", "base64", "fields", "binary"])
+@pytest.mark.parametrize("coding", CODINGS)
+def test_every_compressed_body_keeps_to_both(group: str, coding: str) -> None:
+    assert not coded_wrongs(MAKERS[group](LARGE // 2), coding)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("coding", CODINGS)
+def test_every_bomb_keeps_to_both(coding: str) -> None:
+    assert not coded_wrongs(bombs(20 * LARGE), coding)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "raw deflate"])
+def test_a_bomb_beyond_the_cap_is_refused_before_more_than_the_cap_is_held(coding: str) -> None:
+    encoding, compress = CODINGS[coding]
+    coded = compress(bytes(64 * LARGE))
+    told: list[int] = []
+    tracemalloc.start()
+    code = read_coded(Body("bomb", "native", b""), encoding, coded, 4 * LARGE, told.append)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert code == "payload_too_large"
+    assert sum(told) <= 4 * LARGE
+    assert peak <= 4 * LARGE + CONSTANT_BYTES
 
 
 @pytest.mark.slow
