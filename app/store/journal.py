@@ -176,8 +176,7 @@ class Journal:
                 if fresh:
                     disk.fsync_folder(self.path.parent)
             except OSError:
-                disk.truncate(fd, self.end)
-                disk.fsync(fd)
+                _take_back(fd, self.end)
                 raise
             self._head = head
         finally:
@@ -196,6 +195,20 @@ class Journal:
         finally:
             os.close(fd)
         disk.fsync_folder(self.path.parent)
+
+
+def _take_back(fd: int, end: int) -> None:
+    """Cut off what was written after `end`, durably. Raises OSError.
+
+    Where it cannot be cut it is written over, so that nobody takes it for a record: who reads the log next cuts it off.
+    """
+    try:
+        disk.truncate(fd, end)
+    except OSError:
+        disk.write_at(fd, bytes(os.fstat(fd).st_size - end), end)
+        raise
+    finally:
+        disk.fsync(fd)
 
 
 def _read(fd: int, offset: int, size: int) -> bytes:

@@ -120,7 +120,9 @@ class LocalStore:
                 formats.prepare(self.folder)
                 for folder in (self._tensors, self._logs, self._incoming_folder, self._snapshots):
                     folder.mkdir(exist_ok=True)
-                self._check_catalogue()
+                # SQLite does not always tell a full disk from other errors.
+                self._reserve.run(self._catalogue.check, any_error=True)
+                self._catalogue.lengthen_log()
             self._join(group)
             if group.owner:
                 self._recover()
@@ -135,15 +137,6 @@ class LocalStore:
         if soft != hard:
             with suppress(OSError, ValueError):
                 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-    def _check_catalogue(self) -> None:
-        try:
-            self._catalogue.check()
-        except OSError:
-            # SQLite does not always tell a full disk from other errors.
-            self._reserve.give_up()
-            self._catalogue.check()
-        self._catalogue.lengthen_log()
 
     def _join(self, group: Group) -> None:
         self._state = group.state

@@ -15,9 +15,11 @@ from typing import Final
 
 from app.store import disk
 
-NAMES: Final = ("reserve.0", "reserve.1")
-SIZE: Final = 480 << 10
-"""The bytes of each file: both are somewhat less than SQLite's log, whose room they take when the store is closed."""
+SIZES: Final = {"reserve.0": 832 << 10, "reserve.1": 128 << 10}
+"""The files and their bytes: the first for a start, which takes as much for SQLite's log, the other for the database.
+
+Both are less than that log, whose room they take when the store is closed.
+"""
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -25,22 +27,22 @@ class Reserve:
     """The reserve in one folder. Any number of processes may use it."""
 
     def __init__(self, folder: Path) -> None:
-        self._files = [folder / name for name in NAMES]
+        self._files = {folder / name: size for name, size in SIZES.items()}
         self._whole = False
 
     def keep(self) -> None:
         """Make what is missing of it, unless the disk has no room for that."""
         with suppress(OSError):
-            for path in self._files:
-                if not _is_whole(path):
-                    self._make(path)
+            for path, size in self._files.items():
+                if not path.exists() or path.stat().st_size < size:
+                    self._make(path, size)
             self._whole = True
 
-    def _make(self, path: Path) -> None:
+    def _make(self, path: Path, size: int) -> None:
         disk.unlink(path)  # of a process that died while it made it
         fd = disk.create(path)
         try:
-            disk.write(fd, bytes(SIZE))  # not a hole, and no block that a later write would have to split
+            disk.write(fd, bytes(size))  # not a hole, and no block that a later write would have to split
             disk.fsync(fd)
         except OSError:
             disk.unlink(path)
@@ -53,25 +55,24 @@ class Reserve:
         if not self._whole:
             self.keep()
 
-    def give_up(self) -> None:
-        """Give the room back to the disk. Raises OSError."""
+    def _give_up(self) -> bool:
+        """Give the room of one file back to the disk; False if there is none."""
         self._whole = False
         for path in self._files:
-            disk.unlink(path)
-
-    def run(self, work: Callable[[], None]) -> None:
-        """Do `work`, a second time and without the reserve where the disk was full. Raises OSError."""
-        try:
-            work()
-        except OSError as error:
-            if error.errno not in FULL:
-                raise
-            self.give_up()
-            work()
-
-
-def _is_whole(path: Path) -> bool:
-    try:
-        return path.stat().st_size == SIZE
-    except FileNotFoundError:
+            if path.exists():
+                disk.unlink(path)
+                return True
         return False
+
+    def run(self, work: Callable[[], None], *, any_error: bool = False) -> None:
+        """Do `work`, again and again with less of the reserve where the disk was full, or with `any_error`.
+
+        Raises OSError.
+        """
+        while True:
+            try:
+                work()
+                return
+            except OSError as error:
+                if not (any_error or error.errno in FULL) or not self._give_up():
+                    raise

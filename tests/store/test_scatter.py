@@ -468,3 +468,28 @@ def test_many_threads_share_the_waits_for_the_disk(store: LocalStore, monkeypatc
     assert len(calls) < 100
     with pytest.raises(GatherError, match="tensor_not_found"):
         store.scatter("gone", change_of(store, "x", [[0]], np.array([1])))
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_scatter_that_the_disk_refused_is_not_made_later_though_the_log_could_not_be_cut(
+    before: int, store: LocalStore, other: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, "x", np.zeros(10, np.int64))
+    for _ in range(before):
+        scatter(other, "x", [[0]], np.array([1]))
+    read(other, "x")
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(disk, "fsync", refused)
+        patched.setattr(disk, "truncate", refused)
+        with pytest.raises(GatherError, match="insufficient_storage"):
+            scatter(store, "x", [[0], [5]], np.array([7, 7]))
+        with pytest.raises(GatherError, match="insufficient_storage"):
+            scatter(other, "x", [[1]], np.array([8]))
+    for each in (other, store):
+        scatter(each, "x", [[2]], np.array([2]))
+        assert read(each, "x").tolist() == [before, 0, 2, 0, 0, 0, 0, 0, 0, 0]
+    assert store.metadata("x").etag.endswith(f'-{before + 2}"')
