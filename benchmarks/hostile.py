@@ -11,9 +11,10 @@ from __future__ import annotations
 import argparse
 import http.client
 import multiprocessing
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from itertools import cycle
-from multiprocessing.synchronize import Event
+from multiprocessing.synchronize import Event, Semaphore
 from time import monotonic, perf_counter
 
 from benchmarks import common
@@ -38,25 +39,49 @@ def post(connection: http.client.HTTPConnection, body: Body) -> None:
     connection.getresponse().read()
 
 
-def attack(port: int, made: list[Body], stop: Event) -> None:
-    """Send all of them, over and over, until `stop`."""
-    connection = http.client.HTTPConnection("127.0.0.1", port)
-    for body in cycle(made):
-        if stop.is_set():
-            break
-        post(connection, body)
+def attack(port: int, made: list[Body], begun: Semaphore, stop: Event) -> None:
+    """Send all of them, over and over, until `stop`; `begun` is released after the first."""
+    with closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
+        post(connection, made[0])
+        begun.release()
+        for body in cycle(made):
+            if stop.is_set():
+                break
+            post(connection, body)
+
+
+@contextmanager
+def attacked(port: int, made: list[Body], connections: int) -> Iterator[None]:
+    """Meanwhile so many processes send these bodies, each over a connection of its own."""
+    context = multiprocessing.get_context("spawn")
+    begun, stop = context.Semaphore(0), context.Event()
+    share = [made[number::connections] for number in range(connections)]
+    others = [context.Process(target=attack, args=(port, some, begun, stop), daemon=True) for some in share]
+    for other in others:
+        other.start()
+    try:
+        for _ in others:
+            if not begun.acquire(timeout=60):
+                raise TimeoutError("no answer to what is sent beside")
+        yield
+        if not all(other.is_alive() for other in others):
+            raise RuntimeError("what is sent beside has ended before")
+    finally:
+        stop.set()
+        for other in others:
+            other.join(30)
 
 
 def latencies(port: int, seconds: float) -> list[float]:
     """Milliseconds of tiny requests, one after the other."""
-    connection = http.client.HTTPConnection("127.0.0.1", port)
     tiny = Body("tiny", "native", TINY)
     times = []
     end = monotonic() + seconds
-    while monotonic() < end:
-        begun = perf_counter()
-        post(connection, tiny)
-        times.append((perf_counter() - begun) * 1e3)
+    with closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
+        while monotonic() < end:
+            begun = perf_counter()
+            post(connection, tiny)
+            times.append((perf_counter() - begun) * 1e3)
     return times
 
 
@@ -78,17 +103,9 @@ def main() -> None:
     made = bodies(options.size)
     with common.serving(common.gathernd_command, limit=180) as port:
         print(line("tiny requests alone", latencies(port, options.seconds)), flush=True)
-        context = multiprocessing.get_context("spawn")
-        stop = context.Event()
-        share = [made[number :: options.connections] for number in range(options.connections)]
-        others = [context.Process(target=attack, args=(port, some, stop), daemon=True) for some in share]
-        for other in others:
-            other.start()
         title = f"beside {options.connections} connections of {options.size} bytes"
-        print(line(title, latencies(port, options.seconds)), flush=True)
-        stop.set()
-        for other in others:
-            other.join(30)
+        with attacked(port, made, options.connections):
+            print(line(title, latencies(port, options.seconds)), flush=True)
 
 
 if __name__ == "__main__":

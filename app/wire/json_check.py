@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from app.wire.decimals import decimal, signed
+from app.wire.decimals import signed
 from app.wire.json_scan import MAX_DEPTH, character, escaped, skip_space, spells
-from app.wire.machine import byte, entry, inner, shift_right
+from app.wire.machine import byte, entry, inner, shift_right, word
 from app.wire.packed import Buffer, Charge
 
 _BYTE: Final = np.dtype(np.uint8)
@@ -27,6 +27,9 @@ _LITERALS: Final = tuple(
 )
 _TRUE, _FALSE, _NULL, _NAN, _INFINITY = _LITERALS
 _STEP: Final = 1 << 12
+_UPPER_HALVES: Final = signed(0xF0F0F0F0F0F0F0F0)
+_ZEROS: Final = 0x3030303030303030
+_SIXES: Final = 0x0606060606060606
 _NO_KEYS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 
 
@@ -100,6 +103,42 @@ def _after_string(base, place, end, serial):  # type: ignore[no-untyped-def]
         code ^= shift_right(code, 29)
 
 
+@inner
+def _after_digits(base, place, end):  # type: ignore[no-untyped-def]
+    """The first place from `place` on that is no digit."""
+    while place + 8 <= end:
+        eight = word(base + place)
+        # A digit's upper half is 3, also when 6 is added to it.
+        if eight & _UPPER_HALVES != _ZEROS or (eight + _SIXES) & _UPPER_HALVES != _ZEROS:
+            break
+        place += 8
+    while 48 <= byte(base + place) <= 57:
+        place += 1
+    return place
+
+
+@inner
+def _after_number(base, place, end):  # type: ignore[no-untyped-def]
+    """The place after an unsigned JSON number, or -1."""
+    first = place
+    place = _after_digits(base, place, end)
+    if place == first or (place > first + 1 and byte(base + first) == 48):
+        return -1
+    if byte(base + place) == 46:
+        first = place + 1
+        place = _after_digits(base, first, end)
+        if place == first:
+            return -1
+    if byte(base + place) | 32 == 101:
+        place += 1
+        c = byte(base + place)
+        first = place + (c == 43 or c == 45)
+        place = _after_digits(base, first, end)
+        if place == first:
+            return -1
+    return place
+
+
 @entry
 def check(view, end, stack, keys, bare):  # type: ignore[no-untyped-def]
     """(place of a fault or -1, members of all objects); a hash of each key and its object goes to `keys`, if long.
@@ -130,7 +169,7 @@ def check(view, end, stack, keys, bare):  # type: ignore[no-untyped-def]
         elif spells(base, place, _FALSE):
             place += 5
         else:
-            stop, _, _, _ = decimal(base, place + (c == 45))
+            stop = _after_number(base, place + (c == 45), end)
             if stop < 0 and bare:
                 if spells(base, place, _NAN):
                     stop = place + 3

@@ -1,0 +1,99 @@
+"""What bodies that are made to cost much cost the others: the event loop is theirs too."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from app.api.native import LARGE, LARGE_BINARY, LARGE_HEADER
+from app.wire import oip_v2
+from benchmarks.costly_bodies import MAKERS, Body, native, read, repeated
+from benchmarks.hostile import attacked, bodies, latencies
+from tests.http.conftest import Start
+from tests.wire.test_cost import seconds
+
+HELD_S = 20e-3
+"""The longest that one body may hold the event loop, in CPU time."""
+CONNECTIONS = 4
+SIZE = 60_000
+
+
+def safetensors(members: dict[str, tuple[str, list[int], bytes]], shift: int = 0) -> Body:
+    """A request of these tensors; `shift` spaces behind the header move the items from their places."""
+    entries, place = {}, 0
+    for name, (dtype, shape, raw) in members.items():
+        entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [place, place + len(raw)]}
+        place += len(raw)
+    header = json.dumps(entries).encode()
+    header += b" " * (-len(header) % 8 + shift)
+    content = struct.pack("<Q", len(header)) + header + b"".join(raw for _, _, raw in members.values())
+    return Body(f"{members['data'][0]} at {shift}", "safetensors", content)
+
+
+def large_binary() -> Iterator[Body]:
+    """The largest binary bodies whose headers are small."""
+    room = LARGE_BINARY - 1000
+    lookup = ("I64", [1, 1], bytes(8))
+    for shift in (0, 1):
+        yield safetensors({"data": ("BOOL", [room], bytes(room)), "indices": lookup}, shift)
+        yield safetensors({"data": ("BOOL", [room], bytes(room - 1) + b"\2"), "indices": lookup}, shift)
+        yield safetensors({"data": ("F64", [room // 8], bytes(room // 8 * 8)), "indices": lookup}, shift)
+        yield safetensors({"data": ("BF16", [room // 2], bytes(room // 2 * 2)), "indices": lookup}, shift)
+        yield safetensors({"data": ("I8", [1], b"\1"), "indices": ("I64", [room // 8, 1], bytes(room // 8 * 8))}, shift)
+
+
+def on_the_event_loop() -> Iterator[Body]:
+    """All kinds of bodies that are read on the event loop, as large as they may be for that."""
+    for group in ("values", "single", "base64", "fields", "binary"):
+        for body in MAKERS[group](LARGE - 1000):
+            if body.codec in ("native", "v2") and len(body.content) <= LARGE:
+                yield body
+    for body in MAKERS["binary"](LARGE_HEADER - 100):
+        if body.codec == "safetensors":
+            yield body
+    yield from MAKERS["query"](SIZE)
+    yield from large_binary()
+
+
+@pytest.mark.usefixtures("compiled")
+def test_no_body_that_is_read_on_the_event_loop_holds_it_for_longer_than_20_ms() -> None:
+    found = list(on_the_event_loop())
+    assert max(len(body.content) for body in found if body.codec == "native") > LARGE - 2000
+    assert max(len(body.content) for body in found) > LARGE_BINARY - 2000
+    wrong = {}
+    for body in found:
+        took = min(seconds(lambda body=body: read(body)) for _ in range(2))  # type: ignore[misc]
+        if took > HELD_S:
+            wrong[f"{body.codec}, {body.name}, {len(body.content)} bytes"] = f"{took * 1e3:.1f} ms"
+    assert wrong == {}
+
+
+def test_the_inference_protocol_reads_bodies_of_the_same_size_on_the_event_loop() -> None:
+    assert oip_v2.LARGE == LARGE
+
+
+def ordinary(size: int) -> list[Body]:
+    """Requests as everybody sends them."""
+    text, count = repeated("0.25", size)
+    return [Body("ordinary", "native", native(text, "float32", f"[{count}]"))] * CONNECTIONS
+
+
+def slowest_in_thousand(times: list[float]) -> float:
+    """The 99.9th percentile."""
+    return sorted(times)[int(0.999 * (len(times) - 1))]
+
+
+@pytest.mark.slow
+def test_tiny_requests_beside_hostile_bodies_wait_no_longer_than_beside_ordinary_ones(start: Start) -> None:
+    hostile = bodies(SIZE)
+    with start() as server:
+        with attacked(server.port, ordinary(SIZE), CONNECTIONS):
+            usual = latencies(server.port, 15)
+        with attacked(server.port, hostile, CONNECTIONS):
+            beside = latencies(server.port, 15)
+    assert min(len(usual), len(beside)) > 1000, "too few to say"
+    # What the machine makes of four more processes is in both.
+    assert slowest_in_thousand(beside) <= max(20.0, 3 * slowest_in_thousand(usual))
