@@ -192,6 +192,7 @@ class Catalogue:
         self.path = path
         self._idle: deque[sqlite3.Connection] = deque()
         self._watcher: sqlite3.Connection | None = None
+        self._watchers = 0
 
     def create(self, rows: Sequence[Row] = ()) -> None:
         """Make the database, in place of one that may be there, with these tensors; durably."""
@@ -337,12 +338,15 @@ class Catalogue:
     def _watching(self) -> sqlite3.Connection:
         if self._watcher is None:
             self._watcher = self._connect()
+            self._watchers += 1
         return self._watcher
 
-    def version(self) -> int:
-        """Another number whenever another connection, of any process, has committed something meanwhile. Cheap."""
+    def version(self) -> tuple[int, int]:
+        """Another one whenever another connection, of any process, has committed something meanwhile. Cheap."""
         with _disk_errors():
-            return int(self._watching().execute("PRAGMA data_version").fetchone()[0])
+            # SQLite counts anew on every connection.
+            found = self._watching().execute("PRAGMA data_version").fetchone()[0]
+            return self._watchers, found
 
     def last(self) -> int:
         """The number of the last change of a tensor."""

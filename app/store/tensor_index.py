@@ -34,7 +34,7 @@ class TensorIndex:
         self._rows: dict[str, Row] = {}
         self._nameless = 0
         self._sequence = 0
-        self._version = -1
+        self._version = 0, 0
         self._names: tuple[int, list[str]] = -1, []
         self.generation = -1
         """The generation that the rows are of."""
