@@ -191,7 +191,7 @@ def test_compressed_bodies_of_every_group_keep_to_both(group: str, coding: str) 
 @pytest.mark.slow
 @pytest.mark.parametrize("coding", CODINGS)
 def test_every_bomb_keeps_to_both(coding: str) -> None:
-    assert not coded_wrongs(bombs(20 * LARGE), coding)
+    assert not coded_wrongs(bombs(10 * LARGE), coding)
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "raw deflate"])
