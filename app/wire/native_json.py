@@ -8,7 +8,7 @@ grammar (`json_check`) first, for what is no JSON is refused as that, wherever e
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, Literal, NamedTuple
@@ -34,6 +34,7 @@ from app.wire.packed import REFUSED_BY_CHARGE, Buffer, Charge, longest_string, v
 __all__ = [
     "ENCODINGS",
     "MAX_FIELDS",
+    "check_fields_size",
     "Encoding",
     "configure",
     "is_long",
@@ -47,6 +48,8 @@ Encoding = Literal["values", "base64"]
 ENCODINGS: Final[tuple[Encoding, ...]] = ("values", "base64")
 MAX_FIELDS: Final = 1 << 15
 """Most bytes of all but the values of the tensors, since that part becomes Python objects, on the event loop."""
+MAX_SPACED_FIELDS: Final = 1 << 20
+"""The same with its white space, of which nothing is made."""
 _BYTE: Final = np.dtype(np.uint8)
 _PARAMETER: Final[Mapping[Operator, tuple[str, str]]] = {
     "gathernd": ("batch_dims", "/batch_dims"),
@@ -308,17 +311,35 @@ def _read_scatter(body: Buffer, limits: Limits, charge: Charge | None) -> Scatte
     return ScatterCall(indices, updates, reduction)
 
 
+def check_fields_size(pieces: Sequence[Buffer], what: str) -> None:
+    """Raises limit_exceeded where the small part of a body, in `pieces`, is too large; white space hardly counts."""
+    size, most = sum(map(len, pieces)), MAX_FIELDS
+    if size > MAX_SPACED_FIELDS:
+        most = MAX_SPACED_FIELDS
+    elif size > MAX_FIELDS:
+        size = sum(len(bytes(piece).translate(None, b" \t\r\n")) for piece in pieces)
+    if size > most:
+        detail = f"all but {what} takes {size} bytes of at most {most}"
+        raise GatherError("limit_exceeded", detail, facts={"limit": "fields_bytes", "maximum": most})
+
+
+def _check_spans(body: Buffer, marks: tuple[int, ...], count: int) -> None:
+    pieces: list[Buffer] = []
+    end = 0
+    view = memoryview(body)
+    for at in range(_FIRST_SPAN, _FIRST_SPAN + 3 * count, 3):
+        pieces.append(view[end : marks[at]])
+        end = marks[at + 1]
+    check_fields_size((*pieces, view[end:]), "the values of the tensors")
+
+
 def _small_part(body: Buffer, marks: tuple[int, ...], charge: Charge | None) -> Any:
     """All but the spans, each of which a number stands for: its own."""
     fine, _, odd, count = marks[:_FIRST_SPAN]
     if not fine:
         raise GatherError("malformed_request", "the body is not JSON: quotes or brackets do not close")
-    size = len(body)
-    if size > MAX_FIELDS:
-        size -= sum(marks[at + 1] - marks[at] for at in range(_FIRST_SPAN, _FIRST_SPAN + 3 * count, 3))
-    if size > MAX_FIELDS:
-        detail = f"all but the values of the tensors takes {size} bytes of at most {MAX_FIELDS}"
-        raise GatherError("limit_exceeded", detail, facts={"limit": "fields_bytes", "maximum": MAX_FIELDS})
+    if len(body) > MAX_FIELDS:
+        _check_spans(body, marks, count)
     if count == 2:  # as most have
         text = b"".join((body[: marks[4]], b"0 ", body[marks[5] : marks[7]], b"1 ", body[marks[8] :]))
     else:

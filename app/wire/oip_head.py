@@ -17,7 +17,7 @@ from app.errors import GatherError
 from app.tensors.call import DEVICES, Operator
 from app.tensors.dtypes import BY_OIP, DType
 from app.wire import json_check, json_exact
-from app.wire.native_json import MAX_FIELDS
+from app.wire.native_json import MAX_FIELDS, MAX_SPACED_FIELDS, check_fields_size
 from app.wire.oip_scan import scan
 from app.wire.packed import Buffer, Charge, view_of
 
@@ -154,13 +154,12 @@ def _cut(text: Buffer, marks: list[int]) -> bytes:
 
 
 def _small_part(text: Buffer, marks: list[int], odd: bool, charge: Charge | None) -> Any:
-    size = len(text)
-    if size > MAX_FIELDS:
-        size -= sum(marks[at + 1] - marks[at] for at in range(0, len(marks), 3))
-    if size > MAX_FIELDS:
-        detail = f"all but the items of the inputs takes {size} bytes of at most {MAX_FIELDS}"
-        raise GatherError("limit_exceeded", detail, facts={"limit": "fields_bytes", "maximum": MAX_FIELDS})
+    size = len(text) - sum(marks[at + 1] - marks[at] for at in range(0, len(marks), 3))
+    if size > MAX_SPACED_FIELDS:
+        check_fields_size((text[: size],), "the items of the inputs")
     small = _cut(text, marks)
+    if len(small) > MAX_FIELDS:
+        check_fields_size((small,), "the items of the inputs")
     if not odd:
         try:
             return orjson.loads(small)

@@ -311,11 +311,11 @@ def test_other_forms_of_a_target_are_understood(server: Server, line: str) -> No
 
 @pytest.mark.parametrize(
     "target",
-    ["/\xe9", "livez", "http://", "http://[::1", "http://localhost/\xe9", "http://localhost:99999/", "/a%00b", "*"],
+    ["/\xe9", "livez", "http://", "http://[::1", "http://localhost/\xe9", "http://localhost:99999/", "/a%00b"],
 )
 def test_a_target_of_no_form_is_an_error_of_the_one_shape(server: Server, target: str) -> None:
     answer = ask(server, request(b"", line=f"OPTIONS {target} HTTP/1.1", length=False))
-    if target in ("/a%00b", "*"):
+    if target == "/a%00b":
         assert (answer.status, answer.json()["code"]) == (404, "not_found")
     else:
         assert (answer.status, answer.json()["code"]) == (400, "malformed_request")

@@ -22,6 +22,7 @@ from app.api.tls import Tls
 from tests.http.conftest import Start
 from tests.http.raw import TINY
 from tests.http.server import GATHERND, Server
+from tests.needs import skip_without
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the Debian package openssl")
 SAFETENSORS = {"content-type": "application/x-safetensors"}
@@ -44,6 +45,7 @@ class Pair:
 
 
 def make_pair(folder: Path, name: str, *options: str) -> Pair:
+    skip_without(openssl="openssl")
     folder.mkdir(parents=True, exist_ok=True)
     pair = Pair(folder / "cert.pem", folder / "key.pem")
     names = "subjectAltName=IP:127.0.0.1,DNS:localhost"
