@@ -34,8 +34,8 @@ from app.wire.packed import REFUSED_BY_CHARGE, Buffer, Charge, longest_string, v
 __all__ = [
     "ENCODINGS",
     "MAX_FIELDS",
-    "check_fields_size",
     "Encoding",
+    "check_fields_size",
     "configure",
     "is_long",
     "read_call",

@@ -156,7 +156,7 @@ def _cut(text: Buffer, marks: list[int]) -> bytes:
 def _small_part(text: Buffer, marks: list[int], odd: bool, charge: Charge | None) -> Any:
     size = len(text) - sum(marks[at + 1] - marks[at] for at in range(0, len(marks), 3))
     if size > MAX_SPACED_FIELDS:
-        check_fields_size((text[: size],), "the items of the inputs")
+        check_fields_size((text[:size],), "the items of the inputs")
     small = _cut(text, marks)
     if len(small) > MAX_FIELDS:
         check_fields_size((small,), "the items of the inputs")

@@ -90,7 +90,10 @@ class Service:
         while time.monotonic() < end and self.process.poll() is None:
             with suppress(Lost), closing(Connection(self.port, 5)) as connection:
                 # All workers: one that is killed while the service starts ends the start.
-                if connection.ask("GET", "/readyz")[0] == 200 and b"gathernd_processes 2.0" in connection.ask("GET", "/metrics")[2]:
+                if (
+                    connection.ask("GET", "/readyz")[0] == 200
+                    and b"gathernd_processes 2.0" in connection.ask("GET", "/metrics")[2]
+                ):
                     return
             time.sleep(0.05)
         raise Wrong(f"the service does not start:\n{self.tail()}")
