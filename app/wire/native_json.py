@@ -352,7 +352,7 @@ def _small_part(body: Buffer, marks: tuple[int, ...], charge: Charge | None) -> 
         text = b"".join((*pieces, body[end:]))
     if count > 2:
         _check_framing(body, charge)  # with a key given twice, the numbers would not be what they seem
-    if not odd:
+    if not odd and len(text) <= MAX_FIELDS:  # orjson takes twelve bytes for each, white space too
         try:
             return orjson.loads(text)
         except orjson.JSONDecodeError:

@@ -160,7 +160,7 @@ def _small_part(text: Buffer, marks: list[int], odd: bool, charge: Charge | None
     small = _cut(text, marks)
     if len(small) > MAX_FIELDS:
         check_fields_size((small,), "the items of the inputs")
-    if not odd:
+    if not odd and len(small) <= MAX_FIELDS:  # orjson takes twelve bytes for each, white space too
         try:
             return orjson.loads(small)
         except orjson.JSONDecodeError:
