@@ -73,6 +73,8 @@ class Service:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             self.port = taken.getsockname()[1]
         self.process: subprocess.Popen[bytes] | None = None
+        self.orphans: list[int] = []
+        """Workers whose parent was killed, which still answer for a moment."""
 
     def start(self) -> None:
         """Start it, and wait until it is ready."""
@@ -88,6 +90,10 @@ class Service:
             )  # fmt: skip
         end = time.monotonic() + 120
         while time.monotonic() < end and self.process.poll() is None:
+            self.orphans = [each for each in self.orphans if Path(f"/proc/{each}").exists()]
+            if self.orphans:
+                time.sleep(0.05)
+                continue
             with suppress(Lost), closing(Connection(self.port, 5)) as connection:
                 # All workers: one that is killed while the service starts ends the start.
                 if (
@@ -112,9 +118,19 @@ class Service:
         return True
 
     def kill(self) -> None:
-        """SIGKILL the whole group."""
+        """SIGKILL the parent and all workers, each of which has a process group of its own."""
         assert self.process is not None
-        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.send_signal(signal.SIGSTOP)  # it starts no worker any more
+        workers = self.workers()
+        for each in (*workers, self.process.pid):
+            os.kill(each, signal.SIGKILL)
+        self.process.wait()
+
+    def kill_parent(self) -> None:
+        """SIGKILL the parent alone, whose workers then stop by themselves."""
+        assert self.process is not None
+        self.orphans = self.workers()
+        self.process.kill()
         self.process.wait()
 
     def stop(self) -> None:
@@ -250,11 +266,16 @@ class Load:
     def _kill(self, end: float) -> None:
         rng = random.Random(self.seed)
         while not self.stop.wait(1 + 3 * rng.random()) and time.monotonic() < end:
-            if rng.random() < 0.6:
+            kind = rng.random()
+            if kind < 0.6:
                 self.counts["workers killed"] += self.service.kill_worker(rng)
-            else:
+            elif kind < 0.8:
                 self.service.kill()
                 self.counts["groups killed"] += 1
+                self.service.start()
+            else:
+                self.service.kill_parent()
+                self.counts["parents killed"] += 1
                 self.service.start()
 
     def _judge_all(self, client: Client) -> None:
