@@ -119,6 +119,9 @@ class Journal:
                     self._head = head
                     self.end = _HEAD_SIZE
             records = list(self._records(fd, size)) if self.end else []
+            if self.end == _HEAD_SIZE:
+                # Whoever made the file died before its name was durable: without a record it is as if it were not there.
+                self._forget()
             if self.end < size:
                 # The last record may be torn, for it was never acknowledged. One before others may not.
                 if _holds_record(_read(fd, self.end, size - self.end)[1:]):

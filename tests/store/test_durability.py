@@ -182,6 +182,43 @@ def test_a_record_that_a_dead_process_left_is_durable_before_it_is_applied(
     assert read(other, "x").tolist() == [7, 8, 2, 3, 4, 50]
 
 
+@pytest.mark.parametrize("left", [16, 200])
+def test_a_log_of_which_a_dead_process_wrote_no_whole_record_is_durable_before_the_next_change_is_seen(
+    store: LocalStore, other: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    """Its name is not durable then: the process died before it came to that."""
+    put(store, "x", np.arange(60))
+
+    def write_part(fd: int, content: Any, offset: int) -> None:
+        os.pwrite(fd, content[:left], offset)
+        raise SystemError("died")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "write_at", write_part)
+        with pytest.raises(SystemError):
+            scatter(store, "x", [[0]], np.array([7]))
+    (log,) = (folder / "logs").iterdir()
+    assert log.stat().st_size == left
+    steps: list[str] = []
+    real_folder, real_write = disk.fsync_folder, scatters.Writable._write
+
+    def fsync_folder(path: Path) -> None:
+        steps.append(path.name)
+        real_folder(path)
+
+    def write(self: Any, record: Any) -> None:
+        steps.append("apply")
+        real_write(self, record)
+
+    monkeypatch.setattr(disk, "fsync_folder", fsync_folder)
+    monkeypatch.setattr(scatters.Writable, "_write", write)
+    scatter(other, "x", [[1]], np.array([8]))
+    assert steps == ["logs", "apply"]
+    scatter(other, "x", [[2]], np.array([9]))
+    assert steps == ["logs", "apply", "apply"]
+    assert read(store, "x")[:4].tolist() == [0, 8, 9, 3]
+
+
 # Idempotency-Keys
 
 
