@@ -120,7 +120,7 @@ class Journal:
                     self.end = _HEAD_SIZE
             records = list(self._records(fd, size)) if self.end else []
             if self.end == _HEAD_SIZE:
-                # Whoever made the file died before its name was durable: without a record it is as if it were not there.
+                # Whoever made it may have died before its name was durable: without a record it counts as not there.
                 self._forget()
             if self.end < size:
                 # The last record may be torn, for it was never acknowledged. One before others may not.
