@@ -55,9 +55,13 @@ def listen(sockets: Iterable[socket.socket]) -> None:
 
 
 def refuse(sockets: Iterable[socket.socket]) -> None:
-    """Refuse connections, those in the backlog too, until `listen` is called again. The port stays taken."""
+    """Refuse connections, those in the backlog too, until `listen` is called again. The port stays taken.
+
+    Only a socket that listens is shut down: on another one Linux keeps the mark, and every connection that the socket
+    takes later is read as ended, before its request has come.
+    """
     for bound in sockets:
-        with suppress(OSError):  # it does not listen
+        if bound.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             bound.shutdown(socket.SHUT_RD)
 
 

@@ -155,3 +155,18 @@ def test_connections_are_refused_for_a_while_and_the_port_stays_taken() -> None:
         listen(sockets)
         assert connects("127.0.0.1", port)
         assert sockets[0].getsockname()[1] == port
+
+
+def test_a_connection_after_a_refusal_stays_open_until_its_request_comes() -> None:
+    with bound("127.0.0.1") as sockets:
+        listen(sockets)
+        refuse(sockets)
+        refuse(sockets)
+        listen(sockets)
+        with socket.create_connection(sockets[0].getsockname(), 5) as client, sockets[0].accept()[0] as taken:
+            taken.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                taken.recv(1)
+            client.sendall(b"request")
+            taken.settimeout(5)
+            assert taken.recv(16) == b"request"

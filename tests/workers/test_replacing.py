@@ -21,7 +21,7 @@ from app.api import keys
 from tests.http.server import Server
 from tests.test_listening import needs_ipv6
 from tests.workers.conftest import Start
-from tests.workers.load import ask_once, request, until
+from tests.workers.load import ask_once, connected, request, until
 from tests.workers.test_workers import READY, WORKERS, metric, pids, refuses
 
 _QUICK = (
@@ -124,7 +124,9 @@ def test_a_parent_that_cannot_replace_its_workers_refuses_connections_until_it_c
         until(lambda: not refuses(server.port), 20, "the port is open again")
         until(lambda: len(pids(server)) == 2, 20, "both workers are back")
         until(lambda: server.log_text().count("takes connections") == 4, 20, "both take connections")
-        assert ask_once(server.port, request()).status == 200
+        with connected(server.port) as (connection,):
+            assert connection.ask(request()).status == 200
+            assert connection.ask(request()).status == 200, "the connection stays open"
         assert server.stop() == 0
 
 
