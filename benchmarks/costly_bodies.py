@@ -157,7 +157,9 @@ CODINGS: Final[dict[str, tuple[bytes, Callable[[bytes], bytes]]]] = {
 
 def read_coded(body: Body, encoding: bytes, coded: bytes, cap: int, charge: Charge | None = None) -> Code | None:
     """As `read`, of the body that `coded` inflates to, `cap` bytes at most; `body` says what else the request has."""
-    exchange: Any = SimpleNamespace(lease=SimpleNamespace(charge=charge or (lambda size: None)))
+    told = charge or (lambda size: None)
+    lease = SimpleNamespace(charge=told, settle=lambda planned, size: told(size - planned))
+    exchange: Any = SimpleNamespace(lease=lease)
     try:
         content = Exchange.inflate(exchange, coded, encoding, cap)
     except GatherError as error:

@@ -8,8 +8,10 @@ from typing import Any, Final
 
 from app.errors import GatherError
 
-STEP: Final = 1 << 20
-"""Most bytes that are inflated at once."""
+STEP: Final = 1 << 18
+"""Most bytes that are inflated at once: zlib holds them twice."""
+_SENT: Final = 1 << 16
+"""Most bytes that are given to zlib at once: what one call leaves of them is copied for the next."""
 _GZIP: Final = (b"gzip", b"x-gzip")
 
 
@@ -36,11 +38,10 @@ class Inflater:
         stream = self._stream
         view = memoryview(data)
         try:
-            # By slices: what one call leaves of its input is copied for the next.
-            for begin in range(0, len(view), STEP):
+            for begin in range(0, len(view), _SENT):
                 if stream.eof:
                     raise _bytes_follow()
-                rest: bytes | memoryview = view[begin : begin + STEP]
+                rest: bytes | memoryview = view[begin : begin + _SENT]
                 size = STEP
                 # A full piece may have more behind it even where no input is left.
                 while (rest or size == STEP) and not stream.eof:

@@ -18,6 +18,7 @@ import numpy as np
 from app.api import moments
 from app.api.content_encoding import inflater
 from app.api.errors import STATUS, error_body, problem_headers
+from app.api.growing_body import GrowingBody, too_large
 from app.api.header_fields import SECRETS, combined, key_digest, repeated_single
 from app.api.moments import TOLD
 from app.dispatch.admission import FEW, Admission
@@ -285,12 +286,12 @@ class Exchange:
         """
         if self.cycle is not None and (body := self.cycle.whole_body()) is not None:
             if len(body) > limit:
-                raise _too_large(limit)
+                raise too_large(limit)
             self.lease.charge(len(body))
             return body
         declared = self.content_length()
         if declared is not None and declared > limit:
-            raise _too_large(limit)
+            raise too_large(limit)
         self.admission.admit(declared)
         begun = perf_counter()
         if self.cycle is None or (declared is not None and declared <= FEW):
@@ -318,38 +319,34 @@ class Exchange:
             raise ClientGone
         first: bytes = message["body"]
         if len(first) > limit:
-            raise _too_large(limit)
-        self.lease.charge(len(first))
+            raise too_large(limit)
         if not message["more_body"]:
+            self.lease.charge(len(first))
             return first
         if self.cycle is not None and declared is not None:
+            self.lease.charge(len(first))
             # Pages that are not written to take no memory: what is announced and never comes costs nothing.
             view: memoryview = np.empty(lead + declared, np.uint8).data[lead:]
             view[: len(first)] = first
             if not await self.cycle.fill(view[len(first) :], self.lease.charge):
                 raise ClientGone
             return view
-        buffer = bytearray(lead)
-        buffer += first
-        await self._read_rest(buffer, limit + lead)
-        return memoryview(buffer)[lead:] if lead else buffer
+        grown = GrowingBody(self.lease, limit, lead)
+        grown.add(first)
+        del first, message
+        await self._read_rest(grown)
+        return grown.finish()
 
-    async def _read_rest(self, buffer: bytearray, limit: int) -> None:
-        def take(piece: Piece) -> None:
-            if len(buffer) + len(piece) > limit:
-                raise _too_large(limit)
-            self.lease.charge(len(piece))
-            buffer.extend(piece)
-
+    async def _read_rest(self, grown: GrowingBody) -> None:
         if self.cycle is not None:
-            if not await self.cycle.collect(take):
+            if not await self.cycle.collect(grown.add):
                 raise ClientGone
             return
         while True:
             message = await self.receive()
             if message["type"] == "http.disconnect":
                 raise ClientGone
-            take(message["body"])
+            grown.add(message["body"])
             if not message["more_body"]:
                 return
 
@@ -363,26 +360,14 @@ class Exchange:
         stream = inflater(encoding)
         if stream is None:
             return body
-        result = bytearray(lead)
-        most = limit + lead
+        grown = GrowingBody(self.lease, limit, lead)
         for piece in stream.pieces(body):
-            if len(result) + len(piece) > most:
-                raise _too_large(limit)
-            self.lease.charge(len(piece))
-            result += piece
+            grown.add(piece)
         stream.finish()
-        return memoryview(result)[lead:] if lead else result
+        return grown.finish()
 
 
 def decoded_path(raw: bytes) -> str:
     """A path with its segments decoded one by one: an encoded slash is part of its segment and stays `%2F`."""
     segments = raw.partition(b"?")[0].split(b"/")
     return "/".join(unquote_to_bytes(segment).decode("utf-8", "replace").replace("/", "%2F") for segment in segments)
-
-
-def _too_large(limit: int) -> GatherError:
-    return GatherError(
-        "payload_too_large",
-        f"the body is larger than the limit of {limit} bytes",
-        facts={"limit": "body_bytes", "maximum": limit},
-    )

@@ -15,13 +15,15 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from typing import Any, Final
 
-from app.api.content_encoding import STEP, inflater
+from app.api.content_encoding import inflater
 from app.api.exchange import Exchange
 from app.dispatch.pool import ClientGone
 from app.errors import GatherError
 from app.store.upload import Upload
 from app.wire.npy import Start
 
+STEP: Final = 1 << 20
+"""Bytes of the body that are worked on at once."""
 HELD: Final = 4 * STEP
 """What an upload holds of memory, however large it is."""
 _DIGEST: Final = re.compile(r"\s*([a-z0-9*-]+)\s*=\s*:([A-Za-z0-9+/=]*):\s*")

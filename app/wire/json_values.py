@@ -7,7 +7,7 @@ alone is looked at again, since it comes before the values.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 from typing import Final, NamedTuple
@@ -52,7 +52,7 @@ class Values:
     """The values of the tensor `name` as the request has them: bytes [first, end) of `view`, opening `depth` lists.
 
     `bare` floats may be NaN and infinities without quotes. `wrong` is the element that `read` stopped at, and its
-    place: the first that is wrong, unless it is the nesting that is.
+    place: the first that is wrong, unless it is the nesting that is. `outline` is what `explain_nesting` found.
     """
 
     view: NDArray[np.uint8]
@@ -64,6 +64,7 @@ class Values:
     depth: int
     bare: bool = False
     wrong: tuple[int, int] | None = None
+    outline: tuple[tuple[int, ...], Form] | None = field(init=False, repr=False, compare=False)
 
     def read(self, charge: Charge | None = None) -> Tensor | None:
         """The tensor, or None where something is wrong with it: then see the other two.
@@ -108,7 +109,8 @@ class Values:
 
     def explain_nesting(self) -> None:
         """Raises element_count_mismatch where the lists are not nested as the shape says, whatever they hold."""
-        if _outline(self) is not None:
+        self.outline = _outline(self)
+        if self.outline is not None:
             return
         if self.shape is None:
             detail = "the lists are not nested evenly"
@@ -126,9 +128,8 @@ class Values:
         """Raises value_not_representable at the first element that the type cannot hold; the nesting is right."""
         if self.wrong is None:
             return
-        outline = _outline(self)
-        assert outline is not None, "explain_nesting comes first"
-        shape, form = outline
+        assert self.outline is not None, "explain_nesting comes first"
+        shape, form = self.outline
         dtype, name = self.dtype, self.name
         part, place = self.wrong
         leaf_value = self._leaf(place)

@@ -12,6 +12,7 @@ import struct
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from time import thread_time
@@ -135,8 +136,9 @@ def too_much(body: Body, reader: Reader | None = None) -> str | None:
     size = len(body.content) + len(body.query)
     if peak > BYTES * size:
         return f"{body.codec}, {body.name}: {peak / size:.1f} bytes a byte"
-    if peak > sum(told):
-        return f"{body.codec}, {body.name}: {peak} bytes, of which {sum(told)} were told"
+    most = max(accumulate(told), default=0)
+    if peak > most:
+        return f"{body.codec}, {body.name}: {peak} bytes, of which {most} were told"
     return None
 
 
@@ -191,7 +193,7 @@ def test_compressed_bodies_of_every_group_keep_to_both(group: str, coding: str) 
 @pytest.mark.slow
 @pytest.mark.parametrize("coding", CODINGS)
 def test_every_bomb_keeps_to_both(coding: str) -> None:
-    assert not coded_wrongs(bombs(10 * LARGE), coding)
+    assert not coded_wrongs(bombs(20 * LARGE), coding)
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "raw deflate"])
@@ -204,7 +206,7 @@ def test_a_bomb_beyond_the_cap_is_refused_before_more_than_the_cap_is_held(codin
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert code == "payload_too_large"
-    assert sum(told) <= 4 * LARGE
+    assert max(accumulate(told)) <= 4 * LARGE
     assert peak <= 4 * LARGE + CONSTANT_BYTES
 
 

@@ -1,0 +1,60 @@
+"""A body whose length is known only at its end: compressed, or sent in chunks."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from app.errors import GatherError
+from app.tensors.strings import Memory
+
+_DOUBLED: Final = 1 << 20
+_MOST: Final = 1 << 22
+
+
+class GrowingBody:
+    """Bytes that are added piece by piece, in one block of memory of which `memory` is told before it grows.
+
+    It holds `limit` bytes at most, behind `lead` bytes that the body does not have.
+    """
+
+    def __init__(self, memory: Memory, limit: int, lead: int = 0) -> None:
+        self._memory = memory
+        self._limit = limit
+        self._lead = lead
+        self._block = np.empty(lead, np.uint8)
+        self._size = lead
+
+    def add(self, piece: bytes | bytearray) -> None:
+        """The next bytes. Raises payload_too_large above the limit, and what charging raises."""
+        end = self._size + len(piece)
+        room = self._block.size
+        if end > room:
+            most = self._limit + self._lead
+            if end > most:
+                raise too_large(self._limit)
+            # Twice as much each time, then an eighth more, so that moving it takes a time linear in its size.
+            ahead = room if room < _DOUBLED else min(max(_DOUBLED, room // 8), _MOST)
+            grown = min(max(end, room + ahead), most)
+            self._memory.charge(grown - room)
+            # Views of the block are handed out only by `finish`, so that nobody can look at what has moved.
+            self._block.resize(grown, refcheck=False)
+        self._block.data[self._size : end] = piece
+        self._size = end
+
+    def finish(self) -> memoryview:
+        """The body, which is complete; what was taken beyond it is given back."""
+        room = self._block.size
+        self._block.resize(self._size, refcheck=False)
+        self._memory.settle(room, self._size)
+        return self._block.data[self._lead :]
+
+
+def too_large(limit: int) -> GatherError:
+    """The refusal of a body of more than `limit` bytes."""
+    return GatherError(
+        "payload_too_large",
+        f"the body is larger than the limit of {limit} bytes",
+        facts={"limit": "body_bytes", "maximum": limit},
+    )

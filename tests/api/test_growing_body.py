@@ -1,0 +1,109 @@
+"""Bodies of unknown length: their memory is charged before it is taken, and they arrive as they were sent."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from itertools import accumulate
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.api.exchange import Exchange
+from app.api.growing_body import GrowingBody
+from app.errors import GatherError
+
+MIB = 1 << 20
+
+
+class Account:
+    """What is charged, change by change; refuses more than `most`."""
+
+    def __init__(self, most: int = 1 << 40) -> None:
+        self.told: list[int] = []
+        self.most = most
+
+    def charge(self, size: int) -> None:
+        if sum(self.told) + size > self.most:
+            raise GatherError("overloaded", "full")
+        self.told.append(size)
+
+    def settle(self, planned: int, size: int) -> None:
+        self.told.append(size - planned)
+
+
+def grown(account: Account, pieces: list[bytes], limit: int = 1 << 40, lead: int = 0) -> memoryview:
+    body = GrowingBody(account, limit, lead)
+    for piece in pieces:
+        body.add(piece)
+    return body.finish()
+
+
+def peak_of(run: Callable[[], object]) -> int:
+    tracemalloc.start()
+    try:
+        found = run()
+        return tracemalloc.get_traced_memory()[1] if found is not None else 0
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("lead", [0, 1, 15])
+def test_a_body_is_what_was_added_and_what_it_takes_stays_charged(lead: int) -> None:
+    source = random.Random(lead)
+    for most in (1, 100, 100_000):
+        pieces = [source.randbytes(source.randrange(most)) for _ in range(100)]
+        account = Account()
+        found = grown(account, pieces, lead=lead)
+        assert bytes(found) == b"".join(pieces)
+        assert sum(account.told) == len(found)
+        assert min(accumulate(account.told)) >= 0
+
+
+def test_a_body_takes_no_memory_before_it_is_charged() -> None:
+    piece = bytes(MIB // 16)
+    account = Account()
+    peak = peak_of(lambda: grown(account, [piece] * 16 * 41))
+    assert peak <= max(accumulate(account.told)) + MIB // 8
+    assert max(accumulate(account.told)) <= 41 * MIB + (4 << 20)
+
+
+def test_an_inflated_body_takes_no_memory_before_it_is_charged() -> None:
+    coded = zlib.compress(bytes(41 * MIB))
+    account = Account()
+    exchange: Any = SimpleNamespace(lease=account)
+    peak = peak_of(lambda: Exchange.inflate(exchange, coded, b"deflate", 1 << 30))
+    assert peak <= max(accumulate(account.told)) + MIB  # zlib's own
+    assert sum(account.told) == 41 * MIB
+
+
+def test_a_body_is_held_up_to_its_limit_and_no_further() -> None:
+    account = Account()
+    assert len(grown(account, [bytes(999)] * 2, limit=1998, lead=3)) == 1998
+    account = Account()
+    with pytest.raises(GatherError) as raised:
+        grown(account, [bytes(MIB)] * 9, limit=8 * MIB)
+    assert raised.value.code == "payload_too_large"
+    assert sum(account.told) == 8 * MIB
+
+
+def test_what_the_budget_refuses_is_not_allocated() -> None:
+    account = Account(5 * MIB)
+    pieces = [bytes(MIB)]
+
+    def refused() -> bool:
+        with pytest.raises(GatherError):
+            grown(account, pieces * 9)
+        return True
+
+    assert peak_of(refused) <= 5 * MIB + MIB // 8
+
+
+@pytest.mark.parametrize("piece", [1, 1000])
+def test_many_small_pieces_move_the_body_seldom(piece: int) -> None:
+    account = Account()
+    grown(account, [bytes(piece)] * 100_000)
+    assert len(account.told) < 60
