@@ -255,6 +255,7 @@ def single_bodies(size: int) -> Iterator[Body]:
         "escapes": '"' + r"\n" * (size // 2) + '"',
         "escaped letters": '"' + r"\u0061" * (size // 6) + '"',
         "spaces": " " * size + "1",
+        "spaces and an emoji": " " * size + '"\U0001f642"',
         "letters without end": '"' + "a" * size,
         "brackets": "[" * size,
         "braces": '{"":' * (size // 4),

@@ -50,6 +50,8 @@ MAX_FIELDS: Final = 1 << 15
 """Most bytes of all but the values of the tensors, since that part becomes Python objects, on the event loop."""
 MAX_SPACED_FIELDS: Final = 1 << 20
 """The same with its white space, of which nothing is made."""
+_READ_EXACTLY: Final = 5
+"""Bytes that a byte of a part with much white space takes: itself, and as text, of which one character is wide."""
 _BYTE: Final = np.dtype(np.uint8)
 _PARAMETER: Final[Mapping[Operator, tuple[str, str]]] = {
     "gathernd": ("batch_dims", "/batch_dims"),
@@ -311,26 +313,31 @@ def _read_scatter(body: Buffer, limits: Limits, charge: Charge | None) -> Scatte
     return ScatterCall(indices, updates, reduction)
 
 
-def check_fields_size(pieces: Sequence[Buffer], what: str) -> None:
-    """Raises limit_exceeded where the small part of a body, in `pieces`, is too large; white space hardly counts."""
+def check_fields_size(pieces: Sequence[Buffer], what: str, charge: Charge | None) -> None:
+    """Raises limit_exceeded where the small part of a body, in `pieces`, is too large; white space hardly counts.
+
+    `charge` is told what a large one takes to be counted and read: each byte, and a character of text for it.
+    """
     size, most = sum(map(len, pieces)), MAX_FIELDS
     if size > MAX_SPACED_FIELDS:
         most = MAX_SPACED_FIELDS
     elif size > MAX_FIELDS:
+        if charge is not None:
+            charge(_READ_EXACTLY * size)
         size = sum(len(bytes(piece).translate(None, b" \t\r\n")) for piece in pieces)
     if size > most:
         detail = f"all but {what} takes {size} bytes of at most {most}"
         raise GatherError("limit_exceeded", detail, facts={"limit": "fields_bytes", "maximum": most})
 
 
-def _check_spans(body: Buffer, marks: tuple[int, ...], count: int) -> None:
+def _check_spans(body: Buffer, marks: tuple[int, ...], count: int, charge: Charge | None) -> None:
     pieces: list[Buffer] = []
     end = 0
     view = memoryview(body)
     for at in range(_FIRST_SPAN, _FIRST_SPAN + 3 * count, 3):
         pieces.append(view[end : marks[at]])
         end = marks[at + 1]
-    check_fields_size((*pieces, view[end:]), "the values of the tensors")
+    check_fields_size((*pieces, view[end:]), "the values of the tensors", charge)
 
 
 def _small_part(body: Buffer, marks: tuple[int, ...], charge: Charge | None) -> Any:
@@ -339,7 +346,7 @@ def _small_part(body: Buffer, marks: tuple[int, ...], charge: Charge | None) -> 
     if not fine:
         raise GatherError("malformed_request", "the body is not JSON: quotes or brackets do not close")
     if len(body) > MAX_FIELDS:
-        _check_spans(body, marks, count)
+        _check_spans(body, marks, count, charge)
     if count == 2:  # as most have
         text = b"".join((body[: marks[4]], b"0 ", body[marks[5] : marks[7]], b"1 ", body[marks[8] :]))
     else:

@@ -8,6 +8,7 @@ libraries write them, which is not JSON: as items of floats they are numbers, ev
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from itertools import chain, zip_longest
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from app.errors import GatherError
 from app.tensors.call import DEVICES, Operator
 from app.tensors.dtypes import BY_OIP, DType
 from app.wire import json_check, json_exact
-from app.wire.native_json import MAX_FIELDS, MAX_SPACED_FIELDS, check_fields_size
+from app.wire.native_json import MAX_FIELDS, check_fields_size
 from app.wire.oip_scan import scan
 from app.wire.packed import Buffer, Charge, view_of
 
@@ -143,23 +144,23 @@ def read_head(text: Buffer, model: Model, charge: Charge | None = None) -> Head:
     return Head(ordered, blobs, parameter, dialect, device, identifier, binary, timeout)
 
 
-def _cut(text: Buffer, marks: list[int]) -> bytes:
-    """All but the spans, each of which a number stands for: its own."""
+def _around(text: Buffer, marks: list[int]) -> list[Buffer]:
+    """All but the spans, without a copy: what stands before the first, between them, and behind the last."""
     pieces: list[Buffer] = []
     end = 0
+    view = memoryview(text)
     for at in range(0, len(marks), 3):
-        pieces += (text[end : marks[at]], _DIGITS[at // 3])
+        pieces.append(view[end : marks[at]])
         end = marks[at + 1]
-    return b"".join((*pieces, text[end:]))
+    return [*pieces, view[end:]]
 
 
 def _small_part(text: Buffer, marks: list[int], odd: bool, charge: Charge | None) -> Any:
-    size = len(text) - sum(marks[at + 1] - marks[at] for at in range(0, len(marks), 3))
-    if size > MAX_SPACED_FIELDS:
-        check_fields_size((text[:size],), "the items of the inputs")
-    small = _cut(text, marks)
-    if len(small) > MAX_FIELDS:
-        check_fields_size((small,), "the items of the inputs")
+    """All but the spans, each of which a number stands for: its own."""
+    pieces = _around(text, marks)
+    if len(text) > MAX_FIELDS:
+        check_fields_size(pieces, "the items of the inputs", charge)
+    small = b"".join(chain.from_iterable(zip_longest(pieces, _DIGITS[: len(pieces) - 1], fillvalue=b"")))
     if not odd and len(small) <= MAX_FIELDS:  # orjson takes twelve bytes for each, white space too
         try:
             return orjson.loads(small)

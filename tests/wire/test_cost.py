@@ -158,6 +158,14 @@ def test_memory_of_bodies_beside_which_the_constant_is_small_is_told(group: str)
     assert not [found for body in bodies[7 :: max(1, len(bodies) // 8) | 1] if (found := too_much(body))]
 
 
+@pytest.mark.parametrize("name", ["unknown field spaces and an emoji", "unknown field letters"])
+@pytest.mark.parametrize("codec", ["native", "v2"])
+@pytest.mark.parametrize("size", [LARGE, 5 * LARGE])
+def test_large_fields_that_are_no_values_are_told_before_they_are_copied(name: str, codec: str, size: int) -> None:
+    body = next(one for one in MAKERS["single"](size) if (one.name, one.codec) == (name, codec))
+    assert too_much(body) is None
+
+
 def coded_wrongs(bodies: Iterable[Body], coding: str) -> list[str]:
     """What compressed bodies take too much of, for each byte of what they inflate to."""
     encoding, compress = CODINGS[coding]
