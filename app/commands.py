@@ -2,6 +2,9 @@
 
 They can be broken off and given again without harm: an upload becomes visible whole or not at all, and a file that is
 written appears under its name when it is complete.
+
+The client and the progress bar are imported by the commands that use them: `gathernd serve` reads this module too, and
+needs neither.
 """
 
 from __future__ import annotations
@@ -13,15 +16,14 @@ from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import numpy as np
 import typer
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
-from gathernd import GatherND, GatherNDError, ServiceError, TensorInfo, errors
+if TYPE_CHECKING:
+    from gathernd import GatherND, TensorInfo
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 RESIDENT: Final = "tensor:"
@@ -45,6 +47,8 @@ class Operator(Enum):
 @contextmanager
 def _service(url: str, key: str | None) -> Iterator[GatherND]:
     """A client; what it or a file refuses ends the command with exit code 1 and a message on stderr."""
+    from gathernd import GatherND, GatherNDError, ServiceError  # noqa: PLC0415
+
     try:
         with GatherND(url, key=key) as client:
             yield client
@@ -89,6 +93,15 @@ def _complete(path: Path) -> Iterator[Path]:
 @contextmanager
 def _bar(name: str, total: int) -> Iterator[Callable[[int], None]]:
     """A progress bar on stderr, which takes the bytes so far; nothing where that is no terminal."""
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
     columns = ("{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(file=sys.stderr), disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task(name, total=total)
@@ -177,13 +190,15 @@ def get(
     key: Key = None,
 ) -> None:
     """Download a resident tensor into an npy file. A large one comes in pieces, all of the same content."""
+    from gathernd.errors import PreconditionFailed  # noqa: PLC0415
+
     with _service(url, key) as service:
         for attempt in range(_ATTEMPTS):
             info = service.metadata(name)
             try:
                 with _complete(file) as part, _bar(name, info.bytes) as progress:
                     _download(service, info, part, progress)
-            except errors.PreconditionFailed:
+            except PreconditionFailed:
                 # The tensor was replaced meanwhile: its pieces would not belong together.
                 if attempt == _ATTEMPTS - 1:
                     raise

@@ -6,6 +6,7 @@ fields, the one error shape, the statuses that OpenAPI lists) is tested by every
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -31,6 +33,13 @@ _TIMING = re.compile(r"parse;dur=[0-9.]+(, queue;dur=[0-9.]+(, kernel;dur=[0-9.]
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _LISTENS = re.compile(r"Uvicorn running on https?://[^ ]*:([0-9]+)")
 _OPERATORS = ("/gathernd", "/gather")
+
+
+@cache
+def _documented() -> dict[str, set[int]]:
+    """The statuses of each operator's answers in the OpenAPI file, which a test holds to what is served."""
+    paths = json.loads((ROOT / "openapi" / "openapi.json").read_bytes())["paths"]
+    return {path: set(map(int, paths[path]["post"]["responses"])) for path in _OPERATORS}
 
 
 @dataclass
@@ -98,8 +107,7 @@ class Server:
                 assert "could not start" not in answer.text, self.log_text()
                 assert monotonic() < end, f"the server is not ready:\n{self.log_text()}"
                 sleep(0.02)
-            paths = client.get("/openapi.json").json()["paths"]
-        self.documented = {path: set(map(int, paths[path]["post"]["responses"])) for path in _OPERATORS}
+        self.documented = _documented()
 
     def stop(self, number: int = signal.SIGTERM, within: float = 30) -> int:
         """Send a signal and wait for the end; the exit code."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 from itertools import product
 from pathlib import Path
@@ -67,6 +68,13 @@ def test_a_service_that_cannot_prepare_its_kernels_ends_and_says_so(start: Start
         server.process.returncode = 0  # the end that is expected of other servers
         assert "the kernels could not be prepared" in server.log_text()
         assert "the service cannot start without its kernels" in server.log_text()
+
+
+def test_what_only_the_commands_for_callers_use_is_not_imported_to_serve() -> None:
+    """A quarter of a second of every start."""
+    program = "import sys, app.cli; sys.exit(', '.join({'gathernd', 'httpx', 'rich.progress'} & set(sys.modules)) or 0)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 _FAULTY_SWEEP = """

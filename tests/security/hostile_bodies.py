@@ -13,6 +13,7 @@ from base64 import b64encode
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import cache
 from random import Random
 from typing import Any, Final
 
@@ -355,10 +356,15 @@ def _bomb(zeros: int, wbits: int) -> bytes:
     return packer.compress(b" " * zeros) + packer.flush()
 
 
-_BOMBS: Final = [
-    ("gzip", _bomb(1 << 25, 31)), ("deflate", _bomb(1 << 25, 15)), ("deflate", _bomb(1 << 25, -15)),
-    ("gzip", gzip.compress(_bomb(1 << 25, 31))), ("gzip", _bomb(1 << 24, 31) * 3),
-]  # fmt: skip
+@cache
+def _bombs() -> list[tuple[str, bytes]]:
+    """Content-Encoding and body. Made when first asked for, since that takes a second."""
+    return [
+        ("gzip", _bomb(1 << 25, 31)), ("deflate", _bomb(1 << 25, 15)), ("deflate", _bomb(1 << 25, -15)),
+        ("gzip", gzip.compress(_bomb(1 << 25, 31))), ("gzip", _bomb(1 << 24, 31) * 3),
+    ]  # fmt: skip
+
+
 _NO_ENCODINGS: Final = [
     "br",
     "gzip, gzip",
@@ -378,11 +384,11 @@ def packed_body(source: Random) -> Body:
     chance = source.random()
     target = source.choice(("/gathernd", "/v2/models/gathernd/infer", f"/tensors/{RESIDENT}/scatter"))
     if chance < 0.01:
-        encoding, content = source.choice(_BOMBS)
+        encoding, content = source.choice(_bombs())
         return Body("POST", target, content, [f"Content-Encoding: {encoding}"])
     if chance < 0.02:
         fields = ["Content-Encoding: gzip", "Content-Type: application/octet-stream"]
-        return Body("PUT", "/tensors/t9?dtype=int8&shape=7000000", _BOMBS[0][1], fields)
+        return Body("PUT", "/tensors/t9?dtype=int8&shape=7000000", _bombs()[0][1], fields)
     encoding = source.choice(("gzip", "deflate"))
     made = json_body(source) if source.random() < 0.5 else infer_body(source)
     content = gzip.compress(made.content, 1) if encoding == "gzip" else zlib.compress(made.content, 1)
@@ -403,11 +409,11 @@ def heaviest() -> list[Body]:
     rows = struct.pack("<q", 1) * (1 << 18)
     header = {"indices": {"dtype": "I64", "shape": [1 << 18, 1], "data_offsets": [0, len(rows)]}}
     numbers = {"data": _tensor("float64", [500_000], [0.5] * 500_000), "indices": _tensor("int64", [1, 1], [1])}
-    bombs = [Body("POST", "/gathernd", content, [f"Content-Encoding: {name}"]) for name, content in _BOMBS]
+    bombs = [Body("POST", "/gathernd", content, [f"Content-Encoding: {name}"]) for name, content in _bombs()]
     fields = ["Content-Encoding: gzip", "Content-Type: application/octet-stream"]
     return [
         *bombs,
-        Body("PUT", "/tensors/t9?dtype=int8&shape=7000000", _BOMBS[0][1], fields),
+        Body("PUT", "/tensors/t9?dtype=int8&shape=7000000", _bombs()[0][1], fields),
         Body("POST", "/gathernd?tensor=good", _safetensors(header, rows), ["Content-Type: application/x-safetensors"]),
         Body("POST", "/gathernd", json.dumps(numbers, separators=(",", ":")).encode()),
         Body("GET", "/tensors/good/content", b""),
