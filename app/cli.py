@@ -14,17 +14,17 @@ import typer
 from pydantic import ValidationError
 
 from app import __version__, commands, selection
-from app.api import keys
-from app.api.control import openapi_document
-from app.api.tls import BadTls
-from app.api.traces import NoTracing
+from app.api.fastapi_app import openapi_document
 from app.kernels.device import NoDevice
-from app.listening import CannotListen
 from app.main import allow_gpu, create_app
-from app.serving import serve
+from app.security import api_keys
+from app.server.listening_sockets import CannotListen
+from app.server.serve import serve
+from app.server.supervisor import serve_workers
+from app.server.tls import BadTls
 from app.settings import Settings, settings_table
-from app.warming import warm
-from app.workers import serve_workers
+from app.telemetry.tracing import NoTracing
+from app.warmup import warm
 
 app = typer.Typer(
     name="gathernd",
@@ -72,7 +72,7 @@ def serve_command(context: typer.Context) -> None:
         if settings.workers > 1:
             raise typer.Exit(serve_workers(settings))
         serve(settings, create_app(settings))
-    except keys.BadKeysFile as error:
+    except api_keys.BadKeysFile as error:
         typer.echo(f"gathernd: --api-keys-file (GATHERND_API_KEYS_FILE) {settings.api_keys_file}: {error}", err=True)
         raise typer.Exit(2) from None
     except NoTracing as error:
@@ -102,7 +102,7 @@ KeysFile = Annotated[
 
 
 class KeyScope(Enum):
-    """`app.api.keys.Scope` in the form that the command line library reads."""
+    """`app.security.api_keys.Scope` in the form that the command line library reads."""
 
     GATHER = "gather"
     TENSORS = "tensors"
@@ -116,7 +116,7 @@ def _keys_file(given: Path | None) -> Iterator[Path]:
         raise typer.Exit(2)
     try:
         yield path
-    except (keys.BadKeysFile, OSError) as error:
+    except (api_keys.BadKeysFile, OSError) as error:
         typer.echo(f"gathernd: {path}: {error.strerror if isinstance(error, OSError) else error}", err=True)
         raise typer.Exit(1) from None
 
@@ -134,7 +134,8 @@ def keys_add(
 ) -> None:
     """Make a key and print it, this once. Only its SHA-256 is kept. A running service takes it within a second."""
     with _keys_file(file) as path:
-        text = keys.add(path, label, [name for name in keys.SCOPES if KeyScope(name) in (scope or [KeyScope.GATHER])])
+        scopes = [name for name in api_keys.SCOPES if KeyScope(name) in (scope or [KeyScope.GATHER])]
+        text = api_keys.add(path, label, scopes)
     typer.echo(text)
 
 
@@ -142,7 +143,7 @@ def keys_add(
 def keys_ls(file: KeysFile = None) -> None:
     """List the keys: label, scopes, start of the SHA-256."""
     with _keys_file(file) as path:
-        for row in keys.described(keys.read(path)):
+        for row in api_keys.described(api_keys.read(path)):
             typer.echo("\t".join(row.values()))
 
 
@@ -150,7 +151,7 @@ def keys_ls(file: KeysFile = None) -> None:
 def keys_rm(label: Annotated[str, typer.Argument(help="Label of the key.")], file: KeysFile = None) -> None:
     """Remove a key. A running service refuses it within a second."""
     with _keys_file(file) as path:
-        keys.remove(path, label)
+        api_keys.remove(path, label)
 
 
 @app.command("openapi")

@@ -1,7 +1,7 @@
 """The closed catalogue of errors, and the one exception that carries them.
 
 Every refusal anywhere in the service is a `GatherError` whose `code` is a key of `CATALOGUE`. Nothing here knows
-HTTP: `app.api.errors` maps each code to its status and writes the body.
+HTTP: `app.api.error_responses` maps each code to its status and writes the body.
 
     GatherError
       code      which entry of the catalogue

@@ -16,48 +16,49 @@ from time import thread_time
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from app import warming
-from app.api.background import BackgroundTasks, in_thread
-from app.api.control import create_control
-from app.api.cors import AcrossOrigins
-from app.api.counters import Counters
-from app.api.dataplane import DataPlane
+from app import warmup
+from app.api.asgi_app import DataPlane
+from app.api.asgi_request import Receive, Scope, Send
 from app.api.disk_threads import DiskThreads
-from app.api.exchange import Receive, Scope, Send
-from app.api.guard import Guard, is_loopback_name
-from app.api.health import Readiness
-from app.api.keys import Keys, access
-from app.api.logs import RequestLog
-from app.api.metrics import Metrics
-from app.api.native import NativeRoute
-from app.api.oip_routes import ProtocolRoutes
-from app.api.oip_stats import Statistics
-from app.api.oip_v2 import InferRoute, Models
-from app.api.tensors import BodyLimits, TensorsRoute
-from app.api.tensors_openapi import add_tensor_routes
-from app.api.traces import start_tracing
-from app.api.watched import WatchedMetrics
+from app.api.fastapi_app import create_control
+from app.api.routes.gather import NativeRoute
+from app.api.routes.health import Readiness
+from app.api.routes.tensors import BodyLimits, TensorsRoute
+from app.api.routes.v2_infer import InferRoute, Models
+from app.api.routes.v2_models import ProtocolRoutes
+from app.api.schemas.tensors import add_tensor_routes
 from app.dispatch.admission import Admission
-from app.dispatch.budget import Budget
-from app.dispatch.calibrate import calibrated
-from app.dispatch.calibrate_gpu import measure_gpu
-from app.dispatch.cost import Chooser
+from app.dispatch.backend_calibration import calibrated
+from app.dispatch.backend_cost_model import BackendChooser
 from app.dispatch.gpu import Gpu
-from app.dispatch.pool import Pool
+from app.dispatch.gpu_calibration import measure_gpu
+from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
-from app.kernels import Kernel, numba_cpu, numpy_cpu
+from app.kernels import Kernel, numpy_cpu
 from app.kernels.device import Device, DeviceFailed, NoDevice, OutOfDeviceMemory
+from app.kernels.numba_cpu import gather_kernel
+from app.memory.budget import Budget
+from app.security.api_keys import Keys, access
+from app.security.cross_origin import AcrossOrigins
+from app.security.host_header_check import Guard, is_loopback_name
+from app.server.background_tasks import BackgroundTasks, in_thread
 from app.service import Service
 from app.settings import Settings
 from app.store import LocalStore, Quota
-from app.tensors.limits import Limits
+from app.telemetry.logs import RequestLog
+from app.telemetry.metric_definitions import Metrics
+from app.telemetry.model_statistics import Statistics
+from app.telemetry.observed_metrics import WatchedMetrics
+from app.telemetry.shared_counters import Counters
+from app.telemetry.tracing import start_tracing
+from app.tensors.shape_limits import Limits
 
 logger = logging.getLogger("gathernd")
 DAMAGE_INTERVAL_S = 30.0
 DAMAGE_REST = 100
 _DAMAGE_PAGE = 100
 TENSOR_PATHS = ("/tensors", "/tensors/{name}", "/tensors/{name}/content", "/tensors/{name}/scatter")
-KERNELS: dict[str, Kernel] = {"numba": numba_cpu, "numpy": numpy_cpu}
+KERNELS: dict[str, Kernel] = {"numba": gather_kernel, "numpy": numpy_cpu}
 
 
 def limits_of(settings: Settings) -> Limits:
@@ -89,7 +90,7 @@ def find_gpu(settings: Settings) -> Device:
     """The GPU that the settings allow. Raises NoDevice, which says why there is none."""
     allow_gpu(settings)
     try:
-        module = import_module("app.kernels.cupy_gpu")
+        module = import_module("app.kernels.cupy_gpu.device")
     except ModuleNotFoundError:
         raise NoDevice("this service has no GPU: CuPy is not installed") from None
     except ImportError as error:
@@ -165,10 +166,10 @@ def create_app(
     watched = settings.access_log or tracing is not None
     metrics = WatchedMetrics(counters, log, tracing) if watched else Metrics(counters, log)
     budget = Budget(settings.memory_budget // settings.workers, settings.max_requests)
-    pool = Pool(settings.threads, settings.max_queue, settings.queue_timeout)
+    pool = RequestThreadPool(settings.threads, settings.max_queue, settings.queue_timeout)
     kernel = KERNELS[settings.kernel]
     threads = threads_of_gather(settings)
-    chooser = Chooser(loop_max_us=settings.loop_max_us, split_min_us=settings.split_min_us, threads=threads)
+    chooser = BackendChooser(loop_max_us=settings.loop_max_us, split_min_us=settings.split_min_us, threads=threads)
     limits = limits_of(settings)
     store = LocalStore(
         settings.store_dir,
@@ -187,7 +188,7 @@ def create_app(
     background = BackgroundTasks(lambda name: metrics.counters.add(f"gathernd_background_failures|{name}"))
 
     def prepare() -> None:
-        warming.warm(settings.cache_dir, lambda name: logger.debug("ready: %s", name), settings.kernel)
+        warmup.warm(settings.cache_dir, lambda name: logger.debug("ready: %s", name), settings.kernel)
         chooser.coefficients = calibrated(kernel, settings.cache_dir, threads=threads)
         use_gpu(settings, service)
 

@@ -15,23 +15,23 @@ from rich.console import Console
 from rich.table import Table
 
 from app import plot
-from app.api.explain import explanation_body
-from app.dispatch.allocator import keep_freed_memory
-from app.dispatch.budget import Budget, Lease
-from app.dispatch.calibrate import calibrated
-from app.dispatch.cost import DATA_BYTES, DEPTHS, ROUTES, WIDTHS, Chooser, Route
-from app.dispatch.pool import Pool
+from app.api.schemas.explain_answer import explanation_body
+from app.dispatch.backend_calibration import calibrated
+from app.dispatch.backend_cost_model import DATA_BYTES, DEPTHS, ROUTES, WIDTHS, BackendChooser, Route
+from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
-from app.kernels import numba_cpu
 from app.kernels.device import NoDevice
+from app.kernels.numba_cpu import gather_kernel
 from app.main import KERNELS, limits_of, threads_of_gather, use_gpu
+from app.memory.budget import Budget, MemoryReservation
+from app.memory.malloc_tuning import keep_freed_memory
+from app.operators.dialects import DIALECTS
+from app.operators.gather_plan import GatherPlan
 from app.service import Service
 from app.settings import Settings
-from app.spec.dialects import DIALECTS
-from app.spec.plan import GatherPlan
 from app.store import EmptyStore
-from app.tensors.call import Call, Device, Operator
 from app.tensors.dtypes import DTYPES
+from app.tensors.gather_call import Call, Device, Operator
 from app.tensors.tensor import Tensor
 
 ROW_BYTES: Final = 256
@@ -61,7 +61,7 @@ class _Machine:
     settings: Settings
 
     @property
-    def chooser(self) -> Chooser:
+    def chooser(self) -> BackendChooser:
         return self.service.chooser
 
 
@@ -75,16 +75,18 @@ def _machine(settings: Settings, *, refresh: bool) -> _Machine:
     kernel = KERNELS[settings.kernel]
     threads = threads_of_gather(settings)
     if settings.kernel == "numba":
-        numba_cpu.configure(settings.cache_dir)
-        numba_cpu.warm()
-    chooser = Chooser(
+        gather_kernel.configure(settings.cache_dir)
+        gather_kernel.warm()
+    chooser = BackendChooser(
         loop_max_us=settings.loop_max_us,
         split_min_us=settings.split_min_us,
         threads=threads,
         coefficients=calibrated(kernel, settings.cache_dir, threads=threads, refresh=refresh),
     )
     budget = Budget(settings.memory_budget // settings.workers)
-    service = Service(limits_of(settings), EmptyStore(), kernel, Pool(settings.threads, 0), chooser, budget)
+    service = Service(
+        limits_of(settings), EmptyStore(), kernel, RequestThreadPool(settings.threads, 0), chooser, budget
+    )
     try:
         use_gpu(settings, service)
     except NoDevice as reason:
@@ -98,7 +100,7 @@ def lookup(rows: int) -> GatherPlan:
     return GatherPlan(1, rows, (TABLE_ROWS,), ROW_BYTES // 4, 4, False, True)
 
 
-def curves(chooser: Chooser) -> dict[str, list[plot.Point]]:
+def curves(chooser: BackendChooser) -> dict[str, list[plot.Point]]:
     """Predicted microseconds over the number of rows of 256 bytes from a table of 200,000, for each route."""
     found: dict[str, list[plot.Point]] = {}
     count = 1
@@ -116,7 +118,7 @@ def curves(chooser: Chooser) -> dict[str, list[plot.Point]]:
     return found
 
 
-def first_rows(chooser: Chooser, resident: bool) -> dict[Route, int]:
+def first_rows(chooser: BackendChooser, resident: bool) -> dict[Route, int]:
     """From how many rows on each route is chosen first; a route that never is, is left out."""
     found: dict[Route, int] = {}
     count = 1
@@ -163,7 +165,7 @@ def calibrate(
         typer.echo(f"GPU: {chooser.no_gpu}")
 
 
-def _print_coefficients(console: Console, chooser: Chooser) -> None:
+def _print_coefficients(console: Console, chooser: BackendChooser) -> None:
     prices = chooser.coefficients
     table = Table(title="Nanoseconds for a slice, by its bytes and those of the data")
     table.add_column("data", justify="right")
@@ -184,7 +186,7 @@ def _print_coefficients(console: Console, chooser: Chooser) -> None:
         ("a narrow slice of odd width, more", f"{prices.odd_slice_s * 1e9:.2f} ns"),
         ("a byte of a large output, more", f"{prices.output_byte_s * 1e9:.4f} ns"),
         ("a thread and back", f"{prices.hand_off_s * 1e6:.1f} µs"),
-        ("a helper that sleeps, for a split", f"{prices.join_s * 1e6:.1f} µs"),
+        ("a helper that sleeps, for a split", f"{prices.wakeup_s * 1e6:.1f} µs"),
         ("a component for another core, more", f"{prices.index_move_s * 1e9:.4f} ns"),
         ("a byte of output for another core, more", f"{prices.output_move_s * 1e9:.4f} ns"),
         (f"gain of {chooser.threads} threads on items", f"{prices.item_gain:.2f}"),
@@ -257,7 +259,9 @@ def explain(
     service = machine.service
     try:
         found = service.explain(
-            Call(operator, data, indices, parameter, dialect, asked), Lease(service.budget), on_device=resident
+            Call(operator, data, indices, parameter, dialect, asked),
+            MemoryReservation(service.budget),
+            on_device=resident,
         )
     except GatherError as error:
         typer.echo(f"gathernd: {error.code}: {error.detail}", err=True)

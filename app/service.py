@@ -13,25 +13,25 @@ from typing import Any, Final, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from app.dispatch.allocator import MOST_KEPT
-from app.dispatch.budget import Budget, Lease
-from app.dispatch.cost import Choice, Chooser, Coefficients, Route, lie_close
+from app.dispatch.backend_cost_model import BackendChooser, Choice, Coefficients, Route, has_locality
 from app.dispatch.explain import RouteNote, notes
 from app.dispatch.gpu import Gpu, Outcome
-from app.dispatch.outputs import Outputs
-from app.dispatch.pool import Caller, Pool
+from app.dispatch.request_thread_pool import Caller, RequestThreadPool
 from app.errors import GatherError
 from app.kernels import Kernel, Unfinished
-from app.spec.dialects import DIALECTS
-from app.spec.gather import plan_gather
-from app.spec.gathernd import plan_gathernd
-from app.spec.plan import GatherPlan
-from app.spec.rules import check_dtypes, index_error
+from app.memory.budget import Budget, MemoryReservation
+from app.memory.malloc_tuning import MOST_KEPT
+from app.memory.output_buffer_pool import OutputBufferPool
+from app.operators.dialects import DIALECTS
+from app.operators.gather import plan_gather
+from app.operators.gather_plan import GatherPlan
+from app.operators.gathernd import plan_gathernd
+from app.operators.shape_rules import check_dtypes, index_error
 from app.store import Resident, Store
-from app.tensors.call import Answer, Call, Operator
 from app.tensors.dtypes import DType
-from app.tensors.limits import Limits
-from app.tensors.strings import PackedStrings, framed_size
+from app.tensors.gather_call import Answer, Call, Operator
+from app.tensors.packed_strings import PackedStrings, framed_size
+from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 
 PLANNERS: Final[Mapping[Operator, Callable[..., tuple[GatherPlan, tuple[int, ...], int]]]] = {
@@ -85,7 +85,7 @@ class Explanation(NamedTuple):
     choice: Choice
 
 
-class Stages:
+class RequestTimings:
     """When a request entered its stages, in seconds of `perf_counter`; 0.0 for those it has not reached. `over` is set
     once it has been counted: when the header of a small gather's answer was made, for others when all had been sent.
 
@@ -137,7 +137,13 @@ class Service:
     """
 
     def __init__(
-        self, limits: Limits, store: Store, kernel: Kernel, pool: Pool, chooser: Chooser, budget: Budget
+        self,
+        limits: Limits,
+        store: Store,
+        kernel: Kernel,
+        pool: RequestThreadPool,
+        chooser: BackendChooser,
+        budget: Budget,
     ) -> None:
         self.limits = limits
         self.store = store
@@ -146,11 +152,11 @@ class Service:
         self.chooser = chooser
         self.budget = budget
         self.gpu: Gpu | None = None
-        self._outputs = Outputs(min(budget.total // 8, MOST_KEPT))
+        self._outputs = OutputBufferPool(min(budget.total // 8, MOST_KEPT))
         self._plans: dict[tuple[object, ...], _Planned] = {}
 
-    async def gather(self, call: Call, stages: Stages, lease: Lease) -> Answer:
-        """Resolve, validate, choose, run. The output's bytes are charged to `lease` before they are allocated.
+    async def gather(self, call: Call, timings: RequestTimings, reservation: MemoryReservation) -> Answer:
+        """Resolve, validate, choose, run. The output's bytes are charged to `reservation` before they are allocated.
 
         Raises every error of the operator, tensor_not_found, device_unavailable, overloaded and deadline_exceeded, and
         ClientGone.
@@ -163,56 +169,62 @@ class Service:
             raise call.over_limit
         if call.device == "gpu":
             self._check_device(call, data)
-        lease.charge(plan.output_bytes)
+        reservation.charge(plan.output_bytes)
         if close is not None or self.gpu is not None or (resident is not None and resident.cold):
             decided = self._decide(call, planned, data, resident)
             choice = decided.choice
             if self.gpu is not None and resident is not None and data.dtype.kind != "string":
                 self.gpu.earn(call, plan, decided.cpu, resident)
-        stages.choice = choice
+        timings.choice = choice
         route, here = choice.route, choice.here
-        stages.route = route
+        timings.route = route
         if route == "gpu":
-            on_gpu = await self._run_on_gpu(call, plan, data, resident, decided.cpu, stages)
+            on_gpu = await self._run_on_gpu(call, plan, data, resident, decided.cpu, timings)
             if on_gpu is not None:
                 bad, array, etag = on_gpu
-                stages.kernel_end = perf_counter()
+                timings.kernel_end = perf_counter()
                 if bad >= 0:
-                    await self._raise_index_error(call, plan, data, first_axis, stages)
+                    await self._raise_index_error(call, plan, data, first_axis, timings)
                 return Answer(Tensor(data.dtype, shape, _typed(array, data.dtype)), call.dialect, "gpu", etag)
         if here and choice.parts > 1:
-            bad, array = await self._lead(plan, data, indices, stages)
+            bad, array = await self._lead(plan, data, indices, timings)
         elif here:
-            bad, array = self._run(plan, data, indices, stages, lease)
+            bad, array = self._run(plan, data, indices, timings, reservation)
         else:
-            bad, array = await self._run_elsewhere(plan, data, indices, stages, lease)
+            bad, array = await self._run_elsewhere(plan, data, indices, timings, reservation)
         if resident is not None and not resident.steady:
             del array  # what is read again takes its place
-            resident, bad, array = await self._run_again(resident, plan, indices, stages, lease)
-        stages.kernel_end = perf_counter()
+            resident, bad, array = await self._run_again(resident, plan, indices, timings, reservation)
+        timings.kernel_end = perf_counter()
         if bad >= 0:
-            await self._raise_index_error(call, plan, data, first_axis, stages)
+            await self._raise_index_error(call, plan, data, first_axis, timings)
         etag = None if resident is None else resident.etag
         return Answer(Tensor(data.dtype, shape, array), call.dialect, "cpu", etag)
 
     async def _raise_index_error(
-        self, call: Call, plan: GatherPlan, data: Tensor, first_axis: int, stages: Stages
+        self, call: Call, plan: GatherPlan, data: Tensor, first_axis: int, timings: RequestTimings
     ) -> NoReturn:
         dialect, indices = DIALECTS[call.operator][call.dialect], call.indices
         if indices.array.size < _LARGE_SCAN:
             raise index_error(dialect, data.shape, indices, first_axis, plan.depth)
-        raise await self.pool.run(lambda: index_error(dialect, data.shape, indices, first_axis, plan.depth), stages)
+        raise await self.pool.run(lambda: index_error(dialect, data.shape, indices, first_axis, plan.depth), timings)
 
     async def _run_on_gpu(
-        self, call: Call, plan: GatherPlan, data: Tensor, resident: Resident | None, cpu: Choice, stages: Stages
+        self,
+        call: Call,
+        plan: GatherPlan,
+        data: Tensor,
+        resident: Resident | None,
+        cpu: Choice,
+        timings: RequestTimings,
     ) -> Outcome | None:
         """The gather on the device; None, and a route of threads as for `cpu`, where it cannot and may be elsewhere."""
         assert self.gpu is not None
         out = self._outputs.empty(plan.output_items, data.dtype.carrier)
-        outcome = await self.gpu.gather(call, plan, data, resident, out, lambda: self._start(stages), stages)
+        outcome = await self.gpu.gather(call, plan, data, resident, out, lambda: self._start(timings), timings)
         if outcome is None:
-            stages.route = "split" if cpu.route == "split" else "thread"
-            stages.choice = stages.choice._replace(parts=cpu.parts)
+            timings.route = "split" if cpu.route == "split" else "thread"
+            timings.choice = timings.choice._replace(parts=cpu.parts)
         return outcome
 
     def _decide(
@@ -224,7 +236,7 @@ class Service:
         """
         plan, strings = planned.plan, data.dtype.kind == "string"
         cpu, close = planned.choice, False
-        if planned.close is not None and lie_close(plan, call.indices.array):
+        if planned.close is not None and has_locality(plan, call.indices.array):
             cpu, close = planned.close, True
         cold = resident is not None and resident.cold
         if cold and cpu.here:
@@ -235,12 +247,12 @@ class Service:
         choice = self.gpu.choose(call, plan, cpu, there)
         return _Decision(choice, cpu, close, cold, there, self.gpu.fits(plan, there))
 
-    def explain(self, call: Call, lease: Lease, *, on_device: bool = False) -> Explanation:
+    def explain(self, call: Call, reservation: MemoryReservation, *, on_device: bool = False) -> Explanation:
         """Everything that `gather` does before it runs, and no more: what it would do, and why.
 
         Of the indices only some are looked at, to see whether slices lie close together; nothing is allocated, and
-        `lease` is charged nothing. `on_device` says that the data counts as resident on a GPU. Raises what `gather`
-        raises, but for index_out_of_bounds, overloaded and deadline_exceeded.
+        `reservation` is charged nothing. `on_device` says that the data counts as resident on a GPU. Raises what
+        `gather` raises, but for index_out_of_bounds, overloaded and deadline_exceeded.
         """
         data, resident = self._resolve(call)
         planned = self._plan(call, data, call.indices)
@@ -248,7 +260,7 @@ class Service:
         if call.over_limit is not None:
             raise call.over_limit
         self._check_device(call, data)
-        lease.admit(plan.output_bytes)
+        reservation.admit(plan.output_bytes)
         decided = self._decide(call, planned, data, resident, on_device)
         routes = notes(
             plan,
@@ -311,41 +323,48 @@ class Service:
         return resident.tensor, resident
 
     def _run(
-        self, plan: GatherPlan, data: Tensor, indices: Tensor, stages: Stages, lease: Lease
+        self, plan: GatherPlan, data: Tensor, indices: Tensor, timings: RequestTimings, reservation: MemoryReservation
     ) -> tuple[int, NDArray[Any]]:
-        self._start(stages)
+        self._start(timings)
         if data.dtype.kind == "string":
-            return self._run_strings(plan, data, indices, lease)
+            return self._run_strings(plan, data, indices, reservation)
         out = np.empty(plan.output_items, data.dtype.carrier)
         return self.kernel.run(plan, data.items, indices.array, out), _typed(out, data.dtype)
 
-    async def _lead(self, plan: GatherPlan, data: Tensor, indices: Tensor, stages: Stages) -> tuple[int, NDArray[Any]]:
+    async def _lead(
+        self, plan: GatherPlan, data: Tensor, indices: Tensor, timings: RequestTimings
+    ) -> tuple[int, NDArray[Any]]:
         """Share a gather with helpers, on the event loop, which waits for none of them for long."""
-        self._start(stages)
+        self._start(timings)
         out = self._outputs.empty(plan.output_items, data.dtype.carrier)
         try:
-            bad = self.kernel.run(plan, data.items, indices.array, out, stages.choice.parts, False)
+            bad = self.kernel.run(plan, data.items, indices.array, out, timings.choice.parts, False)
         except Unfinished as left:
-            stages.admitted = True  # what has begun is finished
-            bad = await self.pool.run(left.wait, stages)
+            timings.admitted = True  # what has begun is finished
+            bad = await self.pool.run(left.wait, timings)
         return bad, _typed(out, data.dtype)
 
     async def _run_elsewhere(
-        self, plan: GatherPlan, data: Tensor, indices: Tensor, stages: Stages, lease: Lease
+        self, plan: GatherPlan, data: Tensor, indices: Tensor, timings: RequestTimings, reservation: MemoryReservation
     ) -> tuple[int, NDArray[Any]]:
         if data.dtype.kind == "string":
-            return await self.pool.run(lambda: self._run(plan, data, indices, stages, lease), stages)
+            return await self.pool.run(lambda: self._run(plan, data, indices, timings, reservation), timings)
         # Allocated here: the C library keeps freed memory apart for each thread that asked for it.
         out = self._outputs.empty(plan.output_items, data.dtype.carrier)
 
         def work() -> int:
-            self._start(stages)
-            return self.kernel.run(plan, data.items, indices.array, out, stages.choice.parts)
+            self._start(timings)
+            return self.kernel.run(plan, data.items, indices.array, out, timings.choice.parts)
 
-        return await self.pool.run(work, stages), _typed(out, data.dtype)
+        return await self.pool.run(work, timings), _typed(out, data.dtype)
 
     async def _run_again(
-        self, resident: Resident, plan: GatherPlan, indices: Tensor, stages: Stages, lease: Lease
+        self,
+        resident: Resident,
+        plan: GatherPlan,
+        indices: Tensor,
+        timings: RequestTimings,
+        reservation: MemoryReservation,
     ) -> tuple[Resident, int, NDArray[Any]]:
         """A scatter changed the content while it was read: read again until it did not, at last with writers kept out.
 
@@ -354,7 +373,7 @@ class Service:
         for pause in _PAUSES:
             await asyncio.sleep(pause)
             resident = resident.current()
-            bad, array = await self._run_elsewhere(plan, resident.tensor, indices, stages, lease)
+            bad, array = await self._run_elsewhere(plan, resident.tensor, indices, timings, reservation)
             if resident.steady:
                 return resident, bad, array
             del array
@@ -362,26 +381,28 @@ class Service:
         await asyncio.to_thread(hold.__enter__)
         try:
             resident = resident.current()
-            bad, array = await self._run_elsewhere(plan, resident.tensor, indices, stages, lease)
+            bad, array = await self._run_elsewhere(plan, resident.tensor, indices, timings, reservation)
         finally:
             hold.__exit__(None, None, None)
         return resident, bad, array
 
-    def _start(self, stages: Stages) -> None:
+    def _start(self, timings: RequestTimings) -> None:
         now = perf_counter()
-        if now > stages.deadline:
+        if now > timings.deadline:
             raise GatherError("deadline_exceeded", "the request waited until its deadline had passed", retry_after=1)
-        stages.kernel = now
+        timings.kernel = now
 
-    def _run_strings(self, plan: GatherPlan, data: Tensor, indices: Tensor, lease: Lease) -> tuple[int, NDArray[Any]]:
+    def _run_strings(
+        self, plan: GatherPlan, data: Tensor, indices: Tensor, reservation: MemoryReservation
+    ) -> tuple[int, NDArray[Any]]:
         """Strings go through the offsets: the kernel gathers item numbers, which then pick the strings.
 
         The strings of a request are shared with its output, whose items are charged already (8 bytes each).
         """
         if isinstance(data, PackedStrings):
-            return self._run_packed(plan, data, indices, lease)
+            return self._run_packed(plan, data, indices, reservation)
         working = _ITEM * (plan.data_items + plan.output_items)
-        lease.charge(working)
+        reservation.charge(working)
         numbers = np.empty(plan.output_items, np.uint64)
         bad = self.kernel.run(plan, np.arange(plan.data_items, dtype=np.uint64), indices.array, numbers)
         if bad < 0:
@@ -390,24 +411,24 @@ class Service:
         else:
             output = numbers
         del numbers
-        lease.settle(working, 0)
+        reservation.settle(working, 0)
         return bad, output
 
     def _run_packed(
-        self, plan: GatherPlan, data: PackedStrings, indices: Tensor, lease: Lease
+        self, plan: GatherPlan, data: PackedStrings, indices: Tensor, reservation: MemoryReservation
     ) -> tuple[int, NDArray[Any]]:
         """Resident strings: the kernel gathers where their frames start, and only those become Python objects."""
         working = _ITEM * plan.output_items
-        lease.charge(working)
+        reservation.charge(working)
         starts = np.empty(plan.output_items, np.uint64)
         bad = self.kernel.run(plan, data.array, indices.array, starts)
         if bad >= 0:
             output = starts
         else:
             self._check_total(data.packed_size(starts))
-            output = data.pick(starts, lease)
+            output = data.pick(starts, reservation)
         del starts
-        lease.settle(working, 0)
+        reservation.settle(working, 0)
         return bad, output
 
     def _check_total(self, total: int) -> None:

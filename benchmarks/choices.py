@@ -18,15 +18,15 @@ from statistics import median
 from typing import Any
 
 from app import main as wiring
-from app import serving
-from app.api import cycle, heads
-from app.api.protocol import Protocol
+from app.server import http_exchange, request_header_cache, serve
+from app.server.http1_connection import Protocol
 from app.service import Service
 from app.settings import Settings
-from app.wire import native_json, safetensors
+from app.wire import safetensors
+from app.wire.json import gather_messages
 from benchmarks import common, peers
 
-configure = serving.configure
+configure = serve.configure
 
 
 def configured(**options: Any) -> Callable[[], None]:
@@ -39,7 +39,7 @@ def configured(**options: Any) -> Callable[[], None]:
                 setattr(made, name, value)
             return made
 
-        serving.configure = configure_otherwise  # type: ignore[assignment]
+        serve.configure = configure_otherwise  # type: ignore[assignment]
 
     return change
 
@@ -52,7 +52,7 @@ def changed(target: Any, name: str, value: Any) -> Callable[[], None]:
 def a_task_each() -> None:
     """uvicorn's way to start a request: a task, which begins in the next turn of the loop."""
 
-    def start(self: Protocol, request: cycle.Cycle) -> None:
+    def start(self: Protocol, request: http_exchange.HttpExchange) -> None:
         self.running = request
         if request.more_body:
             request.owner = self
@@ -63,7 +63,7 @@ def a_task_each() -> None:
 
 def two_messages() -> None:
     """ASGI's way to answer: a start and a body, and the header fields as a list of pairs."""
-    cycle.Cycle.ready = lambda self: False  # type: ignore[method-assign]
+    http_exchange.HttpExchange.ready = lambda self: False  # type: ignore[method-assign]
 
 
 def a_write_each() -> None:
@@ -72,7 +72,7 @@ def a_write_each() -> None:
     def post(transport: Any, answer: Any, size: int) -> None:
         transport.writelines(answer)
 
-    cycle.post = post  # type: ignore[misc]
+    http_exchange.post = post  # type: ignore[misc]
 
 
 def collector(freeze: bool, *thresholds: int) -> Callable[[], None]:
@@ -97,14 +97,14 @@ CHOICES: dict[str, tuple[str, Callable[[], None]]] = {
     "a task for each request": (a_task_each.__doc__ or "", a_task_each),
     "http.response in two messages": (two_messages.__doc__ or "", two_messages),
     "a write for each answer": (a_write_each.__doc__ or "", a_write_each),
-    "pieces joined": ("one buffer for header and body", changed(cycle, "JOINED", 1 << 40)),
-    "pieces never joined": ("two buffers, however small", changed(cycle, "JOINED", 0)),
-    "every header parsed": ("no header kept", changed(heads, "LARGEST", 0)),
+    "pieces joined": ("one buffer for header and body", changed(http_exchange, "JOINED", 1 << 40)),
+    "pieces never joined": ("two buffers, however small", changed(http_exchange, "JOINED", 0)),
+    "every header parsed": ("no header kept", changed(request_header_cache, "LARGEST", 0)),
     "every form read": ("no safetensors header or query kept", changed(safetensors, "_REMEMBERED", -1)),
-    "every template read": ("no small part of a JSON request kept", changed(native_json, "_TEMPLATE_BYTES", -1)),
+    "every template read": ("no small part of a JSON request kept", changed(gather_messages, "_TEMPLATE_BYTES", -1)),
     "every plan made": ("no plan kept", changed(Service, "_plans", property(lambda self: {}, lambda *_: None))),
-    "bodies through the parser": ("no large body read into its place", changed(cycle, "DIRECT", 1 << 60)),
-    "freed memory given back": ("malloc as it comes", changed(serving, "keep_freed_memory", lambda _: False)),
+    "bodies through the parser": ("no large body read into its place", changed(http_exchange, "DIRECT", 1 << 60)),
+    "freed memory given back": ("malloc as it comes", changed(serve, "keep_freed_memory", lambda _: False)),
     "gc: not frozen": ("thresholds as they come", collector(False)),
     "gc: threshold 10k": ("frozen", collector(True, 10_000, 10, 10)),
     "gc: threshold 100k": ("frozen", collector(True, 100_000, 10, 10)),
@@ -112,12 +112,12 @@ CHOICES: dict[str, tuple[str, Callable[[], None]]] = {
 }
 
 
-def serve(name: str, port: int) -> None:
+def serve_changed(name: str, port: int) -> None:
     """Be the server, with `name` done otherwise."""
     if name:
         CHOICES[name][1]()
     settings = Settings(host="127.0.0.1", port=port)
-    serving.serve(settings, wiring.create_app(settings))
+    serve.serve(settings, wiring.create_app(settings))
 
 
 def command(name: str) -> Callable[[int], list[str]]:
@@ -149,7 +149,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve is not None:
-        serve(options.serve, options.port)
+        serve_changed(options.serve, options.port)
         return
     requests = work()
     print(common.machine_line())

@@ -24,7 +24,7 @@ from urllib.request import urlopen
 
 import numpy as np
 
-from app.api import keys
+from app.security import api_keys
 from benchmarks import common, peers
 from benchmarks.switched import TURNS_FILE
 
@@ -113,7 +113,7 @@ def measure(seconds: float, starts: int) -> dict[str, list[Start]]:
     found: dict[str, list[Start]] = {}
     with tempfile.TemporaryDirectory(prefix="gathernd-cost-") as name:
         file, turns = Path(name) / "keys", Path(name) / "turns"
-        key = keys.add(file, "cost", ["gather", "tensors"])
+        key = api_keys.add(file, "cost", ["gather", "tensors"])
 
         served, driving = common.halves()
         os.sched_setaffinity(0, driving)

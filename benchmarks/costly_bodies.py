@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, Final, Literal, NamedTuple
 
-from app.api.exchange import Exchange
+from app.api.asgi_request import RequestContext
 from app.errors import Code, GatherError
-from app.spec.dialects import DIALECTS
-from app.tensors.limits import Limits
-from app.wire import native_json, oip_v2, safetensors, upload
-from app.wire.oip_v2 import Model
-from app.wire.packed import Charge
-from app.wire.scatter import read_safetensors
+from app.operators.dialects import DIALECTS
+from app.tensors.shape_limits import Limits
+from app.wire import safetensors, upload_formats, v2_tensors
+from app.wire.json import gather_messages
+from app.wire.packed_items import Charge
+from app.wire.safetensors_scatter import read_safetensors
+from app.wire.v2_tensors import Model
 
 Codec = Literal["native", "scatter", "v2", "safetensors", "safetensors scatter", "upload"]
 MODEL: Final = Model("gathernd", "gathernd", tuple(DIALECTS["gathernd"]))
@@ -112,20 +113,20 @@ def read(body: Body, charge: Charge | None = None) -> Code | None:
     limits = Limits()
     try:
         if body.codec == "native":
-            call, _ = native_json.read_call(body.content, "gathernd", tuple(DIALECTS["gathernd"]), limits, charge)
+            call, _ = gather_messages.read_call(body.content, "gathernd", tuple(DIALECTS["gathernd"]), limits, charge)
             if call.over_limit is not None:
                 raise call.over_limit
         elif body.codec == "scatter":
-            native_json.read_scatter(body.content, limits, charge)
+            gather_messages.read_scatter(body.content, limits, charge)
         elif body.codec == "v2":
-            oip_v2.read_request(body.content, body.json_size, MODEL, limits, charge)
+            v2_tensors.read_request(body.content, body.json_size, MODEL, limits, charge)
         elif body.codec == "safetensors":
             safetensors.read_call(body.content, body.query, "gathernd", tuple(DIALECTS["gathernd"]), charge)
         elif body.codec == "safetensors scatter":
             read_safetensors(body.content, body.query, charge)
         else:
             fields = safetensors.read_query(body.query, ("dtype", "shape", "prefault", "lock"))
-            upload.start_of(body.kind or None, body.content, fields, whole=True, charge=charge)
+            upload_formats.start_of(body.kind or None, body.content, fields, whole=True, charge=charge)
     except GatherError as error:
         return error.code
     return None
@@ -158,10 +159,10 @@ CODINGS: Final[dict[str, tuple[bytes, Callable[[bytes], bytes]]]] = {
 def read_coded(body: Body, encoding: bytes, coded: bytes, cap: int, charge: Charge | None = None) -> Code | None:
     """As `read`, of the body that `coded` inflates to, `cap` bytes at most; `body` says what else the request has."""
     told = charge or (lambda size: None)
-    lease = SimpleNamespace(charge=told, settle=lambda planned, size: told(size - planned))
-    exchange: Any = SimpleNamespace(lease=lease)
+    reservation = SimpleNamespace(charge=told, settle=lambda planned, size: told(size - planned))
+    exchange: Any = SimpleNamespace(reservation=reservation)
     try:
-        content = Exchange.inflate(exchange, coded, encoding, cap)
+        content = RequestContext.inflate(exchange, coded, encoding, cap)
     except GatherError as error:
         return error.code
     return read(body._replace(content=content), charge)  # type: ignore[arg-type]  # codecs take any buffer
@@ -387,7 +388,7 @@ def binary_bodies(size: int) -> Iterator[Body]:
         content = struct.pack("<Q", len(header)) + header
         yield Body(f"header, {name}", "safetensors", content)
         yield Body(f"header, {name}", "safetensors scatter", content)
-        yield Body(f"header, {name}", "upload", content, kind=upload.SAFETENSORS)
+        yield Body(f"header, {name}", "upload", content, kind=upload_formats.SAFETENSORS)
     header = json.dumps({"data": {"dtype": "BOOL", "shape": [size], "data_offsets": [0, size]}}).encode()
     yield Body("bools of 2", "safetensors", struct.pack("<Q", len(header)) + header + b"\2" * size)
 
@@ -413,7 +414,7 @@ def npy_bodies(size: int) -> Iterator[Body]:
     }.items():
         raw = text.encode()
         content = b"\x93NUMPY\2\0" + len(raw).to_bytes(4, "little") + raw
-        yield Body(f"npy header, {name}", "upload", content, kind=upload.NPY)
+        yield Body(f"npy header, {name}", "upload", content, kind=upload_formats.NPY)
 
 
 def query_bodies(size: int) -> Iterator[Body]:
@@ -434,8 +435,9 @@ def query_bodies(size: int) -> Iterator[Body]:
     }.items():
         yield Body(f"query, {name}", "safetensors", lookup, query)
         raw = query.replace(b"batch_dims", b"shape") + b"&dtype=int8"
-        yield Body(f"query, {name}", "upload", b"", raw, kind=upload.RAW)
-    yield Body("query, dimensions", "upload", b"", b"dtype=int8&shape=" + b"1," * (size // 2) + b"1", kind=upload.RAW)
+        yield Body(f"query, {name}", "upload", b"", raw, kind=upload_formats.RAW)
+    dimensions = b"dtype=int8&shape=" + b"1," * (size // 2) + b"1"
+    yield Body("query, dimensions", "upload", b"", dimensions, kind=upload_formats.RAW)
 
 
 MAKERS: Final[dict[str, Callable[[int], Iterator[Body]]]] = {

@@ -37,10 +37,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.kernels import numba_cpu, numpy_cpu
+from app.kernels import numpy_cpu
 from app.kernels.device import Device, NoDevice
+from app.kernels.numba_cpu import gather_kernel
+from app.operators.gather_plan import GatherPlan
 from app.plot import svg
-from app.spec.plan import GatherPlan
 from benchmarks import common
 
 PARTS: Final = ("check", "kernel", "crossover", "http")
@@ -136,7 +137,7 @@ def crossover(
             indices = random_indices(plan, source)
             out = np.zeros(plan.output_items, np.uint8)
             ways: Mapping[str, Callable[[], int]] = {
-                "CPU": lambda: numba_cpu.run(plan, data, indices, out),  # noqa: B023  (called at once)
+                "CPU": lambda: gather_kernel.run(plan, data, indices, out),  # noqa: B023  (called at once)
                 "GPU inline": lambda: device.run(plan, data, indices, out),  # noqa: B023
                 "GPU resident": lambda: device.run(plan, copy, indices, out),  # noqa: B023
             }
@@ -328,7 +329,7 @@ def http(seconds: float) -> dict[str, Any]:
 def open_device() -> Any:
     """The GPU. Raises NoDevice where there is none or CuPy is not installed."""
     try:
-        module = import_module("app.kernels.cupy_gpu")
+        module = import_module("app.kernels.cupy_gpu.device")
     except ImportError as error:
         raise NoDevice(f"CuPy cannot be imported ({error}): install requirements-gpu.lock") from None
     return module.CupyDevice()
@@ -366,8 +367,8 @@ def main(arguments: list[str] | None = None) -> int:
         wrong += more
     if "crossover" in parts:
         with tempfile.TemporaryDirectory() as folder:
-            numba_cpu.configure(Path(folder))
-            numba_cpu.warm()
+            gather_kernel.configure(Path(folder))
+            gather_kernel.warm()
         measured = crossover(device, (4, 256, 4096), (1, 10, 100, 1000, 10_000, 100_000), 1 << 28)
         figures["crossover"] = measured
         for name, series in measured.items():

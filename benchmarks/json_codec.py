@@ -21,11 +21,11 @@ import orjson
 import simdjson
 from numpy.typing import NDArray
 
-from app.tensors.call import Answer
 from app.tensors.dtypes import DTYPES
-from app.tensors.limits import Limits
+from app.tensors.gather_call import Answer
+from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
-from app.wire import native_json
+from app.wire.json import gather_messages
 from benchmarks import common
 
 TINY = b"""{"data": {"dtype": "float32", "shape": [2, 2], "values": [0, 1, 2, 3]},
@@ -81,13 +81,13 @@ def reading(array: NDArray[Any], name: str, nested: bool, seconds: float) -> str
     values = orjson.dumps(rows.astype(np.float32) if dtype.item_size == 2 else rows, option=orjson.OPT_SERIALIZE_NUMPY)
     shape = f"[{array.size // 4},4]" if nested else f"[{array.size}]"
     body = b'{"data":{"dtype":"%b","shape":%b,"values":%b}' % (dtype.name.encode(), shape.encode(), values) + INDICES
-    call, _ = native_json.read_call(body, "gathernd", ("onnx-13",), Limits())
+    call, _ = gather_messages.read_call(body, "gathernd", ("onnx-13",), Limits())
     if not isinstance(call.data, Tensor) or call.data.array.tobytes() != array.tobytes():
         raise RuntimeError(f"{name} reads otherwise than it was written")
     parser: Any = simdjson.Parser()
     kind = "i" if dtype.kind in ("int", "uint") else "d"
     runs: dict[str, Callable[[], object]] = {
-        "codec": lambda: native_json.read_call(body, "gathernd", ("onnx-13",), Limits()),
+        "codec": lambda: gather_messages.read_call(body, "gathernd", ("onnx-13",), Limits()),
         "pysimdjson": lambda: np.frombuffer(parser.parse(body)["data"]["values"].as_buffer(of_type=kind), "f8").astype(
             "f4"
         ),
@@ -106,7 +106,7 @@ def writing(array: NDArray[Any], name: str, seconds: float) -> str:
     parts = array.view(np.float32).reshape(-1, 2) if dtype.kind == "complex" else array
     listed = parts.tolist()
     runs: dict[str, Callable[[], object]] = {
-        "codec": lambda: native_json.write_answer(answer, "values"),
+        "codec": lambda: gather_messages.write_answer(answer, "values"),
         "orjson": lambda: orjson.dumps({"values": parts}, option=orjson.OPT_SERIALIZE_NUMPY),
         "json, of a list": lambda: json.dumps(listed),
     }
@@ -115,7 +115,7 @@ def writing(array: NDArray[Any], name: str, seconds: float) -> str:
 
 def tiny(seconds: float) -> str:
     """The specification's first example: reading and writing, in microseconds."""
-    call, _ = native_json.read_call(TINY, "gathernd", ("onnx-13",), Limits())
+    call, _ = gather_messages.read_call(TINY, "gathernd", ("onnx-13",), Limits())
     if not isinstance(call.data, Tensor):
         raise TypeError("the data is inline")
     answer, limits, dialects = Answer(call.data, "onnx-13", "cpu"), Limits(), ("onnx-13",)
@@ -129,8 +129,8 @@ def tiny(seconds: float) -> str:
         return many
 
     runs = {
-        "codec reads": often(lambda: native_json.read_call(TINY, "gathernd", dialects, limits)),
-        "codec writes": often(lambda: native_json.write_answer(answer, "values")),
+        "codec reads": often(lambda: gather_messages.read_call(TINY, "gathernd", dialects, limits)),
+        "codec writes": often(lambda: gather_messages.write_answer(answer, "values")),
         "orjson.loads": often(lambda: orjson.loads(TINY)),
         "simdjson.parse": often(lambda: parser.parse(TINY)),
         "json.loads": often(lambda: json.loads(TINY)),
@@ -147,9 +147,9 @@ def main() -> None:
     print(common.machine_line())
     np.seterr(all="ignore")  # pysimdjson's integers pass for floats: only their time counts
     with TemporaryDirectory() as folder:
-        native_json.configure(Path(folder))
+        gather_messages.configure(Path(folder))
         started = perf_counter()
-        native_json.warm()
+        gather_messages.warm()
         print(f"compiled without a cache in {perf_counter() - started:.2f} s")
     print(f"tiny request of {len(TINY)} bytes:\n{tiny(options.seconds)}")
     made = arrays(options.numbers)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.spec.plan import GatherPlan
+from app.operators.gather_plan import GatherPlan
 
 
 @dataclass(frozen=True)

@@ -36,20 +36,20 @@ import uvloop
 from numpy.typing import NDArray
 
 from app import plot
-from app.dispatch.allocator import keep_freed_memory
-from app.dispatch.budget import Budget, Lease
-from app.dispatch.calibrate import hopeful
-from app.dispatch.calibrate import measure as calibrate
-from app.dispatch.cost import Choice, Chooser, Coefficients, Route, lie_close
-from app.dispatch.pool import Pool
-from app.kernels import numba_cpu
+from app.dispatch.backend_calibration import hopeful
+from app.dispatch.backend_calibration import measure as calibrate
+from app.dispatch.backend_cost_model import BackendChooser, Choice, Coefficients, Route, has_locality
+from app.dispatch.request_thread_pool import RequestThreadPool
+from app.kernels.numba_cpu import gather_kernel
+from app.memory.budget import Budget, MemoryReservation
+from app.memory.malloc_tuning import keep_freed_memory
+from app.operators.gather_plan import GatherPlan
 from app.selection import ROW_BYTES, TABLE_ROWS, curves
-from app.service import Service, Stages
-from app.spec.plan import GatherPlan
+from app.service import RequestTimings, Service
 from app.store import EmptyStore
-from app.tensors.call import Call, Operator
 from app.tensors.dtypes import DTYPES
-from app.tensors.limits import Limits
+from app.tensors.gather_call import Call, Operator
+from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from benchmarks.common import machine_line
 
@@ -148,11 +148,11 @@ def _make_call(shape: Shape, octets: NDArray[np.uint8], source: np.random.Genera
 
 async def _turn(service: Service, calls: Iterator[Call], budget: Budget, count: int) -> float:
     """Seconds a call, over `count` calls one after the other."""
-    lease = Lease(budget)
+    reservation = MemoryReservation(budget)
     started = perf_counter()
     for call in islice(calls, count):
-        await service.gather(call, Stages(started, started + 1000), lease)
-        lease.release()
+        await service.gather(call, RequestTimings(started, started + 1000), reservation)
+        reservation.release()
     return (perf_counter() - started) / count
 
 
@@ -227,9 +227,9 @@ async def sweep(
 ) -> tuple[list[Row], Coefficients]:
     """Every shape on every route, and the choice for each."""
     octets = np.random.default_rng(0).integers(0, 2, _MOST_DATA, np.uint8)
-    measured_here = await neighbours.without(lambda: asyncio.to_thread(calibrate, numba_cpu, threads))
+    measured_here = await neighbours.without(lambda: asyncio.to_thread(calibrate, gather_kernel, threads))
     coefficients = hopeful(measured_here, threads)  # as the service does
-    pool = Pool(threads, 64)
+    pool = RequestThreadPool(threads, 64)
     rows: list[Row] = []
     for start in range(0, len(drawn), _GROUP):
         group = []
@@ -253,8 +253,8 @@ async def sweep(
 async def draw(rounds: int, threads: int, coefficients: Coefficients, neighbours: Neighbours) -> str:
     """The crossovers of lookups, rows of 256 bytes from a table of 200,000, as SVG."""
     octets = np.random.default_rng(0).integers(0, 2, _MOST_DATA, np.uint8)
-    pool = Pool(threads, 64)
-    chooser = Chooser(threads=threads, coefficients=coefficients)
+    pool = RequestThreadPool(threads, 64)
+    chooser = BackendChooser(threads=threads, coefficients=coefficients)
     lines, dots = curves(chooser), {name: list[plot.Point]() for name in curves(chooser)}
     for power in range(18):
         shape = Shape("gathernd", "float32", (TABLE_ROWS, ROW_BYTES // 4), (1 << power, 1), 0, False)
@@ -270,21 +270,23 @@ async def draw(rounds: int, threads: int, coefficients: Coefficients, neighbours
     return plot.svg(title, "rows", "microseconds", lines, dots)
 
 
-def _services(call: Call, pool: Pool, coefficients: Coefficients) -> tuple[GatherPlan, Choice, dict[Route, Service]]:
+def _services(
+    call: Call, pool: RequestThreadPool, coefficients: Coefficients
+) -> tuple[GatherPlan, Choice, dict[Route, Service]]:
     """The plan of a call, the choice for it, and a service for each route that it can take."""
     found: dict[Route, Service] = {}
     plan = None
     for route in CPU_ROUTES:
-        chooser = Chooser(threads=pool.threads, force_route=route, coefficients=coefficients)
-        service = Service(Limits(), EmptyStore(), numba_cpu, pool, chooser, Budget(1 << 34))
+        chooser = BackendChooser(threads=pool.threads, force_route=route, coefficients=coefficients)
+        service = Service(Limits(), EmptyStore(), gather_kernel, pool, chooser, Budget(1 << 34))
         assert isinstance(call.data, Tensor)
         planned = service._plan(call, call.data, call.indices)
         plan = planned.plan
         if planned.choice.route == route:
             found[route] = service
     assert plan is not None
-    chooser = Chooser(threads=pool.threads, coefficients=coefficients)
-    return plan, chooser.choose(plan, close=lie_close(plan, call.indices.array)), found
+    chooser = BackendChooser(threads=pool.threads, coefficients=coefficients)
+    return plan, chooser.choose(plan, close=has_locality(plan, call.indices.array)), found
 
 
 def report(rows: Sequence[Row], every: bool) -> str:
@@ -323,8 +325,8 @@ def main() -> None:
     arguments = parser.parse_args()
     keep_freed_memory(1 << 28)  # as the service does
     with tempfile.TemporaryDirectory(prefix="gathernd-bench-") as folder:
-        numba_cpu.configure(Path(folder))
-        numba_cpu.warm()
+        gather_kernel.configure(Path(folder))
+        gather_kernel.warm()
         drawn = list(shapes(arguments.shapes, arguments.seed))
         neighbours = Neighbours(arguments.patience)
         rows, coefficients = uvloop.run(sweep(drawn, arguments.rounds, arguments.threads, neighbours))

@@ -22,12 +22,12 @@ from typing import Any
 
 from pydantic import ByteSize
 
-from app.api.exchange import Exchange
+from app.api.asgi_request import RequestContext
 from app.main import Application, create_app
 from app.settings import Settings
 from app.tensors.tensor import Tensor
-from app.warming import warm
-from app.wire import native_json
+from app.warmup import warm
+from app.wire.json import gather_messages
 from benchmarks import common
 
 BODY = (
@@ -39,7 +39,7 @@ BODY = (
 class Sink:
     """Stands for the server's side: takes the answer and forgets it."""
 
-    refusal = verdict = None
+    refusal = route_match = None
     received = len(BODY)
     sent = 0
     answer = b""
@@ -96,22 +96,22 @@ def best(work: Callable[[], object], seconds: float) -> float:
     return least * 1e6
 
 
-async def stages(app: Application, seconds: float) -> dict[str, float]:
+async def timings(app: Application, seconds: float) -> dict[str, float]:
     """Microseconds by stage."""
     sink, service = Sink(), app.service
     given = scope(sink)
 
-    def exchange() -> Exchange:
-        made = Exchange(given, receive, send, app.admission, app.deadline, app.metrics)
+    def exchange() -> RequestContext:
+        made = RequestContext(given, receive, send, app.admission, app.deadline, app.metrics)
         app.guard.check(made.headers)
         return made
 
     one = exchange()
-    call, encoding = native_json.read_call(BODY, "gathernd", ("onnx-13",), service.limits)
+    call, encoding = gather_messages.read_call(BODY, "gathernd", ("onnx-13",), service.limits)
     assert isinstance(call.data, Tensor)
     data = call.data
-    answer = await service.gather(call, one.stages, one.lease)
-    text = native_json.write_answer(answer, encoding)
+    answer = await service.gather(call, one.timings, one.reservation)
+    text = gather_messages.write_answer(answer, encoding)
     plan = service._plan(call, data, call.indices).plan
 
     def finish(coroutine: Any) -> None:
@@ -123,10 +123,10 @@ async def stages(app: Application, seconds: float) -> dict[str, float]:
 
     return {
         "headers": best(exchange, seconds),
-        "parse": best(lambda: native_json.read_call(BODY, "gathernd", ("onnx-13",), service.limits), seconds),
+        "parse": best(lambda: gather_messages.read_call(BODY, "gathernd", ("onnx-13",), service.limits), seconds),
         "plan": best(lambda: service._plan(call, data, call.indices), seconds),
-        "run": best(lambda: service._run(plan, data, call.indices, one.stages, one.lease), seconds),
-        "encode": best(lambda: native_json.write_answer(answer, encoding), seconds),
+        "run": best(lambda: service._run(plan, data, call.indices, one.timings, one.reservation), seconds),
+        "encode": best(lambda: gather_messages.write_answer(answer, encoding), seconds),
         "send": best(lambda: finish(one.send(200, b"application/json", text)), seconds),
         "whole": best(lambda: finish(app(scope(sink), receive, send)), seconds),
     }
@@ -143,7 +143,7 @@ def main() -> None:
         app = create_app(settings)
         warm(settings.cache_dir, lambda _: None)
         app.readiness.done("kernels")
-        found = asyncio.run(stages(app, options.seconds))
+        found = asyncio.run(timings(app, options.seconds))
     print(common.machine_line())
     for name, microseconds in found.items():
         print(f"{name:8} {microseconds:7.2f} us")

@@ -21,10 +21,11 @@ from time import monotonic, process_time
 from typing import Any
 from unittest.mock import patch
 
-from app.api import exchange, heads, protocol
-from app.api.exchange import Exchange
+from app.api import asgi_request
+from app.api.asgi_request import RequestContext
 from app.main import Application, create_app
-from app.serving import serve
+from app.server import http1_connection, request_header_cache
+from app.server.serve import serve
 from app.settings import Settings
 
 TURNS_FILE = "GATHERND_COST_TURNS"
@@ -44,7 +45,7 @@ class Uncounted:
         """Nothing is counted."""
         return 0
 
-    def count(self, exchange: Exchange, code: str | None) -> None:
+    def count(self, exchange: RequestContext, code: str | None) -> None:
         """Nothing is counted."""
 
 
@@ -70,7 +71,7 @@ def _free(_: object) -> Free:
     return _FREE
 
 
-def shortest(_: Exchange, content_type: bytes, size: int) -> bytes:
+def shortest(_: RequestContext, content_type: bytes, size: int) -> bytes:
     """The header lines without Server-Timing and request id."""
     return b"content-type: %b\r\ncontent-length: %d\r\n" % (content_type, size)
 
@@ -81,8 +82,8 @@ def switch_off(app: Application, stack: ExitStack) -> None:
         (app, "metrics", Uncounted(app.metrics)),
         (app, "access", None),
         (app.guard, "active", False),
-        (exchange, "Lease", _free),
-        (Exchange, "fields", shortest),
+        (asgi_request, "MemoryReservation", _free),
+        (RequestContext, "fields", shortest),
     ):
         stack.enter_context(patch.object(place, name, value))
 
@@ -98,10 +99,10 @@ async def take_turns(app: Application, file: Path) -> None:
             with ExitStack() as stack:
                 if way == "off":
                     switch_off(app, stack)
-                heads.known.clear()  # what was found without keys would be looked up with keys each time
-                begun, spent, first = monotonic(), process_time(), next(exchange.COUNTER)
+                request_header_cache.known.clear()  # what was found without keys would be looked up with keys each time
+                begun, spent, first = monotonic(), process_time(), next(asgi_request.COUNTER)
                 await asyncio.sleep(TURN_S)
-                requests = next(exchange.COUNTER) - first - 1
+                requests = next(asgi_request.COUNTER) - first - 1
                 print(way, monotonic() - begun, process_time() - spent, requests, file=lines)
 
 
@@ -116,9 +117,9 @@ def main() -> None:
         elif how == "turns":
 
             async def sweep_and_turn(connections: set[Any]) -> None:
-                await asyncio.gather(protocol.sweep(connections), take_turns(app, Path(os.environ[TURNS_FILE])))
+                await asyncio.gather(http1_connection.sweep(connections), take_turns(app, Path(os.environ[TURNS_FILE])))
 
-            stack.enter_context(patch("app.serving.sweep", sweep_and_turn))
+            stack.enter_context(patch("app.server.serve.sweep", sweep_and_turn))
         serve(settings, app)
 
 

@@ -68,15 +68,16 @@ def warmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def compiled(warmed: Path) -> Path:
     """The folder `warmed`, out of which this process has loaded all that is compiled."""
-    from app.api import moments
-    from app.kernels import numba_cpu
-    from app.wire import native_json, oip_v2
+    from app.kernels.numba_cpu import gather_kernel
+    from app.telemetry import compiled_increments
+    from app.wire import v2_tensors
+    from app.wire.json import gather_messages
 
-    if not numba_cpu.ready():
-        numba_cpu.configure(warmed)
-    for module in (native_json, oip_v2, moments):
+    if not gather_kernel.ready():
+        gather_kernel.configure(warmed)
+    for module in (gather_messages, v2_tensors, compiled_increments):
         module.configure(warmed)
-    for module in (numba_cpu, native_json, oip_v2, moments):
+    for module in (gather_kernel, gather_messages, v2_tensors, compiled_increments):
         module.warm()
     return warmed
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from app.listening import CannotListen, bind, listen, refuse, url
+from app.server.listening_sockets import CannotListen, bind, listen, refuse, url
 
 LOOPBACK = [
     (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0)),

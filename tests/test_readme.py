@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from app.cli import app as cli
+from app.operators.dialects import DIALECTS, Dialect
 from app.settings import Settings
-from app.spec.dialects import DIALECTS, Dialect
 from app.tensors.dtypes import DTYPES, INTEGERS
 from tests.http.server import ROOT, serving
 

@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from app import selection
-from app.api.schema import GatherAnswer
+from app.api.schemas.gather_request import GatherAnswer
 from app.cli import app
-from app.dispatch import calibrate
-from app.dispatch.cost import TYPICAL, Chooser, Coefficients
+from app.dispatch import backend_calibration
+from app.dispatch.backend_cost_model import TYPICAL, BackendChooser, Coefficients
 from app.kernels import numpy_cpu
 
 LOOKUP = ["explain", "--data-shape", "200000,64", "--indices-shape", "64,1"]
@@ -29,7 +29,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         times.append(threads)
         return TYPICAL
 
-    monkeypatch.setattr(calibrate, "measure", stand_in)
+    monkeypatch.setattr(backend_calibration, "measure", stand_in)
     monkeypatch.setattr(numpy_cpu, "splits", True)
     monkeypatch.setattr(selection, "keep_freed_memory", lambda size: True)
     monkeypatch.setenv("GATHERND_CACHE_DIR", str(tmp_path))
@@ -70,8 +70,8 @@ def test_calibrate_in_json_is_whole(measured: list[int]) -> None:
     assert found["loop_max_us"] == 300
     chosen = found["chosen_from_rows"]
     assert chosen["loop"] == 1
-    assert Chooser(threads=2).choose(selection.lookup(chosen["split"])).route == "split"
-    assert Chooser(threads=2).choose(selection.lookup(chosen["split"] * 9 // 10)).route == "loop"
+    assert BackendChooser(threads=2).choose(selection.lookup(chosen["split"])).route == "split"
+    assert BackendChooser(threads=2).choose(selection.lookup(chosen["split"] * 9 // 10)).route == "loop"
 
 
 def test_explain_says_output_plan_times_and_choice(measured: list[int]) -> None:

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from app.dispatch.budget import Budget, Lease
-from app.dispatch.cost import TYPICAL, Chooser, Coefficients
-from app.dispatch.pool import Pool
+from app.dispatch.backend_cost_model import TYPICAL, BackendChooser, Coefficients
+from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.kernels import Unfinished, numpy_cpu
-from app.service import Service, Stages
-from app.spec.plan import GatherPlan
+from app.memory.budget import Budget, MemoryReservation
+from app.operators.gather_plan import GatherPlan
+from app.service import RequestTimings, Service
 from app.store import EmptyStore
-from app.tensors.call import Answer, Call
 from app.tensors.dtypes import DTYPES
-from app.tensors.limits import Limits
+from app.tensors.gather_call import Answer, Call
+from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 
 ROWS = 100_000
@@ -35,7 +35,9 @@ ORDERED = np.arange(5_000)
 
 
 def service(budget: int = 2**30, **chooser: Any) -> Service:
-    return Service(Limits(), EmptyStore(), numpy_cpu, Pool(2, 8), Chooser(threads=2, **chooser), Budget(budget))
+    return Service(
+        Limits(), EmptyStore(), numpy_cpu, RequestThreadPool(2, 8), BackendChooser(threads=2, **chooser), Budget(budget)
+    )
 
 
 def call(rows: NDArray[Any], **options: Any) -> Call:
@@ -46,10 +48,10 @@ def call(rows: NDArray[Any], **options: Any) -> Call:
     )
 
 
-def gather(made: Service, asked: Call) -> tuple[Answer, Stages]:
-    stages = Stages(0.0, 1e12)
+def gather(made: Service, asked: Call) -> tuple[Answer, RequestTimings]:
+    timings = RequestTimings(0.0, 1e12)
     try:
-        return asyncio.run(made.gather(asked, stages, Lease(made.budget))), stages
+        return asyncio.run(made.gather(asked, timings, MemoryReservation(made.budget))), timings
     finally:
         made.pool.close()
 
@@ -58,17 +60,17 @@ def gather(made: Service, asked: Call) -> tuple[Answer, Stages]:
 @pytest.mark.parametrize("dtype", [np.int64, np.int32])
 def test_every_route_gives_the_same(route: Any, dtype: Any) -> None:
     asked = call(RANDOM.astype(dtype), dialect="openvino-8")
-    answer, stages = gather(service(force_route=route), asked)
-    assert stages.route == stages.choice.route == route
-    assert stages.choice.parts == (2 if route == "split" else 1)
+    answer, timings = gather(service(force_route=route), asked)
+    assert timings.route == timings.choice.route == route
+    assert timings.choice.parts == (2 if route == "split" else 1)
     assert (answer.output.array.reshape(-1, 64) == TABLE.reshape(-1, 64)[RANDOM]).all()
 
 
 def test_a_split_has_as_many_parts_as_were_chosen() -> None:
     made = service(force_route="split")
     made.kernel = parts = _Counting()
-    _, stages = gather(made, call(RANDOM))
-    assert parts.threads == [stages.choice.parts] == [2]
+    _, timings = gather(made, call(RANDOM))
+    assert parts.threads == [timings.choice.parts] == [2]
 
 
 class _Counting:
@@ -166,10 +168,12 @@ def test_the_event_loop_goes_on_while_a_helper_has_not_given_back_its_part(bad: 
         rows[7] = ROWS
 
     async def main() -> Answer:
-        waiting = asyncio.ensure_future(made.gather(call(rows), Stages(0.0, 1e12), Lease(made.budget)))
+        waiting = asyncio.ensure_future(
+            made.gather(call(rows), RequestTimings(0.0, 1e12), MemoryReservation(made.budget))
+        )
         await asyncio.sleep(0)
         made.chooser.force_route = "loop"
-        answer = await made.gather(call(RANDOM[:9]), Stages(0.0, 1e12), Lease(made.budget))
+        answer = await made.gather(call(RANDOM[:9]), RequestTimings(0.0, 1e12), MemoryReservation(made.budget))
         assert (answer.output.array.reshape(-1, 64) == TABLE.reshape(-1, 64)[RANDOM[:9]]).all()
         assert not waiting.done()
         kernel.back.set()
@@ -198,36 +202,40 @@ def test_every_route_finds_a_bad_index(route: Any) -> None:
 
 
 def test_slices_that_lie_close_are_chosen_for_as_near_ones() -> None:
-    _, stages = gather(service(coefficients=SLOW_FAR), call(RANDOM))
-    assert stages.route == stages.choice.route == "split"
-    assert not stages.choice.here
+    _, timings = gather(service(coefficients=SLOW_FAR), call(RANDOM))
+    assert timings.route == timings.choice.route == "split"
+    assert not timings.choice.here
     answer, close = gather(service(coefficients=SLOW_FAR), call(ORDERED))
     assert close.choice.here
-    assert close.choice.seconds < stages.choice.seconds
+    assert close.choice.seconds < timings.choice.seconds
     assert (answer.output.array == TABLE[: 5_000 * 64]).all()
 
 
 @pytest.mark.parametrize("coefficients", [TYPICAL, SLOW_FAR])
 def test_the_prediction_of_a_request_is_kept_with_it(coefficients: Coefficients) -> None:
     made = service(coefficients=coefficients)
-    _, stages = gather(made, call(RANDOM))
-    explained = made.explain(call(RANDOM), Lease(made.budget))
-    assert stages.choice == explained.choice
-    assert stages.choice.seconds > 0
+    _, timings = gather(made, call(RANDOM))
+    explained = made.explain(call(RANDOM), MemoryReservation(made.budget))
+    assert timings.choice == explained.choice
+    assert timings.choice.seconds > 0
 
 
 def test_an_explanation_allocates_nothing_and_refuses_what_could_never_fit() -> None:
     made = service(budget=1 << 20)
-    lease = Lease(made.budget)
+    reservation = MemoryReservation(made.budget)
     with pytest.raises(GatherError, match="payload_too_large"):
-        made.explain(call(RANDOM), lease)
-    assert made.explain(call(RANDOM[:100]), lease).shape == (100, 64)
+        made.explain(call(RANDOM), reservation)
+    assert made.explain(call(RANDOM[:100]), reservation).shape == (100, 64)
     assert made.budget.used == made.budget.small_used == 0
 
 
 def test_what_is_explained_for_a_device_that_is_not_there_is_its_refusal() -> None:
     for made in (service(), service(no_gpu="the card is on holiday")):
         with pytest.raises(GatherError, match="device_unavailable") as caught:
-            made.explain(call(RANDOM, device="gpu"), Lease(made.budget))
+            made.explain(call(RANDOM, device="gpu"), MemoryReservation(made.budget))
         assert str(made.chooser.no_gpu) in caught.value.detail
-        assert made.explain(call(RANDOM, device="cpu"), Lease(made.budget)).choice.route in ("loop", "thread", "split")
+        assert made.explain(call(RANDOM, device="cpu"), MemoryReservation(made.budget)).choice.route in (
+            "loop",
+            "thread",
+            "split",
+        )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Final, TypeVar
 
-from app.store.group import STRIPES, stripe
+from app.store.directory_lock import STRIPES, stripe
 
 T = TypeVar("T")
 THREADS: Final = 16

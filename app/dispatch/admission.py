@@ -8,25 +8,25 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.dispatch.budget import Budget
-from app.dispatch.lanes import Lanes
-from app.dispatch.pool import Pool
+from app.dispatch.body_read_limit import BodyReadLimit
+from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
+from app.memory.budget import Budget
 
 FEW: Final = 1 << 16
 """Bodies of up to this many bytes are read on the event loop, and are no reason to look at the queue."""
 
 
 class Admission:
-    """What a request needs: bytes of `budget`, a thread of `pool`, a place in `lanes` for a large body, and that no
-    more than `requests` are under way.
+    """What a request needs: bytes of `budget`, a thread of `pool`, a place in `body_reads` for a large body, and that
+    no more than `requests` are under way.
     """
 
-    def __init__(self, budget: Budget, pool: Pool, requests: int) -> None:
+    def __init__(self, budget: Budget, pool: RequestThreadPool, requests: int) -> None:
         self.budget = budget
         self.pool = pool
         self.requests = requests
-        self.lanes = Lanes(patience=pool.patience)
+        self.body_reads = BodyReadLimit(patience=pool.patience)
 
     def too_many(self) -> GatherError:
         """The refusal of a request where as many as may be are under way."""
@@ -49,7 +49,7 @@ class Admission:
             return
         if self.pool.full:
             raise self.pool.overloaded()
-        if self.lanes.full(self.pool.queue):
+        if self.body_reads.full(self.pool.queue):
             raise GatherError(
                 "overloaded",
                 "too many bodies wait to be read at this moment",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from app.dispatch.cost import ROUTES, Choice, Chooser, Device, Route
-from app.spec.plan import GatherPlan
+from app.dispatch.backend_cost_model import ROUTES, BackendChooser, Choice, Device, Route
+from app.operators.gather_plan import GatherPlan
 
 _ASKED_GPU: Final = "the request asks for the device gpu"
 _ALWAYS_GPU: Final = "this service runs on its GPU whatever that can hold (GATHERND_DEVICE=gpu)"
@@ -23,7 +23,7 @@ class RouteNote:
 
 def notes(
     plan: GatherPlan,
-    chooser: Chooser,
+    chooser: BackendChooser,
     *,
     resident: bool = False,
     device: Device = "auto",
@@ -59,7 +59,7 @@ def notes(
     ]
 
 
-def _loop_closed(plan: GatherPlan, chooser: Chooser, seconds: float, strings: bool, cold: bool) -> str | None:
+def _loop_closed(plan: GatherPlan, chooser: BackendChooser, seconds: float, strings: bool, cold: bool) -> str | None:
     if cold:
         return "reading this content waits for the disk"
     if strings:
@@ -69,7 +69,7 @@ def _loop_closed(plan: GatherPlan, chooser: Chooser, seconds: float, strings: bo
     return None
 
 
-def _split_closed(plan: GatherPlan, chooser: Chooser, routes: dict[Route, Choice], strings: bool) -> str | None:
+def _split_closed(plan: GatherPlan, chooser: BackendChooser, routes: dict[Route, Choice], strings: bool) -> str | None:
     if strings:
         return "strings are not split"
     if chooser.threads < 2:
@@ -83,7 +83,7 @@ def _split_closed(plan: GatherPlan, chooser: Chooser, routes: dict[Route, Choice
     return None
 
 
-def _gpu_closed(chooser: Chooser, device: Device, gpu_fits: bool, strings: bool) -> str | None:
+def _gpu_closed(chooser: BackendChooser, device: Device, gpu_fits: bool, strings: bool) -> str | None:
     if chooser.no_gpu is not None:
         return chooser.no_gpu
     if device == "cpu":

@@ -25,13 +25,13 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
-from app.dispatch.cost import Choice, Chooser, Coefficients, device_bytes, gpu_seconds
-from app.dispatch.pool import Pool, Ticket
+from app.dispatch.backend_cost_model import BackendChooser, Choice, Coefficients, device_bytes, gpu_seconds
+from app.dispatch.request_thread_pool import RequestThreadPool, Ticket
 from app.errors import GatherError
 from app.kernels import device as devices
 from app.kernels.device import DeviceFailed, OutOfDeviceMemory
-from app.spec.plan import GatherPlan
-from app.tensors.call import Call
+from app.operators.gather_plan import GatherPlan
+from app.tensors.gather_call import Call
 from app.tensors.tensor import Tensor
 
 logger = logging.getLogger("gathernd")
@@ -98,13 +98,19 @@ class Gpu:
     """One device and what lies there. Methods without a note are for the event loop."""
 
     def __init__(
-        self, device: devices.Device, chooser: Chooser, queue: int, patience: float = 3600.0, *, always: bool = False
+        self,
+        device: devices.Device,
+        chooser: BackendChooser,
+        queue: int,
+        patience: float = 3600.0,
+        *,
+        always: bool = False,
     ) -> None:
         """`queue` calls may wait, each for `patience` seconds; with `always`, `auto` means the device if it works."""
         self.device = device
         self.always = always
         self.chooser = chooser
-        self.pool = Pool(THREADS, queue, patience)
+        self.pool = RequestThreadPool(THREADS, queue, patience)
         self.failed: str | None = None
         self.fallbacks = self.evictions = self.copies = 0
         self._held: dict[str, _Held] = {}  # by ETag; the one used longest ago is the first

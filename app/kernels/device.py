@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from app.spec.plan import GatherPlan
+from app.operators.gather_plan import GatherPlan
 
 
 class NoDevice(Exception):

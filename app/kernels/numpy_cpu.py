@@ -11,8 +11,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from app.kernels.arrays import check_arrays, widened
-from app.spec.plan import GatherPlan
+from app.kernels.check_arrays import check_arrays, widened
+from app.operators.gather_plan import GatherPlan
 
 name = "numpy"
 splits = False

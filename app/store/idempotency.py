@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from app.errors import GatherError
 from app.store.catalogue import Answer, Catalogue, Transaction
-from app.store.group import StateWord
-from app.store.journal import Entry, Journal
+from app.store.directory_lock import StateWord
+from app.store.scatter_log import Entry, Journal
 
 KEPT_NS: Final = 24 * 3600 * 10**9
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from threading import Lock
 
 from app.store.catalogue import Catalogue, Row, Transaction, nameless
-from app.store.group import Group, StateWord
+from app.store.directory_lock import Group, StateWord
 
 
 class TensorIndex:

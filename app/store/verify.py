@@ -13,11 +13,11 @@ from typing import Final
 
 from app.errors import GatherError
 from app.store.catalogue import Row
-from app.store.changes import Changes
-from app.store.group import Group
-from app.store.journal import BrokenLog, Journal
-from app.store.layout import BLOCK, PAGE, BadFile, Description, decode_page
-from app.store.scatter import touched
+from app.store.directory_lock import Group
+from app.store.scatter_checkpoints import Changes
+from app.store.scatter_in_place import touched
+from app.store.scatter_log import BrokenLog, Journal
+from app.store.tensor_file import BLOCK, PAGE, BadFile, Description, decode_page
 from app.store.tensor_index import TensorIndex
 
 logger = logging.getLogger("gathernd")

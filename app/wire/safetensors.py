@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import GatherError, Place
-from app.tensors.call import DEVICES, Answer, Call, Device, Operator
 from app.tensors.dtypes import BY_SAFETENSORS, DType
+from app.tensors.gather_call import DEVICES, Answer, Call, Device, Operator
 from app.tensors.tensor import Tensor, aligned, coordinates
-from app.wire.json_exact import shown
-from app.wire.packed import Buffer, Charge, first_no_bool
-from app.wire.query import escape, query_fields
+from app.wire.json.lossless_json import shown
+from app.wire.packed_items import Buffer, Charge, first_no_bool
+from app.wire.query_fields import escape, query_fields
 from app.wire.safetensors_header import HEADER_BYTES, Entry, read_header
 
 Encoding = Literal["values", "base64"]

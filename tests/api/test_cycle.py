@@ -13,9 +13,9 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from app.api import heads
-from app.api.cycle import Cycle, deliver
-from app.api.protocol import Protocol
+from app.server import request_header_cache
+from app.server.http1_connection import Protocol
+from app.server.http_exchange import HttpExchange, deliver
 
 SIZE = 1 << 20
 HEAD = b"POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % SIZE
@@ -63,19 +63,19 @@ class Pipe:
     resume_reading = close = pause_reading
 
 
-async def collected(cycle: Cycle) -> Any:
+async def collected(cycle: HttpExchange) -> Any:
     body = bytearray()
     assert await cycle.collect(body.extend)
     return body
 
 
-async def filled(cycle: Cycle) -> Any:
+async def filled(cycle: HttpExchange) -> Any:
     body = bytearray(SIZE)
     assert await cycle.fill(memoryview(body), lambda _: None)
     return body
 
 
-async def received(cycle: Cycle) -> Any:
+async def received(cycle: HttpExchange) -> Any:
     body = bytearray()
     more = True
     while more:
@@ -85,7 +85,7 @@ async def received(cycle: Cycle) -> Any:
     return body
 
 
-async def failed(cycle: Cycle) -> Any:
+async def failed(cycle: HttpExchange) -> Any:
     def refuse(_: bytes | bytearray) -> None:
         raise ValueError(bytes(SIZE))
 
@@ -98,7 +98,7 @@ async def failed(cycle: Cycle) -> Any:
 
 @pytest.mark.parametrize("state", ["free", "paused", "left", "begun"])
 def test_a_whole_answer_is_written_at_once_only_where_the_client_takes_it(state: str) -> None:
-    cycle = Cycle.__new__(Cycle)
+    cycle = HttpExchange.__new__(HttpExchange)
     cycle.flow = SimpleNamespace(write_paused=state == "paused")  # type: ignore[assignment]
     cycle.disconnected = state == "left"
     cycle.response_started = state == "begun"
@@ -107,7 +107,7 @@ def test_a_whole_answer_is_written_at_once_only_where_the_client_takes_it(state:
 
 def test_what_is_said_to_a_client_that_has_left_does_not_count_as_sent() -> None:
     async def said(disconnected: bool) -> int:
-        cycle = Cycle.__new__(Cycle)
+        cycle = HttpExchange.__new__(HttpExchange)
         cycle.scope = {"method": "POST"}  # type: ignore[typeddict-item]
         cycle.flow = SimpleNamespace(write_paused=False)  # type: ignore[assignment]
         cycle.disconnected, cycle.response_started, cycle.response_complete = disconnected, True, False
@@ -123,7 +123,7 @@ def test_what_is_said_to_a_client_that_has_left_does_not_count_as_sent() -> None
 
 @pytest.fixture
 def without_collector() -> Iterator[None]:
-    heads.known.clear()
+    request_header_cache.known.clear()
     gc.collect()
     gc.disable()
     tracemalloc.start()
@@ -135,14 +135,14 @@ def without_collector() -> Iterator[None]:
 @pytest.mark.parametrize("read", [collected, filled, received, failed])
 @pytest.mark.parametrize("in_scope", [False, True])
 @pytest.mark.usefixtures("without_collector")
-def test_nothing_is_left_of_a_request(read: Callable[[Cycle], Awaitable[Any]], in_scope: bool) -> None:
+def test_nothing_is_left_of_a_request(read: Callable[[HttpExchange], Awaitable[Any]], in_scope: bool) -> None:
     # The scope of the last request lives as long as its connection waits for the next: what it holds is one body.
     async def app(scope: Any, receive: Any, send: Any) -> None:
         cycle = scope["extensions"]["gathernd"]
         body = await read(cycle)
         if in_scope:
             scope["kept by the application"] = body
-        cycle.verdict = object()
+        cycle.route_match = object()
         assert cycle.ready()
         cycle.respond(200, b"content-length: %d\r\n" % len(body), [bytes(body)], len(body))
 

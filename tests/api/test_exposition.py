@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from prometheus_client.core import Metric
 
-from app.api.counters import GAUGE
-from app.api.exposition import CLIENT_GONE, COUNTERS, families
 from app.errors import CODES
+from app.telemetry.prometheus_text import CLIENT_GONE, COUNTERS, families
+from app.telemetry.shared_counters import GAUGE
 
 
 def samples(totals: dict[str, float]) -> dict[tuple[str, ...], float]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from app.api.exchange import Exchange
+from app.api.asgi_request import RequestContext
 from app.api.growing_body import GrowingBody
 from app.errors import GatherError
 
@@ -74,8 +74,8 @@ def test_a_body_takes_no_memory_before_it_is_charged() -> None:
 def test_an_inflated_body_takes_no_memory_before_it_is_charged() -> None:
     coded = zlib.compress(bytes(41 * MIB))
     account = Account()
-    exchange: Any = SimpleNamespace(lease=account)
-    peak = peak_of(lambda: Exchange.inflate(exchange, coded, b"deflate", 1 << 30))
+    context: Any = SimpleNamespace(reservation=account)
+    peak = peak_of(lambda: RequestContext.inflate(context, coded, b"deflate", 1 << 30))
     assert peak <= max(accumulate(account.told)) + MIB  # zlib's own
     assert sum(account.told) == 41 * MIB
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.api.guard import Guard
 from app.errors import GatherError
+from app.security.host_header_check import Guard
 
 
 @pytest.mark.parametrize(

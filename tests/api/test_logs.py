@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from app.api import logs
-from app.api.logs import JsonFormatter, RequestLog, Seen, TextFormatter, trace_id_of
+from app.telemetry import logs
+from app.telemetry.logs import JsonFormatter, RequestLog, Seen, TextFormatter, trace_id_of
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 HOSTILE = [

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from app.api import counters, metrics
-from app.api.counters import CELLS, alone
-from app.api.exposition import BUCKETS
-from app.api.metrics import STAGES, Metrics
-from app.dispatch.cost import Choice
-from app.dispatch.cost import Route as RouteName
-from app.service import Stages
+from app.dispatch.backend_cost_model import Choice
+from app.dispatch.backend_cost_model import Route as RouteName
+from app.service import RequestTimings
+from app.telemetry import metric_definitions, shared_counters
+from app.telemetry.metric_definitions import STAGES, Metrics
+from app.telemetry.prometheus_text import BUCKETS
+from app.telemetry.shared_counters import CELLS, alone
 
 PATH = "/gathernd"
 WIDTH = len(BUCKETS) + 2 + len(STAGES)
@@ -21,25 +21,25 @@ WIDTH = len(BUCKETS) + 2 + len(STAGES)
 
 
 @dataclass
-class Cycle:
+class HttpExchange:
     received: int = 5
     sent: int = 0
     refusal: Any = None
 
 
 @dataclass
-class Exchange:
+class RequestContext:
     """As much of an exchange as metrics look at."""
 
     method: str = "POST"
     path: str = PATH
     status: int = 200
     number: int = 1
-    cycle: Any = field(default_factory=Cycle)
+    cycle: Any = field(default_factory=HttpExchange)
     headers: dict[bytes, bytes] = field(default_factory=dict)
     scope: dict[str, Any] = field(default_factory=dict)
     request_id: str = "id"
-    stages: Stages = field(default_factory=lambda: Stages(1.0, 100.0))
+    timings: RequestTimings = field(default_factory=lambda: RequestTimings(1.0, 100.0))
 
 
 def known(*templates: str) -> Metrics:
@@ -49,12 +49,12 @@ def known(*templates: str) -> Metrics:
 
 
 def gathered(taken: RouteName = "loop", predicted: RouteName = "loop", path: str = PATH) -> Any:
-    exchange = Exchange(path=path)
-    stages = exchange.stages
-    stages.start, stages.parsed, stages.kernel, stages.kernel_end = 1.0, 1.5, 1.75, 1.875
-    stages.end = stages.kernel_end
-    stages.route, stages.choice = taken, Choice(predicted, 0.25)
-    return exchange
+    context = RequestContext(path=path)
+    timings = context.timings
+    timings.start, timings.parsed, timings.kernel, timings.kernel_end = 1.0, 1.5, 1.75, 1.875
+    timings.end = timings.kernel_end
+    timings.route, timings.choice = taken, Choice(predicted, 0.25)
+    return context
 
 
 def total(of: Metrics, prefix: str) -> dict[str, float]:
@@ -65,7 +65,7 @@ def total(of: Metrics, prefix: str) -> dict[str, float]:
 
 
 def now_is(monkeypatch: pytest.MonkeyPatch, now: float) -> None:
-    monkeypatch.setattr(metrics, "perf_counter", lambda: now)
+    monkeypatch.setattr(metric_definitions, "perf_counter", lambda: now)
 
 
 def test_each_stage_is_counted_under_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_what_was_predicted_for_a_route_that_was_not_taken_is_not_compared() -> 
 
 
 def test_paths_are_forgotten_and_still_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "_REMEMBERED", 2)
+    monkeypatch.setattr(metric_definitions, "_REMEMBERED", 2)
     found = known("/v2/models/{name}/infer")
     for turn in range(30):
         found.begin()
@@ -104,12 +104,12 @@ def test_paths_are_forgotten_and_still_counted(monkeypatch: pytest.MonkeyPatch) 
 
 def test_an_answer_that_could_not_be_written_is_counted_once_and_as_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     found = known()
-    exchange = gathered()
+    context = gathered()
     now_is(monkeypatch, 1.000_5)
-    exchange.stages.parsed = exchange.stages.kernel = exchange.stages.end = 1.0
+    context.timings.parsed = context.timings.kernel = context.timings.end = 1.0
     found.begin()
-    assert found.answered(exchange, 7)
-    found.count(exchange, "internal")
+    assert found.answered(context, 7)
+    found.count(context, "internal")
     assert total(found, "gathernd_requests") == {f"POST|{PATH}|200": 1}
     assert total(found, "gathernd_errors") == {"internal": 1}
     assert found.gauges["gathernd_requests_in_flight"]() == 0
@@ -131,8 +131,8 @@ def test_what_took_long_or_was_refused_is_left_to_the_end(monkeypatch: pytest.Mo
 
 
 def test_a_full_slot_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert counters._SPARE + WIDTH <= CELLS  # compiled code writes that far without looking
-    monkeypatch.setattr(counters, "_SPARE", 5)
+    assert shared_counters._SPARE + WIDTH <= CELLS  # compiled code writes that far without looking
+    monkeypatch.setattr(shared_counters, "_SPARE", 5)
     found = known()
     before = bytes(found.counters.slot.head), found.counters.slot.name(0)
     for turn in range(3):

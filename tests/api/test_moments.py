@@ -10,9 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.api import moments
-from app.api.exposition import BUCKETS
-from app.api.moments import CELLS, MEASURED, PREDICTED, RECEIVED, REQUESTS, ROUTES, SENT, TIMES, TOLD, TOLD_AT, compiled
+from app.telemetry import compiled_increments
+from app.telemetry.compiled_increments import (
+    CELLS,
+    HEADER_TEMPLATE,
+    HEADER_TEMPLATE_AT,
+    MEASURED,
+    PREDICTED,
+    RECEIVED,
+    REQUESTS,
+    ROUTES,
+    SENT,
+    TIMES,
+    compiled,
+)
+from app.telemetry.prometheus_text import BUCKETS
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -60,8 +72,8 @@ def expected(gathers: list[tuple[list[float], float, int, int]], *, predicted: b
     times, others = [0.0] * WIDTH, [0.0] * 6
     for (start, parsed, kernel, done, over), seconds, received, sent in gathers:
         times[bisect_left(BUCKETS, over - start)] += 1
-        stages = (over - start, parsed - start, kernel - parsed, done - kernel, over - done)
-        for at, number in enumerate(stages, len(BUCKETS) + 1):
+        timings = (over - start, parsed - start, kernel - parsed, done - kernel, over - done)
+        for at, number in enumerate(timings, len(BUCKETS) + 1):
             times[at] += number
         forecast = (seconds, done - kernel) if predicted else (0.0, 0.0)
         for at, number in enumerate((1, 1, *forecast, received, sent)):
@@ -91,16 +103,16 @@ def test_an_answer_tells_its_id_and_whole_microseconds_or_nothing(
     answer, _ = compiled()
     cells = Cells()
     at = moments_of(start, spans)
-    before = bytes(TOLD)
-    told = answer(TOLD_AT, cells.kind, number, *at, 1e-6, 3, 4)
+    before = bytes(HEADER_TEMPLATE)
+    told = answer(HEADER_TEMPLATE_AT, cells.kind, number, *at, 1e-6, 3, 4)
     assert told == (at[-1] - at[0] < 1e-3)
     if not told:
-        assert bytes(TOLD) == before
+        assert bytes(HEADER_TEMPLATE) == before
         assert not any(cells.counted())
         return
     assert cells.counted() == expected([(at, 1e-6, 3, 4)], predicted=True)
-    match = LINES.fullmatch(TOLD)
+    match = LINES.fullmatch(HEADER_TEMPLATE)
     assert match is not None
-    assert match[1].decode() == moments.request_id(number)
+    assert match[1].decode() == compiled_increments.request_id(number)
     for text, begin, end in zip(match.groups()[1:], at, at[1:], strict=False):
         assert text == b"0.%03d" % int((end - begin) * 1e6)

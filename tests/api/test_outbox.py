@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.api import cycle
-from app.api.cycle import HELD_BYTES, HELD_S, Cycle
+from app.server import http_exchange
+from app.server.http_exchange import HELD_BYTES, HELD_S, HttpExchange
 
 
 class Clock:
@@ -36,13 +36,13 @@ class Transport:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(cycle, "perf_counter", found, raising=False)
+    monkeypatch.setattr(http_exchange, "perf_counter", found, raising=False)
     return found
 
 
 def respond(transport: Any, size: int) -> None:
     """What a request comes to whose answer has that many bytes."""
-    made = Cycle.__new__(Cycle)
+    made = HttpExchange.__new__(HttpExchange)
     made.transport = transport
     made.keep_alive = True
     made.message_event = asyncio.Event()

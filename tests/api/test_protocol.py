@@ -7,8 +7,8 @@ import logging
 import httptools
 import pytest
 
-from app.api.protocol import Protocol, _bad_framing
 from app.errors import Code
+from app.server.http1_connection import Protocol, _bad_framing
 
 
 def test_a_fault_of_the_service_is_not_called_malformed(caplog: pytest.LogCaptureFixture) -> None:

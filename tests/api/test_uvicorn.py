@@ -17,9 +17,9 @@ from packaging.version import Version
 from uvicorn.protocols.http import flow_control, httptools_impl
 from uvicorn.server import ServerState
 
-from app.api.cycle import Cycle
-from app.api.protocol import Protocol
-from app.serving import Server
+from app.server.http1_connection import Protocol
+from app.server.http_exchange import HttpExchange
+from app.server.serve import Server
 
 ROOT = Path(__file__).parents[2]
 INSTALLED = Version(version("uvicorn"))
@@ -63,7 +63,7 @@ def test_a_cycle_starts_with_all_that_uvicorns_starts_with() -> None:
     """Ours does not call the constructor of uvicorn, which costs each request more than what ours does of it."""
     protocol = protocol_of(Protocol)
     scope: dict[str, Any] = {"type": "http", "headers": [], "method": "POST"}
-    ours = Cycle(protocol, scope, keep_alive=True, expect=True)
+    ours = HttpExchange(protocol, scope, keep_alive=True, expect=True)
     theirs = httptools_impl.RequestResponseCycle(
         scope=scope,  # type: ignore[arg-type]
         transport=protocol.transport,
@@ -86,7 +86,7 @@ def test_a_cycle_starts_with_all_that_uvicorns_starts_with() -> None:
     ("ours", "theirs"),
     [
         (Protocol, httptools_impl.HttpToolsProtocol),
-        (Cycle, httptools_impl.RequestResponseCycle),
+        (HttpExchange, httptools_impl.RequestResponseCycle),
         (Server, uvicorn.Server),
     ],
 )

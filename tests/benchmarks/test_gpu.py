@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from app.kernels import numpy_cpu
 from app.kernels.device import NoDevice
-from app.spec.plan import GatherPlan
+from app.operators.gather_plan import GatherPlan
 from benchmarks import gpu
 from tests.http.server import ROOT
 from tests.kernels import emulated, fake_cupy

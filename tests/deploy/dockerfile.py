@@ -30,7 +30,7 @@ class Stage:
 def read_dockerfile() -> dict[str, Stage]:
     """The stages by name: comments dropped, continued lines joined, the steps of the stages below in front."""
     lines = [line for line in DOCKERFILE.read_text().splitlines() if not line.lstrip().startswith("#")]
-    stages: dict[str, Stage] = {}
+    timings: dict[str, Stage] = {}
     stage = Stage("", "")
     for line in re.sub(r"\\\n", " ", "\n".join(lines)).splitlines():
         if not line.strip():
@@ -38,12 +38,12 @@ def read_dockerfile() -> dict[str, Stage]:
         word, _, text = line.strip().partition(" ")
         if word == "FROM":
             image, _, name = text.partition(" AS ")
-            below = stages.get(image)
+            below = timings.get(image)
             if below is None:
                 stage = Stage(image, name)
             else:
                 stage = Stage(below.image, name, [*below.below, below.name], list(below.steps))
-            stages[name] = stage
+            timings[name] = stage
         else:
             stage.steps.append((word, " ".join(text.split()) if word != "HEALTHCHECK" else text.strip()))
-    return stages
+    return timings

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from app.api import keys
+from app.security import api_keys
 from app.settings import SETTING_NAMES
 from tests.http.server import GATHERND, ROOT, serving
 from tests.needs import skip_without
@@ -107,7 +107,7 @@ def test_the_files_that_the_comments_have_root_make_can_be_made_in_that_order_an
         status = (folder / name).stat()
         assert (status.st_mode & 0o777, status.st_gid) == (0o640, os.getgid()), name
     assert (folder / "environment").read_text() == "GATHERND_WORKERS=2\n"
-    assert len(keys.read(folder / "api-keys.txt")) == 1
+    assert len(api_keys.read(folder / "api-keys.txt")) == 1
 
 
 def test_settings_exist_and_point_to_folders_that_systemd_makes() -> None:

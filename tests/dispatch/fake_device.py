@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from app.kernels import numpy_cpu
 from app.kernels.device import OutOfDeviceMemory
-from app.spec.plan import GatherPlan
+from app.operators.gather_plan import GatherPlan
 
 
 class FakeCopy:

@@ -8,7 +8,7 @@ import pytest
 PROGRAM = """
 import resource, sys
 import numpy as np
-from app.dispatch.allocator import keep_freed_memory
+from app.memory.malloc_tuning import keep_freed_memory
 if sys.argv[1] == "kept":
     assert keep_freed_memory(64 << 20)
 def work():
@@ -40,7 +40,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 import numpy as np
-from app.dispatch.allocator import keep_freed_memory
+from app.memory.malloc_tuning import keep_freed_memory
 keep_freed_memory(64 << 20)
 barrier = Barrier(8)
 def resident():

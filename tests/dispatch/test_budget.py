@@ -6,32 +6,32 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.dispatch.budget import FREE, SMALL, Budget, Lease
 from app.errors import GatherError
+from app.memory.budget import FREE, SMALL, Budget, MemoryReservation
 
 
 def test_large_requests_cannot_starve_small_ones() -> None:
     budget = Budget(8 * SMALL)
-    large = Lease(budget)
+    large = MemoryReservation(budget)
     large.charge(8 * SMALL)
     with pytest.raises(GatherError, match="overloaded"):
-        Lease(budget).charge(2 * SMALL)
-    Lease(budget).charge(SMALL)
+        MemoryReservation(budget).charge(2 * SMALL)
+    MemoryReservation(budget).charge(SMALL)
 
 
 def test_what_can_never_fit_is_too_large_and_what_could_later_is_overloaded() -> None:
     budget = Budget(4 * SMALL)
     with pytest.raises(GatherError, match="payload_too_large"):
-        Lease(budget).charge(5 * SMALL)
-    Lease(budget).charge(3 * SMALL)
+        MemoryReservation(budget).charge(5 * SMALL)
+    MemoryReservation(budget).charge(3 * SMALL)
     with pytest.raises(GatherError, match="overloaded") as caught:
-        Lease(budget).charge(3 * SMALL)
+        MemoryReservation(budget).charge(3 * SMALL)
     assert caught.value.retry_after == 1
 
 
 def test_a_request_that_claims_much_and_sends_little_holds_little() -> None:
     budget = Budget(4 * SMALL)
-    idle = Lease(budget)
+    idle = MemoryReservation(budget)
     budget.admit(4 * SMALL)
     idle.charge(FREE + 10)
     assert budget.used == 0
@@ -40,18 +40,18 @@ def test_a_request_that_claims_much_and_sends_little_holds_little() -> None:
 
 def test_what_every_request_may_hold_is_charged_with_what_goes_beyond() -> None:
     budget = Budget(4 * SMALL)
-    lease = Lease(budget)
+    reservation = MemoryReservation(budget)
     for _ in range(2):
-        lease.charge(FREE // 2)
-        lease.charge(FREE // 2)
+        reservation.charge(FREE // 2)
+        reservation.charge(FREE // 2)
         assert budget.small_used == 0
-        lease.charge(1)
+        reservation.charge(1)
         assert budget.small_used == FREE + 1
-        lease.charge(SMALL)
+        reservation.charge(SMALL)
         assert (budget.small_used, budget.used) == (0, SMALL + FREE + 1)
-        lease.release()
+        reservation.release()
         assert (budget.small_used, budget.used) == (0, 0)
-    lease.charge(2 * SMALL)
+    reservation.charge(2 * SMALL)
     assert (budget.small_used, budget.used) == (0, 2 * SMALL)
 
 
@@ -61,12 +61,12 @@ def test_what_every_request_may_hold_is_charged_with_what_goes_beyond() -> None:
 )
 def test_what_is_held_uncharged_is_bounded_by_the_requests_there_may_be(total: int, requests: int, free: int) -> None:
     budget = Budget(total, requests)
-    lease = Lease(budget)
-    lease.charge(free)
+    reservation = MemoryReservation(budget)
+    reservation.charge(free)
     assert budget.small_used == 0
-    lease.charge(1)
+    reservation.charge(1)
     assert budget.small_used == free + 1
-    lease.release()
+    reservation.release()
     assert budget.small_used == 0
 
 
@@ -78,18 +78,18 @@ def test_everything_charged_is_given_back(requests: list[list[int]]) -> None:
     budget = Budget(8 * SMALL)
     leases = []
     for pieces in requests:
-        lease = Lease(budget)
-        leases.append(lease)
+        reservation = MemoryReservation(budget)
+        leases.append(reservation)
         for piece in pieces:
             try:
-                lease.charge(piece)
+                reservation.charge(piece)
             except GatherError:
                 break
         assert budget.used <= budget.total
         assert budget.small_used <= budget.small_total
-    for lease in leases:
-        lease.release()
-        lease.release()
+    for reservation in leases:
+        reservation.release()
+        reservation.release()
     assert budget.used == budget.small_used == 0
 
 
@@ -98,25 +98,25 @@ def test_everything_charged_is_given_back(requests: list[list[int]]) -> None:
 @given(SIZES, SIZES, SIZES)
 def test_a_plan_is_settled_by_what_it_came_to(before: int, planned: int, size: int) -> None:
     budget = Budget(20 * SMALL)
-    lease = Lease(budget)
-    lease.charge(before)
-    lease.charge(planned)
-    lease.settle(planned, size)
+    reservation = MemoryReservation(budget)
+    reservation.charge(before)
+    reservation.charge(planned)
+    reservation.settle(planned, size)
     held = budget.used + budget.small_used
     # A large request stays one, at the cost of a small one, so that it does not hold a place in their lane.
     least = before + size if before + size > FREE else 0
     assert least <= held <= max(least, SMALL + 1 if before + planned > SMALL else 0)
     assert budget.used == 0 or budget.small_used == 0
-    lease.release()
+    reservation.release()
     assert budget.used == budget.small_used == 0
 
 
 def test_a_plan_that_falls_short_is_refused_where_there_is_no_room_for_the_rest() -> None:
     budget = Budget(4 * SMALL)
-    lease = Lease(budget)
-    lease.charge(3 * SMALL)
-    other = Lease(budget)
+    reservation = MemoryReservation(budget)
+    reservation.charge(3 * SMALL)
+    other = MemoryReservation(budget)
     with pytest.raises(GatherError, match="overloaded"):
         other.charge(2 * SMALL)
     with pytest.raises(GatherError, match="payload_too_large"):
-        lease.settle(3 * SMALL, 5 * SMALL)
+        reservation.settle(3 * SMALL, 5 * SMALL)

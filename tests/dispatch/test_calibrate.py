@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from app import kernels
-from app.dispatch import calibrate
-from app.dispatch.calibrate import calibrated, hopeful, measure
-from app.dispatch.cost import DATA_BYTES, DEPTHS, TYPICAL, WIDTHS, Coefficients, GpuCoefficients
+from app.dispatch import backend_calibration
+from app.dispatch.backend_calibration import calibrated, hopeful, measure
+from app.dispatch.backend_cost_model import DATA_BYTES, DEPTHS, TYPICAL, WIDTHS, Coefficients, GpuCoefficients
 from app.kernels import numpy_cpu
 
 
@@ -25,7 +25,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         times.append(threads)
         return Coefficients(**{**asdict(TYPICAL), "call_s": float(len(times)), "gpu": gpu})
 
-    monkeypatch.setattr(calibrate, "measure", stand_in)
+    monkeypatch.setattr(backend_calibration, "measure", stand_in)
     return times
 
 
@@ -40,7 +40,7 @@ def test_a_measurement_is_whole_and_takes_a_moment() -> None:
     single = (
         found.call_s,
         found.hand_off_s,
-        found.join_s,
+        found.wakeup_s,
         found.output_byte_s,
         found.odd_slice_s,
         found.index_move_s,
@@ -83,7 +83,7 @@ def test_another_machine_does_not_use_this_ones_figures(
 ) -> None:
     calibrated(numpy_cpu, tmp_path, threads=2)
     calibrated(numpy_cpu, tmp_path, threads=3)
-    monkeypatch.setattr(calibrate, "_cpu_model", lambda: "another")
+    monkeypatch.setattr(backend_calibration, "_cpu_model", lambda: "another")
     calibrated(numpy_cpu, tmp_path, threads=2)
     assert len(measured) == 3
 

@@ -8,25 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dispatch.cost import (
+from app.dispatch.backend_cost_model import (
     DATA_BYTES,
     LARGE_OUTPUT,
     ROUTES,
     TYPICAL,
     WIDTHS,
+    BackendChooser,
     Choice,
-    Chooser,
     Coefficients,
     GpuCoefficients,
     Route,
     choose,
     device_bytes,
+    has_locality,
     kernel_seconds,
-    lie_close,
     predict,
     split_seconds,
 )
-from app.spec.plan import GatherPlan
+from app.operators.gather_plan import GatherPlan
 
 TINY = GatherPlan(1, 2, (2, 2), 1, 4, False, True)
 LOOKUP = GatherPlan(1, 256, (200_000,), 64, 4, False, True)
@@ -42,7 +42,7 @@ NOTHING = Coefficients(
     tuple_s=(0.0, 0.0, 0.0, 0.0),
     output_byte_s=0.0,
     hand_off_s=0.0,
-    join_s=0.0,
+    wakeup_s=0.0,
     index_move_s=0.0,
     output_move_s=0.0,
     item_gain=1.0,
@@ -163,7 +163,7 @@ def test_more_of_the_same_never_takes_less(plan: GatherPlan, machine: Coefficien
 def test_the_choice_is_the_shortest_prediction_that_is_allowed(
     plan: GatherPlan, machine: Coefficients, threads: int
 ) -> None:
-    chooser = Chooser(threads=threads, coefficients=machine, no_gpu=None)
+    chooser = BackendChooser(threads=threads, coefficients=machine, no_gpu=None)
     routes = chooser.predict(plan)
     allowed = [choice for choice in routes.values() if choice.route != "loop"]
     if routes["loop"].seconds <= chooser.loop_max_s():
@@ -190,7 +190,7 @@ def test_a_split_has_no_more_parts_than_threads_or_slices_and_is_the_best_of_its
 
 def test_a_hand_off_that_costs_more_makes_fewer_parts() -> None:
     few, many = (
-        split_seconds(LARGE, 1e-3, 16, replace(TYPICAL, item_gain=16.0, join_s=each))[1] for each in (1e-4, 1e-6)
+        split_seconds(LARGE, 1e-3, 16, replace(TYPICAL, item_gain=16.0, wakeup_s=each))[1] for each in (1e-4, 1e-6)
     )
     assert few < many == 16
 
@@ -217,9 +217,9 @@ def test_a_split_has_half_of_the_indices_and_the_output_to_move_from_or_to_anoth
     assert split_seconds(plan, 10.0 * moved, 2, machine)[0] == pytest.approx(10 * moved / 2 + moved / 4)
 
 
-@pytest.mark.parametrize(("join_s", "seconds"), [(0.0, 0.5), (0.3, 0.8), (0.6, 1.0)])
-def test_helpers_that_come_too_late_cost_nothing(join_s: float, seconds: float) -> None:
-    assert split_seconds(LARGE, 1.0, 2, priced(item_gain=2.0, join_s=join_s))[0] == pytest.approx(seconds)
+@pytest.mark.parametrize(("wakeup_s", "seconds"), [(0.0, 0.5), (0.3, 0.8), (0.6, 1.0)])
+def test_helpers_that_come_too_late_cost_nothing(wakeup_s: float, seconds: float) -> None:
+    assert split_seconds(LARGE, 1.0, 2, priced(item_gain=2.0, wakeup_s=wakeup_s))[0] == pytest.approx(seconds)
 
 
 def test_threads_that_are_in_each_others_way_are_no_split() -> None:
@@ -262,11 +262,11 @@ def test_resident_data_is_not_sent_to_the_gpu_and_inline_data_is() -> None:
     ("plan", "route"), [(TINY, "loop"), (FEW, "loop"), (LOOKUP, "split"), (MIDDLING, "split"), (LARGE, "split")]
 )
 def test_typical_choices_without_a_gpu(plan: GatherPlan, route: str) -> None:
-    assert Chooser(threads=2).choose(plan).route == route
+    assert BackendChooser(threads=2).choose(plan).route == route
 
 
 def test_one_thread_is_never_split_over() -> None:
-    assert Chooser(threads=1).choose(LARGE).route == "thread"
+    assert BackendChooser(threads=1).choose(LARGE).route == "thread"
 
 
 @pytest.mark.parametrize(("split_s", "route"), [(1.01, "loop"), (1.0, "split")])
@@ -296,15 +296,15 @@ def test_a_split_that_takes_no_longer_is_taken_since_helpers_may_be_awake(split_
 )
 def test_neighbouring_tuples_tell_whether_slices_lie_close(rows: Any, close: bool) -> None:
     plan = GatherPlan(1, len(rows), (100_000,), 64, 4, False, True)
-    assert lie_close(plan, np.array(rows, np.int32)) is close
+    assert has_locality(plan, np.array(rows, np.int32)) is close
 
 
 def test_only_the_first_component_counts_and_hostile_ones_do_no_harm() -> None:
     plan = GatherPlan(1, 3, (100, 100), 1, 4, False, True)
-    assert lie_close(plan, np.array([0, 99, 1, 0, 2, 50]))
-    assert not lie_close(plan, np.array([0, 0, 2**63 - 1, 0, -(2**63), 0]))
-    assert not lie_close(plan, np.array([0, 0, 2**64 - 1, 0, 0, 0], np.uint64))
-    assert not lie_close(GatherPlan(1, 3, (0, 5), 1, 4, False, True), np.zeros(6, np.int64))
+    assert has_locality(plan, np.array([0, 99, 1, 0, 2, 50]))
+    assert not has_locality(plan, np.array([0, 0, 2**63 - 1, 0, -(2**63), 0]))
+    assert not has_locality(plan, np.array([0, 0, 2**64 - 1, 0, 0, 0], np.uint64))
+    assert not has_locality(GatherPlan(1, 3, (0, 5), 1, 4, False, True), np.zeros(6, np.int64))
 
 
 def test_close_slices_cost_what_near_ones_do() -> None:
@@ -315,7 +315,7 @@ def test_close_slices_cost_what_near_ones_do() -> None:
 
 def crossover(resident: bool) -> int:
     """Rows of 64 float32 from which on the card is chosen, up to 2^24; 2^25 where it never is."""
-    chooser = Chooser(threads=2, coefficients=WITH_CARD, no_gpu=None)
+    chooser = BackendChooser(threads=2, coefficients=WITH_CARD, no_gpu=None)
     for power in range(25):
         plan = GatherPlan(1, 1 << power, (200_000,), 64, 4, False, True)
         if chooser.choose(plan, resident).route == "gpu":
@@ -328,7 +328,7 @@ def test_the_crossover_comes_sooner_for_resident_data_than_for_inline_data() -> 
 
 
 def test_a_gpu_takes_large_resident_lookups_and_leaves_inline_ones() -> None:
-    chooser = Chooser(threads=2, coefficients=WITH_CARD, no_gpu=None)
+    chooser = BackendChooser(threads=2, coefficients=WITH_CARD, no_gpu=None)
     assert chooser.choose(LARGE, resident=True).route == "gpu"
     assert chooser.choose(LARGE, resident=True, device="cpu").route == "split"
     assert chooser.choose(LARGE, resident=False).route == "split"
@@ -336,7 +336,7 @@ def test_a_gpu_takes_large_resident_lookups_and_leaves_inline_ones() -> None:
 
 
 def test_what_does_not_fit_into_device_memory_stays_on_the_cpu_under_auto_only() -> None:
-    chooser = Chooser(threads=2, coefficients=WITH_CARD, no_gpu=None)
+    chooser = BackendChooser(threads=2, coefficients=WITH_CARD, no_gpu=None)
     assert chooser.choose(LARGE, resident=True, gpu_fits=False).route == "split"
     assert chooser.choose(LARGE, resident=True, device="gpu", gpu_fits=False).route == "gpu"
 
@@ -345,7 +345,7 @@ def test_what_does_not_fit_into_device_memory_stays_on_the_cpu_under_auto_only()
 def test_a_device_is_obeyed_or_refused_and_never_changed(
     plan: GatherPlan, machine: Coefficients, resident: bool, fits: bool
 ) -> None:
-    chooser = Chooser(threads=4, coefficients=machine, no_gpu=None)
+    chooser = BackendChooser(threads=4, coefficients=machine, no_gpu=None)
     assert chooser.choose(plan, resident, "cpu", fits).route != "gpu"
     if machine.gpu is None:
         with pytest.raises(KeyError):
@@ -355,27 +355,27 @@ def test_a_device_is_obeyed_or_refused_and_never_changed(
 
 
 def test_a_gpu_that_may_not_be_used_is_no_route() -> None:
-    chooser = Chooser(threads=2, coefficients=WITH_CARD, no_gpu="several workers")
+    chooser = BackendChooser(threads=2, coefficients=WITH_CARD, no_gpu="several workers")
     assert chooser.choose(LARGE, resident=True).route == "split"
     with pytest.raises(KeyError):
         chooser.choose(LARGE, resident=True, device="gpu")
 
 
 def test_settings_override_the_measured_limits() -> None:
-    assert Chooser(threads=2, loop_max_us=0).choose(TINY).route == "thread"
-    assert Chooser(threads=1, loop_max_us=1e9).choose(LARGE).route == "loop"
-    assert Chooser(threads=2, split_min_us=1e9).choose(LARGE).route == "thread"
+    assert BackendChooser(threads=2, loop_max_us=0).choose(TINY).route == "thread"
+    assert BackendChooser(threads=1, loop_max_us=1e9).choose(LARGE).route == "loop"
+    assert BackendChooser(threads=2, split_min_us=1e9).choose(LARGE).route == "thread"
 
 
 @pytest.mark.parametrize("route", ["loop", "thread", "split"])
 def test_a_forced_route_is_taken(route: Any) -> None:
     for plan in (LOOKUP, LARGE):
-        assert Chooser(threads=2, force_route=route).choose(plan).route == route
+        assert BackendChooser(threads=2, force_route=route).choose(plan).route == route
 
 
 def test_a_forced_route_that_is_not_there_is_not_taken() -> None:
-    assert Chooser(threads=2, force_route="gpu").choose(TINY).route == "loop"
-    card = Chooser(threads=2, force_route="gpu", coefficients=WITH_CARD, no_gpu=None)
+    assert BackendChooser(threads=2, force_route="gpu").choose(TINY).route == "loop"
+    card = BackendChooser(threads=2, force_route="gpu", coefficients=WITH_CARD, no_gpu=None)
     assert card.choose(TINY).route == "gpu"
 
 
@@ -388,6 +388,6 @@ def test_the_loop_never_takes_what_is_predicted_longer_than_its_limit(times: lis
 
 @pytest.mark.parametrize("hand_off", [0.0, 1e-3])
 def test_a_hand_off_measured_on_a_bad_day_neither_empties_nor_blocks_the_loop(hand_off: float) -> None:
-    chooser = Chooser(threads=2, coefficients=replace(TYPICAL, hand_off_s=hand_off))
+    chooser = BackendChooser(threads=2, coefficients=replace(TYPICAL, hand_off_s=hand_off))
     assert chooser.choose(TINY).route == "loop"
     assert 50e-6 <= chooser.loop_max_s() <= 1200e-6

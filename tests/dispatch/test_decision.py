@@ -11,17 +11,17 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.dispatch.budget import Budget, Lease
-from app.dispatch.cost import TYPICAL, Chooser, Device
+from app.dispatch.backend_cost_model import TYPICAL, BackendChooser, Device
 from app.dispatch.gpu import Gpu
-from app.dispatch.pool import Pool
+from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.kernels import numpy_cpu
-from app.service import Explanation, Service, Stages
+from app.memory.budget import Budget, MemoryReservation
+from app.service import Explanation, RequestTimings, Service
 from app.store import EmptyStore, Resident
-from app.tensors.call import Call
 from app.tensors.dtypes import DTYPES
-from app.tensors.limits import Limits
+from app.tensors.gather_call import Call
+from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from tests.dispatch.fake_device import FakeDevice
 from tests.dispatch.test_cost import CARD
@@ -74,7 +74,7 @@ class Situation:
 
     def service(self) -> Service:
         loop_max_us, split_min_us = self.limits
-        chooser = Chooser(
+        chooser = BackendChooser(
             threads=2,
             loop_max_us=loop_max_us,
             split_min_us=split_min_us,
@@ -82,7 +82,7 @@ class Situation:
             coefficients=self.coefficients,
             no_gpu=None if self.gpu else "there is none",
         )
-        made = Service(Limits(), self.store, numpy_cpu, Pool(2, 8), chooser, Budget(1 << 30))
+        made = Service(Limits(), self.store, numpy_cpu, RequestThreadPool(2, 8), chooser, Budget(1 << 30))
         if self.gpu:
             made.gpu = Gpu(FakeDevice(self.memory), chooser, 10, always=self.always)
         return made
@@ -101,17 +101,17 @@ async def result(work: Awaitable[T]) -> tuple[T | None, str | None]:
         return None, error.code
 
 
-async def explained_and_taken(situation: Situation) -> tuple[Explanation, Stages] | None:
+async def explained_and_taken(situation: Situation) -> tuple[Explanation, RequestTimings] | None:
     """What is said and what is done; None where both are refused alike."""
     made = situation.service()
-    stages = Stages(0.0, 1e12)
+    timings = RequestTimings(0.0, 1e12)
     try:
         if situation.there:
             made.gpu._held['"1-0"'] = _held(made, situation)  # type: ignore[union-attr]
         before = dict(made.gpu._saved) if made.gpu is not None else {}
-        said, refused = await result(asyncio.to_thread(made.explain, situation.call, Lease(made.budget)))
+        said, refused = await result(asyncio.to_thread(made.explain, situation.call, MemoryReservation(made.budget)))
         assert made.gpu is None or (made.gpu._saved == before and not made.gpu._fetching)
-        _, failed = await result(made.gather(situation.call, stages, Lease(made.budget)))
+        _, failed = await result(made.gather(situation.call, timings, MemoryReservation(made.budget)))
         if said is None:
             assert failed == refused == "device_unavailable"
             return None
@@ -119,7 +119,7 @@ async def explained_and_taken(situation: Situation) -> tuple[Explanation, Stages
             assert failed == "overloaded"  # an explicit gpu that is short of memory
             assert said.choice.route == "gpu"
             return None
-        return said, stages
+        return said, timings
     finally:
         if made.gpu is not None:
             await asyncio.gather(*made.gpu._fetching)
@@ -149,15 +149,15 @@ def test_what_is_explained_is_what_happens() -> None:
         both = asyncio.run(explained_and_taken(situation))
         if both is None:
             return
-        said, stages = both
+        said, timings = both
         seen.add((said.choice.route, situation.gpu))
-        if said.choice.route == "gpu" and stages.route != "gpu":
+        if said.choice.route == "gpu" and timings.route != "gpu":
             assert situation.gpu  # it was tried there, and the device was short of memory
             assert situation.asked == "auto"
             assert situation.memory < 1 << 30
         else:
-            assert stages.route == said.choice.route
-            assert stages.choice == said.choice
+            assert timings.route == said.choice.route
+            assert timings.choice == said.choice
         (chosen,) = (note for note in said.routes if note.route == said.choice.route)
         if situation.force is None:
             assert chosen.closed is None

@@ -13,16 +13,16 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
-from app.dispatch.calibrate_gpu import measure_gpu
-from app.dispatch.cost import TYPICAL, Chooser, Device, GpuCoefficients
+from app.dispatch.backend_cost_model import TYPICAL, BackendChooser, Device, GpuCoefficients
 from app.dispatch.gpu import Gpu, Outcome
+from app.dispatch.gpu_calibration import measure_gpu
 from app.errors import GatherError
 from app.kernels.device import DeviceFailed, OutOfDeviceMemory
-from app.spec.plan import GatherPlan
+from app.operators.gather_plan import GatherPlan
 from app.store import LocalStore, Resident
-from app.tensors.call import Call
 from app.tensors.dtypes import DTYPES
-from app.tensors.limits import Limits
+from app.tensors.gather_call import Call
+from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from tests.dispatch.fake_device import FakeDevice
 from tests.store.helpers import put, scatter
@@ -115,7 +115,7 @@ class Harness:
 
     def __init__(self, memory: int = 1 << 30, coefficients: GpuCoefficients = FAST) -> None:
         self.device = FakeDevice(memory)
-        self.chooser = Chooser(threads=1, coefficients=replace(TYPICAL, gpu=coefficients), no_gpu=None)
+        self.chooser = BackendChooser(threads=1, coefficients=replace(TYPICAL, gpu=coefficients), no_gpu=None)
         self.gpu = Gpu(self.device, self.chooser, 10)
 
     async def call(self, asked: Device, content: Stored, count: int = 100, name: str = "") -> Outcome | None:

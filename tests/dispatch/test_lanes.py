@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from app.dispatch.lanes import BRISK, TICK_S, Lanes
-from app.dispatch.pool import ClientGone
+from app.dispatch.body_read_limit import BRISK, TICK_S, BodyReadLimit
+from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
 
 
@@ -30,36 +30,36 @@ async def settle() -> None:
 
 def test_a_body_waits_for_another_to_be_read_and_they_come_in_order() -> None:
     async def main() -> None:
-        lanes = Lanes(1)
+        body_reads = BodyReadLimit(1)
         bodies = [Body() for _ in range(3)]
         entered: list[int] = []
 
         async def read(number: int) -> None:
-            await lanes.enter(bodies[number])
+            await body_reads.enter(bodies[number])
             entered.append(number)
 
         reading = [asyncio.ensure_future(read(number)) for number in range(3)]
         await settle()
         assert entered == [0]
-        assert not lanes.full(3)
-        assert lanes.full(2)
+        assert not body_reads.full(3)
+        assert body_reads.full(2)
         for number in range(3):
-            lanes.leave(bodies[number])
+            body_reads.leave(bodies[number])
             await settle()
             assert entered == [0, 1, 2][: number + 2]
         await asyncio.gather(*reading)
-        assert not lanes.full(1)
+        assert not body_reads.full(1)
 
     asyncio.run(main())
 
 
 def test_bodies_that_bring_little_hold_up_nobody_and_brisk_ones_do() -> None:
     async def main() -> None:
-        lanes = Lanes(2)
+        body_reads = BodyReadLimit(2)
         brisk, idle, third, fourth = Body(), Body(), Body(), Body()
-        await lanes.enter(brisk)
-        await lanes.enter(idle)
-        waiting = [asyncio.ensure_future(lanes.enter(body)) for body in (third, fourth)]
+        await body_reads.enter(brisk)
+        await body_reads.enter(idle)
+        waiting = [asyncio.ensure_future(body_reads.enter(body)) for body in (third, fourth)]
         for _ in range(10):
             for body in (brisk, third):
                 body.received += 2 * BRISK
@@ -78,55 +78,55 @@ def test_bodies_that_bring_little_hold_up_nobody_and_brisk_ones_do() -> None:
 
 def test_a_body_waits_no_longer_than_it_may_and_leaves_no_trace() -> None:
     async def main() -> None:
-        lanes = Lanes(1, patience=0.05)
+        body_reads = BodyReadLimit(1, patience=0.05)
         brisk = Body()
-        await lanes.enter(brisk)
-        waiting = asyncio.ensure_future(lanes.enter(Body()))
+        await body_reads.enter(brisk)
+        waiting = asyncio.ensure_future(body_reads.enter(Body()))
         while not waiting.done():
             brisk.received += 10 * BRISK
             await asyncio.sleep(TICK_S / 4)
         with pytest.raises(GatherError, match="overloaded") as refused:
             await waiting
         assert refused.value.facts == {"limit": "queue_timeout"}
-        assert not lanes.waiting
-        lanes.leave(brisk)
-        await lanes.enter(Body())
+        assert not body_reads.waiting
+        body_reads.leave(brisk)
+        await body_reads.enter(Body())
 
     asyncio.run(main())
 
 
 def test_a_request_that_is_cut_off_while_it_waits_takes_no_turn() -> None:
     async def main() -> None:
-        lanes = Lanes(1)
+        body_reads = BodyReadLimit(1)
         first, last = Body(), Body()
-        await lanes.enter(first)
-        cut, waiting = (asyncio.ensure_future(lanes.enter(body)) for body in (Body(), last))
+        await body_reads.enter(first)
+        cut, waiting = (asyncio.ensure_future(body_reads.enter(body)) for body in (Body(), last))
         await settle()
         cut.cancel()
         await settle()
-        lanes.leave(first)
+        body_reads.leave(first)
         await waiting
-        lanes.leave(last)
-        lanes.leave(last)
-        assert not lanes.waiting
+        body_reads.leave(last)
+        body_reads.leave(last)
+        assert not body_reads.waiting
 
     asyncio.run(main())
 
 
 def test_a_body_whose_client_goes_while_it_waits_gives_up_its_place_at_once() -> None:
     async def main() -> None:
-        lanes = Lanes(1)
+        body_reads = BodyReadLimit(1)
         first, second, third = Body(), Body(), Body()
-        await lanes.enter(first)
-        waiting = [asyncio.ensure_future(lanes.enter(body)) for body in (second, third)]
+        await body_reads.enter(first)
+        waiting = [asyncio.ensure_future(body_reads.enter(body)) for body in (second, third)]
         await settle()
-        assert lanes.full(2)
+        assert body_reads.full(2)
         assert second.waiting is not None
         second.waiting()
         await settle()
         assert isinstance(waiting[0].exception(), ClientGone)
-        assert not lanes.full(2)
-        lanes.leave(first)
+        assert not body_reads.full(2)
+        body_reads.leave(first)
         await waiting[1]
         assert second.waiting is None
         assert third.waiting is None
@@ -136,21 +136,21 @@ def test_a_body_whose_client_goes_while_it_waits_gives_up_its_place_at_once() ->
 
 def test_a_client_whose_going_nobody_hears_of_is_found_within_some_ticks() -> None:
     async def main() -> None:
-        lanes = Lanes(1)
+        body_reads = BodyReadLimit(1)
         brisk = Body()
-        await lanes.enter(brisk)
+        await body_reads.enter(brisk)
         bodies = [Body() for _ in range(200)]
-        waiting = [asyncio.ensure_future(lanes.enter(body)) for body in bodies]
+        waiting = [asyncio.ensure_future(body_reads.enter(body)) for body in bodies]
         await settle()
         bodies[150].gone = True
         while not waiting[150].done():
             brisk.received += 2 * BRISK
             await asyncio.sleep(TICK_S)
         assert isinstance(waiting[150].exception(), ClientGone)
-        assert len(lanes.waiting) == 199
-        for turn in list(lanes.waiting):
+        assert len(body_reads.waiting) == 199
+        for turn in list(body_reads.waiting):
             turn.abandon()
         await asyncio.gather(*waiting, return_exceptions=True)
-        assert not lanes.waiting
+        assert not body_reads.waiting
 
     asyncio.run(main())

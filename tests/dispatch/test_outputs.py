@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from app.dispatch.allocator import LARGEST
-from app.dispatch.outputs import Outputs
+from app.memory.malloc_tuning import LARGEST
+from app.memory.output_buffer_pool import OutputBufferPool
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere nothing is kept")
 BYTE = np.dtype(np.uint8)
@@ -23,7 +23,7 @@ def address(array: NDArray[Any]) -> int:
 
 
 def test_a_large_output_uses_the_memory_of_one_that_is_gone() -> None:
-    outputs = Outputs(4 * LARGEST)
+    outputs = OutputBufferPool(4 * LARGEST)
     first = outputs.empty(LARGEST // 8 + 5, np.dtype(np.uint64))
     assert first.shape == (LARGEST // 8 + 5,)
     assert first.dtype == np.uint64
@@ -43,7 +43,7 @@ def resident() -> int:
 
 
 def test_a_smaller_output_than_the_one_before_holds_no_more_than_it_has() -> None:
-    outputs = Outputs(4 * LARGEST)
+    outputs = OutputBufferPool(4 * LARGEST)
     first = outputs.empty(2 * LARGEST, BYTE)
     first[:] = 1
     place, before = address(first), resident()
@@ -61,7 +61,7 @@ def test_a_smaller_output_than_the_one_before_holds_no_more_than_it_has() -> Non
 
 
 def test_memory_that_any_view_still_shows_is_not_given_to_another() -> None:
-    outputs = Outputs(4 * LARGEST)
+    outputs = OutputBufferPool(4 * LARGEST)
     first = outputs.empty(LARGEST, BYTE)
     first[:] = 1
     shown: Any = first.view(np.float32).reshape(2, -1)[1:]
@@ -76,7 +76,7 @@ def test_memory_that_any_view_still_shows_is_not_given_to_another() -> None:
 
 
 def test_no_more_is_kept_than_was_said() -> None:
-    outputs = Outputs(3 * LARGEST)
+    outputs = OutputBufferPool(3 * LARGEST)
     arrays = [outputs.empty(LARGEST, BYTE) for _ in range(5)]
     places = [address(array) for array in arrays]
     for at in range(5):
@@ -87,7 +87,7 @@ def test_no_more_is_kept_than_was_said() -> None:
 
 
 def test_a_block_much_larger_than_the_output_waits_for_a_larger_one() -> None:
-    outputs = Outputs(8 * LARGEST)
+    outputs = OutputBufferPool(8 * LARGEST)
     place = address(large := outputs.empty(4 * LARGEST, BYTE))
     del large
     small = outputs.empty(LARGEST, BYTE)
@@ -97,7 +97,7 @@ def test_a_block_much_larger_than_the_output_waits_for_a_larger_one() -> None:
 
 @pytest.mark.parametrize("items", [0, 1, LARGEST - 1, 3 * LARGEST])
 def test_what_the_c_library_keeps_and_what_is_too_large_to_keep_is_left_to_numpy(items: int) -> None:
-    outputs = Outputs(2 * LARGEST)
+    outputs = OutputBufferPool(2 * LARGEST)
     array = outputs.empty(items, BYTE)
     assert array.base is None
     del array
@@ -105,7 +105,7 @@ def test_what_the_c_library_keeps_and_what_is_too_large_to_keep_is_left_to_numpy
 
 
 def test_outputs_that_the_collector_finds_come_back() -> None:
-    outputs = Outputs(4 * LARGEST)
+    outputs = OutputBufferPool(4 * LARGEST)
     ring: list[object] = [outputs.empty(LARGEST, BYTE)]
     ring.append(ring)
     del ring
@@ -114,7 +114,7 @@ def test_outputs_that_the_collector_finds_come_back() -> None:
 
 
 def test_threads_never_share_a_block() -> None:
-    outputs = Outputs(4 * LARGEST)
+    outputs = OutputBufferPool(4 * LARGEST)
     wrong: list[int] = []
 
     def work(number: int) -> None:

@@ -11,7 +11,7 @@ from time import perf_counter
 
 import pytest
 
-from app.dispatch.pool import ClientGone, Pool
+from app.dispatch.request_thread_pool import ClientGone, RequestThreadPool
 from app.errors import GatherError
 
 
@@ -41,13 +41,13 @@ class Request:
 
 
 @pytest.fixture
-def pool() -> Iterator[Pool]:
-    pool = Pool(2, 3)
+def pool() -> Iterator[RequestThreadPool]:
+    pool = RequestThreadPool(2, 3)
     yield pool
     pool.close()
 
 
-def test_work_runs_in_a_thread_of_the_pool_and_the_loop_goes_on(pool: Pool) -> None:
+def test_work_runs_in_a_thread_of_the_pool_and_the_loop_goes_on(pool: RequestThreadPool) -> None:
     async def main() -> None:
         go = threading.Event()
         waiting = asyncio.ensure_future(pool.run(lambda: (go.wait(10), threading.current_thread().name)))
@@ -62,7 +62,7 @@ def test_work_runs_in_a_thread_of_the_pool_and_the_loop_goes_on(pool: Pool) -> N
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_what_work_held_is_freed_with_its_call_and_not_by_the_collector(pool: Pool, fails: bool) -> None:
+def test_what_work_held_is_freed_with_its_call_and_not_by_the_collector(pool: RequestThreadPool, fails: bool) -> None:
     class Body:
         pass
 
@@ -90,7 +90,7 @@ def test_what_work_held_is_freed_with_its_call_and_not_by_the_collector(pool: Po
         gc.enable()
 
 
-def test_what_work_raises_is_raised_to_the_caller(pool: Pool) -> None:
+def test_what_work_raises_is_raised_to_the_caller(pool: RequestThreadPool) -> None:
     def fail() -> None:
         raise ValueError("no")
 
@@ -102,7 +102,7 @@ def test_what_work_raises_is_raised_to_the_caller(pool: Pool) -> None:
     asyncio.run(main())
 
 
-def test_more_calls_than_threads_and_queue_are_refused_until_one_ends(pool: Pool) -> None:
+def test_more_calls_than_threads_and_queue_are_refused_until_one_ends(pool: RequestThreadPool) -> None:
     async def main() -> None:
         go = threading.Event()
         calls = [asyncio.ensure_future(pool.run(lambda: go.wait(10))) for _ in range(5)]
@@ -118,7 +118,7 @@ def test_more_calls_than_threads_and_queue_are_refused_until_one_ends(pool: Pool
     asyncio.run(main())
 
 
-def test_calls_run_at_once(pool: Pool) -> None:
+def test_calls_run_at_once(pool: RequestThreadPool) -> None:
     async def main() -> None:
         together = threading.Barrier(2)
         calls = [pool.run(lambda number=number: (together.wait(10), number)[1]) for number in (1, 2)]  # type: ignore[misc]
@@ -127,7 +127,7 @@ def test_calls_run_at_once(pool: Pool) -> None:
     asyncio.run(main())
 
 
-def test_a_caller_that_goes_away_gives_its_place_back(pool: Pool) -> None:
+def test_a_caller_that_goes_away_gives_its_place_back(pool: RequestThreadPool) -> None:
     async def main() -> None:
         go, ran = threading.Event(), threading.Event()
         running = [asyncio.ensure_future(pool.run(lambda: go.wait(10))) for _ in range(2)]
@@ -152,7 +152,7 @@ def test_a_caller_that_goes_away_gives_its_place_back(pool: Pool) -> None:
 
 def test_closing_finishes_what_waits_and_refuses_what_comes_later() -> None:
     async def main() -> None:
-        pool = Pool(1, 4)
+        pool = RequestThreadPool(1, 4)
         done: list[int] = []
         calls = [asyncio.ensure_future(pool.run(lambda number=number: done.append(number))) for number in range(4)]  # type: ignore[misc]
         await asyncio.sleep(0)
@@ -168,7 +168,7 @@ def test_closing_finishes_what_waits_and_refuses_what_comes_later() -> None:
 def test_no_threads_are_left_after_closing() -> None:
     async def main() -> None:
         before = set(threading.enumerate())
-        pool = Pool(3, 0)
+        pool = RequestThreadPool(3, 0)
         await pool.run(lambda: 1)
         started = set(threading.enumerate()) - before
         assert len(started) == 3
@@ -180,7 +180,7 @@ def test_no_threads_are_left_after_closing() -> None:
 
 def test_a_request_that_was_let_in_is_not_refused_and_goes_first() -> None:
     async def main() -> None:
-        pool = Pool(1, 1)
+        pool = RequestThreadPool(1, 1)
         go = threading.Event()
         order: list[str] = []
         begun = Request()
@@ -209,7 +209,7 @@ def test_a_request_that_waits_too_long_is_refused_and_leaves_its_place(
     patience: float, seconds: float, code: str
 ) -> None:
     async def main() -> None:
-        pool = Pool(1, 1, patience)
+        pool = RequestThreadPool(1, 1, patience)
         go, ran = threading.Event(), threading.Event()
         running = asyncio.ensure_future(pool.run(lambda: go.wait(10), Request()))
         await asyncio.sleep(0)
@@ -229,7 +229,7 @@ def test_a_request_that_waits_too_long_is_refused_and_leaves_its_place(
 
 def test_what_runs_is_not_refused_however_long_it_takes() -> None:
     async def main() -> None:
-        pool = Pool(1, 1, 0.001)
+        pool = RequestThreadPool(1, 1, 0.001)
         assert await pool.run(lambda: threading.Event().wait(0.05) or 1, Request(0.001)) == 1
         pool.close()
 
@@ -238,7 +238,7 @@ def test_what_runs_is_not_refused_however_long_it_takes() -> None:
 
 def test_a_client_that_goes_leaves_its_place_at_once_and_nothing_is_done_for_it() -> None:
     async def main() -> None:
-        pool = Pool(1, 1)
+        pool = RequestThreadPool(1, 1)
         go, ran = threading.Event(), threading.Event()
         running = asyncio.ensure_future(pool.run(lambda: go.wait(10), Request()))
         await asyncio.sleep(0)
@@ -266,7 +266,7 @@ def test_a_client_that_goes_leaves_its_place_at_once_and_nothing_is_done_for_it(
 
 def test_what_runs_when_its_client_goes_keeps_its_place_until_it_ends() -> None:
     async def main() -> None:
-        pool = Pool(1, 0)
+        pool = RequestThreadPool(1, 0)
         go, begun = threading.Event(), threading.Event()
 
         def work() -> int:

@@ -11,7 +11,7 @@ import sys
 from app import main
 from app.kernels.device import Device
 from app.main import create_app
-from app.serving import serve
+from app.server.serve import serve
 from app.settings import Settings
 from tests.kernels import fake_cupy
 from tests.kernels.fake_cupy import CUDARuntimeError, Machine

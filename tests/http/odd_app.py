@@ -18,12 +18,12 @@ from fastapi import FastAPI
 from numba.core.event import Listener, register
 from numpy.typing import NDArray
 
-from app import warming
+from app import warmup
 from app.kernels import numpy_cpu
 from app.main import Application, create_app
-from app.serving import serve
+from app.operators.gather_plan import GatherPlan
+from app.server.serve import serve
 from app.settings import Settings
-from app.spec.plan import GatherPlan
 
 SECRET = "a detail that no client may see"
 
@@ -72,7 +72,7 @@ def make(how: str, settings: Settings) -> Application:
     elif how == "starting":
         app.readiness.waiting_for.append("a kernel that never comes")
     elif how in ("compiling", "failing"):
-        warming.warm = {"compiling": _compile, "failing": _fail_to_compile}[how]
+        warmup.warm = {"compiling": _compile, "failing": _fail_to_compile}[how]
     elif how == "counting":
         compilations = Compilations()
         assert isinstance(app.control, FastAPI)

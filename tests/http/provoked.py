@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from struct import pack
 from typing import Any
 
-from app.spec.dialects import DIALECTS
+from app.operators.dialects import DIALECTS
 from tests.http.forms import int64, nested, packed, tensor
 
 DATA = tensor("float32", [2, 2], [0, 1, 2, 3])

@@ -24,7 +24,7 @@ from typing import Any
 
 import httpx
 
-from app.api.errors import STATUS
+from app.api.error_responses import STATUS
 from app.errors import CATALOGUE, CODES, REPORTED_PLACES
 
 ROOT = Path(__file__).parents[2]

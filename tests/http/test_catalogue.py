@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.api.errors import STATUS
+from app.api.error_responses import STATUS
 from app.errors import CATALOGUE, CODES
 from tests.http.forms import int64, packed
 from tests.http.provoked import PROVOKED, at, body

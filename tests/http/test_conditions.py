@@ -10,7 +10,7 @@ import httpx
 import numpy as np
 import pytest
 
-from app.api.header_fields import SINGLE
+from app.server.header_fields import SINGLE
 from tests.http.raw import TINY, ask, request
 from tests.http.server import Server
 from tests.http.tensors import NPY, RAW, SAFETENSORS, error, npy, put_raw, scatter_body

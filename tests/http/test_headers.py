@@ -32,7 +32,7 @@ def test_an_answer_times_every_stage(client: httpx.Client, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "stages"),
+    ("sent", "timings"),
     [
         (b"{", ["parse"]),
         (TINY.replace(b"[1,1]", b"[1,2]"), ["parse"]),
@@ -40,10 +40,10 @@ def test_an_answer_times_every_stage(client: httpx.Client, path: str) -> None:
         (TINY.replace(b'"values":[1]', b'"values":[2]'), ["parse", "queue", "kernel"]),
     ],
 )
-def test_an_error_times_the_stages_it_got_to(client: httpx.Client, sent: bytes, stages: list[str]) -> None:
+def test_an_error_times_the_stages_it_got_to(client: httpx.Client, sent: bytes, timings: list[str]) -> None:
     answer = client.post("/gathernd", content=sent)
     assert answer.status_code >= 400
-    assert [part.split(";")[0] for part in answer.headers["server-timing"].split(", ")] == stages
+    assert [part.split(";")[0] for part in answer.headers["server-timing"].split(", ")] == timings
 
 
 @pytest.mark.parametrize("given", ["a", "A.b_c-9", "x" * 128])

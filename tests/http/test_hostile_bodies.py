@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.api.native import LARGE, LARGE_BINARY, LARGE_HEADER
-from app.wire import oip_v2
+from app.api.routes.gather import LARGE, LARGE_BINARY, LARGE_HEADER
+from app.wire import v2_tensors
 from benchmarks.costly_bodies import MAKERS, Body, native, read, repeated
 from benchmarks.hostile import attacked, bodies, latencies
 from tests.http.conftest import Start
@@ -72,7 +72,7 @@ def test_no_body_that_is_read_on_the_event_loop_holds_it_for_longer_than_20_ms()
 
 
 def test_the_inference_protocol_reads_bodies_of_the_same_size_on_the_event_loop() -> None:
-    assert oip_v2.LARGE == LARGE
+    assert v2_tensors.LARGE == LARGE
 
 
 def ordinary(size: int) -> list[Body]:

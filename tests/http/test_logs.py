@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from app.api import keys
+from app.security import api_keys
 from tests.http.conftest import Start
 from tests.http.odd_app import SECRET
 from tests.http.raw import TINY, Wire, request
@@ -190,7 +190,7 @@ def test_a_flood_of_nonsense_does_not_fill_the_log(start: Start) -> None:
 
 def test_an_access_log_has_a_line_for_each_request(start: Start, tmp_path: Path) -> None:
     file = tmp_path / "keys"
-    key = keys.add(file, "caller", ["gather"])
+    key = api_keys.add(file, "caller", ["gather"])
     with start("--log-format", "json", "--access-log", "true", "--api-keys-file", str(file)) as server:
         client = server.client(headers={"authorization": f"Bearer {key}"})
         with client:

@@ -13,9 +13,9 @@ import pytest
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from app.api import examples
-from app.api.errors import STATUS
-from app.api.schema import Data, GatherNDRequest, GatherRequest, Tensor
+from app.api.error_responses import STATUS
+from app.api.schemas import examples
+from app.api.schemas.gather_request import Data, GatherNDRequest, GatherRequest, Tensor
 from app.errors import CODES
 from app.main import create_app
 from app.settings import Settings

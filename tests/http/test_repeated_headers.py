@@ -7,7 +7,8 @@ from time import monotonic, sleep
 
 import pytest
 
-from app.api import heads, keys
+from app.security import api_keys
+from app.server import request_header_cache
 from tests.http.conftest import Start
 from tests.http.raw import TINY, Wire, ask, request
 from tests.http.server import Server
@@ -112,12 +113,12 @@ def test_the_callers_own_id_comes_back(server: Server) -> None:
 
 def test_a_key_that_is_taken_back_is_refused_in_a_header_seen_before(start: Start, tmp_path: Path) -> None:
     file = tmp_path / "keys"
-    text = keys.add(file, "caller", ["gather"])
+    text = api_keys.add(file, "caller", ["gather"])
     with start("--api-keys-file", str(file)) as server, Wire(server) as wire:
         for _ in range(3):
             wire.send(request(TINY, f"Authorization: Bearer {text}"))
             assert wire.read().status == 200
-        keys.remove(file, "caller")
+        api_keys.remove(file, "caller")
         end = monotonic() + 20
         status = 200
         while status == 200:
@@ -129,24 +130,25 @@ def test_a_key_that_is_taken_back_is_refused_in_a_header_seen_before(start: Star
 
 
 def test_what_is_kept_stays_small() -> None:
-    heads.known.clear()
+    request_header_cache.known.clear()
     scope = {"headers": [(b"content-length", b"4")], "client": None}
     for number in range(5000):
-        heads.remember(b"%d" % number, scope, 4, object(), secret=False)
-    assert 0 < len(heads.known) <= 1024
+        request_header_cache.remember(b"%d" % number, scope, 4, object(), secret=False)
+    assert 0 < len(request_header_cache.known) <= 1024
 
 
 @pytest.mark.parametrize(
     "field", [b"x-request-id", b"traceparent", b"idempotency-key", b"expect", b"transfer-encoding"]
 )
 def test_headers_that_are_made_for_one_request_are_not_kept(field: bytes) -> None:
-    heads.known.clear()
-    heads.remember(b"head", {"headers": [(b"content-length", b"4"), (field, b"x")]}, 4, object(), secret=False)
-    assert not heads.known
+    request_header_cache.known.clear()
+    scope = {"headers": [(b"content-length", b"4"), (field, b"x")]}
+    request_header_cache.remember(b"head", scope, 4, object(), secret=False)
+    assert not request_header_cache.known
 
 
 @pytest.mark.parametrize("fields", [[], [(b"content-length", b"5")]])
 def test_a_header_is_kept_only_with_the_length_that_it_declares(fields: list[tuple[bytes, bytes]]) -> None:
-    heads.known.clear()
-    heads.remember(b"head", {"headers": fields}, 4, object(), secret=False)
-    assert not heads.known
+    request_header_cache.known.clear()
+    request_header_cache.remember(b"head", {"headers": fields}, 4, object(), secret=False)
+    assert not request_header_cache.known

@@ -19,7 +19,7 @@ import httpx
 import numpy as np
 import pytest
 
-from app.store.group import stripe
+from app.store.directory_lock import stripe
 from tests.http.conftest import Start
 from tests.http.raw import Wire, request
 from tests.http.server import Server

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from app.api.tls import Tls
+from app.server.tls import Tls
 from tests.http.conftest import Start
 from tests.http.raw import TINY
 from tests.http.server import GATHERND, Server

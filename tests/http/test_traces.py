@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from app.api.metrics import Metrics
-from app.api.traces import ENDPOINTS, NoTracing, start_tracing
-from app.api.watched import WatchedMetrics
 from app.main import create_app
 from app.settings import Settings
+from app.telemetry.metric_definitions import Metrics
+from app.telemetry.observed_metrics import WatchedMetrics
+from app.telemetry.tracing import ENDPOINTS, NoTracing, start_tracing
 from tests.http.conftest import Start
 from tests.http.raw import TINY, Wire, request
 from tests.http.server import GATHERND, Server
@@ -136,7 +136,7 @@ def ask(server: Server, mark: str, content: bytes = TINY, traceparent: str | Non
 
 
 def test_a_gather_has_a_span_in_its_callers_trace_with_one_for_each_stage(server: Server, collector: Collector) -> None:
-    span, stages = collector.of(ask(server, "stages"))
+    span, timings = collector.of(ask(server, "timings"))
     assert (span.trace, span.parent, span.name, span.kind) == (TRACE, PARENT, "POST /gathernd", 2)
     assert not span.failed
     expected = {
@@ -146,14 +146,14 @@ def test_a_gather_has_a_span_in_its_callers_trace_with_one_for_each_stage(server
     }  # fmt: skip
     assert expected.items() <= span.attributes.items()
     assert span.attributes["gathernd.predicted_seconds"] > 0
-    assert [stage.name for stage in sorted(stages, key=lambda stage: stage.begin)] == [
+    assert [stage.name for stage in sorted(timings, key=lambda stage: stage.begin)] == [
         "parse", "queue", "kernel", "encode",
     ]  # fmt: skip
-    moments = [moment for stage in sorted(stages, key=lambda one: one.begin) for moment in (stage.begin, stage.end)]
+    moments = [moment for stage in sorted(timings, key=lambda one: one.begin) for moment in (stage.begin, stage.end)]
     assert moments == sorted(moments)
     assert span.begin == moments[0]
     assert abs(span.end - moments[-1]) < 1e6
-    assert {stage.trace for stage in stages} == {TRACE}
+    assert {stage.trace for stage in timings} == {TRACE}
     assert span.service["service.name"] == "gathernd"
     assert span.service["service.version"]
 
@@ -178,11 +178,11 @@ def test_an_error_is_in_its_span_and_its_log_line_has_the_trace(
     server: Server, collector: Collector, mark: str, path: str, content: bytes, status: int, code: str, failed: bool
 ) -> None:
     request_id = ask(server, mark, content, None, path=path)
-    span, stages = collector.of(request_id)
+    span, timings = collector.of(request_id)
     assert (span.attributes["http.response.status_code"], span.attributes["error.type"]) == (status, code)
     assert (span.failed, span.parent) == (failed, "")
     assert span.name == ("POST" if mark == "none" else "POST /gathernd")
-    assert "kernel" not in {stage.name for stage in stages}
+    assert "kernel" not in {stage.name for stage in timings}
     assert f'"trace_id":"{span.trace}"' in next(line for line in server.log_text().splitlines() if request_id in line)
 
 
@@ -219,9 +219,9 @@ def test_a_large_gather_tells_its_wait_and_its_route(server: Server, collector: 
         headers={"x-request-id": f"large-{id(server)}"},
     )
     assert answer.status_code == 200
-    span, stages = collector.of(f"large-{id(server)}")
+    span, timings = collector.of(f"large-{id(server)}")
     assert span.attributes["gathernd.route"] in ("thread", "split")
-    assert {stage.name for stage in stages} == {"parse", "queue", "kernel", "encode"}
+    assert {stage.name for stage in timings} == {"parse", "queue", "kernel", "encode"}
 
 
 @pytest.mark.slow

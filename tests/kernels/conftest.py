@@ -7,7 +7,12 @@ import pytest
 
 from app.kernels.device import NoDevice
 
-KERNELS = ("app.kernels.numpy_cpu", "app.kernels.numba_cpu", "app.kernels.cupy_gpu", "tests.kernels.emulated")
+KERNELS = (
+    "app.kernels.numpy_cpu",
+    "app.kernels.numba_cpu.gather_kernel",
+    "app.kernels.cupy_gpu.device",
+    "tests.kernels.emulated",
+)
 
 
 @pytest.fixture(params=KERNELS)
@@ -17,10 +22,10 @@ def kernel(request: pytest.FixtureRequest) -> Any:
         module = importlib.import_module(request.param)
         if request.param == "tests.kernels.emulated":
             module.library()
-        elif request.param == "app.kernels.cupy_gpu":
+        elif request.param == "app.kernels.cupy_gpu.device":
             module.open_device()
     except (ImportError, NoDevice) as absent:
         pytest.skip(str(absent))
-    if request.param == "app.kernels.numba_cpu":
+    if request.param == "app.kernels.numba_cpu.gather_kernel":
         request.getfixturevalue("compiled")
     return module

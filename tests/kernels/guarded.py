@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.spec.plan import GatherPlan
+from app.operators.gather_plan import GatherPlan
 from app.tensors.dtypes import INTEGERS
 from tests.kernels.loops import gather_by_loops
 from tests.kernels.reference import CARRIERS, EXTREMES, random_plan

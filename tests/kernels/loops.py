@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from app.spec.plan import GatherPlan
+from app.operators.gather_plan import GatherPlan
 
 
 def gather_by_loops(plan: GatherPlan, data: NDArray[Any], indices: NDArray[np.int64], out: NDArray[np.uint8]) -> int:

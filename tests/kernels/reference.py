@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.spec.plan import GatherPlan
+from app.operators.gather_plan import GatherPlan
 
 CARRIERS: Mapping[int, type[np.generic]] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 EXTREMES = (-(2**63), 2**63 - 1, -(2**62), 2**62, -(2**32), 2**32, -(2**31), 2**31)

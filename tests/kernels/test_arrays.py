@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.kernels import numba_cpu
-from app.spec.plan import GatherPlan
+from app.kernels.numba_cpu import gather_kernel
+from app.operators.gather_plan import GatherPlan
 from app.tensors.dtypes import INTEGERS
 from tests.kernels.reference import Case, check, make_case, random_plan
 from tests.kernels.test_guarded import guarded, said
@@ -92,7 +92,7 @@ def test_a_plan_of_sizes_that_no_array_has_is_refused(kernel: Any, name: str) ->
         kernel.run(plan, np.zeros(data, np.uint32), np.zeros(indices, np.int64), np.zeros(out, np.uint32))
 
 
-@pytest.mark.parametrize("kernel_name", ["app.kernels.numba_cpu", "app.kernels.numpy_cpu"])
+@pytest.mark.parametrize("kernel_name", ["app.kernels.numba_cpu.gather_kernel", "app.kernels.numpy_cpu"])
 def test_arrays_that_are_too_short_for_their_plan_are_refused_before_they_are_touched(
     kernel_name: str, compiled: Path
 ) -> None:
@@ -143,8 +143,8 @@ def test_narrow_indices_of_many_chunks_are_gathered_by_any_number_of_threads(
     wide = Case(plan, case.data, np.array(values, np.int64))
     for threads in (1, 2, 3):
         out, expected = case.out(), case.out()
-        first = numba_cpu.run(plan, case.data, wide.indices, expected)
-        assert numba_cpu.run(plan, case.data, case.indices, out, threads) == first
+        first = gather_kernel.run(plan, case.data, wide.indices, expected)
+        assert gather_kernel.run(plan, case.data, case.indices, out, threads) == first
         assert first >= 0 or out.tobytes() == expected.tobytes()
     assert (first >= 0) == bool(bad)
 

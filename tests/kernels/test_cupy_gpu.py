@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from app.kernels.device import DeviceFailed, NoDevice, OutOfDeviceMemory
-from app.spec.plan import GatherPlan
+from app.operators.gather_plan import GatherPlan
 from app.tensors.dtypes import INTEGERS
 from tests.kernels import emulated, fake_cupy
 from tests.kernels.fake_cupy import CompileException, CUDADriverError, CUDARuntimeError, Machine
@@ -149,7 +149,7 @@ def test_without_a_limit_most_of_what_is_free_is_used(cupy_gpu: ModuleType, mach
 def test_errors_of_the_device_have_two_names_and_lanes_survive(
     operation: str, error: Exception, raised: type[Exception], cupy_gpu: ModuleType, machine: Machine
 ) -> None:
-    device = cupy_gpu.CupyDevice(lanes=1)
+    device = cupy_gpu.CupyDevice(body_reads=1)
     case = make_case(GatherPlan(1, 5, (40,), 7, 4, False, True), random.Random(5))
 
     def fail(name: str) -> None:
@@ -164,7 +164,7 @@ def test_errors_of_the_device_have_two_names_and_lanes_survive(
 
 
 def test_more_threads_than_lanes_wait_for_each_other(cupy_gpu: ModuleType) -> None:
-    device = named(cupy_gpu.CupyDevice(lanes=2, stage_bytes=1024))
+    device = named(cupy_gpu.CupyDevice(body_reads=2, stage_bytes=1024))
     failures: list[BaseException] = []
 
     def work(seed: int) -> None:
@@ -221,4 +221,4 @@ def test_the_fake_has_nothing_that_cupy_lacks(machine: Machine) -> None:
 def test_only_one_module_imports_cupy() -> None:
     app = Path(__file__).parents[2] / "app"
     found = [path.name for path in app.rglob("*.py") if "import cupy" in path.read_text()]
-    assert found == ["cupy_gpu.py"]
+    assert found == ["device.py"]

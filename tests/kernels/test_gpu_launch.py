@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from app.kernels import gpu_launch
-from app.kernels.gpu_launch import Launch, alignment, division, launch
-from app.spec.plan import GatherPlan
+from app.kernels.cupy_gpu import launch_shape
+from app.kernels.cupy_gpu.launch_shape import Launch, alignment, division, launch
+from app.operators.gather_plan import GatherPlan
 from tests.kernels import emulated
 from tests.kernels.reference import CARRIERS, Case, gather, make_case, random_plan
 
@@ -156,4 +156,4 @@ def test_result_does_not_depend_on_the_size_of_the_device(
 
 def test_every_carrier_is_made_of_whole_units() -> None:
     for size in CARRIERS:
-        assert size in gpu_launch.UNITS
+        assert size in launch_shape.UNITS

@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from app.kernels import numpy_cpu
-from app.spec.plan import GatherPlan
+from app.operators.gather_plan import GatherPlan
 from tests.conftest import SOAK, samples
 from tests.kernels import emulated
 from tests.kernels.guarded import Fuzz
@@ -23,17 +23,18 @@ from tests.kernels.loops import gather_by_loops
 from tests.kernels.reference import gather, make_case, random_plan
 
 SAMPLES = {
-    "app.kernels.numba_cpu": 50_000,
+    "app.kernels.numba_cpu.gather_kernel": 50_000,
     "app.kernels.numpy_cpu": 10_000,
     "tests.kernels.emulated": 2_000,
 }
-MILLIONS = {"app.kernels.numba_cpu": 10, "app.kernels.numpy_cpu": 10, "tests.kernels.emulated": 1}  # under `make soak`
+# Under `make soak`
+MILLIONS = {"app.kernels.numba_cpu.gather_kernel": 10, "app.kernels.numpy_cpu": 10, "tests.kernels.emulated": 1}
 
 
 def guarded(kernel: str, compiled: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     if kernel == emulated.__name__ and emulated.COMPILER is None:
         pytest.skip("needs the Debian package g++")
-    extra = [str(compiled)] if kernel == "app.kernels.numba_cpu" else []
+    extra = [str(compiled)] if kernel == "app.kernels.numba_cpu.gather_kernel" else []
     return subprocess.run(
         [sys.executable, "-X", "faulthandler", "-m", "tests.kernels.guarded", kernel, *arguments, *extra],
         capture_output=True,
@@ -66,7 +67,7 @@ def test_ten_million_cases_between_guard_pages(kernel: str, seed: int, compiled:
 
 
 @pytest.mark.parametrize("what", ["overrun", "write"])
-@pytest.mark.parametrize("kernel", ["app.kernels.numba_cpu", "tests.kernels.emulated"])
+@pytest.mark.parametrize("kernel", ["app.kernels.numba_cpu.gather_kernel", "tests.kernels.emulated"])
 def test_an_access_outside_or_a_write_to_an_input_ends_the_process(what: str, kernel: str, compiled: Path) -> None:
     run = guarded(kernel, compiled, what, "1")
     assert run.returncode == -signal.SIGSEGV, said(run)

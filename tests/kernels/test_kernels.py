@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.spec.plan import GatherPlan
+from app.operators.gather_plan import GatherPlan
 from tests.conftest import TEST_ALL
 from tests.kernels.reference import CARRIERS, EXTREMES, Case, check, gather, make_case
 

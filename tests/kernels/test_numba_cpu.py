@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from app.kernels import numba_cpu, numba_header
-from app.spec.plan import GatherPlan
+from app.kernels.numba_cpu import gather_kernel, ndarray_abi
+from app.operators.gather_plan import GatherPlan
 from tests.kernels.reference import Case, check, make_case, random_plan
 
 
@@ -21,19 +21,19 @@ def test_no_call_compiles(compiled: Path) -> None:
     from numba.core import event
 
     source = random.Random(3)
-    before = [list(each.signatures) for each in numba_cpu._compiled()[2:]]
+    before = [list(each.signatures) for each in gather_kernel._compiled()[2:]]
     seen: Counter[int] = Counter()
     with event.install_recorder("numba:compile") as recorder:
         for number in range(2000):
             case = make_case(random_plan(source), source, spoiled=number % 2)
             data, indices = case.data.copy(), case.indices.copy()
             data.flags.writeable, indices.flags.writeable = bool(number & 2), bool(number & 4)
-            check(numba_cpu, Case(case.plan, data, indices))
+            check(gather_kernel, Case(case.plan, data, indices))
             seen[case.plan.item_size] += 1
     assert set(seen) == {1, 2, 4, 8, 16}
     assert not recorder.buffer
     assert [len(each) for each in before] == [1, 1]
-    assert [list(each.signatures) for each in numba_cpu._compiled()[2:]] == before
+    assert [list(each.signatures) for each in gather_kernel._compiled()[2:]] == before
 
 
 PLAN = GatherPlan(1, 2, (2,), 1, 4, False, True)
@@ -43,16 +43,16 @@ def test_a_read_only_output_and_indices_that_are_not_aligned_are_refused(compile
     data, out = np.zeros(2, np.uint32), np.zeros(2, np.uint32)
     indices = np.zeros(17, np.uint8)[1:].view(np.int64)
     with pytest.raises(TypeError, match="aligned"):
-        numba_cpu.run(PLAN, data, indices, out)
+        gather_kernel.run(PLAN, data, indices, out)
     out.flags.writeable = False
     with pytest.raises(TypeError, match="read-only"):
-        numba_cpu.run(PLAN, data, np.zeros(2, np.int64), out)
+        gather_kernel.run(PLAN, data, np.zeros(2, np.int64), out)
 
 
 def test_data_and_output_need_not_be_aligned(compiled: Path) -> None:
     data = np.arange(9, dtype=np.uint8)[1:].view(np.uint32)
     out = np.zeros(9, np.uint8)[1:].view(np.uint32)
-    assert numba_cpu.run(PLAN, data, np.array([1, 0]), out) == -1
+    assert gather_kernel.run(PLAN, data, np.array([1, 0]), out) == -1
     assert out.tolist() == data[::-1].tolist()
 
 
@@ -60,35 +60,35 @@ def test_what_was_passed_is_let_go_of(compiled: Path) -> None:
     arrays: list[NDArray[Any]] = [np.zeros(2, np.uint32), np.zeros(2, np.int64), np.zeros(2, np.uint32)]
     before = [sys.getrefcount(array) for array in arrays]
     for _ in range(1000):
-        numba_cpu.run(PLAN, arrays[0], arrays[1], arrays[2])
+        gather_kernel.run(PLAN, arrays[0], arrays[1], arrays[2])
     assert [sys.getrefcount(array) for array in arrays] == before
 
 
 def test_another_layout_of_arrays_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    numba_header.check_layout()
+    ndarray_abi.check_layout()
     for field in ("_TYPE", "_DATA", "_AXES", "_DTYPE", "_KIND", "_ORDER", "_ITEM_SIZE", "_FLAGS"):
         with monkeypatch.context() as patch:
-            patch.setattr(numba_header, field, getattr(numba_header, field) + 8)
+            patch.setattr(ndarray_abi, field, getattr(ndarray_abi, field) + 8)
             with pytest.raises(RuntimeError, match="lays arrays out"):
-                numba_header.check_layout()
+                ndarray_abi.check_layout()
 
 
 def test_the_cache_directory_cannot_change_after_compilation(compiled: Path, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="already"):
-        numba_cpu.configure(tmp_path)
+        gather_kernel.configure(tmp_path)
 
 
 @pytest.mark.slow
 def test_warm_says_how_long_it_took(compiled: Path) -> None:
     said: list[str] = []
-    numba_cpu.warm(said.append)
+    gather_kernel.warm(said.append)
     assert len(said) == 1
     assert said[0].startswith("gather kernel ready after ")
 
 
 def test_a_second_process_loads_from_the_cache_what_the_first_compiled(tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from app.kernels import numba_cpu as k; "
+        "import sys; from pathlib import Path; from app.kernels.numba_cpu import gather_kernel as k; "
         "k.configure(Path(sys.argv[1])); k.warm(); part, narrow, *others = k._compiled(); "
         "print(part.cache_hits, narrow.cache_hits, *(sum(each.stats.cache_hits.values()) for each in others))"
     )

@@ -18,9 +18,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.kernels import Unfinished, numba_cpu, numba_crew
-from app.kernels.numba_crew import Crew
-from app.spec.plan import GatherPlan
+from app.kernels import Unfinished
+from app.kernels.numba_cpu import gather_kernel, split_over_threads
+from app.kernels.numba_cpu.split_over_threads import Crew
+from app.operators.gather_plan import GatherPlan
 from tests.kernels.loops import gather_by_loops
 from tests.kernels.reference import Case, make_case, random_plan
 
@@ -30,7 +31,7 @@ LONG = GatherPlan(1, 400_000, (50_000,), 1, 8, False, True)
 @pytest.fixture
 def crew(compiled: Path) -> Iterator[Crew]:
     """The kernel's, which takes parts as small as can be while the test runs."""
-    found = numba_cpu.crew()
+    found = gather_kernel.crew()
     before = found.settings.copy()
     found.settings[:2] = (1, 1 << 12)
     yield found
@@ -40,8 +41,8 @@ def crew(compiled: Path) -> Iterator[Crew]:
 @pytest.fixture
 def other_crew(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Crew]:
     """One that the kernel has for as long as the test runs, and that has no helpers yet."""
-    entry, made = numba_cpu._ready.__wrapped__()
-    monkeypatch.setattr(numba_cpu, "_ready", lambda: (entry, made))
+    entry, made = gather_kernel._ready.__wrapped__()
+    monkeypatch.setattr(gather_kernel, "_ready", lambda: (entry, made))
     yield made
     made.end()
 
@@ -65,7 +66,7 @@ def check_with(case: Case, threads: int) -> None:
     expected = np.zeros(case.plan.output_bytes, np.uint8)
     bad = gather_by_loops(case.plan, case.data, case.indices, expected)
     out = case.out()
-    assert numba_cpu.run(case.plan, case.data, case.indices, out, threads) == bad, case.plan
+    assert gather_kernel.run(case.plan, case.data, case.indices, out, threads) == bad, case.plan
     assert bad >= 0 or out.tobytes() == expected.tobytes(), case.plan
 
 
@@ -101,11 +102,11 @@ def test_several_threads_lead_at_once_and_all_are_right(crew: Crew) -> None:
 
 def joined(crew: Crew, threads: int) -> int:
     """How many helpers took part in the last gather, which was over so many threads."""
-    return int(crew._items[numba_crew._JOINED]) + threads - 1
+    return int(crew._items[split_over_threads._JOINED]) + threads - 1
 
 
 def asleep(crew: Crew) -> int:
-    return int(crew._items[numba_crew._ASLEEP])
+    return int(crew._items[split_over_threads._ASLEEP])
 
 
 def wait_until_asleep(crew: Crew) -> None:
@@ -134,15 +135,15 @@ def test_a_short_gather_wakes_nobody_unless_another_went_just_before(other_crew:
     out = case.out()
     other_crew.grow(1)
     wait_until_asleep(other_crew)
-    other_crew._items[numba_crew._SPIN] = 0  # however close, it is not close enough
-    other_crew._items[numba_crew._JOINED] = -1
+    other_crew._items[split_over_threads._SPIN] = 0  # however close, it is not close enough
+    other_crew._items[split_over_threads._JOINED] = -1
     for _ in range(100):
-        numba_cpu.run(case.plan, case.data, case.indices, out, 2)
+        gather_kernel.run(case.plan, case.data, case.indices, out, 2)
     assert (asleep(other_crew), joined(other_crew, 2)) == (1, 0)
-    other_crew._items[numba_crew._SPIN] = 10**9
+    other_crew._items[split_over_threads._SPIN] = 10**9
     most = 0
     for _ in range(10_000):
-        numba_cpu.run(case.plan, case.data, case.indices, out, 2)
+        gather_kernel.run(case.plan, case.data, case.indices, out, 2)
         most = max(most, joined(other_crew, 2))
         if most:
             break
@@ -153,7 +154,7 @@ def test_helpers_that_do_not_come_do_not_keep_a_leader_waiting(
     other_crew: Crew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(other_crew, "grow", lambda _: None)
-    other_crew._items[numba_crew._HELPERS] = 3  # so many are said to be awake, and none is there
+    other_crew._items[split_over_threads._HELPERS] = 3  # so many are said to be awake, and none is there
     check_with(make_case(LONG, random.Random(2), 1), 3)
     assert joined(other_crew, 3) == 0
 
@@ -161,8 +162,8 @@ def test_helpers_that_do_not_come_do_not_keep_a_leader_waiting(
 def stop_a_helper(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if one had gone in, and the system had taken its core from it."""
     monkeypatch.setattr(crew, "grow", lambda _: None)
-    crew._items[numba_crew._HELPERS] = 1
-    crew._items[numba_crew._INSIDE] += 1
+    crew._items[split_over_threads._HELPERS] = 1
+    crew._items[split_over_threads._INSIDE] += 1
 
 
 @pytest.mark.parametrize("spoiled", [0, 3])
@@ -175,17 +176,17 @@ def test_a_leader_in_a_hurry_leaves_a_gather_whose_helper_was_stopped_and_anothe
     bad = gather_by_loops(case.plan, case.data, case.indices, expected)
     out = case.out()
     with pytest.raises(Unfinished) as left:
-        numba_cpu.run(case.plan, case.data, case.indices, out, 2, False)
+        gather_kernel.run(case.plan, case.data, case.indices, out, 2, False)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(left.value.wait)
         for _ in range(20):  # meanwhile leaders do without the crew, and wait for nobody
             check_with(make_case(LONG, random.Random(9), spoiled), 2)
         assert not waiting.done()
-        other_crew._items[numba_crew._INSIDE] -= 1
+        other_crew._items[split_over_threads._INSIDE] -= 1
         assert waiting.result(60) == bad
     assert bad >= 0 or out.tobytes() == expected.tobytes()
     assert not other_crew.left
-    assert other_crew._items[numba_crew._OWNER] == 0
+    assert other_crew._items[split_over_threads._OWNER] == 0
 
 
 def test_arrays_of_a_gather_that_was_left_stay_as_long_as_a_helper_may_write_to_them(
@@ -196,11 +197,11 @@ def test_arrays_of_a_gather_that_was_left_stay_as_long_as_a_helper_may_write_to_
     room = np.zeros(LONG.output_bytes, np.uint8)
     gone = weakref.ref(room)
     with pytest.raises(Unfinished):
-        numba_cpu.run(LONG, case.data, case.indices, room.view(np.uint64), 2, False)
+        gather_kernel.run(LONG, case.data, case.indices, room.view(np.uint64), 2, False)
     del room
     gc.collect()
     assert gone() is not None
-    other_crew._items[numba_crew._INSIDE] -= 1
+    other_crew._items[split_over_threads._INSIDE] -= 1
     check_with(case, 2)  # nobody waited: the next leader gives the crew back
     gc.collect()
     assert gone() is None
@@ -211,10 +212,10 @@ def test_a_crew_ends_once_the_gather_is_over_that_was_left(other_crew: Crew, mon
     stop_a_helper(other_crew, monkeypatch)
     case = make_case(LONG, random.Random(1))
     with pytest.raises(Unfinished):
-        numba_cpu.run(LONG, case.data, case.indices, case.out(), 2, False)
+        gather_kernel.run(LONG, case.data, case.indices, case.out(), 2, False)
     with ThreadPoolExecutor(1) as threads:
         ending = threads.submit(other_crew.end)
-        other_crew._items[numba_crew._INSIDE] -= 1
+        other_crew._items[split_over_threads._INSIDE] -= 1
         ending.result(60)
     assert not other_crew.left
 
@@ -258,8 +259,8 @@ def test_a_process_ends_whatever_its_helpers_do(compiled: Path) -> None:
         import sys, threading
         from pathlib import Path
         import numpy as np
-        from app.kernels import numba_cpu as kernel
-        from app.spec.plan import GatherPlan
+        from app.kernels.numba_cpu import gather_kernel as kernel
+        from app.operators.gather_plan import GatherPlan
         kernel.configure(Path(sys.argv[1]))
         plan = GatherPlan(1, 400_000, (50,), 1, 8, False, True)
         data, indices, out = np.zeros(50, np.uint64), np.zeros(400_000, np.int64), np.zeros(400_000, np.uint64)

@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from app.api.cycle import DIRECT
+from app.server.http_exchange import DIRECT
 from tests.http.server import Server
 
 ROWS = 4000

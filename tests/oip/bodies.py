@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from app.api.errors import STATUS
+from app.api.error_responses import STATUS
 from app.errors import CATALOGUE
 
 SIZE = "Inference-Header-Content-Length"

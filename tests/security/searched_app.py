@@ -13,7 +13,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from app.main import create_app
-from app.serving import serve
+from app.server.serve import serve
 from app.settings import Settings
 
 

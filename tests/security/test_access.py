@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api import keys
+from app.security import api_keys
 from tests.http import raw
 from tests.http.server import GATHERND, Server
 from tests.security.conftest import Start
@@ -45,7 +45,7 @@ class Guarded:
 @pytest.fixture(scope="module")
 def guarded(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     file = tmp_path_factory.mktemp("keys") / "keys"
-    gather, tensors = keys.add(file, "gather", ["gather"]), keys.add(file, "tensors", ["tensors"])
+    gather, tensors = api_keys.add(file, "gather", ["gather"]), api_keys.add(file, "tensors", ["tensors"])
     with start("--api-keys-file", str(file)) as server:
         yield Guarded(server, file, gather, tensors)
 
@@ -145,10 +145,10 @@ def status_within(guarded: Guarded, key: str, wanted: int, seconds: float = 3.0)
 
 
 def test_keys_rotate_without_a_restart_and_a_broken_file_harms_nobody(guarded: Guarded) -> None:
-    new = keys.add(guarded.file, "new", ["gather"])
+    new = api_keys.add(guarded.file, "new", ["gather"])
     assert guarded.ask("POST", "/gathernd", guarded.gather, json=BODY).status_code == 200
     assert status_within(guarded, new, 200)
-    keys.remove(guarded.file, "new")
+    api_keys.remove(guarded.file, "new")
     assert status_within(guarded, new, 401)
     good = guarded.file.read_bytes()
     guarded.file.write_bytes(b"not a keys file\n")
@@ -206,7 +206,7 @@ def test_without_keys_a_service_that_others_reach_still_gathers(reachable: Serve
 
 def test_a_header_that_was_let_in_before_is_refused_once_its_key_is_gone(guarded: Guarded) -> None:
     """Headers that come again are not read again; the keys must hold for them all the same."""
-    leaver = keys.add(guarded.file, "leaver", ["gather"])
+    leaver = api_keys.add(guarded.file, "leaver", ["gather"])
     assert status_within(guarded, leaver, 200)
     sent = raw.request(raw.TINY, f"Authorization: Bearer {leaver}")
     unknown = raw.request(raw.TINY, f"Authorization: Bearer {leaver[:-1]}x")
@@ -214,7 +214,7 @@ def test_a_header_that_was_let_in_before_is_refused_once_its_key_is_gone(guarded
         for one, status in [(sent, 200), (sent, 200), (unknown, 401), (unknown, 401), (sent, 200)]:
             wire.send(one)
             assert wire.read().status == status
-        keys.remove(guarded.file, "leaver")
+        api_keys.remove(guarded.file, "leaver")
         end = monotonic() + 3
         status = 200
         while status == 200:

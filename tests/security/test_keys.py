@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from app.api import keys
-from app.api.header_fields import key_digest
-from app.api.keys import BadKeysFile, Keys
 from app.errors import GatherError
+from app.security import api_keys
+from app.security.api_keys import BadKeysFile, Keys
+from app.server.header_fields import key_digest
 from tests.http.server import GATHERND
 
 DIGEST = sha256(b"one").hexdigest()
@@ -31,7 +31,7 @@ def request(method: str = "POST", path: str = "/gathernd", key: str | None = Non
     return SimpleNamespace(method=method, path=path, credential=credential)
 
 
-def refusal(judge: Keys | keys.ReadOnly, asked: Any) -> str | None:
+def refusal(judge: Keys | api_keys.ReadOnly, asked: Any) -> str | None:
     """The code with which `asked` is refused, if it is."""
     try:
         judge.check(asked)
@@ -41,7 +41,8 @@ def refusal(judge: Keys | keys.ReadOnly, asked: Any) -> str | None:
 
 
 def test_lines_comments_and_empty_lines_are_read() -> None:
-    found = keys.parse(f"# two keys\n\n{DIGEST} gather alice\r\n  {OTHER.upper()}\ttensors,gather   bob@example  \n")
+    text = f"# two keys\n\n{DIGEST} gather alice\r\n  {OTHER.upper()}\ttensors,gather   bob@example  \n"
+    found = api_keys.parse(text)
     assert [key.label for key in found] == ["alice", "bob@example"]
     assert [key.digest.hex() for key in found] == [DIGEST, OTHER]
     assert [key.scopes for key in found] == [{"gather"}, {"gather", "tensors"}]
@@ -69,7 +70,7 @@ def test_lines_comments_and_empty_lines_are_read() -> None:
 )
 def test_a_file_with_one_bad_line_is_refused_whole_and_not_shown(line: str) -> None:
     with pytest.raises(BadKeysFile, match=r"line [23]: ") as refused:
-        keys.parse(f"# keys\n{line}\n")
+        api_keys.parse(f"# keys\n{line}\n")
     assert DIGEST not in str(refused.value)
     assert "secret" not in str(refused.value)
 
@@ -85,7 +86,7 @@ def test_a_file_that_cannot_be_read_is_refused(content: bytes | None, tmp_path: 
 
 def test_an_added_key_works_and_its_text_is_nowhere(tmp_path: Path) -> None:
     path = tmp_path / "keys"
-    text = keys.add(path, "alice", ["gather"])
+    text = api_keys.add(path, "alice", ["gather"])
     assert text.encode() not in path.read_bytes()
     assert path.stat().st_mode & 0o777 == 0o600
     judge = Keys(path)
@@ -100,14 +101,14 @@ def test_an_added_key_works_and_its_text_is_nowhere(tmp_path: Path) -> None:
 
 
 def test_keys_are_long_and_differ(tmp_path: Path) -> None:
-    made = {keys.add(tmp_path / "keys", f"key{number}", ["gather"]) for number in range(20)}
+    made = {api_keys.add(tmp_path / "keys", f"key{number}", ["gather"]) for number in range(20)}
     assert len(made) == 20
     assert all(len(text) >= len("gathernd_") + 43 for text in made)
 
 
 def test_each_scope_opens_its_own_routes(tmp_path: Path) -> None:
     path = tmp_path / "keys"
-    gather, tensors = keys.add(path, "g", ["gather"]), keys.add(path, "t", ["tensors"])
+    gather, tensors = api_keys.add(path, "g", ["gather"]), api_keys.add(path, "t", ["tensors"])
     judge = Keys(path)
     for _ in range(2):  # the second time from what is remembered
         for method, route in [
@@ -139,7 +140,7 @@ def test_each_scope_opens_its_own_routes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/v2/health/ready", "/errors", "/errors/x", "/docs", "/docs/a"])
 def test_public_routes_take_any_key_and_none(path: str, tmp_path: Path) -> None:
-    text = keys.add(tmp_path / "keys", "t", ["tensors"])
+    text = api_keys.add(tmp_path / "keys", "t", ["tensors"])
     judge = Keys(tmp_path / "keys")
     for key in (None, "wrong", text, text):
         assert refusal(judge, request("GET", path, key)) is None
@@ -149,7 +150,7 @@ def test_public_routes_take_any_key_and_none(path: str, tmp_path: Path) -> None:
     "path", ["/livez/", "/errorsx", "/v2/health", "/v2/healthy/x", "/docsx", "//docs/", "/v2/Health/live", ""]
 )
 def test_routes_that_only_look_public_ask_for_a_key(path: str, tmp_path: Path) -> None:
-    keys.add(tmp_path / "keys", "t", ["tensors"])
+    api_keys.add(tmp_path / "keys", "t", ["tensors"])
     assert refusal(Keys(tmp_path / "keys"), request("GET", path)) == "unauthorized"
 
 
@@ -160,15 +161,15 @@ def test_an_empty_file_lets_nobody_in(tmp_path: Path) -> None:
 
 def test_a_change_is_noticed_and_a_removed_key_forgotten(tmp_path: Path) -> None:
     path = tmp_path / "keys"
-    old = keys.add(path, "old", ["gather"])
+    old = api_keys.add(path, "old", ["gather"])
     judge = Keys(path)
     assert refusal(judge, request(key=old)) is None
-    new = keys.add(path, "new", ["gather"])
+    new = api_keys.add(path, "new", ["gather"])
     assert refusal(judge, request(key=new)) == "unauthorized"
     judge.take(judge.changed() or [])
     assert refusal(judge, request(key=new)) is None
     assert refusal(judge, request(key=old)) is None
-    keys.remove(path, "old")
+    api_keys.remove(path, "old")
     judge.take(judge.changed() or [])
     assert refusal(judge, request(key=old)) == "unauthorized"
     assert refusal(judge, request(key=new)) is None
@@ -176,7 +177,7 @@ def test_a_change_is_noticed_and_a_removed_key_forgotten(tmp_path: Path) -> None
 
 def test_a_change_of_scope_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "keys"
-    key = keys.add(path, "a", ["gather"])
+    key = api_keys.add(path, "a", ["gather"])
     judge = Keys(path)
     assert refusal(judge, request(key=key)) is None
     path.write_text(path.read_text().replace(" gather ", " tensors "))
@@ -201,7 +202,7 @@ def test_a_broken_file_keeps_the_last_good_keys_and_is_logged_once(
     harm: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "keys"
-    key = keys.add(path, "a", ["gather"])
+    key = api_keys.add(path, "a", ["gather"])
     good = path.read_bytes()
     judge = Keys(path)
     path.unlink()
@@ -225,7 +226,7 @@ def test_a_broken_file_keeps_the_last_good_keys_and_is_logged_once(
 
 
 def test_nothing_is_remembered_of_what_was_sent(tmp_path: Path) -> None:
-    key = keys.add(tmp_path / "keys", "a", ["gather"])
+    key = api_keys.add(tmp_path / "keys", "a", ["gather"])
     judge = Keys(tmp_path / "keys")
     before = repr(vars(judge))
     for blanks in (0, 1, 3000):
@@ -236,12 +237,12 @@ def test_nothing_is_remembered_of_what_was_sent(tmp_path: Path) -> None:
 
 def test_the_watch_takes_a_change(tmp_path: Path) -> None:
     path = tmp_path / "keys"
-    keys.add(path, "a", ["gather"])
+    api_keys.add(path, "a", ["gather"])
     judge = Keys(path)
 
     async def scenario() -> None:
         watching = asyncio.create_task(judge.watch(0.01))
-        new = keys.add(path, "b", ["gather"])
+        new = api_keys.add(path, "b", ["gather"])
         for _ in range(200):
             await asyncio.sleep(0.01)
             if refusal(judge, request(key=new)) is None:
@@ -259,11 +260,11 @@ def test_comments_order_and_mode_stay_when_keys_come_and_go(tmp_path: Path) -> N
     path = tmp_path / "keys"
     path.write_text(f"# first\n\n{DIGEST} gather a\n# last, without an end of line")
     path.chmod(0o640)
-    keys.add(path, "b", ["tensors", "gather"])
+    api_keys.add(path, "b", ["tensors", "gather"])
     lines = path.read_text().splitlines()
     assert lines[:4] == ["# first", "", f"{DIGEST} gather a", "# last, without an end of line"]
     assert lines[4].split()[1:] == ["gather,tensors", "b"]
-    keys.remove(path, "a")
+    api_keys.remove(path, "a")
     assert path.read_text().splitlines() == [*lines[:2], *lines[3:]]
     assert path.stat().st_mode & 0o777 == 0o640
     assert list(tmp_path.iterdir()) == [path]
@@ -273,19 +274,19 @@ def test_a_link_to_the_file_stays_a_link(tmp_path: Path) -> None:
     real = tmp_path / "real"
     link = tmp_path / "link"
     link.symlink_to(real)
-    keys.add(link, "a", ["gather"])
+    api_keys.add(link, "a", ["gather"])
     assert link.is_symlink()
-    assert len(keys.read(real)) == 1
+    assert len(api_keys.read(real)) == 1
 
 
 def test_a_failed_change_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "keys"
-    keys.add(path, "a", ["gather"])
+    api_keys.add(path, "a", ["gather"])
     before = path.read_bytes()
     for change in (
-        lambda: keys.add(path, "a", ["gather"]),
-        lambda: keys.add(path, "no label", ["gather"]),
-        lambda: keys.remove(path, "b"),
+        lambda: api_keys.add(path, "a", ["gather"]),
+        lambda: api_keys.add(path, "no label", ["gather"]),
+        lambda: api_keys.remove(path, "b"),
     ):
         with pytest.raises(BadKeysFile):
             change()
@@ -295,7 +296,7 @@ def test_a_failed_change_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        keys.add(path, "b", ["gather"])
+        api_keys.add(path, "b", ["gather"])
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 
@@ -303,8 +304,8 @@ def test_a_failed_change_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: 
 def test_keys_added_at_the_same_time_are_all_there(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     with ThreadPoolExecutor(8) as executor:
-        list(executor.map(lambda number: keys.add(path, f"key{number}", ["gather"]), range(40)))
-    assert {key.label for key in keys.read(path)} == {f"key{number}" for number in range(40)}
+        list(executor.map(lambda number: api_keys.add(path, f"key{number}", ["gather"]), range(40)))
+    assert {key.label for key in api_keys.read(path)} == {f"key{number}" for number in range(40)}
 
 
 def gathernd(*arguments: str, file: Path | None) -> subprocess.CompletedProcess[str]:
@@ -328,7 +329,7 @@ def test_the_command_makes_lists_and_removes_keys(tmp_path: Path) -> None:
     assert [line.split("\t")[:2] for line in listed] == [["alice", "gather,tensors"], ["bob", "gather"]]
     assert text not in "".join(listed)
     assert gathernd("rm", "alice", file=path).returncode == 0
-    assert [key.label for key in keys.read(path)] == ["bob"]
+    assert [key.label for key in api_keys.read(path)] == ["bob"]
 
 
 def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:

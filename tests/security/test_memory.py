@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.api import keys
+from app.security import api_keys
 from tests.http.raw import TINY, Wire, request
 from tests.http.server import Server, serving
 
@@ -20,7 +20,7 @@ SECRET = "a-secret-of-some-other-service"
 def key(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A keys file and the text of its key."""
     file = tmp_path_factory.mktemp("keys") / "keys"
-    return file, keys.add(file, "caller", ["gather", "tensors"])
+    return file, api_keys.add(file, "caller", ["gather", "tensors"])
 
 
 @pytest.fixture(

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from app.errors import GatherError
-from app.spec.dialects import DIALECTS, GATHER, GATHERND
-from app.spec.gather import plan_gather
-from app.spec.gathernd import plan_gathernd
-from app.spec.plan import GatherPlan
-from app.spec.rules import check_dtypes, index_error
+from app.operators.dialects import DIALECTS, GATHER, GATHERND
+from app.operators.gather import plan_gather
+from app.operators.gather_plan import GatherPlan
+from app.operators.gathernd import plan_gathernd
+from app.operators.shape_rules import check_dtypes, index_error
 from app.tensors.dtypes import DTYPES
-from app.tensors.limits import NUMPY_BYTES, Limits
+from app.tensors.shape_limits import NUMPY_BYTES, Limits
 from app.tensors.tensor import Tensor
 
 LIMITS = Limits()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.store import LocalStore
-from app.tensors.limits import Limits
+from app.tensors.shape_limits import Limits
 
 
 @pytest.fixture

@@ -44,12 +44,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.api.scatter import carry_out as carry_out_scatter
+from app.api.routes.tensors_scatter import carry_out as carry_out_scatter
 from app.errors import GatherError
 from app.store import Conditions, LocalStore, Resident
-from app.store.changes import Waiting
-from app.tensors.limits import Limits
-from app.tensors.strings import PackedStrings
+from app.store.scatter_checkpoints import Waiting
+from app.tensors.packed_strings import PackedStrings
+from app.tensors.shape_limits import Limits
 from tests.store.helpers import call_of, change_of, files, put, scatter_together, strings
 from tests.store.power import LOSSES, Power
 

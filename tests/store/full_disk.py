@@ -19,7 +19,7 @@ import pytest
 
 from app.errors import GatherError
 from app.store import LocalStore
-from app.tensors.limits import Limits
+from app.tensors.shape_limits import Limits
 from tests.store.helpers import put, read, scatter
 
 COUNT = 300

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import GatherError
-from app.spec.scatternd import plan_scatter
+from app.operators.scatternd import plan_scatter
 from app.store import Conditions, LocalStore, Metadata
-from app.store.changes import Change, Replaced, Waiting
+from app.store.scatter_checkpoints import Change, Replaced, Waiting
 from app.tensors.dtypes import DTYPES
-from app.tensors.scatter import Reduction, ScatterCall
-from app.tensors.strings import PackedStrings
+from app.tensors.packed_strings import PackedStrings
+from app.tensors.scatter_call import Reduction, ScatterCall
 from app.tensors.tensor import Tensor
 
 BY_NUMPY = {row.numpy: row for row in DTYPES.values()}

@@ -38,7 +38,7 @@ import numpy as np
 import safetensors.numpy
 
 from app.store import LocalStore
-from app.tensors.limits import Limits
+from app.tensors.shape_limits import Limits
 
 ROOT = Path(__file__).parents[2]
 THREADS = 6

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from app.store import LocalStore, disk
+from app.store import LocalStore, disk_operations
 from app.tensors.dtypes import DTYPES
-from app.tensors.limits import Limits
+from app.tensors.shape_limits import Limits
 from tests.store.helpers import files, put, read, scatter
 
 STEPS = (
@@ -50,8 +50,8 @@ def die_after(last: int) -> None:
         return step
 
     for name in STEPS:
-        if hasattr(disk, name):
-            setattr(disk, name, wrapped(getattr(disk, name)))
+        if hasattr(disk_operations, name):
+            setattr(disk_operations, name, wrapped(getattr(disk_operations, name)))
 
 
 def in_worker(store: LocalStore, work: Callable[[LocalStore], object], last: int) -> bool:

@@ -15,12 +15,21 @@ import orjson
 import pytest
 
 from app.errors import GatherError
-from app.store import LocalStore, Quota, disk, fence, idempotency, journal, layout, suitability
-from app.store import scatter as scatters
-from app.store.group import StateWord
-from app.store.layout import Word
-from app.store.suitability import Unsuitable, file_system_of
-from app.tensors.limits import Limits
+from app.store import (
+    LocalStore,
+    Quota,
+    disk_operations,
+    file_system_check,
+    idempotency,
+    memory_barrier,
+    scatter_log,
+    tensor_file,
+)
+from app.store import scatter_in_place as scatters
+from app.store.directory_lock import StateWord
+from app.store.file_system_check import Unsuitable, file_system_of
+from app.store.tensor_file import Word
+from app.tensors.shape_limits import Limits
 from tests.store.helpers import files, put, read, scatter, strings
 
 STEPS = (
@@ -52,7 +61,7 @@ def failing_at(monkeypatch: pytest.MonkeyPatch, last: int) -> Callable[[], bool]
 
     for name in STEPS:
         if name != "store":  # to memory, which does not fail
-            monkeypatch.setattr(disk, name, wrapped(getattr(disk, name)))
+            monkeypatch.setattr(disk_operations, name, wrapped(getattr(disk_operations, name)))
     return lambda: count >= last
 
 
@@ -107,7 +116,7 @@ def test_what_the_disk_refused_at_a_checkpoint_is_stored_again_before_the_log_go
     put(store, "x", np.zeros((600, 64), np.float32))
     path = folder / "tensors" / store._index.rows()[0].file
     stored: list[Any] = []
-    real_store, real_fsync = disk.store, disk.fsync
+    real_store, real_fsync = disk_operations.store, disk_operations.fsync
 
     def fsync(fd: int) -> None:
         if os.fstat(fd).st_ino == path.stat().st_ino:
@@ -119,7 +128,7 @@ def test_what_the_disk_refused_at_a_checkpoint_is_stored_again_before_the_log_go
     scatter(store, "x", [[1, 3]], np.array([9], np.float32))
     row = store._index.rows()[0]
     with monkeypatch.context() as patch:
-        patch.setattr(disk, "fsync", fsync)
+        patch.setattr(disk_operations, "fsync", fsync)
         with pytest.raises(OSError, match="Input/output"), store._changes.open(row) as writable:
             store._changes.checkpoint(writable)
     assert len(list((folder / "logs").iterdir())) == 1
@@ -136,7 +145,7 @@ def test_what_the_disk_refused_at_a_checkpoint_is_stored_again_before_the_log_go
         real_store(mapping, change)
 
     with monkeypatch.context() as patch:
-        patch.setattr(disk, "store", noting)
+        patch.setattr(disk_operations, "store", noting)
         with store._changes.open(row) as writable:
             assert writable.words[Word.UNWRITTEN] == 1
             store._changes.checkpoint(writable)
@@ -159,12 +168,12 @@ def test_a_record_that_a_dead_process_left_is_durable_before_it_is_applied(
 
     # It dies after the record was written, and before it was durable.
     with monkeypatch.context() as patch:
-        patch.setattr(disk, "fsync", die)
-        patch.setattr(disk, "truncate", die)
+        patch.setattr(disk_operations, "fsync", die)
+        patch.setattr(disk_operations, "truncate", die)
         with pytest.raises(SystemError):
             scatter(store, "x", [[0]], np.array([7]))
     steps: list[str] = []
-    real_fsync, real_write = disk.fsync, scatters.Writable._write
+    real_fsync, real_write = disk_operations.fsync, scatters.Writable._write
 
     def fsync(fd: int) -> None:
         steps.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
@@ -174,7 +183,7 @@ def test_a_record_that_a_dead_process_left_is_durable_before_it_is_applied(
         steps.append("apply")
         real_write(self, record)
 
-    monkeypatch.setattr(disk, "fsync", fsync)
+    monkeypatch.setattr(disk_operations, "fsync", fsync)
     monkeypatch.setattr(scatters.Writable, "_write", write)
     scatter(other, "x", [[1]], np.array([8]))
     first = steps.index("apply")
@@ -194,13 +203,13 @@ def test_a_log_of_which_a_dead_process_wrote_no_whole_record_is_durable_before_t
         raise SystemError("died")
 
     with monkeypatch.context() as patch:
-        patch.setattr(disk, "write_at", write_part)
+        patch.setattr(disk_operations, "write_at", write_part)
         with pytest.raises(SystemError):
             scatter(store, "x", [[0]], np.array([7]))
     (log,) = (folder / "logs").iterdir()
     assert log.stat().st_size == left
     steps: list[str] = []
-    real_folder, real_write = disk.fsync_folder, scatters.Writable._write
+    real_folder, real_write = disk_operations.fsync_folder, scatters.Writable._write
 
     def fsync_folder(path: Path) -> None:
         steps.append(path.name)
@@ -210,7 +219,7 @@ def test_a_log_of_which_a_dead_process_wrote_no_whole_record_is_durable_before_t
         steps.append("apply")
         real_write(self, record)
 
-    monkeypatch.setattr(disk, "fsync_folder", fsync_folder)
+    monkeypatch.setattr(disk_operations, "fsync_folder", fsync_folder)
     monkeypatch.setattr(scatters.Writable, "_write", write)
     scatter(other, "x", [[1]], np.array([8]))
     assert steps == ["logs", "apply"]
@@ -301,11 +310,11 @@ def test_a_key_too_many_is_refused_before_anything_changes_and_old_ones_make_roo
 
 
 def test_keys_by_the_hundred_thousand_are_all_remembered(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "fsync", lambda _: None)
+    monkeypatch.setattr(disk_operations, "fsync", lambda _: None)
     put(store, "x", np.zeros(2, np.int64))
     (row,) = store._index.rows()
     entries = [
-        journal.Entry(None, 0, f"key-{number}", "d", f'"{number}"', clock=store._keys.clock.now())
+        scatter_log.Entry(None, 0, f"key-{number}", "d", f'"{number}"', clock=store._keys.clock.now())
         for number in range(130_000)
     ]
     with store._changes.open(row) as writable:
@@ -330,8 +339,8 @@ def test_members_of_a_later_version_keep_nothing_from_being_served(
         return orjson.dumps([more(one) for one in value] if isinstance(value, list) else more(value))
 
     with monkeypatch.context() as patch:
-        patch.setattr(layout, "orjson", type("Later", (), {"dumps": staticmethod(dumps), "loads": orjson.loads}))
-        patch.setattr(journal, "orjson", type("Later", (), {"dumps": staticmethod(dumps), "loads": orjson.loads}))
+        patch.setattr(tensor_file, "orjson", type("Later", (), {"dumps": staticmethod(dumps), "loads": orjson.loads}))
+        patch.setattr(scatter_log, "orjson", type("Later", (), {"dumps": staticmethod(dumps), "loads": orjson.loads}))
         put(store, "x", np.arange(4))
         etag = scatter(store, "x", [[0]], np.array([7]), key="k")
     assert store.content("x").description.shape == (4,)
@@ -351,7 +360,7 @@ def test_a_description_without_a_member_damages_its_tensor_alone(
         return orjson.dumps({name: getattr(value, name, None) or value[name] for name in value if name != "size"})
 
     with monkeypatch.context() as patch:
-        patch.setattr(layout, "orjson", type("Less", (), {"dumps": staticmethod(dumps), "loads": orjson.loads}))
+        patch.setattr(tensor_file, "orjson", type("Less", (), {"dumps": staticmethod(dumps), "loads": orjson.loads}))
         put(store, "x", np.arange(4))
     put(store, "y", np.arange(3))
     store.close()
@@ -375,7 +384,7 @@ def test_a_folder_on_a_network_file_system_is_refused(
         f"22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n30 22 0:44 / {place} rw - {kind} server:/export rw\n"
         f"31 22 0:45 / {place}-other rw - tmpfs tmpfs rw\n"
     )
-    monkeypatch.setattr(suitability, "MOUNTS", table)
+    monkeypatch.setattr(file_system_check, "MOUNTS", table)
     assert file_system_of(folder) == kind
     if refused:
         with pytest.raises(Unsuitable, match=kind):
@@ -399,7 +408,7 @@ def test_workers_are_refused_where_they_could_not_see_changes_in_order(
     folder: Path, monkeypatch: pytest.MonkeyPatch, machine: str, fenced: bool, processes: int, refused: bool
 ) -> None:
     monkeypatch.setattr(platform, "machine", lambda: machine)
-    monkeypatch.setattr(fence, "register", lambda: fenced)
+    monkeypatch.setattr(memory_barrier, "register", lambda: fenced)
     store = LocalStore(folder, Limits(), processes=processes)
     if refused:
         with pytest.raises(Unsuitable, match="GATHERND_WORKERS=1"):

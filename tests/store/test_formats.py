@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.store import LocalStore, UnknownFormat, formats
-from app.tensors.limits import Limits
+from app.store import LocalStore, UnknownFormat, layout_migrations
+from app.tensors.shape_limits import Limits
 from tests.store.helpers import put, read
 
 
@@ -23,7 +23,7 @@ def version(folder: Path) -> int:
 
 
 def test_a_new_folder_has_the_current_format(store: LocalStore, folder: Path) -> None:
-    assert version(folder) == formats.FORMAT
+    assert version(folder) == layout_migrations.FORMAT
     assert store.names() == []
 
 
@@ -43,8 +43,8 @@ def test_an_older_store_is_upgraded_step_by_step_and_keeps_its_tensors(
             raise OSError(28, "No space left on device")
 
     table = {2: lambda _: upgrade(2), 3: lambda _: upgrade(3, fails=True)}
-    monkeypatch.setattr(formats, "FORMAT", 4)
-    monkeypatch.setattr(formats, "UPGRADES", table)
+    monkeypatch.setattr(layout_migrations, "FORMAT", 4)
+    monkeypatch.setattr(layout_migrations, "UPGRADES", table)
     with pytest.raises(OSError, match="No space"):
         opened(folder)
     assert version(folder) == 3  # what was done is kept; what was cut short is done again

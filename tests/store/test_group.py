@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from app.store import LocalStore, StoreInUse
-from app.tensors.limits import Limits
+from app.tensors.shape_limits import Limits
 from tests.store.helpers import put, read
 
 HOLDER = """
@@ -17,7 +17,7 @@ import sys, time
 from pathlib import Path
 sys.path.insert(0, {root!r})
 from app.store import LocalStore
-from app.tensors.limits import Limits
+from app.tensors.shape_limits import Limits
 store = LocalStore(Path({folder!r}), Limits(), token={token!r})
 store.open()
 print(store.group.token, flush=True)

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from app.errors import GatherError
-from app.store import Conditions, LocalStore, Quota, disk
+from app.store import Conditions, LocalStore, Quota, disk_operations
 from app.tensors.dtypes import DTYPES
-from app.tensors.limits import Limits
+from app.tensors.shape_limits import Limits
 from tests.store.helpers import files, put, read, scatter, strings
 
 SAMPLES = {
@@ -269,7 +269,7 @@ def test_a_disk_that_refuses_leaves_the_old_content_and_no_litter(
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
-        patch.setattr(disk, call, refuse)
+        patch.setattr(disk_operations, call, refuse)
         with pytest.raises((GatherError, OSError)) as caught:
             put(store, "x", np.arange(1000))
         assert not isinstance(caught.value, GatherError) or caught.value.code == "insufficient_storage"
@@ -456,7 +456,7 @@ from pathlib import Path
 sys.path.insert(0, {root!r})
 from tests.store.helpers import put, read
 from app.store import LocalStore
-from app.tensors.limits import Limits
+from app.tensors.shape_limits import Limits
 store = LocalStore(Path({folder!r}), Limits()); store.open()
 about, _ = put(store, "x", np.zeros(2**22, np.uint8), prefault=True, lock=True)
 assert about.prefault and about.lock

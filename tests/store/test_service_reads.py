@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.dispatch.budget import Budget, Lease
-from app.dispatch.cost import Chooser
-from app.dispatch.pool import Pool
+from app.dispatch.backend_cost_model import BackendChooser
+from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.kernels import numpy_cpu
-from app.service import Service, Stages
-from app.spec.plan import GatherPlan
-from app.store import LocalStore, Resident, disk
-from app.tensors.call import Answer, Call
+from app.memory.budget import Budget, MemoryReservation
+from app.operators.gather_plan import GatherPlan
+from app.service import RequestTimings, Service
+from app.store import LocalStore, Resident, disk_operations
 from app.tensors.dtypes import DTYPES
-from app.tensors.limits import Limits
+from app.tensors.gather_call import Answer, Call
+from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from tests.store.helpers import put, read, scatter, strings
 
@@ -65,18 +65,20 @@ class Cold:
         return self.store.names()
 
 
-def gather(store: Any, rows: list[int], kernel: Any = numpy_cpu, **options: Any) -> tuple[Answer, Stages]:
+def gather(store: Any, rows: list[int], kernel: Any = numpy_cpu, **options: Any) -> tuple[Answer, RequestTimings]:
     limits = Limits(**options)
     budget = Budget(2**30)
-    pool = Pool(2, 8)
-    service = Service(limits, store, kernel, pool, Chooser(threads=2), budget)
-    stages = Stages(0.0, 1e12)
+    pool = RequestThreadPool(2, 8)
+    service = Service(limits, store, kernel, pool, BackendChooser(threads=2), budget)
+    timings = RequestTimings(0.0, 1e12)
     indices = Tensor(DTYPES["int64"], (len(rows), 1), np.array(rows, np.int64))
     try:
-        answer = asyncio.run(service.gather(Call("gathernd", "x", indices, 0, "onnx-13"), stages, Lease(budget)))
+        answer = asyncio.run(
+            service.gather(Call("gathernd", "x", indices, 0, "onnx-13"), timings, MemoryReservation(budget))
+        )
     finally:
         pool.close()
-    return answer, stages
+    return answer, timings
 
 
 @pytest.mark.parametrize("changes", [0, 1, 2, 5, 6])
@@ -109,7 +111,7 @@ def test_a_scatter_that_is_half_done_is_waited_out(
 ) -> None:
     put(store, "x", np.zeros(4, np.int64))
     begun, go_on = threading.Event(), threading.Event()
-    real = disk.store
+    real = disk_operations.store
 
     def slow(mapping: Any, change: Any) -> None:
         real(mapping, change)
@@ -118,7 +120,7 @@ def test_a_scatter_that_is_half_done_is_waited_out(
             begun.set()
             assert go_on.wait(20)
 
-    monkeypatch.setattr(disk, "store", slow)
+    monkeypatch.setattr(disk_operations, "store", slow)
     writer = threading.Thread(target=partial(scatter, other, "x", [[0], [3]], np.array([5, 5])))
     writer.start()
     assert begun.wait(20)
@@ -156,9 +158,9 @@ def test_a_split_of_a_cold_content_is_not_led_by_the_event_loop(store: LocalStor
             leaders.append(threading.current_thread())
             return numpy_cpu.run(plan, data, indices, out, parts, wait)
 
-    _, stages = gather(Cold(store) if cold else store, [1] * 100_000, Noting())
-    assert stages.route == "split"
-    assert stages.choice.here == (not cold)
+    _, timings = gather(Cold(store) if cold else store, [1] * 100_000, Noting())
+    assert timings.route == "split"
+    assert timings.choice.here == (not cold)
     assert [leader is threading.main_thread() for leader in leaders] == [not cold]
 
 

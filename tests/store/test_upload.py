@@ -14,7 +14,7 @@ from app.store import LocalStore
 from app.store import upload as uploads
 from app.store.upload import blocks_of
 from app.tensors.dtypes import DTYPES
-from app.tensors.limits import Limits
+from app.tensors.shape_limits import Limits
 from tests.store.helpers import files, packed, put, read, strings
 
 NUMBERS = [name for name, row in DTYPES.items() if row.kind not in ("string", "bool") and name != "bfloat16"]
@@ -131,7 +131,7 @@ from pathlib import Path
 sys.path.insert(0, {root!r})
 from app.store import LocalStore
 from app.tensors.dtypes import DTYPES
-from app.tensors.limits import Limits
+from app.tensors.shape_limits import Limits
 store = LocalStore(Path({folder!r}), Limits()); store.open()
 kind, size = sys.argv[1], 2**27
 def used():

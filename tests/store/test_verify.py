@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from app.errors import GatherError
-from app.store import LocalStore, disk
-from app.store.group import stripe
-from app.store.layout import BLOCK, PAGE
+from app.store import LocalStore, disk_operations
+from app.store.directory_lock import stripe
+from app.store.tensor_file import BLOCK, PAGE
 from tests.store.helpers import put, read, scatter
 
 BLOCKS = 100
@@ -69,7 +69,7 @@ def test_a_checkpoint_lets_the_system_write_before_it_takes_the_lock(
     store._changes.checkpoint_bytes = 100_000
     calls: list[tuple[str, bool]] = []
     content = store.content("x").path
-    fsync, start_writing = disk.fsync, disk.start_writing
+    fsync, start_writing = disk_operations.fsync, disk_operations.start_writing
 
     def noting(name: str, real: Any) -> Any:
         def call(fd: int) -> None:
@@ -79,8 +79,8 @@ def test_a_checkpoint_lets_the_system_write_before_it_takes_the_lock(
 
         return call
 
-    monkeypatch.setattr(disk, "fsync", noting("fsync", fsync))
-    monkeypatch.setattr(disk, "start_writing", noting("start", start_writing))
+    monkeypatch.setattr(disk_operations, "fsync", noting("fsync", fsync))
+    monkeypatch.setattr(disk_operations, "start_writing", noting("start", start_writing))
     for turn in range(40):
         scatter(store, "x", [[turn]], np.ones((1, 1000), np.float32), key=f"key-{turn}")
     assert calls[:2] == [("start", False), ("fsync", True)]

@@ -14,11 +14,11 @@ import pybase64
 from numpy.typing import NDArray
 
 from app.errors import GatherError, Place
-from app.tensors.call import DEVICES, Call, Operator
 from app.tensors.dtypes import DTYPES, DType
-from app.tensors.limits import Limits
+from app.tensors.gather_call import DEVICES, Call, Operator
+from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Form, Tensor, coordinates
-from app.wire.packed import (
+from app.wire.packed_items import (
     PackedItemError,
     PackedSizeError,
     bounded_product,

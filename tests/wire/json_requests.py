@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from app.errors import GatherError
-from app.tensors.call import Call
-from app.tensors.limits import Limits
+from app.tensors.gather_call import Call
+from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
-from app.wire.native_json import read_call
-from app.wire.packed import Buffer
+from app.wire.json.gather_messages import read_call
+from app.wire.packed_items import Buffer
 
 DIALECTS = ("onnx-13", "onnx-12", "onnx-11", "openvino-8")
 INDICES = '{"dtype": "int64", "shape": [1, 1], "values": [0]}'

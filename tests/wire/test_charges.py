@@ -13,16 +13,17 @@ import pytest
 from numpy.typing import NDArray
 
 from app.errors import GatherError
-from app.spec.dialects import DIALECTS
-from app.tensors.call import Answer
+from app.operators.dialects import DIALECTS
 from app.tensors.dtypes import DTYPES
-from app.tensors.limits import Limits
-from app.tensors.strings import OBJECT_BYTES as STRING_BYTES
-from app.tensors.strings import PackedStrings
+from app.tensors.gather_call import Answer
+from app.tensors.packed_strings import OBJECT_BYTES as STRING_BYTES
+from app.tensors.packed_strings import PackedStrings
+from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
-from app.wire import native_json, oip_v2
-from app.wire.json_write import most_text, values_text
-from app.wire.oip_v2 import Model
+from app.wire import v2_tensors
+from app.wire.json import gather_messages
+from app.wire.json.write_values import most_text, values_text
+from app.wire.v2_tensors import Model
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -35,7 +36,7 @@ def charged(data: dict[str, Any]) -> tuple[int, int]:
     """What was told for `data` when a request with it was read, and the bytes that it takes."""
     told: list[int] = []
     body = json.dumps({"data": data, "indices": INDICES}).encode()
-    call, _ = native_json.read_call(body, "gathernd", tuple(DIALECTS["gathernd"]), Limits(), told.append)
+    call, _ = gather_messages.read_call(body, "gathernd", tuple(DIALECTS["gathernd"]), Limits(), told.append)
     assert isinstance(call.data, Tensor)
     assert told[-1] == 8  # the one index
     return sum(told[:-1]), call.data.array.nbytes
@@ -79,16 +80,16 @@ def test_what_the_charge_raises_is_raised_before_anything_is_made(monkeypatch: p
     def made(*_: object) -> None:
         raise AssertionError("made although refused")
 
-    monkeypatch.setattr("app.wire.json_values.read_elements", made)
+    monkeypatch.setattr("app.wire.json.read_values.read_elements", made)
     body = json.dumps({"data": {"dtype": "int8", "shape": [3], "values": [1, 2, 3]}, "indices": INDICES}).encode()
     with pytest.raises(GatherError, match="no room for 3"):
-        native_json.read_call(body, "gathernd", tuple(DIALECTS["gathernd"]), Limits(), full)
+        gather_messages.read_call(body, "gathernd", tuple(DIALECTS["gathernd"]), Limits(), full)
     inputs = [
         {"name": "data", "datatype": "INT8", "shape": [3], "data": [1, 2, 3]},
         {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]},
     ]
     with pytest.raises(GatherError, match="no room for 3"):
-        oip_v2.read_request(json.dumps({"inputs": inputs}).encode(), None, MODEL, Limits(), full)
+        v2_tensors.read_request(json.dumps({"inputs": inputs}).encode(), None, MODEL, Limits(), full)
 
 
 def test_strings_behind_the_json_are_told() -> None:
@@ -99,7 +100,7 @@ def test_strings_behind_the_json_are_told() -> None:
         {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]},
     ]
     text = json.dumps({"inputs": inputs}).encode()
-    oip_v2.read_request(text + framed, len(text), MODEL, Limits(), told.append)
+    v2_tensors.read_request(text + framed, len(text), MODEL, Limits(), told.append)
     assert sum(told[:-1]) >= 100 * (STRING_BYTES + 2)
 
 
@@ -138,13 +139,13 @@ def test_the_text_of_an_answer_is_charged_before_it_is_made(dtype: str, count: i
     known = DTYPES[dtype]
     answer = Answer(Tensor(known, (count,), widest(dtype, count).astype(known.numpy)), "onnx-13", "cpu")
     account = Account()
-    found = native_json.write_answer(answer, encoding, account)
+    found = gather_messages.write_answer(answer, encoding, account)
     size = len(found) if isinstance(found, bytes) else sum(map(len, found))
     utf8 = 0 if dtype != "string" or encoding == "base64" else size
     assert size - 200 <= account.held <= size + utf8 + 64
     assert account.most <= 2 * account.held + 3_000_000
     whole = found if isinstance(found, bytes) else b"".join(found)
-    plain = native_json.write_answer(answer, encoding)
+    plain = gather_messages.write_answer(answer, encoding)
     assert whole == (plain if isinstance(plain, bytes) else b"".join(plain))
     assert json.loads(whole)["output"]["shape"] == [count]
 
@@ -172,7 +173,7 @@ def test_strings_are_charged_as_the_memory_that_they_take(text: str, how: str) -
             {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]},
         ]
         head = json.dumps({"inputs": inputs}).encode()
-        call = oip_v2.read_request(head + framed, len(head), MODEL, Limits(), told.append).call
+        call = v2_tensors.read_request(head + framed, len(head), MODEL, Limits(), told.append).call
     elif how == "resident":
         starts = np.cumsum([0, *(4 + len(octets.encode()) for octets in texts[:-1])]).astype(np.uint64)
         table = PackedStrings(DTYPES["string"], (count,), starts, octets=np.frombuffer(framed, np.uint8))
@@ -185,7 +186,7 @@ def test_strings_are_charged_as_the_memory_that_they_take(text: str, how: str) -
         data = {"dtype": "string", "shape": [count]}
         data |= {"base64": pybase64.b64encode(framed).decode()} if how == "base64" else {"values": texts}
         body = json.dumps({"data": data, "indices": INDICES}, ensure_ascii=how == "escaped").encode()
-        call, _ = native_json.read_call(body, "gathernd", tuple(DIALECTS["gathernd"]), Limits(), told.append)
+        call, _ = gather_messages.read_call(body, "gathernd", tuple(DIALECTS["gathernd"]), Limits(), told.append)
     assert isinstance(call.data, Tensor)
     assert call.data.array.tolist() == texts
     assert sum(told) >= sum(map(getsizeof, texts)) + 2 * call.data.array.nbytes
@@ -198,7 +199,7 @@ def test_a_tensor_behind_the_json_that_is_not_aligned_is_charged_with_its_copy()
         {"name": "indices", "datatype": "INT64", "shape": [900, 1], "parameters": {"binary_data_size": 7200}},
     ]
     head = json.dumps({"inputs": inputs}).encode()
-    oip_v2.read_request(head + bytes(7203), len(head), MODEL, Limits(), told.append)
+    v2_tensors.read_request(head + bytes(7203), len(head), MODEL, Limits(), told.append)
     assert told == [7200]
 
 
@@ -207,7 +208,7 @@ def test_base64_with_escapes_is_charged_with_its_copies() -> None:
     assert "/" in text
     body = json.dumps({"data": {"dtype": "uint8", "shape": [3000], "base64": text}, "indices": INDICES})
     told: list[int] = []
-    native_json.read_call(
+    gather_messages.read_call(
         body.replace("/", "\\/").encode(), "gathernd", tuple(DIALECTS["gathernd"]), Limits(), told.append
     )
     assert sum(told) >= 3000 + 2 * len(text)

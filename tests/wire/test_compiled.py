@@ -13,7 +13,7 @@ COUNT = """
 import json, sys
 from pathlib import Path
 from numba.core.dispatcher import Dispatcher
-from app.wire import native_json
+from app.wire.json import gather_messages as native_json
 
 native_json.configure(Path(sys.argv[1]))
 native_json.warm()

@@ -21,7 +21,7 @@ import orjson
 import pytest
 
 from app.errors import GatherError
-from app.wire import oip_v2
+from app.wire import v2_tensors
 from benchmarks.costly_bodies import CODINGS, MAKERS, Body, bombs, read, read_coded
 
 TIMES = 5
@@ -240,7 +240,7 @@ def test_what_the_budget_refuses_is_not_looked_at_again(codec: str, monkeypatch:
     def walked(*_: object, **__: object) -> None:
         raise AssertionError("walked although refused")
 
-    monkeypatch.setattr("app.wire.json_check.check", walked)
+    monkeypatch.setattr("app.wire.json.check_grammar.check", walked)
     assert read(body, full) == "overloaded"
 
 
@@ -268,11 +268,11 @@ def test_a_protocol_head_of_more_than_its_bound_is_not_remembered() -> None:
         return Body("head", "v2", text + items, json_size=len(text))
 
     for lead, remembered in ((0, 1), (2_000, 0), (20_000, 0)):
-        oip_v2._remembered.cache_clear()
+        v2_tensors._remembered.cache_clear()
         body = infer(lead)
-        oip_v2.is_heavy(body.content, body.json_size, oip_v2._WARMING)
+        v2_tensors.is_heavy(body.content, body.json_size, v2_tensors._WARMING)
         assert read(body) is None
-        assert oip_v2._remembered.cache_info().currsize == remembered, lead
+        assert v2_tensors._remembered.cache_info().currsize == remembered, lead
 
 
 def test_a_header_of_many_tensors_is_read_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import GatherError
-from app.spec.dialects import DIALECTS
-from app.tensors.call import Call
+from app.operators.dialects import DIALECTS
 from app.tensors.dtypes import DTYPES
-from app.tensors.limits import Limits
+from app.tensors.gather_call import Call
+from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
-from app.wire import native_json, oip_v2
-from app.wire.oip_v2 import Model
+from app.wire import v2_tensors
+from app.wire.json import gather_messages
+from app.wire.v2_tensors import Model
 from tests.wire.json_requests import call, made, refused, request, tensor
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -79,12 +80,12 @@ def test_an_integer_is_what_its_decimal_text_says_in_every_format(text: str, dty
     assert outcome(lambda: item(made(dtype, f"[[{text} ]]"))) == wanted
     assert outcome(lambda: item(made(dtype, text, "[]"))) == wanted
     changed = body.replace(b'"data":', b'"updates":')
-    assert outcome(lambda: item(native_json.read_scatter(changed, Limits()).updates)) == wanted
+    assert outcome(lambda: item(gather_messages.read_scatter(changed, Limits()).updates)) == wanted
     infer = (
         f'{{"inputs": [{{"name": "data", "datatype": "{known.oip}", "shape": [1], "data": [{text}]}}, '
         '{"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [0]}]}'
     ).encode()
-    assert outcome(lambda: item(oip_v2.read_request(infer, None, MODEL, Limits()).call.data)) == wanted
+    assert outcome(lambda: item(v2_tensors.read_request(infer, None, MODEL, Limits()).call.data)) == wanted
 
 
 @given(text=numbers())

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.tensors.call import Answer
 from app.tensors.dtypes import DTYPES
+from app.tensors.gather_call import Answer
 from app.tensors.tensor import Tensor
-from app.wire.native_json import Encoding, write_answer
+from app.wire.json.gather_messages import Encoding, write_answer
 from tests.wire.json_requests import INDICES, call
 
 

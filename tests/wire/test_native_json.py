@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from app.tensors.dtypes import DTYPES
-from app.tensors.limits import Limits
-from app.wire import native_json
+from app.tensors.shape_limits import Limits
+from app.wire.json import gather_messages
 from tests.wire.json_requests import DATA, INDICES, call, made, refused, refused_items, request, tensor
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -438,7 +438,7 @@ class TestBase64:
 
 class TestFields:
     def test_the_defaults(self) -> None:
-        found, encoding = native_json.read_call(request(), "gathernd", ("onnx-13",), Limits())
+        found, encoding = gather_messages.read_call(request(), "gathernd", ("onnx-13",), Limits())
         assert (found.parameter, found.dialect, found.device, encoding) == (0, "onnx-13", "auto", "values")
         assert (found.operator, found.parameter_pointer) == ("gathernd", "/batch_dims")
         assert call(request(), "gather").parameter_pointer == "/axis"
@@ -482,7 +482,7 @@ class TestFields:
 
     def test_the_choices(self) -> None:
         rest = ', "dialect": "openvino-8", "device": "gpu", "output_encoding": "base64"'
-        found, encoding = native_json.read_call(request(rest=rest), "gathernd", ("openvino-8",), Limits())
+        found, encoding = gather_messages.read_call(request(rest=rest), "gathernd", ("openvino-8",), Limits())
         assert (found.dialect, found.device, encoding) == ("openvino-8", "gpu", "base64")
         refused(request(rest=', "dialect": "onnx-1"'), FIELD, "/dialect")
 
@@ -573,9 +573,9 @@ class TestFields:
         assert call(body).indices.shape == (1, 1)
 
     def test_fields_of_more_than_a_megabyte_are_over_a_limit(self) -> None:
-        body = request(rest=f', "x": "{"y" * native_json.MAX_FIELDS}"')
+        body = request(rest=f', "x": "{"y" * gather_messages.MAX_FIELDS}"')
         error = refused(body, "limit_exceeded")
-        assert error.facts == {"limit": "fields_bytes", "maximum": native_json.MAX_FIELDS}
+        assert error.facts == {"limit": "fields_bytes", "maximum": gather_messages.MAX_FIELDS}
 
 
 class TestPrecedence:

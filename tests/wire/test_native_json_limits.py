@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from app.errors import GatherError
-from app.tensors.call import Answer
 from app.tensors.dtypes import DTYPES
+from app.tensors.gather_call import Answer
 from app.tensors.tensor import Tensor
-from app.wire import native_json
+from app.wire.json import gather_messages
 from tests.wire.json_requests import call, made, refused, request, tensor
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -125,11 +125,11 @@ def test_very_many_ambiguous_numbers_are_read() -> None:
 
 @pytest.mark.slow
 def test_a_warm_codec_never_compiles() -> None:
-    native_json.warm()
+    gather_messages.warm()
     for dtype, row in DTYPES.items():
         items: Any = np.array(["a"] * 3, object) if dtype == "string" else np.ones(3, row.numpy)
         items.flags.writeable = False
-        body = native_json.write_answer(Answer(Tensor(row, (3,), items), "onnx-13", "cpu"), "values")
+        body = gather_messages.write_answer(Answer(Tensor(row, (3,), items), "onnx-13", "cpu"), "values")
         assert isinstance(body, bytes)
         text = json.dumps(json.loads(body)["output"])
         for given in (text, text.replace('"shape": [3], ', "")):
@@ -143,7 +143,7 @@ def test_a_warm_codec_never_compiles() -> None:
 def test_compiled_code_is_kept_and_found_again(tmp_path: Path) -> None:
     script = f"""
 from pathlib import Path
-from app.wire import native_json
+from app.wire.json import gather_messages as native_json
 native_json.configure(Path({str(tmp_path)!r}))
 native_json.warm()
 print(sum(sum(function.stats.cache_hits.values()) for function in native_json._COMPILED))
@@ -152,6 +152,6 @@ print(sum(sum(function.stats.cache_hits.values()) for function in native_json._C
         int(subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout)
         for _ in range(2)
     ]
-    assert hits == [0, len(native_json._COMPILED)]
+    assert hits == [0, len(gather_messages._COMPILED)]
     (folder,) = tmp_path.iterdir()
     assert folder.name.startswith("json-")

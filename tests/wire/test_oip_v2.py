@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from app.errors import GatherError
-from app.tensors.call import Answer
 from app.tensors.dtypes import DTYPES
-from app.tensors.limits import Limits
+from app.tensors.gather_call import Answer
+from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
-from app.wire.oip_head import read_head
-from app.wire.oip_v2 import LARGE, Model, Request, is_heavy, read_request, write_answer
+from app.wire.v2_header import read_head
+from app.wire.v2_tensors import LARGE, Model, Request, is_heavy, read_request, write_answer
 
 GATHERND = Model("gathernd", "gathernd", ("onnx-13", "openvino-8"))
 RESIDENT = Model("table", "gathernd", ("onnx-13",), resident=True)

@@ -17,8 +17,8 @@ from safetensors import SafetensorError, deserialize
 from safetensors.numpy import load, save
 
 from app.errors import GatherError
-from app.tensors.call import Answer, Call
 from app.tensors.dtypes import BY_SAFETENSORS, DTYPES
+from app.tensors.gather_call import Answer, Call
 from app.tensors.tensor import Tensor
 from app.wire.safetensors import ALIGNMENT, MAX_HEADER, read_call, read_layout, write_answer
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from app.api import acceptor
-from app.api.acceptor import Acceptor
-from app.api.counters import Counters, Group, Head, join
+from app.server import connection_acceptor
+from app.server.connection_acceptor import Acceptor
+from app.telemetry.shared_counters import CounterGroup, Counters, SlotHeader, join
 
 PATIENCE = 0.2
 
@@ -34,8 +34,8 @@ Scenario = Callable[[Acceptor, socket.socket, set[Any], Counters, Counters], Cor
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Scenario], None]]:
     """Run a scenario with an acceptor, its listener, what it has taken, its counters, and those of another worker."""
-    monkeypatch.setattr(acceptor, "_COURTESY_S", PATIENCE)
-    group = Group(3)
+    monkeypatch.setattr(connection_acceptor, "_COURTESY_S", PATIENCE)
+    group = CounterGroup(3)
     mine, other = join(group.fd, 1), join(group.fd, 2)
 
     async def whole(scenario: Scenario) -> None:
@@ -45,7 +45,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Scenario], None]]
             listener.listen()
             taking = Acceptor([listener], lambda: Connections(opened), opened, mine)
             taking.start()
-            other.head[Head.ACCEPTING] = 1
+            other.head[SlotHeader.ACCEPTING] = 1
             try:
                 await scenario(taking, listener, opened, mine, other)
             finally:
@@ -68,11 +68,11 @@ def test_the_one_with_fewer_takes_it_at_once(run: Callable[[Scenario], None]) ->
         taking: Acceptor, listener: socket.socket, opened: set[Any], mine: Counters, other: Counters
     ) -> None:
         for number in range(5):
-            other.head[Head.CONNECTIONS] = number
+            other.head[SlotHeader.CONNECTIONS] = number
             writer = await connect(listener)
             await asyncio.sleep(PATIENCE / 4)
             assert len(opened) == number + 1
-            assert mine.head[Head.CONNECTIONS] <= number + 1
+            assert mine.head[SlotHeader.CONNECTIONS] <= number + 1
             writer.close()
 
     run(scenario)
@@ -100,7 +100,7 @@ def test_a_worker_that_takes_none_is_not_waited_for(run: Callable[[Scenario], No
     async def scenario(
         taking: Acceptor, listener: socket.socket, opened: set[Any], mine: Counters, other: Counters
     ) -> None:
-        other.head[Head.ACCEPTING] = 0
+        other.head[SlotHeader.ACCEPTING] = 0
         writers = [await connect(listener) for _ in range(5)]
         await asyncio.sleep(PATIENCE / 4)
         assert len(opened) == 5
@@ -123,7 +123,7 @@ def test_what_waits_at_the_end_is_taken_if_nobody_else_will(rest: bool, run: Cal
         taking.stop(rest=rest)
         await taking.settle()
         assert len(opened) == (4 if rest else 0)
-        assert mine.head[Head.ACCEPTING] == 0
+        assert mine.head[SlotHeader.ACCEPTING] == 0
         for client in waiting:
             client.close()
 
@@ -143,7 +143,7 @@ def test_too_many_connections_send_some_clients_over(run: Callable[[Scenario], N
         idle.heard = 1.0
         taking._connections = many
         for of_other, expected in [(12, 0), (9, 0), (0, 6)]:
-            other.head[Head.CONNECTIONS] = of_other
+            other.head[SlotHeader.CONNECTIONS] = of_other
             taking.balance(10.5)
             assert sum(connection.leaving for connection in many) == expected, of_other
         assert not idle.leaving

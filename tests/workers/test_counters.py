@@ -11,18 +11,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.api import counters
-from app.api.counters import CELLS, GAUGE, SLOT_BYTES, Counters, Group, Head, alone, join
+from app.telemetry import shared_counters
+from app.telemetry.shared_counters import CELLS, GAUGE, SLOT_BYTES, CounterGroup, Counters, SlotHeader, alone, join
 
 
 @pytest.fixture
-def group() -> Iterator[Group]:
-    made = Group(4)
+def group() -> Iterator[CounterGroup]:
+    made = CounterGroup(4)
     yield made
     os.close(made.fd)
 
 
-def test_a_number_is_the_sum_over_all_slots(group: Group) -> None:
+def test_a_number_is_the_sum_over_all_slots(group: CounterGroup) -> None:
     one, two = join(group.fd, 1), join(group.fd, 2)
     one.add("a", 3)
     two.add("b")
@@ -30,9 +30,9 @@ def test_a_number_is_the_sum_over_all_slots(group: Group) -> None:
     assert one.totals() == two.totals() == {"a": 7.0, "b": 1.0}
 
 
-def test_other_processes_see_what_one_counts(group: Group) -> None:
+def test_other_processes_see_what_one_counts(group: CounterGroup) -> None:
     program = (
-        "import sys; from app.api.counters import join; c = join(int(sys.argv[1]), 2); c.add('a', 5);"
+        "import sys; from app.telemetry.shared_counters import join; c = join(int(sys.argv[1]), 2); c.add('a', 5);"
         "print(c.totals()['a'])"
     )
     mine = join(group.fd, 1)
@@ -44,7 +44,7 @@ def test_other_processes_see_what_one_counts(group: Group) -> None:
     assert mine.totals()["a"] == 7.0
 
 
-def test_a_slot_goes_on_where_its_last_process_ended(group: Group) -> None:
+def test_a_slot_goes_on_where_its_last_process_ended(group: CounterGroup) -> None:
     first = join(group.fd, 1)
     first.add("a", 3)
     first.put(GAUGE + "open", 9)
@@ -58,7 +58,7 @@ def test_a_slot_goes_on_where_its_last_process_ended(group: Group) -> None:
     assert other.totals() == {"a": 4.0, "new": 2.0, GAUGE + "open": 0.0}
 
 
-def test_gauges_are_those_of_living_processes(group: Group) -> None:
+def test_gauges_are_those_of_living_processes(group: CounterGroup) -> None:
     one, two = join(group.fd, 1), join(group.fd, 2)
     one.put(GAUGE + "open", 2)
     two.put(GAUGE + "open", 5)
@@ -67,7 +67,7 @@ def test_gauges_are_those_of_living_processes(group: Group) -> None:
     assert one.totals() == {GAUGE + "open": 2.0}
 
 
-def test_rows_lie_side_by_side_and_are_found_again(group: Group) -> None:
+def test_rows_lie_side_by_side_and_are_found_again(group: CounterGroup) -> None:
     one = join(group.fd, 1)
     one.add("x")
     one.give_up(["x"])
@@ -85,13 +85,13 @@ def test_a_cell_given_up_is_named_anew_and_starts_at_nothing() -> None:
     assert mine.totals() == {}
     mine.add("new", 1)
     assert mine.totals() == {"new": 1.0}
-    assert mine.head[Head.USED] == 1
+    assert mine.head[SlotHeader.USED] == 1
 
 
 def test_a_full_slot_counts_no_further_and_says_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(counters, "_SPARE", 10)
+    monkeypatch.setattr(shared_counters, "_SPARE", 10)
     mine = alone()
     with caplog.at_level(logging.ERROR, "gathernd"):
         for number in range(20):
@@ -110,9 +110,9 @@ def test_the_name_of_a_counter_fits_its_cell_or_is_refused() -> None:
     assert mine.totals() == {"é" * 95: 1.0}
 
 
-def test_another_version_does_not_join(group: Group) -> None:
+def test_another_version_does_not_join(group: CounterGroup) -> None:
     join(group.fd, 1)
-    group.slots[1].head[Head.LAYOUT] += 1
+    group.slots[1].head[SlotHeader.LAYOUT] += 1
     with pytest.raises(RuntimeError, match="another version"):
         join(group.fd, 1)
 

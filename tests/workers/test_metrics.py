@@ -17,9 +17,9 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.api.exposition import COUNTERS, GAUGES
-from app.api.metrics import Templates
 from app.settings import Settings
+from app.telemetry.metric_definitions import Templates
+from app.telemetry.prometheus_text import COUNTERS, GAUGES
 from tests.http.server import Server
 from tests.workers.conftest import Start
 from tests.workers.load import BODY, CONTENT, ask_once, connected, request, until
@@ -145,12 +145,12 @@ def test_the_metrics_equal_the_traffic(server: Server) -> None:
     assert measured[("loop",)] == pytest.approx(sum(kernel))
     received = sum(times * len(content.partition(b"\r\n\r\n")[2]) for content, times, _ in TRAFFIC)
     assert change(before, after, "gathernd_received_bytes_total") == {(): received}
-    stages = change(before, after, "gathernd_stage_seconds_total")
-    paths = {path for path, _ in stages}
+    timings = change(before, after, "gathernd_stage_seconds_total")
+    paths = {path for path, _ in timings}
     assert paths == {"/gathernd", "/gather", "/v2/models/{name}/infer"}
     spent = change(before, after, "gathernd_request_seconds_sum")
     for path in paths:
-        assert 0 < sum(number for (known, _), number in stages.items() if known == path) <= spent[(path,)]
+        assert 0 < sum(number for (known, _), number in timings.items() if known == path) <= spent[(path,)]
 
 
 def test_bytes_sent_are_those_of_the_bodies(server: Server) -> None:

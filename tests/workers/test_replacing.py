@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from app.api import keys
+from app.security import api_keys
 from tests.http.server import Server
 from tests.test_listening import needs_ipv6
 from tests.workers.conftest import Start
@@ -25,7 +25,7 @@ from tests.workers.load import ask_once, connected, request, until
 from tests.workers.test_workers import READY, WORKERS, metric, pids, refuses
 
 _QUICK = (
-    "import app.workers as w; w._KILL_AFTER_S = 1.0; w._BACKOFF_S = (0.1, 0.3); w.GIVE_UP_AFTER = {give_up}; "
+    "import app.server.supervisor as w; w._KILL_AFTER_S = 1.0; w._BACKOFF_S = (0.1, 0.3); w.GIVE_UP_AFTER = {give_up}; "
     "w.START_S = {start_s}; from app.cli import main; main()"
 )
 
@@ -100,7 +100,7 @@ def test_as_many_keys_as_the_file_may_hold_start_and_reach_a_replaced_worker(sta
     with start(*WORKERS, "--api-keys-file", str(file), command=quick()) as server:
         assert ask_once(server.port, request(authorization=f"Bearer {texts[1_999]}")).status == 200
         file.write_text("".join(lines))
-        assert file.stat().st_size < keys._LARGEST_FILE
+        assert file.stat().st_size < api_keys._LARGEST_FILE
         until(lambda: ask_once(server.port, last).status == 200, 10, "the new keys are known")
         before = pids(server)
         kill(before)

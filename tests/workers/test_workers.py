@@ -15,7 +15,7 @@ from time import monotonic, sleep
 import httpx
 import pytest
 
-from app.api import keys
+from app.security import api_keys
 from tests.http.server import GATHERND, Server
 from tests.workers.conftest import Start
 from tests.workers.load import CONTENT, ask_once, connected, load, request, until
@@ -263,7 +263,7 @@ def test_a_port_that_is_taken_ends_the_parent_with_a_reason(tmp_path: Path) -> N
 
 def test_a_worker_that_starts_while_the_keys_file_is_broken_knows_the_keys(start: Start, tmp_path: Path) -> None:
     file = tmp_path / "keys"
-    key = f"Bearer {keys.add(file, 'a', ['gather'])}"
+    key = f"Bearer {api_keys.add(file, 'a', ['gather'])}"
     with start(*WORKERS, "--api-keys-file", str(file)) as server:
         file.write_text("broken\n")
         sleep(1.5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from app import __version__
-from app.api.errors import STATUS
+from app.api.error_responses import STATUS
 from app.errors import CATALOGUE, Code
 
 _STYLE = """

@@ -1,0 +1,235 @@
+"""The data plane: a pure ASGI callable in front of FastAPI.
+
+Gathers never enter FastAPI's router and middleware, which cost more than the gather. Everything else does, and comes
+back through here, so that one place judges Host, Origin and key, gives every answer its X-Request-ID and Server-Timing,
+turns every error into the one error shape, and answers HEAD and OPTIONS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, Final
+
+from starlette.routing import Match
+from starlette.types import ASGIApp
+
+from app.api.asgi_request import TIMEOUT, Receive, RequestContext, Scope, Send
+from app.api.error_responses import STATUS
+from app.api.routes.health import Readiness
+from app.dispatch.admission import Admission
+from app.dispatch.request_thread_pool import ClientGone
+from app.errors import GatherError
+from app.security.api_keys import Access
+from app.security.host_header_check import Guard
+from app.telemetry.metric_definitions import Metrics
+
+Route = Callable[[RequestContext], Awaitable[None]]
+logger = logging.getLogger("gathernd")
+
+_SECONDS: Final = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,9})?")
+_METHODS: Final = ("GET", "PUT", "POST", "DELETE", "PATCH")
+
+
+class DataPlane:
+    """Routes a request to its data-plane route, or to the control plane behind."""
+
+    def __init__(
+        self,
+        control: ASGIApp,
+        routes: Mapping[str, Route],
+        *,
+        infer: Route,
+        tensors: Route,
+        guard: Guard,
+        access: Access | None,
+        readiness: Readiness,
+        metrics: Metrics,
+        admission: Admission,
+        deadline: float,
+    ) -> None:
+        self.control = control
+        self.routes = routes
+        self.infer = infer
+        self.tensors = tensors
+        self.guard = guard
+        self.access = access
+        self.readiness = readiness
+        self.metrics = metrics
+        self.admission = admission
+        self.deadline = deadline
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI entry."""
+        if scope["type"] != "http":
+            await self.control(scope, receive, send)
+            return
+        context = RequestContext(scope, receive, send, self.admission, self.deadline, self.metrics)
+        code: str | None = None
+        running = self.metrics.begin()
+        try:
+            route_match = context.route_match
+            route: Route | None = self._judge(context) if route_match is None else route_match[1]
+            access = self.access
+            if access is not None and (route_match is None or route_match[2] is not access.epoch):
+                if route_match is not None:
+                    context.credential = route_match[3]
+                access.check(context)
+                if context.cycle is not None and context.cycle.route_match is not None:
+                    context.cycle.route_match = context.headers, route, access.epoch, context.credential
+            if route is None:
+                await self._control(context, running)
+            else:
+                if self.readiness.waiting_for:
+                    raise self.readiness.error()
+                if running > self.admission.requests:
+                    raise self.admission.too_many()
+                await route(context)
+        except GatherError as error:
+            code = error.code
+            if context.started:
+                # What has been sent cannot be taken back: the connection ends here, so that no answer looks whole.
+                context.status = STATUS[code]
+                logger.error(
+                    "an answer was cut: %s", error.detail, extra={"fields": {"request_id": context.request_id}}
+                )
+            else:
+                await self._send_error(context, error)
+        except ClientGone:
+            code = "client_gone"
+        except asyncio.CancelledError:
+            # A stop cuts off what outlasts its timeout; nothing else cancels a request, whose task ends here.
+            code = "not_ready"
+            if not context.started:
+                stopped = GatherError("not_ready", "the service stopped before the request was carried out")
+                await context.send_error(stopped)
+        except Exception:
+            code = "internal"
+            logger.exception("a request failed", extra={"fields": {"request_id": context.request_id}})
+            if not context.started:
+                await context.send_error(GatherError("internal", "the service failed; its log has the request_id"))
+        finally:
+            context.reservation.release()
+            self.metrics.count(context, code or context.code)
+
+    def check_fields(self, context: RequestContext) -> None:
+        """Raises malformed_request and forbidden for header fields that no request may have."""
+        if context.repeated is not None:
+            raise GatherError(
+                "malformed_request", f"the header field {context.repeated.decode()} occurs more than once"
+            )
+        if b"host" not in context.headers and context.scope["http_version"] == "1.1":
+            raise GatherError("malformed_request", "a request of HTTP/1.1 has the header field Host")
+        self.guard.check(context.headers)
+
+    def _judge(self, context: RequestContext) -> Route | None:
+        """Judge the header, and find the route of a gather, None for all other requests.
+
+        What is found for a gather holds for each request with the same header; so does what the keys say, until they
+        are others.
+        """
+        self.check_fields(context)
+        headers = context.headers
+        path = context.path
+        route = self.routes.get(path)
+        if route is None and path.startswith("/v2/models/") and path.endswith("/infer"):
+            route = self.infer
+        if context.method != "POST":
+            return None
+        timeout = headers.get(TIMEOUT)
+        if timeout is not None and route is not None:
+            route = _limited(route, _seconds(timeout))
+        if route is not None and context.cycle is not None:
+            context.cycle.route_match = headers, route, None, context.credential
+        return route
+
+    async def _control(self, context: RequestContext, running: int) -> None:
+        """Answer what is no gather."""
+        path = context.path
+        if path in self.routes or (path.startswith("/v2/models/") and path.endswith("/infer")):
+            await self._answer_method(context, ("POST",))
+        elif path == "/tensors" or path.startswith("/tensors/"):
+            if running > self.admission.requests:
+                raise self.admission.too_many()
+            await self.tensors(context)
+        elif path == "*" and context.method == "OPTIONS":
+            await context.send_empty(204, (b"allow", b"GET, HEAD, PUT, POST, DELETE, OPTIONS"))
+        else:
+            await self._pass_on(context)
+
+    async def _send_error(self, context: RequestContext, error: GatherError) -> None:
+        self.metrics.count_limit(error)
+        extra: tuple[tuple[bytes, bytes], ...] = ()
+        if context.headers.get(b"expect") is not None:
+            # The client may be waiting for "100 Continue" and may never send the body: this connection is done.
+            extra = ((b"connection", b"close"),)
+        await context.send_error(error, *extra)
+
+    async def _answer_method(self, context: RequestContext, methods: tuple[str, ...]) -> None:
+        allow = b"allow", ", ".join((*methods, "OPTIONS")).encode()
+        if context.method == "OPTIONS":
+            await context.send_empty(204, allow)
+            return
+        error = GatherError("method_not_allowed", f"{context.path} does not take {context.method}")
+        await context.send_error(error, allow)
+
+    async def _pass_on(self, context: RequestContext) -> None:
+        """Let the control plane answer, if it has the path and the method."""
+        methods = self._methods(context.scope)
+        if not methods:
+            raise GatherError("not_found", f"no route has the path {context.path}")
+        method = "GET" if context.method == "HEAD" and "GET" in methods else context.method
+        if method not in methods:
+            await self._answer_method(context, methods)
+            return
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                context.started = True
+                context.status = message["status"]
+                message["headers"] = [
+                    *message.get("headers", ()),
+                    (b"x-request-id", context.request_id.encode()),
+                    (b"server-timing", context.timing()),
+                ]
+            await context.sender(message)
+
+        scope = {**context.scope, "method": method, "context": context}
+        try:
+            await self.control(scope, context.receive, send)
+        except ClientGone:
+            context.status = 0  # what the framework made of it reached nobody
+            raise
+
+    def _methods(self, scope: Scope) -> tuple[str, ...]:
+        """The methods that the control plane takes at the path of `scope`, HEAD with GET; () if it has no such path."""
+        found: set[str] = set()
+        for route in getattr(self.control, "routes", ()):
+            if route.matches(scope)[0] is not Match.NONE:
+                found.update(getattr(route, "methods", None) or ("GET",))
+        if "GET" in found:
+            found.add("HEAD")
+        return tuple(name for name in ("GET", "HEAD", *_METHODS[1:]) if name in found)
+
+
+def _limited(route: Route, seconds: float) -> Route:
+    """`route` for requests whose caller waits for `seconds` only."""
+
+    async def limited(context: RequestContext) -> None:
+        context.timings.wait_at_most(seconds)
+        await route(context)
+
+    return limited
+
+
+def _seconds(field: bytes) -> float:
+    """The seconds in a field X-Gathernd-Timeout. Raises invalid_field."""
+    if not _SECONDS.fullmatch(field):
+        raise GatherError(
+            "invalid_field",
+            "X-Gathernd-Timeout must be a number of seconds, as in 0.25",
+            pointer="/x-gathernd-timeout",
+        )
+    return float(field)

@@ -1,0 +1,373 @@
+"""One request and its answer on the data plane: its header fields, its body within the limits, and what is sent back.
+
+Everything that reaches a client passes through `RequestContext.send`, so that every answer carries Server-Timing and
+X-Request-ID.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from time import monotonic, perf_counter
+from typing import Any, Final, Protocol
+from urllib.parse import unquote_to_bytes
+
+import numpy as np
+
+from app.api.error_responses import STATUS, error_body, problem_headers
+from app.api.growing_body import GrowingBody, too_large
+from app.api.request_decompression import inflater
+from app.dispatch.admission import FEW, Admission
+from app.dispatch.request_thread_pool import ClientGone
+from app.errors import Code, GatherError
+from app.memory.budget import MemoryReservation
+from app.server.header_fields import SECRETS, combined, key_digest, repeated_single
+from app.service import RequestTimings
+from app.telemetry import compiled_increments
+from app.telemetry.compiled_increments import HEADER_TEMPLATE
+
+Buffer = bytes | bytearray | memoryview
+Piece = bytes | bytearray
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
+COUNTER: Final = itertools.count()
+_ENCRYPTED: Final = 1 << 20  # bytes at a time
+AT_ONCE: Final = 1 << 18
+"""Answers of up to this many bytes are written at once, however slowly the client reads."""
+
+
+TIMEOUT: Final = b"x-gathernd-timeout"
+"""The header field of a caller's own deadline, in seconds from the arrival of the header."""
+_NONE: Final[dict[str, Any]] = {}
+_CLOSE: Final = (b"connection", b"close")
+
+
+class Shortcut(Protocol):
+    """What our own server offers beside ASGI's messages (see `app.server.http_exchange`)."""
+
+    received: int
+    sent: int
+    refusal: Code | None
+    refusal_id: str
+    route_match: Any
+    secret: bool
+    deadline: float
+    disconnected: bool
+    waiting: Callable[[], None] | None
+
+    def ready(self) -> bool:
+        """Whether a whole answer can be written at once."""
+        ...
+
+    def respond(self, status: int, fields: bytes, pieces: Sequence[Buffer], size: int) -> None:
+        """Write a whole answer at once."""
+        ...
+
+    def departed(self) -> bool:
+        """Whether the client has gone and left its body incomplete; asks the system, and closes the connection then."""
+        ...
+
+    def whole_body(self) -> Piece | None:
+        """The body, if all of it is here and none was taken."""
+        ...
+
+    async def collect(self, sink: Callable[[Piece], None]) -> bool:
+        """Hand over the body piece by piece; False when the client has gone."""
+        ...
+
+    async def fill(self, view: memoryview, taken: Callable[[int], None]) -> bool:
+        """Read the rest of the body into `view`, as long as it is; False when the client has gone."""
+        ...
+
+
+class Counting(Protocol):
+    """Counts requests (see `app.telemetry.metric_definitions`)."""
+
+    def answered(self, context: RequestContext, sent: int) -> bool:
+        """Count a gather whose answer of `sent` bytes is written next, and have HEADER_TEMPLATE say its id and times.
+
+        False, having done neither, for one that took long or that the protocol has refused.
+        """
+        ...
+
+
+class RequestContext:
+    """A request being answered. `headers` has lower-case names; `timings` collects the times, `code` is an error's.
+
+    `credential` is the SHA-256 of the key that came with it, b"" for a field Authorization of another form, None where
+    there was none; the field itself is in neither `headers` nor `scope`. `repeated` is a field that is no list and
+    occurs more than once.
+    """
+
+    __slots__ = (
+        "admission",
+        "code",
+        "counting",
+        "credential",
+        "cycle",
+        "given_id",
+        "headers",
+        "method",
+        "number",
+        "path",
+        "query",
+        "receive",
+        "repeated",
+        "reservation",
+        "route_match",
+        "scope",
+        "sender",
+        "started",
+        "status",
+        "timings",
+    )
+
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, admission: Admission, deadline: float, counting: Counting
+    ) -> None:
+        now = perf_counter()
+        self.scope = scope
+        self.receive = receive
+        self.sender = send
+        self.admission = admission
+        self.counting = counting
+        self.reservation = MemoryReservation(admission.budget)
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.query: bytes = scope["query_string"]
+        self.started = False
+        self.status = 0
+        self.code: Code | None = None
+        self.cycle: Shortcut | None = scope.get("extensions", _NONE).get("gathernd")
+        self.timings = RequestTimings(now, now + deadline, self.cycle)
+        self.route_match: Any = None if self.cycle is None else self.cycle.route_match
+        self.number = next(COUNTER)
+        self.given_id: str | None = None
+        self.headers: dict[bytes, bytes]
+        if self.route_match is None:
+            self._read_header(scope["headers"])
+        else:
+            self.headers = self.route_match[0]
+
+    def _read_header(self, sent: Sequence[tuple[bytes, bytes]]) -> None:
+        """Read the fields of a header that did not come before (see `heads`), without its keys, and the caller's id."""
+        self.headers = headers = dict(sent)
+        self.repeated: bytes | None = None
+        self.credential: bytes | None = None
+        if len(headers) != len(sent):
+            self.headers = headers = combined(sent)
+            self.repeated = repeated_single(sent)
+        if not SECRETS.isdisjoint(headers):
+            authorization = headers.get(b"authorization")
+            if authorization is not None:
+                self.credential = key_digest(authorization)
+            self.headers = headers = {name: value for name, value in headers.items() if name not in SECRETS}
+            self.scope["headers"] = [field for field in sent if field[0] not in SECRETS]
+            if self.cycle is not None:
+                self.cycle.secret = True
+        raw = self.scope.get("raw_path")
+        if raw is not None and b"%" in raw:
+            self.path = self.scope["path"] = decoded_path(raw)
+        given = headers.get(b"x-request-id")
+        if given is not None:
+            text = given.decode("latin-1")
+            if REQUEST_ID.fullmatch(text):
+                self.given_id = text
+
+    @property
+    def request_id(self) -> str:
+        """The id of this request: the caller's, if it gave a valid one."""
+        return self.given_id or compiled_increments.request_id(self.number)
+
+    @request_id.setter
+    def request_id(self, request_id: str) -> None:
+        self.given_id = request_id
+
+    def timing(self) -> bytes:
+        """The Server-Timing of this request so far, in milliseconds: parse, queue, kernel, encode as far as it got."""
+        timings = self.timings
+        end = perf_counter()
+        start = timings.start * 1e3
+        if not timings.parsed:
+            return b"parse;dur=%.3f" % (end * 1e3 - start)
+        parsed = timings.parsed * 1e3
+        if not timings.kernel:
+            return b"parse;dur=%.3f, queue;dur=%.3f" % (parsed - start, end * 1e3 - parsed)
+        kernel, done = timings.kernel * 1e3, (timings.kernel_end or end) * 1e3
+        text = b"parse;dur=%.3f, queue;dur=%.3f, kernel;dur=%.3f" % (parsed - start, kernel - parsed, done - kernel)
+        if not timings.end:
+            return text
+        return b"%b, encode;dur=%.3f" % (text, end * 1e3 - done)
+
+    def fields(self, content_type: bytes, size: int) -> bytes:
+        """The header lines of an answer of `size` bytes, which is written next: most gathers are counted with them."""
+        if self.timings.end and self.given_id is None and self.code is None and self.counting.answered(self, size):
+            return b"content-type: %b\r\ncontent-length: %d\r\n%b" % (content_type, size, HEADER_TEMPLATE)
+        return b"content-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\nserver-timing: %b\r\n" % (
+            content_type,
+            size,
+            self.request_id.encode(),
+            self.timing(),
+        )
+
+    async def send(
+        self, status: int, content_type: bytes, body: bytes | Sequence[Buffer], *extra: tuple[bytes, bytes]
+    ) -> None:
+        """Answer with a whole body, whose pieces are handed on, never copied.
+
+        Returns when nearly all of a large body has left for the client, so that what the lease holds for it is held
+        as long as it is in memory, however slowly the client reads.
+        """
+        pieces = (body,) if isinstance(body, bytes) else body
+        size = sum(map(len, pieces))
+        self.started = True
+        self.status = status
+        cycle = self.cycle
+        if size <= AT_ONCE and cycle is not None and self.method != "HEAD" and _CLOSE not in extra and cycle.ready():
+            fields = self.fields(content_type, size)
+            for field in extra:
+                fields += b"%b: %b\r\n" % field
+            cycle.respond(status, fields, pieces, size)
+            return
+        await self.sender(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [
+                    (b"content-type", content_type),
+                    (b"content-length", b"%d" % size),
+                    (b"x-request-id", self.request_id.encode()),
+                    (b"server-timing", self.timing()),
+                    *extra,
+                ],
+            }
+        )
+        if size <= AT_ONCE:
+            await self.sender({"type": "http.response.body", "body": b"".join(pieces)})
+            return
+        # Under TLS what is handed on is encrypted whole, twice over, before the first of it is sent.
+        step = _ENCRYPTED if self.scope.get("scheme") == "https" else size
+        for piece in pieces:
+            view = memoryview(piece)
+            for start in range(0, len(view), step):
+                part = piece if len(view) <= step else view[start : start + step]
+                await self.sender({"type": "http.response.body", "body": part, "more_body": True})
+        await self.sender({"type": "http.response.body", "body": b""})
+
+    async def send_empty(self, status: int, *extra: tuple[bytes, bytes]) -> None:
+        """Answer without a body (204)."""
+        self.started = True
+        self.status = status
+        headers = [(b"x-request-id", self.request_id.encode()), (b"server-timing", self.timing()), *extra]
+        await self.sender({"type": "http.response.start", "status": status, "headers": headers})
+        await self.sender({"type": "http.response.body", "body": b""})
+
+    async def send_error(self, error: GatherError, *extra: tuple[bytes, bytes]) -> None:
+        """Answer with the error body of `error`."""
+        self.code = error.code
+        content_type, body = error_body(error, self.request_id, self.path)
+        await self.send(STATUS[error.code], content_type, body, *problem_headers(error), *extra)
+
+    def content_length(self) -> int | None:
+        """The declared length of the body, if it is declared."""
+        declared = self.headers.get(b"content-length")
+        return int(declared) if declared is not None and declared.isdigit() else None
+
+    async def read_body(self, limit: int, lead: int = 0) -> Buffer:
+        """The body as sent, charged to the budget as it arrives; one growing buffer unless it came in one piece.
+
+        A body in several pieces starts `lead` bytes, modulo 16, behind an aligned address, so that a reader who knows
+        what stands where can have arrays in it that need no copy. Raises payload_too_large above `limit` bytes (before
+        reading, if the length is declared), overloaded, and ClientGone.
+        """
+        if self.cycle is not None and (body := self.cycle.whole_body()) is not None:
+            if len(body) > limit:
+                raise too_large(limit)
+            self.reservation.charge(len(body))
+            return body
+        declared = self.content_length()
+        if declared is not None and declared > limit:
+            raise too_large(limit)
+        self.admission.admit(declared)
+        begun = perf_counter()
+        if self.cycle is None or (declared is not None and declared <= FEW):
+            found = await self._read_slowly(declared, limit, lead)
+        else:
+            body_reads = self.admission.body_reads
+            await body_reads.enter(self.cycle)
+            try:
+                found = await self._read_slowly(declared, limit, lead)
+            finally:
+                body_reads.leave(self.cycle)
+        # What has taken this long to send is not given up for want of a thread; and the service's own deadline is for
+        # what it does itself, the caller's for all.
+        if len(found) > FEW:
+            self.timings.admitted = True
+        if TIMEOUT not in self.headers:
+            self.timings.deadline += perf_counter() - begun
+        return found
+
+    async def _read_slowly(self, declared: int | None, limit: int, lead: int) -> Buffer:
+        if self.cycle is not None and TIMEOUT in self.headers:
+            self.cycle.deadline = monotonic() + self.timings.deadline - perf_counter()
+        message = await self.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        first: bytes = message["body"]
+        if len(first) > limit:
+            raise too_large(limit)
+        if not message["more_body"]:
+            self.reservation.charge(len(first))
+            return first
+        if self.cycle is not None and declared is not None:
+            self.reservation.charge(len(first))
+            # Pages that are not written to take no memory: what is announced and never comes costs nothing.
+            view: memoryview = np.empty(lead + declared, np.uint8).data[lead:]
+            view[: len(first)] = first
+            if not await self.cycle.fill(view[len(first) :], self.reservation.charge):
+                raise ClientGone
+            return view
+        grown = GrowingBody(self.reservation, limit, lead)
+        grown.add(first)
+        del first, message
+        await self._read_rest(grown)
+        return grown.finish()
+
+    async def _read_rest(self, grown: GrowingBody) -> None:
+        if self.cycle is not None:
+            if not await self.cycle.collect(grown.add):
+                raise ClientGone
+            return
+        while True:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            grown.add(message["body"])
+            if not message["more_body"]:
+                return
+
+    def inflate(self, body: Buffer, encoding: bytes, limit: int, lead: int = 0) -> Buffer:
+        """The body without its Content-Encoding (gzip or deflate, with or without the zlib header).
+
+        Never holds more than `limit` bytes of result; `lead` as in `read_body`. Raises payload_too_large,
+        unsupported_media_type, overloaded, and malformed_request for a stream that is damaged, cut short or followed
+        by other bytes.
+        """
+        stream = inflater(encoding)
+        if stream is None:
+            return body
+        grown = GrowingBody(self.reservation, limit, lead)
+        for piece in stream.pieces(body):
+            grown.add(piece)
+        stream.finish()
+        return grown.finish()
+
+
+def decoded_path(raw: bytes) -> str:
+    """A path with its segments decoded one by one: an encoded slash is part of its segment and stays `%2F`."""
+    segments = raw.partition(b"?")[0].split(b"/")
+    return "/".join(unquote_to_bytes(segment).decode("utf-8", "replace").replace("/", "%2F") for segment in segments)

@@ -1,0 +1,203 @@
+"""The Open Inference Protocol v2 over HTTP: the infer exchange, from bytes to bytes."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import Final
+
+from app.api.asgi_request import Buffer, RequestContext
+from app.api.error_responses import JSON
+from app.api.routes.gather import UNCOUNTED
+from app.errors import GatherError
+from app.operators.dialects import DIALECTS
+from app.service import Service
+from app.store import Resident
+from app.telemetry.model_statistics import Statistics
+from app.wire import v2_tensors
+from app.wire.json.write_values import is_long
+from app.wire.v2_tensors import LARGE, VERSION, Model, Request
+
+_OCTETS: Final = b"application/octet-stream"
+_PREFIX: Final = "/v2/models/"
+_SUFFIX: Final = "/infer"
+_ALIGNMENT: Final = 64
+_ENCODINGS: Final = (b"gzip", b"deflate")
+_STEP: Final = 1 << 20
+_REMEMBERED: Final = 1 << 12
+OPERATORS: Final[Mapping[str, Model]] = {name: Model(name, name, tuple(DIALECTS[name])) for name in DIALECTS}
+_PATHS: Final[Mapping[str, Model]] = {
+    f"{_PREFIX}{name}{version}{_SUFFIX}": model for name, model in OPERATORS.items() for version in ("", "/versions/1")
+}
+
+
+class Models:
+    """The models there are: the two operators, and every resident tensor under its own name."""
+
+    def __init__(self, service: Service, statistics: Statistics) -> None:
+        self.service = service
+        self.statistics = statistics
+        self._residents: dict[str, Model] = {}
+
+    def find(self, name: str, version: str = VERSION) -> tuple[Model, Resident | None]:
+        """The model, and the resident tensor that it is.
+
+        Raises model_not_found, tensor_damaged, and unsupported_dtype for a tensor that the protocol cannot carry.
+        """
+        if version != VERSION:
+            raise GatherError("model_not_found", f"no model has a version {version!r}; {VERSION!r} is the only one")
+        model = OPERATORS.get(name)
+        if model is not None:
+            return model, None
+        resident = self.service.store.get(name)
+        if resident is None:
+            raise GatherError("model_not_found", f"no model is named {name!r}")
+        v2_tensors.check_writable(resident.tensor.dtype)
+        model = self._residents.get(name)
+        if model is None:
+            if len(self._residents) > _REMEMBERED:
+                self._residents.clear()
+            model = self._residents[name] = Model(name, "gathernd", tuple(DIALECTS["gathernd"]), resident=True)
+        return model, resident
+
+    def find_quickly(self, name: str, version: str) -> Model:
+        """As `find`, without asking the store for a tensor that it had before: whoever reads it finds out."""
+        return (self._residents.get(name) if version == VERSION else None) or self.find(name, version)[0]
+
+    def forget(self, name: str) -> None:
+        """The tensor of this name is gone."""
+        self._residents.pop(name, None)
+
+    def names(self) -> list[str]:
+        """The names of all models."""
+        return [*OPERATORS, *self.service.store.names()]
+
+
+class InferRoute:
+    """`POST /v2/models/{name}[/versions/{version}]/infer`."""
+
+    def __init__(self, models: Models, max_json_bytes: int, max_body_bytes: int) -> None:
+        self.models = models
+        self.service = models.service
+        self.max_json_bytes = max_json_bytes
+        self.max_body_bytes = max_body_bytes
+
+    async def __call__(self, context: RequestContext) -> None:
+        """Read, gather, answer. Raises GatherError for everything it refuses."""
+        path, timings = context.path, context.timings
+        model = _PATHS.get(path) or self.models.find_quickly(*split_path(path))
+        statistics = self.models.statistics.of(model.name)
+        try:
+            arrived, request = await self._read(context, model)
+            timings.parsed = perf_counter()
+            answer = await self.service.gather(request.call, timings, context.reservation)
+            timings.end = timings.kernel_end
+            output = answer.output
+            reservation = context.reservation
+            if output.dtype.item_size and (request.binary or output.array.nbytes <= UNCOUNTED):
+                pieces, json_size = v2_tensors.write_answer(answer, model, request)
+            elif not is_long(output):
+                pieces, json_size = v2_tensors.write_answer(answer, model, request, reservation)
+            else:
+                known = model
+                pieces, json_size = await self.service.pool.run(
+                    lambda: v2_tensors.write_answer(answer, known, request, reservation), timings
+                )
+            statistics.succeeded(timings, arrived)
+        except Exception as error:
+            statistics.failed(timings.start)
+            if isinstance(error, GatherError) and error.code == "tensor_not_found":
+                self.models.forget(model.name)
+                raise GatherError("model_not_found", f"no model is named {model.name!r}") from None
+            raise
+        headers = []
+        if json_size is not None:
+            headers.append((b"inference-header-content-length", b"%d" % json_size))
+        if answer.data_etag is not None:
+            headers.append((b"x-gathernd-data-etag", answer.data_etag.encode()))
+        encoding = context.headers.get(b"accept-encoding")
+        if encoding is not None and encoding in _ENCODINGS:
+            pieces = await self._compress(pieces, encoding, context)
+            headers.append((b"content-encoding", encoding))
+        await context.send(200, JSON if json_size is None else _OCTETS, pieces, *headers)
+
+    async def _read(self, context: RequestContext, model: Model) -> tuple[float, Request]:
+        """When the body had arrived, and what it asks for. Its timeout becomes the deadline."""
+        timings, service = context.timings, self.service
+        json_size = read_json_size(context.headers)
+        limit, lead = self.max_json_bytes, 0
+        if json_size is not None:
+            if json_size > limit:
+                raise GatherError(
+                    "payload_too_large",
+                    f"the JSON of the request is larger than the limit of {limit} bytes",
+                    facts={"limit": "json_bytes", "maximum": limit},
+                )
+            limit, lead = self.max_body_bytes, -json_size % _ALIGNMENT
+        body = await context.read_body(limit, lead)
+        arrived = perf_counter()
+        encoding = context.headers.get(b"content-encoding")
+        if encoding is not None:
+            sent = body
+            body = await service.pool.run(lambda: context.inflate(sent, encoding, limit, lead), timings)
+        if len(body) <= LARGE or not v2_tensors.is_heavy(body, json_size, model):
+            charge = context.reservation.charge if len(body) > UNCOUNTED else None
+            request = v2_tensors.read_request(body, json_size, model, service.limits, charge)
+        else:
+            whole = body
+            request = await service.pool.run(
+                lambda: v2_tensors.read_request(whole, json_size, model, service.limits, context.reservation.charge),
+                timings,
+            )
+        if request.timeout is not None:
+            timings.wait_at_most(request.timeout)
+        return arrived, request
+
+    async def _compress(self, pieces: list[Buffer], encoding: bytes, context: RequestContext) -> list[Buffer]:
+        charge = context.reservation.charge
+        if sum(map(len, pieces)) <= LARGE:
+            return compress(pieces, encoding, charge)
+        return await self.service.pool.run(lambda: compress(pieces, encoding, charge), context.timings)
+
+
+def split_path(path: str) -> tuple[str, str]:
+    """Name and version of the model in the path of an infer request. Raises not_found."""
+    name, slash, rest = path[len(_PREFIX) : -len(_SUFFIX)].partition("/")
+    if not slash:
+        return name, VERSION
+    kind, _, version = rest.partition("/")
+    if kind != "versions" or not version or "/" in version:
+        raise GatherError("not_found", f"no route has the path {path}")
+    return name, version
+
+
+def read_json_size(headers: dict[bytes, bytes]) -> int | None:
+    """The bytes of JSON at the start of the body, None where all of it is. Raises malformed_request."""
+    text = headers.get(b"inference-header-content-length")
+    if text is None:
+        return None
+    text = text.strip()
+    if not text.isdigit() or len(text) > 18:
+        raise GatherError(
+            "malformed_request",
+            f"Inference-Header-Content-Length is {text[:64].decode('latin-1')!r}; it must be a number of bytes",
+        )
+    return int(text)
+
+
+def compress(pieces: list[Buffer], encoding: bytes, charge: Callable[[int], None]) -> list[Buffer]:
+    """`pieces` in one gzip or zlib stream (which is what deflate means in HTTP).
+
+    `charge` is told of each part of it, and pieces of it are no longer than what was read of `pieces` for them.
+    """
+    stream = zlib.compressobj(1, zlib.DEFLATED, zlib.MAX_WBITS | 16 if encoding == b"gzip" else zlib.MAX_WBITS)
+    done: list[Buffer] = []
+    for piece in pieces:
+        view = memoryview(piece)
+        for start in range(0, len(view), _STEP):
+            part = stream.compress(view[start : start + _STEP])
+            charge(len(part))
+            done.append(part)
+    done.append(stream.flush())
+    return done

@@ -1,0 +1,405 @@
+"""The inference protocol's control plane: health, metadata, configuration, statistics and the model repository.
+
+What the protocol has and this service does not is answered 501, so that a client is told why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
+
+import orjson
+from fastapi import Depends, FastAPI, Request, Response
+
+from app import __version__
+from app.api.asgi_request import RequestContext
+from app.api.error_responses import STATUS
+from app.api.fastapi_app import REASONS
+from app.api.routes.health import Readiness
+from app.api.routes.v2_infer import Models
+from app.api.schemas.v2_messages import (
+    IndexEntry,
+    InferAnswer,
+    InferRequest,
+    ModelMetadata,
+    ModelReady,
+    ProtocolError,
+    ServerLive,
+    ServerMetadata,
+    ServerReady,
+    StatisticsBody,
+)
+from app.errors import Code, GatherError
+from app.store import Resident
+from app.tensors.dtypes import BY_OIP, DTYPES, INTEGERS
+from app.wire.v2_tensors import OUTPUT, VERSION, Model
+
+EXTENSIONS: Final = (
+    "binary_tensor_data", "model_configuration", "model_repository", "model_repository(unload_dependents)",
+    "parameters", "statistics",
+)  # fmt: skip
+PLATFORM: Final = "gathernd"
+ANY_DATATYPE: Final = "FP32"
+"""What the metadata calls the datatype of `data` and `output` where any will do: the protocol has no word for it."""
+ANY_SHAPE: Final = (-1,)
+_TAG: Final = "inference protocol"
+_INDEX_BYTES: Final = 1 << 16
+_EVERYWHERE: Final[tuple[Code, ...]] = (
+    "malformed_request", "unauthorized", "forbidden", "request_timeout", "header_too_large", "internal",
+)  # fmt: skip
+_INFER: Final[tuple[Code, ...]] = (
+    "model_not_found", "payload_too_large", "unsupported_media_type", "invalid_field", "unsupported_dtype",
+    "value_not_representable", "element_count_mismatch", "rank_too_small", "batch_dims_out_of_range",
+    "batch_shape_mismatch", "index_depth_out_of_range", "axis_out_of_range", "index_out_of_bounds", "output_too_large",
+    "limit_exceeded", "device_unavailable", "overloaded", "not_ready", "deadline_exceeded", "tensor_damaged",
+    "not_implemented",
+)  # fmt: skip
+_OF_MODEL: Final[tuple[Code, ...]] = ("model_not_found", "unsupported_dtype", "tensor_damaged")
+
+
+def protocol_errors(*codes: Code) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI's responses under /v2 for the statuses of `codes` and of those that may occur everywhere."""
+    found: dict[int | str, dict[str, Any]] = {}
+    for code in sorted({*codes, *_EVERYWHERE}, key=lambda code: (STATUS[code], code)):
+        status = STATUS[code]
+        response = found.setdefault(status, {"model": ProtocolError, "description": f"{REASONS[status]}:"})
+        response["description"] += f" `{code}`"
+    return found
+
+
+class ProtocolRoutes:
+    """Adds the routes of the inference protocol to the control plane."""
+
+    def __init__(self, models: Models, readiness: Readiness, log_level: str) -> None:
+        self.models = models
+        self.readiness = readiness
+        self.log_level = log_level
+
+    def __call__(self, app: FastAPI) -> None:
+        """Add every route."""
+        self._add_server(app)
+        self._add_statistics(app)
+        self._add_models(app)
+        self._add_repository(app)
+        self._add_settings(app)
+        _add_shared_memory(app)
+
+    def _add_server(self, app: FastAPI) -> None:
+        @app.get(
+            "/v2",
+            operation_id="serverMetadata",
+            tags=[_TAG],
+            summary="Name, version and extensions",
+            responses=protocol_errors(),
+        )
+        async def server() -> ServerMetadata:
+            return ServerMetadata(name="gathernd", version=__version__, extensions=list(EXTENSIONS))
+
+        @app.get(
+            "/v2/health/live",
+            operation_id="serverLive",
+            tags=[_TAG],
+            summary="Whether the process is alive",
+            responses=protocol_errors(),
+        )
+        async def live() -> ServerLive:
+            return ServerLive(live=True)
+
+        @app.get(
+            "/v2/health/ready",
+            operation_id="serverReady",
+            tags=[_TAG],
+            summary="Whether requests should be sent here",
+            responses=protocol_errors("not_ready"),
+        )
+        async def ready() -> ServerReady:
+            self._check_ready()
+            return ServerReady(ready=True)
+
+    def _check_ready(self) -> None:
+        if not self.readiness.ready:
+            raise self.readiness.error()
+
+    def _add_statistics(self, app: FastAPI) -> None:
+        # Before the routes of one model: "stats" would be its name.
+        @app.get(
+            "/v2/models/stats",
+            operation_id="statistics",
+            tags=[_TAG],
+            summary="Counts and times of every model",
+            response_model=StatisticsBody,
+            responses=protocol_errors(),
+        )
+        async def statistics() -> dict[str, Any]:
+            # In a thread, since the store may have to look at its folder.
+            names = await asyncio.to_thread(self.models.names)
+            self.models.statistics.keep(names)
+            return await self._statistics(names)
+
+    async def _statistics(self, names: list[str]) -> dict[str, Any]:
+        return {"model_stats": await self.models.statistics.bodies(names, VERSION)}
+
+    def _add_models(self, app: FastAPI) -> None:
+        for path, suffix in (("/v2/models/{name}", ""), ("/v2/models/{name}/versions/{version}", "Version")):
+            self._add_model(app, path, suffix)
+
+    def _add_model(self, app: FastAPI, path: str, suffix: str) -> None:
+        find = self.models.find
+        asked: Callable[..., Any] = _version_of_path if "{version}" in path else _only_version
+
+        @app.get(
+            path,
+            operation_id=f"model{suffix}Metadata",
+            tags=[_TAG],
+            summary="What a model takes and gives",
+            response_model_exclude_none=True,
+            responses=protocol_errors(*_OF_MODEL),
+        )
+        async def metadata(name: str, version: str = Depends(asked)) -> ModelMetadata:
+            return ModelMetadata.model_validate(model_metadata(*find(name, version)))
+
+        @app.get(
+            f"{path}/ready",
+            operation_id=f"model{suffix}Ready",
+            tags=[_TAG],
+            summary="Whether a model may be called",
+            responses=protocol_errors(*_OF_MODEL, "not_ready"),
+        )
+        async def ready(name: str, version: str = Depends(asked)) -> ModelReady:
+            find(name, version)
+            self._check_ready()
+            return ModelReady(name=name, ready=True)
+
+        @app.get(
+            f"{path}/config",
+            operation_id=f"model{suffix}Config",
+            tags=[_TAG],
+            summary="The model's configuration, as Triton words it",
+            responses=protocol_errors(*_OF_MODEL),
+        )
+        async def config(name: str, version: str = Depends(asked)) -> dict[str, Any]:
+            return model_config(*find(name, version))
+
+        @app.get(
+            f"{path}/stats",
+            operation_id=f"model{suffix}Statistics",
+            tags=[_TAG],
+            summary="Counts and times of a model",
+            response_model=StatisticsBody,
+            responses=protocol_errors(*_OF_MODEL),
+        )
+        async def statistics(name: str, version: str = Depends(asked)) -> dict[str, Any]:
+            find(name, version)
+            return await self._statistics([name])
+
+        @app.post(
+            f"{path}/infer",
+            operation_id=f"model{suffix}Infer",
+            tags=[_TAG],
+            summary="Gather",
+            description="Items may also follow the JSON in binary (binary tensor data extension): the header field "
+            "`Inference-Header-Content-Length` then says how long the JSON is, in the request and in the answer.",
+            response_model=InferAnswer,
+            responses=protocol_errors(*_INFER),
+        )
+        async def infer(name: str, body: InferRequest, version: str = Depends(asked)) -> NoReturn:
+            raise AssertionError("answered by the data plane")
+
+    def _add_repository(self, app: FastAPI) -> None:
+        @app.post(
+            "/v2/repository/index",
+            operation_id="repositoryIndex",
+            tags=[_TAG],
+            summary='Every model; those that may be called, where the body is {"ready": true}',
+            responses=protocol_errors("payload_too_large", "invalid_field"),
+            openapi_extra={
+                "requestBody": {
+                    "content": {
+                        "application/json": {"schema": {"type": "object", "properties": {"ready": {"type": "boolean"}}}}
+                    }
+                }
+            },
+        )
+        async def index(request: Request) -> list[IndexEntry]:
+            only_ready = await _wants_ready(request.scope["context"])
+            entries = await asyncio.to_thread(self._index)
+            return [entry for entry in entries if entry.state == "READY" or not only_ready]
+
+        for action, text in (
+            ("load", "A model is loaded from the moment it exists: nothing changes"),
+            ("unload", "A model stays loaded as long as it exists: nothing changes"),
+        ):
+
+            @app.post(
+                f"/v2/repository/models/{{name}}/{action}",
+                operation_id=f"repository{action.capitalize()}",
+                tags=[_TAG],
+                summary=text,
+                response_class=Response,
+                responses=protocol_errors(*_OF_MODEL),
+            )
+            async def change(name: str) -> Response:
+                self.models.find(name)
+                return Response()
+
+    def _index(self) -> list[IndexEntry]:
+        return [self._index_entry(name) for name in self.models.names()]
+
+    def _index_entry(self, name: str) -> IndexEntry:
+        try:
+            self.models.find(name)
+            self._check_ready()
+        except GatherError as error:
+            return IndexEntry(name=name, version=VERSION, state="UNAVAILABLE", reason=error.detail)
+        return IndexEntry(name=name, version=VERSION, state="READY", reason="")
+
+    def _add_settings(self, app: FastAPI) -> None:
+        logging = {
+            "log_file": "",
+            "log_info": self.log_level in ("debug", "info"),
+            "log_warning": self.log_level != "error",
+            "log_error": True,
+            "log_verbose_level": int(self.log_level == "debug"),
+            "log_format": "default",
+        }
+        tracing = {
+            "trace_level": ["OFF"],
+            "trace_rate": "0",
+            "trace_count": "0",
+            "log_frequency": "0",
+            "trace_file": "",
+        }
+        for path, name, settings in (
+            ("/v2/logging", "LogSettings", logging),
+            ("/v2/trace/setting", "TraceSettings", tracing),
+            ("/v2/models/{name}/trace/setting", "ModelTraceSettings", tracing),
+        ):
+            self._add_setting(app, path, name, settings)
+
+    def _add_setting(self, app: FastAPI, path: str, operation: str, settings: dict[str, Any]) -> None:
+        of_model = "{name}" in path
+        codes = _OF_MODEL if of_model else ()
+        dependencies = [Depends(self._check_model)] if of_model else []
+
+        @app.get(
+            path,
+            operation_id=f"get{operation}",
+            tags=[_TAG],
+            summary="The settings as they are",
+            dependencies=dependencies,
+            responses=protocol_errors(*codes),
+        )
+        async def get() -> dict[str, Any]:
+            return settings
+
+        @app.post(
+            path,
+            operation_id=f"update{operation}",
+            tags=[_TAG],
+            summary="Not offered: an operator sets them when the service starts",
+            dependencies=dependencies,
+            responses=protocol_errors("not_implemented", *codes),
+        )
+        async def update() -> dict[str, Any]:
+            raise GatherError("not_implemented", "log and trace settings are the operator's, set at start-up")
+
+    async def _check_model(self, name: str) -> None:
+        self.models.find(name)
+
+
+async def _version_of_path(version: str) -> str:
+    return version
+
+
+async def _only_version() -> str:
+    return VERSION
+
+
+def _add_shared_memory(app: FastAPI) -> None:
+    for kind in ("system", "cuda"):
+        root, name = f"/v2/{kind}sharedmemory", f"{kind}SharedMemory"
+        for method, path, operation in (
+            ("GET", f"{root}/status", f"{name}Status"),
+            ("GET", f"{root}/region/{{region}}/status", f"{name}RegionStatus"),
+            ("POST", f"{root}/region/{{region}}/register", f"{name}Register"),
+            ("POST", f"{root}/region/{{region}}/unregister", f"{name}RegionUnregister"),
+            ("POST", f"{root}/unregister", f"{name}Unregister"),
+        ):
+            app.add_api_route(
+                path,
+                _no_shared_memory_region if "{region}" in path else _no_shared_memory,
+                methods=[method],
+                operation_id=operation,
+                tags=[_TAG],
+                summary="Not offered",
+                responses=protocol_errors("not_implemented"),
+            )
+
+
+async def _no_shared_memory() -> dict[str, Any]:
+    raise GatherError("not_implemented", "shared memory is not offered here; send the tensors in the request")
+
+
+async def _no_shared_memory_region(region: str) -> dict[str, Any]:
+    return await _no_shared_memory()
+
+
+async def _wants_ready(context: RequestContext) -> bool:
+    """Whether the body of a repository index request asks for ready models only; the body may be empty."""
+    body = await context.read_body(_INDEX_BYTES)
+    if not body:
+        return False
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise GatherError("malformed_request", f"the body is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise GatherError("invalid_field", "the body must be a JSON object", pointer="")
+    ready = document.get("ready", False)
+    if not isinstance(ready, bool):
+        raise GatherError("invalid_field", "ready must be true or false", pointer="/ready")
+    return ready
+
+
+def _tensors(model: Model, resident: Resident | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Inputs and outputs of a model for its metadata."""
+    every = {"datatypes": list(BY_OIP)}
+    integers = {"datatypes": [DTYPES[name].oip for name in INTEGERS]}
+    data = {"name": "data", "datatype": ANY_DATATYPE, "shape": ANY_SHAPE, "parameters": every}
+    indices = {"name": "indices", "datatype": "INT64", "shape": ANY_SHAPE, "parameters": integers}
+    output: dict[str, Any] = data | {"name": OUTPUT}
+    if resident is not None:
+        output = {"name": OUTPUT, "datatype": resident.tensor.dtype.oip, "shape": ANY_SHAPE}
+    return [indices] if model.resident else [data, indices], [output]
+
+
+def model_metadata(model: Model, resident: Resident | None) -> dict[str, Any]:
+    """The metadata of a model."""
+    inputs, outputs = _tensors(model, resident)
+    return {"name": model.name, "versions": [VERSION], "platform": PLATFORM, "inputs": inputs, "outputs": outputs}
+
+
+def model_config(model: Model, resident: Resident | None) -> dict[str, Any]:
+    """The configuration of a model in the words of Triton's model configuration."""
+    inputs, outputs = _tensors(model, resident)
+    defaults = {model.parameter: "0", "dialect": "onnx-13", "device": "auto"}
+    return {
+        "name": model.name,
+        "platform": PLATFORM,
+        "backend": PLATFORM,
+        "version_policy": {"latest": {"num_versions": 1}},
+        "max_batch_size": 0,
+        "input": [_configured(tensor) for tensor in inputs],
+        "output": [_configured(tensor) for tensor in outputs],
+        "parameters": {name: {"string_value": value} for name, value in defaults.items()},
+    }
+
+
+def _configured(tensor: dict[str, Any]) -> dict[str, Any]:
+    datatype = tensor["datatype"]
+    return {
+        "name": tensor["name"],
+        "data_type": "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}",
+        "dims": tensor["shape"],
+    }

@@ -1,0 +1,197 @@
+"""The bodies of the inference protocol as OpenAPI and generated clients see them.
+
+The data plane reads and writes infer bodies itself (`app.wire.v2_tensors`); these models document them. Unknown members
+are ignored, as the protocol asks for.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
+
+from app.api.schemas.gather_request import OpenModel, PlaceBody, RuleBody, Size
+
+Datatype = Literal[
+    "BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64", "FP16", "BF16", "FP32", "FP64",
+    "BYTES",
+]  # fmt: skip
+Count = Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})]
+Parameters = Annotated[
+    dict[str, Any] | SkipJsonSchema[None],
+    Field(None, description="Further settings by name: numbers, strings, true and false."),
+]
+
+
+class InferInput(OpenModel):
+    """An input tensor. Its items are in `data`, or behind the JSON, `parameters.binary_data_size` bytes of them."""
+
+    name: str = Field(description="`data` or `indices`; a resident tensor as a model takes `indices` only.")
+    datatype: Datatype
+    shape: list[Size]
+    parameters: Parameters
+    data: list[Any] | SkipJsonSchema[None] = Field(
+        None, description="The items, flat in row-major order or nested as `shape` says."
+    )
+
+
+class InferRequestedOutput(OpenModel):
+    """An output that is asked for; `parameters.binary_data` says whether its items are to follow the JSON."""
+
+    name: str = Field(description="`output`, the only one.")
+    parameters: Parameters
+
+
+class InferRequest(OpenModel):
+    """An infer request. Parameters: `batch_dims` (`axis` for the model gather), `dialect`, `device`, `timeout` in
+    microseconds, `binary_data_output`; others are ignored."""
+
+    id: str | SkipJsonSchema[None] = Field(None, description="Comes back in the answer.")
+    parameters: Parameters
+    inputs: list[InferInput]
+    outputs: list[InferRequestedOutput] | SkipJsonSchema[None] = None
+
+
+class InferOutput(OpenModel):
+    """An output tensor; its items are in `data`, or behind the JSON, `parameters.binary_data_size` bytes of them."""
+
+    name: str
+    datatype: Datatype
+    shape: list[Size]
+    parameters: Parameters
+    data: list[Any] | SkipJsonSchema[None] = Field(
+        None, description='The items, flat; non-finite numbers are the strings "NaN", "Infinity" and "-Infinity".'
+    )
+
+
+class InferAnswer(OpenModel):
+    """The answer to an infer request; `parameters` names the `dialect` that was followed and the `device`."""
+
+    id: str | SkipJsonSchema[None] = None
+    model_name: str
+    model_version: str
+    parameters: Parameters
+    outputs: list[InferOutput]
+
+
+class ServerLive(OpenModel):
+    """The process is alive."""
+
+    live: bool
+
+
+class ServerReady(OpenModel):
+    """Requests may be sent."""
+
+    ready: bool
+
+
+class ServerMetadata(OpenModel):
+    """The server and the protocol's extensions that it has."""
+
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class TensorMetadata(OpenModel):
+    """An input or output of a model. The protocol has no word for "any datatype" or "any rank": `FP32` stands for
+    every datatype where `parameters` lists them as `datatypes`, and the shape `[-1]` for every shape."""
+
+    name: str
+    datatype: Datatype
+    shape: list[int]
+    parameters: Parameters
+
+
+class ModelMetadata(OpenModel):
+    """What a model takes and gives."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+
+
+class ModelReady(OpenModel):
+    """The model may be called."""
+
+    name: str
+    ready: bool
+
+
+class IndexEntry(OpenModel):
+    """A model of the repository."""
+
+    name: str
+    version: str
+    state: Literal["READY", "UNAVAILABLE"]
+    reason: str
+
+
+class Duration(OpenModel):
+    """How often something was done and how long that took altogether."""
+
+    count: Count
+    ns: Count
+
+
+class InferStatistics(OpenModel):
+    """The times of a model's requests: `queue` from a request read to its kernel, `compute_infer` the kernel."""
+
+    success: Duration
+    fail: Duration
+    queue: Duration
+    compute_input: Duration
+    compute_infer: Duration
+    compute_output: Duration
+    cache_hit: Duration
+    cache_miss: Duration
+
+
+class BatchStatistics(OpenModel):
+    """The times of the requests of one batch size, which here is always 1."""
+
+    batch_size: Count
+    compute_input: Duration
+    compute_infer: Duration
+    compute_output: Duration
+
+
+class ModelStatisticsBody(OpenModel):
+    """The statistics of a model since the process started."""
+
+    name: str
+    version: str
+    last_inference: Count = Field(description="Milliseconds since 1970; 0 for never.")
+    inference_count: Count
+    execution_count: Count
+    inference_stats: InferStatistics
+    response_stats: dict[str, Any]
+    batch_stats: list[BatchStatistics]
+    memory_usage: list[Any]
+
+
+class StatisticsBody(OpenModel):
+    """The statistics of one model or of all."""
+
+    model_stats: list[ModelStatisticsBody]
+
+
+class ProtocolError(OpenModel):
+    """An error under /v2: what clients of the protocol look for, beside the members of a Problem."""
+
+    error: str
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    rule: RuleBody | SkipJsonSchema[None] = None
+    errors: list[PlaceBody] | SkipJsonSchema[None] = None
+    total: Size | SkipJsonSchema[None] = None
+    limit: str | SkipJsonSchema[None] = None
+    maximum: Size | SkipJsonSchema[None] = None
+    request_id: str

@@ -1,0 +1,154 @@
+"""The body of an upload on its way from the socket to the store: read on the event loop, worked on by a thread.
+
+While the thread checks, hashes and writes one piece, the next one arrives; no more than two are ever in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import suppress
+from typing import Any, Final
+
+from app.api.asgi_request import RequestContext
+from app.api.request_decompression import inflater
+from app.dispatch.request_thread_pool import ClientGone
+from app.errors import GatherError
+from app.store.upload import Upload
+from app.wire.npy import Start
+
+STEP: Final = 1 << 20
+"""Bytes of the body that are worked on at once."""
+HELD: Final = 4 * STEP
+"""What an upload holds of memory, however large it is."""
+_DIGEST: Final = re.compile(r"\s*([a-z0-9*-]+)\s*=\s*:([A-Za-z0-9+/=]*):\s*")
+Starter = Callable[[bytearray, bool], Start | None]
+Opener = Callable[[Start], Upload]
+
+
+class Receiver:
+    """Turns the bytes of a body into an `Upload`. `take` and `end` belong on a thread, one call at a time."""
+
+    def __init__(
+        self, starter: Starter, opener: Opener, limit: int, *, encoding: bytes | None, digest: bytes | None
+    ) -> None:
+        self.upload: Upload | None = None
+        self._starter = starter
+        self._opener = opener
+        self._limit = limit
+        self._size = 0
+        self._head = bytearray()
+        self._inflater = inflater(encoding)
+        self._wanted_digest = read_digest(digest)
+        self._digest = hashlib.sha256() if self._wanted_digest is not None else None
+
+    def take(self, piece: bytes | bytearray) -> None:
+        """The next bytes of the body. Raises GatherError and OSError."""
+        if self._digest is not None:
+            self._digest.update(piece)
+        for part in (piece,) if self._inflater is None else self._inflater.pieces(piece):
+            self._size += len(part)
+            if self._size > self._limit:
+                raise too_large(self._limit)
+            if self.upload is not None:
+                self.upload.write(part)
+                continue
+            self._head += part
+            self._begin(whole=False)
+
+    def _begin(self, *, whole: bool) -> None:
+        start = self._starter(self._head, whole)
+        if start is not None:
+            self.upload = self._opener(start)
+            self.upload.write(memoryview(bytes(self._head))[start.offset :])
+            self._head.clear()
+
+    def end(self) -> Upload:
+        """The body has ended; the upload, finished. Raises GatherError and OSError."""
+        if self._inflater is not None:
+            self._inflater.finish()
+        if self._digest is not None and self._digest.digest() != self._wanted_digest:
+            raise GatherError(
+                "malformed_request", "the body is not the one that Content-Digest speaks of", pointer="/content-digest"
+            )
+        if self.upload is None:
+            self._begin(whole=True)
+        assert self.upload is not None
+        self.upload.finish()
+        return self.upload
+
+    def abandon(self) -> None:
+        """Leave no trace."""
+        if self.upload is not None:
+            with suppress(OSError):
+                self.upload.abandon()
+
+
+async def receive(context: RequestContext, receiver: Receiver, threads: Executor) -> Upload:
+    """Read the body of `context` into `receiver`. Raises GatherError, OSError and ClientGone, and cleans up then."""
+    loop = asyncio.get_running_loop()
+    working: asyncio.Future[Any] | None = None
+    try:
+        piece = bytearray()
+        more = True
+        while more:
+            message = await context.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            piece += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(piece) >= STEP or not more:
+                if working is not None:
+                    await working
+                working = loop.run_in_executor(threads, receiver.take, piece)
+                piece = bytearray()
+        if working is not None:
+            await working
+        working = loop.run_in_executor(threads, receiver.end)
+        upload: Upload = await working
+        return upload
+    except BaseException:
+        if working is not None:
+            await asyncio.wait([working])
+        await asyncio.shield(loop.run_in_executor(threads, receiver.abandon))
+        raise
+
+
+def read_digest(field: bytes | None) -> bytes | None:
+    """The SHA-256 of a Content-Digest field (RFC 9530), None where there is none. Raises invalid_field.
+
+    Digests of other algorithms are not checked. Two of SHA-256 that differ cannot both hold and are invalid.
+    """
+    if field is None:
+        return None
+    found: set[bytes] = set()
+    for member in field.decode("latin-1").split(","):
+        match = _DIGEST.fullmatch(member)
+        if match is None:
+            raise _bad_digest()
+        if match[1] == "sha-256":
+            try:
+                found.add(base64.b64decode(match[2], validate=True))
+            except binascii.Error:
+                raise _bad_digest() from None
+    if len(found) > 1 or any(len(value) != hashlib.sha256().digest_size for value in found):
+        raise _bad_digest()
+    return found.pop() if found else None
+
+
+def _bad_digest() -> GatherError:
+    return GatherError("invalid_field", "Content-Digest must be as in sha-256=:BASE64:", pointer="/content-digest")
+
+
+def too_large(limit: int) -> GatherError:
+    """The refusal of a body of more than `limit` bytes."""
+    return GatherError(
+        "payload_too_large",
+        f"the upload is larger than the limit of {limit} bytes",
+        facts={"limit": "upload_bytes", "maximum": limit},
+    )

@@ -1,0 +1,387 @@
+"""Predicts how long a gather takes on each route, and chooses one.
+
+Pure arithmetic over the plan and coefficients that `app.dispatch.backend_calibration` measured on this machine, so that
+every choice can be tested without that machine. The model of one thread is a call, a visit of each slice, whose price
+is a table of data sizes and slice widths with a way between its points, the check of each further component of its
+tuple, and a surcharge for output that caches do not hold. A thread of the pool adds a hand-off, a split shares the work
+with helpers that take a while to come and get in each other's way a little, a GPU adds what must be sent to it and
+back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import exp, log, log2
+from typing import Any, Final, Literal, NamedTuple, get_args
+
+from numpy.typing import NDArray
+
+from app.operators.gather_plan import GatherPlan
+
+Route = Literal["loop", "thread", "split", "gpu"]
+ROUTES: Final[tuple[Route, ...]] = get_args(Route)
+Device = Literal["auto", "cpu", "gpu"]
+
+DATA_BYTES: Final = (1 << 15, 1 << 20, 1 << 23, 1 << 26)
+"""Sizes of data at which a slice is priced: about what a first, a second and a third cache hold, and none."""
+WIDTHS: Final = (1, 16, 64, 512, 4096, 65536)
+"""Bytes of a slice at which it is priced."""
+ODD_WIDTH: Final = 24
+"""Bytes of a slice at which the surcharge is measured of those that are not moved by one instruction."""
+DEPTHS: Final = (1, 2, 3, 5)
+"""Lengths of a tuple at which its components are priced; what is longer costs as much for each as the last."""
+_FEW_STRINGS: Final = 256
+_CLOSE_BYTES: Final = 1 << 14
+_PAIRS: Final = 8
+_LINE: Final = 64
+_ROW: Final = 512
+_LINE_COLUMN: Final = WIDTHS.index(_LINE)
+SMALL_OUTPUT: Final = 1 << 21
+LARGE_OUTPUT: Final = 1 << 24
+"""Bytes of output up to which there is no surcharge, and from which it is the whole; in between by the logarithm."""
+_LOOP_MAX_S: Final = (50e-6, 1200e-6)
+_LOOP_HAND_OFFS: Final = 10
+"""The event loop is held for as long as this many hand-offs at most, between the two bounds: what is longer loses less
+than a tenth by leaving it, and all others win."""
+
+
+_NEVER: Final = -1.0  # as the longest gather for the event loop
+_SPLIT_WORTH: Final = 0.92
+"""A split takes more of the machine than one thread does: shared work must be shorter by more than this factor."""
+_SPLIT_MIN_S: Final = 6e-6
+"""To share a gather takes a microsecond, which is too much for a shorter one."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuCoefficients:
+    """Seconds on the device: to launch and come back, a byte to it and from it, a slice, and a byte gathered."""
+
+    launch_s: float
+    to_device_byte_s: float
+    from_device_byte_s: float
+    slice_s: float
+    byte_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Coefficients:
+    """Seconds on this machine.
+
+    `slice_s[i][j]` is a slice of WIDTHS[j] bytes from data of DATA_BYTES[i], its tuple's first component included,
+    `odd_slice_s` the surcharge of a narrow one whose width is no power of two, and `tuple_s[d]` what a tuple of
+    DEPTHS[d] components takes beyond one of the first depth. `output_byte_s` is the surcharge of a byte of
+    LARGE_OUTPUT. `hand_off_s` is the way to a thread of the pool and back, `wakeup_s` what a split loses for each
+    helper that must wake first, `index_move_s` and `output_move_s` what a component and a byte of output take longer in
+    another core's thread. The gains say how many times faster all threads are together than one: on items, on rows that
+    memory must bring, and on rows of near data where only the output is large.
+    """
+
+    call_s: float
+    slice_s: tuple[tuple[float, ...], ...]
+    odd_slice_s: float
+    tuple_s: tuple[float, ...]
+    output_byte_s: float
+    hand_off_s: float
+    wakeup_s: float
+    index_move_s: float
+    output_move_s: float
+    item_gain: float
+    row_gain: float
+    output_gain: float
+    gpu: GpuCoefficients | None = None
+
+
+class Choice(NamedTuple):
+    """A route, the seconds predicted for it, over how many threads it splits the work, and whether the event loop is
+    the one of them that leads.
+    """
+
+    route: Route
+    seconds: float
+    parts: int = 1
+    here: bool = False
+
+
+# Before anything is measured: a usual server. Choices differ little, because routes differ by large factors.
+TYPICAL: Final = Coefficients(
+    call_s=2e-6,
+    slice_s=tuple(
+        tuple(slice_s + width * byte_s for width in WIDTHS)
+        for slice_s, byte_s in ((1e-9, 0.03e-9), (1e-9, 0.03e-9), (3e-9, 0.06e-9), (5e-9, 0.15e-9))
+    ),
+    odd_slice_s=0.5e-9,
+    tuple_s=(0.0, 0.5e-9, 1e-9, 4e-9),
+    output_byte_s=0.1e-9,
+    hand_off_s=30e-6,
+    wakeup_s=20e-6,
+    index_move_s=0.2e-9,
+    output_move_s=0.01e-9,
+    item_gain=1.7,
+    row_gain=1.4,
+    output_gain=1.1,
+)
+
+
+def kernel_seconds(plan: GatherPlan, coefficients: Coefficients, close: bool = False) -> float:
+    """How long one thread takes; where slices lie `close` together, as long as from data that a cache holds."""
+    width = plan.slice_items * plan.item_size
+    slices = plan.batches * plan.tuples
+    tuples = plan.tuples if plan.shared else slices  # those that batches share are checked once
+    output = slices * width
+    seconds = coefficients.call_s + tuples * _tuple_seconds(plan.depth, coefficients.tuple_s)
+    if output:
+        block = plan.block_items * plan.item_size
+        if close:
+            seconds += slices * slice_seconds(min(block, DATA_BYTES[1]), width, coefficients.slice_s)
+        else:
+            seconds += plan.batches * _visits(plan.tuples, width, block, plan.batches, coefficients.slice_s)
+        if width < _LINE and width & (width - 1):
+            seconds += slices * coefficients.odd_slice_s
+        seconds += output * coefficients.output_byte_s * _share(output, SMALL_OUTPUT, LARGE_OUTPUT)
+    else:
+        seconds += tuples * coefficients.slice_s[0][0]  # every component is checked, and nothing is copied
+    return seconds
+
+
+def moved_seconds(plan: GatherPlan, coefficients: Coefficients) -> float:
+    """What a thread takes longer than the event loop, in whose core's caches indices and output are or will be read."""
+    return plan.index_items * coefficients.index_move_s + plan.output_bytes * coefficients.output_move_s
+
+
+def split_seconds(plan: GatherPlan, kernel_s: float, threads: int, coefficients: Coefficients) -> tuple[float, int]:
+    """The seconds of the best split of a gather that one thread does in `kernel_s`, and its number of parts.
+
+    Whoever leads begins at once, so that helpers that come too late cost nothing. Infinity and 1 where no number of
+    threads is worth while.
+    """
+    gain = coefficients.item_gain
+    if plan.slice_items * plan.item_size >= _ROW:
+        far = _share(plan.data_items * plan.item_size, DATA_BYTES[1], DATA_BYTES[-1])
+        bound = coefficients.output_gain + far * (coefficients.row_gain - coefficients.output_gain)
+        gain += (bound - gain) * _share(plan.output_bytes, SMALL_OUTPUT, LARGE_OUTPUT)
+    call_s = coefficients.call_s
+    work_s = kernel_s - call_s
+    moved_s = moved_seconds(plan, coefficients)
+    # How much each further thread slows the others down: as much as makes all threads together gain what was measured.
+    drag = max(0.0, (threads / gain - 1) / (threads - 1)) if threads > 1 else 0.0
+    most = min(threads, plan.batches * plan.tuples)
+    best, best_parts = float("inf"), 1
+    parts = 2
+    while parts <= most:
+        share = (1 + drag * (parts - 1)) / parts
+        shared_s = (work_s + moved_s * (parts - 1) / parts) * share
+        seconds = call_s + min(work_s, (parts - 1) * coefficients.wakeup_s + shared_s)
+        if share < _SPLIT_WORTH and seconds < best:
+            best, best_parts = seconds, parts
+        parts = most if parts < most < 2 * parts else 2 * parts
+    return best, best_parts
+
+
+def gpu_seconds(plan: GatherPlan, resident: bool, hand_off_s: float, gpu: GpuCoefficients) -> float:
+    """How long the device takes; `resident` says that the data lies there already, else it is sent."""
+    sent = 8 * plan.index_items + (0 if resident else plan.data_items * plan.item_size)
+    output = plan.output_bytes
+    gathered = plan.batches * plan.tuples * gpu.slice_s + output * gpu.byte_s
+    moved = sent * gpu.to_device_byte_s + output * gpu.from_device_byte_s
+    return hand_off_s + gpu.launch_s + moved + gathered
+
+
+def device_bytes(plan: GatherPlan, resident: bool) -> int:
+    """Bytes of device memory that the gather takes beside what is resident there."""
+    return 8 * plan.index_items + plan.output_bytes + (0 if resident else plan.data_items * plan.item_size)
+
+
+def predict(
+    plan: GatherPlan,
+    resident: bool,
+    threads: int,
+    coefficients: Coefficients,
+    close: bool = False,
+    loop_max_s: float = float("inf"),
+) -> dict[Route, Choice]:
+    """What each route would take that there is; `resident` says that the data lies on the GPU, where there is one.
+
+    A split that takes longer than `loop_max_s` is led by a thread of the pool, and takes a hand-off more.
+    """
+    kernel_s = kernel_seconds(plan, coefficients, close)
+    hand_off_s = coefficients.hand_off_s
+    moved_s = moved_seconds(plan, coefficients)
+    routes: dict[Route, Choice] = {
+        "loop": Choice("loop", kernel_s, here=True),
+        "thread": Choice("thread", hand_off_s + kernel_s + moved_s),
+    }
+    seconds, parts = split_seconds(plan, kernel_s, threads, coefficients)
+    if parts > 1:
+        here = seconds <= loop_max_s
+        routes["split"] = Choice("split", seconds if here else hand_off_s + seconds + moved_s / parts, parts, here)
+    if coefficients.gpu is not None:
+        routes["gpu"] = Choice("gpu", gpu_seconds(plan, resident, hand_off_s, coefficients.gpu))
+    return routes
+
+
+def choose(
+    routes: dict[Route, Choice],
+    loop_max_s: float,
+    split_min_s: float = 0.0,
+    device: Device = "auto",
+    gpu_fits: bool = True,
+) -> Choice:
+    """The shortest of the routes that are allowed.
+
+    The event loop takes nothing that is predicted to hold it, and so all other requests, for more than `loop_max_s`;
+    nothing of less than `split_min_s` on one thread is split; `device` leaves out the CPU's routes or the GPU's, and
+    what does not fit into the device's memory goes there only where that is asked for, to be refused there. Raises
+    KeyError for the device gpu where there is none.
+    """
+    if device == "gpu":
+        return routes["gpu"]
+    loop_s = routes["loop"].seconds
+    best = routes["loop"] if loop_s <= loop_max_s else routes["thread"]
+    # Helpers that happen to be awake make it shorter than predicted, so that it wins a tie.
+    if "split" in routes and loop_s >= split_min_s and routes["split"].seconds <= best.seconds:
+        best = routes["split"]
+    if device == "auto" and "gpu" in routes and gpu_fits and routes["gpu"].seconds < best.seconds:
+        best = routes["gpu"]
+    return best
+
+
+class BackendChooser:
+    """`choose` with the settings of the service; `coefficients` are replaced once they have been measured.
+
+    `no_gpu` says why there is no GPU to be had, None where there is one.
+    """
+
+    def __init__(
+        self,
+        *,
+        threads: int,
+        loop_max_us: float | None = None,
+        split_min_us: float | None = None,
+        force_route: Route | None = None,
+        coefficients: Coefficients = TYPICAL,
+        no_gpu: str | None = "this service has no GPU",
+    ) -> None:
+        self.threads = threads
+        self.loop_max_us = loop_max_us
+        self.split_min_us = split_min_us
+        self.force_route = force_route
+        self.coefficients = coefficients
+        self.no_gpu = no_gpu
+
+    def loop_max_s(self) -> float:
+        """Longest gather for the event loop: as set, else some hand-offs."""
+        if self.loop_max_us is not None:
+            return self.loop_max_us * 1e-6
+        low, high = _LOOP_MAX_S
+        return min(max(_LOOP_HAND_OFFS * self.coefficients.hand_off_s, low), high)
+
+    def split_min_s(self) -> float:
+        """Shortest gather to be split: as set, else one for which asking for helpers is next to nothing."""
+        return _SPLIT_MIN_S if self.split_min_us is None else self.split_min_us * 1e-6
+
+    def many_strings(self, plan: GatherPlan) -> bool:
+        """Whether a gather of strings is too long for the event loop."""
+        return plan.data_items + plan.output_items > _FEW_STRINGS or self.loop_max_s() == 0
+
+    def predict(
+        self, plan: GatherPlan, resident: bool = False, close: bool = False, cold: bool = False
+    ) -> dict[Route, Choice]:
+        """What each route would take that there is."""
+        loop_max_s = _NEVER if cold else self.loop_max_s()
+        routes = predict(plan, resident, self.threads, self.coefficients, close, loop_max_s)
+        if self.no_gpu is not None:
+            routes.pop("gpu", None)
+        return routes
+
+    def choose(
+        self,
+        plan: GatherPlan,
+        resident: bool = False,
+        device: Device = "auto",
+        gpu_fits: bool = True,
+        strings: bool = False,
+        close: bool = False,
+        cold: bool = False,
+    ) -> Choice:
+        """The route for this plan. Raises KeyError for the device gpu where there is none.
+
+        `close` says that each slice lies near the one before (see `has_locality`), `cold` that to read the data waits
+        for the disk, so that the event loop takes no part in it.
+
+        Strings are objects of Python, of which every one is looked at, and whose time is not predicted: only a few are
+        for the event loop, the others for a thread.
+        """
+        if strings:
+            return Choice("thread", 0.0) if cold or self.many_strings(plan) else Choice("loop", 0.0, here=True)
+        if self.force_route is None and device != "gpu" and not cold:
+            kernel_s = kernel_seconds(plan, self.coefficients, close)
+            if kernel_s < min(self.split_min_s(), self.coefficients.hand_off_s, self.loop_max_s()):
+                return Choice("loop", kernel_s, here=True)  # what most requests are: too short for any other route
+        routes = self.predict(plan, resident, close, cold)
+        if self.force_route in routes and not (cold and self.force_route == "loop"):
+            return routes[self.force_route]
+        return choose(routes, _NEVER if cold else self.loop_max_s(), self.split_min_s(), device, gpu_fits)
+
+
+def has_locality(plan: GatherPlan, indices: NDArray[Any]) -> bool:
+    """Whether slices lie close together, as far as some pairs of neighbouring tuples of `indices`, flat, tell."""
+    depth = plan.depth
+    tuples = indices.size // depth
+    if tuples < 2 or not plan.dims[0]:
+        return False
+    firsts = indices[::depth]
+    at = [(tuples - 2) * pair // (_PAIRS - 1) for pair in range(_PAIRS)]
+    step = plan.block_items // plan.dims[0] * plan.item_size  # bytes of a step along the first axis
+    return all(abs(int(firsts[place + 1]) - int(firsts[place])) * step <= _CLOSE_BYTES for place in at)
+
+
+def _visits(slices: int, width: int, block: int, batches: int, prices: Sequence[Sequence[float]]) -> float:
+    """The price of the slices of one batch, which has `block` bytes of data.
+
+    Where they are many, the batch is brought into the caches once and visited there.
+    """
+    far = slices * slice_seconds(batches * block, width, prices)
+    if batches == 1:
+        return far
+    return min(far, slices * slice_seconds(block, width, prices) + block / _LINE * prices[-1][_LINE_COLUMN])
+
+
+def slice_seconds(data_bytes: int, width: int, prices: Sequence[Sequence[float]]) -> float:
+    """The price of a slice, by the logarithms of data size, width and price between the points of a table `prices`."""
+    row, share = _between(data_bytes, DATA_BYTES)
+    low = _at(width, prices[row])
+    return low if not share else exp(log(low) + share * (log(_at(width, prices[row + 1])) - log(low)))
+
+
+def _at(width: int, prices: Sequence[float]) -> float:
+    if width >= WIDTHS[-1]:
+        return prices[-1] * width / WIDTHS[-1]
+    column, share = _between(width, WIDTHS)
+    low = prices[column]
+    return low if not share else exp(log(low) + share * (log(prices[column + 1]) - log(low)))
+
+
+def _between(size: int, points: Sequence[int]) -> tuple[int, float]:
+    """The last of `points` that is not above `size`, and how far `size` is on its way to the next, 0 to below 1."""
+    if size <= points[0]:
+        return 0, 0.0
+    for at, (low, high) in enumerate(pairwise(points)):
+        if size < high:
+            return at, log2(size / low) / log2(high / low)
+    return len(points) - 1, 0.0
+
+
+def _tuple_seconds(depth: int, prices: Sequence[float]) -> float:
+    for at, (low, high) in enumerate(pairwise(DEPTHS)):
+        if depth <= high:
+            return prices[at] + (depth - low) * (prices[at + 1] - prices[at]) / (high - low)
+    return prices[-1] * (depth - 1) / (DEPTHS[-1] - 1)
+
+
+def _share(size: int, low: int, high: int) -> float:
+    """0 up to `low`, 1 from `high` on, by the logarithm in between."""
+    if size <= low:
+        return 0.0
+    return 1.0 if size >= high else log2(size / low) / log2(high / low)

@@ -1,0 +1,66 @@
+"""The check of a kernel's arrays against its plan, before any of their memory is touched.
+
+Every kernel makes it by itself: `numba_cpu` in compiled code, which comes here for the message alone, the others by
+`check_arrays`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.operators.gather_plan import GatherPlan
+
+INDEX_TYPES: Final = tuple(np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8))
+_CARRIER_KINDS: Final = "uc"  # of the types that data and output have (see `app.tensors.dtypes.DType.carrier`)
+
+
+def check_arrays(plan: GatherPlan, data: object, indices: object, out: object) -> None:
+    """Raises TypeError unless all three are as `app.kernels.Kernel.run` asks, with exactly the plan's sizes."""
+    check_data(plan, data)
+    check_indices_and_output(plan, indices, out)
+
+
+def check_data(plan: GatherPlan, data: object) -> None:
+    """The part of `check_arrays` for data that lie in this machine's memory."""
+    _check_carriers(plan, data, "data", plan.data_items)
+
+
+def check_indices_and_output(plan: GatherPlan, indices: object, out: object) -> None:
+    """The rest of `check_arrays`."""
+    if min(plan.batches, plan.tuples, plan.slice_items, *plan.dims) < 0:
+        raise TypeError("the plan has a negative size")
+    array = _check_array(indices, "indices", plan.index_items)
+    if array.dtype not in INDEX_TYPES:
+        raise TypeError(f"indices of type {array.dtype}: they must be integers in the machine's byte order")
+    if not array.flags.aligned:
+        raise TypeError("indices must be aligned to their items")
+    if not _check_carriers(plan, out, "the output", plan.output_items).flags.writeable:
+        raise TypeError("the output is read-only")
+
+
+def _check_carriers(plan: GatherPlan, array: object, role: str, items: int) -> NDArray[Any]:
+    found = _check_array(array, role, items)
+    if found.dtype.kind not in _CARRIER_KINDS or found.itemsize != plan.item_size or not found.dtype.isnative:
+        raise TypeError(f"{role} of type {found.dtype}: the plan is for carriers of {plan.item_size} bytes")
+    return found
+
+
+def _check_array(array: object, role: str, items: int) -> NDArray[Any]:
+    if type(array) is not np.ndarray:
+        raise TypeError(f"{role} must be an array of NumPy's, not a {type(array).__name__}")
+    if array.ndim != 1 or not array.flags.c_contiguous:
+        raise TypeError(f"{role} must be contiguous and have one axis")
+    if array.size != items:
+        raise TypeError(f"{role} has {array.size} items and the plan asks for {items}")
+    return array
+
+
+def widened(indices: NDArray[Any]) -> NDArray[np.int64]:
+    """Indices of any integer type as int64; a uint64 above 2**63 - 1 becomes that, out of bounds everywhere."""
+    if indices.dtype == np.uint64:
+        indices = np.minimum(indices, np.uint64(2**63 - 1))
+    wide: NDArray[np.int64] = indices.astype(np.int64, copy=False)
+    return wide

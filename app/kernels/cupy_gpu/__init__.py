@@ -1,0 +1,1 @@
+"""The GPU kernel, launched by CuPy; the only package that imports CuPy."""

@@ -1,0 +1,245 @@
+"""The gather on an NVIDIA GPU, through CuPy: the only module that imports it (extra `gpu`).
+
+What happens to a gather: indices, and data that is not on the device yet, go there through pinned memory in pieces, one
+being copied into it while the one before is on its way; the kernel checks and gathers in one pass (gather.cu); the word
+that says what was bad comes back together with the beginning of the output, and the rest only if nothing was. Each of
+several threads has a stream and pinned memory of its own, so that the copies of one gather and the kernel of another
+overlap. Device memory comes from a pool with a limit, so that the service leaves others what is theirs.
+
+The device is number 0; CUDA_VISIBLE_DEVICES says which that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from queue import SimpleQueue
+from typing import Any, Final
+
+import cupy
+import numpy as np
+from cupy.cuda import runtime
+from numpy.typing import NDArray
+
+from app.kernels.check_arrays import check_data, check_indices_and_output
+from app.kernels.cupy_gpu import launch_shape
+from app.kernels.device import DeviceFailed, NoDevice, OutOfDeviceMemory
+from app.operators.gather_plan import GatherPlan
+
+name = "cupy"
+splits = False
+
+STAGE_BYTES: Final = 4 << 20
+"""Bytes of each of the two halves of a lane's pinned memory."""
+LANES: Final = 4
+_HEADER: Final = 256  # bytes before the output for the first bad position, which keep it aligned
+_MEMORY_SHARE: Final = 0.9
+_OUT_OF_MEMORY: Final = 2  # the number of that error, of the driver and of the runtime
+_ARGUMENT: Final = np.dtype((np.void, launch_shape.PLAN_BYTES))
+_BYTES: Final = np.dtype(np.uint8)
+_INT32: Final = np.dtype(np.int32)
+_INT64: Final = np.dtype(np.int64)
+
+
+class DeviceCopy:
+    """Items on the device."""
+
+    __slots__ = ("memory", "nbytes", "pointer")
+
+    def __init__(self, memory: Any, nbytes: int) -> None:
+        self.memory = memory
+        self.nbytes = nbytes
+        self.pointer: int = memory.ptr
+
+
+class CupyDevice:
+    """See `app.kernels.device.Device`."""
+
+    def __init__(self, memory: int | None = None, body_reads: int = LANES, stage_bytes: int = STAGE_BYTES) -> None:
+        """Open the device, compile the kernel or load it from CuPy's cache.
+
+        `memory` is the most bytes to use of the device's, by default nine tenths of what is free now. Raises NoDevice.
+        """
+        try:
+            if runtime.getDeviceCount() < 1:
+                raise NoDevice("this machine has no NVIDIA GPU")
+            properties = runtime.getDeviceProperties(0)
+            free, _ = runtime.memGetInfo()
+            self.memory = int(free * _MEMORY_SHARE) if memory is None else memory
+            self._pool = cupy.cuda.MemoryPool()
+            self._pool.set_limit(size=self.memory)
+            module = cupy.RawModule(code=launch_shape.SOURCE.read_text(), options=launch_shape.OPTIONS)
+            self._entries = {entry: module.get_function(entry) for entry in launch_shape.ENTRIES}
+            self._lanes: SimpleQueue[_Lane] = SimpleQueue()
+            for _ in range(body_reads):
+                self._lanes.put(_Lane(stage_bytes))
+        except (runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError) as error:
+            raise NoDevice(f"the GPU cannot be used: {error}") from None
+        except cupy.cuda.compiler.CompileException as error:
+            raise NoDevice(f"the kernel cannot be compiled for this GPU: {error}") from None
+        self._multiprocessors: int = properties["multiProcessorCount"]
+        model = properties["name"].decode()
+        self.description = f"{model}, {properties['totalGlobalMem'] >> 20} MiB, {self._multiprocessors} multiprocessors"
+
+    def used(self) -> int:
+        """See `Device.used`."""
+        used: int = self._pool.used_bytes()
+        return used
+
+    def upload(self, items: NDArray[Any]) -> DeviceCopy:
+        """See `Device.upload`."""
+        with self._lane() as lane:
+            copy = self._room(items.nbytes)
+            lane.send(copy.pointer, items.view(_BYTES))
+            lane.stream.synchronize()
+            return copy
+
+    def run(self, plan: GatherPlan, data: DeviceCopy | NDArray[Any], indices: NDArray[Any], out: NDArray[Any]) -> int:
+        """See `Device.run`."""
+        check_indices_and_output(plan, indices, out)
+        if isinstance(data, DeviceCopy):
+            if data.nbytes != plan.data_items * plan.item_size:
+                raise TypeError(f"data has {data.nbytes} bytes on the device and the plan asks for others")
+        else:
+            check_data(plan, data)
+        if plan.index_items == 0:
+            return -1
+        travelling = travelling_type(indices.dtype)
+        with self._lane() as lane:
+            # One stretch of memory: indices, then the first bad position, then the output.
+            header = -(-indices.size * travelling.itemsize // _HEADER) * _HEADER
+            work = self._room(header + _HEADER + out.nbytes)
+            first = work.pointer + header
+            if isinstance(data, DeviceCopy):
+                there = data
+            else:
+                there = self._room(data.nbytes)
+                lane.send(there.pointer, data.view(_BYTES))
+            lane.send(work.pointer, indices, travelling)
+            runtime.memsetAsync(first, 0xFF, 8, lane.stream.ptr)
+            with lane.stream:
+                self.start(plan, travelling.itemsize, (there.pointer, work.pointer, first + _HEADER, first))
+            return lane.receive(first, out)
+
+    def start(self, plan: GatherPlan, index_size: int, addresses: tuple[int, int, int, int]) -> None:
+        """Put the kernel into the current stream, for what lies at `addresses`, as in `gpu_launch.launch`.
+
+        The word for the first bad position must hold gpu_launch.NOTHING by then. `run` is what the
+        service calls; benchmarks call this too, without the ways to the device and back. Raises CuPy's own errors.
+        """
+        prepared = launch_shape.launch(plan, index_size, addresses, self._multiprocessors)
+        if prepared is not None:
+            self._entries[prepared.entry](
+                prepared.grid, (launch_shape.BLOCK,), (np.frombuffer(prepared.argument, _ARGUMENT),)
+            )
+
+    def _room(self, nbytes: int) -> DeviceCopy:
+        return DeviceCopy(self._pool.malloc(max(nbytes, 1)), nbytes)
+
+    @contextmanager
+    def _lane(self) -> Iterator[_Lane]:
+        """A lane of one's own, and errors by their own names. Nothing is under way in it afterwards."""
+        lane = self._lanes.get()
+        try:
+            yield lane
+        except cupy.cuda.memory.OutOfMemoryError as error:
+            lane.settle()
+            raise OutOfDeviceMemory(str(error)) from None
+        except (runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError) as error:
+            lane.settle()
+            if error.status == _OUT_OF_MEMORY:
+                raise OutOfDeviceMemory(str(error)) from None
+            raise DeviceFailed(str(error)) from None
+        finally:
+            self._lanes.put(lane)
+
+
+class _Lane:
+    """A stream, and two halves of pinned memory through which everything goes to the device and back in turns."""
+
+    def __init__(self, half: int) -> None:
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self._half = half
+        self._pinned = cupy.cuda.alloc_pinned_memory(2 * half)
+        whole = np.frombuffer(self._pinned, _BYTES, 2 * half)
+        self._halves = whole[:half], whole[half:]
+        self._addresses = tuple(part.ctypes.data for part in self._halves)
+        self._events = cupy.cuda.Event(disable_timing=True), cupy.cuda.Event(disable_timing=True)
+        self._turn = 0
+
+    def send(self, pointer: int, source: NDArray[Any], dtype: np.dtype[Any] = _BYTES) -> None:
+        """Put the copying of `source` to the device, as items of `dtype`, into the stream.
+
+        Items of another type are converted piece by piece, in the pinned memory. `source` has been read when this
+        returns.
+        """
+        step = self._half // dtype.itemsize
+        for at in range(0, source.size, step):
+            piece = source[at : at + step]
+            turn = self._turn
+            self._events[turn].synchronize()  # what was there before has left
+            size = piece.size * dtype.itemsize
+            self._halves[turn][:size].view(dtype)[:] = piece
+            self._copy(pointer + at * dtype.itemsize, self._addresses[turn], size, runtime.memcpyHostToDevice)
+            self._turn = turn ^ 1
+
+    def receive(self, pointer: int, out: NDArray[Any]) -> int:
+        """The first bad position, from the word at `pointer`, or -1 and in `out` what follows _HEADER bytes behind."""
+        octets = out.view(_BYTES)
+        total = _HEADER + octets.size
+        self._fetch(pointer, 0, total)
+        for at in range(0, total, self._half):
+            turn = self._turn ^ 1  # where the piece at `at` goes
+            if at + self._half < total:
+                self._fetch(pointer, at + self._half, total)
+            self._events[turn].synchronize()
+            piece = self._halves[turn][: total - at]
+            if at == 0:
+                first = int(piece[:8].view(np.uint64)[0])
+                if first != launch_shape.NOTHING:
+                    self.stream.synchronize()
+                    return first
+                octets[: piece.size - _HEADER] = piece[_HEADER:]
+            else:
+                octets[at - _HEADER : at - _HEADER + piece.size] = piece
+        return -1
+
+    def settle(self) -> None:
+        """Wait until nothing is under way, so that memory can be given back; after an error."""
+        with suppress(runtime.CUDARuntimeError):
+            self.stream.synchronize()
+
+    def _fetch(self, pointer: int, at: int, total: int) -> None:
+        self._copy(self._addresses[self._turn], pointer + at, min(self._half, total - at), runtime.memcpyDeviceToHost)
+        self._turn ^= 1
+
+    def _copy(self, target: int, source: int, size: int, kind: int) -> None:
+        runtime.memcpyAsync(target, source, size, kind, self.stream.ptr)
+        self._events[self._turn].record(self.stream)
+
+
+def travelling_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The type of indices of type `dtype` on the device: int32 or int64, in as few bytes as hold every value.
+
+    A uint64 above 2**63 - 1 turns negative, which is out of bounds in every dialect that takes uint64.
+    """
+    return _INT64 if dtype.itemsize == 8 or dtype == np.uint32 else _INT32
+
+
+@cache
+def open_device() -> CupyDevice:
+    """The device of `run`, opened once. Raises NoDevice."""
+    return CupyDevice()
+
+
+def run(
+    plan: GatherPlan,
+    data: NDArray[Any],
+    indices: NDArray[Any],
+    out: NDArray[Any],
+    threads: int = 1,
+    patient: bool = True,
+) -> int:
+    """See `app.kernels.Kernel.run`; everything travels there and back. Raises NoDevice and what the device raises."""
+    return open_device().run(plan, data, indices, out)

@@ -1,0 +1,115 @@
+"""How a plan becomes a launch of gather.cu: which entry point, how many threads, which arguments.
+
+Nothing here needs CUDA: it is apart from `cupy_gpu` so that tests can run the very same source, launched in the very
+same way, on a CPU.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from struct import Struct
+from typing import Final, NamedTuple
+
+from app.operators.gather_plan import GatherPlan
+
+SOURCE: Final = Path(__file__).with_name("gather.cu")
+OPTIONS: Final = ("--std=c++17",)
+BLOCK: Final = 256
+AT_ONCE: Final = 4
+MAX_DEPTH: Final = 64
+UNITS: Final = (16, 8, 4, 2, 1)
+ENTRIES: Final = tuple(
+    f"gather_{bits}_{unit}_{kind}" for bits in (32, 64) for unit in UNITS for kind in ("1", "2", "3", "any", "wide")
+)
+"""The entry points of gather.cu: by bits of an index, bytes of a unit, and length of a tuple or, for rows, any."""
+NOTHING: Final = (1 << 64) - 1
+"""What `Plan.first` points to before the launch, and after it where no component is bad."""
+_WARP_BITS: Final = 5
+_ADDRESSES: Final = Struct("<4Q")
+_REST: Final = Struct(f"<5Q6I{MAX_DEPTH}q")
+PLAN_BYTES: Final = _ADDRESSES.size + _REST.size
+# Blocks for each multiprocessor: those that it needs to be busy, and the most that are worth starting.
+_BUSY: Final = 4
+_MOST: Final = 32
+_MOST_ROWS_OF_BLOCKS: Final = 65535
+
+
+class Launch(NamedTuple):
+    """An entry point of gather.cu, the grid of blocks of BLOCK threads, and the bytes of its one argument, `Plan`."""
+
+    entry: str
+    grid: tuple[int, int]
+    argument: bytes
+
+
+def launch(
+    plan: GatherPlan, index_size: int, addresses: tuple[int, int, int, int], multiprocessors: int
+) -> Launch | None:
+    """The launch for `plan`, or None where there is nothing to check.
+
+    `addresses` are those of data, indices (signed integers of `index_size` bytes, 4 or 8, aligned to that), output and
+    the word that the first bad position goes to, on the device.
+    """
+    data, _, out, _ = addresses
+    # The lowest bit set in any of them says how far they are aligned, all three together.
+    width = plan.slice_items * plan.item_size
+    shaped = _shape(plan, index_size, alignment(data | out | width), multiprocessors)
+    if shaped is None:
+        return None
+    entry, grid, rest = shaped
+    return Launch(entry, grid, _ADDRESSES.pack(*addresses) + rest)
+
+
+def alignment(bits: int) -> int:
+    """The largest unit, in bytes, that divides `bits`."""
+    return min(bits & -bits, UNITS[0]) if bits else UNITS[0]
+
+
+@lru_cache(maxsize=4096)
+def _shape(
+    plan: GatherPlan, index_size: int, unit: int, multiprocessors: int
+) -> tuple[str, tuple[int, int], bytes] | None:
+    if plan.index_items == 0:
+        return None
+    copies = plan.output_items > 0
+    units = plan.slice_items * plan.item_size // unit if copies else 0
+    slices = plan.batches * plan.tuples if copies else plan.index_items // plan.depth
+    lane_bits = min(max(units - 1, 0).bit_length(), _WARP_BITS)
+    wide = units > 1 << _WARP_BITS
+    groups = BLOCK >> lane_bits  # slices at a time in one block
+    blocks = max(-(-slices // (groups * AT_ONCE)), min(-(-slices // groups), _BUSY * multiprocessors))
+    blocks = min(blocks, _MOST * multiprocessors)
+    rows = 1
+    if wide:
+        rows = min(-(-units // (1 << _WARP_BITS)), -(-2 * _BUSY * multiprocessors // blocks), _MOST_ROWS_OF_BLOCKS)
+    kind = "wide" if wide else str(plan.depth) if plan.depth <= 3 else "any"
+    magic, shift = division(plan.tuples)
+    rest = _REST.pack(
+        slices,
+        plan.tuples,
+        magic,
+        units,
+        plan.block_items * plan.item_size // unit if copies else 0,
+        shift,
+        lane_bits,
+        plan.depth,
+        copies and plan.batches > 1,
+        plan.shared,
+        plan.wrap,
+        *plan.dims,
+        *(0,) * (MAX_DEPTH - plan.depth),
+    )
+    return f"gather_{8 * index_size}_{unit}_{kind}", (blocks, rows), rest
+
+
+def division(divisor: int) -> tuple[int, int]:
+    """A factor and a shift: number // divisor is (number * factor >> 64) >> shift for every number below 2**63.
+
+    (0, 0) for 0 and 1, by which the kernel does not divide. With 2**(n-1) < divisor <= 2**n the factor is 2**(63+n)
+    over the divisor, rounded up; what it is too large by adds less than 1/divisor to the quotient of such a number.
+    """
+    if divisor < 2:
+        return 0, 0
+    bits = (divisor - 1).bit_length()
+    return -(-(1 << (63 + bits)) // divisor), bits - 1

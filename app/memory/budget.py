@@ -1,0 +1,131 @@
+"""The memory budget: what all requests and answers together may hold, charged as bytes arrive.
+
+Requests that stay small have a lane of their own, so that large ones, finished or stalled, cannot starve them. A lease
+belongs to one request and gives everything back when it is released.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import Final
+
+from app.errors import GatherError
+
+SMALL: Final = 1 << 20
+FREE: Final = 1 << 14
+"""So little a request holds uncharged at least: it takes about as much for itself."""
+_MOST_FREE: Final = 1 << 17
+
+
+class Budget:
+    """`total` bytes for large requests, and an eighth of that (at least 16 MiB) beside it for small ones.
+
+    So little that `requests`, as many as there may be at once, hold no more than another eighth, but always FREE, a
+    request holds uncharged (`free`): counting, which must be safe between threads, takes longer than a small gather's
+    other checks.
+    """
+
+    def __init__(self, total: int, requests: int = 1024) -> None:
+        self.total = total
+        self.small_total = max(total // 8, 16 * SMALL)
+        self.free = max(FREE, min(_MOST_FREE, total // 8 // requests))
+        self.used = 0
+        self.small_used = 0
+        self.lock = Lock()  # bodies are inflated, and charged, in threads
+
+    def admit(self, size: int) -> None:
+        """Refuse at once what can never fit. Raises payload_too_large."""
+        if size > self.total:
+            raise GatherError(
+                "payload_too_large",
+                f"a request of {size} bytes can never fit the memory budget of {self.total} bytes",
+                facts={"limit": "memory_budget", "maximum": self.total},
+            )
+
+    def admit_now(self, size: int) -> None:
+        """Refuse what can never fit, and what could not be held as things are. Raises payload_too_large, overloaded."""
+        self.admit(size)
+        if size > SMALL and self.used + size > self.total:
+            raise self.full()
+
+    def full(self) -> GatherError:
+        """The refusal of a request that could be carried out later."""
+        return GatherError(
+            "overloaded",
+            "the memory budget is full at this moment",
+            facts={"limit": "memory_budget", "maximum": self.total},
+            retry_after=1,
+        )
+
+
+class MemoryReservation:
+    """What one request holds of the budget."""
+
+    __slots__ = ("_budget", "_held")
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._held = 0
+
+    def charge(self, size: int) -> None:
+        """Take `size` more bytes. Raises overloaded when they are not free now; what is held stays held."""
+        budget, held = self._budget, self._held
+        grown = held + size
+        free = budget.free
+        if grown <= free:
+            self._held = grown
+            return
+        with budget.lock:
+            if grown <= SMALL:
+                taken = grown if held <= free else size
+                if budget.small_used + taken <= budget.small_total:
+                    budget.small_used += taken
+                    self._held = grown
+                    return
+            else:
+                taken = grown if held <= SMALL else size
+                if budget.used + taken <= budget.total:
+                    budget.used += taken
+                    if free < held <= SMALL:
+                        budget.small_used -= held
+                    self._held = grown
+                    return
+        budget.admit(grown)
+        raise budget.full()
+
+    def settle(self, planned: int, size: int) -> None:
+        """Of what was charged as `planned` bytes it has become known that it takes `size`. Raises as `charge` does."""
+        if size > planned:
+            self.charge(size - planned)
+            return
+        budget, less = self._budget, planned - size
+        if self._held <= budget.free:
+            self._held -= less
+            return
+        with budget.lock:
+            if self._held <= SMALL:
+                left = self._held - less
+                budget.small_used -= less if left > budget.free else self._held
+                self._held = left
+            else:  # and it stays among the large ones
+                back = min(less, self._held - SMALL - 1)
+                budget.used -= back
+                self._held -= back
+
+    def admit(self, size: int) -> None:
+        """Refuse what could never fit beside what is held, and take nothing. Raises payload_too_large."""
+        if self._held + size > SMALL:
+            self._budget.admit(self._held + size)
+
+    def release(self) -> None:
+        """Give everything back; the lease is empty and may be used again."""
+        budget = self._budget
+        if self._held <= budget.free:
+            self._held = 0
+            return
+        with budget.lock:
+            if self._held <= SMALL:
+                budget.small_used -= self._held
+            else:
+                budget.used -= self._held
+            self._held = 0

@@ -1,0 +1,92 @@
+"""GatherND: the rules on its shapes, and the plan and output shape that follow from them.
+
+With r = rank(data), q = rank(indices), k = indices.shape[-1], b = batch_dims:
+output.shape = indices.shape[:-1] + data.shape[b+k:].
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from app.errors import GatherError, Place
+from app.operators.dialects import Dialect
+from app.operators.gather_plan import GatherPlan
+from app.operators.shape_rules import check_limits, check_rank
+from app.tensors.shape_limits import Limits
+from app.tensors.tensor import Tensor
+
+
+def plan_gathernd(
+    dialect: Dialect, data: Tensor, indices: Tensor, batch_dims: int, pointer: str, limits: Limits
+) -> tuple[GatherPlan, tuple[int, ...], int]:
+    """Check the shapes; return the plan, the output shape and the data axis of the first index component (b).
+
+    Raises rank_too_small, batch_dims_out_of_range, batch_shape_mismatch, index_depth_out_of_range, limit_exceeded or
+    output_too_large, in this order.
+    """
+    check_rank(dialect, "data", data)
+    check_rank(dialect, "indices", indices)
+    check_batch_dims(dialect, data, indices, batch_dims, pointer)
+    check_batch_shape(dialect, data, indices, batch_dims)
+    check_depth(dialect, data, indices, batch_dims)
+    shape, index_shape = data.shape, indices.shape
+    inner = batch_dims + index_shape[-1]
+    output_shape = index_shape[:-1] + shape[inner:]
+    check_limits(data, indices, output_shape, limits)
+    plan = GatherPlan(
+        batches=prod(shape[:batch_dims]),
+        tuples=prod(index_shape[batch_dims:-1]),
+        dims=shape[batch_dims:inner],
+        slice_items=prod(shape[inner:]),
+        item_size=data.dtype.carrier.itemsize,
+        shared=False,
+        wrap=dialect.wrap,
+    )
+    return plan, output_shape, batch_dims
+
+
+def check_batch_dims(dialect: Dialect, data: Tensor, indices: Tensor, batch_dims: int, pointer: str) -> None:
+    """0 <= b < min(q, r), clause 3; in GatherND-11, which has no batch_dims, b = 0. Raises batch_dims_out_of_range."""
+    limit = min(len(data.shape), len(indices.shape)) if dialect.has_batch_dims else 1
+    if not 0 <= batch_dims < limit:
+        reason = (
+            f"is outside [0, {limit - 1}], as data has rank {len(data.shape)} and indices rank {len(indices.shape)}"
+            if dialect.has_batch_dims
+            else f"is not 0, and {dialect.name} has no batch_dims"
+        )
+        raise GatherError(
+            "batch_dims_out_of_range",
+            f"batch_dims = {shorten(batch_dims)} {reason}",
+            places=[Place(pointer, value=batch_dims, allowed=(0, limit - 1))],
+            rule=dialect.rules["batch_dims_out_of_range"],
+        )
+
+
+def check_batch_shape(dialect: Dialect, data: Tensor, indices: Tensor, batch_dims: int) -> None:
+    """data.shape[:b] == indices.shape[:b], clause 2; nothing is broadcast. Raises batch_shape_mismatch."""
+    for axis in range(batch_dims):
+        if data.shape[axis] != indices.shape[axis]:
+            raise GatherError(
+                "batch_shape_mismatch",
+                f"batch axis {axis} has size {data.shape[axis]} in data and {indices.shape[axis]} in indices",
+                places=[Place(indices.shape_pointer, value=indices.shape[axis], axis=axis, size=data.shape[axis])],
+                rule=dialect.rules["batch_shape_mismatch"],
+            )
+
+
+def check_depth(dialect: Dialect, data: Tensor, indices: Tensor, batch_dims: int) -> None:
+    """1 <= k <= r - b, clause 4 (2 in GatherND-11). Raises index_depth_out_of_range."""
+    depth, most = indices.shape[-1], len(data.shape) - batch_dims
+    if not 1 <= depth <= most:
+        raise GatherError(
+            "index_depth_out_of_range",
+            f"index tuples have length {depth}, outside [1, {most}]",
+            places=[Place(indices.shape_pointer, value=depth, allowed=(1, most))],
+            rule=dialect.rules["index_depth_out_of_range"],
+        )
+
+
+def shorten(number: int) -> str:
+    """`number` for a sentence: an absurdly long one by its number of digits."""
+    bits = number.bit_length()
+    return str(number) if bits <= 128 else f"{'-' if number < 0 else ''}(a number of {bits} bits)"

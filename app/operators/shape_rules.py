@@ -1,0 +1,143 @@
+"""The rules that GatherND and Gather share: types, limits on shapes, and the error for bad indices.
+
+Each is a small pure function that raises the catalogue's error with the dialect's clause, or returns nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from app.errors import REPORTED_PLACES, GatherError, Place
+from app.operators.dialects import Dialect
+from app.tensors.dtypes import DType
+from app.tensors.shape_limits import NUMPY_BYTES, Limits
+from app.tensors.tensor import Tensor, coordinates
+
+_ROWS_PER_BLOCK = 1 << 18
+
+
+def check_dtypes(dialect: Dialect, data: Tensor, indices: Tensor) -> None:
+    """Type constraints of the dialect, data first. Raises unsupported_dtype."""
+    if data.dtype.name not in dialect.data_dtypes:
+        raise GatherError(
+            "unsupported_dtype",
+            f"{dialect.name} does not take data of type {data.dtype.name}",
+            pointer=data.dtype_pointer,
+            rule=dialect.rules["data_dtype"],
+        )
+    if indices.dtype.name not in dialect.index_dtypes:
+        allowed = ", ".join(sorted(dialect.index_dtypes))
+        raise GatherError(
+            "unsupported_dtype",
+            f"{dialect.name} does not take indices of type {indices.dtype.name}; it takes {allowed}",
+            pointer=indices.dtype_pointer,
+            rule=dialect.rules["index_dtype"],
+        )
+
+
+def check_rank(dialect: Dialect, role: str, tensor: Tensor) -> None:
+    """GatherND clause 1 (r >= 1 and q >= 1), Gather r >= 1. Raises rank_too_small."""
+    if not tensor.shape:
+        raise GatherError(
+            "rank_too_small",
+            f"{role} has rank 0 and needs rank 1 or more",
+            pointer=tensor.shape_pointer,
+            rule=dialect.rules["rank_too_small"],
+        )
+
+
+def check_limits(data: Tensor, indices: Tensor, output_shape: Sequence[int], limits: Limits) -> None:
+    """Sizes, from the shapes alone and exactly, before anything is allocated.
+
+    Raises limit_exceeded for data, indices or output over a limit or impossible to hold (the product of the non-zero
+    dimensions in bytes above 2**63 - 1), output_too_large for an output of more than `limits.output_bytes`.
+    """
+    _check_shape("data", data.shape, data.dtype, limits, data.shape_pointer)
+    _check_shape("indices", indices.shape, indices.dtype, limits, indices.shape_pointer)
+    size = data.dtype.item_size or 4
+    if prod(output_shape) * size > limits.output_bytes:
+        raise GatherError(
+            "output_too_large",
+            f"the output of shape {list(output_shape)} would have {prod(output_shape) * size} bytes; "
+            f"the limit is {limits.output_bytes}",
+            pointer=indices.shape_pointer,
+            facts={"limit": "output_bytes", "maximum": limits.output_bytes},
+        )
+    _check_shape("the output", output_shape, data.dtype, limits, indices.shape_pointer)
+
+
+def _check_shape(role: str, shape: Sequence[int], dtype: DType, limits: Limits, pointer: str) -> None:
+    if len(shape) > limits.rank:
+        raise _over("rank", f"{role} has rank {len(shape)}", limits.rank, pointer)
+    items = 1
+    volume = dtype.item_size or 8
+    for size in shape:
+        if size > limits.dimension:
+            raise _over("dimension", f"{role} has a dimension of {size}", limits.dimension, pointer)
+        items *= size
+        volume *= size or 1
+    if items > limits.elements:
+        raise _over("elements", f"{role} has {items} elements", limits.elements, pointer)
+    if volume > NUMPY_BYTES:
+        raise _over("bytes", f"the non-zero dimensions of {role} span {volume} bytes", NUMPY_BYTES, pointer)
+
+
+def _over(limit: str, what: str, maximum: int, pointer: str) -> GatherError:
+    return GatherError(
+        "limit_exceeded",
+        f"{what}; the limit is {maximum}",
+        pointer=pointer,
+        facts={"limit": limit, "maximum": maximum},
+    )
+
+
+def index_error(
+    dialect: Dialect, data_shape: Sequence[int], indices: Tensor, first_axis: int, depth: int
+) -> GatherError:
+    """The full error for indices of which a kernel found one bad: GatherND clause 5 and its like.
+
+    Component j of a tuple of length `depth` belongs to data axis first_axis + j. All bad components are counted; the
+    first ten in row-major order are reported. Works in blocks, so that the memory it takes does not grow.
+    """
+    sizes = data_shape[first_axis : first_axis + depth]
+    lows = [-size if dialect.wrap else 0 for size in sizes]
+    rows = indices.array.reshape(-1, depth)
+    total = 0
+    found: list[int] = []
+    for start in range(0, len(rows), _ROWS_PER_BLOCK):
+        block = rows[start : start + _ROWS_PER_BLOCK]
+        bad = np.empty(block.shape, dtype=bool)
+        for j, (low, size) in enumerate(zip(lows, sizes, strict=True)):
+            bad[:, j] = (block[:, j] < low) | (block[:, j] >= size)
+        total += int(np.count_nonzero(bad))
+        if len(found) < REPORTED_PLACES:
+            items = np.flatnonzero(bad)[: REPORTED_PLACES - len(found)]
+            found.extend((items + start * depth).tolist())
+    places = []
+    for item in found:
+        j = item % depth
+        size = sizes[j]
+        places.append(
+            Place(
+                pointer=indices.locate(item),
+                position=coordinates(item, indices.shape),
+                value=int(indices.array[item]),
+                axis=first_axis + j,
+                size=size,
+                allowed=(lows[j], size - 1) if size else None,
+            )
+        )
+    first = places[0]
+    name = f"indices[{','.join(map(str, first.position or ()))}]"
+    bounds = f"outside [{first.allowed[0]}, {first.allowed[1]}]" if first.allowed else "no valid index"
+    more = f", and {total - 1} more" if total > 1 else ""
+    return GatherError(
+        "index_out_of_bounds",
+        f"{name} = {first.value} is {bounds} on data axis {first.axis} (size {first.size}){more}",
+        places=places,
+        total=total,
+        rule=dialect.rules["index_out_of_bounds"],
+    )

@@ -1,0 +1,1 @@
+"""API keys, who may do what, and which pages of other origins may ask."""

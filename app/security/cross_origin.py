@@ -1,0 +1,92 @@
+"""Pages of other sites, which browsers let call only where the service says so (CORS): none, unless the settings do."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final
+
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.api.asgi_app import DataPlane
+from app.api.asgi_request import RequestContext
+from app.errors import GatherError
+
+READABLE: Final = (
+    "ETag",
+    "Inference-Header-Content-Length",
+    "Location",
+    "Retry-After",
+    "Server-Timing",
+    "X-Gathernd-Data-ETag",
+    "X-Gathernd-Device",
+    "X-Gathernd-Dialect",
+    "X-Request-ID",
+)
+"""The header fields of answers that a page may read beside those that it always may."""
+_OWN: Final = (b"content-length", b"content-type")
+_PLAIN: Final = b"text/plain; charset=utf-8"
+
+
+class AcrossOrigins:
+    """`plane` for requests with the field Origin: pages of `origins` may make them and read the answers."""
+
+    def __init__(self, plane: DataPlane, answer: ASGIApp, origins: Sequence[str]) -> None:
+        self._plane = plane
+        self._answer = answer
+        self._rules = CORSMiddleware(
+            answer,
+            allow_origins=origins,
+            allow_methods=("GET", "HEAD", "POST", "PUT", "DELETE"),
+            allow_headers=("*",),
+            expose_headers=READABLE,
+        )
+        self._readable = (b"access-control-expose-headers", ", ".join(READABLE).encode())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI entry."""
+        if scope["method"] == "OPTIONS" and any(
+            name == b"access-control-request-method" for name, _ in scope["headers"]
+        ):
+            plane = self._plane
+            await self._tell(RequestContext(scope, receive, send, plane.admission, plane.deadline, plane.metrics))
+            return
+        fields = self._fields(next(value for name, value in scope["headers"] if name == b"origin"))
+        connection = scope.get("extensions", {}).get("gathernd")
+        if connection is not None:
+            connection.add_fields(fields)
+            await self._answer(scope, receive, send)
+            return
+
+        async def send_with_fields(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *fields]
+            await send(message)
+
+        await self._answer(scope, receive, send_with_fields)
+
+    def _fields(self, origin: bytes) -> list[tuple[bytes, bytes]]:
+        """What an answer to a request from `origin` says to its browser."""
+        fields = [(b"vary", b"Origin"), self._readable]
+        if self._rules.is_allowed_origin(origin.decode("latin-1")):
+            fields.append((b"access-control-allow-origin", origin))
+        return fields
+
+    async def _tell(self, context: RequestContext) -> None:
+        """Answer a browser that asks what a page may do; it sends no key when it asks."""
+        metrics = self._plane.metrics
+        metrics.begin()
+        try:
+            self._plane.check_fields(context)
+            answer = self._rules.preflight_response(Headers(scope=context.scope))
+            if answer.status_code != HTTPStatus.OK:
+                raise GatherError("forbidden", bytes(answer.body).decode())
+            fields = [field for field in answer.raw_headers if field[0] not in _OWN]
+            await context.send(answer.status_code, _PLAIN, bytes(answer.body), *fields)
+        except GatherError as error:
+            await context.send_error(error)
+        finally:
+            context.reservation.release()
+            metrics.count(context, context.code)

@@ -1,0 +1,98 @@
+"""How many connections a process has open at once, and what becomes of one more.
+
+The connection that has been idle the longest makes room for it. Where none is idle the new one is refused: it is told
+so (503) once the header of its request has come, so that the refusal is the answer to a request. Of those no more than
+SPARE wait at a time; what comes beyond them is told at once, or, before a TLS handshake, just closed. Health and
+metrics are answered all the same.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import nsmallest
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from app.errors import GatherError
+from app.telemetry.shared_counters import Counters
+
+if TYPE_CHECKING:
+    from app.server.http1_connection import Protocol
+
+IDLE_S: Final = 1.0
+"""So long nothing must have come on a connection for it to be idle: closed sooner, its client may just be sending."""
+SPARE: Final = 64
+"""Most connections beyond the limit that are kept until they have been refused."""
+ALWAYS_ANSWERED: Final = frozenset((b"/livez", b"/readyz", b"/metrics", b"/v2/health/live", b"/v2/health/ready"))
+"""The paths that are answered on connections beyond the limit: a full service is neither dead nor out of sight."""
+_BATCH: Final = 64
+_LOOK_AGAIN_S: Final = 0.1
+"""Where no connection was idle, all are looked at again only after this time."""
+
+
+class ConnectionLimit:
+    """At most `maximum` of the connections in `connections`, which is the server's own set of them."""
+
+    def __init__(self, maximum: int, connections: set[Any], counters: Counters) -> None:
+        self.maximum = maximum
+        self.over: set[Protocol] = set()
+        self._connections = connections
+        self._counters = counters
+        self._longest: deque[tuple[float, Protocol]] = deque()
+        self._none_before = 0.0
+
+    def admit(self, newcomer: Protocol) -> bool:
+        """Whether `newcomer`, one of the connections, may stay; an idle one is closed for it if need be."""
+        self.over.discard(newcomer)
+        if len(self._connections) - len(self.over) <= self.maximum or self._close_idle(newcomer):
+            return True
+        self.over.add(newcomer)
+        return False
+
+    def take(self, coming: int) -> bool:
+        """Whether a connection may be set up beside `coming` others that have not got as far, as in TLS handshakes."""
+        return len(self._connections) + coming < self.maximum + SPARE or self._close_idle(None)
+
+    def count_refused(self) -> None:
+        """A connection was closed instead of set up."""
+        self._counters.add("gathernd_connections_refused")
+
+    def forget(self, connection: Protocol) -> None:
+        """`connection` has ended."""
+        self.over.discard(connection)
+
+    def refusal(self) -> GatherError:
+        """What a connection is told for which there is no room; counts it."""
+        self.count_refused()
+        return GatherError(
+            "overloaded",
+            f"the service has {self.maximum} connections open, of which none is idle",
+            retry_after=1,
+            facts={"limit": "connections", "maximum": self.maximum},
+        )
+
+    def _close_idle(self, newcomer: Protocol | None) -> bool:
+        """Close the connection that has been idle the longest; False where none is idle."""
+        now = monotonic()
+        connection = self._longest_idle(now, newcomer)
+        if connection is None:
+            return False
+        self._connections.discard(connection)  # it counts no more, though it ends in a moment
+        connection.transport.close()
+        self._counters.add("gathernd_connections_closed_idle")
+        return True
+
+    def _longest_idle(self, now: float, newcomer: Protocol | None) -> Protocol | None:
+        # Found in batches, since to look at all connections takes long: whatever becomes idle later is idle for less.
+        while True:
+            while self._longest:
+                heard, connection = self._longest.popleft()
+                if connection.heard == heard and connection in self._connections and connection.quiet(now, IDLE_S):
+                    return connection
+            if now < self._none_before:
+                return None
+            found = ((one.heard, id(one), one) for one in self._connections if one.quiet(now, IDLE_S))
+            self._longest.extend((heard, one) for heard, _, one in nsmallest(_BATCH, found) if one is not newcomer)
+            if not self._longest:
+                self._none_before = now + _LOOK_AGAIN_S
+                return None

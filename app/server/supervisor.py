@@ -1,0 +1,417 @@
+"""Several processes on one port: a parent that starts them, replaces those that die, and stops them together.
+
+Of uvicorn's ways to run several processes this is that of its `--workers`: the parent binds one listening socket and
+freshly started processes inherit it. With a socket each (SO_REUSEPORT) the connections in the backlog of a process that
+ends would be lost, and forked processes (gunicorn) would share what numba and threads had set up before. The parent
+is our own, because uvicorn's lets a process take connections before it can answer, notices a death only between pings
+that may take seconds, forwards no drain, and stops everything when a replacement does not start.
+
+Parent and worker (`app.server.worker_process`) talk over a socket pair, in single bytes:
+
+    to the worker    g  warm up now: the kernels are in the cache       from the worker    o  the port is open
+                     a  take connections                                                   w  warmed up
+                     d  drain and end      l  leave: others carry on                       a  taking connections
+                     h  end the delay      c  cut off what runs
+
+The end of the stream is the end of the other side: the parent notices a death at once, and workers whose parent has
+gone finish what they have and end.
+
+At start-up one worker takes connections at once, to answer /livez, and compiles the kernels, once for all. The others
+wait for that. When all of them are warm, all take connections and /readyz says yes; no request sees a worker that is
+not ready, now or later, so no answer depends on which worker was hit. A worker that cannot start then ends the parent
+with 3.
+
+Later the others carry on, and a start that fails is tried again after a pause. Where no worker is left, the port
+refuses connections rather than let clients wait, and after GIVE_UP_AFTER failures in a row the parent ends with 3:
+whoever started it knows more. What a worker has to know it reads from a file in memory (`WorkerStart`).
+"""
+
+from __future__ import annotations
+
+import logging
+import logging.config
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from time import monotonic
+from types import FrameType
+from typing import TYPE_CHECKING, Final
+
+from app.main import limits_of
+from app.security.api_keys import Keys, access
+from app.security.host_header_check import is_loopback_name
+from app.server import listening_sockets
+from app.server.serve import STARTUP_FAILURE, WorkerStart, log_config, open_store, tell_where, tls_of
+from app.store import LocalStore
+from app.telemetry.shared_counters import CounterGroup, SlotHeader, join
+from app.telemetry.tracing import is_wanted
+
+if TYPE_CHECKING:
+    from app.settings import Settings
+
+logger = logging.getLogger("gathernd")
+
+HANG_LOOKS: Final = 30
+"""A worker whose event loop has not moved in so many looks of its parent, a second apart, is killed."""
+START_S: Final = 600.0
+"""So is one that is not ready after so long."""
+GIVE_UP_AFTER: Final = 12
+"""Starts that fail in a row, with no worker left, after which the parent ends: about half a minute."""
+_PROGRAM: Final = "import sys; from app.server.worker_process import work; work(int(sys.argv[1]))"
+_KILL_AFTER_S: Final = 5.0
+_BACKOFF_S: Final = (0.1, 5.0)
+_SHORT_LIFE_S: Final = 1.0
+
+
+class Worker:
+    """A worker process as its parent sees it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], channel: socket.socket, slot: int, replaces: Worker | None):
+        self.process = process
+        self.channel = channel
+        self.slot = slot
+        self.replaces = replaces
+        self.warm = False
+        self.accepting_since: float | None = None
+        self.born = monotonic()
+        self.leave_by: float | None = None
+        self.killed = False
+        self.beat = 0
+        self.still = 0
+
+    @property
+    def leaving(self) -> bool:
+        """Whether another has taken its place."""
+        return self.leave_by is not None
+
+    def say(self, letter: bytes) -> None:
+        """Tell the worker something; one that has ended is noticed elsewhere."""
+        with suppress(OSError):
+            self.channel.send(letter)
+
+    def kill(self) -> None:
+        """End the worker without further ado."""
+        self.killed = True
+        self.process.kill()
+
+
+class Supervisor:
+    """The parent."""
+
+    def __init__(
+        self, settings: Settings, listeners: Sequence[socket.socket], store_token: str, keys: Keys | None
+    ) -> None:
+        self._settings = settings
+        self._listeners = listeners
+        self._store_token = store_token
+        self._keys = keys
+        self._workers: list[Worker] = []
+        self._group = CounterGroup(2 * settings.workers + 2)
+        self._counters = join(self._group.fd, 0)
+        self._selector = selectors.DefaultSelector()
+        self._signals: list[int] = []
+        self._started = False
+        self._stop_by: float | None = None
+        self._code = 0
+        self._failures = 0
+        self._next_start = 0.0
+        self._next_look = 0.0
+        self._rolling: list[Worker] = []
+        self._restarting = False
+
+    def run(self) -> int:
+        """Start, look after the workers until a signal, stop. Returns the exit code."""
+        wake_read, wake_write = socket.socketpair()
+        wake_read.setblocking(False)
+        wake_write.setblocking(False)
+        signal.set_wakeup_fd(wake_write.fileno())
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._note)
+        self._selector.register(wake_read, selectors.EVENT_READ, None)
+        logger.info("parent process %d starts %d workers", os.getpid(), self._settings.workers)
+        self._start(first=True)
+        for _ in range(self._settings.workers - 1):
+            if self._stop_by is None:
+                self._start()
+        while self._workers or self._stop_by is None:
+            for key, _ in self._selector.select(0.25):
+                if key.data is None:
+                    with suppress(BlockingIOError):
+                        wake_read.recv(64)
+                else:
+                    self._hear(key.data)
+            while self._signals:
+                self._handle(self._signals.pop(0))
+            self._look()
+        logger.info("parent process %d ends with %d", os.getpid(), self._code)
+        return self._code
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._signals.append(number)
+
+    # Workers come and go
+
+    def _start(self, *, first: bool = False, replaces: Worker | None = None) -> None:
+        taken = {worker.slot for worker in self._workers} | {0}
+        slot = next(place for place in range(len(self._group.slots)) if place not in taken)
+        try:
+            process, ours = self._spawn(slot, first)
+        except OSError as error:
+            logger.error("no worker can be started: %s", error.strerror)
+            if replaces is not None:
+                self._give_up_restart()
+            elif self._started:
+                self._put_off()
+            else:
+                self._code = STARTUP_FAILURE
+                self._stop()
+            return
+        worker = Worker(process, ours, slot, replaces)
+        self._workers.append(worker)
+        self._selector.register(ours, selectors.EVENT_READ, worker)
+        self._counters.add("gathernd_workers_started")
+        if self._started:
+            worker.say(b"g")
+
+    def _spawn(self, slot: int, first: bool) -> tuple[subprocess.Popen[bytes], socket.socket]:
+        if self._keys is not None:
+            # A worker that starts while the keys file is broken must not know fewer keys than the others.
+            found = self._keys.changed()
+            if found is not None:
+                self._keys.take(found)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                ours.setblocking(False)
+                start = WorkerStart(
+                    settings=self._settings.model_dump(mode="json"),
+                    listeners=[listener.fileno() for listener in self._listeners],
+                    channel=theirs.fileno(),
+                    counters=self._group.fd,
+                    slot=slot,
+                    first=first,
+                    store_token=self._store_token,
+                    keys=None if self._keys is None else self._keys.text(),
+                )
+                told = start.write()
+                try:
+                    process = subprocess.Popen(  # noqa: S603  (our own interpreter and program)
+                        # -P: the current folder may hold anything. A process group of its own: what a terminal sends is
+                        # for the parent, which passes it on.
+                        [sys.executable, "-P", "-c", _PROGRAM, str(told)],
+                        pass_fds=(told, start.channel, start.counters, *start.listeners),
+                        stdin=subprocess.DEVNULL,
+                        process_group=0,
+                    )
+                finally:
+                    os.close(told)
+            except BaseException:
+                ours.close()
+                raise
+        return process, ours
+
+    def _hear(self, worker: Worker) -> None:
+        try:
+            heard = worker.channel.recv(16)
+        except BlockingIOError:
+            return
+        except OSError:
+            heard = b""
+        if not heard:
+            self._ended(worker)
+        for letter in heard:
+            if letter == ord("w"):
+                self._warmed(worker)
+            elif letter == ord("a"):
+                self._accepts(worker)
+            elif letter == ord("o"):
+                tell_where(self._settings, self._listeners)
+
+    def _warmed(self, worker: Worker) -> None:
+        worker.warm = True
+        if self._started:
+            worker.say(b"a")
+        elif all(one.warm for one in self._workers):
+            self._started = True
+            for one in self._workers:
+                one.say(b"a")
+        else:
+            for one in self._workers:
+                if not one.warm:
+                    one.say(b"g")
+
+    def _accepts(self, worker: Worker) -> None:
+        worker.accepting_since = monotonic()
+        logger.info("worker %d takes connections", worker.process.pid)
+        old, worker.replaces = worker.replaces, None
+        if old is not None and old in self._workers:
+            old.leave_by = monotonic() + self._settings.drain_timeout + _KILL_AFTER_S
+            old.say(b"l")
+        elif all(one.accepting_since is not None for one in self._workers):
+            self._failures = 0
+
+    def _ended(self, worker: Worker) -> None:
+        self._selector.unregister(worker.channel)
+        worker.channel.close()
+        try:
+            code = worker.process.wait(_KILL_AFTER_S)
+        except subprocess.TimeoutExpired:
+            worker.process.kill()
+            code = worker.process.wait()
+        self._workers.remove(worker)
+        self._group.release(worker.slot)
+        if self._stop_by is not None:
+            if code != 0 and not worker.killed:
+                logger.error("worker %d ended with %s while it stopped", worker.process.pid, _shown(code))
+                self._code = self._code or 1
+            return
+        if worker.leaving and code == 0:
+            return
+        self._counters.add("gathernd_workers_died")
+        logger.error("worker %d ended with %s", worker.process.pid, _shown(code))
+        if worker.leaving:
+            # Its successor has its place already; how it ended is no matter of a later stop.
+            return
+        if not self._started:
+            logger.error("the service cannot start: its worker's log lines above say why")
+            self._code = STARTUP_FAILURE
+            self._stop()
+            return
+        if worker.replaces is not None and worker.replaces in self._workers:
+            self._give_up_restart()
+            return
+        lived = 0.0 if worker.accepting_since is None else monotonic() - worker.accepting_since
+        if lived < _SHORT_LIFE_S:
+            self._put_off()
+
+    def _give_up_restart(self) -> None:
+        logger.error("the restart is given up: the workers that run carry on")
+        self._rolling.clear()
+
+    def _put_off(self) -> None:
+        low, high = _BACKOFF_S
+        pause = min(high, low * 2**self._failures)
+        self._next_start = monotonic() + pause
+        self._failures += 1
+        if self._serves():
+            logger.error("a worker is missing, and its start is tried again in %g s; the others carry on", pause)
+            return
+        listening_sockets.refuse(self._listeners)
+        if self._failures >= GIVE_UP_AFTER:
+            logger.error("no worker is left, and none could be started %d times: giving up", self._failures)
+            self._code = STARTUP_FAILURE
+            self._stop()
+        else:
+            logger.error("no worker is left: connections are refused, and a start is tried again in %g s", pause)
+
+    def _serves(self) -> bool:
+        """Whether a worker takes connections."""
+        return any(one.accepting_since is not None and not one.leaving for one in self._workers)
+
+    # What is done now and then
+
+    def _look(self) -> None:
+        now = monotonic()
+        if self._stop_by is not None:
+            if now > self._stop_by:
+                for worker in self._workers:
+                    logger.error("worker %d did not stop in time and is killed", worker.process.pid)
+                    worker.kill()
+                    self._code = self._code or 1
+            return
+        if now >= self._next_look:
+            self._next_look = now + 1.0
+            self._look_for_hangs(now)
+        if not self._started:
+            return
+        staying = [one for one in self._workers if not one.leaving]
+        pending = [one for one in staying if one.replaces is not None and one.replaces in staying]
+        if len(staying) - len(pending) < self._settings.workers:
+            if now >= self._next_start:
+                self._start()
+        elif self._rolling:
+            # The next one leaves once the last one has gone, and its successor has come.
+            if len(staying) == len(self._workers) and all(one.accepting_since for one in staying) and not pending:
+                old = self._rolling.pop(0)
+                if old in staying:
+                    self._start(replaces=old)
+        elif self._restarting and not pending and len(staying) == len(self._workers):
+            self._restarting = False
+            logger.info("the restart has ended")
+
+    def _look_for_hangs(self, now: float) -> None:
+        for worker in self._workers:
+            if worker.leave_by is not None:
+                overdue = now > worker.leave_by
+            elif worker.accepting_since is None:
+                overdue = now - worker.born > START_S
+            else:
+                # Counted in looks, not in time: where everything stood still, as in a suspended machine, nothing hangs.
+                beat = self._group.slots[worker.slot].head[SlotHeader.BEAT]
+                worker.still = worker.still + 1 if beat == worker.beat else 0
+                worker.beat = beat
+                overdue = worker.still >= HANG_LOOKS
+            if overdue:
+                logger.error("worker %d hangs and is killed", worker.process.pid)
+                worker.kill()
+
+    # Signals
+
+    def _handle(self, number: int) -> None:
+        if number == signal.SIGHUP:
+            if self._stop_by is None and self._started:
+                logger.info("restarting the workers one by one")
+                self._restarting = True
+                self._rolling = [one for one in self._workers if not one.leaving]
+        elif self._stop_by is None:
+            logger.info("stopping")
+            if self._started and not self._serves():
+                self._code = 1
+            self._stop()
+        else:
+            for worker in self._workers:
+                worker.say(b"c" if number == signal.SIGINT else b"h")
+
+    def _stop(self) -> None:
+        # As long as any process has the socket open, clients connect to it.
+        for listener in self._listeners:
+            listener.close()
+        self._stop_by = monotonic() + self._settings.drain_delay + self._settings.drain_timeout + _KILL_AFTER_S
+        self._rolling.clear()
+        for worker in self._workers:
+            if worker.accepting_since is None:
+                # It has no client yet, and may be busy compiling for a while.
+                worker.kill()
+            else:
+                worker.say(b"d")
+
+
+def _shown(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    with suppress(ValueError):
+        return signal.Signals(-code).name
+    return f"signal {-code}"
+
+
+def serve_workers(settings: Settings) -> int:
+    """Serve with several processes; returns the exit code.
+
+    What can be refused is refused before anything is made: the files of TLS and keys, then the port, then the store,
+    which is claimed here and used by the workers under this claim. Raises BadKeysFile, BadTls, NoTracing and
+    CannotListen; ends the process where the store cannot be had.
+    """
+    logging.config.dictConfig(log_config(settings))
+    tls_of(settings)
+    is_wanted(settings.otlp_endpoint)
+    judge = access(settings.api_keys_file, loopback=is_loopback_name(settings.host))
+    listeners = listening_sockets.bind(settings.host, settings.port)
+    store = LocalStore(settings.store_dir, limits_of(settings), processes=settings.workers)
+    open_store(store)
+    keys = judge if isinstance(judge, Keys) else None
+    return Supervisor(settings, listeners, store.group.token, keys).run()

@@ -1,0 +1,202 @@
+"""Who may use the store's folder: one process group at a time, and what its processes share.
+
+The first process of a group claims the folder with an exclusive lock on `lock`, held as long as it lives, and writes a
+token there, which its workers are given and compare. All of them hold a shared lock on
+`members`, so that workers that outlive their parent still keep a second group out. Both locks end with the processes,
+however those end.
+
+`state` is a page of shared memory (see `StateWord`). It is a file that was fully written when the folder was made, so
+that a full disk cannot get in its way.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import secrets
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from enum import IntEnum
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from app.store import disk_operations
+
+_TOKEN_BYTES: Final = 32
+STRIPES: Final = 64
+
+
+class StateWord(IntEnum):
+    """The words of the page that the processes of a group share.
+
+    GENERATION is twice the number of the catalogue's last change, odd while one is being committed: see `catalogue`.
+    VERIFIED says that the contents were compared with their checksums. CLOCK is what the store's clock showed when
+    the machine's showed BOOT: see `idempotency`. KEYS is how many Idempotency-Keys the catalogue holds, or more.
+    CLEANED is when somebody last removed what processes that died have left.
+    """
+
+    GENERATION = 0
+    VERIFIED = 1
+    CLOCK = 2
+    BOOT = 3
+    KEYS = 4
+    CLEANED = 5
+
+
+class StoreRefused(Exception):
+    """The store cannot be opened; the text says why and what to do."""
+
+
+class StoreInUse(StoreRefused):
+    """Another process group has the folder."""
+
+
+class Group:
+    """This process's part in the group that owns `folder`. `owner` says whether it is the first process."""
+
+    def __init__(self, folder: Path, token: str | None = None) -> None:
+        """Claim the folder, or join the group whose `token` this is. Raises StoreInUse and OSError."""
+        self._folder = folder
+        self._descriptors: list[int] = []
+        self._catalogue_fd: int | None = None
+        self._trying = Lock()
+        self.token = token or ""
+        try:
+            self.owner = token is None or not self._join(token)
+            if self.owner:
+                self._claim()
+            self.state = self._map_state()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, name: str) -> int:
+        fd = disk_operations.append_to(self._folder / name)
+        self._descriptors.append(fd)
+        return fd
+
+    def _join(self, token: str) -> bool:
+        """Join the group of `token`; False where the folder is not in its hands."""
+        fd = self._open("lock")
+        if os.pread(fd, _TOKEN_BYTES, 0).decode("latin-1") != token:
+            return False
+        fcntl.flock(self._open("members"), fcntl.LOCK_SH)
+        if _try_lock(fd):
+            # Nobody holds the claim that the token speaks of: the group has lost its first process.
+            raise StoreInUse(f"the first process of the service that owns {self._folder} has ended; start it again")
+        return True
+
+    def _claim(self) -> None:
+        fd = self._open("lock")
+        if not _try_lock(fd):
+            raise StoreInUse(
+                f"another gathernd service has the store {self._folder}: stop it first, or give this one a folder of "
+                "its own with GATHERND_STORE_DIR"
+            )
+        members = self._open("members")
+        if not _try_lock(members):
+            raise StoreInUse(
+                f"worker processes of an earlier gathernd service still use the store {self._folder}: wait for them to "
+                "end, or end them"
+            )
+        fcntl.flock(members, fcntl.LOCK_SH)
+        self.token = secrets.token_hex(_TOKEN_BYTES // 2)
+        disk_operations.write_at(fd, self.token.encode(), 0)
+        state = self._open("state")
+        if os.fstat(state).st_size < mmap.PAGESIZE:
+            disk_operations.write_at(state, bytes(mmap.PAGESIZE), 0)
+            disk_operations.fsync(state)
+        os.pwrite(state, bytes(8), 8 * StateWord.VERIFIED)
+        # All of them now: a tensor can be removed also where the disk has no room for one file more.
+        locks = self._folder / "locks"
+        locks.mkdir(exist_ok=True)
+        names = ("catalogue", "incoming", "verify", *(f"{number:02d}" for number in range(STRIPES)))
+        for path in {locks / name for name in names}.difference(locks.iterdir()):
+            os.close(disk_operations.append_to(path))
+
+    def _map_state(self) -> memoryview:
+        fd = self._open("state")
+        return memoryview(mmap.mmap(fd, mmap.PAGESIZE)).cast("Q")
+
+    @contextmanager
+    def lock(self, name: str) -> Iterator[None]:
+        """Keep other threads and processes from changing the tensor `name`. Blocks."""
+        with self._locked(f"{stripe(name):02d}"):
+            yield
+
+    @contextmanager
+    def catalogue(self) -> Iterator[None]:
+        """Keep other threads and processes from writing to the catalogue; within `lock`. Blocks."""
+        with self._locked("catalogue"):
+            yield
+
+    @contextmanager
+    def incoming(self) -> Iterator[None]:
+        """Keep other threads and processes from beginning or removing uploads. Blocks, for a moment only."""
+        with self._locked("incoming"):
+            yield
+
+    @contextmanager
+    def idle_catalogue(self) -> Iterator[bool]:
+        """Whether nobody is writing to the catalogue, who is then kept from it. Never blocks."""
+        if not self._trying.acquire(blocking=False):
+            yield False
+            return
+        try:
+            if self._catalogue_fd is None:
+                self._catalogue_fd = disk_operations.append_to(self._folder / "locks" / "catalogue")
+                self._descriptors.append(self._catalogue_fd)
+            taken = _try_lock(self._catalogue_fd)
+            try:
+                yield taken
+            finally:
+                if taken:
+                    fcntl.flock(self._catalogue_fd, fcntl.LOCK_UN)
+        finally:
+            self._trying.release()
+
+    @contextmanager
+    def _locked(self, name: str) -> Iterator[None]:
+        fd = disk_operations.append_to(self._folder / "locks" / name)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def only_one(self) -> Iterator[bool]:
+        """Whether this process, of all in the group, is to do what is done once; `verified` says that it was done."""
+        fd = disk_operations.append_to(self._folder / "locks" / "verify")
+        try:
+            yield _try_lock(fd) and not self.state[StateWord.VERIFIED]
+        finally:
+            os.close(fd)
+
+    def verified(self) -> None:
+        """What is done once was done."""
+        self.state[StateWord.VERIFIED] = 1
+
+    def close(self) -> None:
+        """Leave the group."""
+        for fd in self._descriptors:
+            with suppress(OSError):
+                os.close(fd)
+        self._descriptors.clear()
+        self._catalogue_fd = None
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def stripe(name: str) -> int:
+    """Which of the locks is that of tensor `name`: a few tensors share one."""
+    return zlib.crc32(name.encode("utf-8", "surrogatepass")) % STRIPES

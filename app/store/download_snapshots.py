@@ -1,0 +1,231 @@
+"""Snapshots: a content as it was at one moment, for a reader that takes longer than scatters can be kept waiting.
+
+Where the file system can share blocks between files (reflink), a snapshot is a copy that takes no space. Elsewhere it
+is a file beside the content, into which whoever scatters copies the pages that it is about to change, once each; the
+reader takes those from there and all others from the content itself.
+
+    <content id>.<random>   one byte for each page of the items, 1 where the page was copied; then the pages, each in
+                            its own place. The file is sparse, and as long as that from the start. It is cut to nothing
+                            where the disk had no room for a page: the scatter goes on, and the reader's answer ends.
+
+The reader has the file locked (flock) as long as it reads, so that the file of a reader that died is recognised. The
+word SNAPSHOTS of the content says whether there may be such files, so that scatters of others look at nothing more.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from mmap import mmap
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import GatherError
+from app.store import disk_operations
+from app.store.mapped_tensor import Content
+from app.store.scatter_log import Record
+from app.store.tensor_file import PAGE, Description, Word, decode_page
+
+FOLDER: Final = "snapshots"
+_NEW: Final = "new-"
+"""How the name of a file begins that its reader has not locked yet."""
+
+
+class Snapshot:
+    """A content as it was when this was made, within the lock of its tensor. Every method blocks on the disk."""
+
+    def __init__(self, content: Content, folder: Path) -> None:
+        """Raises tensor_damaged, overloaded and OSError."""
+        resident = content.resident()
+        if not resident.steady:
+            raise GatherError("overloaded", "a change that was cut short could not be finished yet", retry_after=1)
+        self.etag = resident.etag
+        self._content = content
+        self._fd = -1
+        self._path: Path | None = None
+        self._shared = False
+        self._size = 0
+        try:
+            source = os.open(content.path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return  # the content has been replaced: nobody changes it any more
+        try:
+            page = os.pread(source, PAGE, 0)
+            if decode_page(page, os.fstat(source).st_size).id == content.description.id:
+                self._make(source, folder)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            os.close(source)
+
+    def _make(self, source: int, folder: Path) -> None:
+        name = f"{self._content.description.id}.{uuid4().hex}"
+        new = folder / f"{_NEW}{name}"
+        self._path = new
+        self._fd = disk_operations.create(new)
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        if disk_operations.clone(source, self._fd):
+            self._shared = True
+            disk_operations.unlink(new)
+            self._path = None
+            return
+        pages = _pages_at(self._content.description)
+        self._size = pages + self._content.description.size
+        disk_operations.truncate(self._fd, self._size)
+        disk_operations.rename(new, folder / name)
+        self._path = folder / name
+        disk_operations.write_at(source, (1).to_bytes(8, "little"), 8 * Word.SNAPSHOTS)
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Bytes of the items, `begin` to `end`. Raises tensor_damaged, and insufficient_storage for a lost page."""
+        if self._shared:
+            return _read(self._fd, PAGE + begin, end - begin)
+        self._content.resident()  # raises for a file that was cut, before anything is read
+        piece = self._content.copy(begin, end)
+        if self._fd < 0:
+            return piece
+        # What a scatter changes it has copied and marked before: the marks are read last.
+        first = begin // PAGE
+        marks = np.frombuffer(os.pread(self._fd, -(-end // PAGE) - first, first), np.uint8)
+        if os.fstat(self._fd).st_size != self._size:
+            raise GatherError("insufficient_storage", "the disk had no room for what was to be read before it changed")
+        if not marks.any():
+            return piece
+        whole = bytearray(piece)
+        pages_at = _pages_at(self._content.description)
+        for start, stop in _runs(first + np.flatnonzero(marks)):
+            low, high = max(start * PAGE, begin), min(stop * PAGE, end)
+            whole[low - begin : high - begin] = _read(self._fd, pages_at + low, high - low)
+        return bytes(whole)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._fd >= 0:
+            if self._path is not None:
+                with suppress(OSError):
+                    disk_operations.unlink(self._path)
+            os.close(self._fd)
+            self._fd = -1
+
+
+def save(mapping: mmap, about: Description, folder: Path, records: Sequence[Record]) -> bool:
+    """Copy the pages that `records` will change into the snapshots of the content; False where there are none.
+
+    Within the lock of the tensor.
+    """
+    living = list(_living(folder, about.id))
+    if not living:
+        return False
+    pages = pages_of(records)
+    for fd in living:
+        try:
+            _save(mapping, about, fd, pages)
+        except OSError:
+            # The reader is to notice, and the scatter to go on. A cut needs no room.
+            disk_operations.truncate(fd, 0)
+        finally:
+            os.close(fd)
+    return True
+
+
+def _save(mapping: mmap, about: Description, fd: int, pages: NDArray[np.int64]) -> None:
+    pages_at = _pages_at(about)
+    if not len(pages) or not os.fstat(fd).st_size:
+        return
+    first, last = int(pages[0]), int(pages[-1]) + 1
+    marks = np.frombuffer(_read(fd, first, last - first), np.uint8)
+    for start, stop in _runs(pages[marks[pages - first] == 0]):
+        begin, end = start * PAGE, min(stop * PAGE, about.size)
+        with memoryview(mapping) as view:
+            disk_operations.write_at(fd, view[PAGE + begin : PAGE + end], pages_at + begin)
+        disk_operations.write_at(fd, b"\1" * (stop - start), start)
+
+
+def _living(folder: Path, content: str) -> Iterator[int]:
+    """The files of a content's snapshots that are being read, open; those of readers that died are removed."""
+    for path in folder.glob(f"{content}.*"):
+        fd = _open_living(path)
+        if fd >= 0:
+            yield fd
+
+
+def _open_living(path: Path) -> int:
+    """A descriptor of the file if its reader lives; else -1, and the file is removed."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return -1
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return fd
+    disk_operations.unlink(path)
+    os.close(fd)
+    return -1
+
+
+def clean(folder: Path, *, alone: bool = False) -> None:
+    """Remove the files of readers that died; all files where this process is `alone`. Raises OSError."""
+    for path in folder.iterdir():
+        if alone:
+            disk_operations.unlink(path)
+        elif not path.name.startswith(_NEW):
+            fd = _open_living(path)
+            if fd >= 0:
+                os.close(fd)
+
+
+def pages_of(records: Sequence[Record]) -> NDArray[np.int64]:
+    """The numbers of the pages of items that records write to, each once, in order."""
+    found: list[NDArray[np.int64]] = []
+    for record in records:
+        width = record.entry.width
+        if not len(record.rows) or not width:
+            continue
+        begin = record.rows.astype(np.int64) * width
+        first, last = begin // PAGE, (begin + width - 1) // PAGE
+        found.append(first)
+        longest = int((last - first).max())
+        if longest == 1:
+            found.append(last)
+        elif longest:
+            spans = last - first + 1
+            starts = np.cumsum(spans) - spans
+            found.append(np.repeat(first - starts, spans) + np.arange(int(spans.sum())))
+    return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+
+
+def _runs(pages: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Where runs of successive numbers begin, and the numbers behind their ends."""
+    if len(pages):
+        breaks = np.flatnonzero(np.diff(pages) != 1)
+        starts = pages[np.concatenate(([0], breaks + 1))]
+        ends = pages[np.concatenate((breaks, [len(pages) - 1]))] + 1
+        yield from zip(starts.tolist(), ends.tolist(), strict=True)
+
+
+def _pages_at(about: Description) -> int:
+    """Where the pages begin: behind one byte for each, from a multiple of the page size."""
+    marks = -(-about.size // PAGE)
+    return marks + -marks % PAGE
+
+
+def _read(fd: int, offset: int, size: int) -> bytes:
+    """Exactly `size` bytes; zeros where the file ends early."""
+    pieces = []
+    while size:
+        piece = os.pread(fd, size, offset)
+        if not piece:
+            pieces.append(bytes(size))
+            break
+        pieces.append(piece)
+        offset += len(piece)
+        size -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)

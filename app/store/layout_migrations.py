@@ -1,0 +1,112 @@
+"""The version of the store's layout, and the way from older ones to it.
+
+1   no catalogue: a tensor's file is named by the SHA-256 of its name, Idempotency-Keys lie in the redo logs alone
+2   `catalogue.sqlite`; files that an upgrade found keep their names until their tensors are replaced
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from app.store import disk_operations
+from app.store.catalogue import FILE, FILES, Catalogue, Row
+from app.store.directory_lock import StoreRefused
+from app.store.tensor_file import PAGE, BadFile, decode_page, digest_of, read_members
+
+logger = logging.getLogger("gathernd")
+FORMAT: Final = 2
+_OF_NO_FORMAT: Final = ("lock", "members", "state", "locks", "format.new", "lost+found", *FILES)
+
+
+class UnknownFormat(StoreRefused):
+    """The folder is not one that this version of the service can read."""
+
+
+def version_of(folder: Path) -> int | None:
+    """The format of a folder, None of one that is to become a store. Changes nothing. Raises UnknownFormat."""
+    path = folder / "format"
+    try:
+        version = orjson.loads(path.read_bytes())["format"]
+    except FileNotFoundError:
+        foreign = [entry.name for entry in folder.iterdir() if entry.name not in _OF_NO_FORMAT]
+        if foreign:
+            raise UnknownFormat(
+                f"{folder} is not the folder of a store: it has no file 'format' and holds {min(foreign)!r}"
+            ) from None
+        return None
+    except (ValueError, KeyError, TypeError):
+        version = None
+    if type(version) is not int:
+        raise UnknownFormat(f"{path} cannot be read as the version of a store")
+    return version
+
+
+def prepare(folder: Path) -> None:
+    """Bring the folder to the current format. Raises UnknownFormat and OSError."""
+    version = version_of(folder)
+    if version is None:
+        Catalogue(folder / FILE).create()
+        _write(folder, FORMAT)
+        return
+    if version > FORMAT:
+        raise UnknownFormat(f"{folder} has format {version}, of a newer gathernd; this one knows up to {FORMAT}")
+    while version < FORMAT:
+        if version not in UPGRADES:
+            raise UnknownFormat(f"{folder} has format {version}, which nothing here can bring to {FORMAT}")
+        UPGRADES[version](folder)
+        version += 1
+        _write(folder, version)
+
+
+def _write(folder: Path, version: int) -> None:
+    path = folder / "format.new"
+    disk_operations.unlink(path)
+    fd = disk_operations.create(path)
+    try:
+        disk_operations.write(fd, orjson.dumps({"format": version}))
+        disk_operations.fsync(fd)
+    finally:
+        os.close(fd)
+    disk_operations.rename(path, folder / "format")
+    disk_operations.fsync_folder(folder)
+
+
+def _enter_tensors(folder: Path) -> None:
+    """From 1 to 2: make the catalogue of what the files say. Nothing else changes before the format does."""
+    rows = []
+    for path in sorted((folder / "tensors").iterdir()):
+        row = _row_of(path)
+        if row is None:
+            # Whoever asks for the tensor gives its name, and is told that it is damaged.
+            logger.error("a tensor in %s is damaged, and its name is not known", path.name)
+            when = path.stat().st_mtime_ns
+            row = Row(f"sha256:{path.name}", path.name, path.name, "", (), 0, path.stat().st_size, "", when, when)
+        rows.append(row)
+    Catalogue(folder / FILE).create(rows)
+
+
+def _row_of(path: Path) -> Row | None:
+    try:
+        with path.open("rb") as file:
+            page = file.read(PAGE)
+            size = os.fstat(file.fileno()).st_size
+        about, members = decode_page(page, size), read_members(page)
+    except (BadFile, OSError):
+        return None
+    if digest_of(about.name) != path.name:
+        return None
+    created, modified = members.get("created"), int.from_bytes(page[8:16], "little")
+    return Row(
+        about.name, about.id, path.name, about.dtype, about.shape, about.size, size, about.sha256,
+        created if isinstance(created, int) else modified, modified, about.prefault, about.lock,
+    )  # fmt: skip
+
+
+UPGRADES: Final[Mapping[int, Callable[[Path], None]]] = {1: _enter_tensors}
+"""What makes version n + 1 of version n. An upgrade that a crash cuts short is run again, so it must allow for that."""

@@ -1,0 +1,582 @@
+"""The store on the local disk: which tensors there are, and how they come, change and go.
+
+What a lookup costs when nothing has changed is two comparisons with shared memory and one of the file's size. All that
+blocks (everything but `get`) belongs on a thread; any number of threads and processes may call at the same time.
+
+    format              the version of this layout
+    catalogue.sqlite    which tensors there are, and which Idempotency-Keys were answered: see `catalogue`
+    tensors/            one file for each content, see `layout`
+    logs/               one redo log for each content that scatters have changed, see `journal`
+    incoming/           contents that are not yet whole
+    snapshots/          what downloads keep of contents that scatters change meanwhile, see `snapshot`
+    reserve.0 reserve.1 room for when the disk is full, see `reserve`
+    lock members state locks/   see `group`
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import resource
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from threading import Event, Thread
+from typing import Final
+
+from app.errors import GatherError
+from app.store import disk_operations, download_snapshots, layout_migrations
+from app.store.catalogue import FILE, Answer, Catalogue, Row
+from app.store.directory_lock import Group, StateWord
+from app.store.disk_reserve import Reserve
+from app.store.download_snapshots import Snapshot
+from app.store.file_system_check import check_folder, check_processor
+from app.store.group_commit import MOST, Place, Take, Together
+from app.store.idempotency import Keys
+from app.store.mapped_tensor import Content, Mapped, damaged
+from app.store.remove_leftovers import Incoming, Orphans, names_in, remove
+from app.store.replace_strings import patched
+from app.store.scatter_checkpoints import Change, Changes, Waiting
+from app.store.scatter_in_place import Writable
+from app.store.store_protocol import Resident
+from app.store.tensor_file import BadFile, Description, Word, check_name, stamp_of
+from app.store.tensor_index import TensorIndex
+from app.store.tensor_metadata import ALWAYS, Conditions, Metadata, Quota, damaged_metadata, metadata_of, peek
+from app.store.upload import Upload
+from app.store.verify import Verifier
+from app.tensors.dtypes import DTYPES, DType
+from app.tensors.shape_limits import Limits
+
+logger = logging.getLogger("gathernd")
+_SHORTAGE: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""What keeps a file from being read though nothing is wrong with it."""
+_CLEANING_NS: Final = 30 * 10**9
+
+
+class LocalStore:
+    """The store in one folder. Nothing is touched before `open`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        limits: Limits,
+        quota: Quota | None = None,
+        token: str | None = None,
+        memory: int | None = None,
+        processes: int = 1,
+    ) -> None:
+        """`token` is that of the process group which this process belongs to, None for the first process of one.
+
+        `memory` is about how many bytes of contents stay in memory, as far as is known; `processes` how many there are
+        to serve the store.
+        """
+        self.folder = folder
+        self.limits = limits
+        self.quota = quota or Quota()
+        self._token = token
+        self._processes = processes
+        self._memory = memory
+        self._tensors = folder / "tensors"
+        self._logs = folder / "logs"
+        self._incoming_folder = folder / "incoming"
+        self._snapshots = folder / download_snapshots.FOLDER
+        self._catalogue = Catalogue(folder / FILE)
+        self._reserve = Reserve(folder)
+        self._together = Together(self.scatter_all)
+        self._entries: dict[str, Mapped] = {}
+        self._group: Group | None = None
+        self._state: memoryview = memoryview(bytes(8)).cast("Q")
+        self._index: TensorIndex
+        self._keys: Keys
+        self._changes: Changes
+        self._incoming: Incoming
+        self._orphans: Orphans
+
+    @property
+    def group(self) -> Group:
+        """The process group that owns the folder, which this process has joined."""
+        if self._group is None:
+            raise RuntimeError("the store is not open")
+        return self._group
+
+    def open(self) -> None:
+        """Claim the folder or join its group; whoever claims it puts in order what a crash has left.
+
+        Raises StoreRefused and OSError.
+        """
+        if self._group is not None:
+            return
+        check_folder(self.folder)
+        check_processor(self._processes)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        layout_migrations.version_of(self.folder)
+        group = Group(self.folder, self._token)
+        try:
+            if group.owner:
+                layout_migrations.prepare(self.folder)
+                for folder in (self._tensors, self._logs, self._incoming_folder, self._snapshots):
+                    folder.mkdir(exist_ok=True)
+                # SQLite does not always tell a full disk from other errors.
+                self._reserve.run(self._catalogue.check, any_error=True)
+                self._catalogue.lengthen_log()
+            self._join(group)
+            if group.owner:
+                self._recover()
+                self._reserve.keep()
+        except BaseException:
+            self._catalogue.close()
+            group.close()
+            raise
+        self._group = group
+        # A mapping takes a descriptor; the soft limit is often 1024.
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != hard:
+            with suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+    def _join(self, group: Group) -> None:
+        self._state = group.state
+        self._index = TensorIndex(self._catalogue, group, self._let_go)
+        self._keys = Keys(self._catalogue, self._index.change, group.state, self.quota.keys)
+        self._changes = Changes(self._tensors, self._logs, self._keys, self._index.change)
+        self._incoming = Incoming(self._incoming_folder, group)
+        self._orphans = Orphans(self._tensors, self._logs, self._index)
+        if group.owner:
+            self._state[StateWord.GENERATION] |= 1  # of a group that is no more: it is set right at once
+            self._keys.clock.start(self._catalogue.facts())
+            self._state[StateWord.CLEANED] = self._keys.clock.now()
+        self._index.catch_up()
+
+    def close(self) -> None:
+        """Leave the group. Contents that are being read stay mapped until they have been."""
+        if self._group is not None:
+            self._entries.clear()
+            try:
+                self._save_clock()
+                self._catalogue.close()
+                self._reserve.keep()  # in the room of SQLite's log, which goes with its last connection
+            finally:
+                self._group.close()
+                self._group = None
+
+    def _save_clock(self) -> None:
+        # Where this cannot be, keys live longer.
+        with suppress(OSError), self._index.change() as transaction:
+            transaction.set_facts(self._keys.clock.facts())
+
+    # Lookups
+
+    def get(self, name: str) -> Resident | None:
+        """The tensor of this name as it is now, or None. Raises tensor_damaged."""
+        if self._state[0] != self._index.generation:
+            self._index.catch_up()
+        entry = self._entries.get(name)
+        if entry is None:
+            entry = self._load(name)
+            if entry is None:
+                return None
+        entry.resident = resident = entry.content.resident(entry.resident)
+        return resident
+
+    def content(self, name: str) -> Content:
+        """The mapped content of this name. Raises tensor_not_found and tensor_damaged."""
+        check_name(name)
+        self._index.catch_up()
+        entry = self._entries.get(name) or self._load(name)
+        if entry is None:
+            raise not_found(name)
+        entry.content.resident()
+        return entry.content
+
+    def snapshot(self, content: Content) -> Snapshot:
+        """The content as it is now, for a reader that scatters do not wait for; to be closed.
+
+        Raises tensor_damaged, overloaded and insufficient_storage.
+        """
+        with refusing():
+            download_snapshots.clean(self._snapshots)
+            with content.hold():
+                return Snapshot(content, self._snapshots)
+
+    def _load(self, name: str) -> Mapped | None:
+        """Map the content of `name`. Raises tensor_damaged."""
+        while True:
+            row = self._index.find(name)
+            if row is None:
+                return None
+            try:
+                content = Content(self._path(row, name), row, partial(self._hold, row), self._memory)
+            except OSError as error:
+                if error.errno in _SHORTAGE and self._entries:
+                    self._entries.clear()
+                elif self._index.find(name) is row:
+                    raise _unreadable(name, error) from None
+                continue
+            entry = self._entries[name] = Mapped(content)
+            if self._index.is_current(row, name):
+                break
+            self._entries.pop(name, None)
+        if row.prefault or row.lock:
+            Thread(target=content.settle, name="prefault", daemon=True).start()
+        return entry
+
+    def _path(self, row: Row, name: str) -> Path:
+        if not row.dtype:
+            raise damaged(name, "its file could not be read")
+        return self._tensors / row.file
+
+    @contextmanager
+    def _hold(self, row: Row) -> Iterator[None]:
+        with self.group.lock(row.name):
+            if self._index.find(row.name) is row:
+                # A process that died within a scatter leaves what readers wait for in vain.
+                with suppress(OSError), self._changes.open(row):
+                    pass
+            yield
+
+    def _let_go(self, name: str) -> None:
+        self._entries.pop(name, None)
+
+    def sweep(self) -> None:
+        """Let go of contents that were replaced or removed, so that their space is given back. Cheap if none were."""
+        self._index.catch_up()
+
+    def clean(self, *, at_once: bool = False) -> None:
+        """Remove what processes that died have left, now and then: one process of the group does it. Raises OSError."""
+        now = self._keys.clock.now()
+        if at_once or now - self._state[StateWord.CLEANED] > _CLEANING_NS:
+            self._state[StateWord.CLEANED] = now
+            self._incoming.clean()
+            self._orphans.clean()
+            self._reserve.keep()
+            if self._state[StateWord.KEYS]:
+                self._keys.forget()
+
+    # What there is
+
+    def names(self) -> list[str]:
+        """The names of all tensors, sorted; without those of format 1 whose file could not even tell its name."""
+        return list(self._index.names())
+
+    def metadata(self, name: str) -> Metadata:
+        """What is known of a tensor. Raises invalid_field, tensor_not_found and tensor_damaged."""
+        check_name(name)
+        while True:
+            row = self._index.find(name)
+            if row is None:
+                raise not_found(name)
+            try:
+                about, page = peek(self._path(row, name))
+            except (BadFile, OSError) as problem:
+                if self._index.find(name) is not row:
+                    continue  # replaced meanwhile
+                if isinstance(problem, OSError):
+                    raise _unreadable(name, problem) from None
+                raise damaged(name, str(problem)) from None
+            metadata = _metadata(row, page)
+            if metadata.damaged or about.id != row.content:
+                raise damaged(name, "its checksums or its log do not match")
+            return metadata
+
+    def etag(self, name: str) -> str | None:
+        """The ETag of a tensor, also of one whose content is damaged; None where there is none."""
+        row = self._index.find(name)
+        return None if row is None else self._described(row).etag
+
+    def page(self, limit: int, after: str | None) -> tuple[list[Metadata], str | None]:
+        """At most `limit` tensors in the order of their names, those after `after`; the last name if more follow."""
+        rows, following = self._index.page(limit, after)
+        return [self._described(row) for row in rows], following
+
+    def _described(self, row: Row) -> Metadata:
+        """What is known of a tensor, damaged or not. Raises OSError for want of descriptors or memory."""
+        try:
+            about, page = peek(self._tensors / row.file)
+            return _metadata(row, page) if about.id == row.content else damaged_metadata(row)
+        except (BadFile, OSError) as problem:
+            # A file that cannot be read is that tensor's affair; want of descriptors or memory is everybody's.
+            if isinstance(problem, OSError) and problem.errno in _SHORTAGE:
+                raise
+            return damaged_metadata(row)
+
+    # Changes
+
+    def upload(
+        self,
+        dtype: DType,
+        shape: tuple[int, ...],
+        *,
+        name: str | None = None,
+        swap: bool = False,
+        fortran: bool = False,
+        prefault: bool = False,
+        lock: bool = False,
+    ) -> Upload:
+        """A new content to be received; see `Upload`. The quota counts it from now on, in the place of `name`'s.
+
+        Raises invalid_field, limit_exceeded and insufficient_storage.
+        """
+        if name is not None:
+            check_name(name)
+        upload = Upload(
+            self._incoming_folder, dtype, shape, self.limits, swap=swap, fortran=fortran, prefault=prefault, lock=lock
+        )
+        if self.quota.total is not None and upload.expected is not None and upload.expected > self.quota.total:
+            raise _over_quota("bytes", self.quota.total)
+        with refusing(upload.abandon):
+            free = os.statvfs(self._incoming_folder)
+            if upload.expected is not None and upload.expected > free.f_bavail * free.f_frsize:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            with self.group.incoming():
+                if name is not None:
+                    self._check_count(self._index.find(name))
+                self._check_bytes(name, upload.reserved)
+                upload.open(partial(self._check_bytes, name, 0))
+        return upload
+
+    def put(self, name: str, upload: Upload, conditions: Conditions = ALWAYS) -> tuple[Metadata, bool]:
+        """Make a finished upload the content of `name`, durably; whether it is new. Abandons the upload on error.
+
+        Raises invalid_field, precondition_failed and insufficient_storage.
+        """
+        with refusing(upload.abandon):
+            check_name(name)
+            now = time.time_ns()
+            description = upload.describe(name)
+            upload.seal(description, 0, now)
+            with self.group.lock(name):
+                old = self._index.find(name)
+                if conditions != ALWAYS:
+                    conditions.check(None if old is None else self._described(old).etag)
+                row = _row(description, upload.id, now if old is None else old.created, now)
+                self._commit(upload, row, old)
+        return metadata_of(row, 0, now), old is None
+
+    def _commit(self, upload: Upload, row: Row, old: Row | None, more: Sequence[Answer] = ()) -> None:
+        """Put a sealed upload in the place of `old`, durably, and remember the keys of that and `more`."""
+        keys = [*more] if old is None else self._changes.living_keys(old, more)
+        path = self._tensors / row.file
+        with self._index.change() as transaction:
+            self._check_count(old)
+            self._check_bytes(row.name, row.file_size, upload.id)
+            try:
+                disk_operations.rename(upload.path, path)
+                disk_operations.fsync_folder(self._tensors)
+                transaction.put(row)
+                if old is not None and old.name != row.name:
+                    transaction.remove(old.name)
+                self._keys.store(transaction, keys)
+            except BaseException:
+                with suppress(OSError):
+                    disk_operations.unlink(path)
+                raise
+            # A commit that the disk refuses leaves the file, for it may come to life in a crash: see `leftovers`.
+        upload.close()
+        self._index.catch_up()
+        if old is not None:
+            self._remove_files(old, row.content)
+
+    def _remove_files(self, row: Row, content: str | None = None) -> None:
+        """Give back the space of a content that is no more; its log stays where `content` is the same one."""
+        if row.content != content:
+            self._changes.forget(row.content)
+        # What cannot be removed now is removed later: see `leftovers`.
+        with suppress(OSError):
+            disk_operations.unlink(self._tensors / row.file)
+
+    def delete(self, name: str, conditions: Conditions = ALWAYS) -> None:
+        """Remove a tensor, durably.
+
+        Raises invalid_field, tensor_not_found, precondition_failed and insufficient_storage.
+        """
+        check_name(name)
+        with refusing(), self.group.lock(name):
+            row = self._index.find(name)
+            if row is None:
+                raise not_found(name)
+            if conditions != ALWAYS:
+                conditions.check(self._described(row).etag)
+            self._reserve.run(partial(self._remove, row, self._changes.living_keys(row)))
+            # Mappings go at once here, and at the next sweep in other workers, so that the space is given back.
+            self._index.catch_up()
+            self._remove_files(row)
+        self._reserve.keep_again()
+
+    def _remove(self, row: Row, keys: Sequence[Answer]) -> None:
+        with self._index.change() as transaction:
+            transaction.remove(row.name)
+            self._keys.store(transaction, keys)
+
+    def remembered(self, name: str, key: str, digest: str) -> str | None:
+        """The ETag that was answered to a scatter with this Idempotency-Key, None if there was none.
+
+        Raises invalid_field (also where the key came with another request), tensor_damaged and insufficient_storage.
+        """
+        check_name(name)
+        with refusing(), self.group.lock(name):
+            answered = self._keys.answer(name, None, key, digest)
+            row = self._index.find(name)
+            if answered is not None or row is None:
+                return answered
+            with self._changes.open(row) as writable:
+                return self._keys.answer(name, writable.journal, key, digest)
+
+    def scatter(self, name: str, change: Change, conditions: Conditions = ALWAYS) -> str:
+        """Change a tensor in place, durably and at once for every reader; the new ETag. See `together`.
+
+        Raises Replaced, tensor_not_found, tensor_damaged, precondition_failed, invalid_field and insufficient_storage.
+        """
+        check_name(name)
+        with refusing():
+            return self._together.run(name, Waiting(change, conditions))
+
+    def queue_scatter(self, name: str, change: Change, conditions: Conditions, wake: Callable[[], None]) -> Place:
+        """`scatter` for a caller that is not to block while others are carried out: see `Together.join`."""
+        check_name(name)
+        return self._together.join(name, Waiting(change, conditions), wake)
+
+    def carry_on(self, place: Place) -> str:
+        """The new ETag of a queued scatter; raises what `scatter` raises. Blocks unless it is settled."""
+        with refusing():
+            return self._together.carry_on(place)
+
+    def scatter_all(self, name: str, take: Take) -> Callable[[], None] | None:
+        """Carry out and settle the scatters of one tensor that `take` gives; what is to be done once they are answered.
+
+        Raises what holds for all of them.
+        """
+        with self.group.lock(name):
+            row = self._index.find(name)
+            if row is None:
+                raise not_found(name)
+            with self._changes.open(row) as writable:
+                if row.dtype != "string":
+                    self._changes.carry_out(writable, take(MOST))
+                    return partial(self._checkpoint, row) if self._changes.is_due(writable) else None
+                (one,) = take(1)
+                answered = self._changes.judge(writable, one)
+                one.settle(answered or self._scatter_strings(row, writable, one.change))
+                return None
+
+    def _checkpoint(self, row: Row) -> None:
+        """Empty the log of a content."""
+        self._changes.start_writing(row)
+        with suppress(GatherError, OSError), self.group.lock(row.name):
+            if self._index.find(row.name) is row:
+                with self._changes.open(row) as writable:
+                    if self._changes.is_due(writable):
+                        self._changes.try_checkpoint(writable)
+
+    def _scatter_strings(self, row: Row, writable: Writable, change: Change) -> str:
+        """Strings differ in length, so a scatter makes a new file of the content."""
+        sequence = (writable.stamp >> 1) + 1
+        upload = self.upload(DTYPES[row.dtype], row.shape, name=row.name, prefault=row.prefault, lock=row.lock)
+        with refusing(upload.abandon):
+            for piece in patched(writable, change):
+                upload.write(piece)
+            upload.finish()
+            now = time.time_ns()
+            described = replace(upload.describe(row.name), id=row.content, sha256=row.sha256)
+            etag = described.etag(sequence)
+            answer = Answer(row.name, change.key or "", change.digest, etag, self._keys.clock.now())
+            upload.seal(described, sequence, now)
+            new = _row(described, upload.id, row.created, now)
+            self._commit(upload, new, row, [answer] if change.key is not None else [])
+        return etag
+
+    def usage(self) -> tuple[int, int]:
+        """How many tensors there are, and the bytes of their files."""
+        self._index.catch_up()
+        return len(self._index), self._index.total
+
+    def _check_count(self, old: Row | None) -> None:
+        """Raises insufficient_storage where one tensor in the place of `old` is too many."""
+        if len(self._index) + (old is None) > self.quota.tensors:
+            raise _over_quota("tensors", self.quota.tensors)
+
+    def _check_bytes(self, name: str | None, size: int, upload: str = "") -> None:
+        """Raises insufficient_storage where `size` more bytes in the place of tensor `name` are over the quota.
+
+        All uploads count, but for the one of the id `upload`.
+        """
+        if self.quota.total is None:
+            return
+        old = self._index.find(name) if name is not None else None
+        kept = self._index.total - (old.file_size if old is not None else 0)
+        if kept + self._incoming.size(without=upload) + size > self.quota.total:
+            raise _over_quota("bytes", self.quota.total)
+
+    # Checks
+
+    def verify(self, stop: Event, pace: float = 1.0) -> None:
+        """Compare every content with its checksums, once in a life of the process group, and mark what is damaged.
+
+        Rests `pace` times as long as it works. A change of a tensor meanwhile is taken for what it is.
+        """
+        verifier = Verifier(self.group, self._changes, self._index, self._tensors, self._logs)
+        verifier.run(stop, pace)
+
+    # Start-up
+
+    def _recover(self) -> None:
+        for name in names_in(self._incoming_folder):
+            remove(self._incoming_folder / name)
+        download_snapshots.clean(self._snapshots, alone=True)
+        logs = set(names_in(self._logs))
+        for row in self._index.rows():
+            if row.content in logs:
+                try:
+                    self._changes.recover(row)
+                except GatherError as problem:
+                    logger.error("%s", problem.detail)
+                except OSError as error:
+                    # What was logged is kept, and done by the next scatter.
+                    logger.error("the log of %s could not be applied: %s", row.name, error.strerror)
+        self._orphans.clean()
+        self._save_clock()
+
+
+def _row(description: Description, file: str, created: int, modified: int) -> Row:
+    return Row(
+        description.name, description.id, file, description.dtype, description.shape, description.size,
+        description.file_size, description.sha256, created, modified, description.prefault, description.lock,
+    )  # fmt: skip
+
+
+def _metadata(row: Row, page: bytes) -> Metadata:
+    return metadata_of(row, stamp_of(page), int.from_bytes(page[8 * Word.MODIFIED : 8 * Word.MODIFIED + 8], "little"))
+
+
+@contextmanager
+def refusing(undo: Callable[[], None] | None = None) -> Iterator[None]:
+    """Turn what the disk refuses into insufficient_storage; `undo` runs on every error."""
+    try:
+        yield
+    except BaseException as error:
+        if undo is not None:
+            with suppress(OSError):
+                undo()
+        if isinstance(error, OSError):
+            raise disk_operations.refusal(error) from error
+        raise
+
+
+def not_found(name: str) -> GatherError:
+    """The error for a name that no tensor has."""
+    return GatherError("tensor_not_found", f"no tensor is named {name!r}", pointer="/name")
+
+
+def _unreadable(name: str, error: OSError) -> GatherError:
+    return damaged(name, f"its file cannot be read: {os.strerror(error.errno or 0)}")
+
+
+def _over_quota(limit: str, maximum: int) -> GatherError:
+    return GatherError(
+        "insufficient_storage",
+        f"the quota of the store is {maximum} {limit}",
+        facts={"limit": f"store_{limit}", "maximum": maximum},
+    )

@@ -1,0 +1,47 @@
+"""A table of strings with some of them replaced, as a stream: only the new strings and one piece are in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from app.store.scatter_checkpoints import Change
+from app.store.scatter_in_place import Writable
+from app.store.tensor_file import PAGE
+from app.tensors.packed_strings import LENGTH
+
+_STEP: Final = 1 << 20
+
+
+def patched(writable: Writable, change: Change) -> Iterator[bytearray]:
+    """The framed strings of a tensor after a scatter without reduction; of two updates of one row the last one wins."""
+    piece = bytearray()
+    for part in _parts(writable, change):
+        piece += part
+        if len(piece) >= _STEP:
+            yield piece
+            piece = bytearray()
+    yield piece
+
+
+def _parts(writable: Writable, change: Change) -> Iterator[bytes]:
+    about = writable.description
+    starts = np.frombuffer(writable.mapping, np.uint64, about.items, about.offsets_at) if about.items else np.empty(0)
+    place = 0
+    unique, last = np.unique(change.rows[::-1], return_index=True)
+    for row, reverse in zip(unique.tolist(), last.tolist(), strict=True):
+        update = (len(change.rows) - 1 - reverse) * change.width
+        for column in range(change.width):
+            begin = int(starts[row * change.width + column])
+            yield from _pieces(writable, place, begin)
+            octets = change.updates[update + column].encode()
+            yield LENGTH.pack(len(octets)) + octets
+            place = begin + LENGTH.size + LENGTH.unpack_from(writable.mapping, PAGE + begin)[0]
+    yield from _pieces(writable, place, about.size)
+
+
+def _pieces(writable: Writable, begin: int, end: int) -> Iterator[bytes]:
+    for place in range(begin, end, _STEP):
+        yield writable.mapping[PAGE + place : PAGE + min(place + _STEP, end)]

@@ -1,0 +1,264 @@
+"""The redo log of a tensor that scatters change: what is in it is acknowledged, whatever becomes of the process.
+
+A record holds the new values of the rows that a scatter wrote, not what was added to the old ones, so that replaying
+it any number of times, over content that has none, some or all of it, gives the same. It also holds the request's
+Idempotency-Key with the answer. Records of keys alone (`sequence` None) stand in logs of format 1, which kept them
+through a checkpoint.
+
+Records that reach the disk by one fsync stand in one frame under one checksum: a loss of power meanwhile leaves all of
+them or none, so that a frame that is torn is always the last one.
+
+    file: magic and eight random bytes, by which a process sees that the file is not the one it has read before
+    frame: magic, CRC-32 of the rest, length of the JSON, length of the rows; JSON, a list of entries; then for each of
+        them its row numbers (uint64) and its rows
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from struct import Struct
+from typing import Any, Final
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from app.store import disk_operations
+
+_FRAME: Final = Struct("<4sIIQ")
+_MAGIC: Final = b"redo"
+_REST_AT: Final = 8
+_HEAD_MAGIC: Final = b"redolog1"
+_HEAD_SIZE: Final = 16
+
+
+class BrokenLog(Exception):
+    """A record within the log is damaged, while later ones are not: acknowledged changes are lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a record says of its change. `time` is in nanoseconds since 1970; `width` the bytes of a row.
+
+    `clock` is the time by the store's clock (see `idempotency`), which logs of format 1 have not.
+    """
+
+    sequence: int | None
+    time: int
+    key: str | None
+    digest: str
+    etag: str
+    count: int = 0
+    width: int = 0
+    clock: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An entry and its rows: row `rows[i]` becomes `values[i]`, which are bytes."""
+
+    entry: Entry
+    rows: NDArray[np.uint64]
+    values: NDArray[np.uint8]
+
+
+_NO_ROWS: Final = np.empty(0, np.uint64)
+_NO_VALUES: Final = np.empty((0, 0), np.uint8)
+
+
+def encode(records: Sequence[Record]) -> bytes:
+    """The bytes of a frame with these records."""
+    text = orjson.dumps([asdict(record.entry) for record in records])
+    rows = [part.tobytes() for record in records for part in (record.rows, record.values)]
+    rest = b"".join((Struct("<IQ").pack(len(text), sum(map(len, rows))), text, *rows))
+    return _MAGIC + zlib.crc32(rest).to_bytes(4, "little") + rest
+
+
+def new_head() -> bytes:
+    """What a new log starts with."""
+    return _HEAD_MAGIC + os.urandom(_HEAD_SIZE - len(_HEAD_MAGIC))
+
+
+class Journal:
+    """The log at `path` as this process knows it; every method within the tensor's lock.
+
+    `keys` are the entries in it that have an Idempotency-Key, by that.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.keys: dict[str, Entry] = {}
+        self.last: int | None = None
+        self.end = 0
+        self._head = b""
+
+    @property
+    def head(self) -> bytes:
+        """What tells this log from the one that was here before a checkpoint."""
+        return self._head
+
+    def read(self, *, everything: bool = False) -> list[Record]:
+        """The records that this process has not read yet, or all; what a crash left after them is cut off.
+
+        Raises BrokenLog and OSError.
+        """
+        try:
+            fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self._forget()
+            return []
+        try:
+            size, head = os.fstat(fd).st_size, os.pread(fd, _HEAD_SIZE, 0)
+            if everything or head != self._head or size < self.end:
+                self._forget()
+                if len(head) == _HEAD_SIZE and head.startswith(_HEAD_MAGIC):
+                    self._head = head
+                    self.end = _HEAD_SIZE
+            records = list(self._records(fd, size)) if self.end else []
+            if self.end == _HEAD_SIZE:
+                # Whoever made it may have died before its name was durable: without a record it counts as not there.
+                self._forget()
+            if self.end < size:
+                # The last record may be torn, for it was never acknowledged. One before others may not.
+                if _holds_record(_read(fd, self.end, size - self.end)[1:]):
+                    raise BrokenLog
+                disk_operations.truncate(fd, self.end)
+                disk_operations.fsync(fd)
+        finally:
+            os.close(fd)
+        return records
+
+    def _forget(self) -> None:
+        self.keys.clear()
+        self.last = None
+        self.end = 0
+        self._head = b""
+
+    def _records(self, fd: int, size: int) -> Iterator[Record]:
+        while self.end + _FRAME.size <= size:
+            magic, crc, text_size, rows_size = _FRAME.unpack(os.pread(fd, _FRAME.size, self.end))
+            length = _FRAME.size + text_size + rows_size
+            whole = magic == _MAGIC and self.end + length <= size
+            body = _read(fd, self.end + _REST_AT, length - _REST_AT) if whole else b""
+            if not whole or zlib.crc32(body) != crc:
+                return
+            self.end += length
+            for record in _decode(body, text_size):
+                self._remember(record.entry)
+                yield record
+
+    def _remember(self, entry: Entry) -> None:
+        if entry.key is not None:
+            self.keys.pop(entry.key, None)
+            self.keys[entry.key] = entry
+        if entry.sequence is not None:
+            self.last = entry.sequence
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Add records in one step, durably, or raise OSError and leave the log as it was. `read` comes first.
+
+        What another process has added meanwhile would be lost: where `read` has not come first nothing is written.
+        """
+        content = encode(records)
+        fresh = not self.end
+        head = self._head
+        if fresh:
+            head = new_head()
+            content = head + content
+        fd = disk_operations.append_to(self.path)
+        try:
+            if os.fstat(fd).st_size != self.end:
+                raise RuntimeError(f"the log {self.path} has not been read to its end")
+            try:
+                disk_operations.write_at(fd, content, self.end)
+                disk_operations.fsync(fd)
+                if fresh:
+                    disk_operations.fsync_folder(self.path.parent)
+            except OSError:
+                _take_back(fd, self.end)
+                raise
+            self._head = head
+        finally:
+            os.close(fd)
+        for record in records:
+            self._remember(record.entry)
+        self.end += len(content)
+
+    def sync(self) -> None:
+        """Make durable what `read` has found, which may be of a process that died before it was. Raises OSError."""
+        fd = disk_operations.append_to(self.path)
+        try:
+            # Written again, since an fsync that failed before leaves the bytes in memory and does not fail twice.
+            disk_operations.write_at(fd, _read(fd, 0, self.end), 0)
+            disk_operations.fsync(fd)
+        finally:
+            os.close(fd)
+        disk_operations.fsync_folder(self.path.parent)
+
+
+def _take_back(fd: int, end: int) -> None:
+    """Cut off what was written after `end`, durably. Raises OSError.
+
+    Where it cannot be cut it is written over, so that nobody takes it for a record: who reads the log next cuts it off.
+    """
+    try:
+        disk_operations.truncate(fd, end)
+    except OSError:
+        disk_operations.write_at(fd, bytes(os.fstat(fd).st_size - end), end)
+        raise
+    finally:
+        disk_operations.fsync(fd)
+
+
+def _read(fd: int, offset: int, size: int) -> bytes:
+    pieces: list[bytes] = []
+    while size:
+        piece = os.pread(fd, min(size, 1 << 26), offset)
+        if not piece:
+            break
+        pieces.append(piece)
+        offset += len(piece)
+        size -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _holds_record(content: bytes) -> bool:
+    """Whether a sound record stands anywhere in `content`."""
+    place = content.find(_MAGIC)
+    while place >= 0:
+        if place + _FRAME.size <= len(content):
+            _, crc, text_size, rows_size = _FRAME.unpack_from(content, place)
+            end = place + _FRAME.size + text_size + rows_size
+            if end <= len(content) and zlib.crc32(content[place + _REST_AT : end]) == crc:
+                return True
+        place = content.find(_MAGIC, place + 1)
+    return False
+
+
+def _decode(body: bytes, text_size: int) -> Iterator[Record]:
+    """The records of a frame; members of an entry that are not known are passed over. Raises BrokenLog."""
+    place = _FRAME.size - _REST_AT
+    try:
+        entries: list[dict[str, Any]] = orjson.loads(body[place : place + text_size])
+        known = [Entry(**{name: entry[name] for name in _MEMBERS & entry.keys()}) for entry in entries]
+    except (ValueError, TypeError, AttributeError):
+        raise BrokenLog from None
+    place += text_size
+    if place + sum(entry.count * (8 + entry.width) for entry in known) > len(body):
+        raise BrokenLog
+    for entry in known:
+        if not entry.count:
+            yield Record(entry, _NO_ROWS, _NO_VALUES)
+            continue
+        rows = np.frombuffer(body, np.uint64, entry.count, place)
+        place += rows.nbytes
+        values = np.frombuffer(body, np.uint8, entry.count * entry.width, place)
+        place += values.nbytes
+        yield Record(entry, rows, values.reshape(entry.count, entry.width))
+
+
+_MEMBERS: Final = frozenset(field.name for field in fields(Entry))

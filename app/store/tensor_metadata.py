@@ -1,0 +1,87 @@
+"""What is said of tensors: metadata, conditions, quotas."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.errors import GatherError
+from app.store.catalogue import Row
+from app.store.tensor_file import DAMAGED, PAGE, Description, decode_page, etag_of
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """The most that a store takes: bytes of all files of tensors (None: what the disk holds), tensors, and keys.
+
+    `keys` are the Idempotency-Keys of the last 24 hours.
+    """
+
+    total: int | None = None
+    tensors: int = 10_000
+    keys: int = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """What is known of a tensor. Times are nanoseconds since 1970; `size` is the bytes of the items."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    size: int
+    etag: str
+    sha256: str
+    created: int
+    modified: int
+    prefault: bool
+    lock: bool
+    damaged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """If-Match and If-None-Match: the ETags they list, ("*",) for any; None where they are not given."""
+
+    match: tuple[str, ...] | None = None
+    none_match: tuple[str, ...] | None = None
+
+    def check(self, etag: str | None) -> None:
+        """Raises precondition_failed unless they hold for a tensor with this ETag (None: there is none)."""
+        if self.match is not None and (etag is None or (etag not in self.match and self.match != ("*",))):
+            raise GatherError(
+                "precondition_failed",
+                "If-Match does not hold: " + ("there is no such tensor" if etag is None else f"the ETag is {etag}"),
+            )
+        if self.none_match is not None and etag is not None and (etag in self.none_match or self.none_match == ("*",)):
+            raise GatherError("precondition_failed", f"If-None-Match does not hold: the ETag is {etag}")
+
+
+ALWAYS = Conditions()
+
+
+def peek(path: Path) -> tuple[Description, bytes]:
+    """A file's description and first page. Raises BadFile and OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        page = os.pread(fd, PAGE, 0)
+        return decode_page(page, os.fstat(fd).st_size), page
+    finally:
+        os.close(fd)
+
+
+def metadata_of(row: Row, stamp: int, modified: int) -> Metadata:
+    """What is known of a tensor whose file begins with this stamp and time."""
+    return Metadata(
+        row.name, row.dtype, row.shape, row.size, etag_of(row.content, (stamp & ~DAMAGED) >> 1), row.sha256,
+        row.created, modified, row.prefault, row.lock, bool(stamp & DAMAGED),
+    )  # fmt: skip
+
+
+def damaged_metadata(row: Row) -> Metadata:
+    """What is known of a tensor whose file cannot be read; its ETag is that of no content that ever was."""
+    return Metadata(
+        row.name, row.dtype, row.shape, row.size, f'"{row.content}-damaged"', row.sha256,
+        row.created, row.modified, row.prefault, row.lock, damaged=True,
+    )  # fmt: skip

@@ -1,0 +1,257 @@
+"""What is counted about requests, cheaply enough for the hot path, and Prometheus' view of it, summed over processes.
+
+The names of the cells (see `counters`) are the metric's name and its labels, apart by "|". They come from closed sets:
+route templates, methods and codes, never from what a client makes up. Anything that a template stands for is counted
+under it, anything else under "other".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from time import perf_counter
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from prometheus_client.core import Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from app.api.asgi_request import RequestContext
+from app.api.error_responses import STATUS
+from app.dispatch.backend_cost_model import Route
+from app.errors import GatherError
+from app.telemetry import compiled_increments
+from app.telemetry.compiled_increments import HEADER_TEMPLATE_AT, compiled
+from app.telemetry.logs import RequestLog, Seen, trace_id_of
+from app.telemetry.prometheus_text import BUCKETS, families
+from app.telemetry.shared_counters import GAUGE, Counters, alone
+
+STAGES: Final = ("parse", "queue", "kernel", "encode")
+METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
+_REMEMBERED: Final = 4096
+_ON_ITS_WAY_S: Final = 0.02
+"""So long a scrape waits for other processes, which count a large answer once it has left."""
+
+
+class Templates:
+    """Finds the route template that a path is of."""
+
+    def __init__(self, templates: Iterable[str]) -> None:
+        self._exact: set[str] = set()
+        self._by_size: dict[int, list[tuple[str, list[str]]]] = {}
+        for template in templates:
+            if "{" in template:
+                parts = template.split("/")
+                self._by_size.setdefault(len(parts), []).append((template, parts))
+            else:
+                self._exact.add(template)
+
+    def of(self, path: str) -> str:
+        """The template of `path`, or "other"."""
+        if path in self._exact:
+            return path
+        sent = path.split("/")
+        for template, parts in self._by_size.get(len(sent), ()):
+            if all(part == given or (part[:1] == "{" and given) for part, given in zip(parts, sent, strict=True)):
+                return template
+        return "other"
+
+
+class Metrics(Collector):
+    """Counts requests, and has those that failed written to `log`.
+
+    `gauges` are read in every process and summed; another process's are as old as its `publish`. `common` are those
+    that are the same whichever process is asked; it may block, and is called in a thread.
+
+    Every request is counted at once, in the memory that other processes read.
+    """
+
+    def __init__(self, counters: Counters | None = None, log: RequestLog | None = None) -> None:
+        self.counters = counters or alone()
+        self.log = log or RequestLog(0)
+        self.gauges: dict[str, Callable[[], float]] = {
+            "gathernd_processes": lambda: 1,
+            "gathernd_requests_in_flight": lambda: self._in_flight,
+        }
+        self.common: Callable[[], Mapping[str, float]] = dict
+        self._shared: dict[str, float] = {}
+        self._templates = Templates(())
+        self._in_flight = 0
+        self._received = self.counters.cell("gathernd_received_bytes")
+        self._sent = self.counters.cell("gathernd_sent_bytes")
+        self._values = np.asarray(self.counters.values)
+        self._places: dict[tuple[str, str, int], tuple[int, int]] = {}
+        self._kinds: dict[tuple[str, str, Route, Route | None], int] = {}
+        self._answer: Callable[..., bool]
+        self._add: Callable[..., None]
+        self._addresses: list[NDArray[np.int64]] = []
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def know(self, templates: Iterable[str]) -> None:
+        """Count paths under these route templates."""
+        self._templates = Templates(templates)
+        self._places.clear()
+        self._kinds.clear()
+        self._addresses.clear()
+
+    def begin(self) -> int:
+        """A request has come, which `count` ends: how many are under way with it."""
+        self._in_flight = running = self._in_flight + 1
+        return running
+
+    def answered(self, context: RequestContext, sent: int) -> bool:
+        """See `app.api.asgi_request.Counting`."""
+        cycle, timings, choice = context.cycle, context.timings, context.timings.choice
+        if cycle is None or cycle.refusal is not None:
+            return False
+        kind = self._kinds.get((context.method, context.path, choice.route, timings.route)) or self._kind(context)
+        start, parsed, kernel, done, now = timings.start, timings.parsed, timings.kernel, timings.end, perf_counter()
+        number, predicted, received, answer = context.number, choice.seconds, cycle.received, self._answer
+        if not answer(HEADER_TEMPLATE_AT, kind, number, start, parsed, kernel, done, now, predicted, received, sent):
+            return False
+        timings.over = now
+        return True
+
+    def count(self, context: RequestContext, code: str | None) -> None:
+        """Count a request that is over, unless `answered` did; `code` is its error's, if any. From the event loop."""
+        cycle, timings = context.cycle, context.timings
+        self._in_flight -= 1
+        timings.caller = None  # which leads to the request and its body
+        if timings.over:
+            if code is not None:  # its answer could not be written
+                self.counters.add(f"gathernd_errors|{code}")
+                self.failed(context, context.status, code, timings.over - timings.start)
+            return
+        timings.over = over = perf_counter()
+        status, received, sent = context.status, 0, 0
+        if cycle is not None:
+            received, sent = cycle.received, cycle.sent
+            if cycle.refusal is not None:
+                status, code = outcome(context, code)
+        if code is None and status == 200 and timings.route is not None:
+            kind, predicted = self._kind(context), timings.choice.seconds
+            start, parsed, kernel, done = timings.start, timings.parsed, timings.kernel, timings.kernel_end
+            self._add(kind, start, parsed, kernel, done, over, predicted, received, sent)
+            return
+        if code is not None:
+            self.counters.add(f"gathernd_errors|{code}")
+            if code == "deadline_exceeded" and timings.callers_deadline:
+                self.counters.add(f"gathernd_caller_deadlines|{self._templates.of(context.path)}")
+            self.failed(context, status, code, over - timings.start)
+        values, seconds = self.counters.values, over - timings.start
+        requests, times = self._place(context.method, context.path, status)
+        values[requests] += 1
+        values[times + bisect_left(BUCKETS, seconds)] += 1
+        values[times + len(BUCKETS) + 1] += seconds
+        values[self._received] += received
+        values[self._sent] += sent
+
+    def failed(self, context: RequestContext, status: int, code: str, seconds: float) -> None:
+        """Write a line about a request that was refused or failed."""
+        self.log.tell(self.seen(context, status, code, seconds, trace_id_of(context.headers)))
+
+    def seen(
+        self, context: RequestContext, status: int, code: str | None, seconds: float, trace_id: str | None
+    ) -> Seen:
+        """What a line says of a request that is over."""
+        client = context.scope.get("client")
+        return Seen(
+            context.method if context.method in METHODS else "other",
+            self.template(context.path),
+            context.path,
+            status,
+            code,
+            seconds,
+            context.request_id,
+            trace_id,
+            client[0] if client else None,
+        )
+
+    def template(self, path: str) -> str:
+        """The route template of `path`, or "other"."""
+        return self._templates.of(path)
+
+    def count_limit(self, error: GatherError) -> None:
+        """Count a refusal under its limit, if it was for the sake of one."""
+        limit = error.facts.get("limit")
+        if limit is not None:
+            self.counters.add(f"gathernd_limit_refusals|{limit}")
+
+    def count_refusal(self, error: GatherError, request_id: str, client: str | None) -> None:
+        """Count a request that was refused before it could be read, so that its path is not known."""
+        status = STATUS[error.code]
+        self.counters.add(f"gathernd_errors|{error.code}")
+        self.counters.add(f"gathernd_requests|other|unread|{status}")
+        self.count_limit(error)
+        self.log.tell(Seen("other", "unread", "", status, error.code, 0.0, request_id, None, client))
+
+    def _place(self, method: str, path: str, status: int) -> tuple[int, int]:
+        """The cells of a method, path and status: of its requests, and the first of its times."""
+        place = self._places.get((method, path, status))
+        if place is None:
+            template = self._templates.of(path)
+            shown = method if method in METHODS else "other"
+            names = [f"gathernd_request_seconds|{template}|{bound}" for bound in (*BUCKETS, "+Inf", "sum")]
+            names += [f"gathernd_stage_seconds|{template}|{stage}" for stage in STAGES]
+            counters = self.counters
+            place = counters.cell(f"gathernd_requests|{shown}|{template}|{status}"), counters.row(names)
+            if len(self._places) >= _REMEMBERED:
+                self._places.clear()
+            self._places[method, path, status] = place
+        return place
+
+    def _kind(self, context: RequestContext) -> int:
+        """The address of the addresses of the cells of gathers like this one (see `moments`)."""
+        method, path = context.method, context.path
+        predicted, taken = context.timings.choice.route, context.timings.route
+        found = self._kinds.get((method, path, predicted, taken))
+        if found is not None:
+            return found
+        self._answer, self._add = compiled()
+        if len(self._addresses) >= _REMEMBERED:
+            self._kinds.clear()
+            self._addresses.clear()
+        cell = self.counters.cell
+        cells: list[int | None] = [None] * compiled_increments.CELLS
+        cells[compiled_increments.REQUESTS], cells[compiled_increments.TIMES] = self._place(method, path, 200)
+        cells[compiled_increments.ROUTES] = cell(f"gathernd_kernel_routes|{predicted}|{taken}")
+        cells[compiled_increments.RECEIVED], cells[compiled_increments.SENT] = self._received, self._sent
+        if taken == predicted:  # else what was predicted is about another route
+            cells[compiled_increments.PREDICTED] = cell(f"gathernd_route_predicted_seconds|{taken}")
+            cells[compiled_increments.MEASURED] = cell(f"gathernd_route_measured_seconds|{taken}")
+        first = self._values.ctypes.data
+        addresses = np.array([0 if place is None else first + 8 * place for place in cells], np.int64)
+        self._addresses.append(addresses)
+        found = self._kinds[method, path, predicted, taken] = addresses.ctypes.data
+        return found
+
+    def publish(self) -> None:
+        """Let other processes see this one's gauges."""
+        for name, read in self.gauges.items():
+            self.counters.put(GAUGE + name, read())
+
+    def collect(self) -> Iterator[Metric]:
+        """Prometheus' view of the numbers of all processes."""
+        self.publish()
+        return families(self.counters.totals() | self._shared)
+
+    async def text(self) -> bytes:
+        """The exposition text of GET /metrics."""
+        if self.counters.shared:
+            await asyncio.sleep(_ON_ITS_WAY_S)
+        shared = await asyncio.to_thread(self.common)
+        self._shared = {GAUGE + name: number for name, number in shared.items()}
+        return generate_latest(self._registry)
+
+
+def outcome(context: RequestContext, code: str | None) -> tuple[int, str | None]:
+    """Status and error of a request that is over; where the protocol answered it by itself, it gave it another id."""
+    status, cycle = context.status, context.cycle
+    if cycle is not None and cycle.refusal is not None:
+        context.request_id = cycle.refusal_id or context.request_id
+        return status or STATUS[cycle.refusal], cycle.refusal
+    return status, code

@@ -1,0 +1,172 @@
+"""OpenTelemetry: a span for each request with one for each of its stages, in the trace that the caller began.
+
+Off unless an endpoint is named, and then decided at start-up: a service without it runs none of this. The SDK is the
+extra `otel`; its own variables (OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER, OTEL_EXPORTER_OTLP_HEADERS and the others) are
+read by the SDK. Spans are made when a request is over, from the times that are taken for Server-Timing anyway, and sent
+by a thread of the SDK; where the collector does not keep up, they are dropped and requests go on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from importlib import import_module
+from threading import Thread
+from time import time_ns
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from app import __version__
+from app.api.asgi_request import RequestContext
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
+ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+CLOSE_S: Final = 3.0
+"""How long a stop waits for the last spans to be sent."""
+_PATH: Final = "/v1/traces"
+
+
+class NoTracing(Exception):
+    """Traces are asked for and cannot be had; says why."""
+
+
+class Tracing:
+    """Makes spans with the tracers of `provider`."""
+
+    def __init__(self, provider: TracerProvider) -> None:
+        from opentelemetry import trace  # noqa: PLC0415
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
+
+        self._provider = provider
+        self._trace = trace
+        self._propagator = TraceContextTextMapPropagator()
+        self._tracer = provider.get_tracer("gathernd", __version__)
+
+    def record(
+        self, context: RequestContext, method: str, route: str, status: int, code: str | None, end: float
+    ) -> str:
+        """Make the spans of a request that was over at `end`, in seconds of `perf_counter`. Returns the trace's id."""
+        trace, timings = self._trace, context.timings
+        now = time_ns()
+
+        def at(moment: float) -> int:
+            return now - int((end - moment) * 1e9)
+
+        name = f"{method} {route}" if route != "other" else method
+        span = self._tracer.start_span(
+            name,
+            self._context(context),
+            trace.SpanKind.SERVER,
+            _attributes(context, method, route, status, code),
+            start_time=at(timings.start),
+        )
+        if span.is_recording():
+            inside = trace.set_span_in_context(span)
+            for stage, begin, finish in _stages(context, end):
+                self._tracer.start_span(stage, inside, start_time=at(begin)).end(at(finish))
+            if status >= 500:
+                span.set_status(trace.StatusCode.ERROR)
+        span.end(now)
+        return f"{span.get_span_context().trace_id:032x}"
+
+    def _context(self, context: RequestContext) -> Any:
+        """What the caller's header fields say about the trace: empty where they say nothing valid."""
+        headers = context.headers
+        if b"traceparent" not in headers:
+            return self._trace.set_span_in_context(self._trace.INVALID_SPAN)
+        carrier = {
+            name: headers[name.encode()].decode("latin-1")
+            for name in ("traceparent", "tracestate")
+            if name.encode() in headers
+        }
+        return self._propagator.extract(carrier, self._trace.set_span_in_context(self._trace.INVALID_SPAN))
+
+    def close(self) -> None:
+        """Send what has not been sent; a collector that does not answer is not waited for longer than CLOSE_S."""
+        closing = Thread(target=self._provider.shutdown, name="traces", daemon=True)
+        closing.start()
+        closing.join(CLOSE_S)
+
+
+def _attributes(context: RequestContext, method: str, route: str, status: int, code: str | None) -> dict[str, Any]:
+    """The attributes of a request's span, by OpenTelemetry's conventions for HTTP servers, and some of our own."""
+    scope, cycle, timings = context.scope, context.cycle, context.timings
+    attributes: dict[str, Any] = {
+        "http.request.method": method,
+        "url.scheme": scope.get("scheme", "http"),
+        "network.protocol.version": scope["http_version"],
+        "gathernd.request_id": context.request_id,
+    }
+    if route != "other":
+        attributes["http.route"] = route
+    if status:
+        attributes["http.response.status_code"] = status
+    if code is not None:
+        attributes["error.type"] = code
+    if cycle is not None:
+        attributes["http.request.body.size"] = cycle.received
+        attributes["http.response.body.size"] = cycle.sent
+    if timings.route is not None:
+        attributes["gathernd.route"] = timings.route
+        attributes["gathernd.predicted_route"] = timings.choice.route
+        attributes["gathernd.predicted_seconds"] = timings.choice.seconds
+    return attributes
+
+
+def _stages(context: RequestContext, end: float) -> Iterator[tuple[str, float, float]]:
+    """Name, begin and end of each stage, as far as the request got."""
+    timings = context.timings
+    moments = (timings.start, timings.parsed, timings.kernel, timings.kernel_end)
+    for place, (name, begin) in enumerate(zip(("parse", "queue", "kernel", "encode"), moments, strict=True)):
+        if not begin:
+            return
+        following = moments[place + 1] if place < 3 else 0.0
+        yield name, begin, following or end
+
+
+def is_wanted(endpoint: str | None) -> bool:
+    """Whether `endpoint` or the environment asks for traces. Raises NoTracing where they cannot be had."""
+    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return False
+    if endpoint is None:
+        off = os.environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() == "none"
+        if off or not any(os.environ.get(name) for name in ENDPOINTS):
+            return False
+    elif not endpoint.startswith(("http://", "https://")):
+        raise NoTracing(f"{endpoint!r} is not the URL of a collector: it begins with http:// or https://")
+    try:
+        import_module("opentelemetry.sdk.trace.export")
+        import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
+    except ImportError as error:
+        raise NoTracing(
+            f"traces need the extra `otel`, of which {error.name} is missing: pip install 'gathernd[otel]'"
+        ) from None
+    return True
+
+
+def start_tracing(endpoint: str | None) -> Tracing | None:
+    """Tracing to `endpoint`, or to where the environment says; None where neither says anything. Raises NoTracing."""
+    if not is_wanted(endpoint):
+        return None
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource  # noqa: PLC0415
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+
+    own = {"service.name": "gathernd", "service.version": __version__, "service.instance.id": str(uuid4())}
+    try:
+        exporter = OTLPSpanExporter(endpoint=None if endpoint is None else _with_path(endpoint))
+        # What the environment says about the service wins.
+        resource = Resource.create().merge(Resource(own)).merge(OTELResourceDetector().detect())
+        provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(exporter))
+    except ValueError as error:
+        raise NoTracing(f"what the variables OTEL_* say cannot be used: {error}") from None
+    return Tracing(provider)
+
+
+def _with_path(endpoint: str) -> str:
+    """The URL for traces of a collector's base URL; one that has that path stays as it is."""
+    return endpoint if endpoint.endswith(_PATH) else endpoint.rstrip("/") + _PATH

@@ -1,0 +1,69 @@
+"""Compiling ahead: all that requests use, or loading it from the cache.
+
+That is the gather kernel, unless it is NumPy's, and what every service needs: the readers and writers of JSON, and the
+counting of requests.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+from typing import Final
+
+from app.kernels.numba_cpu import gather_kernel
+from app.telemetry import compiled_increments
+from app.wire import v2_tensors
+from app.wire.json import gather_messages
+
+NUMBA: Final = "numba"
+
+
+def warm(cache_dir: Path, progress: Callable[[str], None], kernel: str = NUMBA) -> None:
+    """Compile all that requests to a service with this kernel use, or load it from `cache_dir`.
+
+    Where nothing is cached yet, a second process compiles its half into the cache meanwhile: compilers of one process
+    take turns. What it did not do is done here.
+    """
+    _configure(cache_dir, kernel)
+    helper = None
+    if not any(cache_dir.rglob("*.nbi")) and len(os.sched_getaffinity(0)) > 1:
+        program = "import sys; from app.warmup import warm_half; warm_half(*sys.argv[1:])"
+        command = [sys.executable, "-P", "-c", program, str(cache_dir), kernel]
+        helper = subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603  (our own code)
+    gather_messages.warm(progress)
+    if helper is not None:
+        helper.wait()
+        assert helper.stdin is not None
+        helper.stdin.close()
+    if kernel == NUMBA:
+        gather_kernel.warm(progress)
+    v2_tensors.warm(progress)
+    compiled_increments.warm(progress)
+
+
+def warm_half(cache_dir: str, kernel: str) -> None:
+    """What the second process of `warm` does, as long as the first one lives, at the other end of its input."""
+    Thread(target=_end_with_parent, daemon=True).start()
+    _configure(Path(cache_dir), kernel)
+    if kernel == NUMBA:
+        gather_kernel.warm()
+    v2_tensors.warm()
+    compiled_increments.warm()
+
+
+def _configure(cache_dir: Path, kernel: str) -> None:
+    if kernel == NUMBA:
+        gather_kernel.configure(cache_dir)
+    gather_messages.configure(cache_dir)
+    v2_tensors.configure(cache_dir)
+    compiled_increments.configure(cache_dir)
+
+
+def _end_with_parent() -> None:
+    while os.read(0, 1):  # not `sys.stdin`, whose lock the end of the interpreter would want
+        pass
+    os._exit(1)

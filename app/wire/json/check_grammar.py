@@ -1,0 +1,212 @@
+"""The whole grammar of JSON, for a body that is refused: is it not JSON, or wrong for another reason?
+
+RFC 8259 to the letter, UTF-8 and the depth included, and a key given twice in one object is an error too. Everything is
+compiled, so that a large array does not become Python objects because one of its elements is wrong.
+"""
+
+# Comparisons are spelt out, since that is what compiles well.
+# ruff: noqa: PLR1714
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.llvm_intrinsics import byte, entry, inner, shift_right, word
+from app.wire.json.find_arrays import MAX_DEPTH, character, escaped, skip_space, spells
+from app.wire.json.parse_float import signed
+from app.wire.packed_items import Buffer, Charge
+
+_BYTE: Final = np.dtype(np.uint8)
+_LAST: Final = b"]}"
+_SPACE: Final = b" \t\n\r"
+_MIX: Final = signed(0x9E3779B97F4A7C15)
+_LITERALS: Final = tuple(
+    np.frombuffer(text, np.uint8).astype(np.int64) for text in (b"true", b"false", b"null", b"NaN", b"Infinity")
+)
+_TRUE, _FALSE, _NULL, _NAN, _INFINITY = _LITERALS
+_STEP: Final = 1 << 12
+_UPPER_HALVES: Final = signed(0xF0F0F0F0F0F0F0F0)
+_ZEROS: Final = 0x3030303030303030
+_SIXES: Final = 0x0606060606060606
+_NO_KEYS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
+
+
+def fault(body: Buffer, charge: Charge | None = None, *, bare: bool = False) -> str | None:
+    """What makes `body` no JSON document that names each key once, or None.
+
+    `bare` takes NaN, Infinity and -Infinity for values. `charge` is told what is needed, in bytes, before it is taken.
+    """
+    end = _after_last(body)
+    if end == 0 or body[end - 1] not in _LAST:
+        # A text, number or name alone, or what is cut short: nothing else keeps a reader from running over the end.
+        if charge is not None:
+            charge(len(body))
+        body = b"".join((body, b"]"))
+    view = np.frombuffer(body, _BYTE)
+    view.flags.writeable = False
+    stack = np.empty(MAX_DEPTH + 1, np.int64)
+    place, members = check(view, end, stack, _NO_KEYS, bare)
+    if place >= 0:
+        where = f"at byte {place}" if place < end else "at its end"
+        return f"the body is not JSON in UTF-8, nested {MAX_DEPTH} deep at most: see {where}"
+    if members < 2:
+        return None
+    if charge is not None:
+        charge(9 * members)
+    keys = np.empty(members, np.int64)
+    check(view, end, stack, keys, bare)
+    keys.sort()
+    if (keys[1:] == keys[:-1]).any():
+        return "the body names a key twice in one object"
+    return None
+
+
+def _after_last(body: Buffer) -> int:
+    """The place after the last byte that is no white space."""
+    end = len(body)
+    while end > 0:
+        begin = max(0, end - _STEP)
+        tail = bytes(body[begin:end]).rstrip(_SPACE)
+        if tail:
+            return begin + len(tail)
+        end = begin
+    return 0
+
+
+@inner
+def _after_string(base, place, end, serial):  # type: ignore[no-untyped-def]
+    """`place` is after the opening quote: (place after the closing one, or of a fault; fine; hash of the text)."""
+    code = serial * _MIX
+    code ^= shift_right(code, 29)
+    while True:
+        if place >= end:
+            return place, False, code
+        c = byte(base + place)
+        if c == 34:
+            return place + 1, True, code
+        if c < 32:
+            return place, False, code
+        place += 1
+        if c == 92:
+            after, c = escaped(base, place)
+            if c < 0:
+                return place, False, code
+            place = after
+        elif c >= 128:
+            after, c = character(base, place - 1, end)
+            if after < 0:
+                return place - 1, False, code
+            place = after
+        code = (code ^ c) * _MIX
+        code ^= shift_right(code, 29)
+
+
+@inner
+def _after_digits(base, place, end):  # type: ignore[no-untyped-def]
+    """The first place from `place` on that is no digit."""
+    while place + 8 <= end:
+        eight = word(base + place)
+        # A digit's upper half is 3, also when 6 is added to it.
+        if eight & _UPPER_HALVES != _ZEROS or (eight + _SIXES) & _UPPER_HALVES != _ZEROS:
+            break
+        place += 8
+    while 48 <= byte(base + place) <= 57:
+        place += 1
+    return place
+
+
+@inner
+def _after_number(base, place, end):  # type: ignore[no-untyped-def]
+    """The place after an unsigned JSON number, or -1."""
+    first = place
+    place = _after_digits(base, place, end)
+    if place == first or (place > first + 1 and byte(base + first) == 48):
+        return -1
+    if byte(base + place) == 46:
+        first = place + 1
+        place = _after_digits(base, first, end)
+        if place == first:
+            return -1
+    if byte(base + place) | 32 == 101:
+        place += 1
+        c = byte(base + place)
+        first = place + (c == 43 or c == 45)
+        place = _after_digits(base, first, end)
+        if place == first:
+            return -1
+    return place
+
+
+@entry
+def check(view, end, stack, keys, bare):  # type: ignore[no-untyped-def]
+    """(place of a fault or -1, members of all objects); a hash of each key and its object goes to `keys`, if long.
+
+    The document is the first `end` bytes of `view`. It ends with a closing bracket or brace, or some byte follows that
+    is part of no number, name or text: so nothing runs over it.
+    """
+    base = np.int64(view.ctypes.data)
+    zero: Any = np.int64(0)  # a plain 0 is a type of its own, to compile for once more
+    depth = members = objects = zero
+    place = skip_space(base, zero, end)
+    while True:
+        c = byte(base + place)
+        opened = c == 123 or c == 91
+        if opened:
+            if depth == MAX_DEPTH:
+                return place, members
+            depth += 1
+            objects += 1
+            stack[depth] = objects if c == 123 else 0
+            place = skip_space(base, place + 1, end)
+        elif c == 34:
+            place, fine, _ = _after_string(base, place + 1, end, objects)
+            if not fine:
+                return place, members
+        elif spells(base, place, _TRUE) or spells(base, place, _NULL):
+            place += 4
+        elif spells(base, place, _FALSE):
+            place += 5
+        else:
+            stop = _after_number(base, place + (c == 45), end)
+            if stop < 0 and bare:
+                if spells(base, place, _NAN):
+                    stop = place + 3
+                elif spells(base, place + (c == 45), _INFINITY):
+                    stop = place + (c == 45) + 8
+            if stop < 0:
+                return place, members
+            place = stop
+        while True:  # after a value, or after an opening bracket
+            if not opened:
+                place = skip_space(base, place, end)
+            if depth == 0:
+                return -1 if place == end else place, members
+            if place >= end:
+                return place, members
+            c = byte(base + place)
+            inside = stack[depth]
+            if c == (125 if inside else 93):
+                depth -= 1
+                place += 1
+                opened = False
+                continue
+            if not opened:
+                if c != 44:
+                    return place, members
+                place = skip_space(base, place + 1, end)
+            if inside:
+                if byte(base + place) != 34:
+                    return place, members
+                place, fine, code = _after_string(base, place + 1, end, inside)
+                if not fine:
+                    return place, members
+                if members < keys.size:
+                    keys[members] = code
+                members += 1
+                place = skip_space(base, place, end)
+                if byte(base + place) != 58:
+                    return place, members
+                place = skip_space(base, place + 1, end)
+            break

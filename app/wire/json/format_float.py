@@ -1,0 +1,208 @@
+"""Lists of float32 as JSON, each the shortest decimal that reads back as the same bits, in compiled code.
+
+The digits are found as in Schubfach (Giulietti, "The Schubfach way to render doubles", 2020), but with one product per
+number: its error is known, and a decimal so near to the edge of what rounds to the float that the error could matter is
+read back to see. That is needed in any case, since numbers are read as float64 and rounded once more: 7.038531e-26,
+just beside the middle between two float32, is the shortest for one of them and comes back as the other.
+"""
+
+# Comparisons are spelt out, since that is what compiles well.
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.llvm_intrinsics import (
+    below,
+    entry,
+    high_half,
+    inlined,
+    inner,
+    leading_zeros,
+    put_1,
+    put_2,
+    put_8,
+    quotient,
+    shift_right,
+    single_bits,
+    single_word,
+)
+from app.wire.json.parse_float import TENS, nearest_called, signed
+
+WIDEST: Final = 20
+"""Bytes of the longest text of a float32, with its sign, comma and brackets."""
+ROOM: Final = 32
+"""Bytes that must be there behind all texts."""
+_LEAST_POWER: Final = -31
+_MOST_POWER: Final = 45
+_FINE: Final = 24
+"""Bits of a quarter of a digit that are worked out; the product is wrong by less than two of the last."""
+_ONE: Final = 4 << _FINE
+_UNSURE: Final = 4
+_INFINITY_BITS: Final = 0xFF << 23
+
+
+def _powers_of_ten() -> NDArray[np.int64]:
+    """The first 64 bits of each power, rounded up."""
+    rows = []
+    for power in range(_LEAST_POWER, _MOST_POWER + 1):
+        if power >= 0:
+            whole: int = 10**power
+            shift = whole.bit_length() - 64
+            bits = -(-whole >> shift) if shift > 0 else whole << -shift
+        else:
+            divisor: int = 10**-power
+            bits = (1 << (divisor.bit_length() + 63)) // divisor + 1
+        rows.append(signed(bits))
+    return np.array(rows, np.int64)
+
+
+_POWERS: Final[NDArray[np.int64]] = _powers_of_ten()
+_ZEROS: Final = 0x3030303030303030
+_ZERO_POINT: Final = int.from_bytes(b"0.000000", "little")
+_POINT_ZERO: Final = int.from_bytes(b".0", "little")
+_INFINITY: Final = int.from_bytes(b"Infinity", "little")
+_NAN: Final = int.from_bytes(b'"NaN"', "little")
+
+
+@inlined
+def _digits(bits):  # type: ignore[no-untyped-def]
+    """(digits, power of ten) of the decimal of a finite float32 that is not negative."""
+    fraction = bits & 0x7FFFFF
+    exponent = bits >> 23
+    whole = fraction | (exponent > 0) << 23
+    uneven = fraction == 0  # the lower neighbour may be half as far as the upper one
+    exponent = max(exponent, 1) - 150
+    power = (exponent * 1262611) >> 22
+    shift = exponent + ((-power * 1741647) >> 19) + 1 + _FINE
+    factor = _POWERS[-power - _LEAST_POWER]
+    value = high_half(factor, whole << (shift + 2))
+    reach = shift_right(factor, 63 - shift)  # half the way to the next float
+    digits = value >> (_FINE + 2)
+    tens = quotient(digits, 10)
+    rest = value - 10 * _ONE * tens
+    under, over = reach - rest, reach + rest - 10 * _ONE
+    if uneven or below(under + _UNSURE, 2 * _UNSURE) or below(over + _UNSURE, 2 * _UNSURE):
+        return _digits_read_back(bits, value, power)
+    short = (under > 0) | (over > 0)  # whether it is, the processor could not guess
+    tens += over > 0
+    # 10**power is no more than the way to the next float: the nearer decimal is within half of it.
+    digits += value & (_ONE - 1) > _ONE >> 1
+    return tens if short else digits, power + short
+
+
+@inner
+def _digits_read_back(bits, value, power):  # type: ignore[no-untyped-def]
+    """As `_digits`, of the float that is about value / _ONE * 10**power: tries decimals, the shorter and nearer first.
+
+    The last one, of one digit more than ever needed, always reads back.
+    """
+    if bits == 0:
+        return 0, 1
+    size = 10 * _ONE
+    for longer in range(2):
+        digits = quotient(value, size)
+        nearer = value - digits * size > size >> 1
+        for other in range(2):
+            tried = digits + (nearer != other)
+            if tried > 0 and single_bits(nearest_called(tried, power + 1 - longer)) == bits:
+                return tried, power + 1 - longer
+        size = _ONE
+    return quotient(10 * value + (_ONE >> 1), _ONE), power - 1
+
+
+@inlined
+def _spread(number):  # type: ignore[no-untyped-def]
+    """The eight digits of a number below 10**8, a byte each, the first one lowest."""
+    pairs = quotient(number, 10000)
+    pairs |= (number - 10000 * pairs) << 32
+    hundreds = ((pairs * 10486) >> 20) & 0x7F0000007F
+    pairs = hundreds | (pairs - 100 * hundreds) << 16
+    tens = ((pairs * 103) >> 10) & 0x000F000F000F000F
+    return tens | (pairs - 10 * tens) << 8
+
+
+@inlined
+def _put_decimal(to, digits, power):  # type: ignore[no-untyped-def]
+    """Write digits * 10**power, of nine digits at most, at the address `to`: the address after it."""
+    count = ((64 - leading_zeros(digits)) * 1233) >> 12
+    count += digits >= TENS[count]
+    point = count + power
+    digits *= TENS[9 - count]
+    first = quotient(digits, 10**8)
+    rest = _spread(digits - first * 10**8)
+    count = 9 - (leading_zeros(rest) >> 3)
+    rest |= _ZEROS
+    first += 48
+    if -4 < point <= 0:
+        put_8(to, _ZERO_POINT)
+        to += 2 - point
+        put_1(to, first)
+        put_8(to + 1, rest)
+        return to + count
+    put_1(to, first)
+    if 0 < point <= 16:
+        put_8(to + 1, rest)
+        if point < 9:
+            put_1(to + point, 46)
+            put_8(to + point + 1, shift_right(rest, 8 * (point - 1)))
+            return to + point + 1 + max(count - point, 1)
+        put_8(to + 9, _ZEROS)
+        put_2(to + point, _POINT_ZERO)
+        return to + point + 2
+    if count > 1:
+        put_1(to + 1, 46)
+        put_8(to + 2, rest)
+        count += 1
+    put_1(to + count, 101)
+    to += count + 1
+    point -= 1
+    if point < 0:
+        put_1(to, 45)
+        to += 1
+        point = -point
+    if point >= 10:
+        put_1(to, 48 + quotient(point, 10))
+        to += 1
+    put_1(to, 48 + point - 10 * quotient(point, 10))
+    return to + 1
+
+
+@entry
+def write_singles(items, pairs, text):  # type: ignore[no-untyped-def]
+    """Write the float32 in the bytes `items` as a JSON list to `text`: its length. With `pairs` each two are a list."""
+    source, to = np.int64(items.ctypes.data), np.int64(text.ctypes.data)
+    start = to
+    put_1(to, 91)
+    to += 1
+    for item in range(items.size >> 2):
+        bits = single_word(source + 4 * item)
+        if pairs and item & 1 == 0:
+            put_1(to, 91)
+            to += 1
+        negative = bits >> 31
+        bits &= 0x7FFFFFFF
+        if bits >= _INFINITY_BITS:
+            put_8(to, _NAN)
+            to += 5
+            if bits == _INFINITY_BITS:
+                put_1(to - 4, 45)
+                to += negative - 4
+                put_8(to, _INFINITY)
+                put_1(to + 8, 34)
+                to += 9
+        else:
+            put_1(to, 45)
+            to += negative
+            digits, power = _digits(bits)
+            to = _put_decimal(to, digits, power)
+        if pairs and item & 1 != 0:
+            put_1(to, 93)
+            to += 1
+        put_1(to, 44)
+        to += 1
+    to -= items.size > 0
+    put_1(to, 93)
+    return to + 1 - start

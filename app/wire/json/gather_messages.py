@@ -1,0 +1,522 @@
+"""The native JSON codec: the body of `POST /gathernd` and `POST /gather` to a `Call`, an `Answer` to its body.
+
+A body is read in three steps: `json_scan` finds the values of the tensors and cuts them out, a JSON library reads the
+small rest, and `json_values` reads the spans straight into arrays. Whatever is refused is held against the whole
+grammar (`json_check`) first, for what is no JSON is refused as that, wherever else it is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+import orjson
+import pybase64
+from numpy.typing import NDArray
+
+from app import llvm_intrinsics
+from app.errors import GatherError, Place
+from app.tensors.dtypes import DTYPES, DType
+from app.tensors.gather_call import DEVICES, Call, Device, Operator
+from app.tensors.scatter_call import REDUCTIONS, ScatterCall
+from app.tensors.shape_limits import Limits
+from app.tensors.tensor import Tensor, coordinates
+from app.wire import decode_strings
+from app.wire.json import check_grammar, find_arrays, format_float, lossless_json, parse_float, parse_number_arrays
+from app.wire.json.find_arrays import ESCAPED, STRING, scan
+from app.wire.json.read_base64 import Packed
+from app.wire.json.read_values import Values
+from app.wire.json.write_values import is_long, values_text, write_answer
+from app.wire.packed_items import REFUSED_BY_CHARGE, Buffer, Charge, longest_string, view_of
+
+__all__ = [
+    "ENCODINGS",
+    "MAX_FIELDS",
+    "Encoding",
+    "check_fields_size",
+    "configure",
+    "is_long",
+    "read_call",
+    "read_scatter",
+    "warm",
+    "write_answer",
+]
+
+Encoding = Literal["values", "base64"]
+ENCODINGS: Final[tuple[Encoding, ...]] = ("values", "base64")
+MAX_FIELDS: Final = 1 << 15
+"""Most bytes of all but the values of the tensors, since that part becomes Python objects, on the event loop."""
+MAX_SPACED_FIELDS: Final = 1 << 20
+"""The same with its white space, of which nothing is made."""
+_READ_EXACTLY: Final = 5
+"""Bytes that a byte of a part with much white space takes: itself, and as text, of which one character is wide."""
+_BYTE: Final = np.dtype(np.uint8)
+_PARAMETER: Final[Mapping[Operator, tuple[str, str]]] = {
+    "gathernd": ("batch_dims", "/batch_dims"),
+    "gather": ("axis", "/axis"),
+}
+_COMMON: Final = frozenset(("data", "indices", "dialect", "device", "output_encoding"))
+_FIELDS: Final[Mapping[Operator, frozenset[str]]] = {key: _COMMON | {name} for key, (name, _) in _PARAMETER.items()}
+_SCATTER_FIELDS: Final = frozenset(("indices", "updates", "reduction"))
+_TENSOR_FIELDS: Final = frozenset(("dtype", "shape", "values", "base64"))
+_DIGITS: Final = (b"0 ", b"1 ", b"2 ", b"3 ")
+_COMPILED: Final[tuple[Any, ...]] = (
+    find_arrays.scan,
+    check_grammar.check,
+    parse_number_arrays.read_elements,
+    decode_strings.framed,
+    decode_strings.separated,
+    decode_strings.room_for,
+    format_float.write_singles,
+)
+_NO_INTS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+# What `scan` returns: whether it is fine, members, whether there are odd numbers, how many spans, and three integers
+# for each span: its first byte, its end and its kind.
+_FINE, _MEMBERS, _ODD, _SPANS, _FIRST_SPAN = range(5)
+_ANY_TYPE: Final = DTYPES["bool"]
+"""Stands for a type that does not exist, until everything else has been looked at."""
+
+
+def configure(cache_dir: Path) -> None:
+    """Keep the compiled code under `cache_dir`, so that the next start loads it; call before anything is read."""
+    llvm_intrinsics.keep_compiled(cache_dir, "json", (llvm_intrinsics, parse_float, find_arrays), _COMPILED)
+
+
+def warm(progress: Callable[[str], None] | None = None) -> None:
+    """Compile, or load from the cache, all that reading and writing ever use."""
+    started = perf_counter()
+    body = b'{"data": {"dtype": "int8", "values": [1]}, "indices": {"dtype": "int64", "values": [0]}}'
+    read_call(body, "gathernd", ("onnx-13",), Limits())
+    values_text(Tensor(DTYPES["float32"], (1,), np.ones(1, np.float32)))
+    check_grammar.fault(body)
+    decode_strings.warm()
+    for function in _COMPILED:
+        function.disable_compile()  # a request never compiles
+    if progress is not None:
+        progress(f"JSON codec ready after {perf_counter() - started:.2f} s")
+
+
+_Given = tuple[Values | Packed, str | None, int]
+"""A tensor of the request, its fields checked: its items, its dtype if that is no type, and how many members it has."""
+
+
+class _WrongTensors(Exception):
+    """The values of these tensors do not match shape or type; how, is to be found out."""
+
+    def __init__(self, sources: list[Values | Packed]) -> None:
+        super().__init__()
+        self.sources = sources
+
+
+def read_call(
+    body: Buffer, operator: Operator, dialects: Collection[str], limits: Limits, charge: Charge | None = None
+) -> tuple[Call, Encoding]:
+    """The call that `body` asks of `operator`, and how its answer is to be written. Raises GatherError.
+
+    What is wrong is refused in this order: malformed_request; invalid_field; unsupported_dtype, for a name that is no
+    type; element_count_mismatch; value_not_representable; of the last three data before indices. A string that is too
+    long is left in the call's `over_limit`, for others come before it. `dialects` are those that the operator has.
+    `charge` is told what the items will take, in bytes, before they do; what it raises is raised.
+    """
+    try:
+        return _read_call(body, operator, dialects, limits, charge)
+    except (GatherError, _WrongTensors) as error:
+        _explain(error, body, charge)
+        raise
+
+
+def _read_call(
+    body: Buffer, operator: Operator, dialects: Collection[str], limits: Limits, charge: Charge | None
+) -> tuple[Call, Encoding]:
+    view = np.frombuffer(body, _BYTE)
+    if type(body) is not bytes:
+        view.flags.writeable = False  # as `view_of`
+    marks: tuple[int, ...] = scan(view)
+    text = _usual_text(body, marks)
+    if text is not None:
+        template = _templates.get((operator, text))
+        if template is not None and template.members == marks[_MEMBERS]:
+            return _fill(template, operator, body, view, marks, limits, charge)
+    document = _small_part(body, marks, charge)
+    if type(document) is not dict:
+        raise _field("", "the body must be a JSON object")
+    if not document.keys() <= _FIELDS[operator]:
+        raise _unknown("", document, _FIELDS[operator])
+    fields = document.get("data")
+    resident = _resident(fields) if type(fields) is dict and "tensor" in fields else None
+    data, data_unknown, members = (
+        _given("data", document, body, view, marks, charge) if resident is None else (None, None, 1)
+    )
+    indices, index_unknown, index_members = _given("indices", document, body, view, marks, charge)
+    parameter_name, parameter_pointer = _PARAMETER[operator]
+    parameter = document.get(parameter_name, 0)
+    if type(parameter) is not int:
+        parameter = lossless_json.integer(parameter)
+        if parameter is None:
+            raise _field(parameter_pointer, f"{parameter_name} must be an integer")
+    dialect = document.get("dialect", "onnx-13")
+    if type(dialect) is not str or dialect not in dialects:
+        raise _choice("dialect", dialects)
+    device = document.get("device", "auto")
+    if type(device) is not str or device not in DEVICES:
+        raise _choice("device", DEVICES)
+    encoding = document.get("output_encoding", "values")
+    if type(encoding) is not str or encoding not in ENCODINGS:
+        raise _choice("output_encoding", ENCODINGS)
+    if len(document) + members + index_members != marks[_MEMBERS]:
+        _check_framing(body, charge)
+
+    if data_unknown is not None:
+        raise _unsupported("data", data_unknown)
+    if index_unknown is not None:
+        raise _unsupported("indices", index_unknown)
+    data_tensor = resident if data is None else data.read(charge)
+    index_tensor = indices.read(charge)
+    if data_tensor is None or index_tensor is None:
+        raise _WrongTensors([source for source in (data, indices) if source is not None])
+    call = Call(operator, data_tensor, index_tensor, parameter, dialect, device, parameter_pointer)
+    if len(body) > limits.string_bytes and type(data_tensor) is Tensor:
+        call.over_limit = _too_long(data_tensor, limits)
+    if text is not None and (data is None or type(data) is Values) and type(indices) is Values:
+        _remember((operator, text), marks, resident if data is None else data, indices, call, encoding)
+    return call, encoding
+
+
+class _Template(NamedTuple):
+    """What all but the values of a request said: requests that differ in nothing else are checked once.
+
+    A tensor is the place of its span in the marks, its type and its shape; `data` is a str if it is a resident one.
+    """
+
+    members: int
+    data: str | tuple[int, DType, tuple[int, ...] | None]
+    indices: tuple[int, DType, tuple[int, ...] | None]
+    parameter: int
+    dialect: str
+    device: Device
+    encoding: Encoding
+
+
+_templates: Final[dict[tuple[Operator, bytes], _Template]] = {}
+_TEMPLATES: Final = 1024
+_TEMPLATE_BYTES: Final = 1 << 10
+
+
+def _usual_text(body: Buffer, marks: tuple[int, ...]) -> bytes | None:
+    """All but the values, where that is short and plain and the values are lists, else None."""
+    spans = marks[_SPANS]
+    if not marks[_FINE] or marks[_ODD]:
+        return None
+    if spans == 2 and len(body) - marks[5] + marks[4] - marks[8] + marks[7] <= _TEMPLATE_BYTES:
+        if marks[6] > 0 and marks[9] > 0:
+            return b"".join((body[: marks[4]], b"0 ", body[marks[5] : marks[7]], b"1 ", body[marks[8] :]))
+    elif spans == 1 and len(body) - marks[5] + marks[4] <= _TEMPLATE_BYTES and marks[6] > 0:
+        return b"".join((body[: marks[4]], b"0 ", body[marks[5] :]))
+    return None
+
+
+def _remember(
+    key: tuple[Operator, bytes],
+    marks: tuple[int, ...],
+    data: str | Values | None,
+    indices: Values,
+    call: Call,
+    encoding: Encoding,
+) -> None:
+    """Keep the template of a request that was found right."""
+    places = {marks[at]: at for at in range(_FIRST_SPAN, _FIRST_SPAN + 3 * marks[_SPANS], 3)}
+    found = data if isinstance(data, str) else None
+    if found is None:
+        assert isinstance(data, Values)
+        kept: str | tuple[int, DType, tuple[int, ...] | None] = (places[data.first], data.dtype, data.shape)
+    else:
+        kept = found
+    if len(_templates) >= _TEMPLATES:
+        _templates.clear()
+    _templates[key] = _Template(
+        marks[_MEMBERS],
+        kept,
+        (places[indices.first], indices.dtype, indices.shape),
+        call.parameter,
+        call.dialect,
+        call.device,
+        encoding,
+    )
+
+
+def _fill(
+    template: _Template,
+    operator: Operator,
+    body: Buffer,
+    view: NDArray[np.uint8],
+    marks: tuple[int, ...],
+    limits: Limits,
+    charge: Charge | None,
+) -> tuple[Call, Encoding]:
+    """The call of a request whose template is known: only its values are read."""
+    _, kept, (at, dtype, shape), parameter, dialect, device, encoding = template
+    indices = Values(view, "indices", dtype, shape, marks[at], marks[at + 1], marks[at + 2])
+    data: Values | None = None
+    data_tensor: Tensor | str | None
+    if isinstance(kept, str):
+        data_tensor = kept
+    else:
+        at, dtype, shape = kept
+        data = Values(view, "data", dtype, shape, marks[at], marks[at + 1], marks[at + 2])
+        data_tensor = data.read(charge)
+    index_tensor = indices.read(charge)
+    if data_tensor is None or index_tensor is None:
+        raise _WrongTensors([source for source in (data, indices) if source is not None])
+    call = Call(operator, data_tensor, index_tensor, parameter, dialect, device, _PARAMETER[operator][1])
+    if len(body) > limits.string_bytes and type(data_tensor) is Tensor:
+        call.over_limit = _too_long(data_tensor, limits)
+    return call, encoding
+
+
+def read_scatter(body: Buffer, limits: Limits, charge: Charge | None = None) -> ScatterCall:
+    """The scatter that `body` asks for: indices, updates and reduction. See `read_call` for order and `charge`."""
+    try:
+        return _read_scatter(body, limits, charge)
+    except (GatherError, _WrongTensors) as error:
+        _explain(error, body, charge)
+        raise
+
+
+def _read_scatter(body: Buffer, limits: Limits, charge: Charge | None) -> ScatterCall:
+    view = view_of(body)
+    marks: tuple[int, ...] = scan(view)
+    document = _small_part(body, marks, charge)
+    if type(document) is not dict:
+        raise _field("", "the body must be a JSON object")
+    if not document.keys() <= _SCATTER_FIELDS:
+        raise _unknown("", document, _SCATTER_FIELDS)
+    given = {name: _given(name, document, body, view, marks, charge) for name in ("indices", "updates")}
+    reduction = document.get("reduction", "none")
+    if type(reduction) is not str or reduction not in REDUCTIONS:
+        raise _choice("reduction", REDUCTIONS)
+    if len(document) + sum(members for _, _, members in given.values()) != marks[_MEMBERS]:
+        _check_framing(body, charge)
+    for name, (_, unknown, _) in given.items():
+        if unknown is not None:
+            raise _unsupported(name, unknown)
+    sources = [source for source, _, _ in given.values()]
+    indices, updates = (source.read(charge) for source in sources)
+    if indices is None or updates is None:
+        raise _WrongTensors(sources)
+    for tensor in (indices, updates):
+        over_limit = _too_long(tensor, limits)
+        if over_limit is not None:
+            raise over_limit
+    return ScatterCall(indices, updates, reduction)
+
+
+def check_fields_size(pieces: Sequence[Buffer], what: str, charge: Charge | None) -> None:
+    """Raises limit_exceeded where the small part of a body, in `pieces`, is too large; white space hardly counts.
+
+    `charge` is told what a large one takes to be counted and read: each byte, and a character of text for it.
+    """
+    size, most = sum(map(len, pieces)), MAX_FIELDS
+    if size > MAX_SPACED_FIELDS:
+        most = MAX_SPACED_FIELDS
+    elif size > MAX_FIELDS:
+        if charge is not None:
+            charge(_READ_EXACTLY * size)
+        size = sum(len(bytes(piece).translate(None, b" \t\r\n")) for piece in pieces)
+    if size > most:
+        detail = f"all but {what} takes {size} bytes of at most {most}"
+        raise GatherError("limit_exceeded", detail, facts={"limit": "fields_bytes", "maximum": most})
+
+
+def _check_spans(body: Buffer, marks: tuple[int, ...], count: int, charge: Charge | None) -> None:
+    pieces: list[Buffer] = []
+    end = 0
+    view = memoryview(body)
+    for at in range(_FIRST_SPAN, _FIRST_SPAN + 3 * count, 3):
+        pieces.append(view[end : marks[at]])
+        end = marks[at + 1]
+    check_fields_size((*pieces, view[end:]), "the values of the tensors", charge)
+
+
+def _small_part(body: Buffer, marks: tuple[int, ...], charge: Charge | None) -> Any:
+    """All but the spans, each of which a number stands for: its own."""
+    fine, _, odd, count = marks[:_FIRST_SPAN]
+    if not fine:
+        raise GatherError("malformed_request", "the body is not JSON: quotes or brackets do not close")
+    if len(body) > MAX_FIELDS:
+        _check_spans(body, marks, count, charge)
+    if count == 2:  # as most have
+        text = b"".join((body[: marks[4]], b"0 ", body[marks[5] : marks[7]], b"1 ", body[marks[8] :]))
+    else:
+        pieces: list[Buffer] = []
+        end = 0
+        for span in range(count):
+            at = _FIRST_SPAN + 3 * span
+            pieces += (body[end : marks[at]], _DIGITS[span])
+            end = marks[at + 1]
+        text = b"".join((*pieces, body[end:]))
+    if count > 2:
+        _check_framing(body, charge)  # with a key given twice, the numbers would not be what they seem
+    if not odd and len(text) <= MAX_FIELDS:  # orjson takes twelve bytes for each, white space too
+        try:
+            return orjson.loads(text)
+        except orjson.JSONDecodeError:
+            pass  # a lone surrogate, or no JSON
+    _check_framing(body, charge)
+    return lossless_json.loads(text.decode())
+
+
+def _given(
+    name: str,
+    document: Mapping[str, Any],
+    body: Buffer,
+    view: NDArray[np.uint8],
+    marks: tuple[int, ...],
+    charge: Charge | None = None,
+) -> _Given:
+    """The fields of the tensor `name`, checked one by one. Raises invalid_field."""
+    fields = document.get(name)
+    if type(fields) is not dict:
+        raise _field(f"/{name}", f"{name} must be an object" if name in document else f"{name} is missing")
+    type_name, shape, span = fields.get("dtype"), fields.get("shape", ...), fields.get("values")
+    usual = len(fields) == 3 and type_name is not None and shape is not ... and span is not None
+    if not usual and not fields.keys() <= _TENSOR_FIELDS:
+        raise _unknown(f"/{name}", fields, _TENSOR_FIELDS)
+    if type(type_name) is not str:
+        raise _field(f"/{name}/dtype", f"{name} needs a dtype, the name of a type")
+    if shape is not ...:
+        shape = _shape(name, shape)
+    known = DTYPES.get(type_name)
+    dtype = known or _ANY_TYPE
+    unknown = None if known else type_name
+    if span is not None:
+        if "base64" in fields:
+            raise _field(f"/{name}", f"{name} has both values and base64")
+        at = _FIRST_SPAN + 3 * (span if type(span) is int else int(span))
+        first, depth = marks[at], marks[at + 2]
+        if depth <= 0:  # no list
+            depth = 0
+            if body[first] in b"n{":
+                raise _field(f"/{name}/values", "values must be a list, or one value for a tensor without dimensions")
+        if shape is ...:
+            shape = None
+        return Values(view, name, dtype, shape, first, marks[at + 1], depth), unknown, len(fields)
+    if "base64" not in fields:
+        raise _field(f"/{name}", f"{name} has neither values nor base64")
+    first, end, kind = marks[_FIRST_SPAN + 3 * int(fields["base64"]) :][:3]
+    if kind not in (STRING, ESCAPED):
+        raise _field(f"/{name}/base64", "base64 must be a string")
+    if shape is ...:
+        raise _field(f"/{name}/shape", f"{name} needs a shape, since it has base64")
+    text = memoryview(body)[first + 1 : end - 1]
+    if kind == ESCAPED:
+        text = _unescaped(name, view, first, end, charge)
+    if charge is not None:
+        charge(len(text) // 4 * 3)
+    try:
+        raw = pybase64.b64decode(text, validate=True)
+    except ValueError:
+        raise _no_base64(name) from None
+    return Packed(name, dtype, shape, raw), unknown, len(fields)
+
+
+def _unescaped(name: str, view: NDArray[np.uint8], first: int, end: int, charge: Charge | None) -> memoryview:
+    """The UTF-8 of the string in [first, end) of `view`. Raises invalid_field for what is none."""
+    if charge is not None:
+        charge(end - first)
+    out = np.empty(end - first, _BYTE)
+    fine, _, _, used, _, _ = parse_number_arrays.read_elements(
+        view, first, end, parse_number_arrays.KINDS["string"], 0, 1, 1, _NO_INTS, out, False
+    )
+    if not fine:
+        raise _no_base64(name)
+    return out[: used - 1].data
+
+
+def _no_base64(name: str) -> GatherError:
+    return _field(f"/{name}/base64", "the text is not base64 (RFC 4648, with padding)")
+
+
+def _shape(name: str, sizes: Any) -> tuple[int, ...]:
+    if type(sizes) is not list:
+        raise _field(f"/{name}/shape", "shape must be a list of integers")
+    for size in sizes:
+        if type(size) is not int or size < 0:
+            break
+    else:
+        return tuple(sizes)
+    shape = lossless_json.dimensions(sizes)
+    if isinstance(shape, int):
+        raise _field(f"/{name}/shape/{shape}", "a dimension must be an integer of 0 or more")
+    return shape
+
+
+def _resident(fields: Mapping[str, Any]) -> str:
+    """The name of a resident tensor. Raises invalid_field."""
+    if len(fields) > 1:
+        raise _unknown("/data", fields, frozenset(("tensor",)))
+    name = fields["tensor"]
+    if type(name) is not str or not _NAME.fullmatch(name):
+        raise _field("/data/tensor", "a name is 1 to 128 of A-Z a-z 0-9 . _ - and begins with none of . _ -")
+    return name
+
+
+def _unsupported(name: str, dtype: str) -> GatherError:
+    detail = f"{lossless_json.shown(dtype)!r} is no element type"
+    return GatherError("unsupported_dtype", detail, pointer=f"/{name}/dtype")
+
+
+def _explain(error: Exception, body: Buffer, charge: Charge | None) -> None:
+    """Raises what is wrong first with a body that was refused, if that is something else than `error`.
+
+    What is no JSON comes first, then all counts, then all values, and data before indices.
+    """
+    if isinstance(error, GatherError) and error.code in REFUSED_BY_CHARGE:
+        return
+    _check_framing(body, charge)
+    if isinstance(error, _WrongTensors):
+        for source in error.sources:
+            source.explain_nesting()
+        for source in error.sources:
+            source.explain_value()
+
+
+def _too_long(tensor: Tensor, limits: Limits) -> GatherError | None:
+    """The error for a string that is too long, if there is one."""
+    if tensor.dtype.kind != "string":
+        return None
+    item = longest_string(tensor.array, limits.string_bytes)
+    if item < 0:
+        return None
+    return GatherError(
+        "limit_exceeded",
+        f"a string has more than {limits.string_bytes} bytes of UTF-8",
+        places=[Place(tensor.locate(item), coordinates(item, tensor.shape))],
+        facts={"limit": "string_bytes", "maximum": limits.string_bytes},
+    )
+
+
+def _check_framing(body: Buffer, charge: Charge | None) -> None:
+    """Raises malformed_request where the body is not JSON, or names a key twice, and what `charge` raises."""
+    fault = check_grammar.fault(body, charge)
+    if fault is not None:
+        raise GatherError("malformed_request", fault)
+
+
+def _field(pointer: str, detail: str) -> GatherError:
+    return GatherError("invalid_field", detail, pointer=pointer)
+
+
+def _unknown(pointer: str, fields: Mapping[str, Any], known: Collection[str]) -> GatherError:
+    """The error for the first of `fields` that is not `known`."""
+    name = next(lossless_json.printable(name) for name in fields if name not in known)
+    pointer += "/" + name.replace("~", "~0").replace("/", "~1")
+    return _field(pointer, f"{lossless_json.shown(name)!r} is not a field here; there are {', '.join(sorted(known))}")
+
+
+def _choice(name: str, allowed: Collection[str]) -> GatherError:
+    return _field(f"/{name}", f"{name} must be one of {', '.join(allowed)}")

@@ -1,0 +1,474 @@
+"""Arrays of JSON scalars to packed items, in compiled code: no number ever becomes a Python object.
+
+One reader walks the nesting and holds it to the shape, checks the grammar of each element, rounds or ranges it to its
+type and stores it. It gives up at the first thing that is not as it should be and says at which element; whoever
+called finds out what that is (the reader of kind SKIP tells whether the nesting is right, whatever the elements).
+Strings are stored as their UTF-8, each with a byte SEPARATOR behind it, which UTF-8 does not have.
+"""
+
+# Comparisons are spelt out, since that is what compiles well.
+# ruff: noqa: PLR1714
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.llvm_intrinsics import (
+    below,
+    bits_of,
+    byte,
+    entry,
+    float_of,
+    inlined,
+    inner,
+    other_marks,
+    put_1,
+    put_2,
+    put_4,
+    put_8,
+    put_single,
+    trailing_zeros,
+    word,
+)
+from app.wire.json.find_arrays import (
+    MAX_DEPTH,
+    character,
+    escaped,
+    hex_4,
+    is_space,
+    skip_nested,
+    skip_space,
+    skip_string,
+    spells,
+)
+from app.wire.json.parse_float import (
+    above_middle,
+    decimal,
+    digits_before,
+    integral,
+    long_whole,
+    narrow,
+    nearest,
+    nearest_called,
+    quick_decimal,
+    signed,
+    whole_digits,
+)
+
+OPEN: Final = MAX_DEPTH + 1
+"""The depth of the elements where the first one is to set it."""
+SKIP: Final = 0
+_BOOL: Final = 1
+_INT8: Final = 2
+_INT64: Final = 5
+_HALF: Final = 10
+_BRAIN: Final = 11
+_SINGLE: Final = 12
+_DOUBLE: Final = 13
+_TEXT: Final = 14
+SEPARATOR: Final = b"\xff"
+KINDS: Final[Mapping[str, int]] = {
+    "string": _TEXT,
+    "bool": _BOOL,
+    "int8": _INT8,
+    "int16": 3,
+    "int32": 4,
+    "int64": _INT64,
+    "uint8": 6,
+    "uint16": 7,
+    "uint32": 8,
+    "uint64": 9,
+    "float16": _HALF,
+    "bfloat16": _BRAIN,
+    "float32": _SINGLE,
+    "float64": _DOUBLE,
+    "complex64": _SINGLE,
+    "complex128": _DOUBLE,
+}
+"""What `read_elements` calls the types: a complex one is pairs of its parts."""
+
+# The largest magnitudes of negative and of other integers, unsigned, and the least that rounds to infinity, by kind.
+_LOW: Final[NDArray[np.int64]] = np.array([0, 0, *(signed(2**bits) for bits in (7, 15, 31, 63)), *[0] * 8], np.int64)
+_HIGH: Final[NDArray[np.int64]] = np.array(
+    [0, 0, *(2**bits - 1 for bits in (7, 15, 31, 63)), *(signed(2**bits - 1) for bits in (8, 16, 32, 64)), *[0] * 4],
+    np.int64,
+)
+TOO_LARGE: Final[NDArray[np.float64]] = np.array(
+    [*[0.0] * 10, 65520.0, 2.0**128 - 2.0**119, 2.0**128 - 2.0**103, np.inf]
+)
+_NAN: Final[NDArray[np.int64]] = np.frombuffer(b"NaN", np.uint8).astype(np.int64)
+_INFINITY: Final[NDArray[np.int64]] = np.frombuffer(b"Infinity", np.uint8).astype(np.int64)
+_MINUS: Final[NDArray[np.int64]] = np.frombuffer(b"-", np.uint8).astype(np.int64)
+_ONES: Final = signed(0x0101010101010101)
+_TOPS: Final = signed(0x8080808080808080)
+_SPACES: Final = 32 * _ONES
+_QUOTES: Final = 34 * _ONES
+_BACKSLASHES: Final = 92 * _ONES
+_TRUE: Final[NDArray[np.int64]] = np.frombuffer(b"true", np.uint8).astype(np.int64)
+_FALSE: Final[NDArray[np.int64]] = np.frombuffer(b"false", np.uint8).astype(np.int64)
+
+
+@inlined
+def _put_float(target, element, kind, number, negative):  # type: ignore[no-untyped-def]
+    """Store the number, which is not negative, with its sign."""
+    bits = bits_of(number)
+    if kind == _SINGLE:
+        put_single(target + 4 * element, float_of(bits | negative << 63))
+    elif kind == _DOUBLE:
+        put_8(target + 8 * element, bits | negative << 63)
+    else:
+        width, bias = (10, 15) if kind == _HALF else (7, 127)
+        put_2(target + 2 * element, narrow(bits, width, bias) | negative << 15)
+
+
+@inlined
+def _put_integer(target, element, kind, value):  # type: ignore[no-untyped-def]
+    width = (kind - _INT8) & 3
+    if width == 3:
+        put_8(target + 8 * element, value)
+    elif width == 2:
+        put_4(target + 4 * element, value)
+    elif width == 1:
+        put_2(target + 2 * element, value)
+    else:
+        put_1(target + element, value)
+
+
+@inner
+def _run_floats(base, place, last, kind, target, element, room):  # type: ignore[no-untyped-def]
+    """(place, element, after): read elements from `place` to `last` on for as long as they are plain numbers.
+
+    Stops at the delimiter after an element that no comma follows (`after`), or at an element for someone else.
+    """
+    while 32 <= place <= last and element < room:
+        negative = byte(base + place) == 45
+        stop, value, power = quick_decimal(base, place)
+        if stop == 0:
+            break
+        number = nearest(value, power)
+        if number >= TOO_LARGE[kind]:
+            break
+        _put_float(target, element, kind, number, negative)
+        element += 1
+        if byte(base + stop) != 44:
+            return stop, element, True
+        place = stop + 1
+        while byte(base + place) == 32:
+            place += 1
+    return place, element, False
+
+
+@inner
+def _run_integers(base, place, last, kind, target, element, room):  # type: ignore[no-untyped-def]
+    """As `_run_floats`, for integers."""
+    low, high = _LOW[kind], _HIGH[kind]
+    while 32 <= place <= last and element < room:
+        negative = byte(base + place) == 45
+        begin = place + negative
+        stop = place + trailing_zeros(other_marks(base + place) & -2)  # bit 0 is a sign, or a digit
+        count = stop - begin
+        after, first = byte(base + stop), byte(base + begin) - 48
+        if not 0 <= first <= 9 or count == 0 or count > 19 or (count > 1 and first == 0):
+            break
+        if after == 46 or after | 32 == 101:
+            break
+        value = digits_before(base, stop, count)
+        if below(low if negative else high, value):
+            break
+        _put_integer(target, element, kind, -value if negative else value)
+        element += 1
+        if after != 44:
+            return stop, element, True
+        place = stop + 1
+        while byte(base + place) == 32:
+            place += 1
+    return place, element, False
+
+
+@inner
+def _after_name(base, place, name, quoted):  # type: ignore[no-untyped-def]
+    """The place after `name`, or -1. In a string it may have escapes."""
+    for i in range(name.size):
+        c = byte(base + place)
+        place += 1
+        if quoted and c == 92 and byte(base + place) == 117:
+            c = hex_4(base, place + 1)
+            place += 5
+        if c != name[i]:
+            return -1
+    return place
+
+
+@inner
+def _non_finite(base, place, bare):  # type: ignore[no-untyped-def]
+    """(place after, number, whether it is negative) of a NaN or an infinity by its name; the place is -1 where none is.
+
+    `bare` ones have no quotes.
+    """
+    quoted = byte(base + place) == 34
+    if not quoted and not bare:
+        return -1, np.nan, False
+    place += quoted
+    number, negative = np.nan, False
+    stop = _after_name(base, place, _NAN, quoted)
+    if stop < 0:
+        minus = _after_name(base, place, _MINUS, quoted)
+        number, negative = np.inf, minus >= 0
+        stop = _after_name(base, minus if negative else place, _INFINITY, quoted)
+    if quoted and stop >= 0:
+        stop = stop + 1 if byte(base + stop) == 34 else -1
+    return stop, number, negative
+
+
+@inner
+def _odd_finite(base, place):  # type: ignore[no-untyped-def]
+    """(place after, number) of any unsigned JSON number; the place is -1 where there is none."""
+    stop, value, power, cut = decimal(base, place)
+    if stop < 0:
+        return stop, 0.0
+    number = nearest_called(value, power)
+    if cut:
+        upper = nearest_called(value + 1, power)
+        if upper != number:
+            side = above_middle(base, place, number)
+            if side > 0 or (side == 0 and bits_of(number) & 1 != 0):
+                number = upper
+    return stop, number
+
+
+@inner
+def _read_odd_float(base, place, kind, target, element, bare):  # type: ignore[no-untyped-def]
+    """The place after any element of a float type, or -1."""
+    negative = byte(base + place) == 45
+    stop, number = _odd_finite(base, place + negative)
+    if stop < 0:
+        stop, number, negative = _non_finite(base, place, bare)
+    elif number >= TOO_LARGE[kind]:
+        return -1
+    if stop >= 0:
+        _put_float(target, element, kind, number, negative)
+    return stop
+
+
+@inner
+def _read_odd_integer(base, place, kind, target, element):  # type: ignore[no-untyped-def]
+    """The place after any element of an integer type, or -1."""
+    negative = byte(base + place) == 45
+    place += negative
+    value, count = whole_digits(base, place)
+    if count == 0:
+        return -1
+    stop = place + count
+    after = byte(base + stop)
+    if after == 46 or after | 32 == 101:
+        stop, value, fits = integral(base, place)
+        if not fits:
+            return -1
+    elif count > 19:
+        value, fits = long_whole(base, place, count)
+        if not fits:
+            return -1
+    if below(_LOW[kind] if negative else _HIGH[kind], value):
+        return -1
+    _put_integer(target, element, kind, -value if negative else value)
+    return stop
+
+
+@inner
+def _read_bool(base, place, target, element):  # type: ignore[no-untyped-def]
+    if spells(base, place, _TRUE):
+        put_1(target + element, 1)
+        return place + 4
+    put_1(target + element, 0)
+    return place + 5 if spells(base, place, _FALSE) else -1
+
+
+@inner
+def _put_text(base, place, stop, target):  # type: ignore[no-untyped-def]
+    """(place after, target after): UTF-8 from `place` to the quote or backslash, or to `stop`, copied to `target`.
+
+    The place is -1 at a control character and at what is not UTF-8. `target` has room for all up to `stop`.
+    """
+    while place < stop:
+        if place + 8 <= stop:
+            eight = word(base + place)
+            # A byte of 128 or more, one below 32, a quote or a backslash sets its highest bit.
+            quotes, slashes = eight ^ _QUOTES, eight ^ _BACKSLASHES
+            marks = eight | ((eight - _SPACES) & ~eight) | ((quotes - _ONES) & ~quotes) | ((slashes - _ONES) & ~slashes)
+            plain = trailing_zeros(marks & _TOPS) >> 3
+            put_8(target, eight)
+            place += plain
+            target += plain
+            if plain == 8:
+                continue
+        c = byte(base + place)
+        if c == 34 or c == 92:
+            break
+        if c < 32:
+            return -1, target
+        after = place + 1
+        if c >= 128:
+            after, _ = character(base, place, stop)
+            if after < 0:
+                return -1, target
+        while place < after:
+            put_1(target, byte(base + place))
+            place += 1
+            target += 1
+    return place, target
+
+
+@inner
+def _put_code(target, code):  # type: ignore[no-untyped-def]
+    """The target after the UTF-8 of the character `code`."""
+    if code < 0x80:
+        put_1(target, code)
+        return target + 1
+    if code < 0x800:
+        put_1(target, 0xC0 | code >> 6)
+    elif code < 0x10000:
+        put_1(target, 0xE0 | code >> 12)
+    else:
+        put_1(target, 0xF0 | code >> 18)
+        target += 1
+        put_1(target, 0x80 | code >> 12 & 0x3F)
+    if code >= 0x800:
+        target += 1
+        put_1(target, 0x80 | code >> 6 & 0x3F)
+    put_1(target + 1, 0x80 | code & 0x3F)
+    return target + 2
+
+
+@inner
+def _read_text(base, place, end, target):  # type: ignore[no-untyped-def]
+    """(place after, target after) of the string whose opening quote is at `place`, stored with a separator behind it.
+
+    The place is -1 where it is no string, is not JSON, or has a lone surrogate.
+    """
+    if byte(base + place) != 34:
+        return -1, target
+    place += 1
+    while True:
+        place, target = _put_text(base, place, end, target)
+        if place < 0 or place >= end:
+            return -1, target
+        c = byte(base + place)
+        place += 1
+        if c == 34:
+            put_1(target, 0xFF)
+            return place, target + 1
+        place, c = escaped(base, place)
+        if c < 0 or c & 0xFFFFF800 == 0xD800:
+            return -1, target
+        target = _put_code(target, c)
+
+
+@inner
+def _skip_element(base, place, end):  # type: ignore[no-untyped-def]
+    """The place after a string, an object, or whatever goes on to the next delimiter; -1 where there is nothing."""
+    c = byte(base + place)
+    if c == 34:
+        place, _ = skip_string(base, place + 1, end)
+        return place
+    if c == 123:
+        return skip_nested(base, place, end, np.int64(0))
+    first = place
+    while place < end and c != 44 and c != 91 and c != 93 and c != 125 and not is_space(c):
+        place += 1
+        c = byte(base + place)
+    return place if place > first else -1
+
+
+@entry
+def read_elements(view, first, end, kind, leaf, inner, room, dims, out, bare):  # type: ignore[no-untyped-def]
+    """(fine, place, element, used, leaf, inner): read the elements of the span [first, end) of `view` into `out`.
+
+    Elements stand `leaf` lists deep, the innermost lists have `inner` elements and the outer ones as many as the first
+    half of `dims` says, outermost first (the second half is working room). Where `leaf` is OPEN and `inner` and `dims`
+    are -1, the first lists set them. `room` is how many elements there may be. Where not `fine`, the element at
+    `place` or the nesting there is wrong. `bare` floats may be NaN and infinities without quotes, which is not JSON.
+    Strings use `used` bytes of `out`, which has to be as long as the span.
+    """
+    base, size, target = np.int64(view.ctypes.data), view.size, np.int64(out.ctypes.data)
+    counters = dims.size // 2
+    place = first
+    zero: Any = np.int64(0)  # a plain 0 is a type of its own, to compile for once more
+    depth = here = element = used = zero
+    while True:
+        c = byte(base + place)
+        if c <= 32:
+            place = skip_space(base, place, end)
+            c = byte(base + place)
+        if c == 91 and depth < leaf:
+            if depth > 0:
+                dims[counters + depth - 1] = here
+            depth += 1
+            place = skip_space(base, place + 1, end)
+            here = 0
+            if byte(base + place) != 93:
+                continue
+            here = -1
+            if leaf == OPEN:
+                leaf = depth
+        else:
+            if leaf == OPEN:
+                leaf = depth
+            if depth != leaf or element >= room:
+                return False, place, element, used, leaf, inner
+            after = False
+            if _INT8 <= kind < _TEXT and depth > 0:
+                before = element
+                if kind >= _HALF:
+                    place, element, after = _run_floats(base, place, size - 64, kind, target, element, room)
+                else:
+                    place, element, after = _run_integers(base, place, size - 64, kind, target, element, room)
+                here += element - before - after
+            if not after:
+                place = skip_space(base, place, end)
+                if element >= room:
+                    return False, place, element, used, leaf, inner
+                if kind >= _HALF and kind != _TEXT:
+                    stop = _read_odd_float(base, place, kind, target, element, bare)
+                elif kind == _TEXT:
+                    stop, used = _read_text(base, place, end, target + used)
+                    used -= target
+                elif kind >= _INT8:
+                    stop = _read_odd_integer(base, place, kind, target, element)
+                elif kind == _BOOL:
+                    stop = _read_bool(base, place, target, element)
+                else:
+                    stop = _skip_element(base, place, end)
+                if stop < 0:
+                    return False, place, element, used, leaf, inner
+                place = stop
+                element += 1
+        while True:
+            if depth == 0:
+                return place == end, place, element, used, leaf, inner
+            here += 1
+            c = byte(base + place)
+            if c <= 32:
+                place = skip_space(base, place, end)
+                c = byte(base + place)
+            if c == 44:
+                place += 1
+                break
+            if c != 93:
+                return False, place, element, used, leaf, inner
+            if depth == leaf:
+                if inner < 0:
+                    inner = here
+                wanted = inner
+            else:
+                if dims[depth - 1] < 0:
+                    dims[depth - 1] = here
+                wanted = dims[depth - 1]
+            if here != wanted:
+                return False, place, element, used, leaf, inner
+            place += 1
+            depth -= 1
+            if depth > 0:
+                here = dims[counters + depth - 1]

@@ -1,0 +1,211 @@
+"""Answers as JSON: flat values that read back as the same bits, non-finite ones as strings.
+
+A long text is made block by block, and each block is charged before it is made: what it takes at most, and then what it
+took. So the text is all that is held, however many items it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import chain
+from typing import Any, Final, Literal
+
+import numpy as np
+import orjson
+import pybase64
+from numpy.typing import NDArray
+
+from app.tensors.dtypes import DType
+from app.tensors.gather_call import Answer
+from app.tensors.packed_strings import Memory
+from app.tensors.tensor import Tensor
+from app.wire.json.format_float import ROOM, WIDEST, write_singles
+from app.wire.packed_items import Buffer, pack_items
+
+_NUMPY: Final = orjson.OPT_SERIALIZE_NUMPY
+_JOINED: Final = 1 << 16
+_LONG: Final = 1 << 16
+_BLOCK: Final = 1 << 16
+_MANY_STRINGS: Final = 1 << 8
+_STRINGS: Final = 1 << 12
+_CHARACTERS: Final = 1 << 18
+_ESCAPED: Final = 6
+_DOUBLE: Final = 26
+"""Bytes of the longest text of a character, and of a float64 with its comma."""
+_BYTE: Final = np.dtype(np.uint8)
+
+
+def is_long(tensor: Tensor) -> bool:
+    """Whether the text of the items takes so long that it is not for the event loop."""
+    array = tensor.array
+    if tensor.dtype.kind != "string":
+        return array.nbytes > _LONG
+    return array.size > _MANY_STRINGS or sum(map(len, array)) > _LONG
+
+
+def write_answer(
+    answer: Answer, encoding: Literal["values", "base64"], memory: Memory | None = None
+) -> bytes | list[Buffer]:
+    """The body of `answer`, in pieces where it is large; `memory` is charged with it. Raises what charging raises."""
+    output = answer.output
+    head, tail = _around(output.dtype.name, output.shape, encoding, answer.dialect, answer.device, answer.data_etag)
+    values = _base64(output, memory) if encoding == "base64" else values_text(output, memory)
+    if sum(map(len, values)) > _JOINED:
+        return [head, *values, tail]
+    return b"".join((head, *values, tail))
+
+
+@lru_cache(maxsize=1024)
+def _around(
+    dtype: str, shape: tuple[int, ...], encoding: str, dialect: str, device: str, etag: str | None
+) -> tuple[bytes, bytes]:
+    """What stands before and behind the items: the same for all answers of one shape."""
+    head = f'{{"output":{{"dtype":"{dtype}","shape":[{",".join(map(str, shape))}],"{encoding}":'
+    tail = f'}},"dialect":"{dialect}","device":"{device}"'
+    tail += "}" if etag is None else f',"data_etag":{orjson.dumps(etag).decode()}}}'
+    return head.encode(), tail.encode()
+
+
+def _base64(output: Tensor, memory: Memory | None) -> list[Buffer]:
+    """The packed items in base64, as a JSON string."""
+    packed: Buffer = output.array.view(_BYTE).data if output.dtype.item_size else pack_items(output.array, memory)
+    if memory is not None:
+        memory.charge(-(-len(packed) // 3) * 4)
+    text = pybase64.b64encode(packed)
+    if memory is not None and not output.dtype.item_size:
+        memory.settle(len(packed), 0)
+    return [b'"', text, b'"']
+
+
+def values_text(tensor: Tensor, memory: Memory | None = None) -> list[Buffer]:
+    """The items in a flat list, in pieces; `memory` is charged with them. Raises what charging raises."""
+    dtype, array = tensor.dtype, tensor.array
+    if dtype.kind == "string":
+        return _strings(array, memory)
+    if array.size <= _BLOCK:
+        if memory is None:
+            return [_numbers(dtype, array)]
+        most = array.size * most_text(dtype) + ROOM
+        memory.charge(most)
+        text = _numbers(dtype, array)
+        memory.settle(most, len(text))
+        return [text]
+    if dtype.name in ("float16", "bfloat16", "float32", "complex64"):
+        return [_long_singles(dtype, array, memory)]
+    pieces: list[Buffer] = []
+    for block in _blocks(array):
+        if memory is not None:
+            memory.charge(block.size * most_text(dtype))
+        text = _numbers(dtype, block)
+        if memory is not None:
+            memory.settle(block.size * most_text(dtype), len(text))
+        pieces += (b"," if pieces else b"[", memoryview(text)[1:-1])
+    pieces.append(b"]")
+    return pieces
+
+
+def most_text(dtype: DType) -> int:
+    """Bytes that the text of an item of a numeric type takes at most, with its comma and its share of the brackets."""
+    if dtype.kind in ("int", "uint"):
+        return 3 + max(len(str(dtype.low)), len(str(dtype.high)))
+    if dtype.kind == "bool":
+        return 8
+    each = WIDEST if dtype.item_size <= 4 or dtype.name == "complex64" else _DOUBLE
+    return 2 * each + 4 if dtype.kind == "complex" else each + 2
+
+
+def _blocks(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    for start in range(0, array.size, _BLOCK):
+        yield array[start : start + _BLOCK]
+
+
+def _numbers(dtype: DType, array: NDArray[Any]) -> bytes | memoryview:
+    """One block of items, as a list."""
+    if dtype.kind == "float" and dtype.item_size <= 4:
+        return _singles(array if dtype.item_size == 4 else array.astype(np.float32), False)
+    if dtype.name == "complex64":
+        return _singles(array, True)
+    if dtype.kind == "complex":
+        array = array.view(np.float64).reshape(-1, 2)
+    text = orjson.dumps(array, option=_NUMPY)
+    return text if array.dtype.kind != "f" else _named(text, array.reshape(-1))
+
+
+def _strings(array: NDArray[Any], memory: Memory | None) -> list[Buffer]:
+    pieces: list[Buffer] = []
+    for block in _blocks_of_strings(array):
+        most = 0
+        if memory is not None:
+            # Whoever writes a string that is not ASCII leaves its UTF-8 with it.
+            most = sum(map(_most_text, block))
+            memory.charge(most)
+        text = orjson.dumps(block)
+        if memory is not None:
+            memory.settle(most, len(text) if text.isascii() else 2 * len(text))
+        pieces += (b"," if pieces else b"[", memoryview(text)[1:-1])
+    pieces.append(b"]" if pieces else b"[]")
+    return pieces
+
+
+def _blocks_of_strings(array: NDArray[Any]) -> Iterator[list[str]]:
+    """So many strings at a time that neither their number nor their length is large, one at least."""
+    block: list[str] = []
+    size = 0
+    for text in array:
+        size += len(text)
+        if block and (size > _CHARACTERS or len(block) >= _STRINGS):
+            yield block
+            block, size = [], len(text)
+        block.append(text)
+    if block:
+        yield block
+
+
+def _most_text(text: str) -> int:
+    if not text.isascii():
+        return (_ESCAPED + 4) * len(text) + 3
+    if len(text) > _CHARACTERS and text.isprintable():
+        return len(text) + text.count('"') + text.count("\\") + 3
+    return _ESCAPED * len(text) + 3
+
+
+def _singles(array: NDArray[Any], pairs: bool) -> bytes | memoryview:
+    """A list of float32, or of pairs of them."""
+    items = array.view(_BYTE)
+    items.flags.writeable = False  # one type of array: a function is compiled for one
+    text = np.empty(items.size // 4 * WIDEST + ROOM, _BYTE)
+    size: int = write_singles(items, pairs, text)
+    return text.data[:size] if size > _JOINED else text[:size].tobytes()
+
+
+def _long_singles(dtype: DType, array: NDArray[Any], memory: Memory | None) -> memoryview:
+    """The list of many items, of which what is not written to takes no memory."""
+    pairs = dtype.kind == "complex"
+    text = np.empty(array.size * (1 + pairs) * WIDEST + ROOM, _BYTE)
+    end = 0
+    for block in _blocks(array):
+        most = block.size * most_text(dtype)
+        if memory is not None:
+            memory.charge(most)
+        items = (block if pairs or dtype.item_size == 4 else block.astype(np.float32)).view(_BYTE)
+        items.flags.writeable = False
+        start = max(end - 1, 0)  # where the block before closed the list
+        size: int = write_singles(items, pairs, text[start:])
+        if start:
+            text[start] = ord(",")
+        if memory is not None:
+            memory.settle(most, start + size - end)
+        end = start + size
+    return text.data[:end]
+
+
+def _named(text: bytes, array: NDArray[np.float64]) -> bytes:
+    """The list `text` of the floats in `array`, with their names for the nulls that stand for non-finite ones."""
+    finite = np.isfinite(array)
+    if finite.all():
+        return text
+    odd = array[~finite]
+    names = [b'"NaN"' if np.isnan(value) else b'"Infinity"' if value > 0 else b'"-Infinity"' for value in odd]
+    parts = text.split(b"null")
+    return b"".join(chain.from_iterable(zip(parts, names, strict=False))) + parts[-1]

@@ -1,0 +1,36 @@
+"""The body of `POST /tensors/{name}/scatter` in safetensors to a `ScatterCall`; JSON is `native_json.read_scatter`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.errors import GatherError
+from app.tensors.scatter_call import REDUCTIONS, ScatterCall
+from app.wire import safetensors
+from app.wire.json.lossless_json import shown
+from app.wire.packed_items import Buffer, Charge
+from app.wire.query_fields import escape
+
+
+def read_safetensors(body: Buffer, query: bytes, charge: Charge | None = None) -> ScatterCall:
+    """The scatter that a safetensors body and the query of its URL ask for; `charge` is as of `safetensors.read_call`.
+
+    Raises malformed_request, limit_exceeded (the header), invalid_field, unsupported_dtype, element_count_mismatch and
+    value_not_representable.
+    """
+    entries, start = safetensors.read_layout(body, charge)
+    found = {entry.name: entry for entry in entries}
+    for name in found:
+        if name not in ("indices", "updates"):
+            raise GatherError(
+                "invalid_field",
+                f"{shown(name)!a} is not a tensor of this request; indices and updates are",
+                pointer=f"/{escape(name)}",
+            )
+    fields = safetensors.read_query(query, ("reduction",))
+    reduction: Any = safetensors.query_choice(fields, "reduction", REDUCTIONS, "none")
+    for name in ("indices", "updates"):
+        if name not in found:
+            raise GatherError("invalid_field", f"{name} is missing", pointer=f"/{name}")
+    indices, updates = safetensors.read_tensors(body, start, [found["indices"], found["updates"]], charge)
+    return ScatterCall(indices, updates, reduction, "/query/reduction")

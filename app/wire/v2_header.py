@@ -1,0 +1,324 @@
+"""The JSON of an infer request: what it says of the inputs, and where the items of those that it holds itself are.
+
+The items are cut out (`oip_scan`) and a library reads the small rest, as `native_json` does with its bodies. Here
+unknown members and parameters are ignored, as the protocol asks for; and NaN and infinities may stand bare, as many
+libraries write them, which is not JSON: as items of floats they are numbers, everywhere else they are null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from itertools import chain, zip_longest
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import orjson
+
+from app.errors import GatherError
+from app.tensors.dtypes import BY_OIP, DType
+from app.tensors.gather_call import DEVICES, Operator
+from app.wire.json import check_grammar, lossless_json
+from app.wire.json.gather_messages import MAX_FIELDS, check_fields_size
+from app.wire.packed_items import Buffer, Charge, view_of
+from app.wire.v2_find_arrays import scan
+
+OUTPUT: Final = "output"
+_SPANS: Final = 16
+_DIGITS: Final = tuple(b"%d " % number for number in range(_SPANS))
+_NO_LIST: Final = b"{n"
+
+
+class Model:
+    """A model as its requests see it: an operator, or GatherND on the resident tensor of the model's name.
+
+    `inputs` are the names of its inputs, `parameter` is the name of the operator's own one.
+    """
+
+    __slots__ = ("dialects", "inputs", "name", "operator", "parameter", "parameter_pointer", "resident")
+
+    def __init__(self, name: str, operator: Operator, dialects: Collection[str], resident: bool = False) -> None:
+        self.name = name
+        self.operator = operator
+        self.dialects = dialects
+        self.resident = resident
+        self.inputs = ("indices",) if resident else ("data", "indices")
+        self.parameter = "batch_dims" if operator == "gathernd" else "axis"
+        self.parameter_pointer = f"/parameters/{self.parameter}"
+
+
+class Input(NamedTuple):
+    """Input `number` as the JSON describes it: `size` bytes behind the JSON, or the span `first` to `end` of the JSON.
+
+    `dtype` is None where `datatype` is not the name of one.
+    """
+
+    number: int
+    name: str
+    datatype: str
+    dtype: DType | None
+    shape: tuple[int, ...]
+    size: int | None
+    first: int
+    end: int
+    depth: int
+
+    @property
+    def pointer(self) -> str:
+        """Where the request has it."""
+        return f"/inputs/{self.number}"
+
+
+class Head(NamedTuple):
+    """What the JSON of a request says, but for the items.
+
+    `inputs` is in the model's order; `blobs` has those whose items follow the JSON, in the request's order.
+    """
+
+    inputs: tuple[Input, ...]
+    blobs: tuple[Input, ...]
+    parameter: int
+    dialect: str
+    device: Any
+    identifier: str | None
+    binary: bool
+    timeout: float | None
+
+
+def read_head(text: Buffer, model: Model, charge: Charge | None = None) -> Head:
+    """What the JSON of a request to `model` says. Raises malformed_request, invalid_field, not_implemented.
+
+    `charge` is told what a check of the whole grammar takes, in bytes, before it does.
+    """
+    spans = np.empty(3 * _SPANS, np.int64)
+    fine, members, odd, count = scan(view_of(text), spans)
+    if not fine:
+        raise malformed("the JSON of the request is not JSON: quotes or brackets do not close")
+    if count > _SPANS:
+        raise GatherError(
+            "limit_exceeded",
+            f"{count} objects of the request have a member data; {_SPANS} may",
+            pointer="/inputs",
+            facts={"limit": "data_members", "maximum": _SPANS},
+        )
+    marks: list[int] = spans[: 3 * count].tolist()
+    document = _small_part(text, marks, odd, charge)
+    if type(document) is not dict:
+        raise field("", "the body must be a JSON object")
+    identifier = document.get("id")
+    if identifier is not None and (type(identifier) is not str or not _is_text(identifier)):
+        raise field("/id", "id must be a string of Unicode")
+    given = document.get("inputs")
+    if type(given) is not list:
+        raise field("/inputs", "inputs must be a list of tensors" if "inputs" in document else "inputs is missing")
+    inputs: dict[str, Input] = {}
+    counted, cut = len(document), 0
+    for number, value in enumerate(given):
+        one = _input(number, value, model, text, marks, charge)
+        if one.name in inputs:
+            raise field(f"/inputs/{number}/name", f"the input {one.name!a} is given twice")
+        inputs[one.name] = one
+        counted += len(value)
+        cut += "data" in value
+    if len(inputs) < len(model.inputs):
+        missing = next(name for name in model.inputs if name not in inputs)
+        raise field("/inputs", f"the input {missing!a} is missing")
+    parameter, dialect, device, timeout, binary = 0, "onnx-13", "auto", None, False
+    parameters = _parameters(document, "")
+    if parameters:
+        counted += len(parameters)
+        other = "axis" if model.parameter == "batch_dims" else "batch_dims"
+        if other in parameters:
+            raise field(f"/parameters/{other}", f"the model {model.name} has no parameter {other}")
+        binary = _flag(parameters, "binary_data_output", "", False)
+        parameter = _integer(parameters, model.parameter)
+        dialect = _choice(parameters, "dialect", model.dialects, dialect)
+        device = _choice(parameters, "device", DEVICES, device)
+        timeout = _timeout(parameters)
+    if "outputs" in document:
+        binary = _outputs(document["outputs"], binary)
+    if cut != count or (counted != members and _members(document) != members):
+        # A key that is given twice, or items among what is ignored, which nobody else looks at.
+        check_framing(text, charge)
+    ordered = tuple([inputs[name] for name in model.inputs])
+    blobs = tuple([one for one in inputs.values() if one.size is not None])
+    return Head(ordered, blobs, parameter, dialect, device, identifier, binary, timeout)
+
+
+def _around(text: Buffer, marks: list[int]) -> list[Buffer]:
+    """All but the spans, without a copy: what stands before the first, between them, and behind the last."""
+    pieces: list[Buffer] = []
+    end = 0
+    view = memoryview(text)
+    for at in range(0, len(marks), 3):
+        pieces.append(view[end : marks[at]])
+        end = marks[at + 1]
+    return [*pieces, view[end:]]
+
+
+def _small_part(text: Buffer, marks: list[int], odd: bool, charge: Charge | None) -> Any:
+    """All but the spans, each of which a number stands for: its own."""
+    pieces = _around(text, marks)
+    if len(text) > MAX_FIELDS:
+        check_fields_size(pieces, "the items of the inputs", charge)
+    small = b"".join(chain.from_iterable(zip_longest(pieces, _DIGITS[: len(pieces) - 1], fillvalue=b"")))
+    if not odd and len(small) <= MAX_FIELDS:  # orjson takes twelve bytes for each, white space too
+        try:
+            return orjson.loads(small)
+        except orjson.JSONDecodeError:
+            pass  # a lone surrogate, a bare NaN, or no JSON
+    check_framing(text, charge)
+    return lossless_json.loads(small.decode())
+
+
+def _members(value: Any) -> int:
+    """How many members all objects within `value` have."""
+    if type(value) is dict:
+        return len(value) + sum(map(_members, value.values()))
+    return sum(map(_members, value)) if type(value) is list else 0
+
+
+def _input(number: int, value: Any, model: Model, text: Buffer, marks: list[int], charge: Charge | None) -> Input:
+    if type(value) is not dict:
+        raise field(f"/inputs/{number}", "an input must be an object")
+    name, datatype, shape = value.get("name"), value.get("datatype"), value.get("shape")
+    if type(name) is not str:
+        raise field(f"/inputs/{number}/name", "an input needs a name, a string")
+    if name not in model.inputs:
+        known = " and ".join(model.inputs)
+        raise field(f"/inputs/{number}/name", f"{lossless_json.shown(name)!a} is not an input of {model.name}: {known}")
+    if type(datatype) is not str:
+        raise field(f"/inputs/{number}/datatype", "an input needs a datatype, a string")
+    if type(shape) is not list:
+        raise field(f"/inputs/{number}/shape", "an input needs a shape, a list of integers")
+    for size in shape:
+        if type(size) is not int or size < 0:
+            shape = _exact_shape(f"/inputs/{number}", shape)
+            break
+    size = None
+    if "parameters" in value:
+        size = _binary_size(value, f"/inputs/{number}")
+    first = end = kind = 0
+    if "data" in value:
+        at = 3 * int(value["data"])
+        first, end, kind = marks[at : at + 3]
+        if text[first] in _NO_LIST:
+            if text[first] == _NO_LIST[0]:
+                raise field(f"/inputs/{number}/data", "data must be a list")
+            check_framing(text, charge)
+            first = end = 0  # null
+    if (size is None) == (end == 0):
+        how = "an input has its items in data, or parameters/binary_data_size says how many bytes"
+        raise field(f"/inputs/{number}", how)
+    return Input(number, name, datatype, BY_OIP.get(datatype), tuple(shape), size, first, end, max(0, kind))
+
+
+def _binary_size(value: Mapping[str, Any], pointer: str) -> int | None:
+    parameters = _parameters(value, pointer)
+    _refuse_shared_memory(parameters, pointer)
+    size = parameters.get("binary_data_size")
+    if type(size) is int or size is None:
+        whole = size
+    else:
+        whole = lossless_json.integer(size)
+        size = -1 if whole is None else whole
+    if size is not None and size < 0:
+        raise field(f"{pointer}/parameters/binary_data_size", "binary_data_size must be an integer of 0 or more")
+    return whole
+
+
+def _exact_shape(pointer: str, sizes: list[Any]) -> tuple[int, ...]:
+    shape = lossless_json.dimensions(sizes)
+    if isinstance(shape, int):
+        raise field(f"{pointer}/shape/{shape}", "a dimension must be an integer of 0 or more")
+    return shape
+
+
+def _outputs(given: Any, binary: bool) -> bool:
+    """Whether the output is to be binary, from the request's `outputs` and its default."""
+    if given is None:
+        return binary
+    if type(given) is not list:
+        raise field("/outputs", "outputs must be a list")
+    for number, value in enumerate(given):
+        pointer = f"/outputs/{number}"
+        if type(value) is not dict:
+            raise field(pointer, "an output must be an object")
+        if value.get("name") != OUTPUT:
+            name = lossless_json.shown(value.get("name"))
+            raise field(f"{pointer}/name", f"{name!a} is not an output of this model; {OUTPUT!r} is")
+        if number:
+            raise field(f"{pointer}/name", f"the output {OUTPUT!r} is asked for twice")
+        parameters = _parameters(value, pointer)
+        _refuse_shared_memory(parameters, pointer)
+        if parameters.get("classification"):
+            at = f"{pointer}/parameters/classification"
+            raise GatherError("not_implemented", "classification of an output is not offered here", pointer=at)
+        binary = _flag(parameters, "binary_data", pointer, binary)
+    return binary
+
+
+def _parameters(value: Mapping[str, Any], pointer: str) -> Mapping[str, Any]:
+    parameters = value.get("parameters")
+    if parameters is None:
+        return {}
+    if type(parameters) is not dict:
+        raise field(f"{pointer}/parameters", "parameters must be an object")
+    return parameters
+
+
+def _refuse_shared_memory(parameters: Mapping[str, Any], pointer: str) -> None:
+    if "shared_memory_region" in parameters:
+        at = f"{pointer}/parameters/shared_memory_region"
+        raise GatherError("not_implemented", "shared memory is not offered here; send the items", pointer=at)
+
+
+def _flag(parameters: Mapping[str, Any], name: str, pointer: str, default: bool) -> bool:
+    value = parameters.get(name)
+    if value is None:
+        return default
+    if type(value) is not bool:
+        raise field(f"{pointer}/parameters/{name}", f"{name} must be true or false")
+    return value
+
+
+def _integer(parameters: Mapping[str, Any], name: str) -> int:
+    value = lossless_json.integer(parameters.get(name, 0))
+    if value is None:
+        raise field(f"/parameters/{name}", f"{name} must be an integer")
+    return value
+
+
+def _choice(parameters: Mapping[str, Any], name: str, allowed: Collection[str], default: str) -> str:
+    value = parameters.get(name, default)
+    if type(value) is not str or value not in allowed:
+        raise field(f"/parameters/{name}", f"{name} must be one of {', '.join(allowed)}")
+    return value
+
+
+def _timeout(parameters: Mapping[str, Any]) -> float | None:
+    """Seconds, of the parameter's microseconds; 0 is the protocol's word for none."""
+    value = _integer(parameters, "timeout")
+    if value < 0:
+        raise field("/parameters/timeout", "timeout must be 0 or more microseconds")
+    return min(value, 10**15) / 1e6 if value else None
+
+
+def check_framing(text: Buffer, charge: Charge | None) -> None:
+    """Raises malformed_request where the JSON part is not JSON, or names a key twice, and what `charge` raises."""
+    fault = check_grammar.fault(text, charge, bare=True)
+    if fault is not None:
+        raise malformed(fault)
+
+
+def _is_text(text: str) -> bool:
+    return text.isascii() or lossless_json.printable(text) == text
+
+
+def field(pointer: str, detail: str) -> GatherError:
+    """The error for a field that is missing, unknown or mistyped."""
+    return GatherError("invalid_field", detail, pointer=pointer)
+
+
+def malformed(detail: str) -> GatherError:
+    """The error for a body that cannot be read as a request."""
+    return GatherError("malformed_request", detail)

@@ -1,0 +1,355 @@
+"""The Open Inference Protocol's REST bodies: the JSON and the binary parts of an infer request to a `Call`, and back.
+
+A request is JSON that describes the inputs; each input has its items either there, in `data`, or behind the JSON, as
+many bytes as its parameter `binary_data_size` says, in the order of the inputs. Items never become Python objects
+(strings do), and those behind the JSON are not copied where they are aligned. The JSON is read as `native_json` reads
+its own: the items are cut out, a library reads the small rest, `json_values` the items, and whatever is refused is
+held against the whole grammar first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from time import perf_counter
+from typing import Final, NamedTuple
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from app import llvm_intrinsics
+from app.errors import GatherError, Place
+from app.tensors.dtypes import BY_OIP, DTYPES, DType
+from app.tensors.gather_call import Answer, Call
+from app.tensors.packed_strings import Memory
+from app.tensors.shape_limits import Limits
+from app.tensors.tensor import Tensor, coordinates
+from app.wire import v2_find_arrays
+from app.wire.json import find_arrays, lossless_json
+from app.wire.json.read_values import Values
+from app.wire.json.write_values import values_text
+from app.wire.packed_items import (
+    REFUSED_BY_CHARGE,
+    Buffer,
+    Charge,
+    PackedItemError,
+    PackedSizeError,
+    check_packed,
+    longest_string,
+    pack_items,
+    unpack,
+    view_of,
+)
+from app.wire.v2_header import OUTPUT, Head, Input, Model, check_framing, malformed, read_head
+
+__all__ = [
+    "OUTPUT",
+    "VERSION",
+    "Model",
+    "Request",
+    "check_writable",
+    "configure",
+    "read_request",
+    "warm",
+    "write_answer",
+]
+
+VERSION: Final = "1"
+LARGE: Final = 1 << 16
+_BYTE: Final = np.dtype(np.uint8)
+_REMEMBERED: Final = 1 << 10
+_DATATYPES: Final = ", ".join(BY_OIP)
+_POINTERS: Final = tuple((at, f"{at}/data", f"{at}/shape", f"{at}/datatype") for at in ("/inputs/0", "/inputs/1"))
+"""Of the inputs, of which there are two at most: of the input, its items in the JSON, its shape and its datatype."""
+
+
+class Request(NamedTuple):
+    """An infer request, read: `binary` says how its output is to be sent, `timeout` is in seconds."""
+
+    call: Call
+    identifier: str | None
+    binary: bool
+    timeout: float | None
+
+
+def configure(cache_dir: Path) -> None:
+    """Keep the compiled code under `cache_dir`, so that the next start loads it; call before anything is read."""
+    llvm_intrinsics.keep_compiled(cache_dir, "oip", (llvm_intrinsics, find_arrays), (v2_find_arrays.scan,))
+
+
+def warm(progress: Callable[[str], None] | None = None) -> None:
+    """Compile, or load from the cache, what `native_json.warm`, which comes first, has not."""
+    started = perf_counter()
+    read_head(b'{"inputs": [{"name": "indices", "datatype": "INT8", "shape": [1], "data": [1]}]}', _WARMING)
+    v2_find_arrays.scan.disable_compile()
+    if progress is not None:
+        progress(f"inference protocol ready after {perf_counter() - started:.2f} s")
+
+
+_WARMING: Final = Model("warm", "gathernd", ("onnx-13",), resident=True)
+
+
+# Callers repeat themselves: the same shapes give the same JSON where the items are behind it.
+_remembered = lru_cache(256)(read_head)
+
+
+def is_heavy(body: Buffer, json_size: int | None, model: Model) -> bool:
+    """Whether `read_request` has to look at or copy more than `LARGE` bytes of `body`: then not on the event loop."""
+    if len(body) <= LARGE or json_size == 0:
+        return False
+    if json_size is None or json_size > _REMEMBERED:
+        return True
+    whole = memoryview(body)
+    try:
+        head = _remembered(bytes(whole[:json_size]), model)
+        raws = _split(head.blobs, whole[json_size:])
+    except GatherError:
+        return False  # soon refused
+    for one in head.blobs:
+        if len(raws[one.name]) <= LARGE or one.dtype is None:
+            continue
+        if one.dtype.kind in ("bool", "string") or len(raws[one.name]) % one.dtype.item_size:
+            return True
+        if not np.frombuffer(raws[one.name], one.dtype.numpy).flags.aligned:
+            return True
+    return False
+
+
+def read_request(
+    body: Buffer, json_size: int | None, model: Model, limits: Limits, charge: Charge | None = None
+) -> Request:
+    """What an infer request asks for. The JSON is the first `json_size` bytes of `body`, all of it for None.
+
+    A size of 0 means that the whole body is the items of a model's only input. What is wrong is refused in this order:
+    malformed_request; invalid_field and not_implemented; unsupported_dtype; element_count_mismatch;
+    value_not_representable; limit_exceeded. `charge` is told what the items that are made will take, in bytes, before
+    they do; what it raises is raised.
+    """
+    if json_size == 0:
+        return _read_raw(body, model)
+    if json_size is None:
+        text = body
+        blobs: Buffer = b""
+    elif json_size > len(body):
+        raise malformed(f"the JSON is {json_size} bytes long by its own account; the body has {len(body)} bytes")
+    else:
+        whole = memoryview(body)
+        text, blobs = whole[:json_size], whole[json_size:]
+    try:
+        return _read_request(text, blobs, model, limits, charge)
+    except GatherError as error:
+        if error.code not in REFUSED_BY_CHARGE:
+            check_framing(text, charge)
+        raise
+    except _WrongItemsError as error:
+        check_framing(text, charge)
+        raise error.explained(text) from None
+
+
+def _read_request(text: Buffer, blobs: Buffer, model: Model, limits: Limits, charge: Charge | None) -> Request:
+    remembered = blobs and len(text) <= _REMEMBERED
+    head = _remembered(bytes(text), model) if remembered else read_head(text, model, charge)
+    tensors, over_limit = _read_tensors(head, text, _split(head.blobs, blobs), limits, charge)
+    call = Call(
+        model.operator,
+        model.name if model.resident else tensors[0],
+        tensors[-1],
+        head.parameter,
+        head.dialect,
+        head.device,
+        model.parameter_pointer,
+        "/parameters/device",
+        "",
+        over_limit,
+    )
+    return Request(call, head.identifier, head.binary, head.timeout)
+
+
+def _read_raw(body: Buffer, model: Model) -> Request:
+    """A body without JSON: int64 index tuples of length 1. The answer is binary as well."""
+    if not model.resident:
+        raise malformed(f"a body without JSON is for a model with one input; {model.name} has two")
+    dtype, at = DTYPES["int64"], "/inputs/0"
+    count, rest = divmod(len(body), dtype.item_size)
+    if rest:
+        raise GatherError("element_count_mismatch", f"{len(body)} bytes are no whole number of int64", pointer=at)
+    indices = Tensor(dtype, (count, 1), unpack(dtype, body), at, "whole", at, at)
+    call = Call(model.operator, model.name, indices, 0, "onnx-13", data_pointer="")
+    return Request(call, None, True, None)
+
+
+def _split(blobs: Sequence[Input], behind: Buffer) -> dict[str, Buffer]:
+    """The bytes of each binary input. Raises malformed_request unless they are exactly what follows the JSON."""
+    raws = {}
+    place = 0
+    for one in blobs:
+        assert one.size is not None
+        raws[one.name] = behind[place : place + one.size]
+        place += one.size
+    if place != len(behind):
+        wanted = str(place) if place < 2**63 else "more than 2^63"
+        raise malformed(f"{len(behind)} bytes follow the JSON of the request, which asks for {wanted}")
+    return raws
+
+
+def _read_tensors(
+    head: Head, text: Buffer, raws: Mapping[str, Buffer], limits: Limits, charge: Charge | None
+) -> tuple[list[Tensor], GatherError | None]:
+    """The tensors of the inputs, checked: first every datatype, then every count, then the values; and a limit that a
+    string exceeds.
+    """
+    for one in head.inputs:
+        if one.dtype is None:
+            raise _no_datatype(one)
+    view: NDArray[np.uint8] | None = None
+    tensors = []
+    over_limit: GatherError | None = None
+    for at, (number, name, _, dtype, shape, size, first, end, depth) in enumerate(head.inputs):
+        assert dtype is not None
+        pointer, data_pointer, shape_pointer, dtype_pointer = _POINTERS[number]
+        if size is None:
+            if view is None:
+                view = view_of(text)
+            values = Values(view, name, dtype, shape, first, end, depth, True)
+            tensor = values.read(charge)
+            if tensor is None:
+                raise _WrongItemsError(head, at, raws, values, None)
+            tensor.pointer = data_pointer
+            tensor.shape_pointer = shape_pointer
+            tensor.dtype_pointer = dtype_pointer
+        else:
+            try:
+                check_packed(dtype, shape, raws[name])
+                array = unpack(dtype, raws[name], charge)
+            except PackedSizeError:
+                raise _WrongItemsError(head, at, raws, None, None) from None
+            except PackedItemError as error:
+                raise _WrongItemsError(head, at, raws, None, error) from None
+            tensor = Tensor(dtype, shape, array, pointer, "whole", shape_pointer, dtype_pointer)
+        if dtype.kind == "string" and over_limit is None:
+            over_limit = _too_long(name, tensor, end if size is None else size, limits)
+        tensors.append(tensor)
+    return tensors, over_limit
+
+
+def _no_datatype(one: Input) -> GatherError:
+    return GatherError(
+        "unsupported_dtype",
+        f"{lossless_json.shown(one.datatype)!a} is not a datatype of the inference protocol, which has {_DATATYPES}; "
+        "POST /gathernd takes complex types",
+        pointer=f"{one.pointer}/datatype",
+    )
+
+
+class _WrongItemsError(Exception):
+    """The items of input `at` of the head's do not fit its shape or datatype; those of the inputs before it do.
+
+    `values` are the items as the JSON has them, `error` says which of the binary ones is wrong, if one is.
+    """
+
+    def __init__(
+        self, head: Head, at: int, raws: Mapping[str, Buffer], values: Values | None, error: PackedItemError | None
+    ) -> None:
+        super().__init__()
+        self.head = head
+        self.at = at
+        self.raws = raws
+        self.values = values
+        self.error = error
+
+    def explained(self, text: Buffer) -> GatherError:
+        """What is wrong first: all counts come before all values."""
+        inputs = self.head.inputs[self.at :]
+        try:
+            for one in inputs:
+                _explain_count(one, self.values if one is inputs[0] else None, text, self.raws)
+            self._explain_value(inputs[0])
+        except GatherError as error:
+            return error
+        raise AssertionError("the items were refused, and nothing is wrong with them")
+
+    def _explain_value(self, one: Input) -> None:
+        if self.values is not None:
+            with _placed(one):
+                self.values.explain_value()
+        if self.error is not None:
+            place = Place(one.pointer, coordinates(self.error.item, one.shape), self.error.value)
+            raise GatherError("value_not_representable", f"{one.name}: {self.error}", places=[place])
+
+
+def _explain_count(one: Input, values: Values | None, text: Buffer, raws: Mapping[str, Buffer]) -> None:
+    assert one.dtype is not None
+    if one.size is None:
+        with _placed(one):
+            (values or _values_of(one, view_of(text))).explain_nesting()
+        return
+    try:
+        check_packed(one.dtype, one.shape, raws[one.name])
+    except PackedSizeError as error:
+        raise GatherError("element_count_mismatch", f"{one.name}: {error}", pointer=one.pointer) from None
+
+
+def _values_of(one: Input, view: NDArray[np.uint8]) -> Values:
+    assert one.dtype is not None
+    return Values(view, one.name, one.dtype, one.shape, one.first, one.end, one.depth, True)
+
+
+@contextmanager
+def _placed(one: Input) -> Iterator[None]:
+    """Errors that point to the native format's `/NAME/values` point to where this input has its items."""
+    try:
+        yield
+    except GatherError as error:
+        prefix = f"/{one.name}/values"
+        places = [
+            replace(place, pointer=one.pointer + "/data" + place.pointer[len(prefix) :]) for place in error.places
+        ]
+        raise GatherError(error.code, error.detail, places=places, total=error.total) from None
+
+
+def _too_long(name: str, tensor: Tensor, most: int, limits: Limits) -> GatherError | None:
+    """The error for a string that is too long, if there is one; none has more than `most` bytes."""
+    item = longest_string(tensor.array, limits.string_bytes) if most > limits.string_bytes else -1
+    if item < 0:
+        return None
+    return GatherError(
+        "limit_exceeded",
+        f"a string of {name} has more than {limits.string_bytes} bytes of UTF-8",
+        places=[Place(tensor.locate(item), coordinates(item, tensor.shape))],
+        facts={"limit": "string_bytes", "maximum": limits.string_bytes},
+    )
+
+
+def check_writable(dtype: DType) -> None:
+    """Raises unsupported_dtype for complex types, which the protocol does not have."""
+    if dtype.oip is None:
+        raise GatherError(
+            "unsupported_dtype", f"the inference protocol has no datatype for {dtype.name}; use POST /gathernd"
+        )
+
+
+def write_answer(
+    answer: Answer, model: Model, request: Request, memory: Memory | None = None
+) -> tuple[list[Buffer], int | None]:
+    """The body of the answer in pieces, and the size of its JSON where binary items follow.
+
+    `memory` is charged with what is made. Raises unsupported_dtype, and what charging raises.
+    """
+    output = answer.output
+    check_writable(output.dtype)
+    named = "" if request.identifier is None else f'"id":{orjson.dumps(request.identifier).decode()},'
+    shape = ",".join(map(str, output.shape))
+    head = (
+        f'{{{named}"model_name":"{model.name}","model_version":"{VERSION}",'
+        f'"parameters":{{"dialect":"{answer.dialect}","device":"{answer.device}"}},'
+        f'"outputs":[{{"name":"{OUTPUT}","datatype":"{output.dtype.oip}","shape":[{shape}],'
+    )
+    if not request.binary:
+        return [f'{head}"data":'.encode(), *values_text(output, memory), b"}]}"], None
+    items: Buffer = pack_items(output.array, memory) if output.dtype.kind == "string" else output.array.view(_BYTE).data
+    text = f'{head}"parameters":{{"binary_data_size":{len(items)}}}}}]}}'.encode()
+    return [text, items], len(text)
