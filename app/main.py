@@ -180,6 +180,7 @@ def create_app(
         settings.workers,
     )
     disk_threads = DiskThreads()
+    store.aside = disk_threads.aside
     service = Service(limits, store, kernel, pool, chooser, budget)
     guard = Guard(settings.host, settings.allowed_hosts, settings.cors_origins)
     models = Models(service, Statistics(metrics.counters))

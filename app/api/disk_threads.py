@@ -8,12 +8,14 @@ as have uploads and downloads; of these, too, tensors of one lock have a share o
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from app.store.directory_lock import STRIPES, stripe
 
+logger = logging.getLogger("gathernd")
 T = TypeVar("T")
 THREADS: Final = 16
 SHARE: Final = 2
@@ -28,6 +30,7 @@ class DiskThreads:
         self._changes = _Shared(ThreadPoolExecutor(THREADS, "change"), SHARE)
         self._lookups = _Shared(ThreadPoolExecutor(THREADS, "lookup"), SHARE)
         self._downloads = _Shared(self.streams, THREADS // 4)
+        self._aside = ThreadPoolExecutor(THREADS, "aside")
 
     async def change(self, name: str, work: Callable[[], T]) -> T:
         """The result of `work`, which may wait for the lock of tensor `name`."""
@@ -41,10 +44,21 @@ class DiskThreads:
         """The result of `work`, which reads a piece of tensor `name`."""
         return await self._downloads.run(name, work)
 
+    def aside(self, work: Callable[[], None]) -> None:
+        """Do `work` when a thread is free; nobody waits for it. From any thread."""
+        self._aside.submit(work).add_done_callback(_tell)
+
     def shutdown(self) -> None:
         """Finish what was begun."""
-        for executor in (self.streams, self._changes.executor, self._lookups.executor):
+        # Changes give work to be done aside.
+        for executor in (self.streams, self._changes.executor, self._lookups.executor, self._aside):
             executor.shutdown()
+
+
+def _tell(done: Future[None]) -> None:
+    error = done.exception()
+    if error is not None:
+        logger.error("work that nobody waits for failed", exc_info=error)
 
 
 class _Shared:

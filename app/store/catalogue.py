@@ -17,7 +17,7 @@ import errno
 import os
 import sqlite3
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -327,6 +327,12 @@ class Catalogue:
             raise os_error(error) from error
         self._idle.append(connection)
         return None if found is None else Answer(*found)
+
+    def count_keys(self, name: str, keys: Iterable[str]) -> int:
+        """How many of these Idempotency-Keys of tensor `name` there are."""
+        with _disk_errors(), self._connection() as connection:
+            count = "SELECT count(*) FROM keys WHERE name = ? AND key = ?"
+            return sum(connection.execute(count, (name, key)).fetchone()[0] for key in keys)
 
     def facts(self) -> dict[str, Any]:
         """What there is one of: `clock`, `boot` and `boottime` (see `idempotency`), and the number of `keys`."""

@@ -7,11 +7,11 @@ one here replaces it everywhere.
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import sqlite3
 from collections.abc import Callable
-from contextlib import suppress
 from mmap import mmap
 from pathlib import Path
 from typing import Final
@@ -19,7 +19,7 @@ from typing import Final
 from app.errors import GatherError
 
 Buffer = bytes | bytearray | memoryview
-_RANGE_WRITE: Final = 2
+_WRITE_AND_WAIT: Final = 7
 _FICLONE: Final = 0x40049409
 
 
@@ -59,10 +59,19 @@ def fsync(fd: int) -> None:
     os.fsync(fd)
 
 
-def start_writing(fd: int) -> None:
-    """Let the system begin to write a file's changes; what it meets is told by the next fsync. Best effort."""
-    with suppress(AttributeError):
-        ctypes.CDLL(None).sync_file_range(fd, ctypes.c_int64(0), ctypes.c_int64(0), ctypes.c_uint(_RANGE_WRITE))
+def write_back(fd: int, offset: int, size: int) -> None:
+    """Wait until the system has written a part of a file; nothing where it cannot do that by parts.
+
+    What it meets is told once, here or by fsync, of which this is no substitute: the disk may still hold it in memory.
+    """
+    try:
+        call = ctypes.CDLL(None, use_errno=True).sync_file_range
+    except AttributeError:
+        return
+    if call(fd, ctypes.c_int64(offset), ctypes.c_int64(size), ctypes.c_uint(_WRITE_AND_WAIT)):
+        number = ctypes.get_errno()
+        if number not in (errno.ENOSYS, errno.EINVAL, errno.ESPIPE):
+            raise OSError(number, os.strerror(number))
 
 
 def fsync_folder(path: Path) -> None:

@@ -11,7 +11,7 @@ one boot, and stands still while the machine is off or the store moves to anothe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
@@ -106,22 +106,25 @@ class Keys:
             )
         return found.etag
 
-    def check_room(self, journal: Journal) -> None:
+    def check_room(self, name: str, journal: Journal) -> None:
         """Raises insufficient_storage where one more key could not be remembered for its 24 hours.
 
+        `journal` is the log of the content of tensor `name`, read to its end.
         Keys in the logs of other tensors are not counted before they reach the catalogue. Raises OSError too.
         """
-        if self._is_full(journal):
+        if self._is_full(name, journal):
             self.forget()
-        if self._is_full(journal):
+        if self._is_full(name, journal):
             raise GatherError(
                 "insufficient_storage",
                 f"the store remembers {self._most} Idempotency-Keys of the last 24 hours, and no more",
                 facts={"limit": "idempotency_keys", "maximum": self._most},
             )
 
-    def _is_full(self, journal: Journal) -> bool:
-        return bool(self._state[StateWord.KEYS] + len(journal.keys) >= self._most)
+    def _is_full(self, name: str, journal: Journal) -> bool:
+        count = self._state[StateWord.KEYS] + len(journal.keys)
+        # While a checkpoint is prepared there are keys in both places.
+        return count >= self._most and count - self._catalogue.count_keys(name, journal.keys) >= self._most
 
     def forget(self) -> None:
         """Remove keys that are too old from the catalogue, some thousands at a time. Raises OSError."""
@@ -129,15 +132,15 @@ class Keys:
             transaction.remember((), self._forgotten())
             transaction.set_facts(self.clock.facts())
 
-    def living(self, name: str, journal: Journal, more: Sequence[Answer] = ()) -> list[Answer]:
-        """The keys in the log of `name` that are to be remembered, and `more`."""
+    def living(self, name: str, entries: Iterable[Entry]) -> list[Answer]:
+        """The keys of entries of the log of `name` that are to be remembered; of equal ones the last."""
         since = self._forgotten()
-        found = [
-            Answer(name, entry.key, entry.digest, entry.etag, moment)
-            for entry in journal.keys.values()
+        found = {
+            entry.key: Answer(name, entry.key, entry.digest, entry.etag, moment)
+            for entry in entries
             if entry.key is not None and (moment := self._moment(entry)) > since
-        ]
-        return [*found, *more]
+        }
+        return list(found.values())
 
     def store(self, transaction: Transaction, answers: Sequence[Answer]) -> None:
         """Enter them in the catalogue, in the place of keys that are too old by now."""

@@ -31,6 +31,7 @@ from typing import Final
 from app.errors import GatherError
 from app.store import disk_operations, download_snapshots, layout_migrations
 from app.store.catalogue import FILE, Answer, Catalogue, Row
+from app.store.checkpoint_preparation import TURNS
 from app.store.directory_lock import Group, StateWord
 from app.store.disk_reserve import Reserve
 from app.store.download_snapshots import Snapshot
@@ -42,6 +43,7 @@ from app.store.remove_leftovers import Incoming, Orphans, names_in, remove
 from app.store.replace_strings import patched
 from app.store.scatter_checkpoints import Change, Changes, Waiting
 from app.store.scatter_in_place import Writable
+from app.store.scatter_log import BrokenLog
 from app.store.store_protocol import Resident
 from app.store.tensor_file import BadFile, Description, Word, check_name, stamp_of
 from app.store.tensor_index import TensorIndex
@@ -88,6 +90,9 @@ class LocalStore:
         self._reserve = Reserve(folder)
         self._together = Together(self.scatter_all)
         self._entries: dict[str, Mapped] = {}
+        self._emptied: set[str] = set()  # the contents whose log is being emptied by this process
+        self.aside: Callable[[Callable[[], None]], None] = _at_once
+        """Does what nobody is to wait for: who serves requests puts a function here that hands it to a thread."""
         self._group: Group | None = None
         self._state: memoryview = memoryview(bytes(8)).cast("Q")
         self._index: TensorIndex
@@ -456,20 +461,39 @@ class LocalStore:
             with self._changes.open(row) as writable:
                 if row.dtype != "string":
                     self._changes.carry_out(writable, take(MOST))
-                    return partial(self._checkpoint, row) if self._changes.is_due(writable) else None
+                    if not self._changes.is_due(writable) or row.content in self._emptied:
+                        return None
+                    self._emptied.add(row.content)
+                    checkpoint = partial(self._checkpoint, row, writable.journal.head, writable.journal.end)
+                    return partial(self.aside, checkpoint)
                 (one,) = take(1)
                 answered = self._changes.judge(writable, one)
                 one.settle(answered or self._scatter_strings(row, writable, one.change))
                 return None
 
-    def _checkpoint(self, row: Row) -> None:
-        """Empty the log of a content."""
-        self._changes.start_writing(row)
-        with suppress(GatherError, OSError), self.group.lock(row.name):
-            if self._index.find(row.name) is row:
-                with self._changes.open(row) as writable:
-                    if self._changes.is_due(writable):
-                        self._changes.try_checkpoint(writable)
+    def _checkpoint(self, row: Row, head: bytes, end: int) -> None:
+        """Empty the log of a content, which has this `head` and went to `end`; scatters go on meanwhile."""
+        try:
+            with self._changes.prepare(row) as preparation:
+                for turn in range(TURNS):
+                    self._changes.go_on(row, preparation, head, end)
+                    with self.group.lock(row.name):
+                        if self._index.find(row.name) is not row:
+                            return
+                        with self._changes.open(row) as writable:
+                            if writable.journal.head != head:
+                                return
+                            if turn == TURNS - 1 or self._changes.is_nearly_done(writable, preparation):
+                                self._changes.try_checkpoint(writable, preparation)
+                                return
+                            end = writable.journal.end
+        except (GatherError, BadFile, BrokenLog, BlockingIOError, FileNotFoundError):
+            pass  # the content or its log is another one by now, or another process or thread is at it
+        except OSError as error:
+            # The change was made; this is tried again after the next one.
+            logger.warning("the log of %s could not be emptied: %s", row.name, error.strerror)
+        finally:
+            self._emptied.discard(row.content)
 
     def _scatter_strings(self, row: Row, writable: Writable, change: Change) -> str:
         """Strings differ in length, so a scatter makes a new file of the content."""
@@ -563,6 +587,10 @@ def refusing(undo: Callable[[], None] | None = None) -> Iterator[None]:
         if isinstance(error, OSError):
             raise disk_operations.refusal(error) from error
         raise
+
+
+def _at_once(work: Callable[[], None]) -> None:
+    work()
 
 
 def not_found(name: str) -> GatherError:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from app.errors import GatherError
 from app.store import disk_operations
 from app.store.catalogue import Answer, Row, Transaction
+from app.store.checkpoint_preparation import LITTLE, Preparation
 from app.store.idempotency import Keys
 from app.store.mapped_tensor import damaged
 from app.store.scatter_in_place import Writable
@@ -34,9 +34,12 @@ from app.tensors.scatter_call import Reduction
 logger = logging.getLogger("gathernd")
 CHECKPOINT_BYTES: Final = 1 << 26
 CHECKPOINT_KEYS: Final = 20_000
+_KEYS_AT_ONCE: Final = 1000
 _KNOWN_LOGS: Final = 1000
 _FAR_OVER: Final = 4
-"""How many times over its size a log is emptied without leaving the tensor's lock first."""
+"""How many times over its size a log is emptied within the tensor's lock, which keeps scatters from making it longer
+while the disk cannot follow.
+"""
 
 
 class Replaced(Exception):
@@ -247,7 +250,7 @@ class Changes:
         if about.id != change.content:
             raise Replaced
         if change.key is not None:
-            self._keys.check_room(journal)
+            self._keys.check_room(about.name, journal)
         return None
 
     def _commit(self, writable: Writable, records: Sequence[Record]) -> None:
@@ -268,45 +271,61 @@ class Changes:
             self.try_checkpoint(writable)
 
     def is_due(self, writable: Writable) -> bool:
-        """Whether the log is to be emptied: see `start_writing`."""
+        """Whether the log is to be emptied."""
         journal = writable.journal
         return journal.end > self.checkpoint_bytes or len(journal.keys) > CHECKPOINT_KEYS
 
-    def start_writing(self, row: Row) -> None:
-        """Let the system write back a content before the checkpoint, which then waits the less in the tensor's lock.
+    def prepare(self, row: Row) -> Preparation:
+        """The beginnings of a checkpoint, for whoever does not hold the lock. Raises BadFile and OSError."""
+        return Preparation(self._tensors / row.file, self._logs / row.content)
 
-        For whoever does not hold the lock.
+    def go_on(self, row: Row, preparation: Preparation, head: bytes, end: int) -> None:
+        """Prepare a checkpoint of the log with this `head` up to `end`, its keys too; without the lock.
+
+        Raises BrokenLog where the log is another one by now, and OSError.
         """
-        with suppress(OSError):
-            fd = os.open(self._tensors / row.file, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                disk_operations.start_writing(fd)
-            finally:
-                os.close(fd)
+        entries = preparation.go_on(head, end)
+        for first in range(0, len(entries), _KEYS_AT_ONCE):  # nobody waits long for the catalogue
+            self._remember(row.name, entries[first : first + _KEYS_AT_ONCE])
 
-    def try_checkpoint(self, writable: Writable) -> None:
+    def is_nearly_done(self, writable: Writable, preparation: Preparation) -> bool:
+        """Whether so little of a checkpoint is left that it may be done within the lock."""
+        return writable.journal.end - preparation.end <= self.checkpoint_bytes // LITTLE
+
+    def try_checkpoint(self, writable: Writable, preparation: Preparation | None = None) -> None:
         """`checkpoint` after a change that is made: one that the disk refuses is tried again after the next change."""
         try:
-            self.checkpoint(writable)
+            self.checkpoint(writable, preparation=preparation)
         except OSError as error:
             logger.warning("the log of %s could not be emptied: %s", writable.description.name, error.strerror)
 
-    def checkpoint(self, writable: Writable, records: Sequence[Record] | None = None) -> None:
+    def checkpoint(
+        self, writable: Writable, records: Sequence[Record] | None = None, preparation: Preparation | None = None
+    ) -> None:
         """Empty the log, once the content, its checksums and the log's keys are durable elsewhere. Raises OSError.
 
         `records` are all that it holds, if they have been read.
         """
         journal = writable.journal
-        writable.write_through(journal.read(everything=True) if records is None else records)
-        living = self._keys.living(writable.description.name, journal)
-        if living:
-            with self._change() as transaction:
-                self._keys.store(transaction, living)
+        rest = None if preparation is None else preparation.rest(journal)
+        if preparation is not None and rest is not None:
+            writable.write_through(rest, preparation.sums)
+            self._remember(writable.description.name, [record.entry for record in rest])
+        else:
+            writable.write_through(journal.read(everything=True) if records is None else records)
+            self._remember(writable.description.name, journal.keys.values())
         try:
             disk_operations.unlink(journal.path)
             disk_operations.fsync_folder(self._logs)
         finally:
             journal.read()
+
+    def _remember(self, name: str, entries: Iterable[Entry]) -> None:
+        """Enter the keys of these entries in the catalogue."""
+        living = self._keys.living(name, entries)
+        if living:
+            with self._change() as transaction:
+                self._keys.store(transaction, living)
 
     def living_keys(self, row: Row, more: Sequence[Answer] = ()) -> list[Answer]:
         """The keys in the log of a content that is about to go, and `more`. Raises OSError."""
@@ -316,7 +335,7 @@ class Changes:
             journal = Journal(self._logs / row.content)
         with suppress(BrokenLog):
             journal.read()
-        return self._keys.living(row.name, journal, more)
+        return [*self._keys.living(row.name, journal.keys.values()), *more]
 
     def forget(self, content: str) -> None:
         """Remove the log of a content that is no more."""

@@ -8,10 +8,12 @@ its checksums have reached the disk.
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import gcd
 from pathlib import Path
 from types import TracebackType
@@ -32,10 +34,15 @@ _UFUNCS: Final[dict[Reduction, Any]] = {
     "min": np.minimum,
     "max": np.maximum,
 }
+_PART: Final = 1 << 21
+_NO_SUMS: Final[Mapping[int, int]] = {}
 
 
 class Writable:
-    """A tensor's file, mapped for writing, and its log; within the tensor's lock, and no longer than that."""
+    """A tensor's file, mapped for writing, and its log.
+
+    Within the tensor's lock, and no longer than that, but for `sums_of` and `write_back`.
+    """
 
     def __init__(self, path: Path, journal: Journal) -> None:
         """Raises BadFile and OSError."""
@@ -164,33 +171,62 @@ class Writable:
         """Mark the content as damaged, for every process and for good."""
         self._set(Word.STAMP, self.words[Word.STAMP] | DAMAGED)
 
-    def write_through(self, records: Sequence[Record]) -> None:
+    def sums_of(self, blocks: Iterable[int]) -> dict[int, int]:
+        """The checksums of these blocks."""
+        end = self.description.sums_at
+        with memoryview(self.mapping) as view:
+            return {
+                block: zlib.crc32(view[PAGE + block * BLOCK : min(PAGE + (block + 1) * BLOCK, end)])
+                for block in sorted(blocks)
+            }
+
+    def write_through(self, records: Sequence[Record], sums: Mapping[int, int] = _NO_SUMS) -> None:
         """Make the content durable, with the checksums of the blocks that `records` have changed. Raises OSError.
 
-        `records` are all that have changed it since this was done last.
+        `records` are all that have changed it since this was done last. Where it was done well then, those may be left
+        out of which `sums` has the checksums of the blocks.
         """
-        if self.words[Word.UNWRITTEN]:
-            self.store_again(records)
-        blocks = sorted(set().union(*map(touched, records)))
         about = self.description
-        sums = np.frombuffer(self.mapping, np.uint32, about.blocks, about.sums_at) if about.blocks else None
+        with self._syncing():
+            if self.words[Word.UNWRITTEN]:
+                self.store_again(records)
+            found = {**sums, **self.sums_of(set().union(*map(touched, records)))}
+            if found:
+                table = np.frombuffer(self.mapping, np.uint32, about.blocks, about.sums_at)
+                disk_operations.store(self.mapping, lambda _: table.__setitem__(list(found), list(found.values())))
+            with self._marking():
+                disk_operations.fsync(self._fd)
+            if self.words[Word.UNWRITTEN]:
+                self._set(Word.UNWRITTEN, 0)
 
-        def change(mapping: mmap.mmap) -> None:
-            assert sums is not None
-            with memoryview(mapping) as view:
-                for block in blocks:
-                    begin = PAGE + block * BLOCK
-                    sums[block] = zlib.crc32(view[begin : min(begin + BLOCK, about.sums_at)])
+    def write_back(self) -> None:
+        """Make durable what has been changed so far, without the lock: a later `write_through` waits the less.
 
-        if sums is not None:
-            disk_operations.store(self.mapping, change)
-        try:
+        Raises OSError.
+        """
+        with self._syncing(), self._marking():
+            # Part by part, so that the logs of other changes get to the disk between them.
+            for begin in range(0, self.description.file_size, _PART):
+                disk_operations.write_back(self._fd, begin, _PART)
             disk_operations.fsync(self._fd)
+
+    @contextmanager
+    def _syncing(self) -> Iterator[None]:
+        # One at a time: between an fsync that failed and its mark another one would succeed, and take the mark away.
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    @contextmanager
+    def _marking(self) -> Iterator[None]:
+        """Mark the content where the disk refuses to make it durable."""
+        try:
+            yield
         except OSError:
             self._set(Word.UNWRITTEN, 1)
             raise
-        if self.words[Word.UNWRITTEN]:
-            self._set(Word.UNWRITTEN, 0)
 
 
 def _overlay(new: NDArray[Any], rows: NDArray[np.int64], record: Record) -> None:

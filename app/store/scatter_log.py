@@ -132,6 +132,23 @@ class Journal:
             os.close(fd)
         return records
 
+    def follow(self, head: bytes, end: int) -> Iterator[Record]:
+        """The records not read yet of the log with this `head`, up to `end`; for whoever does not hold the lock.
+
+        Who held it found them there. Raises BrokenLog where the log is another one by now, and OSError.
+        """
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if os.pread(fd, _HEAD_SIZE, 0) != head or self._head not in (b"", head):
+                raise BrokenLog
+            if not self._head:
+                self._head, self.end = head, _HEAD_SIZE
+            yield from self._records(fd, end)
+            if self.end != end:
+                raise BrokenLog
+        finally:
+            os.close(fd)
+
     def _forget(self) -> None:
         self.keys.clear()
         self.last = None

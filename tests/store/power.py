@@ -132,7 +132,7 @@ class Power:
 
     def refuse(self, name: str, arguments: Any) -> None:
         self.refused = name
-        if name == "fsync":
+        if name in ("fsync", "write_back"):
             status = os.fstat(arguments[0])
             self.unwritten[status.st_ino] = os.pread(arguments[0], status.st_size, 0)
             self.dirty.pop(status.st_ino, None)

@@ -319,7 +319,7 @@ def test_keys_by_the_hundred_thousand_are_all_remembered(store: LocalStore, monk
     ]
     with store._changes.open(row) as writable:
         writable.journal.keys.update({str(entry.key): entry for entry in entries})
-        living = store._keys.living("x", writable.journal)
+        living = store._keys.living("x", writable.journal.keys.values())
         with store._index.change() as transaction:
             store._keys.store(transaction, living)
     assert store.group.state[StateWord.KEYS] == 130_000

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import os
 import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -12,9 +16,12 @@ import numpy as np
 import pytest
 
 from app.errors import GatherError
-from app.store import LocalStore, disk_operations
-from app.store.directory_lock import stripe
+from app.store import LocalStore, Quota, disk_operations
+from app.store.directory_lock import StateWord, stripe
+from app.store.scatter_in_place import Writable
+from app.store.scatter_log import Record
 from app.store.tensor_file import BLOCK, PAGE
+from app.tensors.shape_limits import Limits
 from tests.store.helpers import put, read, scatter
 
 BLOCKS = 100
@@ -62,27 +69,151 @@ def test_damage_behind_blocks_that_scatters_have_changed_is_found(store: LocalSt
         store.metadata("x")
 
 
-def test_a_checkpoint_lets_the_system_write_before_it_takes_the_lock(
+def watch_syncs(store: LocalStore, monkeypatch: pytest.MonkeyPatch, work: Callable[[bool], None]) -> None:
+    """Call `work` at each fsync of the content of x, before it, with whether the lock of x is held."""
+    content = store.content("x").path
+    real = disk_operations.fsync
+
+    def fsync(fd: int) -> None:
+        if Path(f"/proc/self/fd/{fd}").readlink() == content:
+            work(is_locked(store, "x"))
+        real(fd)
+
+    monkeypatch.setattr(disk_operations, "fsync", fsync)
+
+
+def log_size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in (folder / "logs").iterdir())
+
+
+def test_a_checkpoint_waits_for_the_disk_before_it_takes_the_lock(
     store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, "x", np.zeros((100, 1000), np.float32))
     store._changes.checkpoint_bytes = 100_000
-    calls: list[tuple[str, bool]] = []
-    content = store.content("x").path
-    fsync, start_writing = disk_operations.fsync, disk_operations.start_writing
-
-    def noting(name: str, real: Any) -> Any:
-        def call(fd: int) -> None:
-            if Path(f"/proc/self/fd/{fd}").readlink() == content:
-                calls.append((name, is_locked(store, "x")))
-            real(fd)
-
-        return call
-
-    monkeypatch.setattr(disk_operations, "fsync", noting("fsync", fsync))
-    monkeypatch.setattr(disk_operations, "start_writing", noting("start", start_writing))
+    held: list[bool] = []
+    watch_syncs(store, monkeypatch, held.append)
     for turn in range(40):
         scatter(store, "x", [[turn]], np.ones((1, 1000), np.float32), key=f"key-{turn}")
-    assert calls[:2] == [("start", False), ("fsync", True)]
-    assert sum(path.stat().st_size for path in (folder / "logs").iterdir()) < 110_000
+    assert held[:2] == [False, True]
+    assert log_size(folder) < 110_000
     assert read(store, "x")[:40].sum() == 40_000
+
+
+def test_scatters_go_on_while_a_checkpoint_reads_sums_and_waits(
+    store: LocalStore, other: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, "x", np.zeros((BLOCKS, 1 << 14), np.float32))
+    store._changes.checkpoint_bytes = 150_000
+    made: list[int] = []
+
+    def scatter_meanwhile(locked: bool) -> None:
+        if not locked and len(made) < 3:
+            # Of another process, to rows whose blocks were summed, and others; more at first than is left to the lock.
+            turn = len(made)
+            made.append(turn)
+            rows = [[1], [2], [50 + turn]] if turn < 2 else []
+            for row in rows:
+                scatter(other, "x", [row], np.ones((1, 1 << 14), np.float32), "add", key=f"meanwhile-{turn}-{row[0]}")
+
+    watch_syncs(store, monkeypatch, scatter_meanwhile)
+    for turn in range(3):
+        scatter(store, "x", [[turn]], np.ones((1, 1 << 14), np.float32), key=f"key-{turn}")
+    assert len(made) == 3
+    assert log_size(folder) == 0
+    expected = [1.0, 3.0, 3.0] + [0.0] * (BLOCKS - 3)
+    expected[50] = expected[51] = 1.0
+    assert read(other, "x")[:, 77].tolist() == expected
+    # The log is gone, so that every checksum counts, and the catalogue has the keys.
+    store.group.state[StateWord.VERIFIED] = 0
+    store.verify(Event(), 0)
+    assert read(store, "x")[:, 5].tolist() == expected
+    for key in ("key-0", "key-2", "meanwhile-0-50", "meanwhile-1-51"):
+        assert other.remembered("x", key, "digest") is not None
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_a_checkpoint_whose_content_is_replaced_or_removed_meanwhile_leaves_what_is_there_alone(
+    store: LocalStore, other: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
+) -> None:
+    put(store, "x", np.zeros((100, 1000), np.float32))
+    store._changes.checkpoint_bytes = 10_000
+    held: list[bool] = []
+
+    def replace(locked: bool) -> None:
+        held.append(locked)
+        if replaced:
+            put(other, "x", np.zeros((3, 4), np.float32))
+            scatter(other, "x", [[1]], np.ones((1, 4), np.float32))
+        else:
+            other.delete("x")
+
+    with monkeypatch.context() as patch:
+        watch_syncs(store, patch, replace)
+        for turn in range(3):
+            scatter(store, "x", [[turn]], np.ones((1, 1000), np.float32), key=f"key-{turn}")
+    assert held == [False]
+    if replaced:
+        assert read(store, "x")[:, 0].tolist() == [0, 1, 0]
+        assert log_size(folder) > 0
+    else:
+        assert store.get("x") is None
+        assert log_size(folder) == 0
+    assert store.remembered("x", "key-2", "digest") is not None
+
+
+def test_what_the_disk_refuses_while_a_checkpoint_is_prepared_is_stored_again(
+    store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, "x", np.zeros((100, 1000), np.float32))
+    store._changes.checkpoint_bytes = 10_000
+
+    def refuse(locked: bool) -> None:
+        assert not locked
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        watch_syncs(store, patch, refuse)
+        for turn in range(4):
+            scatter(store, "x", [[turn]], np.ones((1, 1000), np.float32))
+    assert log_size(folder) > 16_000
+    again: list[int] = []
+    real = Writable.store_again
+
+    def noting(self: Writable, records: Sequence[Record]) -> None:
+        again.append(len(records))
+        real(self, records)
+
+    monkeypatch.setattr(Writable, "store_again", noting)
+    scatter(store, "x", [[4]], np.ones((1, 1000), np.float32))
+    assert again == [5]
+    assert log_size(folder) == 0
+    assert read(store, "x")[:, 0].tolist() == [1] * 5 + [0] * 95
+
+
+def test_keys_that_a_checkpoint_has_entered_and_the_log_still_has_are_counted_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(folder, Limits(), Quota(keys=5))
+    store.open()
+    put(store, "x", np.zeros(2, np.int64))
+    store._changes.checkpoint_bytes = 500
+    real = store.group.lock
+    used: list[int] = []
+
+    @contextmanager
+    def lock(name: str) -> Iterator[None]:
+        if store.group.state[StateWord.KEYS] and not used:
+            used.append(store.group.state[StateWord.KEYS])
+            scatter(store, "x", [[0]], np.array([1]), "add", key="meanwhile")
+        with real(name):
+            yield
+
+    monkeypatch.setattr(store.group, "lock", lock)
+    for turn in range(4):
+        scatter(store, "x", [[0]], np.array([1]), "add", key=f"key-{turn}")
+    assert used[0] >= 2
+    assert read(store, "x")[0] == 5
+    with pytest.raises(GatherError, match="insufficient_storage"):
+        scatter(store, "x", [[0]], np.array([1]), "add", key="key-5")
+    store.close()
