@@ -22,6 +22,7 @@ from app.kernels import Unfinished
 from app.kernels.numba_cpu import gather_kernel, split_over_threads
 from app.kernels.numba_cpu.split_over_threads import Crew
 from app.operators.gather_plan import GatherPlan
+from tests.conftest import samples
 from tests.kernels.loops import gather_by_loops
 from tests.kernels.reference import Case, make_case, random_plan
 
@@ -61,13 +62,21 @@ def cases(draw: st.DrawFn) -> Case:
     return make_case(plan, random.Random(draw(st.integers(0, 2**32))), draw(st.integers(0, 3)))
 
 
-def check_with(case: Case, threads: int) -> None:
-    """Run the case over so many threads, and compare."""
+def check_with(case: Case, threads: int, times: int = 1) -> None:
+    """Run the case over so many threads, and compare; so many times."""
+    for _ in checks_with(case, threads, times):
+        pass
+
+
+def checks_with(case: Case, threads: int, times: int) -> Iterator[None]:
+    """The same, with a pause after each time: what is expected is computed once."""
     expected = np.zeros(case.plan.output_bytes, np.uint8)
     bad = gather_by_loops(case.plan, case.data, case.indices, expected)
-    out = case.out()
-    assert gather_kernel.run(case.plan, case.data, case.indices, out, threads) == bad, case.plan
-    assert bad >= 0 or out.tobytes() == expected.tobytes(), case.plan
+    for _ in range(times):
+        out = case.out()
+        assert gather_kernel.run(case.plan, case.data, case.indices, out, threads) == bad, case.plan
+        assert bad >= 0 or out.tobytes() == expected.tobytes(), case.plan
+        yield
 
 
 @given(case=cases(), threads=st.integers(1, 5))
@@ -120,11 +129,9 @@ def test_a_long_gather_wakes_helpers(other_crew: Crew) -> None:
     case = make_case(LONG, random.Random(1))
     for threads in (2, 3):
         most = 0
-        for _ in range(200):
-            if other_crew.helpers:
-                wait_until_asleep(other_crew)
-            check_with(case, threads)
+        for _ in checks_with(case, threads, 200):
             most = max(most, joined(other_crew, threads))
+            wait_until_asleep(other_crew)
         assert most >= 1
         assert other_crew.helpers == threads - 1
 
@@ -179,8 +186,8 @@ def test_a_leader_in_a_hurry_leaves_a_gather_whose_helper_was_stopped_and_anothe
         gather_kernel.run(case.plan, case.data, case.indices, out, 2, False)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(left.value.wait)
-        for _ in range(20):  # meanwhile leaders do without the crew, and wait for nobody
-            check_with(make_case(LONG, random.Random(9), spoiled), 2)
+        # Meanwhile leaders do without the crew, and wait for nobody.
+        check_with(make_case(LONG, random.Random(9), spoiled), 2, times=20)
         assert not waiting.done()
         other_crew._items[split_over_threads._INSIDE] -= 1
         assert waiting.result(60) == bad
@@ -235,8 +242,7 @@ def test_a_signal_does_not_end_a_helpers_sleep_for_good(other_crew: Crew) -> Non
     finally:
         signal.signal(signal.SIGUSR1, before)
     most = 0
-    for _ in range(200):
-        check_with(case, 2)
+    for _ in checks_with(case, 2, 200):
         most = max(most, joined(other_crew, 2))
     assert most == 1
 
@@ -271,7 +277,7 @@ def test_a_process_ends_whatever_its_helpers_do(compiled: Path) -> None:
         threading.Thread(target=lead, daemon=True).start()
         kernel.run(plan, data, indices, out, 3)
     """
-    for _ in range(5):
+    for _ in range(samples(8)):
         run = subprocess.run(
             [sys.executable, "-X", "faulthandler", "-c", program, str(compiled)],
             capture_output=True,
