@@ -78,6 +78,7 @@ def test_a_worker_that_hangs_while_the_service_starts_ends_the_start(start: Star
         server.process.returncode = 0  # the end that is expected of other servers
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_while_it_leaves_does_not_spoil_a_later_stop(start: Start) -> None:
     with start(*WORKERS, "--drain-timeout", "20", command=quick()) as server:
         before = pids(server)
@@ -91,6 +92,7 @@ def test_a_worker_that_dies_while_it_leaves_does_not_spoil_a_later_stop(start: S
         assert server.stop() == 0
 
 
+@pytest.mark.slow
 def test_as_many_keys_as_the_file_may_hold_start_and_reach_a_replaced_worker(start: Start, tmp_path: Path) -> None:
     file = tmp_path / "keys"
     texts = [f"key {number}" for number in range(8_000)]
@@ -160,7 +162,7 @@ def test_a_stop_while_no_worker_is_left_is_a_failure(start: Start) -> None:
 
 
 @needs_ipv6
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_one_process_and_several_listen_on_the_same_addresses(workers: str, start: Start) -> None:
     """:: stands for all addresses of IPv4 too."""
     with start("--workers", workers, "--host", "::") as server:

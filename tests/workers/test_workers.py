@@ -205,6 +205,7 @@ def test_a_stop_while_it_starts_is_quick_and_no_failure(start: Start) -> None:
         until(lambda: refuses(server.port), 5, "the port is given up")
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_the_delay(start: Start) -> None:
     with start(*WORKERS, "--drain-delay", "60") as server:
         server.process.send_signal(signal.SIGTERM)
@@ -290,7 +291,7 @@ def test_a_worker_that_hangs_is_replaced(start: Start) -> None:
         settled(server)
 
 
-@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "2"])
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_one_process_and_several_leave_idle_connections_alike(workers: str, start: Start) -> None:
     """Without a drain delay too, a client that is about to ask gets its answer."""
     with start("--workers", workers) as server, connected(server.port, 2) as (active, idle):
