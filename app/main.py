@@ -20,6 +20,7 @@ from app import warmup
 from app.api.asgi_app import DataPlane
 from app.api.asgi_request import Receive, Scope, Send
 from app.api.disk_threads import DiskThreads
+from app.api.error_responses import STATUS
 from app.api.fastapi_app import create_control
 from app.api.routes.gather import NativeRoute
 from app.api.routes.health import Readiness
@@ -164,7 +165,7 @@ def create_app(
     log = RequestLog(settings.log_rate, access=settings.access_log)
     tracing = start_tracing(settings.otlp_endpoint)
     watched = settings.access_log or tracing is not None
-    metrics = WatchedMetrics(counters, log, tracing) if watched else Metrics(counters, log)
+    metrics = WatchedMetrics(counters, log, STATUS, tracing) if watched else Metrics(counters, log, STATUS)
     budget = Budget(settings.memory_budget // settings.workers, settings.max_requests)
     pool = RequestThreadPool(settings.threads, settings.max_queue, settings.queue_timeout)
     kernel = KERNELS[settings.kernel]

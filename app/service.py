@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from app.dispatch.backend_cost_model import BackendChooser, Choice, Coefficients, Route, has_locality
+from app.dispatch.backend_cost_model import BackendChooser, Choice, Coefficients, has_locality
 from app.dispatch.explain import RouteNote, notes
 from app.dispatch.gpu import Gpu, Outcome
-from app.dispatch.request_thread_pool import Caller, RequestThreadPool
+from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.kernels import Kernel, Unfinished
 from app.memory.budget import Budget, MemoryReservation
@@ -28,6 +28,7 @@ from app.operators.gather_plan import GatherPlan
 from app.operators.gathernd import plan_gathernd
 from app.operators.shape_rules import check_dtypes, index_error
 from app.store import Resident, Store
+from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DType
 from app.tensors.gather_call import Answer, Call, Operator
 from app.tensors.packed_strings import PackedStrings, framed_size
@@ -44,7 +45,6 @@ _PAUSES: Final = (0.0, 0.0002, 0.001, 0.003, 0.01, 0.03)
 _REMEMBERED_PLANS: Final = 4096
 _ITEM: Final = 8
 _BLOCK: Final = 1 << 16
-_NOT_YET: Final = Choice("loop", 0.0, here=True)
 
 
 class _Planned(NamedTuple):
@@ -83,51 +83,6 @@ class Explanation(NamedTuple):
     plan: GatherPlan
     routes: list[RouteNote]
     choice: Choice
-
-
-class RequestTimings:
-    """When a request entered its stages, in seconds of `perf_counter`; 0.0 for those it has not reached. `over` is set
-    once it has been counted: when the header of a small gather's answer was made, for others when all had been sent.
-
-    `choice` is the route that was chosen with the seconds predicted for it, `route` the one that was taken. It is the
-    request's ticket for the pool, too: `caller` is whose it is, `admitted` whether work was done for it before.
-    """
-
-    __slots__ = (
-        "admitted",
-        "caller",
-        "callers_deadline",
-        "choice",
-        "deadline",
-        "end",
-        "kernel",
-        "kernel_end",
-        "over",
-        "parsed",
-        "route",
-        "start",
-    )
-
-    def __init__(self, start: float, deadline: float, caller: Caller | None = None) -> None:
-        self.start = start
-        self.deadline = deadline
-        self.callers_deadline = False
-        self.caller = caller
-        self.admitted = False
-        self.parsed = 0.0
-        self.kernel = 0.0
-        self.kernel_end = 0.0
-        self.end = 0.0
-        self.over = 0.0
-        self.route: Route | None = None
-        self.choice = _NOT_YET
-
-    def wait_at_most(self, seconds: float) -> None:
-        """The caller waits so long from the start, if that is shorter than the service's own deadline."""
-        deadline = self.start + seconds
-        if deadline < self.deadline:
-            self.deadline = deadline
-            self.callers_deadline = True
 
 
 class Service:
@@ -179,7 +134,7 @@ class Service:
         route, here = choice.route, choice.here
         timings.route = route
         if route == "gpu":
-            on_gpu = await self._run_on_gpu(call, plan, data, resident, decided.cpu, timings)
+            on_gpu = await self._run_on_gpu(call, plan, data, resident, decided, timings)
             if on_gpu is not None:
                 bad, array, etag = on_gpu
                 timings.kernel_end = perf_counter()
@@ -215,16 +170,16 @@ class Service:
         plan: GatherPlan,
         data: Tensor,
         resident: Resident | None,
-        cpu: Choice,
+        decided: _Decision,
         timings: RequestTimings,
     ) -> Outcome | None:
-        """The gather on the device; None, and a route of threads as for `cpu`, where it cannot and may be elsewhere."""
+        """The gather on the device; None, with a route of threads in `timings`, where the CPU has to run it."""
         assert self.gpu is not None
         out = self._outputs.empty(plan.output_items, data.dtype.carrier)
         outcome = await self.gpu.gather(call, plan, data, resident, out, lambda: self._start(timings), timings)
         if outcome is None:
-            timings.route = "split" if cpu.route == "split" else "thread"
-            timings.choice = timings.choice._replace(parts=cpu.parts)
+            timings.route = "split" if decided.cpu.route == "split" else "thread"
+            timings.choice = decided.choice._replace(parts=decided.cpu.parts)
         return outcome
 
     def _decide(

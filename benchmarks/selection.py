@@ -45,8 +45,9 @@ from app.memory.budget import Budget, MemoryReservation
 from app.memory.malloc_tuning import keep_freed_memory
 from app.operators.gather_plan import GatherPlan
 from app.selection import ROW_BYTES, TABLE_ROWS, curves
-from app.service import RequestTimings, Service
+from app.service import Service
 from app.store import EmptyStore
+from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Call, Operator
 from app.tensors.shape_limits import Limits

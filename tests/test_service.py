@@ -17,8 +17,9 @@ from app.errors import GatherError
 from app.kernels import Unfinished, numpy_cpu
 from app.memory.budget import Budget, MemoryReservation
 from app.operators.gather_plan import GatherPlan
-from app.service import RequestTimings, Service
+from app.service import Service
 from app.store import EmptyStore
+from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer, Call
 from app.tensors.shape_limits import Limits

@@ -77,8 +77,8 @@ class DataPlane:
                 if route_match is not None:
                     context.credential = route_match[3]
                 access.check(context)
-                if context.cycle is not None and context.cycle.route_match is not None:
-                    context.cycle.route_match = context.headers, route, access.epoch, context.credential
+                if context.exchange is not None and context.exchange.route_match is not None:
+                    context.exchange.route_match = context.headers, route, access.epoch, context.credential
             if route is None:
                 await self._control(context, running)
             else:
@@ -141,8 +141,8 @@ class DataPlane:
         timeout = headers.get(TIMEOUT)
         if timeout is not None and route is not None:
             route = _limited(route, _seconds(timeout))
-        if route is not None and context.cycle is not None:
-            context.cycle.route_match = headers, route, None, context.credential
+        if route is not None and context.exchange is not None:
+            context.exchange.route_match = headers, route, None, context.credential
         return route
 
     async def _control(self, context: RequestContext, running: int) -> None:
@@ -192,7 +192,7 @@ class DataPlane:
                 message["headers"] = [
                     *message.get("headers", ()),
                     (b"x-request-id", context.request_id.encode()),
-                    (b"server-timing", context.timing()),
+                    (b"server-timing", context.timings.header_field()),
                 ]
             await context.sender(message)
 

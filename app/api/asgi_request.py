@@ -23,9 +23,9 @@ from app.dispatch.request_thread_pool import ClientGone
 from app.errors import Code, GatherError
 from app.memory.budget import MemoryReservation
 from app.server.header_fields import SECRETS, combined, key_digest, repeated_single
-from app.service import RequestTimings
 from app.telemetry import compiled_increments
 from app.telemetry.compiled_increments import HEADER_TEMPLATE
+from app.telemetry.server_timing import RequestTimings
 
 Buffer = bytes | bytearray | memoryview
 Piece = bytes | bytearray
@@ -46,7 +46,7 @@ _NONE: Final[dict[str, Any]] = {}
 _CLOSE: Final = (b"connection", b"close")
 
 
-class Shortcut(Protocol):
+class ServerExchange(Protocol):
     """What our own server offers beside ASGI's messages (see `app.server.http_exchange`)."""
 
     received: int
@@ -84,7 +84,7 @@ class Shortcut(Protocol):
         ...
 
 
-class Counting(Protocol):
+class RequestCounter(Protocol):
     """Counts requests (see `app.telemetry.metric_definitions`)."""
 
     def answered(self, context: RequestContext, sent: int) -> bool:
@@ -106,9 +106,9 @@ class RequestContext:
     __slots__ = (
         "admission",
         "code",
-        "counting",
+        "counter",
         "credential",
-        "cycle",
+        "exchange",
         "given_id",
         "headers",
         "method",
@@ -127,14 +127,14 @@ class RequestContext:
     )
 
     def __init__(
-        self, scope: Scope, receive: Receive, send: Send, admission: Admission, deadline: float, counting: Counting
+        self, scope: Scope, receive: Receive, send: Send, admission: Admission, deadline: float, counter: RequestCounter
     ) -> None:
         now = perf_counter()
         self.scope = scope
         self.receive = receive
         self.sender = send
         self.admission = admission
-        self.counting = counting
+        self.counter = counter
         self.reservation = MemoryReservation(admission.budget)
         self.method: str = scope["method"]
         self.path: str = scope["path"]
@@ -142,9 +142,9 @@ class RequestContext:
         self.started = False
         self.status = 0
         self.code: Code | None = None
-        self.cycle: Shortcut | None = scope.get("extensions", _NONE).get("gathernd")
-        self.timings = RequestTimings(now, now + deadline, self.cycle)
-        self.route_match: Any = None if self.cycle is None else self.cycle.route_match
+        self.exchange: ServerExchange | None = scope.get("extensions", _NONE).get("gathernd")
+        self.timings = RequestTimings(now, now + deadline, self.exchange)
+        self.route_match: Any = None if self.exchange is None else self.exchange.route_match
         self.number = next(COUNTER)
         self.given_id: str | None = None
         self.headers: dict[bytes, bytes]
@@ -154,7 +154,7 @@ class RequestContext:
             self.headers = self.route_match[0]
 
     def _read_header(self, sent: Sequence[tuple[bytes, bytes]]) -> None:
-        """Read the fields of a header that did not come before (see `heads`), without its keys, and the caller's id."""
+        """Read the fields of a header that is not in the cache of headers, less those that hold secrets."""
         self.headers = headers = dict(sent)
         self.repeated: bytes | None = None
         self.credential: bytes | None = None
@@ -167,8 +167,8 @@ class RequestContext:
                 self.credential = key_digest(authorization)
             self.headers = headers = {name: value for name, value in headers.items() if name not in SECRETS}
             self.scope["headers"] = [field for field in sent if field[0] not in SECRETS]
-            if self.cycle is not None:
-                self.cycle.secret = True
+            if self.exchange is not None:
+                self.exchange.secret = True
         raw = self.scope.get("raw_path")
         if raw is not None and b"%" in raw:
             self.path = self.scope["path"] = decoded_path(raw)
@@ -187,31 +187,15 @@ class RequestContext:
     def request_id(self, request_id: str) -> None:
         self.given_id = request_id
 
-    def timing(self) -> bytes:
-        """The Server-Timing of this request so far, in milliseconds: parse, queue, kernel, encode as far as it got."""
-        timings = self.timings
-        end = perf_counter()
-        start = timings.start * 1e3
-        if not timings.parsed:
-            return b"parse;dur=%.3f" % (end * 1e3 - start)
-        parsed = timings.parsed * 1e3
-        if not timings.kernel:
-            return b"parse;dur=%.3f, queue;dur=%.3f" % (parsed - start, end * 1e3 - parsed)
-        kernel, done = timings.kernel * 1e3, (timings.kernel_end or end) * 1e3
-        text = b"parse;dur=%.3f, queue;dur=%.3f, kernel;dur=%.3f" % (parsed - start, kernel - parsed, done - kernel)
-        if not timings.end:
-            return text
-        return b"%b, encode;dur=%.3f" % (text, end * 1e3 - done)
-
     def fields(self, content_type: bytes, size: int) -> bytes:
         """The header lines of an answer of `size` bytes, which is written next: most gathers are counted with them."""
-        if self.timings.end and self.given_id is None and self.code is None and self.counting.answered(self, size):
+        if self.timings.gathered and self.given_id is None and self.code is None and self.counter.answered(self, size):
             return b"content-type: %b\r\ncontent-length: %d\r\n%b" % (content_type, size, HEADER_TEMPLATE)
         return b"content-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\nserver-timing: %b\r\n" % (
             content_type,
             size,
             self.request_id.encode(),
-            self.timing(),
+            self.timings.header_field(),
         )
 
     async def send(
@@ -226,12 +210,18 @@ class RequestContext:
         size = sum(map(len, pieces))
         self.started = True
         self.status = status
-        cycle = self.cycle
-        if size <= AT_ONCE and cycle is not None and self.method != "HEAD" and _CLOSE not in extra and cycle.ready():
+        exchange = self.exchange
+        if (
+            size <= AT_ONCE
+            and exchange is not None
+            and self.method != "HEAD"
+            and _CLOSE not in extra
+            and exchange.ready()
+        ):
             fields = self.fields(content_type, size)
             for field in extra:
                 fields += b"%b: %b\r\n" % field
-            cycle.respond(status, fields, pieces, size)
+            exchange.respond(status, fields, pieces, size)
             return
         await self.sender(
             {
@@ -241,7 +231,7 @@ class RequestContext:
                     (b"content-type", content_type),
                     (b"content-length", b"%d" % size),
                     (b"x-request-id", self.request_id.encode()),
-                    (b"server-timing", self.timing()),
+                    (b"server-timing", self.timings.header_field()),
                     *extra,
                 ],
             }
@@ -262,7 +252,7 @@ class RequestContext:
         """Answer without a body (204)."""
         self.started = True
         self.status = status
-        headers = [(b"x-request-id", self.request_id.encode()), (b"server-timing", self.timing()), *extra]
+        headers = [(b"x-request-id", self.request_id.encode()), (b"server-timing", self.timings.header_field()), *extra]
         await self.sender({"type": "http.response.start", "status": status, "headers": headers})
         await self.sender({"type": "http.response.body", "body": b""})
 
@@ -284,7 +274,7 @@ class RequestContext:
         what stands where can have arrays in it that need no copy. Raises payload_too_large above `limit` bytes (before
         reading, if the length is declared), overloaded, and ClientGone.
         """
-        if self.cycle is not None and (body := self.cycle.whole_body()) is not None:
+        if self.exchange is not None and (body := self.exchange.whole_body()) is not None:
             if len(body) > limit:
                 raise too_large(limit)
             self.reservation.charge(len(body))
@@ -294,15 +284,15 @@ class RequestContext:
             raise too_large(limit)
         self.admission.admit(declared)
         begun = perf_counter()
-        if self.cycle is None or (declared is not None and declared <= FEW):
+        if self.exchange is None or (declared is not None and declared <= FEW):
             found = await self._read_slowly(declared, limit, lead)
         else:
             body_reads = self.admission.body_reads
-            await body_reads.enter(self.cycle)
+            await body_reads.enter(self.exchange)
             try:
                 found = await self._read_slowly(declared, limit, lead)
             finally:
-                body_reads.leave(self.cycle)
+                body_reads.leave(self.exchange)
         # What has taken this long to send is not given up for want of a thread; and the service's own deadline is for
         # what it does itself, the caller's for all.
         if len(found) > FEW:
@@ -312,8 +302,8 @@ class RequestContext:
         return found
 
     async def _read_slowly(self, declared: int | None, limit: int, lead: int) -> Buffer:
-        if self.cycle is not None and TIMEOUT in self.headers:
-            self.cycle.deadline = monotonic() + self.timings.deadline - perf_counter()
+        if self.exchange is not None and TIMEOUT in self.headers:
+            self.exchange.deadline = monotonic() + self.timings.deadline - perf_counter()
         message = await self.receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
@@ -323,12 +313,12 @@ class RequestContext:
         if not message["more_body"]:
             self.reservation.charge(len(first))
             return first
-        if self.cycle is not None and declared is not None:
+        if self.exchange is not None and declared is not None:
             self.reservation.charge(len(first))
             # Pages that are not written to take no memory: what is announced and never comes costs nothing.
             view: memoryview = np.empty(lead + declared, np.uint8).data[lead:]
             view[: len(first)] = first
-            if not await self.cycle.fill(view[len(first) :], self.reservation.charge):
+            if not await self.exchange.fill(view[len(first) :], self.reservation.charge):
                 raise ClientGone
             return view
         grown = GrowingBody(self.reservation, limit, lead)
@@ -338,8 +328,8 @@ class RequestContext:
         return grown.finish()
 
     async def _read_rest(self, grown: GrowingBody) -> None:
-        if self.cycle is not None:
-            if not await self.cycle.collect(grown.add):
+        if self.exchange is not None:
+            if not await self.exchange.collect(grown.add):
                 raise ClientGone
             return
         while True:

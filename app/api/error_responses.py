@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-import orjson
-
 from app.errors import CATALOGUE, Code, GatherError, Place
+from app.orjson_dump import dump
 
 PROBLEM_JSON: Final = b"application/problem+json"
 JSON: Final = b"application/json"
@@ -102,24 +101,6 @@ def _plain(value: int | float | str) -> int | float | str:
     """A value that JSON readers can take: an integer beyond 64 bits becomes its decimal text."""
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         return f"{value:#x}" if value.bit_length() > 4096 else str(value)
-    return value
-
-
-def dump(body: Mapping[str, Any]) -> bytes:
-    """The bytes of a JSON body; a lone surrogate in a text is written as a replacement character."""
-    try:
-        return orjson.dumps(body)
-    except TypeError:
-        return orjson.dumps(_clean(body))
-
-
-def _clean(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, Mapping):
-        return {_clean(key): _clean(member) for key, member in value.items()}
-    if isinstance(value, list | tuple):
-        return [_clean(member) for member in value]
     return value
 
 

@@ -17,13 +17,14 @@ from starlette.exceptions import HTTPException
 
 from app import __version__
 from app.api.asgi_request import RequestContext
-from app.api.error_responses import STATUS, dump, error_body, problem_headers
+from app.api.error_responses import STATUS, error_body, problem_headers
 from app.api.routes.health import Readiness
 from app.api.schemas import binary_formats, examples
 from app.api.schemas.gather_request import GatherAnswer, GatherNDRequest, GatherRequest, Live, Problem, Ready
 from app.api.web.pages import catalogue_page, error_page, front_page
 from app.errors import CATALOGUE, Code, GatherError
 from app.operators.dialects import DIALECTS
+from app.orjson_dump import dump
 from app.security.api_keys import is_public
 from app.telemetry.metric_definitions import Metrics
 from app.tensors.gather_call import Operator

@@ -17,7 +17,7 @@ from time import monotonic
 from traceback import walk_tb
 from typing import Any, Final, NamedTuple
 
-from app.api.error_responses import dump
+from app.orjson_dump import dump
 
 logger = logging.getLogger("gathernd")
 requests_logger = logging.getLogger("gathernd.requests")

@@ -19,17 +19,15 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from app.api.asgi_request import RequestContext
-from app.api.error_responses import STATUS
-from app.dispatch.backend_cost_model import Route
-from app.errors import GatherError
+from app.errors import Code, GatherError
 from app.telemetry import compiled_increments
 from app.telemetry.compiled_increments import HEADER_TEMPLATE_AT, compiled
 from app.telemetry.logs import RequestLog, Seen, trace_id_of
+from app.telemetry.observed_request import ObservedRequest
 from app.telemetry.prometheus_text import BUCKETS, families
+from app.telemetry.server_timing import STAGES
 from app.telemetry.shared_counters import GAUGE, Counters, alone
 
-STAGES: Final = ("parse", "queue", "kernel", "encode")
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
 _REMEMBERED: Final = 4096
 _ON_ITS_WAY_S: Final = 0.02
@@ -61,7 +59,7 @@ class Templates:
 
 
 class Metrics(Collector):
-    """Counts requests, and has those that failed written to `log`.
+    """Counts requests, and has those that failed written to `log`. `statuses` has the HTTP status of each error.
 
     `gauges` are read in every process and summed; another process's are as old as its `publish`. `common` are those
     that are the same whichever process is asked; it may block, and is called in a thread.
@@ -69,9 +67,10 @@ class Metrics(Collector):
     Every request is counted at once, in the memory that other processes read.
     """
 
-    def __init__(self, counters: Counters | None = None, log: RequestLog | None = None) -> None:
+    def __init__(self, counters: Counters | None, log: RequestLog, statuses: Mapping[Code, int]) -> None:
         self.counters = counters or alone()
-        self.log = log or RequestLog(0)
+        self.log = log
+        self.statuses = statuses
         self.gauges: dict[str, Callable[[], float]] = {
             "gathernd_processes": lambda: 1,
             "gathernd_requests_in_flight": lambda: self._in_flight,
@@ -84,7 +83,7 @@ class Metrics(Collector):
         self._sent = self.counters.cell("gathernd_sent_bytes")
         self._values = np.asarray(self.counters.values)
         self._places: dict[tuple[str, str, int], tuple[int, int]] = {}
-        self._kinds: dict[tuple[str, str, Route, Route | None], int] = {}
+        self._kinds: dict[tuple[str, str, str, str | None], int] = {}
         self._answer: Callable[..., bool]
         self._add: Callable[..., None]
         self._addresses: list[NDArray[np.int64]] = []
@@ -103,46 +102,52 @@ class Metrics(Collector):
         self._in_flight = running = self._in_flight + 1
         return running
 
-    def answered(self, context: RequestContext, sent: int) -> bool:
-        """See `app.api.asgi_request.Counting`."""
-        cycle, timings, choice = context.cycle, context.timings, context.timings.choice
-        if cycle is None or cycle.refusal is not None:
+    def answered(self, context: ObservedRequest, sent: int) -> bool:
+        """See `app.api.asgi_request.RequestCounter`."""
+        exchange, timings, choice = context.exchange, context.timings, context.timings.choice
+        if exchange is None or exchange.refusal is not None:
             return False
         kind = self._kinds.get((context.method, context.path, choice.route, timings.route)) or self._kind(context)
-        start, parsed, kernel, done, now = timings.start, timings.parsed, timings.kernel, timings.end, perf_counter()
-        number, predicted, received, answer = context.number, choice.seconds, cycle.received, self._answer
+        start, parsed, kernel, done, now = (
+            timings.start,
+            timings.parsed,
+            timings.kernel,
+            timings.gathered,
+            perf_counter(),
+        )
+        number, predicted, received, answer = context.number, choice.seconds, exchange.received, self._answer
         if not answer(HEADER_TEMPLATE_AT, kind, number, start, parsed, kernel, done, now, predicted, received, sent):
             return False
-        timings.over = now
+        timings.finished = now
         return True
 
-    def count(self, context: RequestContext, code: str | None) -> None:
+    def count(self, context: ObservedRequest, code: str | None) -> None:
         """Count a request that is over, unless `answered` did; `code` is its error's, if any. From the event loop."""
-        cycle, timings = context.cycle, context.timings
+        exchange, timings = context.exchange, context.timings
         self._in_flight -= 1
         timings.caller = None  # which leads to the request and its body
-        if timings.over:
+        if timings.finished:
             if code is not None:  # its answer could not be written
                 self.counters.add(f"gathernd_errors|{code}")
-                self.failed(context, context.status, code, timings.over - timings.start)
+                self.failed(context, context.status, code, timings.finished - timings.start)
             return
-        timings.over = over = perf_counter()
+        timings.finished = finished = perf_counter()
         status, received, sent = context.status, 0, 0
-        if cycle is not None:
-            received, sent = cycle.received, cycle.sent
-            if cycle.refusal is not None:
-                status, code = outcome(context, code)
+        if exchange is not None:
+            received, sent = exchange.received, exchange.sent
+            if exchange.refusal is not None:
+                status, code = self.outcome(context, code)
         if code is None and status == 200 and timings.route is not None:
             kind, predicted = self._kind(context), timings.choice.seconds
             start, parsed, kernel, done = timings.start, timings.parsed, timings.kernel, timings.kernel_end
-            self._add(kind, start, parsed, kernel, done, over, predicted, received, sent)
+            self._add(kind, start, parsed, kernel, done, finished, predicted, received, sent)
             return
         if code is not None:
             self.counters.add(f"gathernd_errors|{code}")
             if code == "deadline_exceeded" and timings.callers_deadline:
                 self.counters.add(f"gathernd_caller_deadlines|{self._templates.of(context.path)}")
-            self.failed(context, status, code, over - timings.start)
-        values, seconds = self.counters.values, over - timings.start
+            self.failed(context, status, code, finished - timings.start)
+        values, seconds = self.counters.values, finished - timings.start
         requests, times = self._place(context.method, context.path, status)
         values[requests] += 1
         values[times + bisect_left(BUCKETS, seconds)] += 1
@@ -150,12 +155,12 @@ class Metrics(Collector):
         values[self._received] += received
         values[self._sent] += sent
 
-    def failed(self, context: RequestContext, status: int, code: str, seconds: float) -> None:
+    def failed(self, context: ObservedRequest, status: int, code: str, seconds: float) -> None:
         """Write a line about a request that was refused or failed."""
         self.log.tell(self.seen(context, status, code, seconds, trace_id_of(context.headers)))
 
     def seen(
-        self, context: RequestContext, status: int, code: str | None, seconds: float, trace_id: str | None
+        self, context: ObservedRequest, status: int, code: str | None, seconds: float, trace_id: str | None
     ) -> Seen:
         """What a line says of a request that is over."""
         client = context.scope.get("client")
@@ -171,6 +176,14 @@ class Metrics(Collector):
             client[0] if client else None,
         )
 
+    def outcome(self, context: ObservedRequest, code: str | None) -> tuple[int, str | None]:
+        """Status and error of a request that is over; one that the server ended by itself has the id of that answer."""
+        status, exchange = context.status, context.exchange
+        if exchange is not None and exchange.refusal is not None:
+            context.request_id = exchange.refusal_id or context.request_id
+            return status or self.statuses[exchange.refusal], exchange.refusal
+        return status, code
+
     def template(self, path: str) -> str:
         """The route template of `path`, or "other"."""
         return self._templates.of(path)
@@ -183,7 +196,7 @@ class Metrics(Collector):
 
     def count_refusal(self, error: GatherError, request_id: str, client: str | None) -> None:
         """Count a request that was refused before it could be read, so that its path is not known."""
-        status = STATUS[error.code]
+        status = self.statuses[error.code]
         self.counters.add(f"gathernd_errors|{error.code}")
         self.counters.add(f"gathernd_requests|other|unread|{status}")
         self.count_limit(error)
@@ -204,7 +217,7 @@ class Metrics(Collector):
             self._places[method, path, status] = place
         return place
 
-    def _kind(self, context: RequestContext) -> int:
+    def _kind(self, context: ObservedRequest) -> int:
         """The address of the addresses of the cells of gathers like this one (see `moments`)."""
         method, path = context.method, context.path
         predicted, taken = context.timings.choice.route, context.timings.route
@@ -246,12 +259,3 @@ class Metrics(Collector):
         shared = await asyncio.to_thread(self.common)
         self._shared = {GAUGE + name: number for name, number in shared.items()}
         return generate_latest(self._registry)
-
-
-def outcome(context: RequestContext, code: str | None) -> tuple[int, str | None]:
-    """Status and error of a request that is over; where the protocol answered it by itself, it gave it another id."""
-    status, cycle = context.status, context.cycle
-    if cycle is not None and cycle.refusal is not None:
-        context.request_id = cycle.refusal_id or context.request_id
-        return status or STATUS[cycle.refusal], cycle.refusal
-    return status, code

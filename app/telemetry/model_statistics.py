@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from time import perf_counter, time
 from typing import Any, Final
 
-from app.service import RequestTimings
+from app.telemetry.server_timing import RequestTimings
 from app.telemetry.shared_counters import Counters, alone
 
 FLUSH_S: Final = 0.02

@@ -5,9 +5,12 @@ What most services do without costs them nothing: which of the two classes count
 
 from __future__ import annotations
 
-from app.api.asgi_request import RequestContext
+from collections.abc import Mapping
+
+from app.errors import Code
 from app.telemetry.logs import RequestLog, trace_id_of
-from app.telemetry.metric_definitions import METHODS, Metrics, outcome
+from app.telemetry.metric_definitions import METHODS, Metrics
+from app.telemetry.observed_request import ObservedRequest
 from app.telemetry.shared_counters import Counters
 from app.telemetry.tracing import Tracing
 
@@ -15,15 +18,21 @@ from app.telemetry.tracing import Tracing
 class WatchedMetrics(Metrics):
     """Also has a span made of each request, if there is `tracing`, and a line written, if `log` wants them all."""
 
-    def __init__(self, counters: Counters | None, log: RequestLog, tracing: Tracing | None) -> None:
-        super().__init__(counters, log)
+    def __init__(
+        self,
+        counters: Counters | None,
+        log: RequestLog,
+        statuses: Mapping[Code, int],
+        tracing: Tracing | None,
+    ) -> None:
+        super().__init__(counters, log, statuses)
         self._tracing = tracing
 
-    def count(self, context: RequestContext, code: str | None) -> None:
+    def count(self, context: ObservedRequest, code: str | None) -> None:
         """Count a request, trace it and tell of it."""
         super().count(context, code)
-        end = context.timings.over
-        status, code = outcome(context, code)
+        end = context.timings.finished
+        status, code = self.outcome(context, code)
         trace_id = trace_id_of(context.headers)
         if self._tracing is not None:
             method = context.method if context.method in METHODS else "_OTHER"
@@ -31,5 +40,5 @@ class WatchedMetrics(Metrics):
         if code is not None or self.log.access:
             self.log.tell(self.seen(context, status, code, end - context.timings.start, trace_id))
 
-    def failed(self, context: RequestContext, status: int, code: str, seconds: float) -> None:
+    def failed(self, context: ObservedRequest, status: int, code: str, seconds: float) -> None:
         """Left to `count`, which knows the trace."""

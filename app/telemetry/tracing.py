@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from app import __version__
-from app.api.asgi_request import RequestContext
+from app.telemetry.observed_request import ObservedRequest
+from app.telemetry.server_timing import STAGES
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -45,7 +46,7 @@ class Tracing:
         self._tracer = provider.get_tracer("gathernd", __version__)
 
     def record(
-        self, context: RequestContext, method: str, route: str, status: int, code: str | None, end: float
+        self, context: ObservedRequest, method: str, route: str, status: int, code: str | None, end: float
     ) -> str:
         """Make the spans of a request that was over at `end`, in seconds of `perf_counter`. Returns the trace's id."""
         trace, timings = self._trace, context.timings
@@ -71,7 +72,7 @@ class Tracing:
         span.end(now)
         return f"{span.get_span_context().trace_id:032x}"
 
-    def _context(self, context: RequestContext) -> Any:
+    def _context(self, context: ObservedRequest) -> Any:
         """What the caller's header fields say about the trace: empty where they say nothing valid."""
         headers = context.headers
         if b"traceparent" not in headers:
@@ -90,9 +91,9 @@ class Tracing:
         closing.join(CLOSE_S)
 
 
-def _attributes(context: RequestContext, method: str, route: str, status: int, code: str | None) -> dict[str, Any]:
+def _attributes(context: ObservedRequest, method: str, route: str, status: int, code: str | None) -> dict[str, Any]:
     """The attributes of a request's span, by OpenTelemetry's conventions for HTTP servers, and some of our own."""
-    scope, cycle, timings = context.scope, context.cycle, context.timings
+    scope, exchange, timings = context.scope, context.exchange, context.timings
     attributes: dict[str, Any] = {
         "http.request.method": method,
         "url.scheme": scope.get("scheme", "http"),
@@ -105,9 +106,9 @@ def _attributes(context: RequestContext, method: str, route: str, status: int, c
         attributes["http.response.status_code"] = status
     if code is not None:
         attributes["error.type"] = code
-    if cycle is not None:
-        attributes["http.request.body.size"] = cycle.received
-        attributes["http.response.body.size"] = cycle.sent
+    if exchange is not None:
+        attributes["http.request.body.size"] = exchange.received
+        attributes["http.response.body.size"] = exchange.sent
     if timings.route is not None:
         attributes["gathernd.route"] = timings.route
         attributes["gathernd.predicted_route"] = timings.choice.route
@@ -115,11 +116,11 @@ def _attributes(context: RequestContext, method: str, route: str, status: int, c
     return attributes
 
 
-def _stages(context: RequestContext, end: float) -> Iterator[tuple[str, float, float]]:
+def _stages(context: ObservedRequest, end: float) -> Iterator[tuple[str, float, float]]:
     """Name, begin and end of each stage, as far as the request got."""
     timings = context.timings
     moments = (timings.start, timings.parsed, timings.kernel, timings.kernel_end)
-    for place, (name, begin) in enumerate(zip(("parse", "queue", "kernel", "encode"), moments, strict=True)):
+    for place, (name, begin) in enumerate(zip(STAGES, moments, strict=True)):
         if not begin:
             return
         following = moments[place + 1] if place < 3 else 0.0

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from app.api.error_responses import STATUS
 from app.dispatch.backend_cost_model import Choice
 from app.dispatch.backend_cost_model import Route as RouteName
-from app.service import RequestTimings
 from app.telemetry import metric_definitions, shared_counters
-from app.telemetry.metric_definitions import STAGES, Metrics
+from app.telemetry.logs import RequestLog
+from app.telemetry.metric_definitions import Metrics
 from app.telemetry.prometheus_text import BUCKETS
+from app.telemetry.server_timing import STAGES, RequestTimings
 from app.telemetry.shared_counters import CELLS, alone
 
 PATH = "/gathernd"
@@ -35,7 +37,7 @@ class RequestContext:
     path: str = PATH
     status: int = 200
     number: int = 1
-    cycle: Any = field(default_factory=HttpExchange)
+    exchange: Any = field(default_factory=HttpExchange)
     headers: dict[bytes, bytes] = field(default_factory=dict)
     scope: dict[str, Any] = field(default_factory=dict)
     request_id: str = "id"
@@ -43,7 +45,7 @@ class RequestContext:
 
 
 def known(*templates: str) -> Metrics:
-    found = Metrics(alone())
+    found = Metrics(alone(), RequestLog(0), STATUS)
     found.know(templates or (PATH,))
     return found
 
@@ -52,7 +54,7 @@ def gathered(taken: RouteName = "loop", predicted: RouteName = "loop", path: str
     context = RequestContext(path=path)
     timings = context.timings
     timings.start, timings.parsed, timings.kernel, timings.kernel_end = 1.0, 1.5, 1.75, 1.875
-    timings.end = timings.kernel_end
+    timings.gathered = timings.kernel_end
     timings.route, timings.choice = taken, Choice(predicted, 0.25)
     return context
 
@@ -106,7 +108,7 @@ def test_an_answer_that_could_not_be_written_is_counted_once_and_as_an_error(mon
     found = known()
     context = gathered()
     now_is(monkeypatch, 1.000_5)
-    context.timings.parsed = context.timings.kernel = context.timings.end = 1.0
+    context.timings.parsed = context.timings.kernel = context.timings.gathered = 1.0
     found.begin()
     assert found.answered(context, 7)
     found.count(context, "internal")
@@ -121,11 +123,11 @@ def test_what_took_long_or_was_refused_is_left_to_the_end(monkeypatch: pytest.Mo
     now_is(monkeypatch, 2.875)
     assert not found.answered(gathered(), 7)
     refused = gathered()
-    refused.cycle.refusal = "request_timeout"
+    refused.exchange.refusal = "request_timeout"
     now_is(monkeypatch, 1.000_5)
     assert not found.answered(refused, 7)
     without = gathered()
-    without.cycle = None
+    without.exchange = None
     assert not found.answered(without, 7)
     assert not total(found, "gathernd_requests")
 

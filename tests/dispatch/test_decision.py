@@ -17,8 +17,9 @@ from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.kernels import numpy_cpu
 from app.memory.budget import Budget, MemoryReservation
-from app.service import Explanation, RequestTimings, Service
+from app.service import Explanation, Service
 from app.store import EmptyStore, Resident
+from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Call
 from app.tensors.shape_limits import Limits

@@ -7,10 +7,10 @@ from time import perf_counter
 from typing import Final
 
 from app.api.asgi_request import Buffer, RequestContext
-from app.api.error_responses import dump
 from app.api.schemas.explain_answer import explanation_body
 from app.errors import GatherError
 from app.operators.dialects import DIALECTS
+from app.orjson_dump import dump
 from app.service import Service
 from app.tensors.gather_call import Answer, Call, Operator
 from app.tensors.tensor import Tensor
@@ -86,7 +86,7 @@ class NativeRoute:
             await context.send(200, JSON, dump(explanation_body(service.explain(call, context.reservation))))
             return
         answer = await service.gather(call, timings, context.reservation)
-        timings.end = timings.kernel_end
+        timings.gathered = timings.kernel_end
         if binary and self._can_be_binary(context, call, answer.output):
             await context.send(200, SAFETENSORS, safetensors.write_answer(answer), *binary_headers(answer))
             return

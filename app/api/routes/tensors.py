@@ -372,7 +372,7 @@ def _copy_held(content: Content, begin: int, end: int) -> tuple[str, bytes]:
 async def _start(context: RequestContext, headers: tuple[Field, ...]) -> None:
     context.started = True
     context.status = 200
-    timing = (b"server-timing", context.timing())
+    timing = (b"server-timing", context.timings.header_field())
     await context.sender({"type": "http.response.start", "status": 200, "headers": [*headers, timing]})
 
 

@@ -92,7 +92,7 @@ class InferRoute:
             arrived, request = await self._read(context, model)
             timings.parsed = perf_counter()
             answer = await self.service.gather(request.call, timings, context.reservation)
-            timings.end = timings.kernel_end
+            timings.gathered = timings.kernel_end
             output = answer.output
             reservation = context.reservation
             if output.dtype.item_size and (request.binary or output.array.nbytes <= UNCOUNTED):

@@ -1,0 +1,26 @@
+"""JSON that may quote what a client sent: orjson refuses a lone surrogate, which a client may send as `\\ud800`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+
+def dump(body: Mapping[str, Any]) -> bytes:
+    """The UTF-8 bytes of a JSON object; a lone surrogate in a string is written as a replacement character."""
+    try:
+        return orjson.dumps(body)
+    except TypeError:
+        return orjson.dumps(_replace_surrogates(body))
+
+
+def _replace_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, Mapping):
+        return {_replace_surrogates(key): _replace_surrogates(member) for key, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [_replace_surrogates(member) for member in value]
+    return value

@@ -1,0 +1,121 @@
+"""The times of one request: when it entered each stage, and the header field Server-Timing that says so.
+
+The stages follow each other: `parse` reads the body, `queue` validates the request, chooses a route and waits for a
+thread, `kernel` gathers, `encode` writes the answer's body. The answers of most small gathers get the same field from
+one call of compiled code (`app.telemetry.compiled_increments`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Final, NamedTuple, Protocol
+
+STAGES: Final = ("parse", "queue", "kernel", "encode")
+
+
+class ChosenRoute(Protocol):
+    """The route that was chosen for a gather (see `app.dispatch.backend_cost_model.Choice`)."""
+
+    @property
+    def route(self) -> str:
+        """Its name: loop, thread, split or gpu."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """How long the gather was predicted to take on it."""
+        ...
+
+    @property
+    def parts(self) -> int:
+        """Over how many threads it splits the gather."""
+        ...
+
+    @property
+    def here(self) -> bool:
+        """Whether the event loop runs the gather, or leads the threads that do."""
+        ...
+
+
+class _NotChosen(NamedTuple):
+    """Stands for the route of a request that is refused before one is chosen."""
+
+    route: str = "loop"
+    seconds: float = 0.0
+    parts: int = 1
+    here: bool = True
+
+
+_NOT_CHOSEN: Final = _NotChosen()
+
+
+class Caller(Protocol):
+    """The client's side of a request: `disconnected` once it has gone, and `waiting`, if set, is called then."""
+
+    disconnected: bool
+    waiting: Callable[[], None] | None
+
+
+class RequestTimings:
+    """When a request entered its stages, in seconds of `perf_counter`; 0.0 for those it has not reached.
+
+    It arrived at `start`, was read by `parsed`; the kernel ran from `kernel` to `kernel_end`. `gathered` equals
+    `kernel_end` from when the whole gather has succeeded. `finished` is when it was counted: when the header of a small
+    gather's answer was made, for others when all had been sent.
+
+    `choice` is the route that was chosen, `route` the one that was taken. It is the request's ticket for the thread
+    pool, too: `caller` is whose request it is, `admitted` whether work was done for it before, `deadline` when it is
+    refused if it has not run, `callers_deadline` whether the caller set that.
+    """
+
+    __slots__ = (
+        "admitted",
+        "caller",
+        "callers_deadline",
+        "choice",
+        "deadline",
+        "finished",
+        "gathered",
+        "kernel",
+        "kernel_end",
+        "parsed",
+        "route",
+        "start",
+    )
+
+    def __init__(self, start: float, deadline: float, caller: Caller | None = None) -> None:
+        self.start = start
+        self.deadline = deadline
+        self.callers_deadline = False
+        self.caller = caller
+        self.admitted = False
+        self.parsed = 0.0
+        self.kernel = 0.0
+        self.kernel_end = 0.0
+        self.gathered = 0.0
+        self.finished = 0.0
+        self.route: str | None = None
+        self.choice: ChosenRoute = _NOT_CHOSEN
+
+    def wait_at_most(self, seconds: float) -> None:
+        """The caller waits so long from the start, if that is shorter than the service's own deadline."""
+        deadline = self.start + seconds
+        if deadline < self.deadline:
+            self.deadline = deadline
+            self.callers_deadline = True
+
+    def header_field(self) -> bytes:
+        """The value of Server-Timing for an answer that is sent now: each stage so far, in milliseconds."""
+        end = perf_counter()
+        start = self.start * 1e3
+        if not self.parsed:
+            return b"parse;dur=%.3f" % (end * 1e3 - start)
+        parsed = self.parsed * 1e3
+        if not self.kernel:
+            return b"parse;dur=%.3f, queue;dur=%.3f" % (parsed - start, end * 1e3 - parsed)
+        kernel, done = self.kernel * 1e3, (self.kernel_end or end) * 1e3
+        text = b"parse;dur=%.3f, queue;dur=%.3f, kernel;dur=%.3f" % (parsed - start, kernel - parsed, done - kernel)
+        if not self.gathered:
+            return text
+        return b"%b, encode;dur=%.3f" % (text, end * 1e3 - done)
