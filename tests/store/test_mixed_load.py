@@ -35,5 +35,6 @@ def test_a_minute_of_mixed_load_on_more_than_a_thousand_tensors(tmp_path: Path, 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_an_hour_of_mixed_load(tmp_path: Path, warmed: Path) -> None:
-    counts = judged(tmp_path, warmed, 3600, 3, 1500)
+    # With what is prepared and judged, and the tests above, the part of `make soak` takes an hour.
+    counts = judged(tmp_path, warmed, 3420, 3, 1500)
     assert counts["workers killed"] > 100
