@@ -117,6 +117,7 @@ def use_gpu(settings: Settings, service: Service) -> None:
         logger.info("gathers run on the CPU: %s", reason)
         return
     gpu = Gpu(device, chooser, settings.max_queue, settings.queue_timeout, always=settings.device == "gpu")
+    gpu.lock_threads = service.lock_threads
     logger.info("GPU: %s, %d MiB of memory for gathers", device.description, device.memory >> 20)
     service.gpu = gpu
     chooser.coefficients = replace(chooser.coefficients, gpu=prices)
@@ -183,6 +184,7 @@ def create_app(
     disk_threads = DiskThreads()
     store.aside = disk_threads.aside
     service = Service(limits, store, kernel, pool, chooser, budget)
+    service.lock_threads = disk_threads.change
     guard = Guard(settings.host, settings.allowed_hosts, settings.cors_origins)
     models = Models(service, Statistics(metrics.counters))
     keys = access(settings.api_keys_file, loopback=is_loopback_name(settings.host), last_good=last_good_keys)

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from app.dispatch.backend_cost_model import BackendChooser, Choice, Coefficients, has_locality
 from app.dispatch.explain import RouteNote, notes
-from app.dispatch.gpu import Gpu, Outcome
+from app.dispatch.gpu import Gpu, Outcome, name_of
 from app.dispatch.request_thread_pool import RequestThreadPool
+from app.dispatch.writer_exclusion import LockThreads, default_thread, without_writers
 from app.errors import GatherError
 from app.kernels import Kernel, Unfinished
 from app.memory.budget import Budget, MemoryReservation
@@ -107,6 +108,8 @@ class Service:
         self.chooser = chooser
         self.budget = budget
         self.gpu: Gpu | None = None
+        self.lock_threads: LockThreads = default_thread
+        """Where gathers wait until scatters of their tensor can be kept out."""
         self._outputs = OutputBufferPool(min(budget.total // 8, MOST_KEPT))
         self._plans: dict[tuple[object, ...], _Planned] = {}
 
@@ -149,7 +152,7 @@ class Service:
             bad, array = await self._run_elsewhere(plan, data, indices, timings, reservation)
         if resident is not None and not resident.steady:
             del array  # what is read again takes its place
-            resident, bad, array = await self._run_again(resident, plan, indices, timings, reservation)
+            resident, bad, array = await self._run_again(name_of(call), resident, plan, indices, timings, reservation)
         timings.kernel_end = perf_counter()
         if bad >= 0:
             await self._raise_index_error(call, plan, data, first_axis, timings)
@@ -315,6 +318,7 @@ class Service:
 
     async def _run_again(
         self,
+        name: str,
         resident: Resident,
         plan: GatherPlan,
         indices: Tensor,
@@ -332,13 +336,9 @@ class Service:
             if resident.steady:
                 return resident, bad, array
             del array
-        hold = resident.hold()
-        await asyncio.to_thread(hold.__enter__)
-        try:
+        async with without_writers(resident, name, self.lock_threads, timings.deadline):
             resident = resident.current()
             bad, array = await self._run_elsewhere(plan, resident.tensor, indices, timings, reservation)
-        finally:
-            hold.__exit__(None, None, None)
         return resident, bad, array
 
     def _start(self, timings: RequestTimings) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Final, TypeVar
 
 from app.store.directory_lock import STRIPES, stripe
@@ -61,6 +62,11 @@ def _tell(done: Future[None]) -> None:
         logger.error("work that nobody waits for failed", exc_info=error)
 
 
+def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
+    with suppress(RuntimeError):  # the loop has been closed: nobody waits there
+        loop.call_soon_threadsafe(function)
+
+
 class _Shared:
     """An executor of which all tensors of one lock have `share` threads at a time."""
 
@@ -69,5 +75,18 @@ class _Shared:
         self._free = [asyncio.Semaphore(share) for _ in range(STRIPES)]
 
     async def run(self, name: str, work: Callable[[], T]) -> T:
-        async with self._free[stripe(name)]:
-            return await asyncio.get_running_loop().run_in_executor(self.executor, work)
+        loop, free = asyncio.get_running_loop(), self._free[stripe(name)]
+        await free.acquire()
+        try:
+            working = self.executor.submit(work)
+        except BaseException:
+            free.release()
+            raise
+        try:
+            return await asyncio.wrap_future(working)
+        finally:
+            if working.done():
+                free.release()
+            else:
+                # Whoever waited for it has gone, and the thread is still taken.
+                working.add_done_callback(lambda _: _call_in(loop, free.release))

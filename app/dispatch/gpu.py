@@ -19,6 +19,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
+from math import inf
 from threading import Lock
 from time import monotonic
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 
 from app.dispatch.backend_cost_model import BackendChooser, Choice, Coefficients, device_bytes, gpu_seconds
 from app.dispatch.request_thread_pool import RequestThreadPool, Ticket
+from app.dispatch.writer_exclusion import LockThreads, default_thread, without_writers
 from app.errors import GatherError
 from app.kernels import device as devices
 from app.kernels.device import DeviceFailed, OutOfDeviceMemory
@@ -121,6 +123,8 @@ class Gpu:
         self._prices: dict[GatherPlan, _Prices] = {}
         self._coefficients: Coefficients | None = None
         self._said = -_SAY_AGAIN_S
+        self.lock_threads: LockThreads = default_thread
+        """As in `Service`."""
 
     # Choosing
 
@@ -210,7 +214,7 @@ class Gpu:
             return Outcome(bad, out, content.etag)
 
         try:
-            return await self._steadily(work, content, ticket)
+            return await self._steadily(name_of(call), work, content, ticket)
         except OutOfDeviceMemory as short:
             problem, code = f"the GPU is short of memory: {short}", "overloaded"
         except DeviceFailed as failure:
@@ -227,7 +231,7 @@ class Gpu:
         return None
 
     async def _steadily(
-        self, work: Callable[[Content | None], Outcome], content: Content | None, ticket: Ticket | None
+        self, name: str, work: Callable[[Content | None], Outcome], content: Content | None, ticket: Ticket | None
     ) -> Outcome:
         """Carry out `work`, again if content that had to be copied changed meanwhile, at last while it cannot."""
         for pause in _PAUSES:
@@ -238,13 +242,10 @@ class Gpu:
                 await asyncio.sleep(pause)
                 content = content.current()
         assert content is not None
-        hold = content.hold()
-        await asyncio.to_thread(hold.__enter__)
-        try:
+        deadline = inf if ticket is None else ticket.deadline
+        async with without_writers(content, name, self.lock_threads, deadline):
             content = content.current()
             return await self.pool.run(partial(work, content), ticket)
-        finally:
-            hold.__exit__(None, None, None)
 
     def _take(self, name: str, content: Content) -> _Held:
         """In a thread: the copy of `content`, made now if need be, with one more reader."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
+from app.api.disk_threads import DiskThreads
 from app.dispatch.backend_cost_model import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
@@ -180,3 +183,75 @@ def test_the_etag_is_that_of_what_was_read(store: LocalStore) -> None:
     etag = scatter(store, "x", [[1]], np.array([7]))
     answer, _ = gather(store, [1])
     assert (answer.output.array.tolist(), answer.data_etag) == ([7], etag)
+
+
+def test_gathers_that_wait_for_one_stalled_tensor_leave_the_threads_to_others(store: LocalStore) -> None:
+    """More of them than the default threads of asyncio, on which metrics and the tasks beside the requests wait."""
+    put(store, "x", np.zeros(4, np.int64))
+    put(store, "y", np.arange(4))
+    resident = store.get("x")
+    assert resident is not None
+    stalled = StalledStore(store)
+    budget, pool, threads = Budget(2**30), RequestThreadPool(2, 100), DiskThreads()
+    service = Service(Limits(), stalled, numpy_cpu, pool, BackendChooser(threads=2), budget)
+    service.lock_threads = threads.change
+
+    async def look_up(name: str) -> list[int]:
+        indices = Tensor(DTYPES["int64"], (2, 1), np.array([1, 2], np.int64))
+        call = Call("gathernd", name, indices, 0, "onnx-13")
+        answer = await service.gather(call, RequestTimings(0.0, 1e12), MemoryReservation(budget))
+        found: list[int] = answer.output.array.tolist()
+        return found
+
+    async def run() -> None:
+        waiting = [asyncio.create_task(look_up("x")) for _ in range(50)]
+        async with asyncio.timeout(30):
+            while stalled.waiting < 2:  # noqa: ASYNC110  (threads change it)
+                await asyncio.sleep(0.001)
+            assert await look_up("y") == [1, 2]
+            await asyncio.to_thread(int)
+        stalled.free.set()
+        assert await asyncio.gather(*waiting) == [[0, 0]] * 50
+
+    try:
+        asyncio.run(run())
+    finally:
+        stalled.free.set()
+        pool.close()
+        threads.shutdown()
+
+
+class StalledStore:
+    """A store whose x changes whenever it is read, and cannot be kept from that until `free` is set."""
+
+    def __init__(self, store: LocalStore) -> None:
+        self.store = store
+        self.free = threading.Event()
+        self.waiting = 0
+
+    def get(self, name: str) -> Resident | None:
+        resident = self.store.get(name)
+        return resident if resident is None or name != "x" else Restless(self, resident)
+
+    def names(self) -> list[str]:
+        return self.store.names()
+
+
+class Restless(Resident):
+    """The content of x in a `StalledStore`."""
+
+    def __init__(self, store: StalledStore, resident: Resident) -> None:
+        super().__init__(resident.tensor, resident.etag, words=(2,))
+        self.stalled = store
+
+    def current(self) -> Restless:
+        return self
+
+    @contextmanager
+    def _hold(self) -> Iterator[None]:
+        self.stalled.waiting += 1
+        assert self.stalled.free.wait(60)
+        yield
+
+    def hold(self) -> AbstractContextManager[object]:
+        return self._hold()
