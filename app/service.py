@@ -32,7 +32,7 @@ from app.store import Resident, Store
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DType
 from app.tensors.gather_call import Answer, Call, Operator
-from app.tensors.packed_strings import PackedStrings, framed_size
+from app.tensors.packed_strings import PackedStrings, framed_size, picked
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 
@@ -362,7 +362,7 @@ class Service:
         bad = self.kernel.run(plan, np.arange(plan.data_items, dtype=np.uint64), indices.array, numbers)
         if bad < 0:
             self._check_total(_total_size(data.array, numbers))
-            output: NDArray[Any] = data.array[numbers.view(np.int64)]
+            output: NDArray[Any] = picked(data.array, numbers.view(np.int64))
         else:
             output = numbers
         del numbers

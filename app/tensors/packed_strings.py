@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from struct import Struct
 from sys import getsizeof
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ from app.tensors.tensor import Tensor
 LENGTH = Struct("<I")
 OBJECT_BYTES: Final = 96
 """What a string takes beside its characters: the object, and its places in lists and arrays."""
+AT_ONCE: Final = 1 << 14
+"""Strings that are handled with the interpreter locked: other threads go on between these portions."""
 _BLOCK: Final = 1 << 12
 _LONG: Final = 1 << 16
 _ASCII: Final = 49  # bytes of an empty str
@@ -105,6 +107,28 @@ class StringReader:
         more, self._more = self._more, 0
         if more and self._charge is not None:
             self._charge(more)
+
+
+def picked(strings: NDArray[Any], numbers: NDArray[np.int64]) -> NDArray[Any]:
+    """`strings[numbers]`, portion by portion."""
+    found: NDArray[Any] = np.empty(len(numbers), object)
+    for start in range(0, len(numbers), AT_ONCE):
+        found[start : start + AT_ONCE] = strings[numbers[start : start + AT_ONCE]]
+    return found
+
+
+def release(strings: NDArray[Any]) -> None:
+    """Let go of the strings of an array, which holds None afterwards, portion by portion.
+
+    A string takes as long to be freed as to be made, and an array frees all of its own without a pause.
+    """
+    for start in range(0, strings.size, AT_ONCE):
+        strings[start : start + AT_ONCE] = None
+
+
+def many_strings(tensor: object) -> TypeGuard[Tensor]:
+    """Whether letting go of a tensor's strings takes too long for the event loop."""
+    return isinstance(tensor, Tensor) and tensor.dtype.kind == "string" and tensor.array.size > AT_ONCE
 
 
 def wider_by(octets: NDArray[np.uint8]) -> int:

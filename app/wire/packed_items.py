@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from app.errors import Code
 from app.tensors.dtypes import DType
-from app.tensors.packed_strings import Memory, framed_size
+from app.tensors.packed_strings import AT_ONCE, Memory, framed_size
 from app.tensors.tensor import aligned
 from app.wire import decode_strings as texts_of
 
@@ -88,11 +88,13 @@ def first_no_bool(octets: NDArray[np.uint8]) -> int:
 
 def longest_string(array: NDArray[Any], limit: int) -> int:
     """Number of the first string of `array` with more than `limit` bytes of UTF-8, or -1."""
-    if 4 * max(map(len, array), default=0) <= limit:
-        return -1
-    for item, text in enumerate(array):
-        if 4 * len(text) > limit and len(text.encode()) > limit:
-            return item
+    for start in range(0, array.size, AT_ONCE):
+        some = array[start : start + AT_ONCE]
+        if 4 * max(map(len, some)) <= limit:
+            continue
+        for item, text in enumerate(some, start):
+            if 4 * len(text) > limit and len(text.encode()) > limit:
+                return item
     return -1
 
 

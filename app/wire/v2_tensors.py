@@ -25,7 +25,7 @@ from app import llvm_intrinsics
 from app.errors import GatherError, Place
 from app.tensors.dtypes import BY_OIP, DTYPES, DType
 from app.tensors.gather_call import Answer, Call
-from app.tensors.packed_strings import Memory
+from app.tensors.packed_strings import Memory, many_strings, release
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor, coordinates
 from app.wire import v2_find_arrays
@@ -206,33 +206,38 @@ def _read_tensors(
         if one.dtype is None:
             raise _no_datatype(one)
     view: NDArray[np.uint8] | None = None
-    tensors = []
+    tensors: list[Tensor] = []
     over_limit: GatherError | None = None
-    for at, (number, name, _, dtype, shape, size, first, end, depth) in enumerate(head.inputs):
-        assert dtype is not None
-        pointer, data_pointer, shape_pointer, dtype_pointer = _POINTERS[number]
-        if size is None:
-            if view is None:
-                view = view_of(text)
-            values = Values(view, name, dtype, shape, first, end, depth, True)
-            tensor = values.read(charge)
-            if tensor is None:
-                raise _WrongItemsError(head, at, raws, values, None)
-            tensor.pointer = data_pointer
-            tensor.shape_pointer = shape_pointer
-            tensor.dtype_pointer = dtype_pointer
-        else:
-            try:
-                check_packed(dtype, shape, raws[name])
-                array = unpack(dtype, raws[name], charge)
-            except PackedSizeError:
-                raise _WrongItemsError(head, at, raws, None, None) from None
-            except PackedItemError as error:
-                raise _WrongItemsError(head, at, raws, None, error) from None
-            tensor = Tensor(dtype, shape, array, pointer, "whole", shape_pointer, dtype_pointer)
-        if dtype.kind == "string" and over_limit is None:
-            over_limit = _too_long(name, tensor, end if size is None else size, limits)
-        tensors.append(tensor)
+    try:
+        for at, (number, name, _, dtype, shape, size, first, end, depth) in enumerate(head.inputs):
+            assert dtype is not None
+            pointer, data_pointer, shape_pointer, dtype_pointer = _POINTERS[number]
+            if size is None:
+                if view is None:
+                    view = view_of(text)
+                values = Values(view, name, dtype, shape, first, end, depth, True)
+                tensor = values.read(charge)
+                if tensor is None:
+                    raise _WrongItemsError(head, at, raws, values, None)
+                tensor.pointer = data_pointer
+                tensor.shape_pointer = shape_pointer
+                tensor.dtype_pointer = dtype_pointer
+            else:
+                try:
+                    check_packed(dtype, shape, raws[name])
+                    array = unpack(dtype, raws[name], charge)
+                except PackedSizeError:
+                    raise _WrongItemsError(head, at, raws, None, None) from None
+                except PackedItemError as error:
+                    raise _WrongItemsError(head, at, raws, None, error) from None
+                tensor = Tensor(dtype, shape, array, pointer, "whole", shape_pointer, dtype_pointer)
+            if dtype.kind == "string" and over_limit is None:
+                over_limit = _too_long(name, tensor, end if size is None else size, limits)
+            tensors.append(tensor)
+    except (GatherError, _WrongItemsError):
+        for tensor in filter(many_strings, tensors):
+            release(tensor.array)
+        raise
     return tensors, over_limit
 
 

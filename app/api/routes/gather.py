@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from time import perf_counter
 from typing import Final
@@ -13,6 +14,7 @@ from app.operators.dialects import DIALECTS
 from app.orjson_dump import dump
 from app.service import Service
 from app.tensors.gather_call import Answer, Call, Operator
+from app.tensors.packed_strings import many_strings, release
 from app.tensors.tensor import Tensor
 from app.wire import safetensors
 from app.wire.json import gather_messages
@@ -61,7 +63,11 @@ class NativeRoute:
             )
         accept = context.headers.get(b"accept")
         binary = accept is not None and accept != JSON and answer_format(accept, JSON) == SAFETENSORS
-        await self._answer(context, call, output_encoding, binary)
+        try:
+            await self._answer(context, call, output_encoding, binary)
+        finally:
+            if many_strings(call.data):
+                await asyncio.to_thread(release, call.data.array)
 
     async def _binary(self, context: RequestContext) -> None:
         """A safetensors request; the answer is one too unless Accept says otherwise."""
@@ -99,6 +105,8 @@ class NativeRoute:
             content = await service.pool.run(
                 lambda: gather_messages.write_answer(answer, encoding, reservation), timings
             )
+            if many_strings(output):
+                await asyncio.to_thread(release, output.array)
         await context.send(200, JSON, content)
 
     def _can_be_binary(self, context: RequestContext, call: Call, tensor: Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from collections.abc import Callable, Mapping
 from time import perf_counter
@@ -15,6 +16,7 @@ from app.operators.dialects import DIALECTS
 from app.service import Service
 from app.store import Resident
 from app.telemetry.model_statistics import Statistics
+from app.tensors.packed_strings import many_strings, release
 from app.wire import v2_tensors
 from app.wire.json.write_values import is_long
 from app.wire.v2_tensors import LARGE, VERSION, Model, Request
@@ -91,7 +93,11 @@ class InferRoute:
         try:
             arrived, request = await self._read(context, model)
             timings.parsed = perf_counter()
-            answer = await self.service.gather(request.call, timings, context.reservation)
+            try:
+                answer = await self.service.gather(request.call, timings, context.reservation)
+            finally:
+                if many_strings(request.call.data):
+                    await asyncio.to_thread(release, request.call.data.array)
             timings.gathered = timings.kernel_end
             output = answer.output
             reservation = context.reservation
@@ -104,6 +110,8 @@ class InferRoute:
                 pieces, json_size = await self.service.pool.run(
                     lambda: v2_tensors.write_answer(answer, known, request, reservation), timings
                 )
+                if many_strings(output):
+                    await asyncio.to_thread(release, output.array)
             statistics.succeeded(timings, arrived)
         except Exception as error:
             statistics.failed(timings.start)

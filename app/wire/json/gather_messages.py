@@ -22,6 +22,7 @@ from app import llvm_intrinsics
 from app.errors import GatherError, Place
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import DEVICES, Call, Device, Operator
+from app.tensors.packed_strings import many_strings, release
 from app.tensors.scatter_call import REDUCTIONS, ScatterCall
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor, coordinates
@@ -178,6 +179,8 @@ def _read_call(
     data_tensor = resident if data is None else data.read(charge)
     index_tensor = indices.read(charge)
     if data_tensor is None or index_tensor is None:
+        if many_strings(data_tensor):
+            release(data_tensor.array)
         raise _WrongTensors([source for source in (data, indices) if source is not None])
     call = Call(operator, data_tensor, index_tensor, parameter, dialect, device, parameter_pointer)
     if len(body) > limits.string_bytes and type(data_tensor) is Tensor:
@@ -271,6 +274,8 @@ def _fill(
         data_tensor = data.read(charge)
     index_tensor = indices.read(charge)
     if data_tensor is None or index_tensor is None:
+        if many_strings(data_tensor):
+            release(data_tensor.array)
         raise _WrongTensors([source for source in (data, indices) if source is not None])
     call = Call(operator, data_tensor, index_tensor, parameter, dialect, device, _PARAMETER[operator][1])
     if len(body) > limits.string_bytes and type(data_tensor) is Tensor:
