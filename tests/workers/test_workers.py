@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic, sleep
 
-import httpx
 import pytest
 
 from app.security import api_keys
@@ -44,7 +43,7 @@ def identities(server: Server, connections: int = 16) -> Counter[str]:
 
 
 def metric(server: Server, name: str) -> float:
-    text = httpx.get(f"{server.url}/metrics", trust_env=False).text
+    text = ask_once(server.port, request("GET", "/metrics", b"")).body.decode()
     return float(next((line.split()[1] for line in text.splitlines() if line.startswith(f"{name} ")), "0"))
 
 
@@ -277,8 +276,8 @@ def test_a_worker_that_starts_while_the_keys_file_is_broken_knows_the_keys(start
 
 
 def metric_lines(server: Server, key: str) -> dict[str, float]:
-    answer = httpx.get(f"{server.url}/metrics", headers={"authorization": key}, trust_env=False)
-    lines = [line.split() for line in answer.text.splitlines() if not line.startswith("#")]
+    text = ask_once(server.port, request("GET", "/metrics", b"", authorization=key)).body.decode()
+    lines = [line.split() for line in text.splitlines() if not line.startswith("#")]
     return {name: float(number) for name, number in lines}
 
 
