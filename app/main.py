@@ -19,6 +19,7 @@ from fastapi.routing import APIRoute
 from app import warmup
 from app.api.asgi_app import DataPlane
 from app.api.asgi_request import Receive, Scope, Send
+from app.api.cross_origin import CrossOrigin
 from app.api.disk_threads import DiskThreads
 from app.api.error_responses import STATUS
 from app.api.fastapi_app import create_control
@@ -39,9 +40,9 @@ from app.kernels import Kernel, numpy_cpu
 from app.kernels.device import Device, DeviceFailed, NoDevice, OutOfDeviceMemory
 from app.kernels.numba_cpu import gather_kernel
 from app.memory.budget import Budget
-from app.security.api_keys import Keys, access
-from app.security.cross_origin import AcrossOrigins
-from app.security.host_header_check import Guard, is_loopback_name
+from app.security.authorizer import KeyAuthorizer, make_authorizer
+from app.security.host_header_check import HostHeaderCheck, is_loopback_name
+from app.server import request_header_cache
 from app.server.background_tasks import BackgroundTasks, in_thread
 from app.service import Service
 from app.settings import Settings
@@ -136,16 +137,16 @@ class Application(DataPlane):
 class CrossOriginApplication(Application):
     """The application of a service that pages of some other sites may call; the others do not pay for it."""
 
-    _across: AcrossOrigins
+    _cross_origin: CrossOrigin
 
     def allow(self, origins: Sequence[str]) -> None:
         """Let pages of `origins` call."""
-        self._across = AcrossOrigins(self, super().__call__, origins)
+        self._cross_origin = CrossOrigin(self, super().__call__, origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry."""
         if scope["type"] == "http" and any(name == b"origin" for name, _ in scope["headers"]):
-            await self._across(scope, receive, send)
+            await self._cross_origin(scope, receive, send)
         else:
             await super().__call__(scope, receive, send)
 
@@ -185,9 +186,14 @@ def create_app(
     store.aside = disk_threads.aside
     service = Service(limits, store, kernel, pool, chooser, budget)
     service.lock_threads = disk_threads.change
-    guard = Guard(settings.host, settings.allowed_hosts, settings.cors_origins)
+    host_check = HostHeaderCheck(settings.host, settings.allowed_hosts, settings.cors_origins)
     models = Models(service, Statistics(metrics.counters))
-    keys = access(settings.api_keys_file, loopback=is_loopback_name(settings.host), last_good=last_good_keys)
+    authorizer = make_authorizer(
+        settings.api_keys_file,
+        loopback=is_loopback_name(settings.host),
+        last_good=last_good_keys,
+        on_change=request_header_cache.clear,
+    )
     damaged = Damaged()
     background = BackgroundTasks(lambda name: metrics.counters.add(f"gathernd_background_failures|{name}"))
 
@@ -205,8 +211,8 @@ def create_app(
         background.start("verify", lambda: _verify(store, stop))
         background.start("publish", lambda: _publish(metrics))
         background.start("damage", lambda: _count_damaged(store, damaged))
-        if isinstance(keys, Keys):
-            background.start("keys", keys.watch)
+        if isinstance(authorizer, KeyAuthorizer):
+            background.start("keys", authorizer.watch)
         try:
             yield
         finally:
@@ -253,8 +259,8 @@ def create_app(
             disk_threads,
             readiness,
         ),
-        guard=guard,
-        access=keys,
+        host_check=host_check,
+        authorizer=authorizer,
         readiness=readiness,
         metrics=metrics,
         admission=Admission(budget, pool, settings.max_requests),

@@ -103,7 +103,7 @@ async def timings(app: Application, seconds: float) -> dict[str, float]:
 
     def exchange() -> RequestContext:
         made = RequestContext(given, receive, send, app.admission, app.deadline, app.metrics)
-        app.guard.check(made.headers)
+        app.host_check.check(made.headers)
         return made
 
     one = exchange()

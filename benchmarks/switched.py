@@ -80,8 +80,8 @@ def switch_off(app: Application, stack: ExitStack) -> None:
     """Replace what watches over requests by what does nothing, until `stack` is closed."""
     for place, name, value in (
         (app, "metrics", Uncounted(app.metrics)),
-        (app, "access", None),
-        (app.guard, "active", False),
+        (app, "authorizer", None),
+        (app.host_check, "active", False),
         (asgi_request, "MemoryReservation", _free),
         (RequestContext, "fields", shortest),
     ):
@@ -99,7 +99,7 @@ async def take_turns(app: Application, file: Path) -> None:
             with ExitStack() as stack:
                 if way == "off":
                     switch_off(app, stack)
-                request_header_cache.known.clear()  # what was found without keys would be looked up with keys each time
+                request_header_cache.clear()  # what was found without keys would be looked up with keys each time
                 begun, spent, first = monotonic(), process_time(), next(asgi_request.COUNTER)
                 await asyncio.sleep(TURN_S)
                 requests = next(asgi_request.COUNTER) - first - 1

@@ -23,7 +23,7 @@ BELOW: dict[str, set[str]] = {
     "api": {"service", "wire", "security", "telemetry", "server", "orjson_dump"},
     "service": {"dispatch", "store", "telemetry"},
     "server": {"security", "telemetry", "memory"},
-    "security": {"telemetry"},
+    "security": {"errors"},
     "telemetry": {"errors", "llvm_intrinsics", "orjson_dump"},
     "dispatch": {"kernels", "memory"},
     "kernels": {"operators"},
@@ -39,10 +39,6 @@ BELOW: dict[str, set[str]] = {
 }
 # Imports against the order that are still there.
 TOLERATED: set[tuple[str, str]] = {
-    ("app.security.api_keys", "app.api.asgi_request"),
-    ("app.security.api_keys", "app.server.request_header_cache"),
-    ("app.security.cross_origin", "app.api.asgi_app"),
-    ("app.security.cross_origin", "app.api.asgi_request"),
     ("app.server.http1_connection", "app.api.asgi_request"),
     ("app.server.http1_connection", "app.api.error_responses"),
     ("app.server.http_exchange", "app.api.asgi_request"),
@@ -68,7 +64,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
         "app.telemetry.compiled_increments",
     ),
     "fastapi": ("app.main", "app.api."),
-    "starlette": ("app.main", "app.api.", "app.security.cross_origin"),
+    "starlette": ("app.main", "app.api."),
     "uvicorn": ("app.server.",),
     "opentelemetry": ("app.telemetry.tracing",),
     "httpx": ("app.cli", "app.client.", "app.client"),

@@ -1,7 +1,7 @@
 """The data plane: a pure ASGI callable in front of FastAPI.
 
 Gathers never enter FastAPI's router and middleware, which cost more than the gather. Everything else does, and comes
-back through here, so that one place judges Host, Origin and key, gives every answer its X-Request-ID and Server-Timing,
+back through here, so that one place checks Host, Origin and key, gives every answer its X-Request-ID and Server-Timing,
 turns every error into the one error shape, and answers HEAD and OPTIONS.
 """
 
@@ -22,8 +22,8 @@ from app.api.routes.health import Readiness
 from app.dispatch.admission import Admission
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
-from app.security.api_keys import Access
-from app.security.host_header_check import Guard
+from app.security.authorizer import Authorizer
+from app.security.host_header_check import HostHeaderCheck
 from app.telemetry.metric_definitions import Metrics
 
 Route = Callable[[RequestContext], Awaitable[None]]
@@ -43,8 +43,8 @@ class DataPlane:
         *,
         infer: Route,
         tensors: Route,
-        guard: Guard,
-        access: Access | None,
+        host_check: HostHeaderCheck,
+        authorizer: Authorizer | None,
         readiness: Readiness,
         metrics: Metrics,
         admission: Admission,
@@ -54,8 +54,8 @@ class DataPlane:
         self.routes = routes
         self.infer = infer
         self.tensors = tensors
-        self.guard = guard
-        self.access = access
+        self.host_check = host_check
+        self.authorizer = authorizer
         self.readiness = readiness
         self.metrics = metrics
         self.admission = admission
@@ -71,14 +71,14 @@ class DataPlane:
         running = self.metrics.begin()
         try:
             route_match = context.route_match
-            route: Route | None = self._judge(context) if route_match is None else route_match[1]
-            access = self.access
-            if access is not None and (route_match is None or route_match[2] is not access.epoch):
+            route: Route | None = self._match_route(context) if route_match is None else route_match[1]
+            authorizer = self.authorizer
+            if authorizer is not None and (route_match is None or route_match[2] is not authorizer.keys_version):
                 if route_match is not None:
                     context.credential = route_match[3]
-                access.check(context)
+                authorizer.check(context)
                 if context.exchange is not None and context.exchange.route_match is not None:
-                    context.exchange.route_match = context.headers, route, access.epoch, context.credential
+                    context.exchange.route_match = context.headers, route, authorizer.keys_version, context.credential
             if route is None:
                 await self._control(context, running)
             else:
@@ -122,13 +122,12 @@ class DataPlane:
             )
         if b"host" not in context.headers and context.scope["http_version"] == "1.1":
             raise GatherError("malformed_request", "a request of HTTP/1.1 has the header field Host")
-        self.guard.check(context.headers)
+        self.host_check.check(context.headers)
 
-    def _judge(self, context: RequestContext) -> Route | None:
-        """Judge the header, and find the route of a gather, None for all other requests.
+    def _match_route(self, context: RequestContext) -> Route | None:
+        """Check the header's fields, and find the route of a gather, None for all other requests.
 
-        What is found for a gather holds for each request with the same header; so does what the keys say, until they
-        are others.
+        The match of a gather holds for each request with the same header, until other keys are in force.
         """
         self.check_fields(context)
         headers = context.headers

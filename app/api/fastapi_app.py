@@ -25,7 +25,7 @@ from app.api.web.pages import catalogue_page, error_page, front_page
 from app.errors import CATALOGUE, Code, GatherError
 from app.operators.dialects import DIALECTS
 from app.orjson_dump import dump
-from app.security.api_keys import is_public
+from app.security.authorizer import is_public
 from app.telemetry.metric_definitions import Metrics
 from app.tensors.gather_call import Operator
 

@@ -1,7 +1,7 @@
 """Who may call: the Host and Origin rules of a service on a loopback address (DNS rebinding and CSRF).
 
 On loopback, Host must be a loopback name or an allowed one, and an Origin that is neither is refused. Elsewhere the
-same holds once GATHERND_ALLOWED_HOSTS names hosts. The origins of GATHERND_CORS_ORIGINS are welcome everywhere.
+same holds once GATHERND_ALLOWED_HOSTS names hosts. The origins of GATHERND_CORS_ORIGINS are allowed everywhere.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from app.errors import GatherError
 
 _REMEMBERED: Final = 1024
+"""Most good values of each field that are remembered: callers use few names, and a scan must not fill the memory."""
 _HOST: Final = re.compile(r"[A-Za-z0-9._:\[\]-]+")
 
 
@@ -40,15 +41,15 @@ def split_host(value: str) -> str:
         return ""
 
 
-class Guard:
-    """Judges the Host and Origin of each request; verdicts on values seen before are remembered."""
+class HostHeaderCheck:
+    """Checks the Host and Origin of each request; values that were found good are remembered."""
 
     def __init__(self, host: str, allowed: Iterable[str], origins: Iterable[str] = ()) -> None:
         self._allowed = frozenset(name.lower() for name in allowed)
         self.active = bool(self._allowed) or is_loopback_name(host)
         self._hosts: set[bytes] = set()
         self._origins: set[bytes] = set()
-        self._welcome = frozenset(origin.encode() for origin in origins)
+        self._allowed_origins = frozenset(origin.encode() for origin in origins)
 
     def check(self, headers: dict[bytes, bytes]) -> None:
         """Raises forbidden for a foreign Host or Origin."""
@@ -56,7 +57,7 @@ class Guard:
             return
         host = headers.get(b"host")
         if host is not None and host not in self._hosts:
-            if not self._known(split_host(host.decode("latin-1"))):
+            if not self._is_own_name(split_host(host.decode("latin-1"))):
                 raise GatherError(
                     "forbidden",
                     f"the Host {host.decode('latin-1')!r} is not a name of this service; "
@@ -64,14 +65,14 @@ class Guard:
                 )
             _remember(self._hosts, host)
         origin = headers.get(b"origin")
-        if origin is not None and origin not in self._origins and origin not in self._welcome:
-            if not self._known(_origin_host(origin.decode("latin-1"))):
+        if origin is not None and origin not in self._origins and origin not in self._allowed_origins:
+            if not self._is_own_name(_origin_host(origin.decode("latin-1"))):
                 raise GatherError(
                     "forbidden", f"requests from pages of the origin {origin.decode('latin-1')!r} are refused"
                 )
             _remember(self._origins, origin)
 
-    def _known(self, host: str) -> bool:
+    def _is_own_name(self, host: str) -> bool:
         return bool(host) and (host.lower() in self._allowed or is_loopback_name(host))
 
 

@@ -35,6 +35,11 @@ known: Final[dict[bytes, CachedHeader]] = {}
 hashed = False
 
 
+def clear() -> None:
+    """Forget all headers, as when other keys are in force."""
+    known.clear()
+
+
 def remember(head: bytes, scope: dict[str, Any], length: int, route_match: Any, *, secret: bool) -> None:
     """Keep a header of HTTP/1.1 that was followed by a body of the declared `length`, on a connection that stays.
 

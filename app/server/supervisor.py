@@ -43,7 +43,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from app.main import limits_of
-from app.security.api_keys import Keys, access
+from app.security.authorizer import KeyAuthorizer, make_authorizer
 from app.security.host_header_check import is_loopback_name
 from app.server import listening_sockets
 from app.server.serve import STARTUP_FAILURE, WorkerStart, log_config, open_store, tell_where, tls_of
@@ -104,7 +104,7 @@ class Supervisor:
     """The parent."""
 
     def __init__(
-        self, settings: Settings, listeners: Sequence[socket.socket], store_token: str, keys: Keys | None
+        self, settings: Settings, listeners: Sequence[socket.socket], store_token: str, keys: KeyAuthorizer | None
     ) -> None:
         self._settings = settings
         self._listeners = listeners
@@ -409,9 +409,9 @@ def serve_workers(settings: Settings) -> int:
     logging.config.dictConfig(log_config(settings))
     tls_of(settings)
     is_wanted(settings.otlp_endpoint)
-    judge = access(settings.api_keys_file, loopback=is_loopback_name(settings.host))
+    authorizer = make_authorizer(settings.api_keys_file, loopback=is_loopback_name(settings.host))
     listeners = listening_sockets.bind(settings.host, settings.port)
     store = LocalStore(settings.store_dir, limits_of(settings), processes=settings.workers)
     open_store(store)
-    keys = judge if isinstance(judge, Keys) else None
+    keys = authorizer if isinstance(authorizer, KeyAuthorizer) else None
     return Supervisor(settings, listeners, store.group.token, keys).run()

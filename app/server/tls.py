@@ -6,22 +6,21 @@ replaces one file after the other, leaves the last good one in force.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
+
+from app.security.file_watcher import LARGEST_FILE, Contents, FileTooLarge, FileWatcher, read_small_file
 
 logger = logging.getLogger("gathernd")
 
 SHUTDOWN_S: Final = 2.0
 """How long a peer may take to answer the end of a connection."""
 _ALPN: Final = ("http/1.1",)
-_LARGEST_FILE: Final = 1 << 20
-_Contents = Mapping[Path, bytes]
 
 
 class BadTls(Exception):
@@ -38,12 +37,13 @@ class Tls:
         self._certificate = certificate
         self._key = key
         self._password_file = password_file
-        self._problem = ""
-        self._in_force: _Contents = {}
+        self._watcher = FileWatcher(
+            self._read, self._checked, BadTls, "TLS", "the certificate read before stays in force"
+        )
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.context.set_alpn_protocols(_ALPN)
-        self._take(self._read())
+        self._load(self.context, self._watcher.first())
         if client_ca is not None:
             try:
                 self.context.load_verify_locations(client_ca)
@@ -54,65 +54,48 @@ class Tls:
             self.context.verify_mode = ssl.CERT_REQUIRED
 
     def renew(self) -> bool:
-        """Read the files, and take over what is new in them; whether others are in force now.
-
-        What counts is their contents: times and sizes may be those of a file that could not be read, or not yet.
-        """
-        return self._renew(self._look())
+        """Read the files, and take over what is new in them; whether others are in force now."""
+        found = self._watcher.changed()
+        return found is not None and self._take(found)
 
     async def watch(self, interval: float = 1.0) -> None:
-        """Look for a renewed certificate. Runs until it is cancelled."""
-        while True:
-            await asyncio.sleep(interval)
-            # Read in a thread, since a file system may hang; put in force here, where connections are set up.
-            self._renew(await asyncio.to_thread(self._look))
+        """Take over a renewed certificate within a second. Runs until it is cancelled."""
+        await self._watcher.watch(self._take, interval)
 
-    def _look(self) -> _Contents | BadTls:
-        try:
-            return self._read()
-        except BadTls as error:
-            return error
-
-    def _renew(self, found: _Contents | BadTls) -> bool:
-        if found == self._in_force:
-            self._problem = ""
-            return False
-        try:
-            if isinstance(found, BadTls):
-                raise found
-            self._take(found)
-        except BadTls as error:
-            if str(error) != self._problem:
-                self._problem = str(error)
-                logger.error("TLS: %s; the certificate read before stays in force", error)
-            return False
-        logger.info("TLS: a new certificate is in force")
-        return True
-
-    def _read(self) -> _Contents:
+    def _read(self) -> Contents:
         """What the files hold. Raises BadTls where one cannot be read."""
         found = {}
         for path in (self._certificate, self._key, self._password_file):
             if path is not None:
                 try:
-                    with path.open("rb") as file:
-                        found[path] = file.read(_LARGEST_FILE + 1)
+                    found[path] = read_small_file(path)
                 except FileNotFoundError:
                     raise BadTls(f"there is no file {path.name}") from None
+                except FileTooLarge:
+                    raise BadTls(f"{path.name} is larger than {LARGEST_FILE} bytes") from None
                 except OSError as error:
                     raise BadTls(f"{path.name} cannot be read: {_reason(error)}") from None
-                if len(found[path]) > _LARGEST_FILE:
-                    raise BadTls(f"{path.name} is larger than {_LARGEST_FILE} bytes")
         return found
 
-    def _take(self, found: _Contents) -> None:
-        """Put these contents in force, all of them or none. Raises BadTls."""
-        # Half a pair must not reach the context in use: it is tried on another one first.
-        self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), found)
-        self._load(self.context, found)
-        self._in_force, self._problem = found, ""
+    def _checked(self, contents: Contents) -> Contents:
+        """`contents`, which were tried on a context of their own: half a pair must not reach the one in use.
 
-    def _load(self, context: ssl.SSLContext, found: _Contents) -> None:
+        Raises BadTls.
+        """
+        self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), contents)
+        return contents
+
+    def _take(self, contents: Contents) -> bool:
+        """Put these contents in force; whether that could be done."""
+        try:
+            self._load(self.context, contents)
+        except BadTls as error:
+            self._watcher.reject(error)
+            return False
+        logger.info("TLS: a new certificate is in force")
+        return True
+
+    def _load(self, context: ssl.SSLContext, found: Contents) -> None:
         password = found[self._password_file].rstrip(b"\r\n") if self._password_file is not None else b""
         try:
             with ExitStack() as opened:

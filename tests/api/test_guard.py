@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.errors import GatherError
-from app.security.host_header_check import Guard
+from app.security.host_header_check import HostHeaderCheck
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,7 @@ from app.security.host_header_check import Guard
      "a.localhost:1", "my.service:99"],
 )  # fmt: skip
 def test_loopback_and_allowed_names_pass(host: str) -> None:
-    guard = Guard("127.0.0.1", ["My.Service"])
+    guard = HostHeaderCheck("127.0.0.1", ["My.Service"])
     guard.check({b"host": host.encode()})
     guard.check({b"host": host.encode(), b"origin": b"http://" + host.encode()})
 
@@ -26,23 +26,23 @@ def test_loopback_and_allowed_names_pass(host: str) -> None:
 )  # fmt: skip
 def test_a_foreign_host_is_forbidden(host: str) -> None:
     with pytest.raises(GatherError, match="forbidden"):
-        Guard("127.0.0.1", []).check({b"host": host.encode()})
+        HostHeaderCheck("127.0.0.1", []).check({b"host": host.encode()})
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost.evil.example", "file://", ""])
 def test_a_foreign_origin_is_forbidden(origin: str) -> None:
     with pytest.raises(GatherError, match="forbidden"):
-        Guard("127.0.0.1", []).check({b"host": b"localhost", b"origin": origin.encode()})
+        HostHeaderCheck("127.0.0.1", []).check({b"host": b"localhost", b"origin": origin.encode()})
 
 
 def test_elsewhere_any_host_passes_until_names_are_given() -> None:
-    Guard("0.0.0.0", []).check({b"host": b"anything.example", b"origin": b"https://other.example"})
+    HostHeaderCheck("0.0.0.0", []).check({b"host": b"anything.example", b"origin": b"https://other.example"})
     with pytest.raises(GatherError, match="forbidden"):
-        Guard("0.0.0.0", ["gather.example"]).check({b"host": b"anything.example"})
+        HostHeaderCheck("0.0.0.0", ["gather.example"]).check({b"host": b"anything.example"})
 
 
 def test_a_flood_of_distinct_names_is_not_remembered_for_ever() -> None:
-    guard = Guard("127.0.0.1", [])
+    guard = HostHeaderCheck("127.0.0.1", [])
     for number in range(5000):
         guard.check({b"host": f"localhost:{number}".encode()})
     assert len(guard._hosts) <= 1024

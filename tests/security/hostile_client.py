@@ -143,7 +143,7 @@ class Talk:
 
     line: Line
     data: memoryview
-    request_header_cache: list[bool]
+    head_requests: list[bool]
     finish: bool = False
     answers: list[Answer] = field(default_factory=list)
 
@@ -155,12 +155,12 @@ class Talk:
         line.receive()
         while True:
             place = len(self.answers)
-            to_head = place < len(self.request_header_cache) and self.request_header_cache[place]
+            to_head = place < len(self.head_requests) and self.head_requests[place]
             answer = line.answer(to_head)
             if answer is None:
                 break
             self.answers.append(answer)
-        complete = not self.data and len(self.answers) >= len(self.request_header_cache)
+        complete = not self.data and len(self.answers) >= len(self.head_requests)
         if complete and self.finish:
             line.stop()
         return line.ended or (complete and not self.finish)
@@ -182,6 +182,6 @@ def talk(talks: Sequence[Talk], meanwhile: Callable[[], None]) -> None:
             else:
                 poll.modify(number, select.POLLIN | (select.POLLOUT if one.data else 0))
         assert monotonic() < end, (
-            f"no answer: {[(one.request_header_cache, one.answers, one.data.tobytes()) for one in waiting.values()]}"
+            f"no answer: {[(one.head_requests, one.answers, one.data.tobytes()) for one in waiting.values()]}"
         )
         meanwhile()

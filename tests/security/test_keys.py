@@ -17,7 +17,8 @@ import pytest
 
 from app.errors import GatherError
 from app.security import api_keys
-from app.security.api_keys import BadKeysFile, Keys
+from app.security.api_keys import BadKeysFile
+from app.security.authorizer import KeyAuthorizer, ReadOnlyAuthorizer
 from app.server.header_fields import key_digest
 from tests.http.server import GATHERND
 
@@ -31,7 +32,7 @@ def request(method: str = "POST", path: str = "/gathernd", key: str | None = Non
     return SimpleNamespace(method=method, path=path, credential=credential)
 
 
-def refusal(judge: Keys | api_keys.ReadOnly, asked: Any) -> str | None:
+def refusal(judge: KeyAuthorizer | ReadOnlyAuthorizer, asked: Any) -> str | None:
     """The code with which `asked` is refused, if it is."""
     try:
         judge.check(asked)
@@ -81,7 +82,7 @@ def test_a_file_that_cannot_be_read_is_refused(content: bytes | None, tmp_path: 
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(BadKeysFile):
-        Keys(path)
+        KeyAuthorizer(path)
 
 
 def test_an_added_key_works_and_its_text_is_nowhere(tmp_path: Path) -> None:
@@ -89,7 +90,7 @@ def test_an_added_key_works_and_its_text_is_nowhere(tmp_path: Path) -> None:
     text = api_keys.add(path, "alice", ["gather"])
     assert text.encode() not in path.read_bytes()
     assert path.stat().st_mode & 0o777 == 0o600
-    judge = Keys(path)
+    judge = KeyAuthorizer(path)
     assert refusal(judge, request(key=text)) is None
     assert refusal(judge, request(key=text, scheme="bearer")) is None
     assert refusal(judge, request(key=text + "x")) == "unauthorized"
@@ -109,7 +110,7 @@ def test_keys_are_long_and_differ(tmp_path: Path) -> None:
 def test_each_scope_opens_its_own_routes(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     gather, tensors = api_keys.add(path, "g", ["gather"]), api_keys.add(path, "t", ["tensors"])
-    judge = Keys(path)
+    judge = KeyAuthorizer(path)
     for _ in range(2):  # the second time from what is remembered
         for method, route in [
             ("POST", "/gathernd"),
@@ -141,7 +142,7 @@ def test_each_scope_opens_its_own_routes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/v2/health/ready", "/errors", "/errors/x", "/docs", "/docs/a"])
 def test_public_routes_take_any_key_and_none(path: str, tmp_path: Path) -> None:
     text = api_keys.add(tmp_path / "keys", "t", ["tensors"])
-    judge = Keys(tmp_path / "keys")
+    judge = KeyAuthorizer(tmp_path / "keys")
     for key in (None, "wrong", text, text):
         assert refusal(judge, request("GET", path, key)) is None
 
@@ -151,18 +152,18 @@ def test_public_routes_take_any_key_and_none(path: str, tmp_path: Path) -> None:
 )
 def test_routes_that_only_look_public_ask_for_a_key(path: str, tmp_path: Path) -> None:
     api_keys.add(tmp_path / "keys", "t", ["tensors"])
-    assert refusal(Keys(tmp_path / "keys"), request("GET", path)) == "unauthorized"
+    assert refusal(KeyAuthorizer(tmp_path / "keys"), request("GET", path)) == "unauthorized"
 
 
 def test_an_empty_file_lets_nobody_in(tmp_path: Path) -> None:
     (tmp_path / "keys").touch()
-    assert refusal(Keys(tmp_path / "keys"), request(key="x")) == "unauthorized"
+    assert refusal(KeyAuthorizer(tmp_path / "keys"), request(key="x")) == "unauthorized"
 
 
 def test_a_change_is_noticed_and_a_removed_key_forgotten(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     old = api_keys.add(path, "old", ["gather"])
-    judge = Keys(path)
+    judge = KeyAuthorizer(path)
     assert refusal(judge, request(key=old)) is None
     new = api_keys.add(path, "new", ["gather"])
     assert refusal(judge, request(key=new)) == "unauthorized"
@@ -178,7 +179,7 @@ def test_a_change_is_noticed_and_a_removed_key_forgotten(tmp_path: Path) -> None
 def test_a_change_of_scope_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     key = api_keys.add(path, "a", ["gather"])
-    judge = Keys(path)
+    judge = KeyAuthorizer(path)
     assert refusal(judge, request(key=key)) is None
     path.write_text(path.read_text().replace(" gather ", " tensors "))
     judge.take(judge.changed() or [])
@@ -188,7 +189,7 @@ def test_a_change_of_scope_is_noticed(tmp_path: Path) -> None:
 def test_a_second_write_within_one_tick_of_the_clock_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text(f"{DIGEST} gather a\n")
-    judge = Keys(path)
+    judge = KeyAuthorizer(path)
     status = path.stat()
     path.write_text(f"{OTHER} gather a\n")
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -204,7 +205,7 @@ def test_a_broken_file_keeps_the_last_good_keys_and_is_logged_once(
     path = tmp_path / "keys"
     key = api_keys.add(path, "a", ["gather"])
     good = path.read_bytes()
-    judge = Keys(path)
+    judge = KeyAuthorizer(path)
     path.unlink()
     if harm == "line":
         path.write_bytes(good + b"nonsense\n")
@@ -227,7 +228,7 @@ def test_a_broken_file_keeps_the_last_good_keys_and_is_logged_once(
 
 def test_nothing_is_remembered_of_what_was_sent(tmp_path: Path) -> None:
     key = api_keys.add(tmp_path / "keys", "a", ["gather"])
-    judge = Keys(tmp_path / "keys")
+    judge = KeyAuthorizer(tmp_path / "keys")
     before = repr(vars(judge))
     for blanks in (0, 1, 3000):
         assert refusal(judge, request(key=" " * blanks + key)) is None
@@ -238,7 +239,7 @@ def test_nothing_is_remembered_of_what_was_sent(tmp_path: Path) -> None:
 def test_the_watch_takes_a_change(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     api_keys.add(path, "a", ["gather"])
-    judge = Keys(path)
+    judge = KeyAuthorizer(path)
 
     async def scenario() -> None:
         watching = asyncio.create_task(judge.watch(0.01))
@@ -322,9 +323,9 @@ def test_the_command_makes_lists_and_removes_keys(tmp_path: Path) -> None:
     added = gathernd("add", "alice", "--scope", "tensors", "--scope", "gather", file=path)
     assert added.returncode == 0, added.stderr
     text = added.stdout.strip()
-    assert refusal(Keys(path), request("PUT", "/tensors/x", text)) is None
+    assert refusal(KeyAuthorizer(path), request("PUT", "/tensors/x", text)) is None
     other = gathernd("add", "bob", "--file", str(path), file=None)
-    assert refusal(Keys(path), request("PUT", "/tensors/x", other.stdout.strip())) == "forbidden"
+    assert refusal(KeyAuthorizer(path), request("PUT", "/tensors/x", other.stdout.strip())) == "forbidden"
     listed = gathernd("ls", file=path).stdout.splitlines()
     assert [line.split("\t")[:2] for line in listed] == [["alice", "gather,tensors"], ["bob", "gather"]]
     assert text not in "".join(listed)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from app.security import api_keys
+from app.security import file_watcher
 from tests.http.server import Server
 from tests.test_listening import needs_ipv6
 from tests.workers.conftest import Start
@@ -102,7 +102,7 @@ def test_as_many_keys_as_the_file_may_hold_start_and_reach_a_replaced_worker(sta
     with start(*WORKERS, "--api-keys-file", str(file), command=quick()) as server:
         assert ask_once(server.port, request(authorization=f"Bearer {texts[1_999]}")).status == 200
         file.write_text("".join(lines))
-        assert file.stat().st_size < api_keys._LARGEST_FILE
+        assert file.stat().st_size < file_watcher.LARGEST_FILE
         until(lambda: ask_once(server.port, last).status == 200, 10, "the new keys are known")
         before = pids(server)
         kill(before)

@@ -1,4 +1,4 @@
-"""Pages of other sites, which browsers let call only where the service says so (CORS): none, unless the settings do."""
+"""CORS: which pages of other sites browsers let call the service: none, unless GATHERND_CORS_ORIGINS names origins."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OWN: Final = (b"content-length", b"content-type")
 _PLAIN: Final = b"text/plain; charset=utf-8"
 
 
-class AcrossOrigins:
+class CrossOrigin:
     """`plane` for requests with the field Origin: pages of `origins` may make them and read the answers."""
 
     def __init__(self, plane: DataPlane, answer: ASGIApp, origins: Sequence[str]) -> None:
@@ -43,7 +43,8 @@ class AcrossOrigins:
             allow_headers=("*",),
             expose_headers=READABLE,
         )
-        self._readable = (b"access-control-expose-headers", ", ".join(READABLE).encode())
+        self._always = [(b"vary", b"Origin")]
+        self._always += [(name.lower().encode(), value.encode()) for name, value in self._rules.simple_headers.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry."""
@@ -51,7 +52,9 @@ class AcrossOrigins:
             name == b"access-control-request-method" for name, _ in scope["headers"]
         ):
             plane = self._plane
-            await self._tell(RequestContext(scope, receive, send, plane.admission, plane.deadline, plane.metrics))
+            await self._answer_preflight(
+                RequestContext(scope, receive, send, plane.admission, plane.deadline, plane.metrics)
+            )
             return
         fields = self._fields(next(value for name, value in scope["headers"] if name == b"origin"))
         connection = scope.get("extensions", {}).get("gathernd")
@@ -68,14 +71,13 @@ class AcrossOrigins:
         await self._answer(scope, receive, send_with_fields)
 
     def _fields(self, origin: bytes) -> list[tuple[bytes, bytes]]:
-        """What an answer to a request from `origin` says to its browser."""
-        fields = [(b"vary", b"Origin"), self._readable]
+        """The header fields that an answer to a page of `origin` carries for its browser."""
         if self._rules.is_allowed_origin(origin.decode("latin-1")):
-            fields.append((b"access-control-allow-origin", origin))
-        return fields
+            return [*self._always, (b"access-control-allow-origin", origin)]
+        return self._always
 
-    async def _tell(self, context: RequestContext) -> None:
-        """Answer a browser that asks what a page may do; it sends no key when it asks."""
+    async def _answer_preflight(self, context: RequestContext) -> None:
+        """Answer a preflight request, in which a browser asks what a page may do; it sends no key with it."""
         metrics = self._plane.metrics
         metrics.begin()
         try:

@@ -1,0 +1,171 @@
+"""Who may do what: which requests need a key, and the rule for a service that asks for none.
+
+A request carries its key as `Authorization: Bearer KEY`, and is looked up by the SHA-256 of what was sent. How long
+that takes says nothing about any key, since nobody can steer a digest towards another.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from app.errors import GatherError
+from app.security.api_keys import BadKeysFile, Key, Scope, decode, parse, read_bytes
+from app.security.file_watcher import FileWatcher
+
+logger = logging.getLogger("gathernd")
+
+_PUBLIC: Final = frozenset({"/livez", "/readyz", "/errors", "/docs", "/openapi.json"})
+_PUBLIC_UNDER: Final = ("/v2/health/", "/errors/", "/docs/")
+_READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class CredentialedRequest(Protocol):
+    """What a decision needs of a request: see `app.api.asgi_request.RequestContext`."""
+
+    @property
+    def method(self) -> str:
+        """Its method."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """Its path, decoded."""
+        ...
+
+    @property
+    def credential(self) -> bytes | None:
+        """The SHA-256 of the key that it came with, b"" for a field Authorization of another form, None without one."""
+        ...
+
+
+class Authorizer(Protocol):
+    """Allows or refuses each request before it is routed. A gather that was allowed once is allowed, with the same
+    header, for as long as `keys_version` is the same object.
+    """
+
+    keys_version: object
+
+    def check(self, request: CredentialedRequest) -> None:
+        """Raises unauthorized and forbidden."""
+        ...
+
+
+def is_public(path: str) -> bool:
+    """Whether a route needs no key even where keys are asked for.
+
+    The OpenAPI file is one, because the page at /docs, which is, shows nothing without it.
+    """
+    return path in _PUBLIC or path.startswith(_PUBLIC_UNDER)
+
+
+def changes_tensors(method: str, path: str) -> bool:
+    """Whether a request would change a resident tensor."""
+    return (path == "/tensors" or path.startswith("/tensors/")) and method not in _READING
+
+
+class ReadOnlyAuthorizer:
+    """For a service without keys that others can reach: allows everything but changes to tensors.
+
+    Which address a caller has proves nothing: behind a proxy everybody has the proxy's.
+    """
+
+    keys_version: object = "there are no keys to change"
+
+    def check(self, request: CredentialedRequest) -> None:
+        """Raises forbidden for what would change a tensor."""
+        if changes_tensors(request.method, request.path):
+            raise GatherError(
+                "forbidden",
+                "tensors cannot be changed on an address that others reach without keys: set GATHERND_API_KEYS_FILE to "
+                "a keys file ('gathernd keys add' makes one), or have the service listen on a loopback address",
+            )
+
+
+class KeyAuthorizer:
+    """Allows requests with a key of a file, as the file said when it was last good. `on_change` is called whenever
+    other keys are in force.
+
+    The file is read once a second, away from requests, so a key can be added, tried and its predecessor removed while
+    the service runs.
+    """
+
+    def __init__(self, path: Path, last_good: str | None = None, on_change: Callable[[], None] = lambda: None) -> None:
+        """Read the file. Raises BadKeysFile: a service that is to ask for keys does not start without them.
+
+        A worker that starts while the file is broken takes `last_good`, the lines that its parent read before.
+        """
+        self.keys_version = object()
+        self._keys: dict[bytes, Key] = {}
+        self._on_change = on_change
+        self._watcher = FileWatcher(
+            lambda: {path: read_bytes(path)}, _decode, BadKeysFile, "keys file", "the keys read before stay in force"
+        )
+        try:
+            self.take(self._watcher.first())
+        except BadKeysFile:
+            if last_good is None:
+                raise
+            self.take(parse(last_good))
+
+    def check(self, request: CredentialedRequest) -> None:
+        """Raises unauthorized for a request without a known key, forbidden where its key has not the scope."""
+        credential = request.credential
+        key = None if credential is None else self._keys.get(credential)
+        if key is None:
+            if is_public(request.path):
+                return
+            raise _unauthorized(credential)
+        scope: Scope = "tensors" if changes_tensors(request.method, request.path) else "gather"
+        if scope not in key.scopes and request.path != "/metrics" and not is_public(request.path):
+            raise GatherError("forbidden", f"this route needs a key with the scope {scope!r}")
+
+    async def watch(self, interval: float = 1.0) -> None:
+        """Take the keys of the file whenever it changes. Runs until it is cancelled."""
+        await self._watcher.watch(self.take, interval)
+
+    def changed(self) -> list[Key] | None:
+        """The keys of the file if it is another than the last time and sound, else None."""
+        return self._watcher.changed()
+
+    def take(self, found: Sequence[Key]) -> None:
+        """Put these keys in force and no others."""
+        keys = {key.digest: key for key in found}
+        if keys != self._keys:
+            logger.info("keys file: %d keys in force", len(keys))
+            self._keys = keys
+            self.keys_version = object()
+            self._on_change()
+
+    def text(self) -> str:
+        """The keys in force, as a file would give them."""
+        return "".join(
+            f"{key.digest.hex()} {','.join(sorted(key.scopes))} {key.label}\n" for key in self._keys.values()
+        )
+
+
+def _decode(contents: Mapping[Path, bytes]) -> list[Key]:
+    (content,) = contents.values()
+    return decode(content)
+
+
+def _unauthorized(credential: bytes | None) -> GatherError:
+    if credential is None:
+        return GatherError("unauthorized", "this service asks for a key: send 'Authorization: Bearer KEY'")
+    if not credential:
+        return GatherError("unauthorized", "the Authorization field is not of the form 'Bearer KEY'")
+    return GatherError("unauthorized", "the key is not known to this service")
+
+
+def make_authorizer(
+    path: Path | None, *, loopback: bool, last_good: str | None = None, on_change: Callable[[], None] = lambda: None
+) -> Authorizer | None:
+    """The authorizer of a service with the keys file `path`, None where everything is allowed: on a loopback address.
+
+    `last_good` is for workers, see `KeyAuthorizer`. Raises BadKeysFile.
+    """
+    if path is not None:
+        return KeyAuthorizer(path, last_good, on_change)
+    return None if loopback else ReadOnlyAuthorizer()
