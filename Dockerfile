@@ -19,7 +19,8 @@ RUN pip install --require-hashes -r "$LOCK" -r requirements-build.lock
 
 COPY pyproject.toml LICENSE README.md ./
 COPY app app
-RUN pip install --no-deps --no-build-isolation . && pip uninstall --yes setuptools
+COPY clients/python clients/python
+RUN pip install --no-deps --no-build-isolation ./clients/python . && pip uninstall --yes setuptools
 
 # Compiled kernels, so that a container's first start loads them. Numba's cache index is keyed on the CPU's name and
 # features: code compiled for the build machine's own CPU would be found again on that model only, and every other host

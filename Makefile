@@ -34,15 +34,16 @@ $(VENV)/.checkout:
 	@rm -f $(VENV)/.stamp-*
 	@printf '%s' "$(CURDIR)" > $@
 
-# The package itself comes from the checkout, built by the locked build tool: pip resolves and fetches nothing for it.
-EDITABLE := $(PIP) install -q --no-deps --no-build-isolation --editable .
+# The client and the service come from the checkout, built by the locked build tool: pip resolves and fetches nothing.
+EDITABLE := $(PIP) install -q --no-deps --no-build-isolation --editable ./clients/python --editable .
+PROJECTS := clients/python/pyproject.toml pyproject.toml
 
-$(VENV)/.stamp-runtime: requirements.lock requirements-build.lock pyproject.toml $(VENV)/.checkout
+$(VENV)/.stamp-runtime: requirements.lock requirements-build.lock $(PROJECTS) $(VENV)/.checkout
 	$(PIP) install -q --require-hashes -r requirements.lock -r requirements-build.lock
 	$(EDITABLE)
 	@touch $@
 
-$(VENV)/.stamp-dev: requirements-dev.lock requirements-build.lock pyproject.toml $(VENV)/.checkout
+$(VENV)/.stamp-dev: requirements-dev.lock requirements-build.lock $(PROJECTS) $(VENV)/.checkout
 	$(PIP) install -q --require-hashes -r requirements-dev.lock -r requirements-build.lock
 	$(EDITABLE)
 	@touch $@
@@ -164,8 +165,9 @@ bench: $(VENV)/.stamp-dev ## JSON over HTTP against the floor and a naive server
 
 # Universal locks: every platform and every Python from 3.11 on; hashes, no hosts. Pins stay where they fit;
 # LOCK_ARGS=--upgrade takes the newest. The locks for development and for GPUs have the runtime lock's pins and more.
+# What the client needs is in them, the client itself is not: it is installed from the checkout.
 COMPILE = $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	--no-emit-index-url --no-emit-find-links $(LOCK_ARGS)
+	--no-emit-index-url --no-emit-find-links --no-emit-package gathernd $(LOCK_ARGS)
 lock: $(VENV)/.stamp-dev ## Write the lock files again (LOCK_ARGS=--upgrade)
 	$(COMPILE) -o requirements-build.lock requirements-build.in
 	$(COMPILE) -o requirements.lock pyproject.toml
@@ -177,9 +179,11 @@ lock: $(VENV)/.stamp-dev ## Write the lock files again (LOCK_ARGS=--upgrade)
 	$(COMPILE) -o tests/oip/kserve/requirements.lock tests/oip/kserve/requirements.in
 	$(COMPILE) -c requirements-gpu.lock -o tests/kernels/nvrtc/requirements.lock tests/kernels/nvrtc/requirements.in
 
-build: $(VENV)/.stamp-dev ## The wheel, in dist/
-	$(PY) -m build --wheel --no-isolation
+build: $(VENV)/.stamp-dev ## Wheels and source distributions of the client and the service, in dist/
+	$(PY) -m build --no-isolation --outdir dist clients/python
+	$(PY) -m build --no-isolation --outdir dist .
 
 clean: ## Remove the environment and everything built
 	rm -rf $(VENV) $(CLIENTS) $(CUDA) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	find app tests benchmarks deploy -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf clients/python/build clients/python/*.egg-info
+	find app clients tests benchmarks deploy -name __pycache__ -type d -prune -exec rm -rf {} +

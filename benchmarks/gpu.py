@@ -37,11 +37,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from app.cli.line_chart import svg
 from app.kernels import numpy_cpu
 from app.kernels.device import Device, NoDevice
 from app.kernels.numba_cpu import gather_kernel
 from app.operators.gather_plan import GatherPlan
-from app.plot import svg
 from benchmarks import common
 
 PARTS: Final = ("check", "kernel", "crossover", "http")

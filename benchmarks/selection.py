@@ -35,7 +35,8 @@ import numpy as np
 import uvloop
 from numpy.typing import NDArray
 
-from app import plot
+from app.cli import line_chart
+from app.cli.calibrate_command import ROW_BYTES, TABLE_ROWS, curves
 from app.dispatch.backend_calibration import hopeful
 from app.dispatch.backend_calibration import measure as calibrate
 from app.dispatch.backend_cost_model import BackendChooser, Choice, Coefficients, Route, has_locality
@@ -44,7 +45,6 @@ from app.kernels.numba_cpu import gather_kernel
 from app.memory.budget import Budget, MemoryReservation
 from app.memory.malloc_tuning import keep_freed_memory
 from app.operators.gather_plan import GatherPlan
-from app.selection import ROW_BYTES, TABLE_ROWS, curves
 from app.service import Service
 from app.store import EmptyStore
 from app.telemetry.server_timing import RequestTimings
@@ -256,7 +256,7 @@ async def draw(rounds: int, threads: int, coefficients: Coefficients, neighbours
     octets = np.random.default_rng(0).integers(0, 2, _MOST_DATA, np.uint8)
     pool = RequestThreadPool(threads, 64)
     chooser = BackendChooser(threads=threads, coefficients=coefficients)
-    lines, dots = curves(chooser), {name: list[plot.Point]() for name in curves(chooser)}
+    lines, dots = curves(chooser), {name: list[line_chart.Point]() for name in curves(chooser)}
     for power in range(18):
         shape = Shape("gathernd", "float32", (TABLE_ROWS, ROW_BYTES // 4), (1 << power, 1), 0, False)
         calls = make_calls(shape, octets)
@@ -268,7 +268,7 @@ async def draw(rounds: int, threads: int, coefficients: Coefficients, neighbours
                 dots[name].append((1 << power, seconds[route] * 1e6))
     pool.close()
     title = f"A lookup of rows of {ROW_BYTES} bytes from a table of {TABLE_ROWS:,}: predicted, and measured (dots)"
-    return plot.svg(title, "rows", "microseconds", lines, dots)
+    return line_chart.svg(title, "rows", "microseconds", lines, dots)
 
 
 def _services(

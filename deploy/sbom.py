@@ -55,12 +55,12 @@ def component(requirement: InstallRequirement) -> Component:
 def bill(locks: Sequence[Path]) -> Bom:
     """The bill of materials of the packages of these locks. Raises BadLock."""
     root = Component(
-        name="gathernd",
+        name="gathernd-server",
         version=__version__,
         type=ComponentType.APPLICATION,
         licenses=[DisjunctiveLicense(id="Apache-2.0")],
-        purl=PackageURL("pypi", None, "gathernd", __version__),
-        bom_ref="gathernd",
+        purl=PackageURL("pypi", None, "gathernd-server", __version__),
+        bom_ref="gathernd-server",
     )
     parts: dict[str, Component] = {}
     for lock in locks:

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from app.cli import app as cli
 from app.operators.dialects import DIALECTS, Dialect
 from app.settings import Settings
 from app.tensors.dtypes import DTYPES, INTEGERS
+from tests.commands import command_names
 from tests.http.server import ROOT, serving
 
 FILE = ROOT / "README.md"
@@ -139,7 +139,7 @@ def test_every_make_target_and_command_that_is_named_exists() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"(?:^|`)make ([a-z]+)", TEXT, re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target}"
-    commands = {command.name for command in cli.registered_commands} | {group.name for group in cli.registered_groups}
+    commands = command_names()
     for command in re.findall(r"(?:^|`)gathernd ([a-z]+)", TEXT, re.MULTILINE):
         assert command in commands, f"gathernd {command}"
 

@@ -142,7 +142,7 @@ def is_wanted(endpoint: str | None) -> bool:
         import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
     except ImportError as error:
         raise NoTracing(
-            f"traces need the extra `otel`, of which {error.name} is missing: pip install 'gathernd[otel]'"
+            f"traces need the extra `otel`, of which {error.name} is missing: pip install 'gathernd-server[otel]'"
         ) from None
     return True
 

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from app import commands
-from app.cli import app
 from gathernd import GatherND, errors
+from gathernd_cli import tensors_command
+from gathernd_cli.command_line import app
 from tests.client.test_gathers import same
 from tests.http.server import GATHERND, Server
 
@@ -125,7 +125,7 @@ def test_tensors_come_and_go(run: Run, service: GatherND) -> None:
 def test_a_large_tensor_is_fetched_in_pieces(
     run: Run, service: GatherND, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(commands, "_PIECE", 1000)
+    monkeypatch.setattr(tensors_command, "CHUNK_BYTES", 1000)
     table = np.random.default_rng(1).random((100, 7))
     service.put("large", table)
     assert run("tensors", "get", "large", "back.npy").exit_code == 0
@@ -140,7 +140,7 @@ def test_a_large_tensor_is_fetched_in_pieces(
 def test_pieces_of_two_contents_are_never_put_together(
     run: Run, service: GatherND, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(commands, "_PIECE", 1000)
+    monkeypatch.setattr(tensors_command, "CHUNK_BYTES", 1000)
     tables = [np.full((100, 7), value) for value in (1.0, 2.0)]
     service.put("moving", tables[0])
     get, calls = GatherND.get, []

@@ -73,7 +73,7 @@ def some_calls(count: int) -> list[dict[str, Any]]:
 def test_modeci_mdf_and_the_client_agree(python: Path, server: Server, tmp_path: Path, soak_scale: int) -> None:
     calls = some_calls(min(300, 3 * soak_scale))
     (tmp_path / "cases.json").write_text(json.dumps(calls))
-    environment = {**os.environ, "GATHERND_URL": server.url, "PYTHONPATH": str(ROOT / "typings")}
+    environment = {**os.environ, "GATHERND_URL": server.url, "PYTHONPATH": str(ROOT / "clients/python")}
     done = subprocess.run(
         [python, FOLDER / "parity.py", tmp_path / "cases.json"],
         env=environment, capture_output=True, text=True, timeout=900, check=False,

@@ -14,6 +14,8 @@ import pytest
 from gathernd import GatherND
 from tests.http.server import ROOT, Server
 
+CLIENT_README = ROOT / "clients/python/README.md"
+
 
 def blocks(language: str) -> list[str]:
     found: list[str] = re.findall(
@@ -59,3 +61,16 @@ def test_the_example_of_a_million_rows_runs(server: Server, tmp_path: Path, soak
     counts = re.fullmatch(r"lookups: {'old': ([0-9]+), 'new': ([0-9]+)}\n", done.stdout)
     assert counts is not None, done.stdout
     assert int(counts[2]) >= 100
+
+
+def test_the_python_of_the_clients_own_readme_runs(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = re.findall(r"^```python\n(.*?)^```", CLIENT_README.read_text(), re.MULTILINE | re.DOTALL)
+    program = block.replace("http://127.0.0.1:8080", server.url)
+    assert program != block
+    exec(compile(program, "README.md", "exec"), {})
+    assert capsys.readouterr().out.splitlines() == [
+        "[0. 3.]",
+        "[[20. 21. 22. 23.]",
+        " [28. 29. 30. 31.]]",
+        "indices[0] = 10 is outside [-10, 9] on data axis 0 (size 10)",
+    ]

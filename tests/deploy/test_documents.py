@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import app as cli
 from app.settings import SETTING_NAMES
+from tests.commands import command_names
 from tests.http.server import ROOT
 
 THREATS = ROOT / "deploy/threat-model.md"
@@ -47,7 +47,7 @@ def test_document_names_only_what_there_is(path: Path) -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"`make ([a-z]+)`", text):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-    commands = {command.name for command in cli.registered_commands} | {group.name for group in cli.registered_groups}
+    commands = command_names()
     for command in re.findall(r"`gathernd ([a-z]+)", text):
         assert command in commands, command
     for name in re.findall(r"(?<![\w./])deploy/[\w./-]*\w", text):

@@ -147,7 +147,7 @@ def test_bill_of_materials_lists_every_locked_package_with_its_hashes(lock: str)
     assert listed == {package: hashes for package, (_, hashes) in entries(ROOT / lock).items()}
     assert all(part["purl"] == f"pkg:pypi/{part['name']}@{part['version']}" for part in bill["components"])
     root = bill["metadata"]["component"]
-    assert (root["name"], root["version"]) == ("gathernd", app.__version__)
+    assert (root["name"], root["version"]) == ("gathernd-server", app.__version__)
     (tree,) = (found for found in bill["dependencies"] if found["ref"] == root["bom-ref"])
     assert set(tree["dependsOn"]) == {part["bom-ref"] for part in bill["components"]}
 

@@ -72,7 +72,8 @@ def test_a_service_that_cannot_prepare_its_kernels_ends_and_says_so(start: Start
 
 def test_what_only_the_commands_for_callers_use_is_not_imported_to_serve() -> None:
     """A quarter of a second of every start."""
-    program = "import sys, app.cli; sys.exit(', '.join({'gathernd', 'httpx', 'rich.progress'} & set(sys.modules)) or 0)"
+    program = "import sys, app.cli.serve_command, gathernd_cli.command_line as command; "
+    program += "sys.exit(', '.join({'gathernd', 'httpx', 'rich.progress'} & set(sys.modules)) or 0)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -87,7 +88,7 @@ def sweep(self):
         raise RuntimeError("an unexpected one")
     sleep(1.5)
 LocalStore.sweep = sweep
-from app.cli import main
+from gathernd_cli import main
 main()
 """
 

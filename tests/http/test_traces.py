@@ -287,11 +287,13 @@ def test_traces_without_the_extra_end_the_start_with_a_reason(workers: str, tmp_
         command, capture_output=True, text=True, timeout=60, check=False, env=variables, stdin=subprocess.DEVNULL
     )
     assert done.returncode == 2, done.stderr
-    assert "pip install 'gathernd[otel]'" in done.stderr
+    assert "pip install 'gathernd-server[otel]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_without_an_endpoint_the_sdk_is_not_even_imported() -> None:
-    program = "import sys, app.cli; sys.exit(any(name.startswith('opentelemetry.sdk') for name in sys.modules))"
+    program = (
+        "import sys, app.cli.serve_command; sys.exit(any(name.startswith('opentelemetry.sdk') for name in sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", program], timeout=60, check=False, stdin=subprocess.DEVNULL)
     assert done.returncode == 0

@@ -26,7 +26,7 @@ from tests.workers.test_workers import READY, WORKERS, metric, pids, refuses
 
 _QUICK = (
     "import app.server.supervisor as w; w._KILL_AFTER_S = 1.0; w._BACKOFF_S = (0.1, 0.3); w.GIVE_UP_AFTER = {give_up}; "
-    "w.START_S = {start_s}; from app.cli import main; main()"
+    "w.START_S = {start_s}; from gathernd_cli import main; main()"
 )
 
 

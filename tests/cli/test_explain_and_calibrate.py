@@ -10,12 +10,12 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner
 
-from app import selection
 from app.api.schemas.gather_request import GatherAnswer
-from app.cli import app
+from app.cli import backend_choice, calibrate_command
 from app.dispatch import backend_calibration
 from app.dispatch.backend_cost_model import TYPICAL, BackendChooser, Coefficients
 from app.kernels import numpy_cpu
+from gathernd_cli.command_line import app
 
 LOOKUP = ["explain", "--data-shape", "200000,64", "--indices-shape", "64,1"]
 
@@ -31,7 +31,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(backend_calibration, "measure", stand_in)
     monkeypatch.setattr(numpy_cpu, "splits", True)
-    monkeypatch.setattr(selection, "keep_freed_memory", lambda size: True)
+    monkeypatch.setattr(backend_choice, "keep_freed_memory", lambda size: True)
     monkeypatch.setenv("GATHERND_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("GATHERND_KERNEL", "numpy")
     monkeypatch.setenv("GATHERND_THREADS", "2")
@@ -70,8 +70,8 @@ def test_calibrate_in_json_is_whole(measured: list[int]) -> None:
     assert found["loop_max_us"] == 300
     chosen = found["chosen_from_rows"]
     assert chosen["loop"] == 1
-    assert BackendChooser(threads=2).choose(selection.lookup(chosen["split"])).route == "split"
-    assert BackendChooser(threads=2).choose(selection.lookup(chosen["split"] * 9 // 10)).route == "loop"
+    assert BackendChooser(threads=2).choose(calibrate_command.lookup(chosen["split"])).route == "split"
+    assert BackendChooser(threads=2).choose(calibrate_command.lookup(chosen["split"] * 9 // 10)).route == "loop"
 
 
 def test_explain_says_output_plan_times_and_choice(measured: list[int]) -> None:

@@ -1,0 +1,66 @@
+"""What `gathernd calibrate` and `gathernd explain` share: a service that chooses backends and serves nobody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from app.dispatch.backend_calibration import calibrated
+from app.dispatch.backend_cost_model import BackendChooser, Route
+from app.dispatch.request_thread_pool import RequestThreadPool
+from app.kernels.device import NoDevice
+from app.kernels.numba_cpu import gather_kernel
+from app.main import KERNELS, limits_of, threads_of_gather, use_gpu
+from app.memory.budget import Budget
+from app.memory.malloc_tuning import keep_freed_memory
+from app.service import Service
+from app.settings import Settings
+from app.store import EmptyStore
+
+ROUTE_NAMES: Final[dict[Route, str]] = {
+    "loop": "event loop",
+    "thread": "one thread",
+    "split": "split over threads",
+    "gpu": "the GPU",
+}
+"""The routes in the words of what the commands print."""
+
+CacheDir = Annotated[Path | None, typer.Option(help="Folder of the calibration; default GATHERND_CACHE_DIR.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+
+def settings_with(cache_dir: Path | None) -> Settings:
+    """The settings of the environment, with this cache folder if one is given."""
+    return Settings() if cache_dir is None else Settings(cache_dir=cache_dir)
+
+
+def service_of(settings: Settings, *, refresh: bool) -> Service:
+    """A service without a store that chooses backends as one with these settings does.
+
+    Its costs are those of the calibration file, or are measured: with `refresh`, or where the file lacks them. Ends the
+    command with exit code 1 where the settings ask for a GPU that is not there.
+    """
+    keep_freed_memory(settings.memory_budget // 8)
+    kernel = KERNELS[settings.kernel]
+    threads = threads_of_gather(settings)
+    if settings.kernel == "numba":
+        gather_kernel.configure(settings.cache_dir)
+        gather_kernel.warm()
+    chooser = BackendChooser(
+        loop_max_us=settings.loop_max_us,
+        split_min_us=settings.split_min_us,
+        threads=threads,
+        coefficients=calibrated(kernel, settings.cache_dir, threads=threads, refresh=refresh),
+    )
+    budget = Budget(settings.memory_budget // settings.workers)
+    service = Service(
+        limits_of(settings), EmptyStore(), kernel, RequestThreadPool(settings.threads, 0), chooser, budget
+    )
+    try:
+        use_gpu(settings, service)
+    except NoDevice as reason:
+        typer.echo(f"gathernd: {reason}", err=True)
+        raise typer.Exit(1) from None
+    return service

@@ -1,0 +1,142 @@
+"""`gathernd calibrate`: measures what the backends cost on this machine, and shows where each becomes the fastest."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Final
+
+import orjson
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from app.cli import line_chart
+from app.cli.backend_choice import ROUTE_NAMES, CacheDir, Json, service_of, settings_with
+from app.dispatch.backend_cost_model import DATA_BYTES, DEPTHS, ROUTES, WIDTHS, BackendChooser, Route
+from app.operators.gather_plan import GatherPlan
+
+ROW_BYTES: Final = 256
+TABLE_ROWS: Final = 200_000
+MAX_ROWS: Final = 1 << 19
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command("calibrate")
+def calibrate(
+    plot_file: Annotated[
+        Path | None, typer.Option("--plot", help="SVG file to draw the crossovers into.", show_default=False)
+    ] = None,
+    cache_dir: CacheDir = None,
+    as_json: Json = False,
+) -> None:
+    """Measure this machine again, keep that for the service, and show it. Best on a machine that is idle otherwise."""
+    settings = settings_with(cache_dir)
+    chooser = service_of(settings, refresh=True).chooser
+    lines = curves(chooser)
+    if plot_file is not None:
+        title = f"Predicted time of a lookup: rows of {ROW_BYTES} bytes from a table of {TABLE_ROWS:,}"
+        plot_file.write_text(line_chart.svg(title, "rows", "microseconds", lines))
+    if as_json:
+        body = {
+            "kernel": settings.kernel,
+            "threads": chooser.threads,
+            "loop_max_us": chooser.loop_max_s() * 1e6,
+            "coefficients": asdict(chooser.coefficients),
+            "no_gpu": chooser.no_gpu,
+            "chosen_from_rows": first_rows(chooser, resident=True),
+        }
+        typer.echo(orjson.dumps(body, option=orjson.OPT_INDENT_2).decode())
+        return
+    _print_coefficients(Console(), chooser)
+    typer.echo(f"\nPredicted microseconds over rows of {ROW_BYTES} bytes from a table of {TABLE_ROWS:,}, by route:\n")
+    typer.echo(line_chart.text(lines))
+    for resident in (True, False) if chooser.no_gpu is None else (True,):
+        about = "" if chooser.no_gpu is not None else " of resident data" if resident else " of inline data"
+        chosen = first_rows(chooser, resident)
+        text = ", ".join(f"{ROUTE_NAMES[route]} from {chosen[route]:,} rows" for route in ROUTES if route in chosen)
+        typer.echo(f"\nchosen for lookups{about}: {text}")
+    if chooser.no_gpu is not None:
+        typer.echo(f"GPU: {chooser.no_gpu}")
+
+
+def lookup(rows: int) -> GatherPlan:
+    """A lookup of so many rows of 256 bytes from a table of 200,000."""
+    return GatherPlan(1, rows, (TABLE_ROWS,), ROW_BYTES // 4, 4, False, True)
+
+
+def curves(chooser: BackendChooser) -> dict[str, list[line_chart.Point]]:
+    """Predicted microseconds over the number of rows of 256 bytes from a table of 200,000, for each route."""
+    found: dict[str, list[line_chart.Point]] = {}
+    count = 1
+    while count <= MAX_ROWS:
+        plan = lookup(count)
+        for resident in (True, False):
+            for route, choice in chooser.predict(plan, resident).items():
+                name = ROUTE_NAMES[route]
+                if route == "gpu":
+                    name = "resident on the GPU" if resident else "inline to the GPU"
+                elif not resident:
+                    continue
+                found.setdefault(name, []).append((count, choice.seconds * 1e6))
+        count *= 2
+    return found
+
+
+def first_rows(chooser: BackendChooser, resident: bool) -> dict[Route, int]:
+    """From how many rows on each route is chosen first; a route that never is, is left out."""
+    found: dict[Route, int] = {}
+    count = 1
+    while count <= MAX_ROWS:
+        found.setdefault(chooser.choose(lookup(count), resident).route, count)
+        count += max(1, count // 50)
+    return found
+
+
+def _print_coefficients(console: Console, chooser: BackendChooser) -> None:
+    prices = chooser.coefficients
+    table = Table(title="Nanoseconds for a slice, by its bytes and those of the data")
+    table.add_column("data", justify="right")
+    for width in WIDTHS:
+        table.add_column(_size(width), justify="right")
+    for size, row in zip(DATA_BYTES, prices.slice_s, strict=True):
+        table.add_row(_size(size), *(f"{price * 1e9:.2f}" for price in row))
+    console.print(table)
+    table = Table(title="Beside that")
+    table.add_column("what")
+    table.add_column("", justify="right")
+    rows: list[tuple[str, str]] = [("a call", f"{prices.call_s * 1e6:.2f} µs")]
+    rows += [
+        (f"a tuple of {depth} components, more", f"{price * 1e9:.2f} ns")
+        for depth, price in zip(DEPTHS[1:], prices.tuple_s[1:], strict=True)
+    ]
+    rows += [
+        ("a narrow slice of odd width, more", f"{prices.odd_slice_s * 1e9:.2f} ns"),
+        ("a byte of a large output, more", f"{prices.output_byte_s * 1e9:.4f} ns"),
+        ("a thread and back", f"{prices.hand_off_s * 1e6:.1f} µs"),
+        ("a helper that sleeps, for a split", f"{prices.wakeup_s * 1e6:.1f} µs"),
+        ("a component for another core, more", f"{prices.index_move_s * 1e9:.4f} ns"),
+        ("a byte of output for another core, more", f"{prices.output_move_s * 1e9:.4f} ns"),
+        (f"gain of {chooser.threads} threads on items", f"{prices.item_gain:.2f}"),
+        (f"gain of {chooser.threads} threads on rows", f"{prices.row_gain:.2f}"),
+        (f"gain of {chooser.threads} threads on large output", f"{prices.output_gain:.2f}"),
+        ("longest on the event loop", f"{chooser.loop_max_s() * 1e6:.0f} µs"),
+    ]
+    if prices.gpu is not None:
+        rows += [
+            ("GPU: launch and come back", f"{prices.gpu.launch_s * 1e6:.1f} µs"),
+            ("GPU: to it", f"{1e-9 / prices.gpu.to_device_byte_s:.1f} GB/s"),
+            ("GPU: from it", f"{1e-9 / prices.gpu.from_device_byte_s:.1f} GB/s"),
+            ("GPU: a slice", f"{prices.gpu.slice_s * 1e9:.4f} ns"),
+        ]
+    for line in rows:
+        table.add_row(*line)
+    console.print(table)
+
+
+def _size(size: int) -> str:
+    for unit, step in (("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= step:
+            return f"{size // step} {unit}"
+    return f"{size} B"

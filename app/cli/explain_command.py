@@ -1,0 +1,116 @@
+"""`gathernd explain`: the backend that the service would choose for a gather of given shapes, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Annotated, Any
+
+import numpy as np
+import orjson
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from app.api.schemas.explain_answer import explanation_body
+from app.cli.backend_choice import ROUTE_NAMES, CacheDir, Json, service_of, settings_with
+from app.errors import GatherError
+from app.memory.budget import MemoryReservation
+from app.operators.dialects import DIALECTS
+from app.tensors.dtypes import DTYPES
+from app.tensors.gather_call import Call, Device, Operator
+from app.tensors.tensor import Tensor
+
+app = typer.Typer(add_completion=False)
+
+
+class _OperatorOption(Enum):
+    GATHERND = "gathernd"
+    GATHER = "gather"
+
+
+@app.command("explain")
+def explain(
+    data_shape: Annotated[str, typer.Option(help="Shape of the data, such as 200000,64.")],
+    indices_shape: Annotated[str, typer.Option(help="Shape of the indices, such as 256,1.")],
+    data_dtype: Annotated[str, typer.Option(help="Element type of the data.")] = "float32",
+    indices_dtype: Annotated[str, typer.Option(help="Element type of the indices.")] = "int64",
+    op: Annotated[_OperatorOption, typer.Option(help="Which operator.")] = _OperatorOption.GATHERND,
+    batch_dims: Annotated[int, typer.Option(help="Leading dimensions that are batches (gathernd).")] = 0,
+    axis: Annotated[int, typer.Option(help="Axis to gather on (gather).")] = 0,
+    dialect: Annotated[str, typer.Option(help="Whose rules hold.")] = "onnx-13",
+    device: Annotated[str, typer.Option(help="auto, cpu or gpu.")] = "auto",
+    resident: Annotated[bool, typer.Option("--resident", help="The data lies on the GPU already.")] = False,
+    cache_dir: CacheDir = None,
+    as_json: Json = False,
+) -> None:
+    """Say what the service would do with a gather of these shapes, and why, without running it."""
+    operator: Operator = "gathernd" if op is _OperatorOption.GATHERND else "gather"
+    if (axis if operator == "gathernd" else batch_dims) != 0:
+        raise typer.BadParameter("--batch-dims belongs to --op gathernd, --axis to --op gather")
+    _among("dialect", dialect, DIALECTS[operator])
+    _among("device", device, ("auto", "cpu", "gpu"))
+    _among("data-dtype", data_dtype, DTYPES)
+    _among("indices-dtype", indices_dtype, DTYPES)
+    shapes = _shape(data_shape), _shape(indices_shape)
+    service = service_of(settings_with(cache_dir), refresh=False)
+    # Only types and shapes are looked at: the tensors have no items.
+    data, indices = (
+        Tensor(dtype, shape, np.empty(0, dtype.numpy), shape_pointer=pointer, dtype_pointer=pointer)
+        for dtype, shape, pointer in zip(
+            (DTYPES[data_dtype], DTYPES[indices_dtype]), shapes, ("/data", "/indices"), strict=True
+        )
+    )
+    parameter = batch_dims if operator == "gathernd" else axis
+    asked: Device = "auto" if device == "auto" else "cpu" if device == "cpu" else "gpu"
+    try:
+        found = service.explain(
+            Call(operator, data, indices, parameter, dialect, asked),
+            MemoryReservation(service.budget),
+            on_device=resident,
+        )
+    except GatherError as error:
+        typer.echo(f"gathernd: {error.code}: {error.detail}", err=True)
+        raise typer.Exit(1) from None
+    body = explanation_body(found)
+    if as_json:
+        typer.echo(orjson.dumps(body, option=orjson.OPT_INDENT_2).decode())
+    else:
+        _print_explanation(body, Console(), typer.echo)
+
+
+def _among(name: str, value: str, known: Any) -> None:
+    if value not in known:
+        raise typer.BadParameter(f"--{name} must be one of {', '.join(known)}")
+
+
+def _print_explanation(body: dict[str, Any], console: Console, echo: Callable[[str], object]) -> None:
+    output, found = body["output"], body["explanation"]
+    plan, choice = found["plan"], found["choice"]
+    size = "" if found["output_bytes"] is None else f", {found['output_bytes']:,} bytes"
+    echo(f"output: {output['dtype']} {list(output['shape'])}{size}")
+    shared = ", which all batches share" if plan["shared"] else ""
+    echo(
+        f"plan: {plan['batches']:,} x {plan['tuples']:,} tuples{shared} over axes of {list(plan['dims'])}, "
+        f"slices of {plan['slice_items']:,} x {plan['item_size']} bytes"
+    )
+    table = Table()
+    for name in ("route", "predicted µs", "open", "why not"):
+        table.add_column(name, justify="right" if "µ" in name else "left")
+    for note in found["routes"]:
+        time = "" if note["microseconds"] is None else f"{note['microseconds']:,.1f}"
+        table.add_row(ROUTE_NAMES[note["route"]], time, "yes" if note["open"] else "no", note.get("reason", ""))
+    console.print(table)
+    parts = f" in {choice['parts']} parts" if choice["parts"] > 1 else ""
+    echo(f"choice: {ROUTE_NAMES[choice['route']]}{parts}, on the {body['device'].upper()}")
+    echo(found["not_checked"])
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    try:
+        shape = tuple(int(size) for size in text.split(",") if size.strip())
+    except ValueError:
+        shape = (-1,)
+    if any(size < 0 for size in shape):
+        raise typer.BadParameter(f"{text!r} is no shape such as 200000,64")
+    return shape

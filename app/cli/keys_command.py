@@ -1,0 +1,76 @@
+"""`gathernd keys add|ls|rm`: the file of API keys that GATHERND_API_KEYS_FILE names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.security import api_keys
+from app.settings import Settings
+
+app = typer.Typer(
+    help="API keys: the file that GATHERND_API_KEYS_FILE names.", no_args_is_help=True, add_completion=False
+)
+
+KeysFile = Annotated[
+    Path | None, typer.Option("--file", help="The keys file; default GATHERND_API_KEYS_FILE.", show_default=False)
+]
+
+
+class KeyScope(Enum):
+    """The names of `app.security.api_keys.Scope` as an enumeration, which Typer turns into an option's choices."""
+
+    GATHER = "gather"
+    TENSORS = "tensors"
+
+
+@contextmanager
+def _keys_file(given: Path | None) -> Iterator[Path]:
+    """The path of the keys file; an error of the file ends the command with a message and exit code 1."""
+    path = given or Settings().api_keys_file
+    if path is None:
+        typer.echo("gathernd: which keys file? Set GATHERND_API_KEYS_FILE or give --file", err=True)
+        raise typer.Exit(2)
+    try:
+        yield path
+    except (api_keys.BadKeysFile, OSError) as error:
+        typer.echo(f"gathernd: {path}: {error.strerror if isinstance(error, OSError) else error}", err=True)
+        raise typer.Exit(1) from None
+
+
+@app.command("add")
+def keys_add(
+    label: Annotated[str, typer.Argument(help="What people call the key: letters, digits and . _ @ -")],
+    scope: Annotated[
+        list[KeyScope] | None,
+        typer.Option(
+            help="What the key may do, once for each; default gather. gather: use the service; tensors: change tensors."
+        ),
+    ] = None,
+    file: KeysFile = None,
+) -> None:
+    """Make a key and print it, this once. Only its SHA-256 is kept. A running service takes it within a second."""
+    with _keys_file(file) as path:
+        scopes = [name for name in api_keys.SCOPES if KeyScope(name) in (scope or [KeyScope.GATHER])]
+        text = api_keys.add(path, label, scopes)
+    typer.echo(text)
+
+
+@app.command("ls")
+def keys_ls(file: KeysFile = None) -> None:
+    """List the keys: label, scopes, start of the SHA-256."""
+    with _keys_file(file) as path:
+        for row in api_keys.described(api_keys.read(path)):
+            typer.echo("\t".join(row.values()))
+
+
+@app.command("rm")
+def keys_rm(label: Annotated[str, typer.Argument(help="Label of the key.")], file: KeysFile = None) -> None:
+    """Remove a key. A running service refuses it within a second."""
+    with _keys_file(file) as path:
+        api_keys.remove(path, label)

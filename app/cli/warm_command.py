@@ -1,0 +1,23 @@
+"""`gathernd warm`: compiles kernels and readers ahead of the first start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.settings import Settings
+from app.warmup import warm
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command("warm")
+def warm_command(
+    cache_dir: Annotated[
+        Path | None, typer.Option(help="Folder of compiled kernels; default GATHERND_CACHE_DIR.")
+    ] = None,
+) -> None:
+    """Compile kernels and readers into the cache folder, so that the next start is fast."""
+    warm(cache_dir or Settings().cache_dir, lambda name: typer.echo(f"ready: {name}"))

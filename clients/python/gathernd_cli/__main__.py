@@ -1,0 +1,5 @@
+"""`python -m gathernd_cli` is the command `gathernd`."""
+
+from . import main
+
+main()

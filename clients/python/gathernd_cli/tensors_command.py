@@ -1,0 +1,140 @@
+"""`gathernd tensors put|ls|get|rm`: the resident tensors of a running service.
+
+Each command can be interrupted and given again without harm: an upload becomes visible whole or not at all, and a
+downloaded file gets its name once it is complete.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import numpy as np
+import typer
+
+from .connection import DEFAULT_URL, Key, Url, connected
+from .npy_files import load, replacing, storable
+
+if TYPE_CHECKING:
+    from gathernd import GatherND, TensorInfo
+
+CHUNK_BYTES: Final = 64 << 20
+"""A tensor of more bytes is downloaded by rows, a chunk of this size at a time."""
+DOWNLOAD_ATTEMPTS: Final = 5
+"""How often a download is begun for a tensor that is replaced meanwhile, again and again."""
+
+Name = Annotated[str, typer.Argument(help="Name of a resident tensor.", show_default=False)]
+
+app = typer.Typer(help="Resident tensors of a running service.", no_args_is_help=True)
+
+
+@contextmanager
+def _progress_bar(name: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Shows a progress bar on stderr if that is a terminal; yields the function to call with the bytes done so far."""
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    columns = ("{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(file=sys.stderr), disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task(name, total=total)
+        yield lambda done: progress.update(task, completed=done)
+
+
+@app.command("put")
+def put(
+    name: Name,
+    file: Annotated[Path, typer.Argument(help="npy file.")],
+    if_match: Annotated[str | None, typer.Option(help="ETag that the tensor must have now.")] = None,
+    new: Annotated[bool, typer.Option("--new", help="Only if there is no tensor of this name yet.")] = False,
+    prefault: Annotated[bool, typer.Option("--prefault", help="Read it into memory ahead of requests.")] = False,
+    lock: Annotated[bool, typer.Option("--lock", help="Keep it in memory where the system allows that.")] = False,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+) -> None:
+    """Upload an npy file as a resident tensor. Prints its ETag."""
+    with connected(url, key) as service:
+        array = load(file)
+        with _progress_bar(name, array.nbytes) as progress:
+            info = service.put(
+                name,
+                array,
+                if_match=if_match,
+                if_none_match="*" if new else None,
+                prefault=prefault,
+                lock=lock,
+                progress=progress,
+            )
+        typer.echo(info.etag)
+
+
+@app.command("ls")
+def ls(url: Url = DEFAULT_URL, key: Key = None) -> None:
+    """List the resident tensors: name, type, shape, bytes, time of the last change, ETag."""
+    with connected(url, key) as service:
+        for info in service.tensors():
+            shape = ",".join(map(str, info.shape))
+            typer.echo("\t".join((info.name, info.dtype, f"[{shape}]", str(info.bytes), info.modified, info.etag)))
+
+
+@app.command("get")
+def get(
+    name: Name,
+    file: Annotated[Path, typer.Argument(help="npy file to write.")],
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+) -> None:
+    """Download a resident tensor into an npy file. A large one comes in pieces, all of the same content."""
+    from gathernd.errors import PreconditionFailed  # noqa: PLC0415
+
+    with connected(url, key) as service:
+        for attempt in range(DOWNLOAD_ATTEMPTS):
+            info = service.metadata(name)
+            try:
+                with replacing(file) as temporary, _progress_bar(name, info.bytes) as progress:
+                    _download(service, info, temporary, progress)
+            except PreconditionFailed:
+                # The tensor was replaced meanwhile: the rows read so far belong to its old content.
+                if attempt == DOWNLOAD_ATTEMPTS - 1:
+                    raise
+            else:
+                return
+
+
+def _download(service: GatherND, info: TensorInfo, target: Path, progress: Callable[[int], None]) -> None:
+    rows = info.shape[0] if info.shape else 0
+    if info.bytes <= CHUNK_BYTES or rows < 2 or info.dtype == "string":
+        array = service.get(info.name, if_match=info.etag, progress=progress)
+        with target.open("wb") as file:
+            np.save(file, storable(array), allow_pickle=False)
+        return
+    step = max(1, CHUNK_BYTES * rows // info.bytes)
+    mapped = None
+    for first in range(0, rows, step):
+        rows_read = storable(service.get(info.name, rows=(first, min(first + step, rows)), if_match=info.etag))
+        if mapped is None:
+            mapped = np.lib.format.open_memmap(target, mode="w+", dtype=rows_read.dtype, shape=info.shape)
+        mapped[first : first + len(rows_read)] = rows_read
+        progress((first + len(rows_read)) * info.bytes // rows)
+    assert mapped is not None
+    mapped.flush()
+
+
+@app.command("rm")
+def rm(
+    name: Name,
+    if_match: Annotated[str | None, typer.Option(help="ETag that the tensor must have now.")] = None,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+) -> None:
+    """Remove a resident tensor."""
+    with connected(url, key) as service:
+        service.delete(name, if_match=if_match)
