@@ -16,6 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Generator
 from functools import cache
+from importlib import metadata
 from inspect import signature
 from pathlib import Path
 from typing import TypeVar
@@ -27,6 +28,12 @@ SOAK = int(os.environ.get("GATHERND_SOAK") or 0)
 TEST_ALL = bool(SOAK) or os.environ.get("GATHERND_TEST_ALL") == "1"
 MISSING = ("needs the Debian package", "needs the environment")  # as tests/needs.py words it
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+
+try:
+    metadata.distribution("gathernd-server")
+except metadata.PackageNotFoundError:
+    # An environment from before the client was a distribution of its own has a package `gathernd` that is gone.
+    raise pytest.UsageError("gathernd and gathernd-server are not installed: make .venv/.stamp-dev") from None
 
 # Whatever tests start reads its modules compiled, as a user's service does: a fifth less of every start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
