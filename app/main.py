@@ -133,6 +133,10 @@ class Application(DataPlane):
     store: LocalStore
     background: BackgroundTasks
 
+    def release(self) -> None:
+        """Give up the claim on the store, where the process ends without the end of the lifespan."""
+        self.store.close()
+
 
 class CrossOriginApplication(Application):
     """The application of a service that pages of some other sites may call; the others do not pay for it."""
@@ -369,8 +373,3 @@ async def _prepare(work: Callable[[], None], readiness: Readiness) -> None:
     gc.freeze()
     readiness.done("kernels")
     logger.info("ready")
-
-
-def from_environment() -> Application:
-    """`create_app` on the settings of the environment: the factory for other ASGI servers."""
-    return create_app(Settings())

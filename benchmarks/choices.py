@@ -17,9 +17,11 @@ from contextlib import ExitStack
 from statistics import median
 from typing import Any
 
+from app import launch
 from app import main as wiring
-from app.server import http_exchange, request_header_cache, serve
-from app.server.http1_connection import Protocol
+from app.server import body_reader, inline_start, request_header_cache, serve, whole_answer
+from app.server.http1_connection import Http1Connection
+from app.server.http_exchange import HttpExchange
 from app.service import Service
 from app.settings import Settings
 from app.wire import safetensors
@@ -52,27 +54,27 @@ def changed(target: Any, name: str, value: Any) -> Callable[[], None]:
 def a_task_each() -> None:
     """uvicorn's way to start a request: a task, which begins in the next turn of the loop."""
 
-    def start(self: Protocol, request: http_exchange.HttpExchange) -> None:
-        self.running = request
+    def start(connection: Http1Connection, request: HttpExchange) -> None:
+        connection.running = request
         if request.more_body:
-            request.owner = self
-        self._start_asgi_task(request, self.app)
+            request.connection = connection
+        connection._start_asgi_task(request, connection.app)
 
-    Protocol._start = start  # type: ignore[assignment,method-assign]
+    inline_start.start = start  # type: ignore[assignment]
 
 
 def two_messages() -> None:
     """ASGI's way to answer: a start and a body, and the header fields as a list of pairs."""
-    http_exchange.HttpExchange.ready = lambda self: False  # type: ignore[method-assign]
+    HttpExchange.ready = lambda exchange: False
 
 
 def a_write_each() -> None:
     """Each answer is written when it is made."""
 
-    def post(transport: Any, answer: Any, size: int) -> None:
+    def enqueue(transport: Any, answer: Any, size: int) -> None:
         transport.writelines(answer)
 
-    http_exchange.post = post  # type: ignore[misc]
+    whole_answer.enqueue = enqueue  # type: ignore[attr-defined]
 
 
 def collector(freeze: bool, *thresholds: int) -> Callable[[], None]:
@@ -97,13 +99,16 @@ CHOICES: dict[str, tuple[str, Callable[[], None]]] = {
     "a task for each request": (a_task_each.__doc__ or "", a_task_each),
     "http.response in two messages": (two_messages.__doc__ or "", two_messages),
     "a write for each answer": (a_write_each.__doc__ or "", a_write_each),
-    "pieces joined": ("one buffer for header and body", changed(http_exchange, "JOINED", 1 << 40)),
-    "pieces never joined": ("two buffers, however small", changed(http_exchange, "JOINED", 0)),
+    "pieces joined": ("one buffer for header and body", changed(whole_answer, "JOINED", 1 << 40)),
+    "pieces never joined": ("two buffers, however small", changed(whole_answer, "JOINED", 0)),
     "every header parsed": ("no header kept", changed(request_header_cache, "LARGEST", 0)),
     "every form read": ("no safetensors header or query kept", changed(safetensors, "_REMEMBERED", -1)),
     "every template read": ("no small part of a JSON request kept", changed(gather_messages, "_TEMPLATE_BYTES", -1)),
     "every plan made": ("no plan kept", changed(Service, "_plans", property(lambda self: {}, lambda *_: None))),
-    "bodies through the parser": ("no large body read into its place", changed(http_exchange, "DIRECT", 1 << 60)),
+    "bodies through the parser": (
+        "no large body read into its place",
+        changed(body_reader, "MIN_DIRECT_BYTES", 1 << 60),
+    ),
     "freed memory given back": ("malloc as it comes", changed(serve, "keep_freed_memory", lambda _: False)),
     "gc: not frozen": ("thresholds as they come", collector(False)),
     "gc: threshold 10k": ("frozen", collector(True, 10_000, 10, 10)),
@@ -117,7 +122,7 @@ def serve_changed(name: str, port: int) -> None:
     if name:
         CHOICES[name][1]()
     settings = Settings(host="127.0.0.1", port=port)
-    serve.serve(settings, wiring.create_app(settings))
+    launch.serve(settings, wiring.create_app(settings))
 
 
 def command(name: str) -> Callable[[int], list[str]]:

@@ -23,9 +23,9 @@ from unittest.mock import patch
 
 from app.api import asgi_request
 from app.api.asgi_request import RequestContext
+from app.launch import serve
 from app.main import Application, create_app
-from app.server import http1_connection, request_header_cache
-from app.server.serve import serve
+from app.server import request_header_cache, slow_clients
 from app.settings import Settings
 
 TURNS_FILE = "GATHERND_COST_TURNS"
@@ -117,7 +117,7 @@ def main() -> None:
         elif how == "turns":
 
             async def sweep_and_turn(connections: set[Any]) -> None:
-                await asyncio.gather(http1_connection.sweep(connections), take_turns(app, Path(os.environ[TURNS_FILE])))
+                await asyncio.gather(slow_clients.sweep(connections), take_turns(app, Path(os.environ[TURNS_FILE])))
 
             stack.enter_context(patch("app.server.serve.sweep", sweep_and_turn))
         serve(settings, app)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from app.server.serve import WorkerStart
+from app.server.worker_process import WorkerStart
 from app.settings import Settings
 from tests.http.server import GATHERND
 

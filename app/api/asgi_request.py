@@ -7,7 +7,6 @@ X-Request-ID.
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from time import monotonic, perf_counter
 from typing import Any, Final, Protocol
@@ -22,7 +21,7 @@ from app.dispatch.admission import FEW, Admission
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import Code, GatherError
 from app.memory.budget import MemoryReservation
-from app.server.header_fields import SECRETS, combined, key_digest, repeated_single
+from app.server.header_fields import REQUEST_ID, SECRETS, combined, key_digest, repeated_single
 from app.telemetry import compiled_increments
 from app.telemetry.compiled_increments import HEADER_TEMPLATE
 from app.telemetry.server_timing import RequestTimings
@@ -33,7 +32,6 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 COUNTER: Final = itertools.count()
 _ENCRYPTED: Final = 1 << 20  # bytes at a time
 AT_ONCE: Final = 1 << 18
@@ -79,7 +77,7 @@ class ServerExchange(Protocol):
         """Hand over the body piece by piece; False when the client has gone."""
         ...
 
-    async def fill(self, view: memoryview, taken: Callable[[int], None]) -> bool:
+    async def read_into(self, view: memoryview, taken: Callable[[int], None]) -> bool:
         """Read the rest of the body into `view`, as long as it is; False when the client has gone."""
         ...
 
@@ -318,7 +316,7 @@ class RequestContext:
             # Pages that are not written to take no memory: what is announced and never comes costs nothing.
             view: memoryview = np.empty(lead + declared, np.uint8).data[lead:]
             view[: len(first)] = first
-            if not await self.exchange.fill(view[len(first) :], self.reservation.charge):
+            if not await self.exchange.read_into(view[len(first) :], self.reservation.charge):
                 raise ClientGone
             return view
         grown = GrowingBody(self.reservation, limit, lead)

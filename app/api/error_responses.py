@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from app.errors import CATALOGUE, Code, GatherError, Place
 from app.orjson_dump import dump
+from app.server.refusal_response import RenderedError
 
 PROBLEM_JSON: Final = b"application/problem+json"
 JSON: Final = b"application/json"
@@ -112,3 +113,9 @@ def problem_headers(error: GatherError) -> list[tuple[bytes, bytes]]:
     if error.code == "unauthorized":
         headers.append((b"www-authenticate", b'Bearer realm="gathernd"'))
     return headers
+
+
+def render_error(error: GatherError, request_id: str, path: str) -> RenderedError:
+    """The answer to a request for `path` that the server itself refuses with `error`."""
+    content_type, body = error_body(error, request_id, path)
+    return RenderedError(STATUS[error.code], problem_headers(error), content_type, body)

@@ -6,11 +6,10 @@ import typer
 from pydantic import ValidationError
 
 from app.kernels.device import NoDevice
+from app.launch import serve, serve_workers
 from app.main import allow_gpu, create_app
 from app.security.api_keys import BadKeysFile
 from app.server.listening_sockets import CannotListen
-from app.server.serve import serve
-from app.server.supervisor import serve_workers
 from app.server.tls import BadTls
 from app.settings import Settings
 from app.telemetry.tracing import NoTracing

@@ -103,7 +103,7 @@ class Acceptor:
             if excess == 0:
                 break
             # One that is idle would hardly notice; it counts, but does not work.
-            if now - connection.heard < _ACTIVE_S:
+            if now - connection.last_received < _ACTIVE_S:
                 connection.leaving = True
                 excess -= 1
 

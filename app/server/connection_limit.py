@@ -1,9 +1,9 @@
 """How many connections a process has open at once, and what becomes of one more.
 
-The connection that has been idle the longest makes room for it. Where none is idle the new one is refused: it is told
-so (503) once the header of its request has come, so that the refusal is the answer to a request. Of those no more than
-SPARE wait at a time; what comes beyond them is told at once, or, before a TLS handshake, just closed. Health and
-metrics are answered all the same.
+The connection that has been idle the longest is closed for it. Where none is idle the new one is refused (503), once
+the header of its request has come, so that the refusal is the answer to a request. No more than SPARE connections wait
+for that at a time; further ones are refused at once or, before a TLS handshake, just closed. Health and metrics are
+answered all the same.
 """
 
 from __future__ import annotations
@@ -11,21 +11,20 @@ from __future__ import annotations
 from collections import deque
 from heapq import nsmallest
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from app.errors import GatherError
+from app.server.connection import Connection
 from app.telemetry.shared_counters import Counters
 
-if TYPE_CHECKING:
-    from app.server.http1_connection import Protocol
-
 IDLE_S: Final = 1.0
-"""So long nothing must have come on a connection for it to be idle: closed sooner, its client may just be sending."""
+"""A connection is idle once nothing has come for so long: closed sooner, its client may just be sending."""
 SPARE: Final = 64
 """Most connections beyond the limit that are kept until they have been refused."""
 ALWAYS_ANSWERED: Final = frozenset((b"/livez", b"/readyz", b"/metrics", b"/v2/health/live", b"/v2/health/ready"))
 """The paths that are answered on connections beyond the limit: a full service is neither dead nor out of sight."""
 _BATCH: Final = 64
+"""So many idle connections are found in one look at all of them."""
 _LOOK_AGAIN_S: Final = 0.1
 """Where no connection was idle, all are looked at again only after this time."""
 
@@ -35,18 +34,18 @@ class ConnectionLimit:
 
     def __init__(self, maximum: int, connections: set[Any], counters: Counters) -> None:
         self.maximum = maximum
-        self.over: set[Protocol] = set()
+        self.beyond: set[Connection] = set()
         self._connections = connections
         self._counters = counters
-        self._longest: deque[tuple[float, Protocol]] = deque()
+        self._longest: deque[tuple[float, Connection]] = deque()
         self._none_before = 0.0
 
-    def admit(self, newcomer: Protocol) -> bool:
+    def admit(self, newcomer: Connection) -> bool:
         """Whether `newcomer`, one of the connections, may stay; an idle one is closed for it if need be."""
-        self.over.discard(newcomer)
-        if len(self._connections) - len(self.over) <= self.maximum or self._close_idle(newcomer):
+        self.beyond.discard(newcomer)
+        if len(self._connections) - len(self.beyond) <= self.maximum or self._close_idle(newcomer):
             return True
-        self.over.add(newcomer)
+        self.beyond.add(newcomer)
         return False
 
     def take(self, coming: int) -> bool:
@@ -57,12 +56,12 @@ class ConnectionLimit:
         """A connection was closed instead of set up."""
         self._counters.add("gathernd_connections_refused")
 
-    def forget(self, connection: Protocol) -> None:
+    def forget(self, connection: Connection) -> None:
         """`connection` has ended."""
-        self.over.discard(connection)
+        self.beyond.discard(connection)
 
     def refusal(self) -> GatherError:
-        """What a connection is told for which there is no room; counts it."""
+        """The refusal of a connection for which there is no room; counts it."""
         self.count_refused()
         return GatherError(
             "overloaded",
@@ -71,7 +70,7 @@ class ConnectionLimit:
             facts={"limit": "connections", "maximum": self.maximum},
         )
 
-    def _close_idle(self, newcomer: Protocol | None) -> bool:
+    def _close_idle(self, newcomer: Connection | None) -> bool:
         """Close the connection that has been idle the longest; False where none is idle."""
         now = monotonic()
         connection = self._longest_idle(now, newcomer)
@@ -82,17 +81,23 @@ class ConnectionLimit:
         self._counters.add("gathernd_connections_closed_idle")
         return True
 
-    def _longest_idle(self, now: float, newcomer: Protocol | None) -> Protocol | None:
+    def _longest_idle(self, now: float, newcomer: Connection | None) -> Connection | None:
         # Found in batches, since to look at all connections takes long: whatever becomes idle later is idle for less.
         while True:
             while self._longest:
-                heard, connection = self._longest.popleft()
-                if connection.heard == heard and connection in self._connections and connection.quiet(now, IDLE_S):
+                received, connection = self._longest.popleft()
+                if (
+                    connection.last_received == received
+                    and connection in self._connections
+                    and connection.is_idle(now, IDLE_S)
+                ):
                     return connection
             if now < self._none_before:
                 return None
-            found = ((one.heard, id(one), one) for one in self._connections if one.quiet(now, IDLE_S))
-            self._longest.extend((heard, one) for heard, _, one in nsmallest(_BATCH, found) if one is not newcomer)
+            found = ((one.last_received, id(one), one) for one in self._connections if one.is_idle(now, IDLE_S))
+            self._longest.extend(
+                (received, one) for received, _, one in nsmallest(_BATCH, found) if one is not newcomer
+            )
             if not self._longest:
                 self._none_before = now + _LOOK_AGAIN_S
                 return None

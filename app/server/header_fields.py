@@ -1,4 +1,4 @@
-"""What holds for header fields whatever they say: which may be repeated, and which are not kept.
+"""Rules for header fields: which may be repeated, which are not kept, and the form of a request id.
 
 A list that occurs more than once is one list (RFC 9110, 5.3), anything else may stand there once. Fields that hold a
 secret leave the header before the application sees it; of a key its SHA-256 is left.
@@ -6,11 +6,15 @@ secret leave the header before the application sees it; of a key its SHA-256 is 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from hashlib import sha256
 from typing import Final
 
 Field = tuple[bytes, bytes]
+
+REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
+"""What a caller may send as X-Request-ID."""
 
 SINGLE: Final = frozenset(
     (

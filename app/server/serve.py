@@ -15,34 +15,27 @@ ends with 3.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import logging.config
 import os
 import resource
 import signal
 import socket
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from time import monotonic
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import uvicorn
 
-from app.main import Application
 from app.memory.malloc_tuning import keep_freed_memory
 from app.server import listening_sockets
 from app.server.connection_acceptor import Acceptor
 from app.server.connection_limit import ConnectionLimit
-from app.server.http1_connection import Protocol, sweep
-from app.server.timeouts import Timeouts
+from app.server.http1_connection import Http1Connection
+from app.server.server_options import ServedApplication, ServerOptions
+from app.server.slow_clients import sweep
 from app.server.tls import SHUTDOWN_S, Tls
-from app.store import LocalStore, StoreRefused
 from app.telemetry import logs
-
-if TYPE_CHECKING:
-    from app.settings import Settings
 
 logger = logging.getLogger("gathernd")
 
@@ -54,24 +47,25 @@ _STEP_S: Final = 0.02
 class Server(uvicorn.Server):
     """uvicorn's server with the stop that the module describes."""
 
-    def __init__(self, config: uvicorn.Config, tls: Tls | None, listeners: Sequence[socket.socket]) -> None:
+    def __init__(
+        self,
+        options: ServerOptions,
+        config: uvicorn.Config,
+        tls: Tls | None,
+        listeners: Sequence[socket.socket],
+    ) -> None:
         super().__init__(config)
+        self.options = options
+        self.application: ServedApplication = config.app  # type: ignore[assignment]
         self.tls = tls
         self.listeners = listeners
-        app = self.application
-        self.limit = ConnectionLimit(app.settings.max_connections, self.server_state.connections, app.metrics.counters)
-        Protocol.limit = self.limit
+        counters = self.application.metrics.counters
+        self.limit = ConnectionLimit(options.max_connections, self.server_state.connections, counters)
+        Http1Connection.limit = self.limit
         self.tls_acceptor: Acceptor | None = None
         self.exit_at: float | None = None
         self.cut = False
         self.failed = False
-
-    @property
-    def application(self) -> Application:
-        """The application that this server runs."""
-        app = self.config.app
-        assert isinstance(app, Application)
-        return app
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal starts the drain, the second ends it."""
@@ -82,15 +76,14 @@ class Server(uvicorn.Server):
 
     def drain(self) -> None:
         """Begin to stop."""
-        app = self.application
-        app.readiness.draining = True
-        self.leave(app.settings.drain_delay)
+        self.application.readiness.draining = True
+        self.leave(self.options.drain_delay)
 
     def leave(self, delay: float = 0.0) -> None:
         """Make each answer the last of its connection, and stop after `delay` seconds."""
         if self.exit_at is not None:
             return
-        Protocol.leaving = True
+        Http1Connection.leaving = True
         self.exit_at = monotonic() + delay
         self.should_exit = delay == 0
 
@@ -123,7 +116,7 @@ class Server(uvicorn.Server):
                 self.limit,
             )
             self.tls_acceptor.start()
-        tell_where(self.application.settings, self.listeners)
+        log_address(self.options, self.listeners)
         self.started = True
         self.watch()
 
@@ -136,13 +129,13 @@ class Server(uvicorn.Server):
             raise SystemExit(STARTUP_FAILURE) from None
 
     def connection(self) -> asyncio.Protocol:
-        """The protocol of one new connection."""
+        """Make the protocol object of one new connection."""
         return self.config.http_protocol_class(  # type: ignore[call-arg]
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
 
     def watch(self) -> None:
-        """Look after the connections: slow senders, idle ones, how many there are; and after the certificate."""
+        """Start the tasks that look for slow clients and a renewed certificate, and the gauge of connections."""
         connections = self.server_state.connections
         self.application.metrics.gauges["gathernd_connections"] = lambda: len(connections)
         self.application.background.start("connections", lambda: sweep(connections))
@@ -151,16 +144,16 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no new connections, let running requests finish, close the others once they are quiet, stop."""
-        Protocol.leaving = True
-        end = monotonic() + self.application.settings.drain_timeout
+        Http1Connection.leaving = True
+        end = monotonic() + self.options.drain_timeout
         self.stop_listening(sockets)
         if self.tls_acceptor is not None:
             await self.tls_acceptor.settle()
         connections = self.server_state.connections
         while connections and not self.cut and (now := monotonic()) < end:
             for connection in list(connections):
-                if isinstance(connection, Protocol):
-                    connection.leave(now, QUIET_S)
+                if isinstance(connection, Http1Connection):
+                    connection.close_when_quiet(now, QUIET_S)
             await asyncio.sleep(_STEP_S)
         if "kernels" in self.application.readiness.waiting_for and not self.failed:
             self._leave_compiler()
@@ -170,7 +163,7 @@ class Server(uvicorn.Server):
     def _leave_compiler(self) -> None:
         """End the process. A compiler cannot be interrupted, and the interpreter's own end would wait for it."""
         logger.info("stopped before the kernels were ready")
-        self.application.store.close()
+        self.application.release()
         logging.shutdown()
         os._exit(0)
 
@@ -193,49 +186,34 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def tls_of(settings: Settings) -> Tls | None:
-    """What the settings say about TLS, None for plain HTTP. Raises BadTls."""
-    if settings.tls_cert is None:
-        return None
-    return Tls(settings.tls_cert, settings.tls_key, settings.tls_key_password_file, settings.tls_client_ca)
-
-
 def tls_options(config: uvicorn.Config) -> dict[str, Any]:
-    """What the event loop is told when it sets up connections."""
+    """The event loop's options for setting up connections."""
     if config.ssl is None:
         return {}
-    handshake = Protocol.timeouts.header
+    handshake = Http1Connection.timeouts.header
     return {"ssl": config.ssl, "ssl_handshake_timeout": handshake, "ssl_shutdown_timeout": SHUTDOWN_S}
 
 
-def configure(settings: Settings, app: Application, tls: Tls | None = None) -> uvicorn.Config:
-    """uvicorn's configuration for this service."""
-    keep_freed_memory(settings.memory_budget // 8)
+def configure(options: ServerOptions, app: ServedApplication, tls: Tls | None = None) -> uvicorn.Config:
+    """uvicorn's configuration for this service. Sets up this process and the class of its connections, too."""
+    keep_freed_memory(options.kept_memory)
     raise_file_limit()
-    Protocol.timeouts = Timeouts(
-        settings.header_timeout,
-        settings.body_timeout,
-        settings.min_body_rate,
-        settings.max_header_bytes,
-        settings.max_header_fields,
-        settings.keep_alive,
-        settings.answer_timeout,
-        settings.min_answer_rate,
-    )
-    Protocol.count_refusal = app.metrics.count_refusal
+    Http1Connection.timeouts = options.timeouts
+    Http1Connection.count_refusal = app.metrics.count_refusal
+    Http1Connection.render_error = options.render_error
     return uvicorn.Config(
         app,
-        host=settings.host,
-        port=settings.port,
-        http=Protocol,
+        host=options.host,
+        port=options.port,
+        http=Http1Connection,
         ws="none",
         lifespan="on",
         server_header=False,
         access_log=False,
-        log_level=settings.log_level,
-        log_config=log_config(settings),
-        timeout_keep_alive=settings.keep_alive,  # type: ignore[arg-type]
-        timeout_graceful_shutdown=max(1, round(settings.drain_timeout)),
+        log_level=options.log_level,
+        log_config=logs.configuration(options.log_format, options.log_level),
+        timeout_keep_alive=options.timeouts.idle,  # type: ignore[arg-type]
+        timeout_graceful_shutdown=max(1, round(options.drain_timeout)),
         backlog=listening_sockets.BACKLOG,
         proxy_headers=False,
         ssl_context_factory=None if tls is None else lambda *_: tls.context,
@@ -247,78 +225,21 @@ def raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
 
 
-def log_config(settings: Settings) -> dict[str, Any]:
-    """What `logging.config` is told."""
-    return logs.configuration(settings.log_format, settings.log_level)
+def log_address(options: ServerOptions, listeners: Sequence[socket.socket]) -> None:
+    """Write the service's URL to the log."""
+    url = listening_sockets.url(options.scheme, options.host, listeners)
+    logger.info("Uvicorn running on %s (Press CTRL+C to quit)", url)
 
 
-def tell_where(settings: Settings, listeners: Sequence[socket.socket]) -> None:
-    """Say in the log where the service is to be called."""
-    scheme = "http" if settings.tls_cert is None else "https"
-    logger.info("Uvicorn running on %s (Press CTRL+C to quit)", listening_sockets.url(scheme, settings.host, listeners))
+def serve(options: ServerOptions, app: ServedApplication, tls: Tls | None, listeners: Sequence[socket.socket]) -> None:
+    """Serve with one process, this one, on sockets that are bound."""
+    run(Server(options, configure(options, app, tls), tls, listeners))
 
 
-def open_store(store: LocalStore) -> None:
-    """Claim the store for this process and those that it starts; where that cannot be, say why and end with 1."""
-    try:
-        store.open()
-    except StoreRefused as refusal:
-        raise SystemExit(f"gathernd: {refusal}") from None
-    except OSError as error:
-        raise SystemExit(
-            f"gathernd: the store {store.folder} cannot be used: {error.strerror}; GATHERND_STORE_DIR sets another one"
-        ) from None
-
-
-def serve(settings: Settings, app: Application) -> None:
-    """Serve with one process, this one.
-
-    What can be refused is refused before anything is made: the files of TLS, then the port, then the store, for which
-    this ends the process. Raises BadTls and CannotListen.
-    """
-    logging.config.dictConfig(log_config(settings))
-    tls = tls_of(settings)
-    listeners = listening_sockets.bind(settings.host, settings.port)
-    open_store(app.store)
-    server = Server(configure(settings, app, tls), tls, listeners)
+def run(server: Server) -> None:
+    """Run until the server has stopped; ends the process with 3 where it could not start."""
     server.run()
     if server.failed:
         logger.error("the service cannot start without its kernels: the log lines above say why")
     if server.failed or not server.started:
         raise SystemExit(STARTUP_FAILURE)
-
-
-@dataclass(frozen=True)
-class WorkerStart:
-    """What a worker process gets from its parent, in a file in memory: no limit on arguments or variables applies.
-
-    `listeners`, `channel` and `counters` are file descriptors. `settings` are all of them, whatever the environment
-    says. `keys` are the lines of the keys file when it was last good, None without one.
-    """
-
-    settings: dict[str, Any]
-    listeners: list[int]
-    channel: int
-    counters: int
-    slot: int
-    first: bool
-    store_token: str
-    keys: str | None
-
-    def write(self) -> int:
-        """A file that holds this, as a descriptor, which the caller closes. Raises OSError."""
-        fd = os.memfd_create("gathernd-worker", os.MFD_CLOEXEC)
-        try:
-            with os.fdopen(fd, "wb", closefd=False) as file:
-                file.write(json.dumps(asdict(self)).encode())
-        except BaseException:
-            os.close(fd)
-            raise
-        return fd
-
-    @classmethod
-    def read(cls, fd: int) -> WorkerStart:
-        """What the parent has written; closes `fd`."""
-        with os.fdopen(fd, "rb") as file:
-            file.seek(0)
-            return cls(**json.load(file))

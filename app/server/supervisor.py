@@ -29,7 +29,6 @@ whoever started it knows more. What a worker has to know it reads from a file in
 from __future__ import annotations
 
 import logging
-import logging.config
 import os
 import selectors
 import signal
@@ -40,19 +39,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from time import monotonic
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
-from app.main import limits_of
-from app.security.authorizer import KeyAuthorizer, make_authorizer
-from app.security.host_header_check import is_loopback_name
+from app.security.authorizer import KeyAuthorizer
 from app.server import listening_sockets
-from app.server.serve import STARTUP_FAILURE, WorkerStart, log_config, open_store, tell_where, tls_of
-from app.store import LocalStore
+from app.server.serve import STARTUP_FAILURE, log_address
+from app.server.server_options import ServerOptions
+from app.server.worker_process import WorkerStart
 from app.telemetry.shared_counters import CounterGroup, SlotHeader, join
-from app.telemetry.tracing import is_wanted
-
-if TYPE_CHECKING:
-    from app.settings import Settings
 
 logger = logging.getLogger("gathernd")
 
@@ -62,7 +56,6 @@ START_S: Final = 600.0
 """So is one that is not ready after so long."""
 GIVE_UP_AFTER: Final = 12
 """Starts that fail in a row, with no worker left, after which the parent ends: about half a minute."""
-_PROGRAM: Final = "import sys; from app.server.worker_process import work; work(int(sys.argv[1]))"
 _KILL_AFTER_S: Final = 5.0
 _BACKOFF_S: Final = (0.1, 5.0)
 _SHORT_LIFE_S: Final = 1.0
@@ -89,7 +82,7 @@ class Worker:
         """Whether another has taken its place."""
         return self.leave_by is not None
 
-    def say(self, letter: bytes) -> None:
+    def send(self, letter: bytes) -> None:
         """Tell the worker something; one that has ended is noticed elsewhere."""
         with suppress(OSError):
             self.channel.send(letter)
@@ -101,17 +94,27 @@ class Worker:
 
 
 class Supervisor:
-    """The parent."""
+    """The parent. A worker runs the Python text `program`, with the number of the descriptor of its `WorkerStart` as
+    argument; `settings` and `store_token` are handed on in that.
+    """
 
     def __init__(
-        self, settings: Settings, listeners: Sequence[socket.socket], store_token: str, keys: KeyAuthorizer | None
+        self,
+        options: ServerOptions,
+        listeners: Sequence[socket.socket],
+        program: str,
+        settings: dict[str, Any],
+        store_token: str,
+        keys: KeyAuthorizer | None,
     ) -> None:
+        self._options = options
+        self._program = program
         self._settings = settings
         self._listeners = listeners
         self._store_token = store_token
         self._keys = keys
         self._workers: list[Worker] = []
-        self._group = CounterGroup(2 * settings.workers + 2)
+        self._group = CounterGroup(2 * options.workers + 2)
         self._counters = join(self._group.fd, 0)
         self._selector = selectors.DefaultSelector()
         self._signals: list[int] = []
@@ -131,11 +134,11 @@ class Supervisor:
         wake_write.setblocking(False)
         signal.set_wakeup_fd(wake_write.fileno())
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._note)
+            signal.signal(number, self._on_signal)
         self._selector.register(wake_read, selectors.EVENT_READ, None)
-        logger.info("parent process %d starts %d workers", os.getpid(), self._settings.workers)
+        logger.info("parent process %d starts %d workers", os.getpid(), self._options.workers)
         self._start(first=True)
-        for _ in range(self._settings.workers - 1):
+        for _ in range(self._options.workers - 1):
             if self._stop_by is None:
                 self._start()
         while self._workers or self._stop_by is None:
@@ -144,14 +147,14 @@ class Supervisor:
                     with suppress(BlockingIOError):
                         wake_read.recv(64)
                 else:
-                    self._hear(key.data)
+                    self._receive(key.data)
             while self._signals:
                 self._handle(self._signals.pop(0))
             self._look()
         logger.info("parent process %d ends with %d", os.getpid(), self._code)
         return self._code
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signals.append(number)
 
     # Workers come and go
@@ -176,7 +179,7 @@ class Supervisor:
         self._selector.register(ours, selectors.EVENT_READ, worker)
         self._counters.add("gathernd_workers_started")
         if self._started:
-            worker.say(b"g")
+            worker.send(b"g")
 
     def _spawn(self, slot: int, first: bool) -> tuple[subprocess.Popen[bytes], socket.socket]:
         if self._keys is not None:
@@ -189,7 +192,7 @@ class Supervisor:
             try:
                 ours.setblocking(False)
                 start = WorkerStart(
-                    settings=self._settings.model_dump(mode="json"),
+                    settings=self._settings,
                     listeners=[listener.fileno() for listener in self._listeners],
                     channel=theirs.fileno(),
                     counters=self._group.fd,
@@ -198,60 +201,60 @@ class Supervisor:
                     store_token=self._store_token,
                     keys=None if self._keys is None else self._keys.text(),
                 )
-                told = start.write()
+                start_fd = start.write()
                 try:
                     process = subprocess.Popen(  # noqa: S603  (our own interpreter and program)
                         # -P: the current folder may hold anything. A process group of its own: what a terminal sends is
                         # for the parent, which passes it on.
-                        [sys.executable, "-P", "-c", _PROGRAM, str(told)],
-                        pass_fds=(told, start.channel, start.counters, *start.listeners),
+                        [sys.executable, "-P", "-c", self._program, str(start_fd)],
+                        pass_fds=(start_fd, start.channel, start.counters, *start.listeners),
                         stdin=subprocess.DEVNULL,
                         process_group=0,
                     )
                 finally:
-                    os.close(told)
+                    os.close(start_fd)
             except BaseException:
                 ours.close()
                 raise
         return process, ours
 
-    def _hear(self, worker: Worker) -> None:
+    def _receive(self, worker: Worker) -> None:
         try:
-            heard = worker.channel.recv(16)
+            received = worker.channel.recv(16)
         except BlockingIOError:
             return
         except OSError:
-            heard = b""
-        if not heard:
+            received = b""
+        if not received:
             self._ended(worker)
-        for letter in heard:
+        for letter in received:
             if letter == ord("w"):
                 self._warmed(worker)
             elif letter == ord("a"):
                 self._accepts(worker)
             elif letter == ord("o"):
-                tell_where(self._settings, self._listeners)
+                log_address(self._options, self._listeners)
 
     def _warmed(self, worker: Worker) -> None:
         worker.warm = True
         if self._started:
-            worker.say(b"a")
+            worker.send(b"a")
         elif all(one.warm for one in self._workers):
             self._started = True
             for one in self._workers:
-                one.say(b"a")
+                one.send(b"a")
         else:
             for one in self._workers:
                 if not one.warm:
-                    one.say(b"g")
+                    one.send(b"g")
 
     def _accepts(self, worker: Worker) -> None:
         worker.accepting_since = monotonic()
         logger.info("worker %d takes connections", worker.process.pid)
         old, worker.replaces = worker.replaces, None
         if old is not None and old in self._workers:
-            old.leave_by = monotonic() + self._settings.drain_timeout + _KILL_AFTER_S
-            old.say(b"l")
+            old.leave_by = monotonic() + self._options.drain_timeout + _KILL_AFTER_S
+            old.send(b"l")
         elif all(one.accepting_since is not None for one in self._workers):
             self._failures = 0
 
@@ -331,7 +334,7 @@ class Supervisor:
             return
         staying = [one for one in self._workers if not one.leaving]
         pending = [one for one in staying if one.replaces is not None and one.replaces in staying]
-        if len(staying) - len(pending) < self._settings.workers:
+        if len(staying) - len(pending) < self._options.workers:
             if now >= self._next_start:
                 self._start()
         elif self._rolling:
@@ -375,20 +378,20 @@ class Supervisor:
             self._stop()
         else:
             for worker in self._workers:
-                worker.say(b"c" if number == signal.SIGINT else b"h")
+                worker.send(b"c" if number == signal.SIGINT else b"h")
 
     def _stop(self) -> None:
         # As long as any process has the socket open, clients connect to it.
         for listener in self._listeners:
             listener.close()
-        self._stop_by = monotonic() + self._settings.drain_delay + self._settings.drain_timeout + _KILL_AFTER_S
+        self._stop_by = monotonic() + self._options.drain_delay + self._options.drain_timeout + _KILL_AFTER_S
         self._rolling.clear()
         for worker in self._workers:
             if worker.accepting_since is None:
                 # It has no client yet, and may be busy compiling for a while.
                 worker.kill()
             else:
-                worker.say(b"d")
+                worker.send(b"d")
 
 
 def _shown(code: int) -> str:
@@ -397,21 +400,3 @@ def _shown(code: int) -> str:
     with suppress(ValueError):
         return signal.Signals(-code).name
     return f"signal {-code}"
-
-
-def serve_workers(settings: Settings) -> int:
-    """Serve with several processes; returns the exit code.
-
-    What can be refused is refused before anything is made: the files of TLS and keys, then the port, then the store,
-    which is claimed here and used by the workers under this claim. Raises BadKeysFile, BadTls, NoTracing and
-    CannotListen; ends the process where the store cannot be had.
-    """
-    logging.config.dictConfig(log_config(settings))
-    tls_of(settings)
-    is_wanted(settings.otlp_endpoint)
-    authorizer = make_authorizer(settings.api_keys_file, loopback=is_loopback_name(settings.host))
-    listeners = listening_sockets.bind(settings.host, settings.port)
-    store = LocalStore(settings.store_dir, limits_of(settings), processes=settings.workers)
-    open_store(store)
-    keys = authorizer if isinstance(authorizer, KeyAuthorizer) else None
-    return Supervisor(settings, listeners, store.group.token, keys).run()

@@ -1,44 +1,34 @@
-"""How much is borne with from senders and readers, and what is known of a client that is slow to read."""
+"""How long, how slow and how large: the limits on clients while they send requests and read answers."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from app.server.http_exchange import HttpExchange
+from typing import NamedTuple
 
 
-class Timeouts:
-    """Limits on senders and readers, in seconds and bytes a second, and on headers, in bytes and fields."""
+class Timeouts(NamedTuple):
+    """Limits on senders and readers, in seconds and bytes a second, and on headers, in bytes and fields.
 
-    def __init__(
-        self,
-        header: float,
-        body: float,
-        rate: int,
-        header_bytes: int,
-        header_fields: int,
-        idle: float = 30.0,
-        answer: float = 30.0,
-        answer_rate: int = 1024,
-    ) -> None:
-        self.header = header
-        self.body = body
-        self.rate = rate
-        self.header_bytes = header_bytes
-        self.header_fields = header_fields
-        self.idle = idle
-        self.answer = answer
-        self.answer_rate = answer_rate
+    `header` is for a whole header, `body` for a pause within a body, `idle` for a connection without a request, and
+    `answer` for a pause in reading an answer; the rates are averages.
+    """
+
+    header: float
+    body: float
+    body_rate: int
+    header_bytes: int
+    header_fields: int
+    idle: float = 30.0
+    answer: float = 30.0
+    answer_rate: int = 1024
 
 
 class WriteProgress(NamedTuple):
-    """A client that has not read all that was written for it, as of one sweep.
+    """How far a client has read an answer that waits to be sent, as of the last look (see `slow_clients`).
 
-    Since `began` it has read from byte `first` of the answer of `cycle` to byte `read`, the last of them at `moved`.
+    Since `began` it has read from byte `first` of the answer of `exchange` to byte `read`, the last of them at `moved`.
     """
 
-    cycle: HttpExchange | None
+    exchange: object
     began: float
     moved: float
     first: int

@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from app.security.file_watcher import LARGEST_FILE, Contents, FileTooLarge, FileWatcher, read_small_file
 
@@ -25,6 +25,15 @@ _ALPN: Final = ("http/1.1",)
 
 class BadTls(Exception):
     """The certificate, the key or the authorities cannot be used; says which and why, and never what is in them."""
+
+
+class TlsFiles(NamedTuple):
+    """The files of `Tls`, as PEM."""
+
+    certificate: Path
+    key: Path | None
+    password_file: Path | None
+    client_ca: Path | None
 
 
 class Tls:

@@ -3,32 +3,70 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import socket
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from time import monotonic
+from typing import Any
 
-from app.main import create_app
 from app.server.connection_acceptor import Acceptor
-from app.server.serve import STARTUP_FAILURE, Server, WorkerStart, configure, tls_of, tls_options
-from app.settings import Settings
-from app.telemetry.shared_counters import SlotHeader, join
+from app.server.serve import STARTUP_FAILURE, Server, configure, run, tls_options
+from app.server.server_options import ServedApplication, ServerOptions
+from app.server.tls import Tls
+from app.telemetry.shared_counters import SlotHeader
 
 logger = logging.getLogger("gathernd")
+
+
+@dataclass(frozen=True)
+class WorkerStart:
+    """What a worker process gets from its parent, in a file in memory: no limit on arguments or variables applies.
+
+    `listeners`, `channel` and `counters` are file descriptors, `slot` is the worker's place in the counters. The rest
+    is for the program that makes the application: all settings, whatever the environment says, the token with which
+    the store is opened, and the lines of the keys file when it was last good, None without one.
+    """
+
+    settings: dict[str, Any]
+    listeners: list[int]
+    channel: int
+    counters: int
+    slot: int
+    first: bool
+    store_token: str
+    keys: str | None
+
+    def write(self) -> int:
+        """Write this to a new file and return its descriptor, which the caller closes. Raises OSError."""
+        fd = os.memfd_create("gathernd-worker", os.MFD_CLOEXEC)
+        try:
+            with os.fdopen(fd, "wb", closefd=False) as file:
+                file.write(json.dumps(asdict(self)).encode())
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    @classmethod
+    def read(cls, fd: int) -> WorkerStart:
+        """Read what the parent has written; closes `fd`."""
+        with os.fdopen(fd, "rb") as file:
+            file.seek(0)
+            return cls(**json.load(file))
 
 
 class WorkerServer(Server):
     """A worker's server: it takes connections when the parent says so, and from the parent's socket."""
 
-    def __init__(self, start: WorkerStart) -> None:
-        settings = Settings(**start.settings)
-        counters = join(start.counters, start.slot)
-        app = create_app(settings, counters, store_token=start.store_token, last_good_keys=start.keys)
-        tls = tls_of(settings)
-        super().__init__(configure(settings, app, tls), tls, [socket.socket(fileno=fd) for fd in start.listeners])
+    def __init__(self, start: WorkerStart, options: ServerOptions, app: ServedApplication) -> None:
+        tls = None if options.tls is None else Tls(*options.tls)
+        listeners = [socket.socket(fileno=fd) for fd in start.listeners]
+        super().__init__(options, configure(options, app, tls), tls, listeners)
         self._channel = socket.socket(fileno=start.channel)
-        self._counters = counters
+        self._counters = app.metrics.counters
         self._first = start.first
         self._go = asyncio.Event()
         self._acceptor: Acceptor | None = None
@@ -39,7 +77,7 @@ class WorkerServer(Server):
         """Start the application, and report to the parent."""
         loop = asyncio.get_running_loop()
         self._channel.setblocking(False)
-        loop.add_reader(self._channel.fileno(), self._hear)
+        loop.add_reader(self._channel.fileno(), self._receive)
         if self._first:
             self.listen()
         else:
@@ -60,7 +98,7 @@ class WorkerServer(Server):
         self.watch()
         if self._first:
             self._acceptor.start()
-            self._say(b"o")
+            self._send(b"o")
         self.application.background.start("report", self._report)
 
     async def _report(self) -> None:
@@ -69,25 +107,25 @@ class WorkerServer(Server):
             if readiness.failed is not None:
                 return
             await asyncio.sleep(0.01)
-        self._say(b"w")
+        self._send(b"w")
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         try:
-            heard = self._channel.recv(16)
+            received = self._channel.recv(16)
         except BlockingIOError:
             return
         except OSError:
-            heard = b""
-        if not heard:
+            received = b""
+        if not received:
             asyncio.get_running_loop().remove_reader(self._channel.fileno())
             logger.error("the parent process has gone: stopping")
             if not self.started:
                 os._exit(STARTUP_FAILURE)
             self.leave()
-        for letter in heard:
-            self._obey(letter)
+        for letter in received:
+            self._carry_out(letter)
 
-    def _obey(self, letter: int) -> None:
+    def _carry_out(self, letter: int) -> None:
         if letter == ord("g"):
             self._go.set()
         elif letter == ord("a") and self._acceptor is not None and self.exit_at is None:
@@ -96,7 +134,7 @@ class WorkerServer(Server):
             else:
                 self.listen()  # which nobody does any more where all workers had died
                 self._acceptor.start()
-            self._say(b"a")
+            self._send(b"a")
         elif letter == ord("d"):
             self.drain()
         elif letter == ord("l"):
@@ -105,7 +143,7 @@ class WorkerServer(Server):
         elif letter in b"hc":
             self.hurry(cut=letter == ord("c"))
 
-    def _say(self, letter: bytes) -> None:
+    def _send(self, letter: bytes) -> None:
         with suppress(OSError):
             self._channel.send(letter)
 
@@ -131,9 +169,6 @@ class WorkerServer(Server):
         return await super().on_tick(counter)
 
 
-def work(fd: int) -> None:
-    """The life of a worker process; `fd` is what its parent has written (see `WorkerStart`)."""
-    server = WorkerServer(WorkerStart.read(fd))
-    server.run()
-    if server.failed or not server.started:
-        raise SystemExit(STARTUP_FAILURE)
+def work(start: WorkerStart, options: ServerOptions, app: ServedApplication) -> None:
+    """Be a worker process until the parent has it stop; `app` counts in the slot that `start` names."""
+    run(WorkerServer(start, options, app))

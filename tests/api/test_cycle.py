@@ -14,8 +14,9 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from app.server import request_header_cache
-from app.server.http1_connection import Protocol
-from app.server.http_exchange import HttpExchange, deliver
+from app.server.http1_connection import Http1Connection
+from app.server.http_exchange import HttpExchange
+from app.server.write_batch import flush
 
 SIZE = 1 << 20
 HEAD = b"POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % SIZE
@@ -71,7 +72,7 @@ async def collected(cycle: HttpExchange) -> Any:
 
 async def filled(cycle: HttpExchange) -> Any:
     body = bytearray(SIZE)
-    assert await cycle.fill(memoryview(body), lambda _: None)
+    assert await cycle.read_into(memoryview(body), lambda _: None)
     return body
 
 
@@ -147,10 +148,10 @@ def test_nothing_is_left_of_a_request(read: Callable[[HttpExchange], Awaitable[A
         cycle.respond(200, b"content-length: %d\r\n" % len(body), [bytes(body)], len(body))
 
     async def main() -> int:
-        config = uvicorn.Config(app, http=Protocol, log_config=None, lifespan="off")
+        config = uvicorn.Config(app, http=Http1Connection, log_config=None, lifespan="off")
         config.load()
         pipe = Pipe()
-        protocol = Protocol(config, ServerState(), {}, asyncio.get_running_loop())
+        protocol = Http1Connection(config, ServerState(), {}, asyncio.get_running_loop())
         protocol.connection_made(pipe)  # type: ignore[arg-type]
         pipe.protocol = protocol
         body = bytes(SIZE)
@@ -165,7 +166,7 @@ def test_nothing_is_left_of_a_request(read: Callable[[HttpExchange], Awaitable[A
                 pipe.feed(body[start : start + PIECE])
                 await asyncio.sleep(0)
             while pipe.written - written < SIZE:
-                deliver()
+                flush()
                 await asyncio.sleep(0)
         await asyncio.sleep(0)
         return tracemalloc.get_traced_memory()[0] - before

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from app.server import http_exchange
-from app.server.http_exchange import HELD_BYTES, HELD_S, HttpExchange
+from app.server import write_batch
+from app.server.http_exchange import HttpExchange
+from app.server.write_batch import MAX_BATCH_BYTES, MAX_DELAY_S
 
 
 class Clock:
@@ -36,7 +37,7 @@ class Transport:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(http_exchange, "perf_counter", found, raising=False)
+    monkeypatch.setattr(write_batch, "perf_counter", found, raising=False)
     return found
 
 
@@ -71,25 +72,25 @@ def one_turn(clock: Clock, count: int, seconds: float, size: int) -> tuple[list[
 
 
 def test_answers_of_a_short_turn_leave_together(clock: Clock) -> None:
-    _, written = one_turn(clock, 10, HELD_S / 20, 100)
+    _, written = one_turn(clock, 10, MAX_DELAY_S / 20, 100)
     assert written == [clock.now] * 10
 
 
-@pytest.mark.parametrize("seconds", [HELD_S / 3, 10 * HELD_S])
+@pytest.mark.parametrize("seconds", [MAX_DELAY_S / 3, 10 * MAX_DELAY_S])
 def test_no_answer_is_held_back_for_longer_than_one_other_takes_beyond_the_bound(clock: Clock, seconds: float) -> None:
     ready, written = one_turn(clock, 100, seconds, 100)
     assert len(written) == 100
-    assert max(at - since for since, at in zip(ready, written, strict=True)) <= HELD_S + 1.01 * seconds
+    assert max(at - since for since, at in zip(ready, written, strict=True)) <= MAX_DELAY_S + 1.01 * seconds
 
 
 def test_no_more_bytes_are_held_back_than_the_bound_and_one_answer(clock: Clock) -> None:
-    size = HELD_BYTES // 8
+    size = MAX_BATCH_BYTES // 8
     _, written = one_turn(clock, 100, 1e-9, size)
     together = max(map(written.count, written))
     assert 8 <= together <= 9
 
 
 def test_answers_that_follow_early_ones_in_a_turn_leave_at_its_end(clock: Clock) -> None:
-    _, written = one_turn(clock, 5, HELD_S / 2.5, 10)
+    _, written = one_turn(clock, 5, MAX_DELAY_S / 2.5, 10)
     assert len(written) == 5
     assert written == sorted(written)

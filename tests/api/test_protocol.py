@@ -8,7 +8,7 @@ import httptools
 import pytest
 
 from app.errors import Code
-from app.server.http1_connection import Protocol, _bad_framing
+from app.server.http1_connection import Http1Connection, _bad_framing
 
 
 def test_a_fault_of_the_service_is_not_called_malformed(caplog: pytest.LogCaptureFixture) -> None:
@@ -27,7 +27,7 @@ def test_a_fault_while_a_request_is_read_is_answered_with_500_and_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     refused: list[Code] = []
-    monkeypatch.setattr(Protocol, "refuse", lambda _, error: refused.append(error.code))
+    monkeypatch.setattr(Http1Connection, "refuse", lambda _, error: refused.append(error.code))
 
     class Parser:
         def feed_data(self, data: bytes) -> None:
@@ -36,8 +36,8 @@ def test_a_fault_while_a_request_is_read_is_answered_with_500_and_logged(
             except KeyError:
                 raise httptools.HttpParserCallbackError("User callback error")  # noqa: B904  (as the parser does)
 
-    protocol = Protocol.__new__(Protocol)
-    protocol.refused, protocol.between, protocol.starting = False, False, None
+    protocol = Http1Connection.__new__(Http1Connection)
+    protocol.refused, protocol.at_request_start, protocol.starting = False, False, None
     protocol.parser = Parser()  # type: ignore[assignment]
     with caplog.at_level(logging.ERROR, "gathernd"):
         protocol.data_received(b"x")

@@ -17,7 +17,7 @@ from packaging.version import Version
 from uvicorn.protocols.http import flow_control, httptools_impl
 from uvicorn.server import ServerState
 
-from app.server.http1_connection import Protocol
+from app.server.http1_connection import Http1Connection
 from app.server.http_exchange import HttpExchange
 from app.server.serve import Server
 
@@ -61,7 +61,7 @@ def state(thing: Any) -> dict[str, Any]:
 
 def test_a_cycle_starts_with_all_that_uvicorns_starts_with() -> None:
     """Ours does not call the constructor of uvicorn, which costs each request more than what ours does of it."""
-    protocol = protocol_of(Protocol)
+    protocol = protocol_of(Http1Connection)
     scope: dict[str, Any] = {"type": "http", "headers": [], "method": "POST"}
     ours = HttpExchange(protocol, scope, keep_alive=True, expect=True)
     theirs = httptools_impl.RequestResponseCycle(
@@ -85,7 +85,7 @@ def test_a_cycle_starts_with_all_that_uvicorns_starts_with() -> None:
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
-        (Protocol, httptools_impl.HttpToolsProtocol),
+        (Http1Connection, httptools_impl.HttpToolsProtocol),
         (HttpExchange, httptools_impl.RequestResponseCycle),
         (Server, uvicorn.Server),
     ],

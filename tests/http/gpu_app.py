@@ -10,8 +10,8 @@ import sys
 
 from app import main
 from app.kernels.device import Device
+from app.launch import serve
 from app.main import create_app
-from app.server.serve import serve
 from app.settings import Settings
 from tests.kernels import fake_cupy
 from tests.kernels.fake_cupy import CUDARuntimeError, Machine

@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from app.server.http_exchange import DIRECT
+from app.server.body_reader import MIN_DIRECT_BYTES
 from tests.http.server import Server
 
 ROWS = 4000
@@ -64,7 +64,7 @@ def request(seed: int, head: bytes = HEAD) -> tuple[bytes, bytes, NDArray[Any]]:
     data = rng.random((ROWS, 128))
     indices = rng.integers(0, ROWS, (5, 1))
     body = save({"data": data, "indices": indices})
-    assert len(body) > 4 * DIRECT
+    assert len(body) > 4 * MIN_DIRECT_BYTES
     return head + b"Content-Length: %d\r\n\r\n" % len(body), body, data[indices[:, 0]]
 
 
@@ -95,7 +95,9 @@ def test_requests_sent_in_one_go_are_told_apart(server: Server) -> None:
         sender.join()
 
 
-@pytest.mark.parametrize("cut", [1, 100, DIRECT - 1, DIRECT, DIRECT + 1, 1 << 20, -DIRECT, -1])
+@pytest.mark.parametrize(
+    "cut", [1, 100, MIN_DIRECT_BYTES - 1, MIN_DIRECT_BYTES, MIN_DIRECT_BYTES + 1, 1 << 20, -MIN_DIRECT_BYTES, -1]
+)
 def test_a_body_in_two_parts_is_whole(server: Server, cut: int) -> None:
     head, body, expected = request(abs(cut))
     with wire(server) as at:
@@ -130,7 +132,7 @@ def test_a_chunked_body_is_read(server: Server) -> None:
 def test_a_compressed_body_is_read(server: Server) -> None:
     _, body, expected = request(3)
     packed = gzip.compress(body, 1)
-    assert len(packed) > 4 * DIRECT
+    assert len(packed) > 4 * MIN_DIRECT_BYTES
     with wire(server) as at:
         for _ in range(2):
             at.send(HEAD + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed), packed)
@@ -153,12 +155,12 @@ def test_json_comes_the_same_way(server: Server) -> None:
 
 def test_a_client_that_leaves_in_the_middle_costs_nothing(server: Server) -> None:
     head, body, expected = request(4)
-    for part in (DIRECT // 2, 3 * DIRECT):
+    for part in (MIN_DIRECT_BYTES // 2, 3 * MIN_DIRECT_BYTES):
         with wire(server) as at:
             at.send(head, body[:part])
             time.sleep(0.05)
     with wire(server) as at:
-        at.send(head, body[: 3 * DIRECT])
+        at.send(head, body[: 3 * MIN_DIRECT_BYTES])
         at.connection.shutdown(socket.SHUT_WR)
         assert at.connection.recv(1000) == b""
     with wire(server) as at:
@@ -186,7 +188,7 @@ def test_a_sender_that_stops_in_the_middle_is_told(start: Callable[..., Any]) ->
     head, body, expected = request(7)
     with start("--body-timeout", "1") as server:
         with wire(server) as at:
-            at.send(head, body[: 5 * DIRECT])
+            at.send(head, body[: 5 * MIN_DIRECT_BYTES])
             status, answer = at.answer()
             assert (status, json.loads(answer)["code"]) == (408, "request_timeout")
             assert at.connection.recv(1) == b""

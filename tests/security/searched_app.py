@@ -12,8 +12,8 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from app.launch import serve
 from app.main import create_app
-from app.server.serve import serve
 from app.settings import Settings
 
 

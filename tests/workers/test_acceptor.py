@@ -133,14 +133,14 @@ def test_what_waits_at_the_end_is_taken_if_nobody_else_will(rest: bool, run: Cal
 def test_too_many_connections_send_some_clients_over(run: Callable[[Scenario], None]) -> None:
     class Busy:
         leaving = False
-        heard = 10.0
+        last_received = 10.0
 
     async def scenario(
         taking: Acceptor, listener: socket.socket, opened: set[Any], mine: Counters, other: Counters
     ) -> None:
         many = {Busy() for _ in range(12)}
         idle = next(iter(many))
-        idle.heard = 1.0
+        idle.last_received = 1.0
         taking._connections = many
         for of_other, expected in [(12, 0), (9, 0), (0, 6)]:
             other.head[SlotHeader.CONNECTIONS] = of_other

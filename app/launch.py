@@ -1,0 +1,111 @@
+"""From settings to running processes: one that serves, or a parent with its workers."""
+
+from __future__ import annotations
+
+import logging.config
+from typing import Final
+
+from app.api.error_responses import render_error
+from app.main import Application, create_app, limits_of
+from app.security.authorizer import KeyAuthorizer, make_authorizer
+from app.security.host_header_check import is_loopback_name
+from app.server import listening_sockets, worker_process
+from app.server import serve as server
+from app.server.server_options import ServerOptions
+from app.server.supervisor import Supervisor
+from app.server.timeouts import Timeouts
+from app.server.tls import Tls, TlsFiles
+from app.server.worker_process import WorkerStart
+from app.settings import Settings
+from app.store import LocalStore, StoreRefused
+from app.telemetry import logs
+from app.telemetry.shared_counters import join
+from app.telemetry.tracing import is_wanted
+
+WORKER_PROGRAM: Final = "import sys; from app.launch import work; work(int(sys.argv[1]))"
+
+
+def server_options(settings: Settings) -> ServerOptions:
+    """The server's part of the settings."""
+    tls = None
+    if settings.tls_cert is not None:
+        tls = TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_key_password_file, settings.tls_client_ca)
+    return ServerOptions(
+        host=settings.host,
+        port=settings.port,
+        workers=settings.workers,
+        tls=tls,
+        timeouts=Timeouts(
+            header=settings.header_timeout,
+            body=settings.body_timeout,
+            body_rate=settings.min_body_rate,
+            header_bytes=settings.max_header_bytes,
+            header_fields=settings.max_header_fields,
+            idle=settings.keep_alive,
+            answer=settings.answer_timeout,
+            answer_rate=settings.min_answer_rate,
+        ),
+        max_connections=settings.max_connections,
+        drain_delay=settings.drain_delay,
+        drain_timeout=settings.drain_timeout,
+        kept_memory=settings.memory_budget // 8,
+        log_level=settings.log_level,
+        log_format=settings.log_format,
+        render_error=render_error,
+    )
+
+
+def open_store(store: LocalStore) -> None:
+    """Claim the store for this process and those that it starts; where that cannot be, say why and end with 1."""
+    try:
+        store.open()
+    except StoreRefused as refusal:
+        raise SystemExit(f"gathernd: {refusal}") from None
+    except OSError as error:
+        raise SystemExit(
+            f"gathernd: the store {store.folder} cannot be used: {error.strerror}; GATHERND_STORE_DIR sets another one"
+        ) from None
+
+
+def serve(settings: Settings, app: Application) -> None:
+    """Serve with one process, this one.
+
+    What can be refused is refused before anything is made: the files of TLS, then the port, then the store, for which
+    this ends the process. Raises BadTls and CannotListen.
+    """
+    options = server_options(settings)
+    logging.config.dictConfig(logs.configuration(settings.log_format, settings.log_level))
+    tls = None if options.tls is None else Tls(*options.tls)
+    listeners = listening_sockets.bind(settings.host, settings.port)
+    open_store(app.store)
+    server.serve(options, app, tls, listeners)
+
+
+def serve_workers(settings: Settings) -> int:
+    """Serve with several processes; returns the exit code.
+
+    What can be refused is refused before anything is made: the files of TLS and keys, then the port, then the store,
+    which is claimed here and used by the workers under this claim. Raises BadKeysFile, BadTls, NoTracing and
+    CannotListen; ends the process where the store cannot be had.
+    """
+    options = server_options(settings)
+    logging.config.dictConfig(logs.configuration(settings.log_format, settings.log_level))
+    if options.tls is not None:
+        Tls(*options.tls)
+    is_wanted(settings.otlp_endpoint)
+    authorizer = make_authorizer(settings.api_keys_file, loopback=is_loopback_name(settings.host))
+    listeners = listening_sockets.bind(settings.host, settings.port)
+    store = LocalStore(settings.store_dir, limits_of(settings), processes=settings.workers)
+    open_store(store)
+    keys = authorizer if isinstance(authorizer, KeyAuthorizer) else None
+    handed_on = settings.model_dump(mode="json")
+    return Supervisor(options, listeners, WORKER_PROGRAM, handed_on, store.group.token, keys).run()
+
+
+def work(fd: int) -> None:
+    """Be a worker process; `fd` is the descriptor of its `WorkerStart`."""
+    start = WorkerStart.read(fd)
+    settings = Settings(**start.settings)
+    counters = join(start.counters, start.slot)
+    app = create_app(settings, counters, store_token=start.store_token, last_good_keys=start.keys)
+    worker_process.work(start, server_options(settings), app)

