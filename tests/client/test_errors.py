@@ -11,7 +11,7 @@ import pytest
 import gathernd
 from app.errors import CODES
 from gathernd import errors
-from gathernd._flow import transport_error
+from gathernd._retries import transport_error
 
 
 def test_there_is_one_class_for_each_code_of_the_catalogue() -> None:

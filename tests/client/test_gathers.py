@@ -243,7 +243,7 @@ class TestFunctions:
     def test_the_service_of_the_environment_is_asked_now(self, monkeypatch: pytest.MonkeyPatch) -> None:
         package.gathernd([1.0], [[0]])
         monkeypatch.setenv("GATHERND_URL", "http://127.0.0.1:9")
-        monkeypatch.setattr("gathernd._flow._FIRST_PAUSE", 0.001)
+        monkeypatch.setattr("gathernd._retries._FIRST_PAUSE", 0.001)
         with pytest.raises(errors.ConnectError):
             package.gathernd([1.0], [[0]])
 

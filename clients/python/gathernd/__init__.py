@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from . import errors
 from ._client import AsyncGatherND, GatherND
-from ._default import gather, gathernd
-from ._flow import Retries
-from ._requests import TensorInfo
+from ._endpoints import TensorInfo
+from ._module_functions import gather, gathernd
+from ._retries import Retries
 from .errors import GatherNDError, ServiceError, TransportError
 
 __all__ = [

@@ -1,26 +1,23 @@
-"""The two clients: the same calls, sync and async, over one httpx client each."""
+"""The two clients, `GatherND` and `AsyncGatherND`: the same calls, each over an httpx client."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 import httpx
-import numpy as np
 from numpy.typing import NDArray
 
-from . import _requests
-from ._arrays import Buffer
-from ._flow import Retries, steps, transport_error
-from ._requests import Answer, Progress, Reduction, Request, TensorInfo
-from .errors import TransportError, UnexpectedAnswer
+from . import _endpoints
+from ._body_streams import BodyReceiver, build_request
+from ._endpoints import Answer, Progress, Reduction, Request, TensorInfo
+from ._retries import Retries, sending, transport_error
+from .errors import TransportError
 
 T = TypeVar("T")
-_PIECE: Final = 1 << 20
-_MOST_UNANNOUNCED: Final = 1 << 30
 
 
 class GatherND:
@@ -62,7 +59,7 @@ class GatherND:
 
         dialect is onnx-13, onnx-12, onnx-11 or openvino-8; device is auto, cpu or gpu.
         """
-        return self._run(_requests.gather("gathernd", data, indices, batch_dims, dialect, device))
+        return self._run(_endpoints.gather("gathernd", data, indices, batch_dims, dialect, device))
 
     def gather(
         self, data: Any, indices: Any, axis: int = 0, *, dialect: str = "onnx-13", device: str = "auto"
@@ -74,7 +71,7 @@ class GatherND:
 
         dialect is onnx-13, onnx-11 or onnx-1; device is auto, cpu or gpu.
         """
-        return self._run(_requests.gather("gather", data, indices, axis, dialect, device))
+        return self._run(_endpoints.gather("gather", data, indices, axis, dialect, device))
 
     def put(
         self,
@@ -94,7 +91,7 @@ class GatherND:
         there where the system allows that. `progress` is called with the bytes sent so far. A memory-mapped array is
         read as it is sent.
         """
-        return self._run(_requests.put(name, array, if_match, if_none_match, prefault, lock, progress))
+        return self._run(_endpoints.put(name, array, if_match, if_none_match, prefault, lock, progress))
 
     def get(
         self,
@@ -109,17 +106,17 @@ class GatherND:
         `if_match` is the ETag that the tensor must have (PreconditionFailed), for rows that belong together.
         `progress` is called with the bytes received so far. Raises TensorNotFound and RangeNotSatisfiable.
         """
-        return self._run(_requests.get(name, rows, if_match, progress))
+        return self._run(_endpoints.get(name, rows, if_match, progress))
 
     def metadata(self, name: str) -> TensorInfo:
         """Type, shape, ETag and times of the resident tensor `name`. Raises TensorNotFound."""
-        return self._run(_requests.metadata(name))
+        return self._run(_endpoints.metadata(name))
 
     def tensors(self, *, page: int | None = None) -> Iterator[TensorInfo]:
         """Every resident tensor by name, asked for in pages of `page` tensors."""
         after = None
         while True:
-            found = self._run(_requests.tensors(after, page))
+            found = self._run(_endpoints.tensors(after, page))
             yield from found.tensors
             after = found.next
             if after is None:
@@ -127,7 +124,7 @@ class GatherND:
 
     def delete(self, name: str, *, if_match: str | None = None) -> None:
         """Remove the resident tensor `name`. Raises TensorNotFound, and PreconditionFailed for another ETag."""
-        self._run(_requests.delete(name, if_match))
+        self._run(_endpoints.delete(name, if_match))
 
     def scatter(
         self,
@@ -145,7 +142,7 @@ class GatherND:
         `reduction` says how an update meets the old value. Gathers see all of a scatter or nothing. It is sent with an
         Idempotency-Key, a new one unless given, under which the service carries it out once however often it is sent.
         """
-        return self._run(_requests.scatter(name, indices, updates, reduction, if_match, idempotency_key))
+        return self._run(_endpoints.scatter(name, indices, updates, reduction, if_match, idempotency_key))
 
     def close(self) -> None:
         """Close the connections."""
@@ -160,26 +157,26 @@ class GatherND:
         self.close()
 
     def _run(self, request: Request[T]) -> T:
-        driven = steps(request, self._retries)
-        pause = next(driven)
+        attempts = sending(request, self._retries)
+        pause = next(attempts)
         while True:
             if pause:
                 time.sleep(pause)
             try:
-                pause = driven.send(self._exchange(request))
+                pause = attempts.send(self._send(request))
             except StopIteration as done:
                 result: T = done.value
                 return result
 
-    def _exchange(self, request: Request[Any]) -> Answer | TransportError:
+    def _send(self, request: Request[Any]) -> Answer | TransportError:
         try:
-            response = self._http.send(_prepare(self._http, request), stream=True)
+            response = self._http.send(build_request(self._http, request), stream=True)
             try:
-                sink = _Sink(response, request.progress)
+                receiver = BodyReceiver(response, request.progress)
                 assert isinstance(response.stream, httpx.SyncByteStream)
-                for piece in response.stream:
-                    sink.take(piece)
-                return sink.answer()
+                for chunk in response.stream:
+                    receiver.write(chunk)
+                return receiver.answer()
             finally:
                 response.close()
         except httpx.HTTPError as error:
@@ -209,13 +206,13 @@ class AsyncGatherND:
         self, data: Any, indices: Any, batch_dims: int = 0, *, dialect: str = "onnx-13", device: str = "auto"
     ) -> NDArray[Any]:
         """GatherND, see `GatherND.gathernd`."""
-        return await self._run(_requests.gather("gathernd", data, indices, batch_dims, dialect, device))
+        return await self._run(_endpoints.gather("gathernd", data, indices, batch_dims, dialect, device))
 
     async def gather(
         self, data: Any, indices: Any, axis: int = 0, *, dialect: str = "onnx-13", device: str = "auto"
     ) -> NDArray[Any]:
         """Gather, see `GatherND.gather`."""
-        return await self._run(_requests.gather("gather", data, indices, axis, dialect, device))
+        return await self._run(_endpoints.gather("gather", data, indices, axis, dialect, device))
 
     async def put(
         self,
@@ -229,7 +226,7 @@ class AsyncGatherND:
         progress: Progress | None = None,
     ) -> TensorInfo:
         """Make `array` a resident tensor, see `GatherND.put`."""
-        return await self._run(_requests.put(name, array, if_match, if_none_match, prefault, lock, progress))
+        return await self._run(_endpoints.put(name, array, if_match, if_none_match, prefault, lock, progress))
 
     async def get(
         self,
@@ -240,17 +237,17 @@ class AsyncGatherND:
         progress: Progress | None = None,
     ) -> NDArray[Any]:
         """A resident tensor or some of its rows, see `GatherND.get`."""
-        return await self._run(_requests.get(name, rows, if_match, progress))
+        return await self._run(_endpoints.get(name, rows, if_match, progress))
 
     async def metadata(self, name: str) -> TensorInfo:
         """What the service knows of a resident tensor, see `GatherND.metadata`."""
-        return await self._run(_requests.metadata(name))
+        return await self._run(_endpoints.metadata(name))
 
     async def tensors(self, *, page: int | None = None) -> AsyncIterator[TensorInfo]:
         """Every resident tensor by name, see `GatherND.tensors`; to be used with `async for`."""
         after = None
         while True:
-            found = await self._run(_requests.tensors(after, page))
+            found = await self._run(_endpoints.tensors(after, page))
             for info in found.tensors:
                 yield info
             after = found.next
@@ -259,7 +256,7 @@ class AsyncGatherND:
 
     async def delete(self, name: str, *, if_match: str | None = None) -> None:
         """Remove a resident tensor, see `GatherND.delete`."""
-        await self._run(_requests.delete(name, if_match))
+        await self._run(_endpoints.delete(name, if_match))
 
     async def scatter(
         self,
@@ -272,7 +269,7 @@ class AsyncGatherND:
         idempotency_key: str | None = None,
     ) -> str:
         """Change slices of a resident tensor, see `GatherND.scatter`."""
-        return await self._run(_requests.scatter(name, indices, updates, reduction, if_match, idempotency_key))
+        return await self._run(_endpoints.scatter(name, indices, updates, reduction, if_match, idempotency_key))
 
     async def close(self) -> None:
         """Close the connections."""
@@ -287,26 +284,26 @@ class AsyncGatherND:
         await self.close()
 
     async def _run(self, request: Request[T]) -> T:
-        driven = steps(request, self._retries)
-        pause = next(driven)
+        attempts = sending(request, self._retries)
+        pause = next(attempts)
         while True:
             if pause:
                 await asyncio.sleep(pause)
             try:
-                pause = driven.send(await self._exchange(request))
+                pause = attempts.send(await self._send(request))
             except StopIteration as done:
                 result: T = done.value
                 return result
 
-    async def _exchange(self, request: Request[Any]) -> Answer | TransportError:
+    async def _send(self, request: Request[Any]) -> Answer | TransportError:
         try:
-            response = await self._http.send(_prepare(self._http, request), stream=True)
+            response = await self._http.send(build_request(self._http, request), stream=True)
             try:
-                sink = _Sink(response, request.progress)
+                receiver = BodyReceiver(response, request.progress)
                 assert isinstance(response.stream, httpx.AsyncByteStream)
-                async for piece in response.stream:
-                    sink.take(piece)
-                return sink.answer()
+                async for chunk in response.stream:
+                    receiver.write(chunk)
+                return receiver.answer()
             finally:
                 await response.aclose()
         except httpx.HTTPError as error:
@@ -327,72 +324,3 @@ def _headers(key: str | None) -> dict[str, str]:
     if key is not None:
         headers["authorization"] = f"Bearer {key}"
     return headers
-
-
-def _prepare(http: httpx.Client | httpx.AsyncClient, request: Request[Any]) -> httpx.Request:
-    headers = dict(request.headers)
-    stream = None
-    if request.body:
-        size = sum(map(len, request.body))
-        headers["content-length"] = str(size)
-        stream = _Body(request.body, request.progress)
-    made = http.build_request(request.method, request.path, params=request.query or None, headers=headers)
-    if stream is not None:
-        made.stream = stream
-    return made
-
-
-class _Body(httpx.SyncByteStream, httpx.AsyncByteStream):
-    """A body in pieces of at most 1 MiB, which are views of the arrays that are sent; it can be sent again."""
-
-    def __init__(self, pieces: Sequence[Buffer], progress: Callable[[int], None] | None) -> None:
-        self._pieces = pieces
-        self._progress = progress
-
-    def __iter__(self) -> Iterator[bytes]:
-        sent = 0
-        for piece in self._pieces:
-            view = memoryview(piece)
-            for place in range(0, len(view), _PIECE):
-                part = view[place : place + _PIECE]
-                yield part  # type: ignore[misc]  # httpx sends whatever has a length and the buffer interface
-                sent += len(part)
-                if self._progress is not None:
-                    self._progress(sent)
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for part in self:
-            yield part
-
-
-class _Sink:
-    """Receives an answer's body: straight into a buffer of its announced size, so that it is held once."""
-
-    def __init__(self, response: httpx.Response, progress: Callable[[int], None] | None) -> None:
-        self._response = response
-        self._progress = progress
-        announced = response.headers.get("content-length", "")
-        self._whole = np.empty(int(announced), np.uint8).data if announced.isdigit() else None
-        self._rest = bytearray()
-        self._place = 0
-
-    def take(self, piece: bytes) -> None:
-        """The next piece."""
-        end = self._place + len(piece)
-        if self._whole is None:
-            self._rest += piece
-            if end > _MOST_UNANNOUNCED:
-                raise UnexpectedAnswer(
-                    "the answer has no announced length and does not end", self._response.status_code
-                )
-        else:
-            self._whole[self._place : end] = piece
-        self._place = end
-        if self._progress is not None and self._response.request.method == "GET":
-            self._progress(end)
-
-    def answer(self) -> Answer:
-        """The answer, once its last piece was taken."""
-        body = memoryview(self._rest) if self._whole is None else self._whole[: self._place]
-        headers = {name.lower(): value for name, value in self._response.headers.items()}
-        return Answer(self._response.status_code, headers, body)

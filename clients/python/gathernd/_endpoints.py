@@ -1,6 +1,6 @@
-"""Every call as data: how its request looks and how its answer is read. No input or output happens here.
+"""The service's endpoints, a function each: it returns the `Request` to send, with the function that reads the answer.
 
-Both clients run what these functions make, so that neither knows anything of the service's routes and formats.
+Both clients, sync and async, send what these functions return. No input or output happens here.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 from numpy.typing import NDArray
 
-from ._arrays import KINDS, Buffer, Packed, as_array, as_indices, packed, unpacked
-from ._binary import join, only_tensor
+from ._array_bytes import ELEMENT_TYPES, Buffer, EncodedTensor, as_array, as_indices, decode, encode
+from ._safetensors import read_safetensors, write_safetensors
 from .errors import UnexpectedAnswer
 
 T = TypeVar("T")
@@ -26,14 +26,14 @@ Progress = Callable[[int], None]
 JSON: Final = "application/json"
 SAFETENSORS: Final = "application/x-safetensors"
 RAW: Final = "application/octet-stream"
-# What the binary format lacks comes as JSON, where the service can only tell once it has looked at its own tensor.
-EITHER: Final = f"{SAFETENSORS}, {JSON};q=0.5"
+# complex128 and string, which safetensors lacks, come as JSON; of a resident tensor only the service knows the type.
+SAFETENSORS_OR_JSON: Final = f"{SAFETENSORS}, {JSON};q=0.5"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A successful answer: header names in lower case."""
+    """An answer of the service, of any status; the names of its headers are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -44,8 +44,8 @@ class Answer:
 class Request(Generic[T]):
     """A request and the function that reads its answer.
 
-    `repeatable` says that sending it twice does what sending it once does, so that it may be sent again after the
-    connection broke. `progress` is called with the bytes of the body sent so far.
+    `retryable` says that sending it twice does what sending it once does, so that it may be sent again after the
+    connection broke. `progress` is called with the bytes so far: sent, of a request with a body, else received.
     """
 
     method: str
@@ -54,7 +54,7 @@ class Request(Generic[T]):
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Sequence[Buffer] = ()
-    repeatable: bool = True
+    retryable: bool = True
     progress: Progress | None = None
 
 
@@ -80,7 +80,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some resident tensors, and after which name the next ones start (None: there are no more)."""
+    """A page of the list of tensors; `next` is the `after` of the next page, None on the last one."""
 
     tensors: list[TensorInfo]
     next: str | None
@@ -94,22 +94,22 @@ def gather(
     dialect: str,
     device: str,
 ) -> Request[NDArray[Any]]:
-    """A gather; binary where the format has both types, else JSON with base64."""
+    """A gather, as safetensors where that has both element types, else as JSON with base64."""
     parameter_name = "batch_dims" if operator == "gathernd" else "axis"
-    index_items = packed(as_indices(indices, widen=dialect.startswith("onnx")))
+    encoded_indices = encode(as_indices(indices, widen=dialect.startswith("onnx")))
     fields = {parameter_name: parameter, "dialect": dialect, "device": device, "output_encoding": "base64"}
-    tensors = {"indices": index_items}
+    tensors = {"indices": encoded_indices}
     if isinstance(data, str):
         _check_name(data)
     else:
-        tensors["data"] = packed(as_array(data))
-    if all(tensor.kind.safetensors for tensor in tensors.values()):
+        tensors["data"] = encode(as_array(data))
+    if all(tensor.element_type.safetensors for tensor in tensors.values()):
         query = {name: str(value) for name, value in fields.items()}
         if isinstance(data, str):
             query["tensor"] = data
-        headers = {"content-type": SAFETENSORS, "accept": EITHER}
-        return Request("POST", f"/{operator}", _read_tensor, query, headers, join(tensors))
-    document: dict[str, Any] = {name: _encoded(tensor) for name, tensor in tensors.items()}
+        headers = {"content-type": SAFETENSORS, "accept": SAFETENSORS_OR_JSON}
+        return Request("POST", f"/{operator}", _read_tensor, query, headers, write_safetensors(tensors))
+    document: dict[str, Any] = {name: _json_tensor(tensor) for name, tensor in tensors.items()}
     if isinstance(data, str):
         document["data"] = {"tensor": data}
     body = json.dumps(document | fields).encode()
@@ -125,26 +125,26 @@ def put(
     lock: bool,
     progress: Progress | None,
 ) -> Request[TensorInfo]:
-    """An upload, raw: the one format that has every type."""
-    tensor = packed(as_array(array))
-    query = {"dtype": tensor.kind.name, "shape": ",".join(map(str, tensor.shape))}
+    """An upload as raw bytes, the one format that has every element type."""
+    tensor = encode(as_array(array))
+    query = {"dtype": tensor.element_type.name, "shape": ",".join(map(str, tensor.shape))}
     query |= {option: "true" for option, wanted in (("prefault", prefault), ("lock", lock)) if wanted}
     headers = {"content-type": RAW, "accept": JSON, **_conditions(if_match, if_none_match)}
-    repeatable = if_match is None and if_none_match is None
-    return Request("PUT", _path(name), _read_info, query, headers, [tensor.raw], repeatable, progress)
+    retryable = if_match is None and if_none_match is None
+    return Request("PUT", _path(name), _read_info, query, headers, [tensor.raw], retryable, progress)
 
 
 def get(
     name: str, rows: tuple[int, int] | None, if_match: str | None, progress: Progress | None
 ) -> Request[NDArray[Any]]:
-    """A download, whole or rows a to b of the first dimension, raw."""
+    """A download as raw bytes, whole or `rows` (a, b) of the first dimension, b not included."""
     query = {} if rows is None else {"rows": f"{rows[0]}:{rows[1]}"}
     headers = {"accept": RAW, **_conditions(if_match, None)}
     return Request("GET", f"{_path(name)}/content", _read_raw, query, headers, progress=progress)
 
 
 def metadata(name: str) -> Request[TensorInfo]:
-    """What the service knows of a tensor."""
+    """The metadata of a tensor."""
     return Request("GET", _path(name), _read_info, headers={"accept": JSON})
 
 
@@ -157,8 +157,8 @@ def tensors(after: str | None, limit: int | None) -> Request[Page]:
 
 
 def delete(name: str, if_match: str | None) -> Request[None]:
-    """A removal. Not repeatable: the second would not find the tensor."""
-    return Request("DELETE", _path(name), lambda _: None, headers=_conditions(if_match, None), repeatable=False)
+    """A removal. Not retryable: the second one would fail with TensorNotFound."""
+    return Request("DELETE", _path(name), lambda _: None, headers=_conditions(if_match, None), retryable=False)
 
 
 def scatter(
@@ -169,15 +169,15 @@ def scatter(
     if_match: str | None,
     idempotency_key: str | None,
 ) -> Request[str]:
-    """A scatter, which always carries an Idempotency-Key: that makes it repeatable."""
-    tensors = {"indices": packed(as_indices(indices, widen=True)), "updates": packed(as_array(updates))}
+    """A scatter, which always carries an Idempotency-Key: that makes it retryable."""
+    tensors = {"indices": encode(as_indices(indices, widen=True)), "updates": encode(as_array(updates))}
     headers = {"accept": JSON, "idempotency-key": idempotency_key or str(uuid.uuid4()), **_conditions(if_match, None)}
     path = f"{_path(name)}/scatter"
-    if all(tensor.kind.safetensors for tensor in tensors.values()):
+    if all(tensor.element_type.safetensors for tensor in tensors.values()):
         headers["content-type"] = SAFETENSORS
-        return Request("POST", path, _read_etag, {"reduction": reduction}, headers, join(tensors))
+        return Request("POST", path, _read_etag, {"reduction": reduction}, headers, write_safetensors(tensors))
     headers["content-type"] = JSON
-    document = {name: _encoded(tensor) for name, tensor in tensors.items()} | {"reduction": reduction}
+    document = {name: _json_tensor(tensor) for name, tensor in tensors.items()} | {"reduction": reduction}
     return Request("POST", path, _read_etag, {}, headers, [json.dumps(document).encode()])
 
 
@@ -196,15 +196,15 @@ def _conditions(if_match: str | None, if_none_match: str | None) -> dict[str, st
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _encoded(tensor: Packed) -> dict[str, Any]:
+def _json_tensor(tensor: EncodedTensor) -> dict[str, Any]:
     return {
-        "dtype": tensor.kind.name,
+        "dtype": tensor.element_type.name,
         "shape": list(tensor.shape),
         "base64": b64encode(tensor.raw).decode(),
     }
 
 
-def _document(answer: Answer) -> Any:
+def _json_document(answer: Answer) -> Any:
     try:
         return json.loads(bytes(answer.body))
     except ValueError as error:
@@ -213,26 +213,26 @@ def _document(answer: Answer) -> Any:
 
 def _read_tensor(answer: Answer) -> NDArray[Any]:
     if answer.headers.get("content-type", "").startswith(SAFETENSORS):
-        return only_tensor(answer.body)
+        return read_safetensors(answer.body)
     try:
-        output = _document(answer)["output"]
-        kind, shape, text = KINDS[output["dtype"]], tuple(output["shape"]), output["base64"]
-        return unpacked(kind, shape, bytearray(b64decode(text, validate=True)))
+        output = _json_document(answer)["output"]
+        element_type, shape, text = ELEMENT_TYPES[output["dtype"]], tuple(output["shape"]), output["base64"]
+        return decode(element_type, shape, bytearray(b64decode(text, validate=True)))
     except (KeyError, TypeError, ValueError) as error:
         raise UnexpectedAnswer(f"the answer has no output: {error!r}", answer.status) from error
 
 
 def _read_raw(answer: Answer) -> NDArray[Any]:
     try:
-        kind = KINDS[answer.headers["x-gathernd-dtype"]]
+        element_type = ELEMENT_TYPES[answer.headers["x-gathernd-dtype"]]
         text = answer.headers["x-gathernd-shape"].strip()
         shape = tuple(int(size) for size in text.split(",")) if text else ()
     except (KeyError, ValueError) as error:
         raise UnexpectedAnswer(f"the answer does not say its dtype and shape: {error!r}", answer.status) from error
-    return unpacked(kind, shape, answer.body)
+    return decode(element_type, shape, answer.body)
 
 
-def _info(body: Any) -> TensorInfo:
+def _tensor_info(body: Any) -> TensorInfo:
     return TensorInfo(
         name=body["name"],
         dtype=body["dtype"],
@@ -249,22 +249,22 @@ def _info(body: Any) -> TensorInfo:
 
 def _read_info(answer: Answer) -> TensorInfo:
     try:
-        return _info(_document(answer))
+        return _tensor_info(_json_document(answer))
     except (KeyError, TypeError) as error:
         raise UnexpectedAnswer(f"the answer is not a tensor's metadata: {error!r}", answer.status) from error
 
 
 def _read_page(answer: Answer) -> Page:
     try:
-        document = _document(answer)
-        return Page([_info(body) for body in document["tensors"]], document.get("next"))
+        document = _json_document(answer)
+        return Page([_tensor_info(body) for body in document["tensors"]], document.get("next"))
     except (KeyError, TypeError) as error:
         raise UnexpectedAnswer(f"the answer is not a list of tensors: {error!r}", answer.status) from error
 
 
 def _read_etag(answer: Answer) -> str:
     try:
-        etag = _document(answer)["etag"]
+        etag = _json_document(answer)["etag"]
     except (KeyError, TypeError) as error:
         raise UnexpectedAnswer(f"the answer has no etag: {error!r}", answer.status) from error
     return str(etag)

@@ -1,6 +1,7 @@
-"""What happens to a request besides input and output: errors are read, and what is safe is tried again.
+"""Retries, without input or output: which answers and failures are final, and how long to wait before the next attempt.
 
-`steps` is a generator that both clients drive: it asks for a pause and then the request, and is told the outcome.
+Both clients, sync and async, drive the generator `sending`: it yields a pause in seconds, after which they send the
+request, and is sent the answer or the failure.
 """
 
 from __future__ import annotations
@@ -12,26 +13,27 @@ from typing import Final, TypeVar
 
 import httpx
 
-from ._requests import Answer, Request
+from ._endpoints import Answer, Request
 from .errors import BY_CODE, ConnectError, Disconnected, ServiceError, Timeout, TransportError, UnexpectedAnswer
 
 T = TypeVar("T")
 _FIRST_PAUSE: Final = 0.1
+"""Seconds before the first retry after a failed connection; each further pause is twice as long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How often a request may be sent again, and the most seconds that all its pauses may take together."""
+    """How often a request may be sent again, and the most seconds that the pauses before may take in all."""
 
     count: int = 3
     seconds: float = 30.0
 
 
-def steps(request: Request[T], retries: Retries) -> Generator[float, Answer | TransportError, T]:
+def sending(request: Request[T], retries: Retries) -> Generator[float, Answer | TransportError, T]:
     """Yields the seconds to wait before the request is sent (again), takes the answer or failure, returns the result.
 
     Sent again are: what the service refused with 503 and a Retry-After, since it did nothing; what could not connect;
-    and, only where the request is repeatable, what lost its connection. Raises GatherNDError.
+    and, only where the request is retryable, what lost its connection. Raises GatherNDError.
     """
     pause, waited, backoff = 0.0, 0.0, _FIRST_PAUSE
     left = retries.count
@@ -46,7 +48,7 @@ def steps(request: Request[T], retries: Retries) -> Generator[float, Answer | Tr
             wanted = error.retry_after if isinstance(error, ServiceError) and error.status == 503 else None
         else:
             error = outcome
-            again = isinstance(error, ConnectError) or (request.repeatable and isinstance(error, Disconnected))
+            again = isinstance(error, ConnectError) or (request.retryable and isinstance(error, Disconnected))
             wanted = backoff if again else None
             backoff *= 2
         if wanted is None or left == 0 or waited + wanted > retries.seconds:
@@ -70,8 +72,9 @@ def _service_error(answer: Answer) -> ServiceError | UnexpectedAnswer:
         )
 
 
-# httpx's errors, the first class that fits. Everything that httpx may raise while it exchanges is one of these.
-_KINDS: Final[tuple[tuple[type[httpx.HTTPError], type[TransportError]], ...]] = (
+# Our error for each of httpx's; the first row that fits counts. Whatever httpx raises while it sends and receives is an
+# HTTPError.
+_ERROR_OF_HTTPX: Final[tuple[tuple[type[httpx.HTTPError], type[TransportError]], ...]] = (
     (httpx.ConnectError, ConnectError),
     (httpx.ConnectTimeout, ConnectError),
     (httpx.PoolTimeout, ConnectError),
@@ -85,6 +88,6 @@ _KINDS: Final[tuple[tuple[type[httpx.HTTPError], type[TransportError]], ...]] = 
 
 
 def transport_error(error: httpx.HTTPError) -> TransportError:
-    """`error` as one of this package's."""
-    kind = next(ours for theirs, ours in _KINDS if isinstance(error, theirs))
-    return kind(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+    """The error of this package for one of httpx."""
+    error_class = next(ours for theirs, ours in _ERROR_OF_HTTPX if isinstance(error, theirs))
+    return error_class(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)

@@ -1,4 +1,4 @@
-"""`gathernd` and `gather` as plain functions, for code that expects a function and knows nothing of a client.
+"""`gathernd.gathernd` and `gathernd.gather`: functions for code that expects a function and has no client.
 
 They find their service in the environment: GATHERND_URL, and GATHERND_API_KEY where it asks for a key.
 """
@@ -20,15 +20,15 @@ _lock = Lock()
 
 
 def default_client() -> GatherND:
-    """The client of the service that the environment names now; one for each process, URL and key."""
+    """The client for GATHERND_URL and GATHERND_API_KEY as they are now; one for each process, URL and key."""
     url = os.environ.get("GATHERND_URL") or DEFAULT_URL
     key = os.environ.get("GATHERND_API_KEY") or None
-    # The process is part of it, since a forked child must not use its parent's connections.
-    known = os.getpid(), url, key
+    # A forked child must not use its parent's connections, hence the process in the key.
+    client_key = os.getpid(), url, key
     with _lock:
-        client = _clients.get(known)
+        client = _clients.get(client_key)
         if client is None:
-            client = _clients[known] = GatherND(url, key=key)
+            client = _clients[client_key] = GatherND(url, key=key)
         return client
 
 

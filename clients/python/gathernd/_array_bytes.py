@@ -1,0 +1,162 @@
+"""The bytes of a tensor from what callers pass (arrays, lists, anything with `__array__` or DLPack), and back.
+
+`ELEMENT_TYPES` has each element type under its three names: of the service, of NumPy and of the safetensors format.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from struct import pack, unpack_from
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import UnexpectedAnswer
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class ElementType:
+    """A row of the table: `numpy` is None for bfloat16, whose dtype is ml_dtypes', and for string.
+
+    `safetensors` is None for the types that this format lacks.
+    """
+
+    name: str
+    numpy: np.dtype[Any] | None
+    safetensors: str | None
+
+
+def _element_type(name: str, safetensors: str | None) -> ElementType:
+    known = name not in ("bfloat16", "string")
+    return ElementType(name, np.dtype(name).newbyteorder("<") if known else None, safetensors)
+
+
+ELEMENT_TYPES: Final[Mapping[str, ElementType]] = {
+    row.name: row
+    for row in (
+        _element_type("bool", "BOOL"),
+        _element_type("int8", "I8"),
+        _element_type("int16", "I16"),
+        _element_type("int32", "I32"),
+        _element_type("int64", "I64"),
+        _element_type("uint8", "U8"),
+        _element_type("uint16", "U16"),
+        _element_type("uint32", "U32"),
+        _element_type("uint64", "U64"),
+        _element_type("float16", "F16"),
+        _element_type("bfloat16", "BF16"),
+        _element_type("float32", "F32"),
+        _element_type("float64", "F64"),
+        _element_type("complex64", "C64"),
+        _element_type("complex128", None),
+        _element_type("string", None),
+    )
+}
+ELEMENT_TYPE_OF_SAFETENSORS: Final[Mapping[str, ElementType]] = {
+    row.safetensors: row for row in ELEMENT_TYPES.values() if row.safetensors
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedTensor:
+    """A tensor ready to be sent: `raw` has its items in row-major order, little endian.
+
+    Each string is its length as uint32 and its UTF-8.
+    """
+
+    element_type: ElementType
+    shape: tuple[int, ...]
+    raw: Buffer
+
+
+def as_array(value: Any) -> NDArray[Any]:
+    """`value` as a NumPy array, sharing its memory where it can be shared."""
+    if isinstance(value, np.ndarray):
+        return value
+    if not hasattr(value, "__array__") and hasattr(value, "__dlpack__"):
+        shared: NDArray[Any] = np.from_dlpack(value)
+        return shared
+    return np.asarray(value)
+
+
+def as_indices(value: Any, widen: bool) -> NDArray[Any]:
+    """`value` as an array of indices; `widen` makes narrower integers int64, which ONNX asks for."""
+    array = as_array(value)
+    if not array.size and array.dtype.kind == "f" and not hasattr(value, "dtype"):
+        array = array.astype(np.int64)  # an empty list has no type of its own
+    if widen and array.dtype.kind in "iu" and array.dtype != np.int64 and np.can_cast(array.dtype, np.int64, "safe"):
+        return array.astype(np.int64)
+    return array
+
+
+def encode(array: NDArray[Any]) -> EncodedTensor:
+    """`array` encoded: its own memory where that is contiguous and little endian, else a copy.
+
+    Raises TypeError for a dtype that the service does not have.
+    """
+    if array.dtype.kind in "UOT":
+        return EncodedTensor(ELEMENT_TYPES["string"], array.shape, _encode_strings(array))
+    element_type = ELEMENT_TYPES.get(array.dtype.name)
+    if element_type is None or element_type.name == "string":
+        raise TypeError(f"the service has no element type for arrays of dtype {array.dtype}")
+    if array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and not _LITTLE):
+        array = array.astype(array.dtype.newbyteorder("<"))
+    flat = np.asarray(array, order="C").reshape(-1)
+    return EncodedTensor(element_type, array.shape, flat.view(np.uint8).data)
+
+
+def decode(element_type: ElementType, shape: Sequence[int], raw: Buffer) -> NDArray[Any]:
+    """The array that `raw` encodes, sharing its memory; strings become an array of objects.
+
+    Raises UnexpectedAnswer where the bytes do not fit the shape, ModuleNotFoundError for bfloat16 without ml_dtypes.
+    """
+    dtype = _numpy_dtype(element_type)
+    if dtype is None:
+        return _decode_strings(shape, raw)
+    if math.prod(shape) * dtype.itemsize != len(raw):
+        raise UnexpectedAnswer(f"{len(raw)} bytes came for {element_type.name} of shape {list(shape)}", 200)
+    items: NDArray[Any] = np.frombuffer(raw, dtype) if len(raw) else np.empty(0, dtype)
+    return items.reshape(shape)
+
+
+_LITTLE: Final = np.dtype("<i4") == np.dtype("i4")
+
+
+def _numpy_dtype(element_type: ElementType) -> np.dtype[Any] | None:
+    if element_type.name == "bfloat16":
+        try:
+            import ml_dtypes  # noqa: PLC0415  (optional: only those who meet the type need it)
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError("bfloat16 needs the package ml_dtypes") from error
+        found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return found
+    return element_type.numpy
+
+
+def _encode_strings(array: NDArray[Any]) -> bytes:
+    encoded: list[bytes] = []
+    for text in array.reshape(-1).tolist():
+        if not isinstance(text, str):
+            raise TypeError(f"an array of objects must hold str only; it holds {type(text).__name__}")
+        utf8 = text.encode()
+        encoded += (pack("<I", len(utf8)), utf8)
+    return b"".join(encoded)
+
+
+def _decode_strings(shape: Sequence[int], raw: Buffer) -> NDArray[Any]:
+    texts: list[str] = []
+    offset, size = 0, len(raw)
+    while offset + 4 <= size:
+        start = offset + 4
+        offset = start + int(unpack_from("<I", raw, offset)[0])
+        texts.append(str(raw[start:offset], "utf-8"))
+    if offset != size or len(texts) != math.prod(shape):
+        raise UnexpectedAnswer(f"{len(texts)} strings came for the shape {list(shape)}", 200)
+    items = np.empty(len(texts), object)
+    items[:] = texts
+    return items.reshape(shape)
