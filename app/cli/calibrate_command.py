@@ -12,13 +12,15 @@ from rich.console import Console
 from rich.table import Table
 
 from app.cli import line_chart
-from app.cli.backend_choice import ROUTE_NAMES, CacheDir, Json, service_of, settings_with
+from app.cli.offline_service import ROUTE_NAMES, CacheDir, Json, service_of, settings_with
 from app.dispatch.backend_cost_model import DATA_BYTES, DEPTHS, ROUTES, WIDTHS, BackendChooser, Route
 from app.operators.gather_plan import GatherPlan
 
+# The lookup whose times are shown: rows of 64 float32 from a table of 51 MB, more than most CPUs cache.
 ROW_BYTES: Final = 256
 TABLE_ROWS: Final = 200_000
 MAX_ROWS: Final = 1 << 19
+"""The most rows in one lookup that is shown: 128 MiB of output."""
 
 app = typer.Typer(add_completion=False)
 
@@ -49,7 +51,7 @@ def calibrate(
         }
         typer.echo(orjson.dumps(body, option=orjson.OPT_INDENT_2).decode())
         return
-    _print_coefficients(Console(), chooser)
+    _print_coefficients(chooser)
     typer.echo(f"\nPredicted microseconds over rows of {ROW_BYTES} bytes from a table of {TABLE_ROWS:,}, by route:\n")
     typer.echo(line_chart.text(lines))
     for resident in (True, False) if chooser.no_gpu is None else (True,):
@@ -62,12 +64,12 @@ def calibrate(
 
 
 def lookup(rows: int) -> GatherPlan:
-    """A lookup of so many rows of 256 bytes from a table of 200,000."""
+    """The plan of a lookup of `rows` rows of 256 bytes from a table of 200,000 rows."""
     return GatherPlan(1, rows, (TABLE_ROWS,), ROW_BYTES // 4, 4, False, True)
 
 
 def curves(chooser: BackendChooser) -> dict[str, list[line_chart.Point]]:
-    """Predicted microseconds over the number of rows of 256 bytes from a table of 200,000, for each route."""
+    """For each route, by its name, the predicted microseconds of lookups of 1, 2, 4, ... rows: pairs (rows, time)."""
     found: dict[str, list[line_chart.Point]] = {}
     count = 1
     while count <= MAX_ROWS:
@@ -85,7 +87,7 @@ def curves(chooser: BackendChooser) -> dict[str, list[line_chart.Point]]:
 
 
 def first_rows(chooser: BackendChooser, resident: bool) -> dict[Route, int]:
-    """From how many rows on each route is chosen first; a route that never is, is left out."""
+    """The smallest number of rows for which each route is chosen; a route that is never chosen is left out."""
     found: dict[Route, int] = {}
     count = 1
     while count <= MAX_ROWS:
@@ -94,7 +96,8 @@ def first_rows(chooser: BackendChooser, resident: bool) -> dict[Route, int]:
     return found
 
 
-def _print_coefficients(console: Console, chooser: BackendChooser) -> None:
+def _print_coefficients(chooser: BackendChooser) -> None:
+    console = Console()
     prices = chooser.coefficients
     table = Table(title="Nanoseconds for a slice, by its bytes and those of the data")
     table.add_column("data", justify="right")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import Enum
 from typing import Annotated, Any
 
@@ -13,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.api.schemas.explain_answer import explanation_body
-from app.cli.backend_choice import ROUTE_NAMES, CacheDir, Json, service_of, settings_with
+from app.cli.offline_service import ROUTE_NAMES, CacheDir, Json, service_of, settings_with
 from app.errors import GatherError
 from app.memory.budget import MemoryReservation
 from app.operators.dialects import DIALECTS
@@ -48,10 +47,10 @@ def explain(
     operator: Operator = "gathernd" if op is _OperatorOption.GATHERND else "gather"
     if (axis if operator == "gathernd" else batch_dims) != 0:
         raise typer.BadParameter("--batch-dims belongs to --op gathernd, --axis to --op gather")
-    _among("dialect", dialect, DIALECTS[operator])
-    _among("device", device, ("auto", "cpu", "gpu"))
-    _among("data-dtype", data_dtype, DTYPES)
-    _among("indices-dtype", indices_dtype, DTYPES)
+    _check_one_of("dialect", dialect, DIALECTS[operator])
+    _check_one_of("device", device, ("auto", "cpu", "gpu"))
+    _check_one_of("data-dtype", data_dtype, DTYPES)
+    _check_one_of("indices-dtype", indices_dtype, DTYPES)
     shapes = _shape(data_shape), _shape(indices_shape)
     service = service_of(settings_with(cache_dir), refresh=False)
     # Only types and shapes are looked at: the tensors have no items.
@@ -76,37 +75,38 @@ def explain(
     if as_json:
         typer.echo(orjson.dumps(body, option=orjson.OPT_INDENT_2).decode())
     else:
-        _print_explanation(body, Console(), typer.echo)
+        _print_explanation(body)
 
 
-def _among(name: str, value: str, known: Any) -> None:
+def _check_one_of(name: str, value: str, known: Any) -> None:
     if value not in known:
         raise typer.BadParameter(f"--{name} must be one of {', '.join(known)}")
 
 
-def _print_explanation(body: dict[str, Any], console: Console, echo: Callable[[str], object]) -> None:
+def _print_explanation(body: dict[str, Any]) -> None:
     output, found = body["output"], body["explanation"]
     plan, choice = found["plan"], found["choice"]
     size = "" if found["output_bytes"] is None else f", {found['output_bytes']:,} bytes"
-    echo(f"output: {output['dtype']} {list(output['shape'])}{size}")
+    typer.echo(f"output: {output['dtype']} {list(output['shape'])}{size}")
     shared = ", which all batches share" if plan["shared"] else ""
-    echo(
+    typer.echo(
         f"plan: {plan['batches']:,} x {plan['tuples']:,} tuples{shared} over axes of {list(plan['dims'])}, "
         f"slices of {plan['slice_items']:,} x {plan['item_size']} bytes"
     )
     table = Table()
     for name in ("route", "predicted µs", "open", "why not"):
         table.add_column(name, justify="right" if "µ" in name else "left")
-    for note in found["routes"]:
-        time = "" if note["microseconds"] is None else f"{note['microseconds']:,.1f}"
-        table.add_row(ROUTE_NAMES[note["route"]], time, "yes" if note["open"] else "no", note.get("reason", ""))
-    console.print(table)
+    for route in found["routes"]:
+        time = "" if route["microseconds"] is None else f"{route['microseconds']:,.1f}"
+        table.add_row(ROUTE_NAMES[route["route"]], time, "yes" if route["open"] else "no", route.get("reason", ""))
+    Console().print(table)
     parts = f" in {choice['parts']} parts" if choice["parts"] > 1 else ""
-    echo(f"choice: {ROUTE_NAMES[choice['route']]}{parts}, on the {body['device'].upper()}")
-    echo(found["not_checked"])
+    typer.echo(f"choice: {ROUTE_NAMES[choice['route']]}{parts}, on the {body['device'].upper()}")
+    typer.echo(found["not_checked"])
 
 
 def _shape(text: str) -> tuple[int, ...]:
+    """The sizes in a text such as 200000,64; an empty one is the shape of a scalar."""
     try:
         shape = tuple(int(size) for size in text.split(",") if size.strip())
     except ValueError:

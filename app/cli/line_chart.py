@@ -1,4 +1,4 @@
-"""Lines over logarithmic axes, as SVG or as text: enough to draw crossovers, with no library for it."""
+"""Line charts with logarithmic axes, as SVG or as text: what the crossovers of backends need, without a library."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 24, 48, 56
 
 
 def svg(title: str, x_label: str, y_label: str, lines: Series, dots: Series | None = None) -> str:
-    """A drawing of `lines`, and beside them `dots`, which have the colour of the line of the same name."""
+    """An SVG document with a chart of `lines`; `dots` are single points in the colour of the line of the same name."""
     dots = dots or {}
     x_low, x_high = _decades([x for line in (*lines.values(), *dots.values()) for x, _ in line])
     y_low, y_high = _decades([y for line in (*lines.values(), *dots.values()) for _, y in line])
@@ -62,7 +62,7 @@ def svg(title: str, x_label: str, y_label: str, lines: Series, dots: Series | No
 
 
 def text(lines: Series, width: int = 72, height: int = 18) -> str:
-    """The same for a terminal: each line in the first letter of its name, later ones over earlier ones."""
+    """A chart for a terminal: a line is drawn with the first letter of its name, and covers the lines before it."""
     x_low, x_high = _decades([x for line in lines.values() for x, _ in line])
     y_low, y_high = _decades([y for line in lines.values() for _, y in line])
     rows = [[" "] * width for _ in range(height)]
@@ -78,13 +78,15 @@ def text(lines: Series, width: int = 72, height: int = 18) -> str:
     drawn = [f"{labels.get(at, ''):>8} |{''.join(row)}" for at, row in enumerate(rows)]
     axis = [" "] * (width + 8)
     for power in range(x_low, x_high + 1):
-        place, label = round((power - x_low) / (x_high - x_low) * (width - 1)), _number(power)
-        axis[place : place + len(label)] = label
+        column, label = round((power - x_low) / (x_high - x_low) * (width - 1)), _number(power)
+        axis[column : column + len(label)] = label
     legend = ", ".join(f"{name[0]} {name}" for name in lines)
     return "\n".join([*drawn, f"{'':>8} +{'-' * width}", f"{'':>10}{''.join(axis).rstrip()}", f"{'':>10}{legend}"])
 
 
 def _interpolation(line: Sequence[Point]) -> Callable[[float], float | None]:
+    """The function that gives y at x between the points of `line`, and None beside them."""
+
     def at(x: float) -> float | None:
         for (x_0, y_0), (x_1, y_1) in pairwise(line):
             if x_0 <= x <= x_1:
@@ -95,7 +97,7 @@ def _interpolation(line: Sequence[Point]) -> Callable[[float], float | None]:
 
 
 def _decades(values: Sequence[float]) -> tuple[int, int]:
-    """The powers of ten around `values`; two different ones."""
+    """The exponents of the powers of ten below and above all `values`; they differ."""
     low = floor(log10(min(values)) + 1e-9)
     return low, max(ceil(log10(max(values)) - 1e-9), low + 1)
 

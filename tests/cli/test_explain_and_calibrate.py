@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from app.api.schemas.gather_request import GatherAnswer
-from app.cli import backend_choice, calibrate_command
+from app.cli import calibrate_command, offline_service
 from app.dispatch import backend_calibration
 from app.dispatch.backend_cost_model import TYPICAL, BackendChooser, Coefficients
 from app.kernels import numpy_cpu
@@ -31,7 +31,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(backend_calibration, "measure", stand_in)
     monkeypatch.setattr(numpy_cpu, "splits", True)
-    monkeypatch.setattr(backend_choice, "keep_freed_memory", lambda size: True)
+    monkeypatch.setattr(offline_service, "keep_freed_memory", lambda size: True)
     monkeypatch.setenv("GATHERND_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("GATHERND_KERNEL", "numpy")
     monkeypatch.setenv("GATHERND_THREADS", "2")
