@@ -48,9 +48,9 @@ from app.service import Service
 from app.settings import Settings
 from app.store import LocalStore, Quota
 from app.telemetry.logs import RequestLog
-from app.telemetry.metric_definitions import Metrics
 from app.telemetry.model_statistics import Statistics
-from app.telemetry.observed_metrics import WatchedMetrics
+from app.telemetry.observed_metrics import ObservedMetrics
+from app.telemetry.request_metrics import Metrics
 from app.telemetry.shared_counters import Counters
 from app.telemetry.tracing import start_tracing
 from app.tensors.shape_limits import Limits
@@ -171,7 +171,7 @@ def create_app(
     log = RequestLog(settings.log_rate, access=settings.access_log)
     tracing = start_tracing(settings.otlp_endpoint)
     watched = settings.access_log or tracing is not None
-    metrics = WatchedMetrics(counters, log, STATUS, tracing) if watched else Metrics(counters, log, STATUS)
+    metrics = ObservedMetrics(counters, log, STATUS, tracing) if watched else Metrics(counters, log, STATUS)
     budget = Budget(settings.memory_budget // settings.workers, settings.max_requests)
     pool = RequestThreadPool(settings.threads, settings.max_queue, settings.queue_timeout)
     kernel = KERNELS[settings.kernel]
@@ -236,7 +236,7 @@ def create_app(
     control = create_control(
         readiness, metrics, lifespan, ProtocolRoutes(models, readiness, settings.log_level), add_tensor_routes
     )
-    metrics.know((*TENSOR_PATHS, *(route.path for route in control.routes if isinstance(route, APIRoute))))
+    metrics.set_templates((*TENSOR_PATHS, *(route.path for route in control.routes if isinstance(route, APIRoute))))
     metrics.gauges.update(
         gathernd_queue_depth=lambda: pool.taken,
         gathernd_requests_limit=lambda: settings.max_requests,

@@ -24,7 +24,7 @@ from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
 from app.security.authorizer import Authorizer
 from app.security.host_header_check import HostHeaderCheck
-from app.telemetry.metric_definitions import Metrics
+from app.telemetry.request_metrics import Metrics
 
 Route = Callable[[RequestContext], Awaitable[None]]
 logger = logging.getLogger("gathernd")

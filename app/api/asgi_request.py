@@ -83,7 +83,7 @@ class ServerExchange(Protocol):
 
 
 class RequestCounter(Protocol):
-    """Counts requests (see `app.telemetry.metric_definitions`)."""
+    """Counts requests (see `app.telemetry.request_metrics`)."""
 
     def answered(self, context: RequestContext, sent: int) -> bool:
         """Count a gather whose answer of `sent` bytes is written next, and have HEADER_TEMPLATE say its id and times.

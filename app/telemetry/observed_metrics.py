@@ -1,6 +1,6 @@
-"""Metrics for a service that also traces its requests or writes a line about each of them.
+"""Metrics of a service that also traces its requests or writes a log line about each of them.
 
-What most services do without costs them nothing: which of the two classes counts is decided at start-up.
+Which of the two classes counts is decided at start-up, so that a service without traces does nothing for them.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from collections.abc import Mapping
 
 from app.errors import Code
 from app.telemetry.logs import RequestLog, trace_id_of
-from app.telemetry.metric_definitions import METHODS, Metrics
+from app.telemetry.metric_definitions import METHODS
 from app.telemetry.observed_request import ObservedRequest
+from app.telemetry.request_metrics import Metrics
 from app.telemetry.shared_counters import Counters
 from app.telemetry.tracing import Tracing
 
 
-class WatchedMetrics(Metrics):
-    """Also has a span made of each request, if there is `tracing`, and a line written, if `log` wants them all."""
+class ObservedMetrics(Metrics):
+    """Also makes a span of each request, where there is `tracing`, and a log line, where `log` writes them all."""
 
     def __init__(
         self,
@@ -29,7 +30,7 @@ class WatchedMetrics(Metrics):
         self._tracing = tracing
 
     def count(self, context: ObservedRequest, code: str | None) -> None:
-        """Count a request, trace it and tell of it."""
+        """Count a request, trace it and log it."""
         super().count(context, code)
         end = context.timings.finished
         status, code = self.outcome(context, code)
@@ -38,7 +39,7 @@ class WatchedMetrics(Metrics):
             method = context.method if context.method in METHODS else "_OTHER"
             trace_id = self._tracing.record(context, method, self.template(context.path), status, code, end)
         if code is not None or self.log.access:
-            self.log.tell(self.seen(context, status, code, end - context.timings.start, trace_id))
+            self.log.write(self.record(context, status, code, end - context.timings.start, trace_id))
 
     def failed(self, context: ObservedRequest, status: int, code: str, seconds: float) -> None:
-        """Left to `count`, which knows the trace."""
+        """Do nothing: `count` writes the line, with the id of the trace."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from prometheus_client.core import Metric
 
 from app.errors import CODES
-from app.telemetry.prometheus_text import CLIENT_GONE, COUNTERS, families
+from app.telemetry.metric_definitions import CLIENT_GONE, COUNTERS
+from app.telemetry.prometheus_text import families
 from app.telemetry.shared_counters import GAUGE
 
 

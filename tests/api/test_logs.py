@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.telemetry import logs
-from app.telemetry.logs import JsonFormatter, RequestLog, Seen, TextFormatter, trace_id_of
+from app.telemetry.logs import JsonFormatter, RequestLog, RequestRecord, TextFormatter, trace_id_of
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 HOSTILE = [
@@ -27,8 +27,10 @@ HOSTILE = [
 ]
 
 
-def seen(**changes: Any) -> Seen:
-    one = Seen("POST", "/gathernd", "/gathernd", 422, "index_out_of_bounds", 0.0015, "id-1", TRACE, "127.0.0.1")
+def request(**changes: Any) -> RequestRecord:
+    one = RequestRecord(
+        "POST", "/gathernd", "/gathernd", 422, "index_out_of_bounds", 0.0015, "id-1", TRACE, "127.0.0.1"
+    )
     return one._replace(**changes)
 
 
@@ -81,7 +83,7 @@ def test_a_message_never_breaks_its_line(text: str) -> None:
 
 
 def test_a_json_line_has_time_level_and_the_fields_of_a_request(kept: list[logging.LogRecord]) -> None:
-    RequestLog(10).tell(seen())
+    RequestLog(10).write(request())
     line = json.loads(JsonFormatter().format(kept[0]))
     assert line.pop("time").endswith("Z")
     assert line.pop("process") > 0
@@ -96,7 +98,7 @@ def test_a_json_line_has_time_level_and_the_fields_of_a_request(kept: list[loggi
     ("status", "level"), [(0, "INFO"), (400, "INFO"), (501, "INFO"), (500, "ERROR"), (503, "WARNING"), (507, "WARNING")]
 )
 def test_the_level_says_whose_fault_it_is(status: int, level: str, kept: list[logging.LogRecord]) -> None:
-    RequestLog(10).tell(seen(status=status))
+    RequestLog(10).write(request(status=status))
     assert kept[0].levelname == level
 
 
@@ -107,23 +109,23 @@ def test_a_flood_is_cut_to_its_rate_and_the_rest_is_counted(
     monkeypatch.setattr(logs, "monotonic", lambda: now)
     log = RequestLog(3)
     for _ in range(7):
-        log.tell(seen())
-    log.tell(seen(code="unauthorized", status=401))
+        log.write(request())
+    log.write(request(code="unauthorized", status=401))
     log.sweep()
     assert len(kept) == 3
     now += 1.0
     log.sweep()
     log.sweep()
-    assert [entry.getMessage() for entry in kept[3:]] == ["requests refused and not told one by one"]
+    assert [entry.getMessage() for entry in kept[3:]] == ["requests refused and not logged one by one"]
     assert kept[3].__dict__["fields"] == {"requests": 5, "codes": {"index_out_of_bounds": 4, "unauthorized": 1}}
-    log.tell(seen())
+    log.write(request())
     assert len(kept) == 5
 
 
 def test_an_access_log_tells_of_every_request(kept: list[logging.LogRecord]) -> None:
     log = RequestLog(0, access=True)
     for code in (None, "index_out_of_bounds", None):
-        log.tell(seen(code=code, status=200 if code is None else 422))
+        log.write(request(code=code, status=200 if code is None else 422))
     assert [entry.getMessage() for entry in kept] == ["request answered", "request refused", "request answered"]
     assert "code" not in kept[0].__dict__["fields"]
 
@@ -131,19 +133,19 @@ def test_an_access_log_tells_of_every_request(kept: list[logging.LogRecord]) -> 
 def test_what_is_below_the_level_is_not_written(kept: list[logging.LogRecord]) -> None:
     logs.requests_logger.setLevel(logging.WARNING)
     log = RequestLog(1)
-    log.tell(seen())
-    log.tell(seen(status=503, code="overloaded"))
+    log.write(request())
+    log.write(request(status=503, code="overloaded"))
     assert [entry.levelname for entry in kept] == ["WARNING"]
 
 
 @pytest.mark.parametrize("route", ["/readyz", "/v2/health/ready"])
 def test_a_probe_that_finds_the_service_starting_gets_no_line(route: str, kept: list[logging.LogRecord]) -> None:
-    RequestLog(9).tell(seen(route=route, status=503, code="not_ready"))
+    RequestLog(9).write(request(route=route, status=503, code="not_ready"))
     assert kept == []
 
 
 def test_a_long_path_is_cut(kept: list[logging.LogRecord]) -> None:
-    RequestLog(1).tell(seen(path="/" + "x" * 60_000))
+    RequestLog(1).write(request(path="/" + "x" * 60_000))
     assert len(JsonFormatter().format(kept[0])) < 1000
 
 

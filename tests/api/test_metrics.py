@@ -10,10 +10,10 @@ import pytest
 from app.api.error_responses import STATUS
 from app.dispatch.backend_cost_model import Choice
 from app.dispatch.backend_cost_model import Route as RouteName
-from app.telemetry import metric_definitions, shared_counters
+from app.telemetry import request_metrics, shared_counters
 from app.telemetry.logs import RequestLog
-from app.telemetry.metric_definitions import Metrics
-from app.telemetry.prometheus_text import BUCKETS
+from app.telemetry.metric_definitions import BUCKETS
+from app.telemetry.request_metrics import Metrics
 from app.telemetry.server_timing import STAGES, RequestTimings
 from app.telemetry.shared_counters import CELLS, alone
 
@@ -46,7 +46,7 @@ class RequestContext:
 
 def known(*templates: str) -> Metrics:
     found = Metrics(alone(), RequestLog(0), STATUS)
-    found.know(templates or (PATH,))
+    found.set_templates(templates or (PATH,))
     return found
 
 
@@ -67,7 +67,7 @@ def total(of: Metrics, prefix: str) -> dict[str, float]:
 
 
 def now_is(monkeypatch: pytest.MonkeyPatch, now: float) -> None:
-    monkeypatch.setattr(metric_definitions, "perf_counter", lambda: now)
+    monkeypatch.setattr(request_metrics, "perf_counter", lambda: now)
 
 
 def test_each_stage_is_counted_under_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,13 +94,13 @@ def test_what_was_predicted_for_a_route_that_was_not_taken_is_not_compared() -> 
 
 
 def test_paths_are_forgotten_and_still_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metric_definitions, "_REMEMBERED", 2)
+    monkeypatch.setattr(request_metrics, "_REMEMBERED", 2)
     found = known("/v2/models/{name}/infer")
     for turn in range(30):
         found.begin()
         found.count(gathered(path=f"/v2/models/{turn % 7}/infer"), None)
-        assert len(found._places) <= 2
-        assert len(found._kinds) == len(found._addresses) <= 2
+        assert len(found._request_cells) <= 2
+        assert len(found._cell_tables) == len(found._addresses) <= 2
     assert total(found, "gathernd_requests") == {"POST|/v2/models/{name}/infer|200": 30}
 
 

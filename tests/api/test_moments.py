@@ -24,7 +24,7 @@ from app.telemetry.compiled_increments import (
     TIMES,
     compiled,
 )
-from app.telemetry.prometheus_text import BUCKETS
+from app.telemetry.metric_definitions import BUCKETS
 
 pytestmark = pytest.mark.usefixtures("compiled")
 

@@ -177,7 +177,7 @@ def test_a_flood_of_nonsense_does_not_fill_the_log(start: Start) -> None:
         client = server.shared_client()
         for _ in range(60):
             assert client.post("/gathernd", content=b"{").status_code == 400
-        summary = "requests refused and not told one by one"
+        summary = "requests refused and not logged one by one"
         until(lambda: any(line["message"] == summary for line in lines(server)))
         sleep(1.2)
         found = lines(server)

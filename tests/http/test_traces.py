@@ -20,8 +20,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from app.main import create_app
 from app.settings import Settings
-from app.telemetry.metric_definitions import Metrics
-from app.telemetry.observed_metrics import WatchedMetrics
+from app.telemetry.observed_metrics import ObservedMetrics
+from app.telemetry.request_metrics import Metrics
 from app.telemetry.tracing import ENDPOINTS, NoTracing, start_tracing
 from tests.http.conftest import Start
 from tests.http.raw import TINY, Wire, request
@@ -257,7 +257,7 @@ def test_without_an_endpoint_nothing_watches_requests(tmp_path: Path) -> None:
     app = create_app(Settings(store_dir=tmp_path))
     assert type(app.metrics) is Metrics
     watched = create_app(Settings(store_dir=tmp_path, otlp_endpoint="http://127.0.0.1:1"))
-    assert type(watched.metrics) is WatchedMetrics
+    assert type(watched.metrics) is ObservedMetrics
 
 
 @pytest.mark.parametrize("variables", [{"OTEL_SDK_DISABLED": "true"}, {"OTEL_TRACES_EXPORTER": "none"}])

@@ -18,8 +18,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.settings import Settings
-from app.telemetry.metric_definitions import Templates
-from app.telemetry.prometheus_text import COUNTERS, GAUGES
+from app.telemetry.metric_definitions import COUNTERS, GAUGES
+from app.telemetry.request_metrics import Templates
 from tests.http.server import Server
 from tests.workers.conftest import Start
 from tests.workers.load import BODY, CONTENT, ask_once, connected, request, until

@@ -1,0 +1,260 @@
+"""Requests are counted here, each once and at once, in the memory that other processes read.
+
+The name of a cell (see `shared_counters`) is the metric's name and its labels, joined by "|". A path is counted under
+its route template, or under "other".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from time import perf_counter
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from prometheus_client.core import Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from app.errors import Code, GatherError
+from app.telemetry import compiled_increments
+from app.telemetry.compiled_increments import HEADER_TEMPLATE_AT, compiled
+from app.telemetry.logs import RequestLog, RequestRecord, trace_id_of
+from app.telemetry.metric_definitions import BUCKETS, METHODS
+from app.telemetry.observed_request import ObservedRequest
+from app.telemetry.prometheus_text import families
+from app.telemetry.server_timing import STAGES
+from app.telemetry.shared_counters import GAUGE, Counters, alone
+
+_REMEMBERED: Final = 4096
+"""Most paths whose cells are remembered: names of models are in them, which clients make up."""
+_SCRAPE_DELAY_S: Final = 0.02
+"""So long a scrape waits for other processes, which count a large answer only once it has been sent."""
+
+
+class Templates:
+    """Finds the route template that a path matches."""
+
+    def __init__(self, templates: Iterable[str]) -> None:
+        self._exact: set[str] = set()
+        self._by_size: dict[int, list[tuple[str, list[str]]]] = {}
+        for template in templates:
+            if "{" in template:
+                parts = template.split("/")
+                self._by_size.setdefault(len(parts), []).append((template, parts))
+            else:
+                self._exact.add(template)
+
+    def of(self, path: str) -> str:
+        """The template of `path`, or "other"."""
+        if path in self._exact:
+            return path
+        sent = path.split("/")
+        for template, parts in self._by_size.get(len(sent), ()):
+            if all(part == given or (part[:1] == "{" and given) for part, given in zip(parts, sent, strict=True)):
+                return template
+        return "other"
+
+
+class Metrics(Collector):
+    """Counts requests, and has those that failed written to `log`. `statuses` has the HTTP status of each error.
+
+    `gauges` are read in every process and summed; another process's are as old as its `publish`. `common` are those
+    that are the same whichever process is asked; it may block, and is called in a thread.
+
+    A gather is counted by one compiled call, which adds to its cells by their addresses (see `compiled_increments`).
+    """
+
+    def __init__(self, counters: Counters | None, log: RequestLog, statuses: Mapping[Code, int]) -> None:
+        self.counters = counters or alone()
+        self.log = log
+        self.statuses = statuses
+        self.gauges: dict[str, Callable[[], float]] = {
+            "gathernd_processes": lambda: 1,
+            "gathernd_requests_in_flight": lambda: self._in_flight,
+        }
+        self.common: Callable[[], Mapping[str, float]] = dict
+        self._shared: dict[str, float] = {}
+        self._templates = Templates(())
+        self._in_flight = 0
+        self._received = self.counters.cell("gathernd_received_bytes")
+        self._sent = self.counters.cell("gathernd_sent_bytes")
+        self._values = np.asarray(self.counters.values)
+        self._request_cells: dict[tuple[str, str, int], tuple[int, int]] = {}
+        self._cell_tables: dict[tuple[str, str, str, str | None], int] = {}
+        self._answer: Callable[..., bool]
+        self._add: Callable[..., None]
+        self._addresses: list[NDArray[np.int64]] = []
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def set_templates(self, templates: Iterable[str]) -> None:
+        """Count paths under these route templates from now on."""
+        self._templates = Templates(templates)
+        self._request_cells.clear()
+        self._cell_tables.clear()
+        self._addresses.clear()
+
+    def begin(self) -> int:
+        """A request has come, until `count` is called for it; returns how many are under way with it."""
+        self._in_flight = running = self._in_flight + 1
+        return running
+
+    def answered(self, context: ObservedRequest, sent: int) -> bool:
+        """Count a gather whose answer of `sent` bytes is written next, and fill in HEADER_TEMPLATE.
+
+        False, having done neither, for one that took long or that the server has refused.
+        """
+        exchange, timings, choice = context.exchange, context.timings, context.timings.choice
+        if exchange is None or exchange.refusal is not None:
+            return False
+        key = context.method, context.path, choice.route, timings.route
+        table = self._cell_tables.get(key) or self._cell_table(context)
+        start, parsed, kernel, done = timings.start, timings.parsed, timings.kernel, timings.gathered
+        now = perf_counter()
+        number, predicted, received, answer = context.number, choice.seconds, exchange.received, self._answer
+        if not answer(HEADER_TEMPLATE_AT, table, number, start, parsed, kernel, done, now, predicted, received, sent):
+            return False
+        timings.finished = now
+        return True
+
+    def count(self, context: ObservedRequest, code: str | None) -> None:
+        """Count a request that is over, unless `answered` did; `code` is its error's, if any. From the event loop."""
+        exchange, timings = context.exchange, context.timings
+        self._in_flight -= 1
+        timings.caller = None  # it refers to the request and its body
+        if timings.finished:
+            if code is not None:  # its answer could not be written
+                self.counters.add(f"gathernd_errors|{code}")
+                self.failed(context, context.status, code, timings.finished - timings.start)
+            return
+        timings.finished = finished = perf_counter()
+        status, received, sent = context.status, 0, 0
+        if exchange is not None:
+            received, sent = exchange.received, exchange.sent
+            if exchange.refusal is not None:
+                status, code = self.outcome(context, code)
+        if code is None and status == 200 and timings.route is not None:
+            table, predicted = self._cell_table(context), timings.choice.seconds
+            start, parsed, kernel, done = timings.start, timings.parsed, timings.kernel, timings.kernel_end
+            self._add(table, start, parsed, kernel, done, finished, predicted, received, sent)
+            return
+        if code is not None:
+            self.counters.add(f"gathernd_errors|{code}")
+            if code == "deadline_exceeded" and timings.callers_deadline:
+                self.counters.add(f"gathernd_caller_deadlines|{self._templates.of(context.path)}")
+            self.failed(context, status, code, finished - timings.start)
+        values, seconds = self.counters.values, finished - timings.start
+        requests, times = self._cells_of(context.method, context.path, status)
+        values[requests] += 1
+        values[times + bisect_left(BUCKETS, seconds)] += 1
+        values[times + len(BUCKETS) + 1] += seconds
+        values[self._received] += received
+        values[self._sent] += sent
+
+    def failed(self, context: ObservedRequest, status: int, code: str, seconds: float) -> None:
+        """Write a line about a request that was refused or failed."""
+        self.log.write(self.record(context, status, code, seconds, trace_id_of(context.headers)))
+
+    def record(
+        self, context: ObservedRequest, status: int, code: str | None, seconds: float, trace_id: str | None
+    ) -> RequestRecord:
+        """What a log line says of a request that is over."""
+        client = context.scope.get("client")
+        return RequestRecord(
+            context.method if context.method in METHODS else "other",
+            self.template(context.path),
+            context.path,
+            status,
+            code,
+            seconds,
+            context.request_id,
+            trace_id,
+            client[0] if client else None,
+        )
+
+    def outcome(self, context: ObservedRequest, code: str | None) -> tuple[int, str | None]:
+        """Status and error of a request that is over; one that the server ended by itself has the id of that answer."""
+        status, exchange = context.status, context.exchange
+        if exchange is not None and exchange.refusal is not None:
+            context.request_id = exchange.refusal_id or context.request_id
+            return status or self.statuses[exchange.refusal], exchange.refusal
+        return status, code
+
+    def template(self, path: str) -> str:
+        """The route template of `path`, or "other"."""
+        return self._templates.of(path)
+
+    def count_limit(self, error: GatherError) -> None:
+        """Count a refusal under the limit that it names, if it names one."""
+        limit = error.facts.get("limit")
+        if limit is not None:
+            self.counters.add(f"gathernd_limit_refusals|{limit}")
+
+    def count_refusal(self, error: GatherError, request_id: str, client: str | None) -> None:
+        """Count a request that the server refused before it was read, so that its path is not known."""
+        status = self.statuses[error.code]
+        self.counters.add(f"gathernd_errors|{error.code}")
+        self.counters.add(f"gathernd_requests|other|unread|{status}")
+        self.count_limit(error)
+        self.log.write(RequestRecord("other", "unread", "", status, error.code, 0.0, request_id, None, client))
+
+    def _cells_of(self, method: str, path: str, status: int) -> tuple[int, int]:
+        """The cells of a method, path and status: of its requests, and the first of its times."""
+        place = self._request_cells.get((method, path, status))
+        if place is None:
+            template = self._templates.of(path)
+            shown = method if method in METHODS else "other"
+            names = [f"gathernd_request_seconds|{template}|{bound}" for bound in (*BUCKETS, "+Inf", "sum")]
+            names += [f"gathernd_stage_seconds|{template}|{stage}" for stage in STAGES]
+            counters = self.counters
+            place = counters.cell(f"gathernd_requests|{shown}|{template}|{status}"), counters.row(names)
+            if len(self._request_cells) >= _REMEMBERED:
+                self._request_cells.clear()
+            self._request_cells[method, path, status] = place
+        return place
+
+    def _cell_table(self, context: ObservedRequest) -> int:
+        """The address of the table of addresses of the cells in which gathers like this one are counted."""
+        method, path = context.method, context.path
+        predicted, taken = context.timings.choice.route, context.timings.route
+        found = self._cell_tables.get((method, path, predicted, taken))
+        if found is not None:
+            return found
+        self._answer, self._add = compiled()
+        if len(self._addresses) >= _REMEMBERED:
+            self._cell_tables.clear()
+            self._addresses.clear()
+        cell = self.counters.cell
+        cells: list[int | None] = [None] * compiled_increments.CELLS
+        cells[compiled_increments.REQUESTS], cells[compiled_increments.TIMES] = self._cells_of(method, path, 200)
+        cells[compiled_increments.ROUTES] = cell(f"gathernd_kernel_routes|{predicted}|{taken}")
+        cells[compiled_increments.RECEIVED], cells[compiled_increments.SENT] = self._received, self._sent
+        if taken == predicted:  # else the prediction is of another route
+            cells[compiled_increments.PREDICTED] = cell(f"gathernd_route_predicted_seconds|{taken}")
+            cells[compiled_increments.MEASURED] = cell(f"gathernd_route_measured_seconds|{taken}")
+        first = self._values.ctypes.data
+        addresses = np.array([0 if place is None else first + 8 * place for place in cells], np.int64)
+        self._addresses.append(addresses)
+        found = self._cell_tables[method, path, predicted, taken] = addresses.ctypes.data
+        return found
+
+    def publish(self) -> None:
+        """Let other processes see this one's gauges."""
+        for name, read in self.gauges.items():
+            self.counters.put(GAUGE + name, read())
+
+    def collect(self) -> Iterator[Metric]:
+        """Prometheus' view of the numbers of all processes."""
+        self.publish()
+        return families(self.counters.totals() | self._shared)
+
+    async def text(self) -> bytes:
+        """The exposition text of GET /metrics."""
+        if self.counters.shared:
+            await asyncio.sleep(_SCRAPE_DELAY_S)
+        shared = await asyncio.to_thread(self.common)
+        self._shared = {GAUGE + name: number for name, number in shared.items()}
+        return generate_latest(self._registry)
