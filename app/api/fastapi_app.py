@@ -5,15 +5,13 @@ The routes of the gathers stand here for OpenAPI's sake; the data plane in front
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from importlib.resources import files
 from typing import Any, Final, NoReturn
 
 from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse, PlainTextResponse
-from starlette.exceptions import HTTPException
 
 from app import __version__
 from app.api.asgi_request import RequestContext
@@ -128,10 +126,9 @@ def create_control(readiness: Readiness, metrics: Metrics, lifespan: Any, *parts
         separate_input_output_schemas=False,
         responses=error_responses(_EVERYWHERE),
     )
+    # No others: the data plane has checked path and method, and no route here has parameters that could be invalid.
     app.exception_handlers = {
         GatherError: _gather_error,
-        HTTPException: _http_exception,
-        RequestValidationError: _validation_error,
         Exception: _failure,
     }
     _add_operators(app)
@@ -269,18 +266,13 @@ def _add_pages(app: FastAPI) -> None:
         raise GatherError("not_found", f"no error has the code {code!r}")
 
 
-def _exchange(request: Request) -> RequestContext:
-    context: RequestContext = request.scope["context"]
-    return context
-
-
-def problem_response(error: GatherError, request: Request, headers: Mapping[str, str] | None = None) -> Response:
+def problem_response(error: GatherError, request: Request) -> Response:
     """The error body of `error` as a response of the control plane."""
-    found = {name.decode(): value.decode() for name, value in problem_headers(error)}
-    context = _exchange(request)
+    headers = {name.decode(): value.decode() for name, value in problem_headers(error)}
+    context: RequestContext = request.scope["context"]
     context.code = error.code
     content_type, body = error_body(error, context.request_id, context.path)
-    return Response(body, STATUS[error.code], {**found, **(headers or {})}, content_type.decode())
+    return Response(body, STATUS[error.code], headers, content_type.decode())
 
 
 async def _gather_error(request: Request, error: Exception) -> Response:
@@ -288,22 +280,9 @@ async def _gather_error(request: Request, error: Exception) -> Response:
     return problem_response(error, request)
 
 
-async def _http_exception(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    code: Code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "malformed_request")  # type: ignore[assignment]
-    return problem_response(GatherError(code, str(error.detail)), request, error.headers)
-
-
 async def _failure(request: Request, error: Exception) -> Response:
     """What Starlette would answer in plain text; it raises `error` again afterwards, and the data plane logs it."""
     return problem_response(GatherError("internal", "the service failed; its log has the request_id"), request)
-
-
-async def _validation_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    pointer = "/" + "/".join(map(str, first["loc"]))
-    return problem_response(GatherError("invalid_field", first["msg"], pointer=pointer), request)
 
 
 def openapi_document(app: FastAPI) -> dict[str, Any]:

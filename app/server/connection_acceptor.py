@@ -1,9 +1,9 @@
-"""Takes new connections in a worker, such that all workers have about as many.
+"""Accepts new connections in a worker, such that all workers have about as many.
 
-Left to themselves, workers that share a listening socket do not: whoever wakes first takes all connections that wait,
-and a worker that starts again while clients keep their connections gets none. Two rules mend that. A worker that has
-more connections than another lets that one go first, for a moment. And one that has far more than its share says
-`Connection: close` in some of its answers; who comes back is taken by another.
+Workers that merely share a listening socket do not: the one that wakes first accepts all connections that wait, and a
+worker that starts again while clients keep their connections gets none. Hence two rules. A worker that has more
+connections than another waits for a moment before it accepts one. And one that has far more than its share sends
+`Connection: close` with some of its answers; a client that connects again reaches another worker.
 """
 
 from __future__ import annotations
@@ -21,17 +21,21 @@ from app.telemetry.shared_counters import Counters, SlotHeader
 
 logger = logging.getLogger("gathernd")
 
-_COURTESY_S: Final = 0.003
+_YIELD_S: Final = 0.003
+"""So long a worker with more connections than another waits before it accepts one more."""
 _PAUSE_S: Final = 0.5
+"""So long no connection is accepted after an error such as a want of file descriptors."""
 _ACTIVE_S: Final = 1.0
-_SETTLE_S: Final = 1.0
+"""A connection is active for so long after bytes came on it."""
+_SETUP_S: Final = 1.0
+"""So long a stop waits for connections that are being set up."""
 
 
 class Acceptor:
-    """Takes connections from `listeners`, one for each turn of the event loop, while it is started.
+    """Accepts connections from `listeners`, one for each turn of the event loop, while it is started.
 
-    `tls` is what the event loop is told about TLS when it sets them up. Beyond `limit` another connection makes room,
-    or the new one is closed.
+    `tls` are the event loop's options for setting them up with TLS. Beyond `limit` an idle connection is closed, or the
+    new one.
     """
 
     def __init__(
@@ -50,9 +54,9 @@ class Acceptor:
         self._tls = tls or {}
         self._limit = limit
         self._loop = asyncio.get_running_loop()
-        self._waited = False
+        self._has_yielded = False
         self._timer: asyncio.TimerHandle | None = None
-        self._coming: dict[asyncio.Task[Any], float] = {}
+        self._in_setup: dict[asyncio.Task[Any], float] = {}
         self.accepting = False
 
     def start(self) -> None:
@@ -60,12 +64,12 @@ class Acceptor:
         for listener in self._listeners:
             listener.setblocking(False)
         self.accepting = True
-        self.tell()
+        self.publish_count()
         self._counters.head[SlotHeader.ACCEPTING] = 1
         self._watch()
 
     def stop(self, *, rest: bool) -> None:
-        """Take no more. Those that wait are for the other workers, or, with `rest`, are still taken."""
+        """Accept no more. Those in the backlog are left to the other workers or, with `rest`, still accepted."""
         if self.accepting:
             self.accepting = False
             self._counters.head[SlotHeader.ACCEPTING] = 0
@@ -78,22 +82,22 @@ class Acceptor:
         for listener in self._listeners:
             listener.close()
 
-    async def settle(self) -> None:
-        """Wait for the connections that were taken and are not yet set up; not for handshakes that go nowhere."""
-        if self._coming:
-            await asyncio.wait(self._coming, timeout=_SETTLE_S)
-        for task in self._coming:
+    async def finish_setup(self) -> None:
+        """Wait for connections that are being set up; TLS handshakes that take too long are cancelled."""
+        if self._in_setup:
+            await asyncio.wait(self._in_setup, timeout=_SETUP_S)
+        for task in self._in_setup:
             task.cancel()
 
-    def tell(self) -> int:
-        """Let the other workers know how many connections this one has, and return the number."""
-        number = len(self._connections) + len(self._coming)
+    def publish_count(self) -> int:
+        """Write for the other workers how many connections this one has, and return the number."""
+        number = len(self._connections) + len(self._in_setup)
         self._counters.head[SlotHeader.CONNECTIONS] = number
         return number
 
     def balance(self, now: float) -> None:
-        """Send some clients away if this worker has far more connections than the others have on average."""
-        mine = self.tell()
+        """Have some clients leave if this worker has far more connections than the others have on average."""
+        mine = self.publish_count()
         counts = self._counters.accepting()
         fair = -(-sum(counts) // max(len(counts), 1))
         if len(counts) < 2 or mine <= fair + max(1, fair // 4):
@@ -102,7 +106,7 @@ class Acceptor:
         for connection in self._connections:
             if excess == 0:
                 break
-            # One that is idle would hardly notice; it counts, but does not work.
+            # An idle connection gets no answer that could say so, and makes no work for the others.
             if now - connection.last_received < _ACTIVE_S:
                 connection.leaving = True
                 excess -= 1
@@ -116,11 +120,11 @@ class Acceptor:
             self._loop.remove_reader(listener.fileno())
 
     def _ready(self, listener: socket.socket) -> None:
-        if not self._waited and self.tell() > min(self._counters.accepting(), default=0):
-            self._waited = True
-            self._pause(_COURTESY_S)
+        if not self._has_yielded and self.publish_count() > min(self._counters.accepting(), default=0):
+            self._has_yielded = True
+            self._pause(_YIELD_S)
             return
-        self._waited = False
+        self._has_yielded = False
         self._take(listener)
 
     def _take(self, listener: socket.socket) -> bool:
@@ -132,31 +136,31 @@ class Acceptor:
         except OSError as error:
             if error.errno == ECONNABORTED:
                 return True
-            # Want of descriptors or memory, or what accept(2) passes on of the network: none of it is gone at once.
+            # No file descriptors or memory left, or an error of the network (accept(2)): it lasts for a while.
             logger.error("no connection can be taken: %s", error.strerror)
             self._pause(_PAUSE_S)
             return False
-        if self._limit is not None and not self._limit.take(len(self._coming)) and not self._give_up_oldest():
+        if self._limit is not None and not self._limit.take(len(self._in_setup)) and not self._cancel_oldest_setup():
             self._limit.count_refused()
             connection.close()
             return True
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         task = self._loop.create_task(self._set_up(connection))
-        self._coming[task] = monotonic()
-        task.add_done_callback(self._arrived)
+        self._in_setup[task] = monotonic()
+        task.add_done_callback(self._set_up_done)
         return True
 
-    def _arrived(self, task: asyncio.Task[Any]) -> None:
-        self._coming.pop(task, None)
+    def _set_up_done(self, task: asyncio.Task[Any]) -> None:
+        self._in_setup.pop(task, None)
 
-    def _give_up_oldest(self) -> bool:
+    def _cancel_oldest_setup(self) -> bool:
         """End the TLS handshake that takes the longest; False where none takes long."""
-        for task, begun in self._coming.items():
+        for task, begun in self._in_setup.items():
             if monotonic() - begun < IDLE_S:
                 break
             task.cancel()
-            del self._coming[task]
+            del self._in_setup[task]
             return True
         return False
 

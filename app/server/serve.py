@@ -150,7 +150,7 @@ class Server(uvicorn.Server):
         end = monotonic() + self.options.drain_timeout
         self.stop_listening(sockets)
         if self.tls_acceptor is not None:
-            await self.tls_acceptor.settle()
+            await self.tls_acceptor.finish_setup()
         connections = self.server_state.connections
         while connections and not self.cut and (now := monotonic()) < end:
             for connection in list(connections):

@@ -1,7 +1,7 @@
 """Several processes on one port: a parent that starts them, replaces those that die, and stops them together.
 
-Of uvicorn's ways to run several processes this is that of its `--workers`: the parent binds one listening socket and
-freshly started processes inherit it. With a socket each (SO_REUSEPORT) the connections in the backlog of a process that
+As with uvicorn's `--workers`, the parent binds one listening socket, and processes that are started afresh
+inherit it. With a socket each (SO_REUSEPORT) the connections in the backlog of a process that
 ends would be lost, and forked processes (gunicorn) would share what numba and threads had set up before. The parent
 is our own, because uvicorn's lets a process take connections before it can answer, notices a death only between pings
 that may take seconds, forwards no drain, and stops everything when a replacement does not start.
@@ -23,7 +23,7 @@ with 3.
 
 Later the others carry on, and a start that fails is tried again after a pause. Where no worker is left, the port
 refuses connections rather than let clients wait, and after GIVE_UP_AFTER failures in a row the parent ends with 3:
-whoever started it knows more. What a worker has to know it reads from a file in memory (`WorkerStart`).
+what started it decides then. A worker reads its settings from a file in memory (`WorkerStart`).
 """
 
 from __future__ import annotations
@@ -51,14 +51,17 @@ from app.telemetry.shared_counters import CounterGroup, SlotHeader, join
 logger = logging.getLogger("gathernd")
 
 HANG_LOOKS: Final = 30
-"""A worker whose event loop has not moved in so many looks of its parent, a second apart, is killed."""
+"""A worker whose event loop has not run between so many looks of its parent, a second apart, is killed."""
 START_S: Final = 600.0
-"""So is one that is not ready after so long."""
+"""So is a worker that is not ready after so many seconds."""
 GIVE_UP_AFTER: Final = 12
 """Starts that fail in a row, with no worker left, after which the parent ends: about half a minute."""
 _KILL_AFTER_S: Final = 5.0
+"""So many seconds after its drain should have ended, a worker is killed."""
 _BACKOFF_S: Final = (0.1, 5.0)
+"""First and longest pause, in seconds, before a start that failed is tried again; each is twice the one before."""
 _SHORT_LIFE_S: Final = 1.0
+"""A worker that ends so soon after it took connections counts as a start that failed."""
 
 
 class Worker:
@@ -74,8 +77,8 @@ class Worker:
         self.born = monotonic()
         self.leave_by: float | None = None
         self.killed = False
-        self.beat = 0
-        self.still = 0
+        self.last_beat = 0
+        self.looks_without_beat = 0
 
     @property
     def leaving(self) -> bool:
@@ -83,12 +86,12 @@ class Worker:
         return self.leave_by is not None
 
     def send(self, letter: bytes) -> None:
-        """Tell the worker something; one that has ended is noticed elsewhere."""
+        """Send the worker a command; that it has ended shows at the other end of the channel."""
         with suppress(OSError):
             self.channel.send(letter)
 
     def kill(self) -> None:
-        """End the worker without further ado."""
+        """Kill the worker (SIGKILL)."""
         self.killed = True
         self.process.kill()
 
@@ -150,14 +153,14 @@ class Supervisor:
                     self._receive(key.data)
             while self._signals:
                 self._handle(self._signals.pop(0))
-            self._look()
+            self._check_workers()
         logger.info("parent process %d ends with %d", os.getpid(), self._code)
         return self._code
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signals.append(number)
 
-    # Workers come and go
+    # Starting workers, and what they report
 
     def _start(self, *, first: bool = False, replaces: Worker | None = None) -> None:
         taken = {worker.slot for worker in self._workers} | {0}
@@ -169,7 +172,7 @@ class Supervisor:
             if replaces is not None:
                 self._give_up_restart()
             elif self._started:
-                self._put_off()
+                self._delay_next_start()
             else:
                 self._code = STARTUP_FAILURE
                 self._stop()
@@ -278,7 +281,7 @@ class Supervisor:
         self._counters.add("gathernd_workers_died")
         logger.error("worker %d ended with %s", worker.process.pid, _shown(code))
         if worker.leaving:
-            # Its successor has its place already; how it ended is no matter of a later stop.
+            # It was replaced already: how it ended does not count for the exit code of a later stop.
             return
         if not self._started:
             logger.error("the service cannot start: its worker's log lines above say why")
@@ -290,13 +293,13 @@ class Supervisor:
             return
         lived = 0.0 if worker.accepting_since is None else monotonic() - worker.accepting_since
         if lived < _SHORT_LIFE_S:
-            self._put_off()
+            self._delay_next_start()
 
     def _give_up_restart(self) -> None:
         logger.error("the restart is given up: the workers that run carry on")
         self._rolling.clear()
 
-    def _put_off(self) -> None:
+    def _delay_next_start(self) -> None:
         low, high = _BACKOFF_S
         pause = min(high, low * 2**self._failures)
         self._next_start = monotonic() + pause
@@ -316,9 +319,9 @@ class Supervisor:
         """Whether a worker takes connections."""
         return any(one.accepting_since is not None and not one.leaving for one in self._workers)
 
-    # What is done now and then
+    # Regular checks
 
-    def _look(self) -> None:
+    def _check_workers(self) -> None:
         now = monotonic()
         if self._stop_by is not None:
             if now > self._stop_by:
@@ -329,7 +332,7 @@ class Supervisor:
             return
         if now >= self._next_look:
             self._next_look = now + 1.0
-            self._look_for_hangs(now)
+            self._kill_hanging_workers(now)
         if not self._started:
             return
         staying = [one for one in self._workers if not one.leaving]
@@ -338,7 +341,7 @@ class Supervisor:
             if now >= self._next_start:
                 self._start()
         elif self._rolling:
-            # The next one leaves once the last one has gone, and its successor has come.
+            # The next one leaves once the last one has ended and its successor takes connections.
             if len(staying) == len(self._workers) and all(one.accepting_since for one in staying) and not pending:
                 old = self._rolling.pop(0)
                 if old in staying:
@@ -347,7 +350,7 @@ class Supervisor:
             self._restarting = False
             logger.info("the restart has ended")
 
-    def _look_for_hangs(self, now: float) -> None:
+    def _kill_hanging_workers(self, now: float) -> None:
         for worker in self._workers:
             if worker.leave_by is not None:
                 overdue = now > worker.leave_by
@@ -356,9 +359,9 @@ class Supervisor:
             else:
                 # Counted in looks, not in time: where everything stood still, as in a suspended machine, nothing hangs.
                 beat = self._group.slots[worker.slot].head[SlotHeader.BEAT]
-                worker.still = worker.still + 1 if beat == worker.beat else 0
-                worker.beat = beat
-                overdue = worker.still >= HANG_LOOKS
+                worker.looks_without_beat = worker.looks_without_beat + 1 if beat == worker.last_beat else 0
+                worker.last_beat = beat
+                overdue = worker.looks_without_beat >= HANG_LOOKS
             if overdue:
                 logger.error("worker %d hangs and is killed", worker.process.pid)
                 worker.kill()

@@ -156,14 +156,14 @@ class WorkerServer(Server):
         """As one process does."""
         self.stop_listening()
         if self._acceptor is not None:
-            await self._acceptor.settle()
+            await self._acceptor.finish_setup()
         await super().shutdown(sockets)
 
     async def on_tick(self, counter: int) -> bool:
         """Called ten times a second."""
         self._counters.head[SlotHeader.BEAT] += 1
         if self._acceptor is not None and self._acceptor.accepting:
-            self._acceptor.tell()
+            self._acceptor.publish_count()
             if counter % 10 == 0:
                 self._acceptor.balance(monotonic())
         return await super().on_tick(counter)

@@ -1,6 +1,6 @@
 """OpenTelemetry: a span for each request with one for each of its stages, in the trace that the caller began.
 
-Off unless an endpoint is named, and then decided at start-up: a service without it runs none of this. The SDK is the
+Off unless an endpoint is named; decided at start-up, so that a service without one runs none of this. The SDK is the
 extra `otel`; its own variables (OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER, OTEL_EXPORTER_OTLP_HEADERS and the others) are
 read by the SDK. Spans are made when a request is over, from the times that are taken for Server-Timing anyway, and sent
 by a thread of the SDK; where the collector does not keep up, they are dropped and requests go on.
@@ -30,7 +30,7 @@ _PATH: Final = "/v1/traces"
 
 
 class NoTracing(Exception):
-    """Traces are asked for and cannot be had; says why."""
+    """Traces are asked for and cannot be made; the text says why."""
 
 
 class Tracing:
@@ -52,8 +52,8 @@ class Tracing:
         trace, timings = self._trace, context.timings
         now = time_ns()
 
-        def at(moment: float) -> int:
-            return now - int((end - moment) * 1e9)
+        def nanoseconds(time: float) -> int:
+            return now - int((end - time) * 1e9)
 
         name = f"{method} {route}" if route != "other" else method
         span = self._tracer.start_span(
@@ -61,12 +61,12 @@ class Tracing:
             self._context(context),
             trace.SpanKind.SERVER,
             _attributes(context, method, route, status, code),
-            start_time=at(timings.start),
+            start_time=nanoseconds(timings.start),
         )
         if span.is_recording():
             inside = trace.set_span_in_context(span)
             for stage, begin, finish in _stages(context, end):
-                self._tracer.start_span(stage, inside, start_time=at(begin)).end(at(finish))
+                self._tracer.start_span(stage, inside, start_time=nanoseconds(begin)).end(nanoseconds(finish))
             if status >= 500:
                 span.set_status(trace.StatusCode.ERROR)
         span.end(now)
@@ -119,11 +119,11 @@ def _attributes(context: ObservedRequest, method: str, route: str, status: int, 
 def _stages(context: ObservedRequest, end: float) -> Iterator[tuple[str, float, float]]:
     """Name, begin and end of each stage, as far as the request got."""
     timings = context.timings
-    moments = (timings.start, timings.parsed, timings.kernel, timings.kernel_end)
-    for place, (name, begin) in enumerate(zip(STAGES, moments, strict=True)):
+    begins = (timings.start, timings.parsed, timings.kernel, timings.kernel_end)
+    for place, (name, begin) in enumerate(zip(STAGES, begins, strict=True)):
         if not begin:
             return
-        following = moments[place + 1] if place < 3 else 0.0
+        following = begins[place + 1] if place < 3 else 0.0
         yield name, begin, following or end
 
 

@@ -34,7 +34,7 @@ Scenario = Callable[[Acceptor, socket.socket, set[Any], Counters, Counters], Cor
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Scenario], None]]:
     """Run a scenario with an acceptor, its listener, what it has taken, its counters, and those of another worker."""
-    monkeypatch.setattr(connection_acceptor, "_COURTESY_S", PATIENCE)
+    monkeypatch.setattr(connection_acceptor, "_YIELD_S", PATIENCE)
     group = CounterGroup(3)
     mine, other = join(group.fd, 1), join(group.fd, 2)
 
@@ -50,7 +50,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Scenario], None]]
                 await scenario(taking, listener, opened, mine, other)
             finally:
                 taking.stop(rest=False)
-                await taking.settle()
+                await taking.finish_setup()
                 for connection in opened:
                     connection.transport.close()
                 await asyncio.sleep(0.01)
@@ -121,7 +121,7 @@ def test_what_waits_at_the_end_is_taken_if_nobody_else_will(rest: bool, run: Cal
             client.connect(listener.getsockname())  # the listening side takes part in the kernel only
             waiting.append(client)
         taking.stop(rest=rest)
-        await taking.settle()
+        await taking.finish_setup()
         assert len(opened) == (4 if rest else 0)
         assert mine.head[SlotHeader.ACCEPTING] == 0
         for client in waiting:
