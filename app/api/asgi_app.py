@@ -22,6 +22,7 @@ from app.api.routes.health import Readiness
 from app.dispatch.admission import Admission
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
+from app.memory.error_frames import clear_frames
 from app.security.authorizer import Authorizer
 from app.security.host_header_check import HostHeaderCheck
 from app.telemetry.request_metrics import Metrics
@@ -89,6 +90,7 @@ class DataPlane:
                 await route(context)
         except GatherError as error:
             code = error.code
+            clear_frames(error)
             if context.started:
                 # What has been sent cannot be taken back: the connection ends here, so that no answer looks whole.
                 context.status = STATUS[code]
@@ -97,17 +99,20 @@ class DataPlane:
                 )
             else:
                 await self._send_error(context, error)
-        except ClientGone:
+        except ClientGone as error:
             code = "client_gone"
-        except asyncio.CancelledError:
+            clear_frames(error)
+        except asyncio.CancelledError as error:
+            clear_frames(error)
             # A stop cuts off what outlasts its timeout; nothing else cancels a request, whose task ends here.
             code = "not_ready"
             if not context.started:
                 stopped = GatherError("not_ready", "the service stopped before the request was carried out")
                 await context.send_error(stopped)
-        except Exception:
+        except Exception as error:
             code = "internal"
             logger.exception("a request failed", extra={"fields": {"request_id": context.request_id}})
+            clear_frames(error)
             if not context.started:
                 await context.send_error(GatherError("internal", "the service failed; its log has the request_id"))
         finally:

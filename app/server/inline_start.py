@@ -23,7 +23,7 @@ def start(connection: Connection, exchange: HttpExchange) -> None:
             awaited = coroutine.send(None)
         except StopIteration:
             return
-        coroutine = _continued(coroutine, awaited)
+        coroutine = continued(coroutine, awaited)
     else:
         exchange.connection = connection
     task = connection.loop.create_task(coroutine)
@@ -32,12 +32,14 @@ def start(connection: Connection, exchange: HttpExchange) -> None:
 
 
 @types.coroutine
-def _continued(coroutine: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, Any, None]:
+def continued(coroutine: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, Any, None]:
     """The rest of a coroutine that was run, outside of any task, up to where it waits for `awaited`."""
     while True:
         try:
             value = yield awaited
         except BaseException as error:  # noqa: BLE001  (cancellation too belongs to the coroutine)
+            # A failed future keeps its error, whose traceback keeps this frame: a cycle, if the frame named the future.
+            awaited = None
             try:
                 awaited = coroutine.throw(error)
             except StopIteration:

@@ -1,0 +1,94 @@
+"""What a refused request held is freed when it has been answered, not when the garbage collector comes by."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.errors import GatherError
+from app.memory.error_frames import clear_frames
+from app.server.inline_start import continued
+
+Kept = list[weakref.ref[Any]]
+
+
+@pytest.fixture(autouse=True)
+def without_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def refuse(kept: Kept) -> None:
+    items = np.zeros(1000)
+    kept.append(weakref.ref(items))
+    raise GatherError("overloaded", "the memory budget is full")
+
+
+async def wait_for_refusal(threads: ThreadPoolExecutor, kept: Kept) -> None:
+    """As a route does: the future is named in the frame that its error leads to."""
+    working = threads.submit(refuse, kept)
+    try:
+        await asyncio.wrap_future(working)
+    finally:
+        assert working.done()
+
+
+def test_a_refusal_out_of_a_thread_keeps_nothing() -> None:
+    kept: Kept = []
+
+    async def answer() -> None:
+        with ThreadPoolExecutor(1) as threads:
+            try:
+                await wait_for_refusal(threads, kept)
+            except GatherError as error:
+                clear_frames(error)
+
+    asyncio.run(answer())
+    assert [each() for each in kept] == [None]
+
+
+def test_what_led_to_an_error_keeps_nothing() -> None:
+    kept: Kept = []
+    errors = []
+    try:
+        try:
+            refuse(kept)
+        except GatherError:
+            raise ValueError from None
+    except ValueError as error:
+        clear_frames(error)
+        errors.append(error)
+    assert errors
+    assert kept[0]() is None
+
+
+def test_a_request_that_was_begun_outside_of_a_task_keeps_nothing() -> None:
+    kept: Kept = []
+
+    async def handle(futures: list[asyncio.Future[None]]) -> None:
+        items = np.zeros(1000)
+        kept.append(weakref.ref(items))
+        try:
+            await futures.pop()
+        except GatherError as error:
+            clear_frames(error)
+
+    async def run() -> None:
+        future = asyncio.get_running_loop().create_future()
+        coroutine: Any = handle([future])
+        rest: Any = continued(coroutine, coroutine.send(None))
+        future.set_exception(GatherError("overloaded", "the memory budget is full"))
+        del future, coroutine
+        await asyncio.get_running_loop().create_task(rest)
+
+    asyncio.run(run())
+    assert kept[0]() is None
