@@ -43,7 +43,7 @@ class GatherND:
         retries: int | Retries = 3,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self._retries = _retries(retries)
+        self._retries = _as_retries(retries)
         self._http = httpx.Client(
             base_url=url, timeout=timeout, headers=_headers(key), limits=_LIMITS, transport=transport
         )
@@ -157,6 +157,7 @@ class GatherND:
         self.close()
 
     def _run(self, request: Request[T]) -> T:
+        """Send the request, again where `sending` says so, and return what its answer holds."""
         attempts = sending(request, self._retries)
         pause = next(attempts)
         while True:
@@ -197,7 +198,7 @@ class AsyncGatherND:
         retries: int | Retries = 3,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self._retries = _retries(retries)
+        self._retries = _as_retries(retries)
         self._http = httpx.AsyncClient(
             base_url=url, timeout=timeout, headers=_headers(key), limits=_LIMITS, transport=transport
         )
@@ -284,6 +285,7 @@ class AsyncGatherND:
         await self.close()
 
     async def _run(self, request: Request[T]) -> T:
+        """Send the request, again where `sending` says so, and return what its answer holds."""
         attempts = sending(request, self._retries)
         pause = next(attempts)
         while True:
@@ -312,10 +314,14 @@ class AsyncGatherND:
             return error
 
 
+# As many connections as there are calls at a time. 64 idle ones are kept for 5 s, which is less than the 30 s after which
+# the service closes them by default.
+# As many connections as there are calls at a time. 64 idle ones are kept for 5 s, which is less than the 30 s after which
+# the service closes them by default.
 _LIMITS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=5.0)
 
 
-def _retries(given: int | Retries) -> Retries:
+def _as_retries(given: int | Retries) -> Retries:
     return given if isinstance(given, Retries) else Retries(given)
 
 
