@@ -314,10 +314,8 @@ class AsyncGatherND:
             return error
 
 
-# As many connections as there are calls at a time. 64 idle ones are kept for 5 s, which is less than the 30 s after which
-# the service closes them by default.
-# As many connections as there are calls at a time. 64 idle ones are kept for 5 s, which is less than the 30 s after which
-# the service closes them by default.
+# As many connections as there are calls at a time. 64 idle ones are kept for 5 s: the service closes them after 30 s,
+# unless its settings say otherwise.
 _LIMITS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=5.0)
 
 
