@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
+from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
 
@@ -158,6 +161,28 @@ class _Late(_Counting):
         left = Unfinished()
         left.wait = finish  # type: ignore[method-assign]
         raise left
+
+
+def test_a_gather_that_was_left_keeps_its_arrays_no_longer_than_its_answer() -> None:
+    made = service(force_route="split", loop_max_us=1e9)
+    made.kernel = kernel = _Late()
+    kernel.back.set()
+    rows = RANDOM.copy()
+    kept = weakref.ref(rows)
+    gc.collect()
+    gc.disable()
+    try:
+        asked = made.gather(call(rows), RequestTimings(0.0, 1e12), MemoryReservation(made.budget))
+        del rows
+        asyncio.run(_only(asked))
+        del asked
+        assert kept() is None
+    finally:
+        gc.enable()
+
+
+async def _only(asked: Coroutine[Any, Any, Answer]) -> None:
+    await asked
 
 
 @pytest.mark.parametrize("bad", [False, True])
