@@ -75,7 +75,7 @@ format: $(VENV)/.stamp-dev ## Mend what ruff can mend, and format
 types: $(VENV)/.stamp-dev ## mypy --strict
 	$(PY) -m mypy --strict
 
-UNIT := $(addprefix tests/,spec dispatch api wire/test_json_write.py wire/test_npy.py \
+UNIT := $(addprefix tests/,spec dispatch api server telemetry wire/test_json_write.py wire/test_npy.py \
 	wire/test_safetensors.py test_layers.py test_settings.py test_repository.py)
 unit: $(VENV)/.stamp-dev
 	$(PY) -m pytest -q $(UNIT)

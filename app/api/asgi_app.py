@@ -16,7 +16,7 @@ from typing import Any, Final
 from starlette.routing import Match
 from starlette.types import ASGIApp
 
-from app.api.asgi_request import TIMEOUT, Receive, RequestContext, Scope, Send
+from app.api.asgi_request import TIMEOUT, Receive, RequestContext, RouteMatch, Scope, Send
 from app.api.error_responses import STATUS
 from app.api.routes.health import Readiness
 from app.dispatch.admission import Admission
@@ -72,14 +72,18 @@ class DataPlane:
         running = self.metrics.begin()
         try:
             route_match = context.route_match
-            route: Route | None = self._match_route(context) if route_match is None else route_match[1]
+            route: Route | None = self._match_route(context) if route_match is None else route_match.route
             authorizer = self.authorizer
-            if authorizer is not None and (route_match is None or route_match[2] is not authorizer.keys_version):
+            if authorizer is not None and (
+                route_match is None or route_match.keys_version is not authorizer.keys_version
+            ):
                 if route_match is not None:
-                    context.credential = route_match[3]
+                    context.credential = route_match.credential
                 authorizer.check(context)
-                if context.exchange is not None and context.exchange.route_match is not None:
-                    context.exchange.route_match = context.headers, route, authorizer.keys_version, context.credential
+                if route is not None and context.exchange is not None:
+                    context.exchange.route_match = RouteMatch(
+                        context.headers, route, authorizer.keys_version, context.credential
+                    )
             if route is None:
                 await self._control(context, running)
             else:
@@ -146,7 +150,7 @@ class DataPlane:
         if timeout is not None and route is not None:
             route = _limited(route, _seconds(timeout))
         if route is not None and context.exchange is not None:
-            context.exchange.route_match = headers, route, None, context.credential
+            context.exchange.route_match = RouteMatch(headers, route, None, context.credential)
         return route
 
     async def _control(self, context: RequestContext, running: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from time import monotonic, perf_counter
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import unquote_to_bytes
 
 import numpy as np
@@ -33,7 +33,8 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 COUNTER: Final = itertools.count()
-_ENCRYPTED: Final = 1 << 20  # bytes at a time
+_TLS_WRITE_BYTES: Final = 1 << 20
+"""Bytes of one write under TLS, which encrypts a write whole, twice over, before the first of it is sent."""
 AT_ONCE: Final = 1 << 18
 """Answers of up to this many bytes are written at once, however slowly the client reads."""
 
@@ -44,6 +45,18 @@ _NONE: Final[dict[str, Any]] = {}
 _CLOSE: Final = (b"connection", b"close")
 
 
+class RouteMatch(NamedTuple):
+    """What was found of a gather's header; it holds for each request with the same header.
+
+    `route` answers it, and `credential` was allowed to by the keys of `keys_version`, None where none were asked.
+    """
+
+    headers: dict[bytes, bytes]
+    route: Callable[[RequestContext], Awaitable[None]]
+    keys_version: object
+    credential: bytes | None
+
+
 class ServerExchange(Protocol):
     """What our own server offers beside ASGI's messages (see `app.server.http_exchange`)."""
 
@@ -51,7 +64,7 @@ class ServerExchange(Protocol):
     sent: int
     refusal: Code | None
     refusal_id: str
-    route_match: Any
+    route_match: RouteMatch | None
     secret: bool
     deadline: float
     disconnected: bool
@@ -86,9 +99,9 @@ class RequestCounter(Protocol):
     """Counts requests (see `app.telemetry.request_metrics`)."""
 
     def answered(self, context: RequestContext, sent: int) -> bool:
-        """Count a gather whose answer of `sent` bytes is written next, and have HEADER_TEMPLATE say its id and times.
+        """Count a gather whose answer of `sent` bytes is written next, and write its id and times to HEADER_TEMPLATE.
 
-        False, having done neither, for one that took long or that the protocol has refused.
+        False, having done neither, for one that took long or that the server has refused.
         """
         ...
 
@@ -142,14 +155,14 @@ class RequestContext:
         self.code: Code | None = None
         self.exchange: ServerExchange | None = scope.get("extensions", _NONE).get("gathernd")
         self.timings = RequestTimings(now, now + deadline, self.exchange)
-        self.route_match: Any = None if self.exchange is None else self.exchange.route_match
+        self.route_match = None if self.exchange is None else self.exchange.route_match
         self.number = next(COUNTER)
         self.given_id: str | None = None
         self.headers: dict[bytes, bytes]
         if self.route_match is None:
             self._read_header(scope["headers"])
         else:
-            self.headers = self.route_match[0]
+            self.headers = self.route_match.headers
 
     def _read_header(self, sent: Sequence[tuple[bytes, bytes]]) -> None:
         """Read the fields of a header that is not in the cache of headers, less those that hold secrets."""
@@ -186,7 +199,7 @@ class RequestContext:
         self.given_id = request_id
 
     def fields(self, content_type: bytes, size: int) -> bytes:
-        """The header lines of an answer of `size` bytes, which is written next: most gathers are counted with them."""
+        """The header lines of an answer of `size` bytes, which is written next; most gathers are counted here."""
         if self.timings.gathered and self.given_id is None and self.code is None and self.counter.answered(self, size):
             return b"content-type: %b\r\ncontent-length: %d\r\n%b" % (content_type, size, HEADER_TEMPLATE)
         return b"content-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\nserver-timing: %b\r\n" % (
@@ -201,8 +214,8 @@ class RequestContext:
     ) -> None:
         """Answer with a whole body, whose pieces are handed on, never copied.
 
-        Returns when nearly all of a large body has left for the client, so that what the lease holds for it is held
-        as long as it is in memory, however slowly the client reads.
+        Returns when nearly all of a large body has been sent, so that its bytes are reserved for as long as they are in
+        memory, however slowly the client reads.
         """
         pieces = (body,) if isinstance(body, bytes) else body
         size = sum(map(len, pieces))
@@ -237,8 +250,7 @@ class RequestContext:
         if size <= AT_ONCE:
             await self.sender({"type": "http.response.body", "body": b"".join(pieces)})
             return
-        # Under TLS what is handed on is encrypted whole, twice over, before the first of it is sent.
-        step = _ENCRYPTED if self.scope.get("scheme") == "https" else size
+        step = _TLS_WRITE_BYTES if self.scope.get("scheme") == "https" else size
         for piece in pieces:
             view = memoryview(piece)
             for start in range(0, len(view), step):
@@ -268,9 +280,9 @@ class RequestContext:
     async def read_body(self, limit: int, lead: int = 0) -> Buffer:
         """The body as sent, charged to the budget as it arrives; one growing buffer unless it came in one piece.
 
-        A body in several pieces starts `lead` bytes, modulo 16, behind an aligned address, so that a reader who knows
-        what stands where can have arrays in it that need no copy. Raises payload_too_large above `limit` bytes (before
-        reading, if the length is declared), overloaded, and ClientGone.
+        A body in several pieces starts `lead` bytes, modulo 16, behind an aligned address, so that arrays
+        whose place in the body is known are aligned and need no copy. Raises payload_too_large above `limit` bytes
+        (before reading, if the length is declared), overloaded, and ClientGone.
         """
         if self.exchange is not None and (body := self.exchange.whole_body()) is not None:
             if len(body) > limit:
@@ -291,8 +303,8 @@ class RequestContext:
                 found = await self._read_slowly(declared, limit, lead)
             finally:
                 body_reads.leave(self.exchange)
-        # What has taken this long to send is not given up for want of a thread; and the service's own deadline is for
-        # what it does itself, the caller's for all.
+        # A large request that has arrived is no longer refused where threads are busy. The service's own deadline
+        # counts only the time that it takes itself, the caller's all of it.
         if len(found) > FEW:
             self.timings.admitted = True
         if TIMEOUT not in self.headers:

@@ -12,7 +12,7 @@ from time import perf_counter, time
 from typing import Any, Final
 
 from app.telemetry.server_timing import RequestTimings
-from app.telemetry.shared_counters import Counters, alone
+from app.telemetry.shared_counters import Counters, unshared_counters
 
 FLUSH_S: Final = 0.02
 _PARTS: Final = ("success", "fail", "success_s", "fail_s", "queue_s", "input_s", "infer_s", "output_s")
@@ -70,7 +70,7 @@ class Statistics:
     """The statistics of all models, by name. A model that was never called has zeros."""
 
     def __init__(self, counters: Counters | None = None) -> None:
-        self.counters = counters or alone()
+        self.counters = counters or unshared_counters()
         self.scheduled = False
         self._models: dict[str, ModelStatistics] = {}
 
@@ -107,7 +107,7 @@ class Statistics:
         """Forget every model that is not among `names`."""
         self.flush()
         for name in [known for known in self._models if known not in names]:
-            self.counters.give_up([*(_cell(name, part) for part in _PARTS), self._last(name)])
+            self.counters.forget([*(_cell(name, part) for part in _PARTS), self._last(name)])
             del self._models[name]
 
     async def bodies(self, names: Collection[str], version: str) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ from app.telemetry.metric_definitions import BUCKETS, METHODS
 from app.telemetry.observed_request import ObservedRequest
 from app.telemetry.prometheus_text import families
 from app.telemetry.server_timing import STAGES
-from app.telemetry.shared_counters import GAUGE, Counters, alone
+from app.telemetry.shared_counters import GAUGE, Counters, unshared_counters
 
 _REMEMBERED: Final = 4096
 """Most paths whose cells are remembered: names of models are in them, which clients make up."""
@@ -68,7 +68,7 @@ class Metrics(Collector):
     """
 
     def __init__(self, counters: Counters | None, log: RequestLog, statuses: Mapping[Code, int]) -> None:
-        self.counters = counters or alone()
+        self.counters = counters or unshared_counters()
         self.log = log
         self.statuses = statuses
         self.gauges: dict[str, Callable[[], float]] = {
@@ -210,7 +210,7 @@ class Metrics(Collector):
             names = [f"gathernd_request_seconds|{template}|{bound}" for bound in (*BUCKETS, "+Inf", "sum")]
             names += [f"gathernd_stage_seconds|{template}|{stage}" for stage in STAGES]
             counters = self.counters
-            place = counters.cell(f"gathernd_requests|{shown}|{template}|{status}"), counters.row(names)
+            place = counters.cell(f"gathernd_requests|{shown}|{template}|{status}"), counters.adjacent_cells(names)
             if len(self._request_cells) >= _REMEMBERED:
                 self._request_cells.clear()
             self._request_cells[method, path, status] = place
@@ -244,7 +244,7 @@ class Metrics(Collector):
     def publish(self) -> None:
         """Let other processes see this one's gauges."""
         for name, read in self.gauges.items():
-            self.counters.put(GAUGE + name, read())
+            self.counters.set_gauge(GAUGE + name, read())
 
     def collect(self) -> Iterator[Metric]:
         """Prometheus' view of the numbers of all processes."""

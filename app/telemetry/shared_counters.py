@@ -1,4 +1,4 @@
-"""Numbers that several processes count and any of them can add up.
+"""Counters in memory that several processes share: each counts in a slot of its own, any of them can add all up.
 
 Every process has a slot in one shared memory and is the only one to write it, so counting takes no lock and nothing of
 what was counted is lost when a process is killed. A slot outlives its process: the next one that gets it goes on
@@ -34,11 +34,13 @@ NAME_BYTES: Final = 192
 _VALUES: Final = HEAD_WORDS * 8
 _NAMES: Final = _VALUES + CELLS * 8
 _SPARE: Final = CELLS - 64
+"""The first of the cells that stay unnamed: what is counted once all others are taken goes there, and is not shown."""
 SLOT_BYTES: Final = -(-(_NAMES + CELLS * NAME_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
 """Bytes of a slot, of which only the pages that are written ever take memory."""
 _LAYOUT: Final = crc32(__version__.encode())
+"""Processes of another version may count in other cells, and must not share the memory."""
 GAUGE: Final = "="
-"""First character of the names of numbers that say how things are now: they end with their process."""
+"""First character of the names of gauges, whose values end with their process."""
 
 
 class SlotHeader(IntEnum):
@@ -115,9 +117,9 @@ class Counters:
             cell = self._free.pop()
             self._name(cell, name)
             return cell
-        return self.row((name,))
+        return self.adjacent_cells((name,))
 
-    def row(self, names: Sequence[str]) -> int:
+    def adjacent_cells(self, names: Sequence[str]) -> int:
         """The first of cells that lie side by side, named in this order; only for names never used otherwise."""
         found = self._cells.get(names[0])
         if found is not None:
@@ -141,7 +143,7 @@ class Counters:
         self.slot.set_name(cell, text)
         self._cells[name] = cell
 
-    def give_up(self, names: Iterable[str]) -> None:
+    def forget(self, names: Iterable[str]) -> None:
         """Forget these cells of this process, for others to be named in their place."""
         for name in names:
             cell = self._cells.pop(name, None)
@@ -153,7 +155,7 @@ class Counters:
         """Count under a name; where it is done for each request, keep the cell and use `values`."""
         self.values[self.cell(name)] += number
 
-    def put(self, name: str, number: float) -> None:
+    def set_gauge(self, name: str, number: float) -> None:
         """Set a gauge, whose name begins with GAUGE."""
         self.values[self.cell(name)] = number
 
@@ -178,7 +180,7 @@ class Counters:
         return [slot.head[SlotHeader.CONNECTIONS] for slot in self._slots if slot.head[SlotHeader.ACCEPTING]]
 
 
-def alone() -> Counters:
+def unshared_counters() -> Counters:
     """Counters of a service that is one process."""
     return Counters(memoryview(mmap.mmap(-1, SLOT_BYTES)), 0)
 

@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TESTS = ("tests/api", "tests/http", "tests/native", "tests/oip", "tests/security", "tests/client")
+TESTS = (
+    "tests/api",
+    "tests/server",
+    "tests/telemetry",
+    "tests/http",
+    "tests/native",
+    "tests/oip",
+    "tests/security",
+    "tests/client",
+)
 
 
 @pytest.mark.soak

@@ -12,7 +12,16 @@ from collections.abc import Iterator
 import pytest
 
 from app.telemetry import shared_counters
-from app.telemetry.shared_counters import CELLS, GAUGE, SLOT_BYTES, CounterGroup, Counters, SlotHeader, alone, join
+from app.telemetry.shared_counters import (
+    CELLS,
+    GAUGE,
+    SLOT_BYTES,
+    CounterGroup,
+    Counters,
+    SlotHeader,
+    join,
+    unshared_counters,
+)
 
 
 @pytest.fixture
@@ -47,7 +56,7 @@ def test_other_processes_see_what_one_counts(group: CounterGroup) -> None:
 def test_a_slot_goes_on_where_its_last_process_ended(group: CounterGroup) -> None:
     first = join(group.fd, 1)
     first.add("a", 3)
-    first.put(GAUGE + "open", 9)
+    first.set_gauge(GAUGE + "open", 9)
     group.release(1)
     other = join(group.fd, 2)
     assert other.totals() == {"a": 3.0}
@@ -60,8 +69,8 @@ def test_a_slot_goes_on_where_its_last_process_ended(group: CounterGroup) -> Non
 
 def test_gauges_are_those_of_living_processes(group: CounterGroup) -> None:
     one, two = join(group.fd, 1), join(group.fd, 2)
-    one.put(GAUGE + "open", 2)
-    two.put(GAUGE + "open", 5)
+    one.set_gauge(GAUGE + "open", 2)
+    two.set_gauge(GAUGE + "open", 5)
     assert one.totals() == {GAUGE + "open": 7.0}
     group.release(2)
     assert one.totals() == {GAUGE + "open": 2.0}
@@ -70,18 +79,18 @@ def test_gauges_are_those_of_living_processes(group: CounterGroup) -> None:
 def test_rows_lie_side_by_side_and_are_found_again(group: CounterGroup) -> None:
     one = join(group.fd, 1)
     one.add("x")
-    one.give_up(["x"])
+    one.forget(["x"])
     names = [f"r{number}" for number in range(5)]
-    first = one.row(names)
+    first = one.adjacent_cells(names)
     assert [one.slot.name(first + place) for place in range(5)] == names
-    assert one.row(names) == first
-    assert join(group.fd, 1).row(names) == first
+    assert one.adjacent_cells(names) == first
+    assert join(group.fd, 1).adjacent_cells(names) == first
 
 
 def test_a_cell_given_up_is_named_anew_and_starts_at_nothing() -> None:
-    mine = alone()
+    mine = unshared_counters()
     mine.add("old", 5)
-    mine.give_up(["old", "never there"])
+    mine.forget(["old", "never there"])
     assert mine.totals() == {}
     mine.add("new", 1)
     assert mine.totals() == {"new": 1.0}
@@ -92,18 +101,18 @@ def test_a_full_slot_counts_no_further_and_says_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(shared_counters, "_SPARE", 10)
-    mine = alone()
+    mine = unshared_counters()
     with caplog.at_level(logging.ERROR, "gathernd"):
         for number in range(20):
             mine.add(f"n{number}")
-        cell = mine.row([f"r{number}" for number in range(30)])
+        cell = mine.adjacent_cells([f"r{number}" for number in range(30)])
     mine.values[cell + 29] += 1
     assert mine.totals() == {f"n{number}": 1.0 for number in range(10)}
     assert len(caplog.records) == 1
 
 
 def test_the_name_of_a_counter_fits_its_cell_or_is_refused() -> None:
-    mine = alone()
+    mine = unshared_counters()
     mine.add("é" * 95)
     with pytest.raises(ValueError, match="too long"):
         mine.add("é" * 96)
@@ -120,7 +129,7 @@ def test_another_version_does_not_join(group: CounterGroup) -> None:
 def test_slots_do_not_touch_each_other() -> None:
     memory = memoryview(mmap.mmap(-1, 3 * SLOT_BYTES))
     middle = Counters(memory, 1)
-    middle.row([f"{number:0191d}" for number in range(CELLS - 64)])
+    middle.adjacent_cells([f"{number:0191d}" for number in range(CELLS - 64)])
     middle.values[CELLS - 1] = 1.0
     for place in (0, 2):
         assert not any(memory[place * SLOT_BYTES : (place + 1) * SLOT_BYTES : 509])

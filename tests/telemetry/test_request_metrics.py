@@ -15,7 +15,7 @@ from app.telemetry.logs import RequestLog
 from app.telemetry.metric_definitions import BUCKETS
 from app.telemetry.request_metrics import Metrics
 from app.telemetry.server_timing import STAGES, RequestTimings
-from app.telemetry.shared_counters import CELLS, alone
+from app.telemetry.shared_counters import CELLS, unshared_counters
 
 PATH = "/gathernd"
 WIDTH = len(BUCKETS) + 2 + len(STAGES)
@@ -45,7 +45,7 @@ class RequestContext:
 
 
 def known(*templates: str) -> Metrics:
-    found = Metrics(alone(), RequestLog(0), STATUS)
+    found = Metrics(unshared_counters(), RequestLog(0), STATUS)
     found.set_templates(templates or (PATH,))
     return found
 
