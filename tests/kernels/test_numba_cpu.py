@@ -86,6 +86,7 @@ def test_warm_says_how_long_it_took(compiled: Path) -> None:
     assert said[0].startswith("gather kernel ready after ")
 
 
+@pytest.mark.slow
 def test_a_second_process_loads_from_the_cache_what_the_first_compiled(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from app.kernels.numba_cpu import gather_kernel as k; "

@@ -140,6 +140,7 @@ def test_a_warm_codec_never_compiles() -> None:
     refused(b"{", MALFORMED)
 
 
+@pytest.mark.slow
 def test_compiled_code_is_kept_and_found_again(tmp_path: Path) -> None:
     script = f"""
 from pathlib import Path

@@ -144,6 +144,7 @@ def test_a_rolling_restart_for_which_no_worker_can_be_started_leaves_the_old_one
         assert server.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_parent_that_can_never_replace_its_workers_ends_with_a_failure(start: Start) -> None:
     with start(*WORKERS, command=quick(give_up=4)) as server, no_more_files(server):
         kill(pids(server))
@@ -153,6 +154,7 @@ def test_a_parent_that_can_never_replace_its_workers_ends_with_a_failure(start: 
         server.process.returncode = 0  # the end that is expected of other servers
 
 
+@pytest.mark.slow
 def test_a_stop_while_no_worker_is_left_is_a_failure(start: Start) -> None:
     with start(*WORKERS, command=quick(give_up=10_000)) as server, no_more_files(server):
         kill(pids(server))
