@@ -68,7 +68,7 @@ class ServerExchange(Protocol):
     secret: bool
     deadline: float
     disconnected: bool
-    waiting: Callable[[], None] | None
+    on_disconnect: Callable[[], None] | None
 
     def ready(self) -> bool:
         """Whether a whole answer can be written at once."""

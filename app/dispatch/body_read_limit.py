@@ -28,9 +28,9 @@ _LOOKED_AT: Final = 64
 
 
 class Arriving(Protocol):
-    """A body on its way. `waiting` is called when its client goes, which nobody hears of while it is not read."""
+    """A body on its way. `on_disconnect` is called when its client goes, which does not show while it is not read."""
 
-    waiting: Callable[[], None] | None
+    on_disconnect: Callable[[], None] | None
 
     @property
     def received(self) -> int:
@@ -68,7 +68,7 @@ class BodyReadLimit:
         if self.waiting or len(self._seen) >= self.body_reads:
             turn = _Turn(body, asyncio.get_running_loop().create_future())
             self.waiting.append(turn)
-            body.waiting = turn.abandon
+            body.on_disconnect = turn.abandon
             if not self._ticking:
                 self._ticking = True
                 asyncio.get_running_loop().call_later(TICK_S, self._tick)
@@ -80,7 +80,7 @@ class BodyReadLimit:
                 facts = {"limit": "queue_timeout"}
                 raise GatherError("overloaded", detail, facts=facts, retry_after=1) from None
             finally:
-                body.waiting = None
+                body.on_disconnect = None
                 with suppress(ValueError):
                     self.waiting.remove(turn)
         self._seen[body] = -1

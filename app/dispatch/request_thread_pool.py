@@ -29,10 +29,10 @@ class ClientGone(Exception):
 
 
 class Caller(Protocol):
-    """Whose request it is: `disconnected` once nobody is left to answer, and `waiting`, if set, is called then."""
+    """The client's side of a request: `disconnected` once it has gone; `on_disconnect`, if set, is called then."""
 
     disconnected: bool
-    waiting: Callable[[], None] | None
+    on_disconnect: Callable[[], None] | None
 
 
 class Ticket(Protocol):
@@ -113,7 +113,7 @@ class RequestThreadPool:
                 left = ticket.deadline - perf_counter()
                 timer = loop.call_later(min(self.patience, left), self._late, waiting, left < self.patience)
             if caller is not None:
-                caller.waiting = waiting.abandon
+                caller.on_disconnect = waiting.abandon
         future = waiting.future
         del waiting
         try:
@@ -123,7 +123,7 @@ class RequestThreadPool:
             if timer is not None:
                 timer.cancel()
             if caller is not None:
-                caller.waiting = None
+                caller.on_disconnect = None
             del future
 
     def overloaded(self) -> GatherError:

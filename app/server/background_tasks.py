@@ -12,11 +12,12 @@ logger = logging.getLogger("gathernd")
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
+"""So a task that fails at once and for ever writes one line a minute."""
 Result = TypeVar("Result")
 
 
 class BackgroundTasks:
-    """The background tasks of a process; `failed` is told the name of each that ended with an exception.
+    """The background tasks of a process; `failed` is called with the name of each that ended with an exception.
 
     A task that fails starts again after `first_pause` seconds, and after twice as long each time up to `longest_pause`;
     once it has run that long, its next pause is the first one again.
@@ -64,7 +65,7 @@ class BackgroundTasks:
 
 
 async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
-    """`function(*arguments)` in a thread. Whoever cancels this waits until the thread has finished."""
+    """`function(*arguments)` in a thread. Cancelled, it ends once the thread has finished."""
     call = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
     try:
         return await asyncio.shield(call)

@@ -76,7 +76,7 @@ class ConnectionLimit:
         connection = self._longest_idle(now, newcomer)
         if connection is None:
             return False
-        self._connections.discard(connection)  # it counts no more, though it ends in a moment
+        self._connections.discard(connection)  # it is not counted any more, though it has not ended yet
         connection.transport.close()
         self._counters.add("gathernd_connections_closed_idle")
         return True

@@ -1,7 +1,7 @@
 """Rules for header fields: which may be repeated, which are not kept, and the form of a request id.
 
-A list that occurs more than once is one list (RFC 9110, 5.3), anything else may stand there once. Fields that hold a
-secret leave the header before the application sees it; of a key its SHA-256 is left.
+A list that occurs more than once is one list (RFC 9110, 5.3), any other field may occur once. Fields that hold a secret
+are removed before a route sees the header; of an API key its SHA-256 is kept.
 """
 
 from __future__ import annotations

@@ -233,7 +233,11 @@ class Http1Connection(HttpToolsProtocol):
         running = self.running
         if self.transport.is_closing() or running is None or running.response_complete:
             return
-        if running.waiting is not None and not running.response_started and running.scope["http_version"] == "1.1":
+        if (
+            running.on_disconnect is not None
+            and not running.response_started
+            and running.scope["http_version"] == "1.1"
+        ):
             connection = self.transport.get_extra_info("socket")
             if connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == TCP_CLOSE:
                 self.transport.abort()
@@ -255,8 +259,8 @@ class Http1Connection(HttpToolsProtocol):
                 exchange.disconnected = True
                 exchange.message_event.set()
         self.pipeline.clear()
-        if self.running is not None and self.running.waiting is not None:
-            self.running.waiting()
+        if self.running is not None and self.running.on_disconnect is not None:
+            self.running.on_disconnect()
 
     def on_message_begin(self) -> None:
         """A request starts."""

@@ -42,7 +42,7 @@ class HttpExchange(RequestResponseCycle):
     were last counted. `connection` is set while the body is being read. `route_match` is for the application: what it
     leaves there, it finds there when a request with the same header comes (see `request_header_cache`); `secret` is for
     it to say that the header held a key. `deadline` is when the body must be there, in seconds of `monotonic`, 0.0 for
-    never. `waiting` is called when the client goes while the request waits.
+    never. `on_disconnect` is called when the client goes while the request waits.
     """
 
     defaults: bytes = b""
@@ -65,7 +65,7 @@ class HttpExchange(RequestResponseCycle):
     more_body: bool = True
     response_complete: bool = False
     response_started: bool = False
-    waiting: Callable[[], None] | None = None
+    on_disconnect: Callable[[], None] | None = None
 
     def __init__(self, connection: Connection, scope: dict[str, Any], *, keep_alive: bool, expect: bool) -> None:
         # Instead of uvicorn's constructor: what starts the same for every request is an attribute of the class.
@@ -82,7 +82,7 @@ class HttpExchange(RequestResponseCycle):
         self.body = bytearray()
 
     def add_fields(self, fields: Sequence[tuple[bytes, bytes]]) -> None:
-        """Have the answer carry these header fields, whoever gives it."""
+        """Add header fields to the answer, whether the application or the server gives it."""
         self.added = b"".join(b"%b: %b\r\n" % field for field in fields)
         self.defaults += self.added
         self.default_headers = [*self.default_headers, *fields]
@@ -160,7 +160,7 @@ class HttpExchange(RequestResponseCycle):
         return True
 
     def whole_body(self) -> bytes | bytearray | None:
-        """The body, if all of it is here and none was taken."""
+        """The body, if it has come whole and nothing of it was read before; else None."""
         if self.more_body or self.disconnected or self.response_complete:
             return None
         body, self.body = self.body, bytearray()
@@ -177,7 +177,7 @@ class HttpExchange(RequestResponseCycle):
         if self.body:
             first, self.body = self.body, bytearray()
             self.feed(first)
-        return await self._whole()
+        return await self._wait_for_end()
 
     async def read_into(self, view: memoryview, taken: Callable[[int], None]) -> bool:
         """Read the rest of the body, which must have as many bytes as `view`, into it; False when the client has gone.
@@ -201,9 +201,9 @@ class HttpExchange(RequestResponseCycle):
             self.connection = None
         else:
             self.sink = put
-        return await self._whole()
+        return await self._wait_for_end()
 
-    async def _whole(self) -> bool:
+    async def _wait_for_end(self) -> bool:
         """Wait for the end of the body; False when the client has gone before."""
         self.flow.resume_reading()
         while self.more_body and not self.disconnected and self.failure is None:

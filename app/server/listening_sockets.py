@@ -1,7 +1,7 @@
 """The sockets that the service listens on: one for each address of its host, bound before anything else is made.
 
-They are bound early, so that a port which is not to be had ends the start before it leaves anything behind, and listen
-late, so that nobody connects to a service that cannot answer yet.
+They are bound early, so that a port which is taken ends the start before anything is left behind, and listen late, so
+that no client connects to a service that cannot answer yet.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from contextlib import suppress
 from typing import Any, Final
 
 BACKLOG: Final = 2048
+"""Connections that may wait to be accepted, uvicorn's default; Linux takes at most net.core.somaxconn, mostly 4096."""
 _TRIES: Final = 16
+"""So often another free port is tried, where one is to be free on all addresses."""
 _Address = tuple[Any, ...]
 """As getaddrinfo gives it: the address, the port, and for IPv6 two numbers more."""
-_NOT_HERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
-"""What an address that this machine does not have answers, as ::1 where IPv6 is off."""
+_NO_SUCH_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+"""Errors of binding to an address that this machine does not have, such as ::1 where IPv6 is off."""
 _PORT: Final = "GATHERND_PORT (--port, or PORT= for make) sets another port"
 _HOST: Final = "GATHERND_HOST (--host, or HOST= for make) says where to listen"
 
 
 class CannotListen(Exception):
-    """The address is not to be had; the text says which, why, and what to change."""
+    """The address cannot be bound; the text says which, why, and what to change."""
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
@@ -57,7 +59,7 @@ def listen(sockets: Iterable[socket.socket]) -> None:
 def refuse(sockets: Iterable[socket.socket]) -> None:
     """Refuse connections, those in the backlog too, until `listen` is called again. The port stays taken.
 
-    Only a socket that listens is shut down: on another one Linux keeps the mark, and every connection that the socket
+    Only a socket that listens is shut down: on another one Linux remembers that, and every connection that the socket
     takes later is read as ended, before its request has come.
     """
     for bound in sockets:
@@ -84,7 +86,7 @@ def _bind_all(host: str, addresses: Sequence[tuple[int, _Address]], port: int) -
             try:
                 made = _bind_one(family, address, chosen, alone=len(addresses) == 1)
             except OSError as error:
-                if error.errno in _NOT_HERE:
+                if error.errno in _NO_SUCH_ADDRESS:
                     missing = error
                     continue
                 if error.errno == errno.EADDRINUSE and chosen != port:

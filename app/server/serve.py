@@ -32,7 +32,8 @@ from app.server import listening_sockets
 from app.server.connection_acceptor import Acceptor
 from app.server.connection_limit import ConnectionLimit
 from app.server.http1_connection import Http1Connection
-from app.server.server_options import ServedApplication, ServerOptions
+from app.server.served_application import ServedApplication
+from app.server.server_options import ServerOptions
 from app.server.slow_clients import sweep
 from app.server.tls import SHUTDOWN_S, Tls
 from app.telemetry import logs

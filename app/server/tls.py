@@ -1,7 +1,7 @@
 """TLS: the context that connections are accepted with, and certificates that are renewed while the service runs.
 
-Every new handshake uses what the files said last. A pair that does not fit, as it may for a moment while somebody
-replaces one file after the other, leaves the last good one in force.
+Every new handshake uses the files as they were read last. A certificate and a key that do not fit, as while one file
+is replaced after the other, leave the last good pair in force.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TlsFiles(NamedTuple):
 
 
 class Tls:
-    """What the service shows to its callers and, with `client_ca`, asks of them: a certificate from those authorities.
+    """The TLS context of the service: its certificate and, with `client_ca`, the authorities of clients' certificates.
 
     `key` may stand in the file of the certificate. TLS 1.2 and later. Raises BadTls.
     """

@@ -14,7 +14,8 @@ from typing import Any
 
 from app.server.connection_acceptor import Acceptor
 from app.server.serve import STARTUP_FAILURE, Server, configure, run, tls_options
-from app.server.server_options import ServedApplication, ServerOptions
+from app.server.served_application import ServedApplication
+from app.server.server_options import ServerOptions
 from app.server.tls import Tls
 from app.telemetry.shared_counters import SlotHeader
 

@@ -51,10 +51,10 @@ _NOT_CHOSEN: Final = _NotChosen()
 
 
 class Caller(Protocol):
-    """The client's side of a request: `disconnected` once it has gone, and `waiting`, if set, is called then."""
+    """The client's side of a request: `disconnected` once it has gone; `on_disconnect`, if set, is called then."""
 
     disconnected: bool
-    waiting: Callable[[], None] | None
+    on_disconnect: Callable[[], None] | None
 
 
 class RequestTimings:

@@ -17,7 +17,7 @@ from app.errors import GatherError
 class Body:
     received: int = 0
     gone: bool = False
-    waiting: Callable[[], None] | None = None
+    on_disconnect: Callable[[], None] | None = None
 
     def departed(self) -> bool:
         return self.gone
@@ -121,15 +121,15 @@ def test_a_body_whose_client_goes_while_it_waits_gives_up_its_place_at_once() ->
         waiting = [asyncio.ensure_future(body_reads.enter(body)) for body in (second, third)]
         await settle()
         assert body_reads.full(2)
-        assert second.waiting is not None
-        second.waiting()
+        assert second.on_disconnect is not None
+        second.on_disconnect()
         await settle()
         assert isinstance(waiting[0].exception(), ClientGone)
         assert not body_reads.full(2)
         body_reads.leave(first)
         await waiting[1]
-        assert second.waiting is None
-        assert third.waiting is None
+        assert second.on_disconnect is None
+        assert third.on_disconnect is None
 
     asyncio.run(main())
 

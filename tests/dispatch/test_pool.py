@@ -20,12 +20,12 @@ class Somebody:
     """A caller as the server has them."""
 
     disconnected: bool = False
-    waiting: Callable[[], None] | None = None
+    on_disconnect: Callable[[], None] | None = None
 
     def go(self) -> None:
         self.disconnected = True
-        if self.waiting is not None:
-            self.waiting()
+        if self.on_disconnect is not None:
+            self.on_disconnect()
 
 
 @dataclass
@@ -282,7 +282,7 @@ def test_what_runs_when_its_client_goes_keeps_its_place_until_it_ends() -> None:
         assert pool.taken == 1
         go.set()
         assert await running == 1
-        assert gone.caller.waiting is None
+        assert gone.caller.on_disconnect is None
         pool.close()
 
     asyncio.run(main())

@@ -1,0 +1,56 @@
+"""What the server counts for, starts in and asks of the application that it runs, as protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Protocol
+
+from app.server.background_tasks import BackgroundTasks
+from app.telemetry.request_metrics import Metrics
+
+
+class Readiness(Protocol):
+    """Whether the service is ready. `waiting_for` names what must still happen before, `failed` what could not be done;
+    `draining` is set once a stop has begun.
+    """
+
+    waiting_for: list[str]
+    draining: bool
+
+    @property
+    def failed(self) -> str | None:
+        """The error that keeps the service from ever being ready."""
+        ...
+
+    def done(self, name: str) -> None:
+        """`name` has happened."""
+        ...
+
+
+class ServedApplication(Protocol):
+    """The ASGI application, with what its server counts, starts and asks."""
+
+    background: BackgroundTasks
+
+    @property
+    def metrics(self) -> Metrics:
+        """Its metrics, to which the server adds its own."""
+        ...
+
+    @property
+    def readiness(self) -> Readiness:
+        """Whether it is ready."""
+        ...
+
+    async def __call__(
+        self,
+        scope: MutableMapping[str, Any],
+        receive: Callable[[], Awaitable[MutableMapping[str, Any]]],
+        send: Callable[[MutableMapping[str, Any]], Awaitable[None]],
+    ) -> None:
+        """ASGI entry."""
+        ...
+
+    def release(self) -> None:
+        """Give up what other processes wait for; called where the process ends without the end of the lifespan."""
+        ...
