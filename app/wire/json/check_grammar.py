@@ -30,6 +30,11 @@ _STEP: Final = 1 << 12
 _UPPER_HALVES: Final = signed(0xF0F0F0F0F0F0F0F0)
 _ZEROS: Final = 0x3030303030303030
 _SIXES: Final = 0x0606060606060606
+_HIGH_BITS: Final = signed(0x8080808080808080)
+_ONES: Final = 0x0101010101010101
+_SPACES: Final = 0x2020202020202020
+_QUOTES: Final = 0x2222222222222222
+_BACKSLASHES: Final = 0x5C5C5C5C5C5C5C5C
 _NO_KEYS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 
 
@@ -104,6 +109,37 @@ def _after_string(base, place, end, serial):  # type: ignore[no-untyped-def]
 
 
 @inner
+def _after_text(base, place, end):  # type: ignore[no-untyped-def]
+    """The same for a string that is no key, whose characters nobody needs: (place, whether it is one)."""
+    while True:
+        while place + 8 <= end:
+            eight = word(base + place)
+            # A high bit stays clear for ASCII from the space on that is neither quote nor backslash.
+            low = eight - _SPACES
+            if (eight | low | ((eight ^ _QUOTES) - _ONES) | ((eight ^ _BACKSLASHES) - _ONES)) & _HIGH_BITS != 0:
+                break
+            place += 8
+        if place >= end:
+            return place, False
+        c = byte(base + place)
+        if c == 34:
+            return place + 1, True
+        if c < 32:
+            return place, False
+        place += 1
+        if c == 92:
+            after, c = escaped(base, place)
+            if c < 0:
+                return place, False
+            place = after
+        elif c >= 128:
+            after, c = character(base, place - 1, end)
+            if after < 0:
+                return place - 1, False
+            place = after
+
+
+@inner
 def _after_digits(base, place, end):  # type: ignore[no-untyped-def]
     """The first place from `place` on that is no digit."""
     while place + 8 <= end:
@@ -161,7 +197,7 @@ def check(view, end, stack, keys, bare):  # type: ignore[no-untyped-def]
             stack[depth] = objects if c == 123 else 0
             place = skip_space(base, place + 1, end)
         elif c == 34:
-            place, fine, _ = _after_string(base, place + 1, end, objects)
+            place, fine = _after_text(base, place + 1, end)
             if not fine:
                 return place, members
         elif spells(base, place, _TRUE) or spells(base, place, _NULL):
