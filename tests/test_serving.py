@@ -39,12 +39,12 @@ def prepared(fault: str, folder: Path) -> Iterator[tuple[list[str], list[str]]]:
 @pytest.mark.parametrize(
     ("fault", "workers", "code"),
     [
-        ("port", "1", 1),
+        pytest.param("port", "1", 1, marks=pytest.mark.slow),
         ("port", "2", 1),
         ("host", "1", 1),
-        ("address", "2", 1),
+        pytest.param("address", "2", 1, marks=pytest.mark.slow),
         ("certificate", "1", 2),
-        ("keys", "2", 2),
+        pytest.param("keys", "2", 2, marks=pytest.mark.slow),
         ("setting", "2", 2),
         ("gpu", "2", 2),
     ],

@@ -10,6 +10,7 @@ from struct import unpack
 from typing import Any
 
 import httpx
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -212,6 +213,7 @@ def _names_every_bad_index(path: str, body: dict[str, Any], form: str, problem: 
     assert problem["errors"] == expected
 
 
+@pytest.mark.slow
 def test_the_requests_are_of_every_kind() -> None:
     """The strategy reaches what it is for: each type, each dialect, ranks 1 to 6, and each rule first broken."""
     seen: set[Any] = set()
