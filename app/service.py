@@ -21,7 +21,7 @@ from app.dispatch.writer_exclusion import LockThreads, default_thread, without_w
 from app.errors import GatherError
 from app.kernels import Kernel, Unfinished
 from app.memory.budget import Budget, MemoryReservation
-from app.memory.error_frames import clear_frames
+from app.memory.error_tracebacks import drop_tracebacks
 from app.memory.malloc_tuning import MOST_KEPT
 from app.memory.output_buffer_pool import OutputBufferPool
 from app.operators.dialects import DIALECTS
@@ -299,7 +299,7 @@ class Service:
         try:
             bad = self.kernel.run(plan, data.items, indices.array, out, timings.choice.parts, False)
         except Unfinished as left:
-            clear_frames(left)
+            drop_tracebacks(left)
             timings.admitted = True  # what has begun is finished
             bad = await self.pool.run(left.wait, timings)
         return bad, _typed(out, data.dtype)

@@ -22,7 +22,7 @@ from app.api.routes.health import Readiness
 from app.dispatch.admission import Admission
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
-from app.memory.error_frames import clear_frames
+from app.memory.error_tracebacks import drop_tracebacks
 from app.security.authorizer import Authorizer
 from app.security.host_header_check import HostHeaderCheck
 from app.telemetry.request_metrics import Metrics
@@ -94,7 +94,7 @@ class DataPlane:
                 await route(context)
         except GatherError as error:
             code = error.code
-            clear_frames(error)
+            drop_tracebacks(error)
             if context.started:
                 # What has been sent cannot be taken back: the connection ends here, so that no answer looks whole.
                 context.status = STATUS[code]
@@ -105,9 +105,9 @@ class DataPlane:
                 await self._send_error(context, error)
         except ClientGone as error:
             code = "client_gone"
-            clear_frames(error)
+            drop_tracebacks(error)
         except asyncio.CancelledError as error:
-            clear_frames(error)
+            drop_tracebacks(error)
             # A stop cuts off what outlasts its timeout; nothing else cancels a request, whose task ends here.
             code = "not_ready"
             if not context.started:
@@ -116,7 +116,7 @@ class DataPlane:
         except Exception as error:
             code = "internal"
             logger.exception("a request failed", extra={"fields": {"request_id": context.request_id}})
-            clear_frames(error)
+            drop_tracebacks(error)
             if not context.started:
                 await context.send_error(GatherError("internal", "the service failed; its log has the request_id"))
         finally:

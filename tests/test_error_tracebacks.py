@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from app.errors import GatherError
-from app.memory.error_frames import clear_frames
+from app.memory.error_tracebacks import drop_tracebacks
 from app.server.inline_start import continued
 
 Kept = list[weakref.ref[Any]]
@@ -50,7 +50,7 @@ def test_a_refusal_out_of_a_thread_keeps_nothing() -> None:
             try:
                 await wait_for_refusal(threads, kept)
             except GatherError as error:
-                clear_frames(error)
+                drop_tracebacks(error)
 
     asyncio.run(answer())
     assert [each() for each in kept] == [None]
@@ -65,7 +65,7 @@ def test_what_led_to_an_error_keeps_nothing() -> None:
         except GatherError:
             raise ValueError from None
     except ValueError as error:
-        clear_frames(error)
+        drop_tracebacks(error)
         errors.append(error)
     assert errors
     assert kept[0]() is None
@@ -80,7 +80,7 @@ def test_a_request_that_was_begun_outside_of_a_task_keeps_nothing() -> None:
         try:
             await futures.pop()
         except GatherError as error:
-            clear_frames(error)
+            drop_tracebacks(error)
 
     async def run() -> None:
         future = asyncio.get_running_loop().create_future()
@@ -92,3 +92,27 @@ def test_a_request_that_was_begun_outside_of_a_task_keeps_nothing() -> None:
 
     asyncio.run(run())
     assert kept[0]() is None
+
+
+def test_an_error_that_several_requests_meet_ends_none_of_the_others() -> None:
+    """As a refusal of the disk does that meets all scatters which were carried out together."""
+    shared = GatherError("insufficient_storage", "the disk is full")
+    answered = []
+
+    async def answer(name: str, client_reads: asyncio.Event) -> None:
+        try:
+            raise shared
+        except GatherError as error:
+            drop_tracebacks(error)
+            await client_reads.wait()
+            answered.append(name)
+
+    async def run() -> None:
+        client_reads = asyncio.Event()
+        tasks = [asyncio.create_task(answer(name, client_reads)) for name in ("first", "second")]
+        await asyncio.sleep(0)
+        client_reads.set()
+        await asyncio.wait(tasks, timeout=5)
+
+    asyncio.run(run())
+    assert answered == ["first", "second"]
