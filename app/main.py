@@ -37,7 +37,7 @@ from app.dispatch.gpu_calibration import measure_gpu
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.kernels import Kernel, numpy_cpu
-from app.kernels.device import Device, DeviceFailed, NoDevice, OutOfDeviceMemory
+from app.kernels.gpu_protocol import Device, DeviceFailed, NoDevice, OutOfDeviceMemory
 from app.kernels.numba_cpu import gather_kernel
 from app.memory.budget import Budget
 from app.security.authorizer import KeyAuthorizer, make_authorizer
@@ -47,9 +47,9 @@ from app.server.background_tasks import BackgroundTasks, in_thread
 from app.service import Service
 from app.settings import Settings
 from app.store import LocalStore, Quota
+from app.telemetry.access_log_and_spans import RecordingMetrics
 from app.telemetry.logs import RequestLog
 from app.telemetry.model_statistics import Statistics
-from app.telemetry.observed_metrics import ObservedMetrics
 from app.telemetry.request_metrics import Metrics
 from app.telemetry.shared_counters import Counters
 from app.telemetry.tracing import start_tracing
@@ -171,7 +171,7 @@ def create_app(
     log = RequestLog(settings.log_rate, access=settings.access_log)
     tracing = start_tracing(settings.otlp_endpoint)
     watched = settings.access_log or tracing is not None
-    metrics = ObservedMetrics(counters, log, STATUS, tracing) if watched else Metrics(counters, log, STATUS)
+    metrics = RecordingMetrics(counters, log, STATUS, tracing) if watched else Metrics(counters, log, STATUS)
     budget = Budget(settings.memory_budget // settings.workers, settings.max_requests)
     pool = RequestThreadPool(settings.threads, settings.max_queue, settings.queue_timeout)
     kernel = KERNELS[settings.kernel]

@@ -17,8 +17,8 @@ from contextlib import ExitStack
 from statistics import median
 from typing import Any
 
-from app import launch
 from app import main as wiring
+from app import start_server
 from app.server import body_reader, inline_start, request_header_cache, serve, whole_answer
 from app.server.http1_connection import Http1Connection
 from app.server.http_exchange import HttpExchange
@@ -122,7 +122,7 @@ def serve_changed(name: str, port: int) -> None:
     if name:
         CHOICES[name][1]()
     settings = Settings(host="127.0.0.1", port=port)
-    launch.serve(settings, wiring.create_app(settings))
+    start_server.serve(settings, wiring.create_app(settings))
 
 
 def command(name: str) -> Callable[[int], list[str]]:

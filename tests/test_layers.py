@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[1]
 BELOW: dict[str, set[str]] = {
     "main": {"api", "settings", "warmup"},
     "warmup": {"telemetry", "kernels", "wire"},
-    "cli": {"launch"},
-    "launch": {"main", "server"},
+    "cli": {"start_server"},
+    "start_server": {"main", "server"},
     "settings": {"tensors"},
     "api": {"service", "wire", "security", "telemetry", "server", "orjson_dump"},
     "service": {"dispatch", "store", "telemetry"},
@@ -169,7 +169,7 @@ def test_settings_are_passed_down_not_imported() -> None:
         "settings",
         "main",
         "cli",
-        "launch",
+        "start_server",
     }
 
 

@@ -10,7 +10,7 @@ import typer
 from app.dispatch.backend_calibration import calibrated
 from app.dispatch.backend_cost_model import BackendChooser, Route
 from app.dispatch.request_thread_pool import RequestThreadPool
-from app.kernels.device import NoDevice
+from app.kernels.gpu_protocol import NoDevice
 from app.kernels.numba_cpu import gather_kernel
 from app.main import KERNELS, limits_of, threads_of_gather, use_gpu
 from app.memory.budget import Budget

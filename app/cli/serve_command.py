@@ -5,13 +5,13 @@ from __future__ import annotations
 import typer
 from pydantic import ValidationError
 
-from app.kernels.device import NoDevice
-from app.launch import serve, serve_workers
+from app.kernels.gpu_protocol import NoDevice
 from app.main import allow_gpu, create_app
 from app.security.api_keys import BadKeysFile
 from app.server.listening_sockets import CannotListen
 from app.server.tls import BadTls
 from app.settings import Settings
+from app.start_server import serve, serve_workers
 from app.telemetry.tracing import NoTracing
 
 app = typer.Typer(add_completion=False)

@@ -9,7 +9,7 @@ dropped by `sweep`. Copies are made
   takes. Whatever comes later, that is at most twice what knowing the future would have cost.
 
 The copy that was used longest ago goes when room is short. Nothing here imports CuPy or needs a GPU: the device is
-behind `app.kernels.device.Device`.
+behind `app.kernels.gpu_protocol.Device`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from app.dispatch.backend_cost_model import BackendChooser, Choice, Coefficients
 from app.dispatch.request_thread_pool import RequestThreadPool, Ticket
 from app.dispatch.writer_exclusion import LockThreads, default_thread, without_writers
 from app.errors import GatherError
-from app.kernels import device as devices
-from app.kernels.device import DeviceFailed, OutOfDeviceMemory
+from app.kernels import gpu_protocol as devices
+from app.kernels.gpu_protocol import DeviceFailed, OutOfDeviceMemory
 from app.operators.gather_plan import GatherPlan
 from app.tensors.gather_call import Call
 from app.tensors.tensor import Tensor

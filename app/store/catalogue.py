@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import orjson
 
-from app.store import disk_operations
+from app.store import disk_writes
 from app.store.directory_lock import StoreInUse, StoreRefused
 from app.store.tensor_file import digest_of
 
@@ -168,7 +168,7 @@ class Transaction:
                 last = self.last()
                 if last // 256 != (last - len(self._changed)) // 256:
                     self._connection.execute("DELETE FROM changes WHERE sequence <= ?", (last - _KEPT_CHANGES,))
-            disk_operations.commit(self._connection)
+            disk_writes.commit(self._connection)
 
     def roll_back(self) -> None:
         """Undo what has not been committed."""
@@ -197,8 +197,8 @@ class Catalogue:
     def create(self, rows: Sequence[Row] = ()) -> None:
         """Make the database, in place of one that may be there, with these tensors; durably."""
         for name in FILES:
-            disk_operations.unlink(self.path.with_name(name))
-        os.close(disk_operations.create(self.path))
+            disk_writes.unlink(self.path.with_name(name))
+        os.close(disk_writes.create(self.path))
         with _disk_errors(), self._connection() as connection:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.executescript("BEGIN;" + _SCHEMA)
@@ -207,7 +207,7 @@ class Catalogue:
                 transaction.put(row)
             transaction.commit()
         self.close()
-        disk_operations.fsync_folder(self.path.parent)
+        disk_writes.fsync_folder(self.path.parent)
 
     def check(self) -> None:
         """At start-up: see that the database can be used, and bring SQLite's log into it. Raises StoreRefused."""
@@ -246,7 +246,7 @@ class Catalogue:
         with _disk_errors(), self._connection() as connection:
             connection.execute("BEGIN IMMEDIATE")  # its log is there from now on
             try:
-                fd = disk_operations.append_to(self.path.with_name(f"{FILE}-wal"))
+                fd = disk_writes.append_to(self.path.with_name(f"{FILE}-wal"))
                 try:
                     size = os.fstat(fd).st_size
                     with suppress(OSError):

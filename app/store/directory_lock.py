@@ -23,7 +23,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from app.store import disk_operations
+from app.store import disk_writes
 
 _TOKEN_BYTES: Final = 32
 STRIPES: Final = 64
@@ -74,7 +74,7 @@ class Group:
             raise
 
     def _open(self, name: str) -> int:
-        fd = disk_operations.append_to(self._folder / name)
+        fd = disk_writes.append_to(self._folder / name)
         self._descriptors.append(fd)
         return fd
 
@@ -104,18 +104,18 @@ class Group:
             )
         fcntl.flock(members, fcntl.LOCK_SH)
         self.token = secrets.token_hex(_TOKEN_BYTES // 2)
-        disk_operations.write_at(fd, self.token.encode(), 0)
+        disk_writes.write_at(fd, self.token.encode(), 0)
         state = self._open("state")
         if os.fstat(state).st_size < mmap.PAGESIZE:
-            disk_operations.write_at(state, bytes(mmap.PAGESIZE), 0)
-            disk_operations.fsync(state)
+            disk_writes.write_at(state, bytes(mmap.PAGESIZE), 0)
+            disk_writes.fsync(state)
         os.pwrite(state, bytes(8), 8 * StateWord.VERIFIED)
         # All of them now: a tensor can be removed also where the disk has no room for one file more.
         locks = self._folder / "locks"
         locks.mkdir(exist_ok=True)
         names = ("catalogue", "incoming", "verify", *(f"{number:02d}" for number in range(STRIPES)))
         for path in {locks / name for name in names}.difference(locks.iterdir()):
-            os.close(disk_operations.append_to(path))
+            os.close(disk_writes.append_to(path))
 
     def _map_state(self) -> memoryview:
         fd = self._open("state")
@@ -147,7 +147,7 @@ class Group:
             return
         try:
             if self._catalogue_fd is None:
-                self._catalogue_fd = disk_operations.append_to(self._folder / "locks" / "catalogue")
+                self._catalogue_fd = disk_writes.append_to(self._folder / "locks" / "catalogue")
                 self._descriptors.append(self._catalogue_fd)
             taken = _try_lock(self._catalogue_fd)
             try:
@@ -160,7 +160,7 @@ class Group:
 
     @contextmanager
     def _locked(self, name: str) -> Iterator[None]:
-        fd = disk_operations.append_to(self._folder / "locks" / name)
+        fd = disk_writes.append_to(self._folder / "locks" / name)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
@@ -170,7 +170,7 @@ class Group:
     @contextmanager
     def only_one(self) -> Iterator[bool]:
         """Whether this process, of all in the group, is to do what is done once; `verified` says that it was done."""
-        fd = disk_operations.append_to(self._folder / "locks" / "verify")
+        fd = disk_writes.append_to(self._folder / "locks" / "verify")
         try:
             yield _try_lock(fd) and not self.state[StateWord.VERIFIED]
         finally:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from app.store import disk_operations
+from app.store import disk_writes
 
 SIZES: Final = {"reserve.0": 832 << 10, "reserve.1": 128 << 10}
 """The files and their bytes: the first for a start, which takes as much for SQLite's log, the other for the database.
@@ -39,13 +39,13 @@ class Reserve:
             self._whole = True
 
     def _make(self, path: Path, size: int) -> None:
-        disk_operations.unlink(path)  # of a process that died while it made it
-        fd = disk_operations.create(path)
+        disk_writes.unlink(path)  # of a process that died while it made it
+        fd = disk_writes.create(path)
         try:
-            disk_operations.write(fd, bytes(size))  # not a hole, and no block that a later write would have to split
-            disk_operations.fsync(fd)
+            disk_writes.write(fd, bytes(size))  # not a hole, and no block that a later write would have to split
+            disk_writes.fsync(fd)
         except OSError:
-            disk_operations.unlink(path)
+            disk_writes.unlink(path)
             raise
         finally:
             os.close(fd)
@@ -60,7 +60,7 @@ class Reserve:
         self._whole = False
         for path in self._files:
             if path.exists():
-                disk_operations.unlink(path)
+                disk_writes.unlink(path)
                 return True
         return False
 

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import GatherError
-from app.store import disk_operations
+from app.store import disk_writes
 from app.store.mapped_tensor import Content
 from app.store.scatter_log import Record
 from app.store.tensor_file import PAGE, Description, Word, decode_page
@@ -69,19 +69,19 @@ class Snapshot:
         name = f"{self._content.description.id}.{uuid4().hex}"
         new = folder / f"{_NEW}{name}"
         self._path = new
-        self._fd = disk_operations.create(new)
+        self._fd = disk_writes.create(new)
         fcntl.flock(self._fd, fcntl.LOCK_EX)
-        if disk_operations.clone(source, self._fd):
+        if disk_writes.clone(source, self._fd):
             self._shared = True
-            disk_operations.unlink(new)
+            disk_writes.unlink(new)
             self._path = None
             return
         pages = _pages_at(self._content.description)
         self._size = pages + self._content.description.size
-        disk_operations.truncate(self._fd, self._size)
-        disk_operations.rename(new, folder / name)
+        disk_writes.truncate(self._fd, self._size)
+        disk_writes.rename(new, folder / name)
         self._path = folder / name
-        disk_operations.write_at(source, (1).to_bytes(8, "little"), 8 * Word.SNAPSHOTS)
+        disk_writes.write_at(source, (1).to_bytes(8, "little"), 8 * Word.SNAPSHOTS)
 
     def read(self, begin: int, end: int) -> bytes:
         """Bytes of the items, `begin` to `end`. Raises tensor_damaged, and insufficient_storage for a lost page."""
@@ -110,7 +110,7 @@ class Snapshot:
         if self._fd >= 0:
             if self._path is not None:
                 with suppress(OSError):
-                    disk_operations.unlink(self._path)
+                    disk_writes.unlink(self._path)
             os.close(self._fd)
             self._fd = -1
 
@@ -129,7 +129,7 @@ def save(mapping: mmap, about: Description, folder: Path, records: Sequence[Reco
             _save(mapping, about, fd, pages)
         except OSError:
             # The reader is to notice, and the scatter to go on. A cut needs no room.
-            disk_operations.truncate(fd, 0)
+            disk_writes.truncate(fd, 0)
         finally:
             os.close(fd)
     return True
@@ -144,8 +144,8 @@ def _save(mapping: mmap, about: Description, fd: int, pages: NDArray[np.int64]) 
     for start, stop in _runs(pages[marks[pages - first] == 0]):
         begin, end = start * PAGE, min(stop * PAGE, about.size)
         with memoryview(mapping) as view:
-            disk_operations.write_at(fd, view[PAGE + begin : PAGE + end], pages_at + begin)
-        disk_operations.write_at(fd, b"\1" * (stop - start), start)
+            disk_writes.write_at(fd, view[PAGE + begin : PAGE + end], pages_at + begin)
+        disk_writes.write_at(fd, b"\1" * (stop - start), start)
 
 
 def _living(folder: Path, content: str) -> Iterator[int]:
@@ -166,7 +166,7 @@ def _open_living(path: Path) -> int:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return fd
-    disk_operations.unlink(path)
+    disk_writes.unlink(path)
     os.close(fd)
     return -1
 
@@ -175,7 +175,7 @@ def clean(folder: Path, *, alone: bool = False) -> None:
     """Remove the files of readers that died; all files where this process is `alone`. Raises OSError."""
     for path in folder.iterdir():
         if alone:
-            disk_operations.unlink(path)
+            disk_writes.unlink(path)
         elif not path.name.startswith(_NEW):
             fd = _open_living(path)
             if fd >= 0:

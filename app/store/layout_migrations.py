@@ -14,7 +14,7 @@ from typing import Final
 
 import orjson
 
-from app.store import disk_operations
+from app.store import disk_writes
 from app.store.catalogue import FILE, FILES, Catalogue, Row
 from app.store.directory_lock import StoreRefused
 from app.store.tensor_file import PAGE, BadFile, decode_page, digest_of, read_members
@@ -66,15 +66,15 @@ def prepare(folder: Path) -> None:
 
 def _write(folder: Path, version: int) -> None:
     path = folder / "format.new"
-    disk_operations.unlink(path)
-    fd = disk_operations.create(path)
+    disk_writes.unlink(path)
+    fd = disk_writes.create(path)
     try:
-        disk_operations.write(fd, orjson.dumps({"format": version}))
-        disk_operations.fsync(fd)
+        disk_writes.write(fd, orjson.dumps({"format": version}))
+        disk_writes.fsync(fd)
     finally:
         os.close(fd)
-    disk_operations.rename(path, folder / "format")
-    disk_operations.fsync_folder(folder)
+    disk_writes.rename(path, folder / "format")
+    disk_writes.fsync_folder(folder)
 
 
 def _enter_tensors(folder: Path) -> None:

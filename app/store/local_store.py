@@ -29,7 +29,7 @@ from threading import Event, Thread
 from typing import Final
 
 from app.errors import GatherError
-from app.store import disk_operations, download_snapshots, layout_migrations
+from app.store import disk_writes, download_snapshots, layout_migrations
 from app.store.catalogue import FILE, Answer, Catalogue, Row
 from app.store.checkpoint_preparation import TURNS
 from app.store.directory_lock import Group, StateWord
@@ -369,15 +369,15 @@ class LocalStore:
             self._check_count(old)
             self._check_bytes(row.name, row.file_size, upload.id)
             try:
-                disk_operations.rename(upload.path, path)
-                disk_operations.fsync_folder(self._tensors)
+                disk_writes.rename(upload.path, path)
+                disk_writes.fsync_folder(self._tensors)
                 transaction.put(row)
                 if old is not None and old.name != row.name:
                     transaction.remove(old.name)
                 self._keys.store(transaction, keys)
             except BaseException:
                 with suppress(OSError):
-                    disk_operations.unlink(path)
+                    disk_writes.unlink(path)
                 raise
             # A commit that the disk refuses leaves the file, for it may come to life in a crash: see `leftovers`.
         upload.close()
@@ -391,7 +391,7 @@ class LocalStore:
             self._changes.forget(row.content)
         # What cannot be removed now is removed later: see `leftovers`.
         with suppress(OSError):
-            disk_operations.unlink(self._tensors / row.file)
+            disk_writes.unlink(self._tensors / row.file)
 
     def delete(self, name: str, conditions: Conditions = ALWAYS) -> None:
         """Remove a tensor, durably.
@@ -585,7 +585,7 @@ def refusing(undo: Callable[[], None] | None = None) -> Iterator[None]:
             with suppress(OSError):
                 undo()
         if isinstance(error, OSError):
-            raise disk_operations.refusal(error) from error
+            raise disk_writes.refusal(error) from error
         raise
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from app.store import disk_operations
+from app.store import disk_writes
 from app.store.directory_lock import Group
 from app.store.tensor_index import TensorIndex
 
@@ -28,7 +28,7 @@ def names_in(folder: Path) -> list[str]:
 def remove(path: Path) -> None:
     """Remove a file that nobody needs; one that cannot be removed stays, and is told of."""
     try:
-        disk_operations.unlink(path)
+        disk_writes.unlink(path)
     except OSError as error:
         logger.warning("%s is of no use and could not be removed: %s", path, error.strerror)
 

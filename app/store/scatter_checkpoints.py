@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import GatherError
-from app.store import disk_operations
+from app.store import disk_writes
 from app.store.catalogue import Answer, Row, Transaction
 from app.store.checkpoint_preparation import LITTLE, Preparation
 from app.store.idempotency import Keys
@@ -315,8 +315,8 @@ class Changes:
             writable.write_through(journal.read(everything=True) if records is None else records)
             self._remember(writable.description.name, journal.keys.values())
         try:
-            disk_operations.unlink(journal.path)
-            disk_operations.fsync_folder(self._logs)
+            disk_writes.unlink(journal.path)
+            disk_writes.fsync_folder(self._logs)
         finally:
             journal.read()
 
@@ -343,7 +343,7 @@ class Changes:
             self._journals.pop(content, None)
         # Whatever cannot be removed now is removed later, as is what a crash leaves: see `leftovers`.
         with suppress(OSError):
-            disk_operations.unlink(self._logs / content)
+            disk_writes.unlink(self._logs / content)
 
     def recover(self, row: Row) -> None:
         """At start-up: bring a content to what its log says, all of it, and empty the log.

@@ -22,7 +22,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from app.store import disk_operations, download_snapshots, memory_barrier
+from app.store import disk_writes, download_snapshots, memory_barrier
 from app.store.scatter_log import Journal, Record
 from app.store.tensor_file import BLOCK, DAMAGED, PAGE, Description, Word, decode_page
 from app.tensors.dtypes import DTYPES
@@ -145,7 +145,7 @@ class Writable:
                 places = (record.rows.astype(np.int64)[:, None] * parts + np.arange(parts)).ravel()
                 values = record.values.reshape(-1, unit)[~stored[places]]
                 places = places[~stored[places]]
-                disk_operations.store(self.mapping, lambda _, at=places, new=values: octets.__setitem__(at, new))  # type: ignore[misc]
+                disk_writes.store(self.mapping, lambda _, at=places, new=values: octets.__setitem__(at, new))  # type: ignore[misc]
                 stored[places] = True
         self._set(Word.MODIFIED, self.words[Word.MODIFIED])
 
@@ -153,7 +153,7 @@ class Writable:
         def change(_: mmap.mmap) -> None:
             self.words[word] = value
 
-        disk_operations.store(self.mapping, change)
+        disk_writes.store(self.mapping, change)
 
     def _write(self, record: Record) -> None:
         width = record.entry.width
@@ -165,7 +165,7 @@ class Writable:
             def change(_: object, part: slice = part) -> None:
                 octets[rows[part]] = record.values[part]
 
-            disk_operations.store(self.mapping, change)
+            disk_writes.store(self.mapping, change)
 
     def damage(self) -> None:
         """Mark the content as damaged, for every process and for good."""
@@ -193,9 +193,9 @@ class Writable:
             found = {**sums, **self.sums_of(set().union(*map(touched, records)))}
             if found:
                 table = np.frombuffer(self.mapping, np.uint32, about.blocks, about.sums_at)
-                disk_operations.store(self.mapping, lambda _: table.__setitem__(list(found), list(found.values())))
+                disk_writes.store(self.mapping, lambda _: table.__setitem__(list(found), list(found.values())))
             with self._marking():
-                disk_operations.fsync(self._fd)
+                disk_writes.fsync(self._fd)
             if self.words[Word.UNWRITTEN]:
                 self._set(Word.UNWRITTEN, 0)
 
@@ -207,8 +207,8 @@ class Writable:
         with self._syncing(), self._marking():
             # Part by part, so that the logs of other changes get to the disk between them.
             for begin in range(0, self.description.file_size, _PART):
-                disk_operations.write_back(self._fd, begin, _PART)
-            disk_operations.fsync(self._fd)
+                disk_writes.write_back(self._fd, begin, _PART)
+            disk_writes.fsync(self._fd)
 
     @contextmanager
     def _syncing(self) -> Iterator[None]:

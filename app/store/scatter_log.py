@@ -27,7 +27,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from app.store import disk_operations
+from app.store import disk_writes
 
 _FRAME: Final = Struct("<4sIIQ")
 _MAGIC: Final = b"redo"
@@ -126,8 +126,8 @@ class Journal:
                 # The last record may be torn, for it was never acknowledged. One before others may not.
                 if _holds_record(_read(fd, self.end, size - self.end)[1:]):
                     raise BrokenLog
-                disk_operations.truncate(fd, self.end)
-                disk_operations.fsync(fd)
+                disk_writes.truncate(fd, self.end)
+                disk_writes.fsync(fd)
         finally:
             os.close(fd)
         return records
@@ -186,15 +186,15 @@ class Journal:
         if fresh:
             head = new_head()
             content = head + content
-        fd = disk_operations.append_to(self.path)
+        fd = disk_writes.append_to(self.path)
         try:
             if os.fstat(fd).st_size != self.end:
                 raise RuntimeError(f"the log {self.path} has not been read to its end")
             try:
-                disk_operations.write_at(fd, content, self.end)
-                disk_operations.fsync(fd)
+                disk_writes.write_at(fd, content, self.end)
+                disk_writes.fsync(fd)
                 if fresh:
-                    disk_operations.fsync_folder(self.path.parent)
+                    disk_writes.fsync_folder(self.path.parent)
             except OSError:
                 _take_back(fd, self.end)
                 raise
@@ -207,14 +207,14 @@ class Journal:
 
     def sync(self) -> None:
         """Make durable what `read` has found, which may be of a process that died before it was. Raises OSError."""
-        fd = disk_operations.append_to(self.path)
+        fd = disk_writes.append_to(self.path)
         try:
             # Written again, since an fsync that failed before leaves the bytes in memory and does not fail twice.
-            disk_operations.write_at(fd, _read(fd, 0, self.end), 0)
-            disk_operations.fsync(fd)
+            disk_writes.write_at(fd, _read(fd, 0, self.end), 0)
+            disk_writes.fsync(fd)
         finally:
             os.close(fd)
-        disk_operations.fsync_folder(self.path.parent)
+        disk_writes.fsync_folder(self.path.parent)
 
 
 def _take_back(fd: int, end: int) -> None:
@@ -223,12 +223,12 @@ def _take_back(fd: int, end: int) -> None:
     Where it cannot be cut it is written over, so that nobody takes it for a record: who reads the log next cuts it off.
     """
     try:
-        disk_operations.truncate(fd, end)
+        disk_writes.truncate(fd, end)
     except OSError:
-        disk_operations.write_at(fd, bytes(os.fstat(fd).st_size - end), end)
+        disk_writes.write_at(fd, bytes(os.fstat(fd).st_size - end), end)
         raise
     finally:
-        disk_operations.fsync(fd)
+        disk_writes.fsync(fd)
 
 
 def _read(fd: int, offset: int, size: int) -> bytes:

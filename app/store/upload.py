@@ -19,7 +19,7 @@ from uuid import uuid4
 import numpy as np
 
 from app.errors import GatherError, Place
-from app.store import disk_operations
+from app.store import disk_writes
 from app.store.tensor_file import BLOCK, PAGE, Description, Sums, encode_page, new_hash
 from app.tensors.dtypes import DType
 from app.tensors.packed_strings import LENGTH
@@ -87,13 +87,13 @@ class Upload:
         They are locked as long as this process lives and has them open. `grow` is called before a content of unknown
         length grows by more, and may refuse that.
         """
-        self._fd = disk_operations.create(self.path)
+        self._fd = disk_writes.create(self.path)
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         self._grow = grow
-        disk_operations.truncate(self._fd, PAGE if self.expected is None else self.reserved)
+        disk_writes.truncate(self._fd, PAGE if self.expected is None else self.reserved)
         os.lseek(self._fd, PAGE, os.SEEK_SET)
         if self._fortran or self._strings is not None:
-            self._side_fd = disk_operations.create(self._side)
+            self._side_fd = disk_writes.create(self._side)
 
     def write(self, piece: bytes | bytearray | memoryview) -> None:
         """Take the next bytes. Raises OSError, element_count_mismatch, value_not_representable and limit_exceeded."""
@@ -102,7 +102,7 @@ class Upload:
         if self._swap > 1:
             piece = self._swapped(piece)
         if self._fortran:
-            disk_operations.write(self._side_fd, piece)
+            disk_writes.write(self._side_fd, piece)
             self._size += len(piece)
         else:
             self._take(piece)
@@ -120,13 +120,13 @@ class Upload:
         elif self._strings is not None:
             starts = self._strings.feed(piece)
             if len(starts):
-                disk_operations.write(self._side_fd, starts.tobytes())
+                disk_writes.write(self._side_fd, starts.tobytes())
         if self.expected is None and self._grow is not None and self._taken + len(piece) > self._until_grown:
             self._grow()
             self._until_grown = self._taken + len(piece) + _STEP
         self._digest.update(piece)
         self._sums.update(piece)
-        disk_operations.write(self._fd, piece)
+        disk_writes.write(self._fd, piece)
         self._taken += len(piece)
         if not self._fortran:
             self._size = self._taken
@@ -162,7 +162,7 @@ class Upload:
             self._strings.finish()
             self._append_starts()
         self._drop_side()
-        disk_operations.write(self._fd, self._sums.finish())
+        disk_writes.write(self._fd, self._sums.finish())
 
     def _reorder(self) -> None:
         mapping = mmap.mmap(self._side_fd, self._size, prot=mmap.PROT_READ)
@@ -172,18 +172,18 @@ class Upload:
 
     def _append_starts(self) -> None:
         padding = bytes(-self._size % 8)
-        disk_operations.write(self._fd, padding)
+        disk_writes.write(self._fd, padding)
         self._sums.update(padding)
         os.lseek(self._side_fd, 0, os.SEEK_SET)
         while piece := os.read(self._side_fd, _STEP):
             self._sums.update(piece)
-            disk_operations.write(self._fd, piece)
+            disk_writes.write(self._fd, piece)
 
     def _drop_side(self) -> None:
         if self._side_fd >= 0:
             os.close(self._side_fd)
             self._side_fd = -1
-            disk_operations.unlink(self._side)
+            disk_writes.unlink(self._side)
 
     def describe(self, name: str) -> Description:
         """What the file will say of itself; `finish` comes first."""
@@ -193,9 +193,9 @@ class Upload:
 
     def seal(self, description: Description, sequence: int, modified: int) -> None:
         """Write the first page, and make the file durable: it is ready to be renamed. Raises OSError."""
-        disk_operations.write_at(self._fd, encode_page(description, 2 * sequence, modified), 0)
-        disk_operations.truncate(self._fd, description.file_size)
-        disk_operations.fsync(self._fd)
+        disk_writes.write_at(self._fd, encode_page(description, 2 * sequence, modified), 0)
+        disk_writes.truncate(self._fd, description.file_size)
+        disk_writes.fsync(self._fd)
 
     def close(self) -> None:
         """The file has been renamed, or removed."""
@@ -206,7 +206,7 @@ class Upload:
     def abandon(self) -> None:
         """Leave no trace. Harmless after the file has been renamed."""
         self._drop_side()
-        disk_operations.unlink(self.path)
+        disk_writes.unlink(self.path)
         self.close()
 
 

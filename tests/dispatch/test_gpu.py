@@ -17,7 +17,7 @@ from app.dispatch.backend_cost_model import TYPICAL, BackendChooser, Device, Gpu
 from app.dispatch.gpu import Gpu, Outcome
 from app.dispatch.gpu_calibration import measure_gpu
 from app.errors import GatherError
-from app.kernels.device import DeviceFailed, OutOfDeviceMemory
+from app.kernels.gpu_protocol import DeviceFailed, OutOfDeviceMemory
 from app.operators.gather_plan import GatherPlan
 from app.store import LocalStore, Resident
 from app.tensors.dtypes import DTYPES

@@ -9,10 +9,10 @@ from __future__ import annotations
 import sys
 
 from app import main
-from app.kernels.device import Device
-from app.launch import serve
+from app.kernels.gpu_protocol import Device
 from app.main import create_app
 from app.settings import Settings
+from app.start_server import serve
 from tests.kernels import fake_cupy
 from tests.kernels.fake_cupy import CUDARuntimeError, Machine
 

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from app import warmup
 from app.kernels import numpy_cpu
-from app.launch import serve
 from app.main import Application, create_app
 from app.operators.gather_plan import GatherPlan
 from app.settings import Settings
+from app.start_server import serve
 
 SECRET = "a detail that no client may see"
 

@@ -20,7 +20,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from app.main import create_app
 from app.settings import Settings
-from app.telemetry.observed_metrics import ObservedMetrics
+from app.telemetry.access_log_and_spans import RecordingMetrics
 from app.telemetry.request_metrics import Metrics
 from app.telemetry.tracing import ENDPOINTS, NoTracing, start_tracing
 from tests.http.conftest import Start
@@ -257,7 +257,7 @@ def test_without_an_endpoint_nothing_watches_requests(tmp_path: Path) -> None:
     app = create_app(Settings(store_dir=tmp_path))
     assert type(app.metrics) is Metrics
     watched = create_app(Settings(store_dir=tmp_path, otlp_endpoint="http://127.0.0.1:1"))
-    assert type(watched.metrics) is ObservedMetrics
+    assert type(watched.metrics) is RecordingMetrics
 
 
 @pytest.mark.parametrize("variables", [{"OTEL_SDK_DISABLED": "true"}, {"OTEL_TRACES_EXPORTER": "none"}])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from app.kernels.cupy_gpu import launch_shape
+from app.kernels.cupy_gpu import kernel_launch
 from tests.needs import in_environment
 
 FOLDER: Final = ".venv-cuda/nvidia/cuda_nvrtc/lib"
@@ -47,10 +47,10 @@ def architectures() -> list[int]:
 def compile_for(architecture: str, source: bytes | None = None) -> Compiled:
     """Compile gather.cu with the options of the service and a report of what each entry point takes."""
     program = ctypes.c_void_p()
-    text = launch_shape.SOURCE.read_bytes() if source is None else source
+    text = kernel_launch.SOURCE.read_bytes() if source is None else source
     assert nvrtc().nvrtcCreateProgram(ctypes.byref(program), text, b"gather.cu", 0, None, None) == 0
     try:
-        options = [*launch_shape.OPTIONS, f"--gpu-architecture={architecture}", "--ptxas-options=-v"]
+        options = [*kernel_launch.OPTIONS, f"--gpu-architecture={architecture}", "--ptxas-options=-v"]
         encoded = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         failed = nvrtc().nvrtcCompileProgram(program, len(options), encoded)
         log = _read(program, "ProgramLog").rstrip(b"\0").decode()

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.kernels.check_arrays import check_arrays
-from app.kernels.cupy_gpu import launch_shape
+from app.kernels.cupy_gpu import kernel_launch
 from app.operators.gather_plan import GatherPlan
 
 name = "emulated"
@@ -49,7 +49,7 @@ def library() -> ctypes.CDLL:
     command = [COMPILER, "-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
     command += [*CHECKS, "-shared", "-fPIC", "-o", built, str(HERE / "emulated.cpp")]
     done = subprocess.run(
-        [*command, f"-I{HERE}", f"-I{launch_shape.SOURCE.parent}"], capture_output=True, text=True, check=False
+        [*command, f"-I{HERE}", f"-I{kernel_launch.SOURCE.parent}"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     os.environ[BUILT] = built
@@ -75,10 +75,10 @@ def run(plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArra
     check_arrays(plan, data, indices, out)
     size = 8 if indices.dtype.itemsize == 8 or indices.dtype == np.uint32 else 4
     indices = indices.astype(f"i{size}", copy=False)
-    first = np.array([launch_shape.NOTHING], np.uint64)
+    first = np.array([kernel_launch.NOTHING], np.uint64)
     addresses = (data.ctypes.data, indices.ctypes.data, out.ctypes.data, first.ctypes.data)
-    prepared = launch_shape.launch(plan, indices.itemsize, addresses, MULTIPROCESSORS)
+    prepared = kernel_launch.launch(plan, indices.itemsize, addresses, MULTIPROCESSORS)
     if prepared is not None:
         assert prepared.grid[0] * prepared.grid[1] % 1000003
         launch(*prepared)
-    return -1 if first[0] == launch_shape.NOTHING else int(first[0])
+    return -1 if first[0] == kernel_launch.NOTHING else int(first[0])

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from app.kernels.cupy_gpu import launch_shape
+from app.kernels.cupy_gpu import kernel_launch
 from tests.kernels import emulated
 
 HOST_TO_DEVICE: Final = 1
@@ -164,8 +164,8 @@ class RawModule:
     machine: Machine
 
     def __init__(self, code: str, options: tuple[str, ...]) -> None:
-        assert code == launch_shape.SOURCE.read_text()
-        assert options == launch_shape.OPTIONS
+        assert code == kernel_launch.SOURCE.read_text()
+        assert options == kernel_launch.OPTIONS
         self.machine.fails("compile")
 
     def get_function(self, entry: str) -> Callable[..., None]:
@@ -173,7 +173,7 @@ class RawModule:
 
         def start(grid: tuple[int, int], block: tuple[int], arguments: tuple[Any]) -> None:
             (argument,) = arguments
-            assert block == (launch_shape.BLOCK,)
+            assert block == (kernel_launch.BLOCK,)
             assert argument.size == 1
             octets = argument.tobytes()
             self.machine.fails("launch")
@@ -255,7 +255,7 @@ def build(machine: Machine) -> dict[str, ModuleType]:
 @contextmanager
 def cupy_gpu(machine: Machine) -> Iterator[ModuleType]:
     """`cupy_gpu.device` as it would be with CuPy and this machine; the module of that name is not touched."""
-    path = launch_shape.SOURCE.with_name("device.py")
+    path = kernel_launch.SOURCE.with_name("device.py")
     spec = importlib.util.spec_from_file_location("cupy_gpu_on_fake", path)
     assert spec is not None
     assert spec.loader is not None

@@ -40,7 +40,7 @@ def test_an_access_outside_ends_the_process() -> None:
 
 def test_an_access_that_is_not_aligned_ends_the_process() -> None:
     program = (
-        "import numpy as np; from app.kernels.cupy_gpu import launch_shape as gpu_launch\n"
+        "import numpy as np; from app.kernels.cupy_gpu import kernel_launch as gpu_launch\n"
         "from tests.kernels import emulated\n"
         "from app.operators.gather_plan import GatherPlan\n"
         "gpu_launch.alignment = lambda bits: 16\n"

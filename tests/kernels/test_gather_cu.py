@@ -8,13 +8,13 @@ from functools import cache
 
 import pytest
 
-from app.kernels.cupy_gpu import launch_shape
+from app.kernels.cupy_gpu import kernel_launch
 from tests.deploy.test_supply_chain import entries
 from tests.http.server import ROOT
 from tests.kernels import emulated
 from tests.kernels.compiler import Compiled, architectures, compile_for
 
-NAMES = set(launch_shape.ENTRIES)
+NAMES = set(kernel_launch.ENTRIES)
 USUAL = (80, 90)
 VECTORS = {16: "v4.u32", 8: "v2.u32", 4: "u32", 2: "u16", 1: "u8"}
 
@@ -44,7 +44,7 @@ def test_no_entry_point_spills_registers_or_takes_so_many_that_few_threads_fit(a
     assert len(re.findall(r"\b0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads", log)) == len(NAMES)
     registers = [int(number) for number in re.findall(r"Used (\d+) registers", log)]
     assert len(registers) == len(NAMES)
-    assert max(registers) * launch_shape.BLOCK * 3 <= 65536  # three blocks on a multiprocessor
+    assert max(registers) * kernel_launch.BLOCK * 3 <= 65536  # three blocks on a multiprocessor
 
 
 @pytest.mark.soak
@@ -67,8 +67,8 @@ def test_slices_are_moved_in_whole_units_four_at_once_and_nothing_is_divided(nam
     access = VECTORS[unit]
     loads = [at.start() for at in re.finditer(rf"\bld\.global\.nc\.{re.escape(access)}\b", body)]
     stores = [at.start() for at in re.finditer(rf"\bst\.global\.{re.escape(access)}\b", body)]
-    assert len(stores) == launch_shape.AT_ONCE
-    assert len([at for at in loads if at > loads[-1] - 4000][-launch_shape.AT_ONCE :]) == launch_shape.AT_ONCE
+    assert len(stores) == kernel_launch.AT_ONCE
+    assert len([at for at in loads if at > loads[-1] - 4000][-kernel_launch.AT_ONCE :]) == kernel_launch.AT_ONCE
     assert max(loads) < min(stores)
     assert not re.search(r"\b(div|rem)\.", body)
     assert not re.search(r"\b(ld|st)\.(local|shared)\b|\bbar\.", body)
@@ -84,9 +84,9 @@ def test_the_argument_is_laid_out_as_the_source_has_it() -> None:
         library = emulated.library()
     except ImportError as absent:
         pytest.skip(str(absent))
-    assert library.plan_bytes() == launch_shape.PLAN_BYTES
+    assert library.plan_bytes() == kernel_launch.PLAN_BYTES
     sizes = {int(size) for size in re.findall(r"\.param \.align 8 \.b8 \w+\[(\d+)\]", compiled(90).ptx)}
-    assert sizes == {launch_shape.PLAN_BYTES}
+    assert sizes == {kernel_launch.PLAN_BYTES}
     assert ctypes.sizeof(ctypes.c_void_p) == 8
 
 

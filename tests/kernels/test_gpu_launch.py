@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from app.kernels.cupy_gpu import launch_shape
-from app.kernels.cupy_gpu.launch_shape import Launch, alignment, division, launch
+from app.kernels.cupy_gpu import kernel_launch
+from app.kernels.cupy_gpu.kernel_launch import Launch, alignment, division, launch
 from app.operators.gather_plan import GatherPlan
 from tests.kernels import emulated
 from tests.kernels.reference import CARRIERS, Case, gather, make_case, random_plan
@@ -156,4 +156,4 @@ def test_result_does_not_depend_on_the_size_of_the_device(
 
 def test_every_carrier_is_made_of_whole_units() -> None:
     for size in CARRIERS:
-        assert size in launch_shape.UNITS
+        assert size in kernel_launch.UNITS

@@ -12,9 +12,9 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from app.launch import serve
 from app.main import create_app
 from app.settings import Settings
+from app.start_server import serve
 
 
 def holders(text: str) -> int:

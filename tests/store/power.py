@@ -1,6 +1,6 @@
 """What of a store's folder would be left if the power failed now, over the lives of several processes.
 
-`Power` wraps the functions of `app.store.disk_operations`. It counts the steps that are taken there, ends the process
+`Power` wraps the functions of `app.store.disk_writes`. It counts the steps that are taken there, ends the process
 or refuses at one of them, and knows what fsync has made durable. The catalogue is SQLite's, whose transactions are
 taken to be durable once they are committed, so that its files are copied as they are.
 """
@@ -15,13 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from app.store import disk_operations
+from app.store import disk_writes
 from app.store.catalogue import FILE, FILES
 
 STEPS = tuple(
     name
-    for name, function in vars(disk_operations).items()
-    if inspect.isfunction(function) and function.__module__ == disk_operations.__name__ and name != "refusal"
+    for name, function in vars(disk_writes).items()
+    if inspect.isfunction(function) and function.__module__ == disk_writes.__name__ and name != "refusal"
 )
 LOSSES = ("lost", "names", "data", "first")
 PAGE = 4096
@@ -47,7 +47,7 @@ class Power:
         self.refused = ""
         self.dying: Callable[[], None] = lambda: None
         for name in STEPS:
-            setattr(disk_operations, name, self.wrapped(name, getattr(disk_operations, name)))
+            setattr(disk_writes, name, self.wrapped(name, getattr(disk_writes, name)))
 
     def arm(self, mode: str, last: int, handover: Path | None = None) -> None:
         """End the process at the step number `last` from now, as `mode` says, and leave what is durable to `handover`.

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from app.store import LocalStore, disk_operations
+from app.store import LocalStore, disk_writes
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import files, put, read, scatter
@@ -50,8 +50,8 @@ def die_after(last: int) -> None:
         return step
 
     for name in STEPS:
-        if hasattr(disk_operations, name):
-            setattr(disk_operations, name, wrapped(getattr(disk_operations, name)))
+        if hasattr(disk_writes, name):
+            setattr(disk_writes, name, wrapped(getattr(disk_writes, name)))
 
 
 def in_worker(store: LocalStore, work: Callable[[LocalStore], object], last: int) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from app.errors import GatherError
-from app.store import LocalStore, Quota, StoreInUse, StoreRefused, catalogue, disk_operations
+from app.store import LocalStore, Quota, StoreInUse, StoreRefused, catalogue, disk_writes
 from app.store.catalogue import FILE, FILES, Catalogue, Row
 from app.store.directory_lock import StateWord
 from app.store.tensor_file import encode_page
@@ -50,7 +50,7 @@ def test_a_lookup_during_a_commit_asks_the_catalogue_and_serves_what_it_says(
 ) -> None:
     put(store, "x", np.arange(3))
     assert read(other, "x").tolist() == [0, 1, 2]
-    real = disk_operations.commit
+    real = disk_writes.commit
     seen = []
 
     def committing(connection: sqlite3.Connection) -> None:
@@ -59,7 +59,7 @@ def test_a_lookup_during_a_commit_asks_the_catalogue_and_serves_what_it_says(
         real(connection)
         seen.append(read(other, "x").tolist())
 
-    monkeypatch.setattr(disk_operations, "commit", committing)
+    monkeypatch.setattr(disk_writes, "commit", committing)
     put(store, "x", np.arange(2))
     assert seen == [[0, 1, 2], [0, 1]]
     assert not other.group.state[StateWord.GENERATION] & 1
@@ -70,7 +70,7 @@ def test_a_new_connection_to_the_catalogue_is_not_taken_for_the_one_before(
 ) -> None:
     """SQLite counts changes anew on every connection: the first look of each shows the same number."""
     put(store, "x", np.arange(3))
-    real = disk_operations.commit
+    real = disk_writes.commit
     seen = []
     versions = []
 
@@ -84,7 +84,7 @@ def test_a_new_connection_to_the_catalogue_is_not_taken_for_the_one_before(
         real(connection)
         look_by_a_new_connection()
 
-    monkeypatch.setattr(disk_operations, "commit", committing)
+    monkeypatch.setattr(disk_writes, "commit", committing)
     put(store, "x", np.arange(2))
     assert versions[0] == versions[1]
     assert seen == [[0, 1, 2], [0, 1]]
@@ -203,8 +203,8 @@ def test_many_other_tensors_do_not_make_a_log_forgotten_while_it_is_in_use(
     from app.store import scatter_checkpoints
     from app.store import scatter_in_place as scatters
 
-    monkeypatch.setattr(disk_operations, "fsync", lambda _: None)
-    monkeypatch.setattr(disk_operations, "fsync_folder", lambda _: None)
+    monkeypatch.setattr(disk_writes, "fsync", lambda _: None)
+    monkeypatch.setattr(disk_writes, "fsync_folder", lambda _: None)
     monkeypatch.setattr(scatter_checkpoints, "_KNOWN_LOGS", 20)
     count = 30
     store = opened(folder)

@@ -18,7 +18,7 @@ from app.errors import GatherError
 from app.store import (
     LocalStore,
     Quota,
-    disk_operations,
+    disk_writes,
     file_system_check,
     idempotency,
     memory_barrier,
@@ -61,7 +61,7 @@ def failing_at(monkeypatch: pytest.MonkeyPatch, last: int) -> Callable[[], bool]
 
     for name in STEPS:
         if name != "store":  # to memory, which does not fail
-            monkeypatch.setattr(disk_operations, name, wrapped(getattr(disk_operations, name)))
+            monkeypatch.setattr(disk_writes, name, wrapped(getattr(disk_writes, name)))
     return lambda: count >= last
 
 
@@ -116,7 +116,7 @@ def test_what_the_disk_refused_at_a_checkpoint_is_stored_again_before_the_log_go
     put(store, "x", np.zeros((600, 64), np.float32))
     path = folder / "tensors" / store._index.rows()[0].file
     stored: list[Any] = []
-    real_store, real_fsync = disk_operations.store, disk_operations.fsync
+    real_store, real_fsync = disk_writes.store, disk_writes.fsync
 
     def fsync(fd: int) -> None:
         if os.fstat(fd).st_ino == path.stat().st_ino:
@@ -128,7 +128,7 @@ def test_what_the_disk_refused_at_a_checkpoint_is_stored_again_before_the_log_go
     scatter(store, "x", [[1, 3]], np.array([9], np.float32))
     row = store._index.rows()[0]
     with monkeypatch.context() as patch:
-        patch.setattr(disk_operations, "fsync", fsync)
+        patch.setattr(disk_writes, "fsync", fsync)
         with pytest.raises(OSError, match="Input/output"), store._changes.open(row) as writable:
             store._changes.checkpoint(writable)
     assert len(list((folder / "logs").iterdir())) == 1
@@ -145,7 +145,7 @@ def test_what_the_disk_refused_at_a_checkpoint_is_stored_again_before_the_log_go
         real_store(mapping, change)
 
     with monkeypatch.context() as patch:
-        patch.setattr(disk_operations, "store", noting)
+        patch.setattr(disk_writes, "store", noting)
         with store._changes.open(row) as writable:
             assert writable.words[Word.UNWRITTEN] == 1
             store._changes.checkpoint(writable)
@@ -168,12 +168,12 @@ def test_a_record_that_a_dead_process_left_is_durable_before_it_is_applied(
 
     # It dies after the record was written, and before it was durable.
     with monkeypatch.context() as patch:
-        patch.setattr(disk_operations, "fsync", die)
-        patch.setattr(disk_operations, "truncate", die)
+        patch.setattr(disk_writes, "fsync", die)
+        patch.setattr(disk_writes, "truncate", die)
         with pytest.raises(SystemError):
             scatter(store, "x", [[0]], np.array([7]))
     steps: list[str] = []
-    real_fsync, real_write = disk_operations.fsync, scatters.Writable._write
+    real_fsync, real_write = disk_writes.fsync, scatters.Writable._write
 
     def fsync(fd: int) -> None:
         steps.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
@@ -183,7 +183,7 @@ def test_a_record_that_a_dead_process_left_is_durable_before_it_is_applied(
         steps.append("apply")
         real_write(self, record)
 
-    monkeypatch.setattr(disk_operations, "fsync", fsync)
+    monkeypatch.setattr(disk_writes, "fsync", fsync)
     monkeypatch.setattr(scatters.Writable, "_write", write)
     scatter(other, "x", [[1]], np.array([8]))
     first = steps.index("apply")
@@ -203,13 +203,13 @@ def test_a_log_of_which_a_dead_process_wrote_no_whole_record_is_durable_before_t
         raise SystemError("died")
 
     with monkeypatch.context() as patch:
-        patch.setattr(disk_operations, "write_at", write_part)
+        patch.setattr(disk_writes, "write_at", write_part)
         with pytest.raises(SystemError):
             scatter(store, "x", [[0]], np.array([7]))
     (log,) = (folder / "logs").iterdir()
     assert log.stat().st_size == left
     steps: list[str] = []
-    real_folder, real_write = disk_operations.fsync_folder, scatters.Writable._write
+    real_folder, real_write = disk_writes.fsync_folder, scatters.Writable._write
 
     def fsync_folder(path: Path) -> None:
         steps.append(path.name)
@@ -219,7 +219,7 @@ def test_a_log_of_which_a_dead_process_wrote_no_whole_record_is_durable_before_t
         steps.append("apply")
         real_write(self, record)
 
-    monkeypatch.setattr(disk_operations, "fsync_folder", fsync_folder)
+    monkeypatch.setattr(disk_writes, "fsync_folder", fsync_folder)
     monkeypatch.setattr(scatters.Writable, "_write", write)
     scatter(other, "x", [[1]], np.array([8]))
     assert steps == ["logs", "apply"]
@@ -310,7 +310,7 @@ def test_a_key_too_many_is_refused_before_anything_changes_and_old_ones_make_roo
 
 
 def test_keys_by_the_hundred_thousand_are_all_remembered(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_operations, "fsync", lambda _: None)
+    monkeypatch.setattr(disk_writes, "fsync", lambda _: None)
     put(store, "x", np.zeros(2, np.int64))
     (row,) = store._index.rows()
     entries = [

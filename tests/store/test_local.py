@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from app.errors import GatherError
-from app.store import Conditions, LocalStore, Quota, disk_operations
+from app.store import Conditions, LocalStore, Quota, disk_writes
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import files, put, read, scatter, strings
@@ -269,7 +269,7 @@ def test_a_disk_that_refuses_leaves_the_old_content_and_no_litter(
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
-        patch.setattr(disk_operations, call, refuse)
+        patch.setattr(disk_writes, call, refuse)
         with pytest.raises((GatherError, OSError)) as caught:
             put(store, "x", np.arange(1000))
         assert not isinstance(caught.value, GatherError) or caught.value.code == "insufficient_storage"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnx.reference.ops.op_scatternd import _scatter_nd_impl
 
 from app.errors import GatherError
-from app.store import Conditions, LocalStore, disk_operations, idempotency
+from app.store import Conditions, LocalStore, disk_writes, idempotency
 from app.store.scatter_checkpoints import Change, Replaced, Waiting
 from app.tensors.dtypes import DTYPES
 from app.tensors.scatter_call import REDUCTIONS, Reduction
@@ -376,14 +376,14 @@ def test_scatters_that_wait_together_share_one_fsync_and_count_one_after_the_oth
         Waiting(Change("another content", replaced.rows, replaced.updates, 1, "none")),
         Waiting(change_of(store, "x", [[2]], np.array([7]))),
     ]
-    real = disk_operations.fsync
+    real = disk_writes.fsync
     calls: list[int] = []
 
     def counted(fd: int) -> None:
         calls.append(fd)
         real(fd)
 
-    monkeypatch.setattr(disk_operations, "fsync", counted)
+    monkeypatch.setattr(disk_writes, "fsync", counted)
     outcomes = scatter_together(store, "x", batch)
     assert len(calls) == 1
     assert [one if isinstance(one, str) else getattr(one, "code", type(one)) for one in outcomes] == [
@@ -446,7 +446,7 @@ def test_what_the_disk_refuses_of_many_is_refused_alone(store: LocalStore, monke
 
 def test_many_threads_share_the_waits_for_the_disk(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     put(store, "x", np.zeros(8, np.int64))
-    real = disk_operations.fsync
+    real = disk_writes.fsync
     calls: list[int] = []
 
     def slow(fd: int) -> None:
@@ -454,7 +454,7 @@ def test_many_threads_share_the_waits_for_the_disk(store: LocalStore, monkeypatc
         sleep(0.005)
         real(fd)
 
-    monkeypatch.setattr(disk_operations, "fsync", slow)
+    monkeypatch.setattr(disk_writes, "fsync", slow)
 
     def work(number: int) -> list[str]:
         return [
@@ -483,8 +483,8 @@ def test_a_scatter_that_the_disk_refused_is_not_made_later_though_the_log_could_
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patched:
-        patched.setattr(disk_operations, "fsync", refused)
-        patched.setattr(disk_operations, "truncate", refused)
+        patched.setattr(disk_writes, "fsync", refused)
+        patched.setattr(disk_writes, "truncate", refused)
         with pytest.raises(GatherError, match="insufficient_storage"):
             scatter(store, "x", [[0], [5]], np.array([7, 7]))
         with pytest.raises(GatherError, match="insufficient_storage"):

@@ -20,7 +20,7 @@ from app.kernels import numpy_cpu
 from app.memory.budget import Budget, MemoryReservation
 from app.operators.gather_plan import GatherPlan
 from app.service import Service
-from app.store import LocalStore, Resident, disk_operations
+from app.store import LocalStore, Resident, disk_writes
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer, Call
@@ -115,7 +115,7 @@ def test_a_scatter_that_is_half_done_is_waited_out(
 ) -> None:
     put(store, "x", np.zeros(4, np.int64))
     begun, go_on = threading.Event(), threading.Event()
-    real = disk_operations.store
+    real = disk_writes.store
 
     def slow(mapping: Any, change: Any) -> None:
         real(mapping, change)
@@ -124,7 +124,7 @@ def test_a_scatter_that_is_half_done_is_waited_out(
             begun.set()
             assert go_on.wait(20)
 
-    monkeypatch.setattr(disk_operations, "store", slow)
+    monkeypatch.setattr(disk_writes, "store", slow)
     writer = threading.Thread(target=partial(scatter, other, "x", [[0], [3]], np.array([5, 5])))
     writer.start()
     assert begun.wait(20)

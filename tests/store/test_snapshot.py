@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from app.errors import GatherError
-from app.store import LocalStore, disk_operations
+from app.store import LocalStore, disk_writes
 from app.store.download_snapshots import FOLDER, Snapshot
 from app.store.tensor_file import Word
 from tests.store.helpers import put, read, scatter
@@ -126,14 +126,14 @@ def test_a_disk_without_room_for_a_page_ends_the_reader_and_not_the_scatter(
 ) -> None:
     put(store, "x", table())
     snapshot = taken(store)
-    real = disk_operations.write_at
+    real = disk_writes.write_at
 
     def full(fd: int, content: Any, offset: int) -> None:
         if FOLDER in str(Path(f"/proc/self/fd/{fd}").readlink()):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         real(fd, content, offset)
 
-    monkeypatch.setattr(disk_operations, "write_at", full)
+    monkeypatch.setattr(disk_writes, "write_at", full)
     scatter(store, "x", [[5]], table(1)[:1])
     assert read(store, "x")[5, 0] == 1
     with pytest.raises(GatherError, match="insufficient_storage"):

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from app.errors import GatherError
-from app.store import LocalStore, disk_operations, idempotency
+from app.store import LocalStore, disk_writes, idempotency
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import files, put, read, scatter
 
@@ -159,8 +159,8 @@ def test_an_upgrade_that_is_cut_short_at_any_step_is_done_again(
 
         with monkeypatch.context() as patch:
             for name in names:
-                real = getattr(disk_operations, name)
-                patch.setattr(disk_operations, name, lambda *arguments, real=real: step(real, *arguments))
+                real = getattr(disk_writes, name)
+                patch.setattr(disk_writes, name, lambda *arguments, real=real: step(real, *arguments))
             try:
                 opened(copy).close()
                 done = True

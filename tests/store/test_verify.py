@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from app.errors import GatherError
-from app.store import LocalStore, Quota, disk_operations
+from app.store import LocalStore, Quota, disk_writes
 from app.store.directory_lock import StateWord, stripe
 from app.store.scatter_in_place import Writable
 from app.store.scatter_log import Record
@@ -72,14 +72,14 @@ def test_damage_behind_blocks_that_scatters_have_changed_is_found(store: LocalSt
 def watch_syncs(store: LocalStore, monkeypatch: pytest.MonkeyPatch, work: Callable[[bool], None]) -> None:
     """Call `work` at each fsync of the content of x, before it, with whether the lock of x is held."""
     content = store.content("x").path
-    real = disk_operations.fsync
+    real = disk_writes.fsync
 
     def fsync(fd: int) -> None:
         if Path(f"/proc/self/fd/{fd}").readlink() == content:
             work(is_locked(store, "x"))
         real(fd)
 
-    monkeypatch.setattr(disk_operations, "fsync", fsync)
+    monkeypatch.setattr(disk_writes, "fsync", fsync)
 
 
 def log_size(folder: Path) -> int:

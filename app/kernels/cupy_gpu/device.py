@@ -23,8 +23,8 @@ from cupy.cuda import runtime
 from numpy.typing import NDArray
 
 from app.kernels.check_arrays import check_data, check_indices_and_output
-from app.kernels.cupy_gpu import launch_shape
-from app.kernels.device import DeviceFailed, NoDevice, OutOfDeviceMemory
+from app.kernels.cupy_gpu import kernel_launch
+from app.kernels.gpu_protocol import DeviceFailed, NoDevice, OutOfDeviceMemory
 from app.operators.gather_plan import GatherPlan
 
 name = "cupy"
@@ -36,7 +36,7 @@ LANES: Final = 4
 _HEADER: Final = 256  # bytes before the output for the first bad position, which keep it aligned
 _MEMORY_SHARE: Final = 0.9
 _OUT_OF_MEMORY: Final = 2  # the number of that error, of the driver and of the runtime
-_ARGUMENT: Final = np.dtype((np.void, launch_shape.PLAN_BYTES))
+_ARGUMENT: Final = np.dtype((np.void, kernel_launch.PLAN_BYTES))
 _BYTES: Final = np.dtype(np.uint8)
 _INT32: Final = np.dtype(np.int32)
 _INT64: Final = np.dtype(np.int64)
@@ -54,7 +54,7 @@ class DeviceCopy:
 
 
 class CupyDevice:
-    """See `app.kernels.device.Device`."""
+    """See `app.kernels.gpu_protocol.Device`."""
 
     def __init__(self, memory: int | None = None, body_reads: int = LANES, stage_bytes: int = STAGE_BYTES) -> None:
         """Open the device, compile the kernel or load it from CuPy's cache.
@@ -69,8 +69,8 @@ class CupyDevice:
             self.memory = int(free * _MEMORY_SHARE) if memory is None else memory
             self._pool = cupy.cuda.MemoryPool()
             self._pool.set_limit(size=self.memory)
-            module = cupy.RawModule(code=launch_shape.SOURCE.read_text(), options=launch_shape.OPTIONS)
-            self._entries = {entry: module.get_function(entry) for entry in launch_shape.ENTRIES}
+            module = cupy.RawModule(code=kernel_launch.SOURCE.read_text(), options=kernel_launch.OPTIONS)
+            self._entries = {entry: module.get_function(entry) for entry in kernel_launch.ENTRIES}
             self._lanes: SimpleQueue[_Lane] = SimpleQueue()
             for _ in range(body_reads):
                 self._lanes.put(_Lane(stage_bytes))
@@ -123,15 +123,15 @@ class CupyDevice:
             return lane.receive(first, out)
 
     def start(self, plan: GatherPlan, index_size: int, addresses: tuple[int, int, int, int]) -> None:
-        """Put the kernel into the current stream, for what lies at `addresses`, as in `gpu_launch.launch`.
+        """Put the kernel into the current stream, for what lies at `addresses`, as in `kernel_launch.launch`.
 
         The word for the first bad position must hold gpu_launch.NOTHING by then. `run` is what the
         service calls; benchmarks call this too, without the ways to the device and back. Raises CuPy's own errors.
         """
-        prepared = launch_shape.launch(plan, index_size, addresses, self._multiprocessors)
+        prepared = kernel_launch.launch(plan, index_size, addresses, self._multiprocessors)
         if prepared is not None:
             self._entries[prepared.entry](
-                prepared.grid, (launch_shape.BLOCK,), (np.frombuffer(prepared.argument, _ARGUMENT),)
+                prepared.grid, (kernel_launch.BLOCK,), (np.frombuffer(prepared.argument, _ARGUMENT),)
             )
 
     def _room(self, nbytes: int) -> DeviceCopy:
@@ -197,7 +197,7 @@ class _Lane:
             piece = self._halves[turn][: total - at]
             if at == 0:
                 first = int(piece[:8].view(np.uint64)[0])
-                if first != launch_shape.NOTHING:
+                if first != kernel_launch.NOTHING:
                     self.stream.synchronize()
                     return first
                 octets[: piece.size - _HEADER] = piece[_HEADER:]

@@ -9,7 +9,7 @@
 // Nothing is read or written for a tuple with a bad component; the least flat position of one is left in `*first`. The
 // operator's rule that every component is checked holds without any data too: `units` is 0 then.
 //
-// The host side, app/kernels/cupy_gpu/launch_shape.py, fills `Plan` in and chooses the entry point; the layout is held equal by a
+// The host side, app/kernels/cupy_gpu/kernel_launch.py, fills `Plan` in and chooses the entry point; the layout is held equal by a
 // test. No header is included: NVRTC compiles this file alone, nvcc and, with a few definitions before it, a C++
 // compiler do too.
 

@@ -1,6 +1,6 @@
-"""Metrics of a service that also traces its requests or writes a log line about each of them.
+"""Metrics of a service that also writes an access log line, or exports a trace span, for each request.
 
-Which of the two classes counts is decided at start-up, so that a service without traces does nothing for them.
+`app.main` picks this class or plain `Metrics` at start-up, so that a service without either does no work for them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from app.telemetry.shared_counters import Counters
 from app.telemetry.tracing import Tracing
 
 
-class ObservedMetrics(Metrics):
-    """Also makes a span of each request, where there is `tracing`, and a log line, where `log` writes them all."""
+class RecordingMetrics(Metrics):
+    """Counts each request; with `tracing` it also exports a span, and with `log.access` it writes a log line."""
 
     def __init__(
         self,

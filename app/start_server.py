@@ -1,4 +1,4 @@
-"""From settings to running processes: one that serves, or a parent with its workers."""
+"""Starts the server from settings: one process, or a parent that supervises worker processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from app.telemetry import logs
 from app.telemetry.shared_counters import join
 from app.telemetry.tracing import is_wanted
 
-WORKER_PROGRAM: Final = "import sys; from app.launch import work; work(int(sys.argv[1]))"
+WORKER_PROGRAM: Final = "import sys; from app.start_server import work; work(int(sys.argv[1]))"
 
 
 def server_options(settings: Settings) -> ServerOptions:

@@ -1,4 +1,7 @@
-"""What a GPU is to the rest of the service: memory to copy tensors to, a gather, and three ways to fail."""
+"""The interface of a GPU: copying tensors to its memory, a gather on it, and the three errors it can raise.
+
+`cupy_gpu.device` implements it; nothing else imports CuPy.
+"""
 
 from __future__ import annotations
 
