@@ -1,48 +1,93 @@
-"""Machine words for compiled code: what Numba's own integers and arrays cannot say, or say slowly.
+"""LLVM's instructions as functions for compiled code, where Numba's own integers and arrays have none or a slow one.
 
 All integers here are int64, for Numba makes a float of int64 and uint64 together; the functions that take one as
-unsigned say so. Addresses are int64 and nothing checks them: whoever calls has made sure that the bytes are there.
+unsigned say so, by LLVM's names (`ult`, `udiv`, `lshr`). Addresses are int64 and nothing checks them: whoever calls has
+made sure that the bytes are there.
+
+The decorators are Numba's own, typed: a compiled function is annotated with what Python sees of it, int, float and
+bool, which Numba does not read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
+from inspect import Parameter, Signature
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 import numba
 import numba.extending
+import numpy as np
 from llvmlite import ir
 from numba import types
+from numpy.typing import NDArray
+
+Address: TypeAlias = int
+"""Of a byte of memory."""
+Bytes: TypeAlias = NDArray[np.uint8]
+Integers: TypeAlias = NDArray[np.int64]
+Builder: TypeAlias = Any
+"""llvmlite's `IRBuilder`, as Numba hands it on; its values are `Any` too."""
+Build: TypeAlias = Callable[..., Any]
+"""A function of a `Builder` and the values of the arguments: the value of the result, None where there is none."""
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_R_co = TypeVar("_R_co", covariant=True)
+
+
+class Compiled(Protocol[_P, _R_co]):
+    """What Numba makes of a function that Python calls (`numba.core.dispatcher.Dispatcher`)."""
+
+    py_func: Any
+    signatures: list[Any]
+    overloads: Any
+
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R_co: ...
+    def compile(self, signature: tuple[Any, ...]) -> object: ...
+    def disable_compile(self) -> None: ...
+    def enable_caching(self) -> None: ...
+
 
 _njit: Any = numba.njit
-inner: Any = _njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
-"""For functions that only compiled ones call: a third less to compile."""
-inlined: Any = _njit(forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-"""As `inner`, for those few that must become part of the loop that they are called in."""
-entry: Any = _njit(nogil=True, no_cfunc_wrapper=True)
-"""For functions that Python calls."""
 _intrinsic: Any = numba.extending.intrinsic
 _config: Any = numba.config
-_BYTE: Final = ir.IntType(8)
-_WORD: Final = ir.IntType(64)
-_BLOCK: Final = ir.VectorType(_BYTE, 64)
-_Build = Callable[..., Any]
 
 
-def keep_compiled(cache_dir: Path, name: str, modules: Sequence[ModuleType], functions: Sequence[Any]) -> None:
+def inner(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Compile a function that only compiled ones call: a third less to compile."""
+    return cast(Callable[_P, _R], _njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
+
+
+def inlined(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """As `inner`, for those few that must become part of the loop that they are called in."""
+    return cast(Callable[_P, _R], _njit(forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
+
+
+def entry(function: Callable[_P, _R]) -> Compiled[_P, _R]:
+    """Compile a function that Python calls, without the GIL."""
+    return cast(Compiled[_P, _R], _njit(nogil=True, no_cfunc_wrapper=True)(function))
+
+
+def short_entry(function: Callable[_P, _R]) -> Compiled[_P, _R]:
+    """As `entry`, with the GIL: for functions that take less time than to release it."""
+    return cast(Compiled[_P, _R], _njit(no_cfunc_wrapper=True)(function))
+
+
+def keep_compiled(
+    cache_dir: Path, name: str, modules: Iterable[ModuleType], functions: Sequence[Compiled[..., object]]
+) -> None:
     """Have the code of these functions kept in a folder of `cache_dir`, so that the next start loads it.
 
     Numba's cache sees a change of the compiled function's own file only: the folder is named by those files and by all
     other `modules` of which something is compiled with them.
     """
+    paths = {str(module.__file__) for module in modules} | {__file__}
     digest = sha256()
-    for path in sorted({function.py_func.__code__.co_filename for function in functions}):
+    for path in sorted(paths | {function.py_func.__code__.co_filename for function in functions}):
         digest.update(Path(path).read_bytes())
-    for module in modules:
-        digest.update(Path(str(module.__file__)).read_bytes())
     before = _config.CACHE_DIR
     _config.CACHE_DIR = str(cache_dir / f"{name}-{digest.hexdigest()[:16]}")
     for function in functions:
@@ -50,124 +95,162 @@ def keep_compiled(cache_dir: Path, name: str, modules: Sequence[ModuleType], fun
     _config.CACHE_DIR = before
 
 
-def _unary(result: Any, argument: Any, build: _Build) -> Any:
-    @_intrinsic
-    def function(typing_context, first):  # type: ignore[no-untyped-def]
-        return result(argument), lambda context, builder, signature, arguments: build(builder, *arguments)
+def intrinsic(result: Any, arguments: Sequence[Any], build: Build) -> Any:
+    """A function for compiled code, from Numba's types of its result and arguments to the instructions of `build`."""
 
-    return function
+    def function(typing_context: Any, *given: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            value = build(builder, *values)
+            return context.get_dummy_value() if value is None else value
+
+        return result(*arguments), generate
+
+    # Numba asks how many arguments there are, and does not take `*given` for an answer.
+    names = ["typing_context", *(f"argument_{number}" for number in range(len(arguments)))]
+    signature = Signature([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names])
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    return _intrinsic(function)
 
 
-def _binary(result: Any, argument: Any, build: _Build) -> Any:
-    @_intrinsic
-    def function(typing_context, first, second):  # type: ignore[no-untyped-def]
-        return result(argument, argument), lambda context, builder, signature, arguments: build(builder, *arguments)
-
-    return function
+_BYTE: Final = ir.IntType(8)
+_WORD: Final = ir.IntType(64)
+_int64: Final = types.int64
 
 
-def _load(kind: Any) -> _Build:
-    def build(builder: Any, address: Any) -> Any:
+def stack_words(words: int) -> Callable[[], Address]:
+    """An intrinsic for the address of so many int64 that a function has until it returns.
+
+    They are not cleared: unused ones cost nothing.
+    """
+
+    def build(builder: Builder) -> Any:
+        with builder.goto_entry_block():
+            return builder.ptrtoint(builder.alloca(ir.ArrayType(_WORD, words)), _WORD)
+
+    return cast(Callable[[], Address], intrinsic(_int64, (), build))
+
+
+def _load(kind: Any) -> Callable[[Address], int]:
+    def build(builder: Builder, address: Any) -> Any:
         value = builder.load(builder.inttoptr(address, kind.as_pointer()), align=1, typ=kind)
         return value if kind.width == _WORD.width else builder.zext(value, _WORD)
 
-    return build
+    return cast(Callable[[Address], int], intrinsic(_int64, (_int64,), build))
 
 
-def _store(kind: Any, convert: str) -> Any:
-    @_intrinsic
-    def function(typing_context, address, value):  # type: ignore[no-untyped-def]
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            item = arguments[1]
-            if item.type != kind:
-                item = getattr(builder, convert)(item, kind)
-            builder.store(item, builder.inttoptr(arguments[0], kind.as_pointer()), align=1)
-            return context.get_dummy_value()
+def _store_integer(kind: Any) -> Callable[[Address, int], None]:
+    def build(builder: Builder, address: Any, value: Any) -> None:
+        item = value if kind.width == _WORD.width else builder.trunc(value, kind)
+        builder.store(item, builder.inttoptr(address, kind.as_pointer()), align=1)
 
-        given = types.float64 if convert == "fptrunc" else types.int64
-        return types.none(types.int64, given), generate
-
-    return function
+    return cast(Callable[[Address, int], None], intrinsic(types.none, (_int64, _int64), build))
 
 
-def _on_stack(words: int) -> Any:
-    @_intrinsic
-    def function(typing_context):  # type: ignore[no-untyped-def]
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            with builder.goto_entry_block():
-                return builder.ptrtoint(builder.alloca(ir.ArrayType(_WORD, words)), _WORD)
+def _store_float(kind: Any) -> Callable[[Address, float], None]:
+    def build(builder: Builder, address: Any, value: Any) -> None:
+        item = value if value.type == kind else builder.fptrunc(value, kind)
+        builder.store(item, builder.inttoptr(address, kind.as_pointer()), align=1)
 
-        return types.int64(), generate
-
-    return function
+    return cast(Callable[[Address, float], None], intrinsic(types.none, (_int64, types.float64), build))
 
 
-def _high_half(builder: Any, first: Any, second: Any) -> Any:
+def _mulhi_u64(builder: Builder, first: Any, second: Any) -> Any:
     wide = ir.IntType(128)
     product = builder.mul(builder.zext(first, wide), builder.zext(second, wide))
     return builder.trunc(builder.lshr(product, wide(64)), _WORD)
 
 
-def _rounded_to_single(builder: Any, value: Any) -> Any:
+def _f32_bits(builder: Builder, value: Any) -> Any:
     return builder.zext(builder.bitcast(builder.fptrunc(value, ir.FloatType()), ir.IntType(32)), _WORD)
 
 
-def _marks(*characters: bytes) -> _Build:
-    def build(builder: Any, address: Any) -> Any:
-        block = builder.load(builder.inttoptr(address, _BLOCK.as_pointer()), align=1, typ=_BLOCK)
+def _find_any(characters: bytes) -> Callable[[Address], int]:
+    """A mask of 64 bits: bit i is set where byte i of the 64 at an address is one of `characters`."""
+    kind = ir.VectorType(_BYTE, 64)
+
+    def build(builder: Builder, address: Any) -> Any:
+        block = builder.load(builder.inttoptr(address, kind.as_pointer()), align=1, typ=kind)
         found = None
         for character in characters:
-            same = builder.icmp_unsigned("==", block, ir.Constant(_BLOCK, [_BYTE(character[0])] * 64))
+            same = builder.icmp_unsigned("==", block, ir.Constant(kind, [_BYTE(character)] * 64))
             found = same if found is None else builder.or_(found, same)
         return builder.bitcast(found, _WORD)
 
-    return build
+    return cast(Callable[[Address], int], intrinsic(_int64, (_int64,), build))
 
 
-def _not_digits(builder: Any, address: Any) -> Any:
+def _find_non_digits(builder: Builder, address: Any) -> Any:
     kind = ir.VectorType(_BYTE, 32)
     block = builder.load(builder.inttoptr(address, kind.as_pointer()), align=1, typ=kind)
-    values = builder.sub(block, ir.Constant(kind, [_BYTE(48)] * 32))
-    marks = builder.icmp_unsigned(">", values, ir.Constant(kind, [_BYTE(9)] * 32))
-    return builder.zext(builder.bitcast(marks, ir.IntType(32)), _WORD)
+    values = builder.sub(block, ir.Constant(kind, [_BYTE(ord("0"))] * 32))
+    others = builder.icmp_unsigned(">", values, ir.Constant(kind, [_BYTE(9)] * 32))
+    return builder.zext(builder.bitcast(others, ir.IntType(32)), _WORD)
 
 
-byte = _unary(types.int64, types.int64, _load(_BYTE))
+int64: Final = cast(Callable[[Any], int], np.int64)
+"""Numba's int64 of an integer. A literal is a type of its own, and a function that is handed one compiled once more."""
+float64: Final = cast(Callable[[Any], float], np.float64)
+"""The float64 nearest to an integer."""
+
+
+@_intrinsic  # type: ignore[untyped-decorator]
+def _address_of(typing_context: Any, array: Any) -> Any:
+    def generate(context: Any, builder: Builder, signature: Any, values: Any) -> Any:
+        items = context.make_array(signature.args[0])(context, builder, values[0])
+        return builder.ptrtoint(items.data, _WORD)
+
+    return _int64(array), generate
+
+
+address_of: Final[Callable[[NDArray[Any]], Address]] = _address_of
+"""The address of the first item of a contiguous array."""
+load_u8: Final = _load(_BYTE)
 """The byte at an address."""
-half_word = _unary(types.int64, types.int64, _load(ir.IntType(16)))
-single_word = _unary(types.int64, types.int64, _load(ir.IntType(32)))
-word = _unary(types.int64, types.int64, _load(_WORD))
-"""The 2, 4 or 8 bytes at an address, which need not be aligned."""
-put_1 = _store(ir.IntType(8), "trunc")
-put_2 = _store(ir.IntType(16), "trunc")
-put_4 = _store(ir.IntType(32), "trunc")
-put_8 = _store(ir.IntType(64), "trunc")
+load_u32: Final = _load(ir.IntType(32))
+load_u64: Final = _load(_WORD)
+"""The 4 or 8 bytes at an address, which need not be aligned."""
+store_u8: Final = _store_integer(_BYTE)
+store_u16: Final = _store_integer(ir.IntType(16))
+store_u32: Final = _store_integer(ir.IntType(32))
+store_u64: Final = _store_integer(_WORD)
 """Store the low bytes of an integer at an address."""
-put_single = _store(ir.FloatType(), "fptrunc")
-put_double = _store(ir.DoubleType(), "fptrunc")
+store_f32: Final = _store_float(ir.FloatType())
+store_f64: Final = _store_float(ir.DoubleType())
 """Store a float64 at an address, rounded once to the width."""
-words_128 = _on_stack(128)
-"""The address of 128 words of 8 bytes, which the function has until it returns; what they hold is undefined."""
-trailing_zeros = _unary(types.int64, types.int64, lambda builder, value: builder.cttz(value, ir.IntType(1)(0)))
+count_trailing_zeros: Final[Callable[[int], int]] = intrinsic(
+    _int64, (_int64,), lambda builder, value: builder.cttz(value, ir.IntType(1)(0))
+)
 """Zero bits below the lowest one bit; 64 for 0."""
-leading_zeros = _unary(types.int64, types.int64, lambda builder, value: builder.ctlz(value, ir.IntType(1)(0)))
-shift_right = _binary(types.int64, types.int64, lambda builder, value, count: builder.lshr(value, count))
-"""Unsigned shift by less than 64."""
-below = _binary(types.boolean, types.int64, lambda builder, left, right: builder.icmp_unsigned("<", left, right))
+count_leading_zeros: Final[Callable[[int], int]] = intrinsic(
+    _int64, (_int64,), lambda builder, value: builder.ctlz(value, ir.IntType(1)(0))
+)
+"""Zero bits above the highest one bit; 64 for 0."""
+lshr: Final[Callable[[int, int], int]] = intrinsic(
+    _int64, (_int64, _int64), lambda builder, value, count: builder.lshr(value, count)
+)
+"""Unsigned shift to the right by less than 64."""
+ult: Final[Callable[[int, int], bool]] = intrinsic(
+    types.boolean, (_int64, _int64), lambda builder, left, right: builder.icmp_unsigned("<", left, right)
+)
 """Whether left < right, both unsigned."""
-quotient = _binary(types.int64, types.int64, lambda builder, value, divisor: builder.udiv(value, divisor))
+udiv: Final[Callable[[int, int], int]] = intrinsic(
+    _int64, (_int64, _int64), lambda builder, value, divisor: builder.udiv(value, divisor)
+)
 """The unsigned quotient, cut off; the divisor is not 0."""
-high_half = _binary(types.int64, types.int64, _high_half)
+mulhi_u64: Final[Callable[[int, int], int]] = intrinsic(_int64, (_int64, _int64), _mulhi_u64)
 """The upper 64 bits of the product of two unsigned integers."""
-bits_of = _unary(types.int64, types.float64, lambda builder, value: builder.bitcast(value, _WORD))
-single_bits = _unary(types.int64, types.float64, _rounded_to_single)
-"""The bits of the float32 nearest to a float64, half to even."""
-float_of = _unary(types.float64, types.int64, lambda builder, value: builder.bitcast(value, ir.DoubleType()))
+f64_bits: Final[Callable[[float], int]] = intrinsic(
+    _int64, (types.float64,), lambda builder, value: builder.bitcast(value, _WORD)
+)
+f64_from_bits: Final[Callable[[int], float]] = intrinsic(
+    types.float64, (_int64,), lambda builder, value: builder.bitcast(value, ir.DoubleType())
+)
 """A float64 and its bits."""
-unsigned_to_float = _unary(types.float64, types.int64, lambda builder, value: builder.uitofp(value, ir.DoubleType()))
-structure_marks = _unary(types.int64, types.int64, _marks(b'"', b"[", b"]", b"{", b"}"))
+f32_bits: Final[Callable[[float], int]] = intrinsic(_int64, (types.float64,), _f32_bits)
+"""The bits of the float32 nearest to a float64, half to even."""
+find_structure: Final = _find_any(b'"[]{}')
 """Bit i is set where byte i of the 64 at an address is a quote, a bracket or a brace."""
-string_marks = _unary(types.int64, types.int64, _marks(b'"', b"\\"))
+find_string_ends: Final = _find_any(b'"\\')
 """Bit i is set where byte i of the 64 at an address is a quote or a backslash."""
-other_marks = _unary(types.int64, types.int64, _not_digits)
+find_non_digits: Final[Callable[[Address], int]] = intrinsic(_int64, (_int64,), _find_non_digits)
 """Bit i is set where byte i of the 32 at an address is no digit."""

@@ -15,12 +15,21 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
 
-import numba
 import numpy as np
 from numba import types
 
 from app import llvm_intrinsics
-from app.llvm_intrinsics import float_of, inner, keep_compiled, put_1, put_double, word
+from app.llvm_intrinsics import (
+    Address,
+    f64_from_bits,
+    inner,
+    int64,
+    keep_compiled,
+    load_u64,
+    short_entry,
+    store_f64,
+    store_u8,
+)
 from app.telemetry import metric_definitions
 from app.telemetry.metric_definitions import BUCKETS
 
@@ -50,9 +59,6 @@ REQUESTS, TIMES, ROUTES, PREDICTED, MEASURED, RECEIVED, SENT = range(CELLS)
 _BOUNDS: Final = np.array(BUCKETS)
 _STAGES: Final = len(BUCKETS) + 2
 
-_njit: Any = numba.njit
-_short: Any = _njit(no_cfunc_wrapper=True)  # keeps the GIL: to release it takes longer than these functions
-
 
 def request_id(number: int) -> str:
     """The id of the `number`th request of this process, where it came without one."""
@@ -60,16 +66,24 @@ def request_id(number: int) -> str:
 
 
 @inner
-def _put_microseconds(place, seconds):  # type: ignore[no-untyped-def]
+def _put_microseconds(place: Address, seconds: float) -> None:
     """Write less than a millisecond as three digits of microseconds."""
-    whole = np.int64(seconds * 1e6)
-    put_1(place, 48 + whole // 100)
-    put_1(place + 1, 48 + whole // 10 % 10)
-    put_1(place + 2, 48 + whole % 10)
+    whole = int64(seconds * 1e6)
+    store_u8(place, 48 + whole // 100)
+    store_u8(place + 1, 48 + whole // 10 % 10)
+    store_u8(place + 2, 48 + whole % 10)
 
 
 @inner
-def _write_header(at, number, start, parsed, kernel, done, now):  # type: ignore[no-untyped-def]
+def _write_header(
+    at: Address,
+    number: int,
+    start: float,
+    parsed: float,
+    kernel: float,
+    done: float,
+    now: float,
+) -> bool:
     """Write the id and the times of a request into the header lines at `at`; False, and nothing, if it took long."""
     if not now - start < _SHORT_S:
         return False
@@ -78,7 +92,7 @@ def _write_header(at, number, start, parsed, kernel, done, now):  # type: ignore
         place -= 1
         digit = number & 15
         number >>= 4
-        put_1(place, digit + (48 if digit < 10 else 87))
+        store_u8(place, digit + (48 if digit < 10 else 87))
     _put_microseconds(at + _PARSE, parsed - start)
     _put_microseconds(at + _QUEUE, kernel - parsed)
     _put_microseconds(at + _KERNEL, done - kernel)
@@ -87,17 +101,27 @@ def _write_header(at, number, start, parsed, kernel, done, now):  # type: ignore
 
 
 @inner
-def _increment(cell, number):  # type: ignore[no-untyped-def]
+def _increment(cell: Address, number: float) -> None:
     """Add `number` to the float64 at the address `cell`."""
-    put_double(cell, float_of(word(cell)) + number)
+    store_f64(cell, f64_from_bits(load_u64(cell)) + number)
 
 
-@_short
-def _add(table, start, parsed, kernel, done, finished, predicted, received, sent):  # type: ignore[no-untyped-def]
+@short_entry
+def _add(
+    table: Address,
+    start: float,
+    parsed: float,
+    kernel: float,
+    done: float,
+    finished: float,
+    predicted: float,
+    received: int,
+    sent: int,
+) -> None:
     """Count a gather in the cells whose addresses stand at `table`, 0 for those that it has not."""
     seconds = finished - start
-    _increment(word(table + 8 * REQUESTS), 1.0)
-    times = word(table + 8 * TIMES)
+    _increment(load_u64(table + 8 * REQUESTS), 1.0)
+    times = load_u64(table + 8 * TIMES)
     bucket = 0
     while bucket < len(_BOUNDS) and _BOUNDS[bucket] < seconds:
         bucket += 1
@@ -108,16 +132,28 @@ def _add(table, start, parsed, kernel, done, finished, predicted, received, sent
     _increment(timings + 8, kernel - parsed)
     _increment(timings + 16, done - kernel)
     _increment(timings + 24, finished - done)
-    _increment(word(table + 8 * ROUTES), 1.0)
-    if word(table + 8 * PREDICTED) != 0:
-        _increment(word(table + 8 * PREDICTED), predicted)
-        _increment(word(table + 8 * MEASURED), done - kernel)
-    _increment(word(table + 8 * RECEIVED), received)
-    _increment(word(table + 8 * SENT), sent)
+    _increment(load_u64(table + 8 * ROUTES), 1.0)
+    if load_u64(table + 8 * PREDICTED) != 0:
+        _increment(load_u64(table + 8 * PREDICTED), predicted)
+        _increment(load_u64(table + 8 * MEASURED), done - kernel)
+    _increment(load_u64(table + 8 * RECEIVED), received)
+    _increment(load_u64(table + 8 * SENT), sent)
 
 
-@_short
-def _answer(at, table, number, start, parsed, kernel, done, finished, predicted, received, sent):  # type: ignore[no-untyped-def]
+@short_entry
+def _answer(
+    at: Address,
+    table: Address,
+    number: int,
+    start: float,
+    parsed: float,
+    kernel: float,
+    done: float,
+    finished: float,
+    predicted: float,
+    received: int,
+    sent: int,
+) -> bool:
     """`_write_header` and `_add`; False, and nothing, if the request took long."""
     if not _write_header(at, number, start, parsed, kernel, done, finished):
         return False

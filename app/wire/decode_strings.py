@@ -13,7 +13,18 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from app.llvm_intrinsics import byte, entry, put_1, put_8, single_word, trailing_zeros, word
+from app.llvm_intrinsics import (
+    Bytes,
+    address_of,
+    count_trailing_zeros,
+    entry,
+    int64,
+    load_u8,
+    load_u32,
+    load_u64,
+    store_u8,
+    store_u64,
+)
 from app.tensors.packed_strings import OBJECT_BYTES
 from app.wire.json.find_arrays import character
 from app.wire.json.parse_number_arrays import SEPARATOR
@@ -27,18 +38,18 @@ _TOPS: Final = -0x7F7F7F7F7F7F7F80
 
 
 @entry
-def framed(raw, wanted):  # type: ignore[no-untyped-def]
+def framed(raw: Bytes, wanted: int) -> tuple[int, int]:
     """(strings, fault) of the inference protocol's BYTES framing, read until there are more than `wanted`.
 
     The fault is 0, 1 where the length before a string ends early, or 2 where the string does.
     """
-    base, size = np.int64(raw.ctypes.data), raw.size
-    place: Any = np.int64(0)
-    count: Any = np.int64(0)
+    base, size = address_of(raw), raw.size
+    place = int64(0)
+    count = int64(0)
     while place < size:
         if place + 4 > size:
             return count, 1
-        place += 4 + single_word(base + place)
+        place += 4 + load_u32(base + place)
         if place > size:
             return count, 2
         count += 1
@@ -48,53 +59,53 @@ def framed(raw, wanted):  # type: ignore[no-untyped-def]
 
 
 @entry
-def separated(raw, out):  # type: ignore[no-untyped-def]
+def separated(raw: Bytes, out: Bytes) -> tuple[int, int, bool]:
     """(used, strings, fine): the strings of `raw`, whose framing is right, to `out`, with a separator behind each.
 
     `used` counts bytes of `out`, which has to be as long as `raw`. Where not `fine`, the next string is not UTF-8.
     """
-    base, size, target = np.int64(raw.ctypes.data), raw.size, np.int64(out.ctypes.data)
+    base, size, target = address_of(raw), raw.size, address_of(out)
     first = target
-    place: Any = np.int64(0)
-    count: Any = np.int64(0)
+    place = int64(0)
+    count = int64(0)
     while place < size:
-        stop = place + 4 + single_word(base + place)
+        stop = place + 4 + load_u32(base + place)
         place += 4
         while place < stop:
             if place + 8 <= stop:
-                eight = word(base + place)
-                plain = trailing_zeros(eight & _TOPS) >> 3
-                put_8(target, eight)
+                eight = load_u64(base + place)
+                plain = count_trailing_zeros(eight & _TOPS) >> 3
+                store_u64(target, eight)
                 place += plain
                 target += plain
                 if plain == 8:
                     continue
             after = place + 1
-            if byte(base + place) >= 128:
+            if load_u8(base + place) >= 128:
                 after, _ = character(base, place, stop)
                 if after < 0:
                     return target - first, count, False
             while place < after:
-                put_1(target, byte(base + place))
+                store_u8(target, load_u8(base + place))
                 place += 1
                 target += 1
-        put_1(target, 0xFF)
+        store_u8(target, 0xFF)
         target += 1
         count += 1
     return target - first, count, True
 
 
 @entry
-def room_for(texts):  # type: ignore[no-untyped-def]
+def room_for(texts: Bytes) -> int:
     """Bytes that the strings of `texts`, UTF-8 with a separator behind each, take as objects, with their places."""
-    base, size = np.int64(texts.ctypes.data), texts.size
-    place: Any = np.int64(0)
-    total: Any = np.int64(0)
+    base, size = address_of(texts), texts.size
+    place = int64(0)
+    total = int64(0)
     while place < size:
         begin = place
         longer, widest = 0, 0
         while True:
-            c = byte(base + place)
+            c = load_u8(base + place)
             place += 1
             if c == 255:
                 break

@@ -12,9 +12,8 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numba import njit
 
-from app.llvm_intrinsics import byte
+from app.llvm_intrinsics import Address, Bytes, Integers, address_of, entry, inner, load_u8
 from app.wire.json.find_arrays import (
     ESCAPED,
     MAX_DEPTH,
@@ -31,15 +30,15 @@ _LEVEL: Final = 3
 _KEY: Final = np.frombuffer(b"data", np.uint8).astype(np.int64)
 
 
-@njit
-def _is_data(base, begin, stop):  # type: ignore[no-untyped-def]
+@inner
+def _is_data(base: Address, begin: int, stop: int) -> bool:
     """Whether the key between `begin` and `stop`, escapes or not, is `data`."""
     length = 0
     while begin < stop:
-        c = byte(base + begin)
+        c = load_u8(base + begin)
         begin += 1
         if c == 92:
-            if byte(base + begin) != 117:
+            if load_u8(base + begin) != 117:
                 return False
             c = hex_4(base, begin + 1)
             begin += 5
@@ -49,18 +48,18 @@ def _is_data(base, begin, stop):  # type: ignore[no-untyped-def]
     return length == 4
 
 
-@njit(nogil=True)
-def scan(view, spans):  # type: ignore[no-untyped-def]
+@entry
+def scan(view: Bytes, spans: Integers) -> tuple[bool, int, bool, int]:
     """(fine, members, odd, count): where the values of the members `data` of objects three levels deep are.
 
     `spans` takes for each, as many as it has room for, the first byte, the end and the kind; `count` is of all. `fine`,
     `members`, `odd` and the kind are those of `json_scan.scan`; what `spans` had no room for is counted as outside.
     """
-    base, end = np.int64(view.ctypes.data), view.size
+    base, end = address_of(view), view.size
     odd = False
     place = depth = members = count = 0
     while place < end:
-        c = byte(base + place)
+        c = load_u8(base + place)
         if c == 34:
             begin = place + 1
             place, escaped = skip_string(base, begin, end)
@@ -68,7 +67,7 @@ def scan(view, spans):  # type: ignore[no-untyped-def]
                 return False, members, odd, count
             stop = place - 1
             place = skip_space(base, place, end)
-            if place >= end or byte(base + place) != 58:
+            if place >= end or load_u8(base + place) != 58:
                 continue
             members += 1
             place = skip_space(base, place + 1, end)
@@ -78,19 +77,19 @@ def scan(view, spans):  # type: ignore[no-untyped-def]
             if 3 * count > spans.size:
                 continue
             first, kind = place, SCALAR
-            c = byte(base + place)
+            c = load_u8(base + place)
             if c == 34:
                 place, escaped = skip_string(base, place + 1, end)
                 kind = ESCAPED if escaped else STRING
             elif c == 91 or c == 123:
                 ahead = place
-                while ahead < end and byte(base + ahead) == 91:
+                while ahead < end and load_u8(base + ahead) == 91:
                     kind += 1
                     ahead = skip_space(base, ahead + 1, end)
                 place = skip_nested(base, place, end, depth)
             else:
                 while place < end:
-                    c = byte(base + place)
+                    c = load_u8(base + place)
                     if c == 44 or c == 125 or c == 93 or is_space(c):
                         break
                     place += 1
@@ -109,11 +108,11 @@ def scan(view, spans):  # type: ignore[no-untyped-def]
             depth -= 1
         elif 48 <= c <= 57:
             begin = place - 1
-            while place < end and 48 <= byte(base + place) <= 57:
+            while place < end and 48 <= load_u8(base + place) <= 57:
                 place += 1
             if place - begin > 18:
                 odd = True
             elif place < end:
-                c = byte(base + place)
+                c = load_u8(base + place)
                 odd |= c == 46 or c == 69 or c == 101
     return True, members, odd, count

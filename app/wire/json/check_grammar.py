@@ -8,12 +8,12 @@ compiled, so that a large array does not become Python objects because one of it
 # ruff: noqa: PLR1714
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.llvm_intrinsics import byte, entry, inner, shift_right, word
+from app.llvm_intrinsics import Address, Bytes, Integers, address_of, entry, inner, int64, load_u8, load_u64, lshr
 from app.wire.json.find_arrays import MAX_DEPTH, character, escaped, skip_space, spells
 from app.wire.json.parse_float import signed
 from app.wire.packed_items import Buffer, Charge
@@ -81,14 +81,14 @@ def _after_last(body: Buffer) -> int:
 
 
 @inner
-def _after_string(base, place, end, serial):  # type: ignore[no-untyped-def]
+def _after_string(base: Address, place: int, end: int, serial: int) -> tuple[int, bool, int]:
     """`place` is after the opening quote: (place after the closing one, or of a fault; fine; hash of the text)."""
     code = serial * _MIX
-    code ^= shift_right(code, 29)
+    code ^= lshr(code, 29)
     while True:
         if place >= end:
             return place, False, code
-        c = byte(base + place)
+        c = load_u8(base + place)
         if c == 34:
             return place + 1, True, code
         if c < 32:
@@ -105,15 +105,15 @@ def _after_string(base, place, end, serial):  # type: ignore[no-untyped-def]
                 return place - 1, False, code
             place = after
         code = (code ^ c) * _MIX
-        code ^= shift_right(code, 29)
+        code ^= lshr(code, 29)
 
 
 @inner
-def _after_text(base, place, end):  # type: ignore[no-untyped-def]
+def _after_text(base: Address, place: int, end: int) -> tuple[int, bool]:
     """The same for a string that is no key, whose characters nobody needs: (place, whether it is one)."""
     while True:
         while place + 8 <= end:
-            eight = word(base + place)
+            eight = load_u64(base + place)
             # A high bit stays clear for ASCII from the space on that is neither quote nor backslash.
             low = eight - _SPACES
             if (eight | low | ((eight ^ _QUOTES) - _ONES) | ((eight ^ _BACKSLASHES) - _ONES)) & _HIGH_BITS != 0:
@@ -121,7 +121,7 @@ def _after_text(base, place, end):  # type: ignore[no-untyped-def]
             place += 8
         if place >= end:
             return place, False
-        c = byte(base + place)
+        c = load_u8(base + place)
         if c == 34:
             return place + 1, True
         if c < 32:
@@ -140,34 +140,34 @@ def _after_text(base, place, end):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _after_digits(base, place, end):  # type: ignore[no-untyped-def]
+def _after_digits(base: Address, place: int, end: int) -> int:
     """The first place from `place` on that is no digit."""
     while place + 8 <= end:
-        eight = word(base + place)
+        eight = load_u64(base + place)
         # A digit's upper half is 3, also when 6 is added to it.
         if eight & _UPPER_HALVES != _ZEROS or (eight + _SIXES) & _UPPER_HALVES != _ZEROS:
             break
         place += 8
-    while 48 <= byte(base + place) <= 57:
+    while 48 <= load_u8(base + place) <= 57:
         place += 1
     return place
 
 
 @inner
-def _after_number(base, place, end):  # type: ignore[no-untyped-def]
+def _after_number(base: Address, place: int, end: int) -> int:
     """The place after an unsigned JSON number, or -1."""
     first = place
     place = _after_digits(base, place, end)
-    if place == first or (place > first + 1 and byte(base + first) == 48):
+    if place == first or (place > first + 1 and load_u8(base + first) == 48):
         return -1
-    if byte(base + place) == 46:
+    if load_u8(base + place) == 46:
         first = place + 1
         place = _after_digits(base, first, end)
         if place == first:
             return -1
-    if byte(base + place) | 32 == 101:
+    if load_u8(base + place) | 32 == 101:
         place += 1
-        c = byte(base + place)
+        c = load_u8(base + place)
         first = place + (c == 43 or c == 45)
         place = _after_digits(base, first, end)
         if place == first:
@@ -176,18 +176,18 @@ def _after_number(base, place, end):  # type: ignore[no-untyped-def]
 
 
 @entry
-def check(view, end, stack, keys, bare):  # type: ignore[no-untyped-def]
+def check(view: Bytes, end: int, stack: Integers, keys: Integers, bare: bool) -> tuple[int, int]:
     """(place of a fault or -1, members of all objects); a hash of each key and its object goes to `keys`, if long.
 
     The document is the first `end` bytes of `view`. It ends with a closing bracket or brace, or some byte follows that
     is part of no number, name or text: so nothing runs over it.
     """
-    base = np.int64(view.ctypes.data)
-    zero: Any = np.int64(0)  # a plain 0 is a type of its own, to compile for once more
+    base = address_of(view)
+    zero = int64(0)
     depth = members = objects = zero
     place = skip_space(base, zero, end)
     while True:
-        c = byte(base + place)
+        c = load_u8(base + place)
         opened = c == 123 or c == 91
         if opened:
             if depth == MAX_DEPTH:
@@ -221,7 +221,7 @@ def check(view, end, stack, keys, bare):  # type: ignore[no-untyped-def]
                 return -1 if place == end else place, members
             if place >= end:
                 return place, members
-            c = byte(base + place)
+            c = load_u8(base + place)
             inside = stack[depth]
             if c == (125 if inside else 93):
                 depth -= 1
@@ -233,7 +233,7 @@ def check(view, end, stack, keys, bare):  # type: ignore[no-untyped-def]
                     return place, members
                 place = skip_space(base, place + 1, end)
             if inside:
-                if byte(base + place) != 34:
+                if load_u8(base + place) != 34:
                     return place, members
                 place, fine, code = _after_string(base, place + 1, end, inside)
                 if not fine:
@@ -242,7 +242,7 @@ def check(view, end, stack, keys, bare):  # type: ignore[no-untyped-def]
                     keys[members] = code
                 members += 1
                 place = skip_space(base, place, end)
-                if byte(base + place) != 58:
+                if load_u8(base + place) != 58:
                     return place, members
                 place = skip_space(base, place + 1, end)
             break

@@ -11,11 +11,23 @@ for another reason.
 # ruff: noqa: PLR1714, SIM109, SIM110
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
-
-from app.llvm_intrinsics import byte, entry, inner, shift_right, string_marks, structure_marks, trailing_zeros, word
+from app.llvm_intrinsics import (
+    Address,
+    Bytes,
+    Integers,
+    address_of,
+    count_trailing_zeros,
+    entry,
+    find_string_ends,
+    find_structure,
+    inner,
+    int64,
+    load_u8,
+    load_u64,
+    lshr,
+)
 
 MAX_DEPTH: Final = 512
 SPANS: Final = 4
@@ -29,44 +41,44 @@ _SIX: Final = (1 << 48) - 1
 
 
 @inner
-def is_space(c):  # type: ignore[no-untyped-def]
+def is_space(c: int) -> bool:
     """Whether `c` is one of JSON's four white-space characters."""
     return c == 32 or c == 10 or c == 13 or c == 9
 
 
 @inner
-def skip_space(base, place, end):  # type: ignore[no-untyped-def]
+def skip_space(base: Address, place: int, end: int) -> int:
     """The first place from `place` on that is no white space."""
-    while place < end and is_space(byte(base + place)):
+    while place < end and is_space(load_u8(base + place)):
         place += 1
     return place
 
 
 @inner
-def spells(base, place, text):  # type: ignore[no-untyped-def]
+def spells(base: Address, place: int, text: Integers) -> bool:
     """Whether `text` stands at `place`; looks no further than the first byte that differs."""
     for i in range(text.size):
-        if byte(base + place + i) != text[i]:
+        if load_u8(base + place + i) != text[i]:
             return False
     return True
 
 
 @inner
-def skip_string(base, place, end):  # type: ignore[no-untyped-def]
+def skip_string(base: Address, place: int, end: int) -> tuple[int, bool]:
     """`place` is after the opening quote: (the place after the closing one, or -1; whether there is a backslash)."""
     escaped = False
     while place + 64 <= end:
-        marks = string_marks(base + place)
+        marks = find_string_ends(base + place)
         if marks == 0:
             place += 64
             continue
-        place += trailing_zeros(marks)
-        if byte(base + place) == 34:
+        place += count_trailing_zeros(marks)
+        if load_u8(base + place) == 34:
             return place + 1, escaped
         escaped = True
         place += 2
     while place < end:
-        c = byte(base + place)
+        c = load_u8(base + place)
         if c == 34:
             return place + 1, escaped
         if c == 92:
@@ -77,20 +89,20 @@ def skip_string(base, place, end):  # type: ignore[no-untyped-def]
 
 
 @inner
-def skip_nested(base, place, end, depth):  # type: ignore[no-untyped-def]
+def skip_nested(base: Address, place: int, end: int, depth: int) -> int:
     """`place` is at an opening bracket or brace, `depth` levels deep: the place after the one that closes it, or -1."""
     outside = depth
     while place < end:
         if place + 64 <= end:
-            marks = structure_marks(base + place)
+            marks = find_structure(base + place)
             if marks == 0:
                 place += 64
                 continue
             block = place
             place = block + 64
             while marks != 0:
-                here = block + trailing_zeros(marks)
-                c = byte(base + here)
+                here = block + count_trailing_zeros(marks)
+                c = load_u8(base + here)
                 if c == 34:
                     place, _ = skip_string(base, here + 1, end)
                     if place < 0:
@@ -106,7 +118,7 @@ def skip_nested(base, place, end, depth):  # type: ignore[no-untyped-def]
                         return here + 1
                 marks &= marks - 1
             continue
-        c = byte(base + place)
+        c = load_u8(base + place)
         place += 1
         if c == 34:
             place, _ = skip_string(base, place, end)
@@ -124,11 +136,11 @@ def skip_nested(base, place, end, depth):  # type: ignore[no-untyped-def]
 
 
 @inner
-def hex_4(base, place):  # type: ignore[no-untyped-def]
+def hex_4(base: Address, place: int) -> int:
     """The value of four hexadecimal digits at `place`, or -1; looks no further than the first that is none."""
     value = 0
     for i in range(4):
-        c = byte(base + place + i)
+        c = load_u8(base + place + i)
         if 48 <= c <= 57:
             c -= 48
         elif 97 <= c | 32 <= 102:
@@ -140,17 +152,17 @@ def hex_4(base, place):  # type: ignore[no-untyped-def]
 
 
 @inner
-def escaped(base, place):  # type: ignore[no-untyped-def]
+def escaped(base: Address, place: int) -> tuple[int, int]:
     """`place` is after a backslash: (place after the escape, the number of its character, or -1 where it is none).
 
     Two escapes that are a surrogate pair are one character, a surrogate alone is itself.
     """
-    c = byte(base + place)
+    c = load_u8(base + place)
     place += 1
     if c == 117:
         c = hex_4(base, place)
         place += 4
-        if c & 0xFFFFFC00 == 0xD800 and byte(base + place) == 92 and byte(base + place + 1) == 117:
+        if c & 0xFFFFFC00 == 0xD800 and load_u8(base + place) == 92 and load_u8(base + place + 1) == 117:
             low = hex_4(base, place + 2)
             if low & 0xFFFFFC00 == 0xDC00:
                 c = 0x10000 + ((c & 0x3FF) << 10) + (low & 0x3FF)
@@ -172,18 +184,18 @@ def escaped(base, place):  # type: ignore[no-untyped-def]
 
 
 @inner
-def character(base, place, stop):  # type: ignore[no-untyped-def]
+def character(base: Address, place: int, stop: int) -> tuple[int, int]:
     """(place after, its number) of a character whose UTF-8 has more than one byte; the place is -1 where it is none.
 
     Looks no further than `stop`.
     """
-    c = byte(base + place)
+    c = load_u8(base + place)
     more = 1 if c & 0xE0 == 0xC0 else 2 if c & 0xF0 == 0xE0 else 3 if c & 0xF8 == 0xF0 else 0
     if more == 0 or place + more >= stop:
         return -1, 0
     code = c & (0x3F >> more)
     for i in range(1, more + 1):
-        c = byte(base + place + i)
+        c = load_u8(base + place + i)
         if c & 0xC0 != 0x80:
             return -1, 0
         code = code << 6 | c & 0x3F
@@ -194,19 +206,19 @@ def character(base, place, stop):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _is_span_key(base, begin, stop, escaped):  # type: ignore[no-untyped-def]
+def _is_span_key(base: Address, begin: int, stop: int, escaped: bool) -> bool:
     """Whether the key within the quotes at begin - 1 and `stop` is `values` or `base64`."""
     if not escaped:
         if stop - begin != 6:
             return False
-        key = shift_right(word(base + begin - 1), 8) & _SIX  # both quotes are part of the body
+        key = lshr(load_u64(base + begin - 1), 8) & _SIX  # both quotes are part of the body
         return key == _VALUES or key == _BASE64
     key, length = 0, 0
     while begin < stop:
-        c = byte(base + begin)
+        c = load_u8(base + begin)
         begin += 1
         if c == 92:
-            if byte(base + begin) != 117:
+            if load_u8(base + begin) != 117:
                 return False
             c = hex_4(base, begin + 1)
             begin += 5
@@ -218,21 +230,21 @@ def _is_span_key(base, begin, stop, escaped):  # type: ignore[no-untyped-def]
 
 
 @entry
-def scan(view):  # type: ignore[no-untyped-def]
+def scan(view: Bytes) -> tuple[int, ...]:
     """(fine, members, odd, spans, then first byte, end and kind of each of SPANS spans).
 
     `fine` is False where strings or brackets do not close. `members` counts the members of all objects outside the
     spans. `odd` says that a number outside the spans is not a plain integer of at most 18 digits. The kind of a span is
     the number of brackets it opens with, or SCALAR, STRING, or ESCAPED for a string with a backslash.
     """
-    base, end = np.int64(view.ctypes.data), view.size
+    base, end = address_of(view), view.size
     first_0 = end_0 = kind_0 = first_1 = end_1 = kind_1 = 0
     first_2 = end_2 = kind_2 = first_3 = end_3 = kind_3 = 0
     fine, odd = True, False
-    zero: Any = np.int64(0)  # a plain 0 is a type of its own, to compile for once more
+    zero = int64(0)
     place = depth = members = spans = zero
     while place < end:
-        c = byte(base + place)
+        c = load_u8(base + place)
         if c == 34:
             begin = place + 1
             place, escaped = skip_string(base, begin, end)
@@ -241,26 +253,26 @@ def scan(view):  # type: ignore[no-untyped-def]
                 break
             stop = place - 1
             place = skip_space(base, place, end)
-            if place >= end or byte(base + place) != 58:
+            if place >= end or load_u8(base + place) != 58:
                 continue
             members += 1
             place = skip_space(base, place + 1, end)
             if depth != 2 or spans == SPANS or place == end or not _is_span_key(base, begin, stop, escaped):
                 continue
             first, kind = place, SCALAR
-            c = byte(base + place)
+            c = load_u8(base + place)
             if c == 34:
                 place, escaped = skip_string(base, place + 1, end)
                 kind = ESCAPED if escaped else STRING
             elif c == 91 or c == 123:
                 ahead = place
-                while ahead < end and byte(base + ahead) == 91:
+                while ahead < end and load_u8(base + ahead) == 91:
                     kind += 1
                     ahead = skip_space(base, ahead + 1, end)
                 place = skip_nested(base, place, end, depth)
             else:
                 while place < end:
-                    c = byte(base + place)
+                    c = load_u8(base + place)
                     if c == 44 or c == 125 or c == 93 or is_space(c):
                         break
                     place += 1
@@ -287,12 +299,12 @@ def scan(view):  # type: ignore[no-untyped-def]
             depth -= 1
         elif 48 <= c <= 57:
             begin = place - 1
-            while place < end and 48 <= byte(base + place) <= 57:
+            while place < end and 48 <= load_u8(base + place) <= 57:
                 place += 1
             if place - begin > 18:
                 odd = True
             elif place < end:
-                c = byte(base + place)
+                c = load_u8(base + place)
                 odd |= c == 46 or c == 69 or c == 101
     return (
         fine, members, odd, spans, first_0, end_0, kind_0, first_1, end_1, kind_1, first_2, end_2, kind_2,

@@ -15,19 +15,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.llvm_intrinsics import (
-    below,
+    Address,
+    Bytes,
+    address_of,
+    count_leading_zeros,
     entry,
-    high_half,
+    f32_bits,
     inlined,
     inner,
-    leading_zeros,
-    put_1,
-    put_2,
-    put_8,
-    quotient,
-    shift_right,
-    single_bits,
-    single_word,
+    load_u32,
+    lshr,
+    mulhi_u64,
+    store_u8,
+    store_u16,
+    store_u64,
+    udiv,
+    ult,
 )
 from app.wire.json.parse_float import TENS, nearest_called, signed
 
@@ -68,7 +71,7 @@ _NAN: Final = int.from_bytes(b'"NaN"', "little")
 
 
 @inlined
-def _digits(bits):  # type: ignore[no-untyped-def]
+def _digits(bits: int) -> tuple[int, int]:
     """(digits, power of ten) of the decimal of a finite float32 that is not negative."""
     fraction = bits & 0x7FFFFF
     exponent = bits >> 23
@@ -78,13 +81,13 @@ def _digits(bits):  # type: ignore[no-untyped-def]
     power = (exponent * 1262611) >> 22
     shift = exponent + ((-power * 1741647) >> 19) + 1 + _FINE
     factor = _POWERS[-power - _LEAST_POWER]
-    value = high_half(factor, whole << (shift + 2))
-    reach = shift_right(factor, 63 - shift)  # half the way to the next float
+    value = mulhi_u64(factor, whole << (shift + 2))
+    reach = lshr(factor, 63 - shift)  # half the way to the next float
     digits = value >> (_FINE + 2)
-    tens = quotient(digits, 10)
+    tens = udiv(digits, 10)
     rest = value - 10 * _ONE * tens
     under, over = reach - rest, reach + rest - 10 * _ONE
-    if uneven or below(under + _UNSURE, 2 * _UNSURE) or below(over + _UNSURE, 2 * _UNSURE):
+    if uneven or ult(under + _UNSURE, 2 * _UNSURE) or ult(over + _UNSURE, 2 * _UNSURE):
         return _digits_read_back(bits, value, power)
     short = (under > 0) | (over > 0)  # whether it is, the processor could not guess
     tens += over > 0
@@ -94,7 +97,7 @@ def _digits(bits):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _digits_read_back(bits, value, power):  # type: ignore[no-untyped-def]
+def _digits_read_back(bits: int, value: int, power: int) -> tuple[int, int]:
     """As `_digits`, of the float that is about value / _ONE * 10**power: tries decimals, the shorter and nearer first.
 
     The last one, of one digit more than ever needed, always reads back.
@@ -103,20 +106,20 @@ def _digits_read_back(bits, value, power):  # type: ignore[no-untyped-def]
         return 0, 1
     size = 10 * _ONE
     for longer in range(2):
-        digits = quotient(value, size)
+        digits = udiv(value, size)
         nearer = value - digits * size > size >> 1
         for other in range(2):
             tried = digits + (nearer != other)
-            if tried > 0 and single_bits(nearest_called(tried, power + 1 - longer)) == bits:
+            if tried > 0 and f32_bits(nearest_called(tried, power + 1 - longer)) == bits:
                 return tried, power + 1 - longer
         size = _ONE
-    return quotient(10 * value + (_ONE >> 1), _ONE), power - 1
+    return udiv(10 * value + (_ONE >> 1), _ONE), power - 1
 
 
 @inlined
-def _spread(number):  # type: ignore[no-untyped-def]
+def _spread(number: int) -> int:
     """The eight digits of a number below 10**8, a byte each, the first one lowest."""
-    pairs = quotient(number, 10000)
+    pairs = udiv(number, 10000)
     pairs |= (number - 10000 * pairs) << 32
     hundreds = ((pairs * 10486) >> 20) & 0x7F0000007F
     pairs = hundreds | (pairs - 100 * hundreds) << 16
@@ -125,84 +128,84 @@ def _spread(number):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _put_decimal(to, digits, power):  # type: ignore[no-untyped-def]
+def _put_decimal(to: Address, digits: int, power: int) -> Address:
     """Write digits * 10**power, of nine digits at most, at the address `to`: the address after it."""
-    count = ((64 - leading_zeros(digits)) * 1233) >> 12
+    count = ((64 - count_leading_zeros(digits)) * 1233) >> 12
     count += digits >= TENS[count]
-    point = count + power
+    point: int = count + power
     digits *= TENS[9 - count]
-    first = quotient(digits, 10**8)
+    first = udiv(digits, 10**8)
     rest = _spread(digits - first * 10**8)
-    count = 9 - (leading_zeros(rest) >> 3)
+    count = 9 - (count_leading_zeros(rest) >> 3)
     rest |= _ZEROS
     first += 48
     if -4 < point <= 0:
-        put_8(to, _ZERO_POINT)
+        store_u64(to, _ZERO_POINT)
         to += 2 - point
-        put_1(to, first)
-        put_8(to + 1, rest)
+        store_u8(to, first)
+        store_u64(to + 1, rest)
         return to + count
-    put_1(to, first)
+    store_u8(to, first)
     if 0 < point <= 16:
-        put_8(to + 1, rest)
+        store_u64(to + 1, rest)
         if point < 9:
-            put_1(to + point, 46)
-            put_8(to + point + 1, shift_right(rest, 8 * (point - 1)))
+            store_u8(to + point, 46)
+            store_u64(to + point + 1, lshr(rest, 8 * (point - 1)))
             return to + point + 1 + max(count - point, 1)
-        put_8(to + 9, _ZEROS)
-        put_2(to + point, _POINT_ZERO)
+        store_u64(to + 9, _ZEROS)
+        store_u16(to + point, _POINT_ZERO)
         return to + point + 2
     if count > 1:
-        put_1(to + 1, 46)
-        put_8(to + 2, rest)
+        store_u8(to + 1, 46)
+        store_u64(to + 2, rest)
         count += 1
-    put_1(to + count, 101)
+    store_u8(to + count, 101)
     to += count + 1
     point -= 1
     if point < 0:
-        put_1(to, 45)
+        store_u8(to, 45)
         to += 1
         point = -point
     if point >= 10:
-        put_1(to, 48 + quotient(point, 10))
+        store_u8(to, 48 + udiv(point, 10))
         to += 1
-    put_1(to, 48 + point - 10 * quotient(point, 10))
+    store_u8(to, 48 + point - 10 * udiv(point, 10))
     return to + 1
 
 
 @entry
-def write_singles(items, pairs, text):  # type: ignore[no-untyped-def]
+def write_singles(items: Bytes, pairs: bool, text: Bytes) -> int:
     """Write the float32 in the bytes `items` as a JSON list to `text`: its length. With `pairs` each two are a list."""
-    source, to = np.int64(items.ctypes.data), np.int64(text.ctypes.data)
+    source, to = address_of(items), address_of(text)
     start = to
-    put_1(to, 91)
+    store_u8(to, 91)
     to += 1
     for item in range(items.size >> 2):
-        bits = single_word(source + 4 * item)
+        bits = load_u32(source + 4 * item)
         if pairs and item & 1 == 0:
-            put_1(to, 91)
+            store_u8(to, 91)
             to += 1
         negative = bits >> 31
         bits &= 0x7FFFFFFF
         if bits >= _INFINITY_BITS:
-            put_8(to, _NAN)
+            store_u64(to, _NAN)
             to += 5
             if bits == _INFINITY_BITS:
-                put_1(to - 4, 45)
+                store_u8(to - 4, 45)
                 to += negative - 4
-                put_8(to, _INFINITY)
-                put_1(to + 8, 34)
+                store_u64(to, _INFINITY)
+                store_u8(to + 8, 34)
                 to += 9
         else:
-            put_1(to, 45)
+            store_u8(to, 45)
             to += negative
             digits, power = _digits(bits)
             to = _put_decimal(to, digits, power)
         if pairs and item & 1 != 0:
-            put_1(to, 93)
+            store_u8(to, 93)
             to += 1
-        put_1(to, 44)
+        store_u8(to, 44)
         to += 1
     to -= items.size > 0
-    put_1(to, 93)
+    store_u8(to, 93)
     return to + 1 - start

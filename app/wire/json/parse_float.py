@@ -10,27 +10,30 @@ value from both sides: where the two bounds round apart, `above_middle` compares
 # ruff: noqa: PLR1714
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.llvm_intrinsics import (
-    below,
-    bits_of,
-    byte,
-    float_of,
-    high_half,
+    Address,
+    count_leading_zeros,
+    count_trailing_zeros,
+    f64_bits,
+    f64_from_bits,
+    find_non_digits,
+    float64,
     inlined,
     inner,
-    leading_zeros,
-    other_marks,
-    put_8,
-    quotient,
-    shift_right,
-    trailing_zeros,
-    word,
-    words_128,
+    int64,
+    load_u8,
+    load_u64,
+    lshr,
+    mulhi_u64,
+    stack_words,
+    store_u64,
+    udiv,
+    ult,
 )
 
 MIN_POWER: Final = -342
@@ -72,45 +75,46 @@ _PAIRS_TO_MILLIONS: Final = 0x000F424000000064
 _PAIRS_TO_UNITS: Final = 0x0000271000000001
 _FAR: Final = 10**15
 _TENTH: Final = 2**64 // 10
-_MOST_OF_FLOAT: Final = np.int64(19)
-_MOST_OF_INTEGER: Final = np.int64(20)
+_MOST_OF_FLOAT: Final = int64(19)
+_MOST_OF_INTEGER: Final = int64(20)
 _MOST_DIGITS: Final = 800
 """More than the 767 digits that the middle between two floats can have: what follows them only breaks a tie."""
 _LIMBS: Final = 64
-"""Half the words of `words_128`: 10**_MOST_DIGITS, or the mantissa of a middle times as large a power of five."""
+"""Words of 10**_MOST_DIGITS, or of the mantissa of a middle times as large a power of five."""
+_two_numbers: Final = stack_words(2 * _LIMBS)
 _SMALL_FIVES: Final[NDArray[np.int64]] = np.array([5**power for power in range(28)], np.int64)
 _FIVE_STEP: Final = 27
 
 
 @inlined
-def _eight(text):  # type: ignore[no-untyped-def]
+def _eight(text: int) -> int:
     """The number of eight digits, each a byte of 0 to 9, the first one lowest."""
-    text = text * 10 + shift_right(text, 8)
-    text = (text & _PAIRS) * _PAIRS_TO_MILLIONS + (shift_right(text, 16) & _PAIRS) * _PAIRS_TO_UNITS
-    return shift_right(text, 32)
+    text = text * 10 + lshr(text, 8)
+    text = (text & _PAIRS) * _PAIRS_TO_MILLIONS + (lshr(text, 16) & _PAIRS) * _PAIRS_TO_UNITS
+    return lshr(text, 32)
 
 
 @inlined
-def digits_before(base, stop, count):  # type: ignore[no-untyped-def]
+def digits_before(base: Address, stop: int, count: int) -> int:
     """The number modulo 2**64 of the `count` digits, 24 at most, that end before `stop`; 24 bytes must be there.
 
     No step hangs on how many there are, within wide bands: the processor could not guess it.
     """
     last = min(count, 8)
-    value = _eight((word(base + stop - 8) ^ _ZEROS) & _KEPT[last])
+    value = _eight((load_u64(base + stop - 8) ^ _ZEROS) & _KEPT[last])
     if count > 8:
-        value += _eight((word(base + stop - 16) ^ _ZEROS) & _KEPT[min(count, 16) - 8]) * 10**8
+        value += _eight((load_u64(base + stop - 16) ^ _ZEROS) & _KEPT[min(count, 16) - 8]) * 10**8
         if count > 16:
-            value += _eight((word(base + stop - 24) ^ _ZEROS) & _KEPT[count - 16]) * 10**16
+            value += _eight((load_u64(base + stop - 24) ^ _ZEROS) & _KEPT[count - 16]) * 10**16
     return value
 
 
 @inner
-def digits(base, place):  # type: ignore[no-untyped-def]
+def digits(base: Address, place: int) -> tuple[int, int]:
     """(value modulo 2**64, how many) of the digits at `place`."""
     first, value = place, 0
     while True:
-        c = byte(base + place) - 48
+        c = load_u8(base + place) - 48
         if c < 0 or c > 9:
             return value, place - first
         value = value * 10 + c
@@ -118,27 +122,27 @@ def digits(base, place):  # type: ignore[no-untyped-def]
 
 
 @inner
-def whole_digits(base, place):  # type: ignore[no-untyped-def]
+def whole_digits(base: Address, place: int) -> tuple[int, int]:
     """As `digits`; none where the first is 0 and not the only one."""
     value, count = digits(base, place)
-    if count > 1 and byte(base + place) == 48:
+    if count > 1 and load_u8(base + place) == 48:
         return 0, 0
     return value, count
 
 
 @inner
-def long_whole(base, place, count):  # type: ignore[no-untyped-def]
+def long_whole(base: Address, place: int, count: int) -> tuple[int, bool]:
     """(value, fits) of an integer of `count` digits, 20 or more, without leading zeros: whether it is below 2**64."""
     value = 0
     for i in range(19):
-        value = value * 10 + byte(base + place + i) - 48
-    last = byte(base + place + 19) - 48
-    fits = count == 20 and (below(value, _TENTH) or (value == _TENTH and last <= 5))
+        value = value * 10 + load_u8(base + place + i) - 48
+    last = load_u8(base + place + 19) - 48
+    fits = count == 20 and (ult(value, _TENTH) or (value == _TENTH and last <= 5))
     return value * 10 + last, fits
 
 
 @inner
-def _long_digits(base, place, most):  # type: ignore[no-untyped-def]
+def _long_digits(base: Address, place: int, most: int) -> tuple[int, int, bool]:
     """(first `most` significant digits, their power of ten, whether more than zeros was cut off) of digits and a dot.
 
     Of 20 digits the lower 64 bits.
@@ -146,7 +150,7 @@ def _long_digits(base, place, most):  # type: ignore[no-untyped-def]
     value = kept = power = 0
     cut, fraction = False, False
     while True:
-        c = byte(base + place)
+        c = load_u8(base + place)
         place += 1
         if c == 46:
             fraction = True
@@ -163,41 +167,41 @@ def _long_digits(base, place, most):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def quick_decimal(base, place):  # type: ignore[no-untyped-def]
+def quick_decimal(base: Address, place: int) -> tuple[int, int, int]:
     """(place after, digits, power of ten) of a JSON number, whose sign is left to the caller; 24 bytes before and 33
     after must be there. The place is 0 for what is no number, and for numbers seldom met, which `decimal` reads.
 
     As in `digits_before`, steps are done for nothing rather than left to the processor's guess.
     """
-    begin = place + (byte(base + place) == 45)
-    marks = other_marks(base + place) & -2  # bit 0 is a sign, or a digit
-    stop = place + trailing_zeros(marks)
+    begin = place + (load_u8(base + place) == 45)
+    marks = find_non_digits(base + place) & -2  # bit 0 is a sign, or a digit
+    stop = place + count_trailing_zeros(marks)
     count = stop - begin
-    if count == 0 or count > 8 or not 48 <= byte(base + begin) <= 57 or (count > 1 and byte(base + begin) == 48):
+    if count == 0 or count > 8 or not 48 <= load_u8(base + begin) <= 57 or (count > 1 and load_u8(base + begin) == 48):
         return 0, 0, 0
-    value = _eight((word(base + stop - 8) ^ _ZEROS) & _KEPT[count])
+    value = _eight((load_u64(base + stop - 8) ^ _ZEROS) & _KEPT[count])
     power = 0
-    c = byte(base + stop)
+    c = load_u8(base + stop)
     if c == 46:
         power = -1 - stop
-        stop = place + trailing_zeros(marks & (marks - 1))
+        stop = place + count_trailing_zeros(marks & (marks - 1))
         power += stop
         if power == 0 or count + power > 19:
             return 0, 0, 0
-        part = _eight((word(base + stop - 8) ^ _ZEROS) & _KEPT[min(power, 8)])
-        part += _eight((word(base + stop - 16) ^ _ZEROS) & _KEPT[min(max(power, 8), 16) - 8]) * 10**8
+        part = _eight((load_u64(base + stop - 8) ^ _ZEROS) & _KEPT[min(power, 8)])
+        part += _eight((load_u64(base + stop - 16) ^ _ZEROS) & _KEPT[min(max(power, 8), 16) - 8]) * 10**8
         if power > 12:
-            part += _eight((word(base + stop - 24) ^ _ZEROS) & _KEPT[max(power, 16) - 16]) * 10**16
+            part += _eight((load_u64(base + stop - 24) ^ _ZEROS) & _KEPT[max(power, 16) - 16]) * 10**16
         value = value * TENS[power] + part
-        c = byte(base + stop)
+        c = load_u8(base + stop)
     power = -power
     if c | 32 == 101:
-        sign = byte(base + stop + 1)
+        sign = load_u8(base + stop + 1)
         first = stop + (2 if sign == 43 or sign == 45 else 1)
         stop = first
         part = 0
         while True:
-            c = byte(base + stop) - 48
+            c = load_u8(base + stop) - 48
             if c < 0 or c > 9:
                 break
             part = part * 10 + c
@@ -209,15 +213,15 @@ def quick_decimal(base, place):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _exponent(base, place):  # type: ignore[no-untyped-def]
+def _exponent(base: Address, place: int) -> tuple[int, int]:
     """(place after, value) of the exponent whose `e` is at `place`, cut to ±10**15; the place is -1 without digits."""
     place += 1
-    sign = byte(base + place)
+    sign = load_u8(base + place)
     if sign == 43 or sign == 45:
         place += 1
     exponent, begin = 0, place
     while True:
-        c = byte(base + place) - 48
+        c = load_u8(base + place) - 48
         if c < 0 or c > 9:
             break
         if exponent < _FAR:
@@ -229,7 +233,7 @@ def _exponent(base, place):  # type: ignore[no-untyped-def]
 
 
 @inner
-def decimal(base, place):  # type: ignore[no-untyped-def]
+def decimal(base: Address, place: int) -> tuple[int, int, int, bool]:
     """(place after, digits, power of ten, cut) of an unsigned JSON number; the place is -1 where there is none.
 
     The number is digits * 10**power, the digits unsigned; where `cut`, it is that or more, and below the next digits'.
@@ -240,11 +244,11 @@ def decimal(base, place):  # type: ignore[no-untyped-def]
         return -1, 0, 0, False
     place += count
     power, cut = 0, False
-    c = byte(base + place)
+    c = load_u8(base + place)
     if c == 46:
         place += 1
         while True:
-            c = byte(base + place)
+            c = load_u8(base + place)
             if c < 48 or c > 57:
                 break
             value = value * 10 + c - 48
@@ -264,49 +268,48 @@ def decimal(base, place):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def nearest(value, power):  # type: ignore[no-untyped-def]
+def nearest(value: int, power: int) -> float:
     """value * 10**power, the value unsigned, rounded once to float64, half to even: infinite from 2**1024 - 2**970."""
-    if -22 <= power <= 22 and below(value, _EXACT):
-        if power < 0:
-            return np.float64(value) / _FLOAT_TENS[-power]
-        return np.float64(value) * _FLOAT_TENS[power]
+    if -22 <= power <= 22 and ult(value, _EXACT):
+        exact: float = float64(value) / _FLOAT_TENS[-power] if power < 0 else float64(value) * _FLOAT_TENS[power]
+        return exact
     if value == 0 or power < MIN_POWER:
         return 0.0
     if power > MAX_POWER:
         return np.inf
-    zeros = leading_zeros(value)
+    zeros = count_leading_zeros(value)
     value <<= zeros
-    upper = high_half(value, _FIVES[power - MIN_POWER, 0])
+    upper = mulhi_u64(value, _FIVES[power - MIN_POWER, 0])
     lower = value * _FIVES[power - MIN_POWER, 0]
     if upper & 0x1FF == 0x1FF:
-        more = high_half(value, _FIVES[power - MIN_POWER, 1])
+        more = mulhi_u64(value, _FIVES[power - MIN_POWER, 1])
         lower += more
-        upper += below(lower, more)
-    top = shift_right(upper, 63)
-    mantissa = shift_right(upper, top + 9)
+        upper += ult(lower, more)
+    top = lshr(upper, 63)
+    mantissa = lshr(upper, top + 9)
     exponent = ((217706 * power) >> 16) + 63 + top - zeros + 1023
     if exponent <= 0:
         if exponent <= -63:
             return 0.0
-        mantissa = shift_right(mantissa, 1 - exponent)
+        mantissa = lshr(mantissa, 1 - exponent)
         mantissa = (mantissa + (mantissa & 1)) >> 1
-        return float_of(mantissa)  # 2**52 is the smallest normal number, as it should be
+        return f64_from_bits(mantissa)  # 2**52 is the smallest normal number, as it should be
     halfway = mantissa & 3 == 1 and -4 <= power <= 23 and 0 <= lower <= 1
     if halfway and mantissa << (top + 9) == upper:
         mantissa -= 1
     mantissa = (mantissa + (mantissa & 1)) >> 1
     bits = (exponent << 52) + mantissa - (1 << 52)  # a mantissa of 2**53 carries into the exponent
-    return float_of(min(bits, INFINITY_BITS))
+    return f64_from_bits(min(bits, INFINITY_BITS))
 
 
 @inner
-def nearest_called(value, power):  # type: ignore[no-untyped-def]
+def nearest_called(value: int, power: int) -> float:
     """`nearest`, not made part of the caller: for the places where speed does not matter."""
     return nearest(value, power)
 
 
 @inner
-def narrow(bits, width, bias):  # type: ignore[no-untyped-def]
+def narrow(bits: int, width: int, bias: int) -> int:
     """The float of `width` mantissa bits nearest to a float64 of the magnitude `bits`, half to even, as its bits."""
     if bits >= INFINITY_BITS:
         return (2 * bias + 1) << width | (bits > INFINITY_BITS) << (width - 1)
@@ -324,7 +327,7 @@ def narrow(bits, width, bias):  # type: ignore[no-untyped-def]
 
 
 @inner
-def integral(base, place):  # type: ignore[no-untyped-def]
+def integral(base: Address, place: int) -> tuple[int, int, bool]:
     """(place after, value, fits) of an unsigned JSON number with a fraction or an exponent.
 
     `fits` says that it is an integer below 2**64, exactly.
@@ -334,18 +337,18 @@ def integral(base, place):  # type: ignore[no-untyped-def]
         return stop, value, False
     if cut:
         longer, _, cut = _long_digits(base, place, _MOST_OF_INTEGER)
-        if cut or below(_TENTH, value) or (value == _TENTH and longer - 10 * value > 5):
+        if cut or ult(_TENTH, value) or (value == _TENTH and longer - 10 * value > 5):
             return stop, value, False
         value = longer
         power -= 1
     while power != 0 and value != 0:
         if power > 0:
-            if below(_TENTH, value):
+            if ult(_TENTH, value):
                 return stop, value, False
             value *= 10
             power -= 1
         else:
-            tenth = quotient(value, 10)
+            tenth = udiv(value, 10)
             if 10 * tenth != value:
                 return stop, value, False
             value = tenth
@@ -354,57 +357,57 @@ def integral(base, place):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _grown(limbs, size, factor, more):  # type: ignore[no-untyped-def]
+def _grown(limbs: Address, size: int, factor: int, more: int) -> int:
     """How many words there are once the number at the address `limbs` has become itself * factor + more.
 
     It is `size` words of 64 bits, the lowest first; all is unsigned.
     """
     for i in range(size):
-        limb = word(limbs + 8 * i)
+        limb = load_u64(limbs + 8 * i)
         low = limb * factor + more
-        more = high_half(limb, factor) + below(low, more)
-        put_8(limbs + 8 * i, low)
+        more = mulhi_u64(limb, factor) + ult(low, more)
+        store_u64(limbs + 8 * i, low)
     if more != 0:
-        put_8(limbs + 8 * size, more)
+        store_u64(limbs + 8 * size, more)
         size += 1
     return size
 
 
 @inner
-def _times_five(limbs, size, power):  # type: ignore[no-untyped-def]
+def _times_five(limbs: Address, size: int, power: int) -> int:
     """How many words there are once the number has been multiplied by 5**power."""
     while power > 0:
         step = min(power, _FIVE_STEP)
-        size = _grown(limbs, size, _SMALL_FIVES[step], np.int64(0))
+        size = _grown(limbs, size, _SMALL_FIVES[step], int64(0))
         power -= step
     return size
 
 
 @inner
-def _shifted(limbs, size, count):  # type: ignore[no-untyped-def]
+def _shifted(limbs: Address, size: int, count: int) -> int:
     """How many words there are once the number has been multiplied by 2**count."""
     words = count >> 6
-    size = _grown(limbs, size, 1 << (count & 63), np.int64(0))
+    size = _grown(limbs, size, 1 << (count & 63), int64(0))
     for i in range(size - 1, -1, -1):
-        put_8(limbs + 8 * (i + words), word(limbs + 8 * i))
+        store_u64(limbs + 8 * (i + words), load_u64(limbs + 8 * i))
     for i in range(words):
-        put_8(limbs + 8 * i, 0)
+        store_u64(limbs + 8 * i, 0)
     return size + words
 
 
 @inner
-def above_middle(base, place, low):  # type: ignore[no-untyped-def]
+def above_middle(base: Address, place: int, low: float) -> int:
     """1, 0 or -1: the unsigned JSON number at `place` is above, at or below the middle of `low` and the next float64.
 
     It is not 0 and lies between the two, of which the upper one may be infinity. All its digits count.
     """
-    left = words_128()
+    left = _two_numbers()
     right = left + 8 * _LIMBS
-    zero: Any = np.int64(0)  # a plain 0 is a type of its own, to compile for once more
+    zero = int64(0)
     size = kept = power = part = digits_in_part = zero
     cut, fraction = False, False
     while True:
-        c = byte(base + place)
+        c = load_u8(base + place)
         if c == 46:
             fraction = True
         elif c < 48 or c > 57:
@@ -423,10 +426,10 @@ def above_middle(base, place, low):  # type: ignore[no-untyped-def]
             power += not fraction
         place += 1
     size = _grown(left, size, TENS[digits_in_part], part)
-    if byte(base + place) | 32 == 101:
+    if load_u8(base + place) | 32 == 101:
         _, exponent = _exponent(base, place)
         power += exponent
-    bits = bits_of(low)
+    bits = f64_bits(low)
     mantissa, exponent = bits & ((1 << 52) - 1), bits >> 52
     if exponent > 0:
         mantissa |= 1 << 52
@@ -436,8 +439,8 @@ def above_middle(base, place, low):  # type: ignore[no-untyped-def]
     size = _times_five(left, size, power)
     right_size = _times_five(right, right_size, -power)
     twos = power - exponent + 1075
-    left_bits = 64 * size - leading_zeros(word(left + 8 * size - 8)) + twos
-    right_bits = 64 * right_size - leading_zeros(word(right + 8 * right_size - 8))
+    left_bits = 64 * size - count_leading_zeros(load_u64(left + 8 * size - 8)) + twos
+    right_bits = 64 * right_size - count_leading_zeros(load_u64(right + 8 * right_size - 8))
     if left_bits != right_bits:
         return 1 if left_bits > right_bits else -1
     if twos > 0:
@@ -445,7 +448,7 @@ def above_middle(base, place, low):  # type: ignore[no-untyped-def]
     else:
         _shifted(right, right_size, -twos)
     for i in range(8 * size - 8, -8, -8):
-        first, second = word(left + i), word(right + i)
+        first, second = load_u64(left + i), load_u64(right + i)
         if first != second:
-            return -1 if below(first, second) else 1
+            return -1 if ult(first, second) else 1
     return 1 if cut else 0

@@ -11,27 +11,32 @@ Strings are stored as their UTF-8, each with a byte SEPARATOR behind it, which U
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.llvm_intrinsics import (
-    below,
-    bits_of,
-    byte,
+    Address,
+    Bytes,
+    Integers,
+    address_of,
+    count_trailing_zeros,
     entry,
-    float_of,
+    f64_bits,
+    f64_from_bits,
+    find_non_digits,
     inlined,
     inner,
-    other_marks,
-    put_1,
-    put_2,
-    put_4,
-    put_8,
-    put_single,
-    trailing_zeros,
-    word,
+    int64,
+    load_u8,
+    load_u64,
+    store_f32,
+    store_u8,
+    store_u16,
+    store_u32,
+    store_u64,
+    ult,
 )
 from app.wire.json.find_arrays import (
     MAX_DEPTH,
@@ -112,39 +117,41 @@ _FALSE: Final[NDArray[np.int64]] = np.frombuffer(b"false", np.uint8).astype(np.i
 
 
 @inlined
-def _put_float(target, element, kind, number, negative):  # type: ignore[no-untyped-def]
+def _put_float(target: Address, element: int, kind: int, number: float, negative: bool) -> None:
     """Store the number, which is not negative, with its sign."""
-    bits = bits_of(number)
+    bits = f64_bits(number)
     if kind == _SINGLE:
-        put_single(target + 4 * element, float_of(bits | negative << 63))
+        store_f32(target + 4 * element, f64_from_bits(bits | negative << 63))
     elif kind == _DOUBLE:
-        put_8(target + 8 * element, bits | negative << 63)
+        store_u64(target + 8 * element, bits | negative << 63)
     else:
         width, bias = (10, 15) if kind == _HALF else (7, 127)
-        put_2(target + 2 * element, narrow(bits, width, bias) | negative << 15)
+        store_u16(target + 2 * element, narrow(bits, width, bias) | negative << 15)
 
 
 @inlined
-def _put_integer(target, element, kind, value):  # type: ignore[no-untyped-def]
+def _put_integer(target: Address, element: int, kind: int, value: int) -> None:
     width = (kind - _INT8) & 3
     if width == 3:
-        put_8(target + 8 * element, value)
+        store_u64(target + 8 * element, value)
     elif width == 2:
-        put_4(target + 4 * element, value)
+        store_u32(target + 4 * element, value)
     elif width == 1:
-        put_2(target + 2 * element, value)
+        store_u16(target + 2 * element, value)
     else:
-        put_1(target + element, value)
+        store_u8(target + element, value)
 
 
 @inner
-def _run_floats(base, place, last, kind, target, element, room):  # type: ignore[no-untyped-def]
+def _run_floats(
+    base: Address, place: int, last: int, kind: int, target: Address, element: int, room: int
+) -> tuple[int, int, bool]:
     """(place, element, after): read elements from `place` to `last` on for as long as they are plain numbers.
 
     Stops at the delimiter after an element that no comma follows (`after`), or at an element for someone else.
     """
     while 32 <= place <= last and element < room:
-        negative = byte(base + place) == 45
+        negative = load_u8(base + place) == 45
         stop, value, power = quick_decimal(base, place)
         if stop == 0:
             break
@@ -153,48 +160,50 @@ def _run_floats(base, place, last, kind, target, element, room):  # type: ignore
             break
         _put_float(target, element, kind, number, negative)
         element += 1
-        if byte(base + stop) != 44:
+        if load_u8(base + stop) != 44:
             return stop, element, True
         place = stop + 1
-        while byte(base + place) == 32:
+        while load_u8(base + place) == 32:
             place += 1
     return place, element, False
 
 
 @inner
-def _run_integers(base, place, last, kind, target, element, room):  # type: ignore[no-untyped-def]
+def _run_integers(
+    base: Address, place: int, last: int, kind: int, target: Address, element: int, room: int
+) -> tuple[int, int, bool]:
     """As `_run_floats`, for integers."""
     low, high = _LOW[kind], _HIGH[kind]
     while 32 <= place <= last and element < room:
-        negative = byte(base + place) == 45
+        negative = load_u8(base + place) == 45
         begin = place + negative
-        stop = place + trailing_zeros(other_marks(base + place) & -2)  # bit 0 is a sign, or a digit
+        stop = place + count_trailing_zeros(find_non_digits(base + place) & -2)  # bit 0 is a sign, or a digit
         count = stop - begin
-        after, first = byte(base + stop), byte(base + begin) - 48
+        after, first = load_u8(base + stop), load_u8(base + begin) - 48
         if not 0 <= first <= 9 or count == 0 or count > 19 or (count > 1 and first == 0):
             break
         if after == 46 or after | 32 == 101:
             break
         value = digits_before(base, stop, count)
-        if below(low if negative else high, value):
+        if ult(low if negative else high, value):
             break
         _put_integer(target, element, kind, -value if negative else value)
         element += 1
         if after != 44:
             return stop, element, True
         place = stop + 1
-        while byte(base + place) == 32:
+        while load_u8(base + place) == 32:
             place += 1
     return place, element, False
 
 
 @inner
-def _after_name(base, place, name, quoted):  # type: ignore[no-untyped-def]
+def _after_name(base: Address, place: int, name: Integers, quoted: bool) -> int:
     """The place after `name`, or -1. In a string it may have escapes."""
     for i in range(name.size):
-        c = byte(base + place)
+        c = load_u8(base + place)
         place += 1
-        if quoted and c == 92 and byte(base + place) == 117:
+        if quoted and c == 92 and load_u8(base + place) == 117:
             c = hex_4(base, place + 1)
             place += 5
         if c != name[i]:
@@ -203,12 +212,12 @@ def _after_name(base, place, name, quoted):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _non_finite(base, place, bare):  # type: ignore[no-untyped-def]
+def _non_finite(base: Address, place: int, bare: bool) -> tuple[int, float, bool]:
     """(place after, number, whether it is negative) of a NaN or an infinity by its name; the place is -1 where none is.
 
     `bare` ones have no quotes.
     """
-    quoted = byte(base + place) == 34
+    quoted = load_u8(base + place) == 34
     if not quoted and not bare:
         return -1, np.nan, False
     place += quoted
@@ -219,12 +228,12 @@ def _non_finite(base, place, bare):  # type: ignore[no-untyped-def]
         number, negative = np.inf, minus >= 0
         stop = _after_name(base, minus if negative else place, _INFINITY, quoted)
     if quoted and stop >= 0:
-        stop = stop + 1 if byte(base + stop) == 34 else -1
+        stop = stop + 1 if load_u8(base + stop) == 34 else -1
     return stop, number, negative
 
 
 @inner
-def _odd_finite(base, place):  # type: ignore[no-untyped-def]
+def _odd_finite(base: Address, place: int) -> tuple[int, float]:
     """(place after, number) of any unsigned JSON number; the place is -1 where there is none."""
     stop, value, power, cut = decimal(base, place)
     if stop < 0:
@@ -234,15 +243,15 @@ def _odd_finite(base, place):  # type: ignore[no-untyped-def]
         upper = nearest_called(value + 1, power)
         if upper != number:
             side = above_middle(base, place, number)
-            if side > 0 or (side == 0 and bits_of(number) & 1 != 0):
+            if side > 0 or (side == 0 and f64_bits(number) & 1 != 0):
                 number = upper
     return stop, number
 
 
 @inner
-def _read_odd_float(base, place, kind, target, element, bare):  # type: ignore[no-untyped-def]
+def _read_odd_float(base: Address, place: int, kind: int, target: Address, element: int, bare: bool) -> int:
     """The place after any element of a float type, or -1."""
-    negative = byte(base + place) == 45
+    negative = load_u8(base + place) == 45
     stop, number = _odd_finite(base, place + negative)
     if stop < 0:
         stop, number, negative = _non_finite(base, place, bare)
@@ -254,15 +263,15 @@ def _read_odd_float(base, place, kind, target, element, bare):  # type: ignore[n
 
 
 @inner
-def _read_odd_integer(base, place, kind, target, element):  # type: ignore[no-untyped-def]
+def _read_odd_integer(base: Address, place: int, kind: int, target: Address, element: int) -> int:
     """The place after any element of an integer type, or -1."""
-    negative = byte(base + place) == 45
+    negative = load_u8(base + place) == 45
     place += negative
     value, count = whole_digits(base, place)
     if count == 0:
         return -1
     stop = place + count
-    after = byte(base + stop)
+    after = load_u8(base + stop)
     if after == 46 or after | 32 == 101:
         stop, value, fits = integral(base, place)
         if not fits:
@@ -271,40 +280,40 @@ def _read_odd_integer(base, place, kind, target, element):  # type: ignore[no-un
         value, fits = long_whole(base, place, count)
         if not fits:
             return -1
-    if below(_LOW[kind] if negative else _HIGH[kind], value):
+    if ult(_LOW[kind] if negative else _HIGH[kind], value):
         return -1
     _put_integer(target, element, kind, -value if negative else value)
     return stop
 
 
 @inner
-def _read_bool(base, place, target, element):  # type: ignore[no-untyped-def]
+def _read_bool(base: Address, place: int, target: Address, element: int) -> int:
     if spells(base, place, _TRUE):
-        put_1(target + element, 1)
+        store_u8(target + element, 1)
         return place + 4
-    put_1(target + element, 0)
+    store_u8(target + element, 0)
     return place + 5 if spells(base, place, _FALSE) else -1
 
 
 @inner
-def _put_text(base, place, stop, target):  # type: ignore[no-untyped-def]
+def _put_text(base: Address, place: int, stop: int, target: Address) -> tuple[int, Address]:
     """(place after, target after): UTF-8 from `place` to the quote or backslash, or to `stop`, copied to `target`.
 
     The place is -1 at a control character and at what is not UTF-8. `target` has room for all up to `stop`.
     """
     while place < stop:
         if place + 8 <= stop:
-            eight = word(base + place)
+            eight = load_u64(base + place)
             # A byte of 128 or more, one below 32, a quote or a backslash sets its highest bit.
             quotes, slashes = eight ^ _QUOTES, eight ^ _BACKSLASHES
             marks = eight | ((eight - _SPACES) & ~eight) | ((quotes - _ONES) & ~quotes) | ((slashes - _ONES) & ~slashes)
-            plain = trailing_zeros(marks & _TOPS) >> 3
-            put_8(target, eight)
+            plain = count_trailing_zeros(marks & _TOPS) >> 3
+            store_u64(target, eight)
             place += plain
             target += plain
             if plain == 8:
                 continue
-        c = byte(base + place)
+        c = load_u8(base + place)
         if c == 34 or c == 92:
             break
         if c < 32:
@@ -315,50 +324,50 @@ def _put_text(base, place, stop, target):  # type: ignore[no-untyped-def]
             if after < 0:
                 return -1, target
         while place < after:
-            put_1(target, byte(base + place))
+            store_u8(target, load_u8(base + place))
             place += 1
             target += 1
     return place, target
 
 
 @inner
-def _put_code(target, code):  # type: ignore[no-untyped-def]
+def _put_code(target: Address, code: int) -> Address:
     """The target after the UTF-8 of the character `code`."""
     if code < 0x80:
-        put_1(target, code)
+        store_u8(target, code)
         return target + 1
     if code < 0x800:
-        put_1(target, 0xC0 | code >> 6)
+        store_u8(target, 0xC0 | code >> 6)
     elif code < 0x10000:
-        put_1(target, 0xE0 | code >> 12)
+        store_u8(target, 0xE0 | code >> 12)
     else:
-        put_1(target, 0xF0 | code >> 18)
+        store_u8(target, 0xF0 | code >> 18)
         target += 1
-        put_1(target, 0x80 | code >> 12 & 0x3F)
+        store_u8(target, 0x80 | code >> 12 & 0x3F)
     if code >= 0x800:
         target += 1
-        put_1(target, 0x80 | code >> 6 & 0x3F)
-    put_1(target + 1, 0x80 | code & 0x3F)
+        store_u8(target, 0x80 | code >> 6 & 0x3F)
+    store_u8(target + 1, 0x80 | code & 0x3F)
     return target + 2
 
 
 @inner
-def _read_text(base, place, end, target):  # type: ignore[no-untyped-def]
+def _read_text(base: Address, place: int, end: int, target: Address) -> tuple[int, Address]:
     """(place after, target after) of the string whose opening quote is at `place`, stored with a separator behind it.
 
     The place is -1 where it is no string, is not JSON, or has a lone surrogate.
     """
-    if byte(base + place) != 34:
+    if load_u8(base + place) != 34:
         return -1, target
     place += 1
     while True:
         place, target = _put_text(base, place, end, target)
         if place < 0 or place >= end:
             return -1, target
-        c = byte(base + place)
+        c = load_u8(base + place)
         place += 1
         if c == 34:
-            put_1(target, 0xFF)
+            store_u8(target, 0xFF)
             return place, target + 1
         place, c = escaped(base, place)
         if c < 0 or c & 0xFFFFF800 == 0xD800:
@@ -367,23 +376,34 @@ def _read_text(base, place, end, target):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _skip_element(base, place, end):  # type: ignore[no-untyped-def]
+def _skip_element(base: Address, place: int, end: int) -> int:
     """The place after a string, an object, or whatever goes on to the next delimiter; -1 where there is nothing."""
-    c = byte(base + place)
+    c = load_u8(base + place)
     if c == 34:
         place, _ = skip_string(base, place + 1, end)
         return place
     if c == 123:
-        return skip_nested(base, place, end, np.int64(0))
+        return skip_nested(base, place, end, int64(0))
     first = place
     while place < end and c != 44 and c != 91 and c != 93 and c != 125 and not is_space(c):
         place += 1
-        c = byte(base + place)
+        c = load_u8(base + place)
     return place if place > first else -1
 
 
 @entry
-def read_elements(view, first, end, kind, leaf, inner, room, dims, out, bare):  # type: ignore[no-untyped-def]
+def read_elements(
+    view: Bytes,
+    first: int,
+    end: int,
+    kind: int,
+    leaf: int,
+    inner: int,
+    room: int,
+    dims: Integers,
+    out: Bytes,
+    bare: bool,
+) -> tuple[bool, int, int, int, int, int]:
     """(fine, place, element, used, leaf, inner): read the elements of the span [first, end) of `view` into `out`.
 
     Elements stand `leaf` lists deep, the innermost lists have `inner` elements and the outer ones as many as the first
@@ -392,23 +412,23 @@ def read_elements(view, first, end, kind, leaf, inner, room, dims, out, bare):  
     `place` or the nesting there is wrong. `bare` floats may be NaN and infinities without quotes, which is not JSON.
     Strings use `used` bytes of `out`, which has to be as long as the span.
     """
-    base, size, target = np.int64(view.ctypes.data), view.size, np.int64(out.ctypes.data)
+    base, size, target = address_of(view), view.size, address_of(out)
     counters = dims.size // 2
     place = first
-    zero: Any = np.int64(0)  # a plain 0 is a type of its own, to compile for once more
+    zero = int64(0)
     depth = here = element = used = zero
     while True:
-        c = byte(base + place)
+        c = load_u8(base + place)
         if c <= 32:
             place = skip_space(base, place, end)
-            c = byte(base + place)
+            c = load_u8(base + place)
         if c == 91 and depth < leaf:
             if depth > 0:
                 dims[counters + depth - 1] = here
             depth += 1
             place = skip_space(base, place + 1, end)
             here = 0
-            if byte(base + place) != 93:
+            if load_u8(base + place) != 93:
                 continue
             here = -1
             if leaf == OPEN:
@@ -449,10 +469,10 @@ def read_elements(view, first, end, kind, leaf, inner, room, dims, out, bare):  
             if depth == 0:
                 return place == end, place, element, used, leaf, inner
             here += 1
-            c = byte(base + place)
+            c = load_u8(base + place)
             if c <= 32:
                 place = skip_space(base, place, end)
-                c = byte(base + place)
+                c = load_u8(base + place)
             if c == 44:
                 place += 1
                 break
