@@ -56,14 +56,14 @@ _intrinsic: Any = numba.extending.intrinsic
 _config: Any = numba.config
 
 
-def inner(function: Callable[_P, _R]) -> Callable[_P, _R]:
+def inner(function: Callable[_P, _R]) -> Compiled[_P, _R]:
     """Compile a function that only compiled ones call: a third less to compile."""
-    return cast(Callable[_P, _R], _njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
+    return cast(Compiled[_P, _R], _njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
 
 
-def inlined(function: Callable[_P, _R]) -> Callable[_P, _R]:
+def inlined(function: Callable[_P, _R]) -> Compiled[_P, _R]:
     """As `inner`, for those few that must become part of the loop that they are called in."""
-    return cast(Callable[_P, _R], _njit(forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
+    return cast(Compiled[_P, _R], _njit(forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
 
 
 def entry(function: Callable[_P, _R]) -> Compiled[_P, _R]:
