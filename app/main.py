@@ -187,7 +187,7 @@ def create_app(
         settings.workers,
     )
     disk_threads = DiskThreads()
-    store.aside = disk_threads.aside
+    store.run_in_background = disk_threads.aside
     service = Service(limits, store, kernel, pool, chooser, budget)
     service.lock_threads = disk_threads.change
     host_check = HostHeaderCheck(settings.host, settings.allowed_hosts, settings.cors_origins)
@@ -318,7 +318,7 @@ async def _sweep(store: LocalStore, service: Service, interval: float = 0.5) -> 
     while True:
         await asyncio.sleep(interval)
         await in_thread(store.sweep)
-        await in_thread(store.clean)
+        await in_thread(store.remove_leftovers)
         if service.gpu is not None:
             await in_thread(service.gpu.sweep, etag_of)
 

@@ -151,7 +151,7 @@ class Service:
             bad, array = self._run(plan, data, indices, timings, reservation)
         else:
             bad, array = await self._run_elsewhere(plan, data, indices, timings, reservation)
-        if resident is not None and not resident.steady:
+        if resident is not None and not resident.is_consistent:
             del array  # what is read again takes its place
             resident, bad, array = await self._run_again(name_of(call), resident, plan, indices, timings, reservation)
         timings.kernel_end = perf_counter()
@@ -333,13 +333,13 @@ class Service:
         """
         for pause in _PAUSES:
             await asyncio.sleep(pause)
-            resident = resident.current()
+            resident = resident.refreshed()
             bad, array = await self._run_elsewhere(plan, resident.tensor, indices, timings, reservation)
-            if resident.steady:
+            if resident.is_consistent:
                 return resident, bad, array
             del array
         async with without_writers(resident, name, self.lock_threads, timings.deadline):
-            resident = resident.current()
+            resident = resident.refreshed()
             bad, array = await self._run_elsewhere(plan, resident.tensor, indices, timings, reservation)
         return resident, bad, array
 

@@ -46,22 +46,22 @@ _REMEMBERED: Final = 4096
 _SAY_AGAIN_S: Final = 60.0
 
 
-class Content(Protocol):
+class ResidentTensor(Protocol):
     """A resident tensor at one moment, as `app.store.Resident` is."""
 
     tensor: Tensor
     etag: str
 
     @property
-    def steady(self) -> bool:
+    def is_consistent(self) -> bool:
         """Whether what was read since this was made is one content, the one that `etag` names."""
         ...
 
-    def current(self) -> Content:
+    def refreshed(self) -> ResidentTensor:
         """The content as it is now."""
         ...
 
-    def hold(self) -> AbstractContextManager[object]:
+    def exclude_writers(self) -> AbstractContextManager[object]:
         """A context in which it does not change; entering blocks."""
         ...
 
@@ -153,7 +153,7 @@ class Gpu:
         """Whether the gather fits into the device's memory."""
         return device_bytes(plan, there) <= self.device.memory
 
-    def earn(self, call: Call, plan: GatherPlan, cpu: Choice, content: Content) -> None:
+    def earn(self, call: Call, plan: GatherPlan, cpu: Choice, content: ResidentTensor) -> None:
         """Count what a lookup of `content` under `auto`, for which `cpu` is the CPU's best, would save on the device.
 
         Once that is as much as the sending takes, it is sent there, aside; nothing happens where it lies there already.
@@ -188,7 +188,7 @@ class Gpu:
         call: Call,
         plan: GatherPlan,
         data: Tensor,
-        content: Content | None,
+        content: ResidentTensor | None,
         out: NDArray[Any],
         started: Callable[[], None],
         ticket: Ticket | None = None,
@@ -201,7 +201,7 @@ class Gpu:
         """
         indices = call.indices.array
 
-        def work(content: Content | None) -> Outcome:
+        def work(content: ResidentTensor | None) -> Outcome:
             started()
             if content is None:
                 return Outcome(self._fitted(lambda: self.device.run(plan, data.items, indices, out)), out, None)
@@ -231,7 +231,11 @@ class Gpu:
         return None
 
     async def _steadily(
-        self, name: str, work: Callable[[Content | None], Outcome], content: Content | None, ticket: Ticket | None
+        self,
+        name: str,
+        work: Callable[[ResidentTensor | None], Outcome],
+        content: ResidentTensor | None,
+        ticket: Ticket | None,
     ) -> Outcome:
         """Carry out `work`, again if content that had to be copied changed meanwhile, at last while it cannot."""
         for pause in _PAUSES:
@@ -240,14 +244,14 @@ class Gpu:
             except _Changing:
                 assert content is not None
                 await asyncio.sleep(pause)
-                content = content.current()
+                content = content.refreshed()
         assert content is not None
         deadline = inf if ticket is None else ticket.deadline
         async with without_writers(content, name, self.lock_threads, deadline):
-            content = content.current()
+            content = content.refreshed()
             return await self.pool.run(partial(work, content), ticket)
 
-    def _take(self, name: str, content: Content) -> _Held:
+    def _take(self, name: str, content: ResidentTensor) -> _Held:
         """In a thread: the copy of `content`, made now if need be, with one more reader."""
         held = self._find(name, content.etag)
         if held is None:
@@ -271,14 +275,14 @@ class Gpu:
                 held.readers += 1
             return held
 
-    def _upload(self, content: Content) -> devices.Copy:
+    def _upload(self, content: ResidentTensor) -> devices.Copy:
         items = content.tensor.items
         if items.nbytes > self.device.memory:
             raise OutOfDeviceMemory(f"{items.nbytes} bytes are more than the {self.device.memory} that it has for us")
-        if not content.steady:
+        if not content.is_consistent:
             raise _Changing
         copy = self._fitted(lambda: self.device.upload(items))
-        if not content.steady:
+        if not content.is_consistent:
             raise _Changing
         return copy
 
@@ -303,7 +307,7 @@ class Gpu:
 
     # Copies made aside
 
-    def _earn(self, name: str, content: Content, seconds: float) -> None:
+    def _earn(self, name: str, content: ResidentTensor, seconds: float) -> None:
         """Count what a lookup would have saved on the device, and send the content there when that is its price."""
         etag = content.etag
         gpu = self.chooser.coefficients.gpu
@@ -321,7 +325,7 @@ class Gpu:
         self._fetching.add(task)
         task.add_done_callback(self._fetching.discard)
 
-    async def _fetch(self, name: str, content: Content) -> None:
+    async def _fetch(self, name: str, content: ResidentTensor) -> None:
         def work() -> None:
             held = self._take(name, content)
             with self._lock:

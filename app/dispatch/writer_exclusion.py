@@ -15,10 +15,10 @@ LockThreads = Callable[[str, Callable[[], None]], Awaitable[None]]
 """Runs in a thread what may wait for the lock of the tensor of this name, so that other tensors do not wait for it."""
 
 
-class Content(Protocol):
+class ResidentTensor(Protocol):
     """A resident tensor, as `app.store.Resident` is."""
 
-    def hold(self) -> AbstractContextManager[object]:
+    def exclude_writers(self) -> AbstractContextManager[object]:
         """A context in which it does not change; entering blocks."""
         ...
 
@@ -30,12 +30,14 @@ async def default_thread(name: str, work: Callable[[], None]) -> None:
 
 
 @asynccontextmanager
-async def without_writers(content: Content, name: str, threads: LockThreads, deadline: float) -> AsyncIterator[None]:
+async def without_writers(
+    content: ResidentTensor, name: str, threads: LockThreads, deadline: float
+) -> AsyncIterator[None]:
     """A context in which no scatter changes `content`, that of tensor `name`. `deadline` is a time of `perf_counter`.
 
     Raises deadline_exceeded when that passes before they could be kept out.
     """
-    entry = _Entry(content.hold())
+    entry = _Entry(content.exclude_writers())
     try:
         async with asyncio.timeout(min(deadline - perf_counter(), _LONGEST_S)):
             await threads(name, entry.enter)

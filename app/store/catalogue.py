@@ -34,10 +34,10 @@ FILES: Final = (FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal")
 _APPLICATION: Final = 1195463752
 _SCHEMA_VERSION: Final = 1
 _KEPT_CHANGES: Final = 1024
-_CHECKED_BYTES: Final = 1 << 27
+_MAX_CHECKED_BYTES: Final = 1 << 27
 _LOCK_TIMEOUT_S: Final = 10.0
-_LOG_BYTES: Final = 1 << 20
-_LOG_PAGES: Final = 128
+_WAL_BYTES: Final = 1 << 20
+_WAL_CHECKPOINT_PAGES: Final = 128
 """After how many pages SQLite's log is written into the database: half of what it has room for."""
 _SCHEMA: Final = """
 CREATE TABLE tensors (
@@ -92,7 +92,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AnsweredKey:
     """An Idempotency-Key of tensor `name`, the digest of its request, and what was answered, at `clock`."""
 
     name: str
@@ -102,7 +102,7 @@ class Answer:
     clock: int
 
 
-def nameless(name: str) -> str:
+def placeholder_name(name: str) -> str:
     """The row's name for a file of format 1 of which only the digest of the tensor's name is known."""
     return f"sha256:{digest_of(name)}"
 
@@ -137,13 +137,13 @@ class Transaction:
             self._connection.execute("DELETE FROM tensors WHERE name = ?", (name,))
         self._changed.append(name)
 
-    def remember(self, answers: Sequence[Answer], forgotten: int) -> None:
+    def store_keys(self, answers: Sequence[AnsweredKey], expired: int) -> None:
         """Enter Idempotency-Keys, and remove some of those that are not younger than `forgotten`."""
         with _disk_errors():
             run = self._connection.execute
             gone = run(
                 "DELETE FROM keys WHERE (name, key) IN (SELECT name, key FROM keys WHERE clock <= ? LIMIT ?)",
-                (forgotten, 10_000 + 2 * len(answers)),
+                (expired, 10_000 + 2 * len(answers)),
             ).rowcount
             for one in answers:
                 gone += run("DELETE FROM keys WHERE name = ? AND key = ?", (one.name, one.key)).rowcount
@@ -165,7 +165,7 @@ class Transaction:
             for name in self._changed:
                 self._connection.execute("INSERT INTO changes (name) VALUES (?)", (name,))
             if self._changed:
-                last = self.last()
+                last = self.last_change()
                 if last // 256 != (last - len(self._changed)) // 256:
                     self._connection.execute("DELETE FROM changes WHERE sequence <= ?", (last - _KEPT_CHANGES,))
             disk_writes.commit(self._connection)
@@ -176,7 +176,7 @@ class Transaction:
             with _disk_errors():
                 self._connection.execute("ROLLBACK")
 
-    def last(self) -> int:
+    def last_change(self) -> int:
         """The number of the last change of a tensor."""
         return _last(self._connection)
 
@@ -191,8 +191,8 @@ class Catalogue:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._idle: deque[sqlite3.Connection] = deque()
-        self._watcher: sqlite3.Connection | None = None
-        self._watchers = 0
+        self._index_connection: sqlite3.Connection | None = None
+        self._index_connections = 0
 
     def create(self, rows: Sequence[Row] = ()) -> None:
         """Make the database, in place of one that may be there, with these tensors; durably."""
@@ -225,7 +225,7 @@ class Catalogue:
                 if (application, version) != (_APPLICATION, _SCHEMA_VERSION):
                     raise StoreRefused(f"{self.path} is not the catalogue of a store that this gathernd can read")
                 _last(connection)
-                if self.path.stat().st_size <= _CHECKED_BYTES:
+                if self.path.stat().st_size <= _MAX_CHECKED_BYTES:
                     found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
                     if found != "ok":
                         raise self._damaged(found)
@@ -238,7 +238,7 @@ class Catalogue:
                 raise os_error(error) from None
             raise self._damaged(str(error)) from None
 
-    def lengthen_log(self) -> None:
+    def preallocate_wal(self) -> None:
         """At start-up, after `check`: give SQLite's log its length, as far as the disk has room.
 
         SQLite takes what is in it and was not written by itself for its end.
@@ -246,12 +246,12 @@ class Catalogue:
         with _disk_errors(), self._connection() as connection:
             connection.execute("BEGIN IMMEDIATE")  # its log is there from now on
             try:
-                fd = disk_writes.append_to(self.path.with_name(f"{FILE}-wal"))
+                fd = disk_writes.open_or_create(self.path.with_name(f"{FILE}-wal"))
                 try:
                     size = os.fstat(fd).st_size
                     with suppress(OSError):
-                        while size < _LOG_BYTES:
-                            size += os.pwrite(fd, bytes(min(1 << 16, _LOG_BYTES - size)), size)
+                        while size < _WAL_BYTES:
+                            size += os.pwrite(fd, bytes(min(1 << 16, _WAL_BYTES - size)), size)
                 finally:
                     os.close(fd)
             finally:
@@ -270,8 +270,8 @@ class Catalogue:
         )
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA temp_store = MEMORY")
-        connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
-        connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_CHECKPOINT_PAGES}")
+        connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
         return connection
 
     @contextmanager
@@ -310,7 +310,7 @@ class Catalogue:
             finally:
                 connection.execute("ROLLBACK")
 
-    def find_key(self, name: str, key: str) -> Answer | None:
+    def find_key(self, name: str, key: str) -> AnsweredKey | None:
         """What is remembered of an Idempotency-Key."""
         # On the way of every scatter with a key: without the two contexts that the others use.
         try:
@@ -326,7 +326,7 @@ class Catalogue:
             connection.close()
             raise os_error(error) from error
         self._idle.append(connection)
-        return None if found is None else Answer(*found)
+        return None if found is None else AnsweredKey(*found)
 
     def count_keys(self, name: str, keys: Iterable[str]) -> int:
         """How many of these Idempotency-Keys of tensor `name` there are."""
@@ -341,32 +341,32 @@ class Catalogue:
 
     # For the one thread at a time that brings the index in memory up to date
 
-    def _watching(self) -> sqlite3.Connection:
-        if self._watcher is None:
-            self._watcher = self._connect()
-            self._watchers += 1
-        return self._watcher
+    def _connection_of_index(self) -> sqlite3.Connection:
+        if self._index_connection is None:
+            self._index_connection = self._connect()
+            self._index_connections += 1
+        return self._index_connection
 
-    def version(self) -> tuple[int, int]:
+    def data_version(self) -> tuple[int, int]:
         """Another one whenever another connection, of any process, has committed something meanwhile. Cheap."""
         with _disk_errors():
             # SQLite counts anew on every connection.
-            found = self._watching().execute("PRAGMA data_version").fetchone()[0]
-            return self._watchers, found
+            found = self._connection_of_index().execute("PRAGMA data_version").fetchone()[0]
+            return self._index_connections, found
 
-    def last(self) -> int:
+    def last_change(self) -> int:
         """The number of the last change of a tensor."""
         with _disk_errors():
-            return _last(self._watching())
+            return _last(self._connection_of_index())
 
-    def since(self, sequence: int) -> list[tuple[int, str, Row | None]] | None:
+    def changes_since(self, sequence: int) -> list[tuple[int, str, Row | None]] | None:
         """The changes after number `sequence`: number, name, and the tensor as it is now, None if removed.
 
         None where they are too many to have been kept.
         """
         with _disk_errors():
             found = (
-                self._watching()
+                self._connection_of_index()
                 .execute(
                     "SELECT c.sequence, c.name, t.* FROM changes c LEFT JOIN tensors t ON t.name = c.name "
                     "WHERE c.sequence >= ? ORDER BY c.sequence",
@@ -380,9 +380,9 @@ class Catalogue:
 
     def close(self) -> None:
         """Close the connections; harmless if there are none."""
-        if self._watcher is not None:
-            self._watcher.close()
-            self._watcher = None
+        if self._index_connection is not None:
+            self._index_connection.close()
+            self._index_connection = None
         while self._idle:
             self._idle.pop().close()
 

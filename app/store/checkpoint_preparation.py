@@ -17,16 +17,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from app.store.scatter_in_place import Writable, touched
-from app.store.scatter_log import Entry, Journal, Record
-from app.store.tensor_file import Word
+from app.store.scatter_in_place import WritableTensor, dirty_blocks
+from app.store.scatter_log import Entry, Record, ScatterLog
+from app.store.tensor_file import HeaderWord
 
-TURNS: Final = 4
-LITTLE: Final = 256
+ROUNDS: Final = 4
+REMAINDER_DIVISOR: Final = 256
 """The part of the size at which a log is emptied that is left to be done within the tensor's lock."""
 
 
-class Preparation:
+class CheckpointPreparation:
     """What has been done for a checkpoint of the content at `path`, for its log up to `end`; for one thread."""
 
     def __init__(self, path: Path, log: Path) -> None:
@@ -34,12 +34,12 @@ class Preparation:
         self._log_fd = os.open(log, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(self._log_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._journal = Journal(log)
-            self._writable = Writable(path, self._journal)
+            self._log = ScatterLog(log)
+            self._writable = WritableTensor(path, self._log)
         except BaseException:
             os.close(self._log_fd)
             raise
-        self.sums: dict[int, int] = {}
+        self.checksums: dict[int, int] = {}
         """The checksums of the blocks that were changed, by their numbers."""
 
     def __enter__(self) -> Self:
@@ -54,29 +54,29 @@ class Preparation:
     @property
     def end(self) -> int:
         """How far the log has been read."""
-        return self._journal.end
+        return self._log.end
 
-    def go_on(self, head: bytes, end: int) -> list[Entry]:
+    def advance(self, log_id: bytes, end: int) -> list[Entry]:
         """Sum and make durable what the log with this `head` has up to `end`, all of which is applied; its new keys.
 
         Raises BrokenLog where the log is another one by now, and OSError.
         """
         blocks: set[int] = set()
         entries: list[Entry] = []
-        for record in self._journal.follow(head, end):
-            blocks |= touched(record)
+        for record in self._log.read_until(log_id, end):
+            blocks |= dirty_blocks(record)
             entries.append(record.entry)
         # A block that is changed while it is summed is in what the log gets after `end`, and is summed again.
-        self.sums.update(self._writable.sums_of(blocks))
-        self._writable.write_back()
+        self.checksums.update(self._writable.checksums_of(blocks))
+        self._writable.flush()
         return entries
 
-    def rest(self, journal: Journal) -> list[Record] | None:
+    def remaining_records(self, log: ScatterLog) -> list[Record] | None:
         """Within the lock: the records of `journal` that came after `end`; None where this is of no use for it.
 
         So it is where the log is another one, or where the disk has refused to make the content durable, which then is
         stored again as a whole. Raises BrokenLog and OSError.
         """
-        if journal.head != self._journal.head or self._writable.words[Word.UNWRITTEN]:
+        if log.log_id != self._log.log_id or self._writable.words[HeaderWord.UNWRITTEN]:
             return None
-        return list(self._journal.follow(journal.head, journal.end))
+        return list(self._log.read_until(log.log_id, log.end))

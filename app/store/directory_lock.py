@@ -43,7 +43,7 @@ class StateWord(IntEnum):
     CLOCK = 2
     BOOT = 3
     KEYS = 4
-    CLEANED = 5
+    LEFTOVERS_REMOVED = 5
 
 
 class StoreRefused(Exception):
@@ -54,7 +54,7 @@ class StoreInUse(StoreRefused):
     """Another process group has the folder."""
 
 
-class Group:
+class ProcessGroup:
     """This process's part in the group that owns `folder`. `owner` says whether it is the first process."""
 
     def __init__(self, folder: Path, token: str | None = None) -> None:
@@ -62,7 +62,7 @@ class Group:
         self._folder = folder
         self._descriptors: list[int] = []
         self._catalogue_fd: int | None = None
-        self._trying = Lock()
+        self._try_lock_mutex = Lock()
         self.token = token or ""
         try:
             self.owner = token is None or not self._join(token)
@@ -74,7 +74,7 @@ class Group:
             raise
 
     def _open(self, name: str) -> int:
-        fd = disk_writes.append_to(self._folder / name)
+        fd = disk_writes.open_or_create(self._folder / name)
         self._descriptors.append(fd)
         return fd
 
@@ -115,39 +115,39 @@ class Group:
         locks.mkdir(exist_ok=True)
         names = ("catalogue", "incoming", "verify", *(f"{number:02d}" for number in range(STRIPES)))
         for path in {locks / name for name in names}.difference(locks.iterdir()):
-            os.close(disk_writes.append_to(path))
+            os.close(disk_writes.open_or_create(path))
 
     def _map_state(self) -> memoryview:
         fd = self._open("state")
         return memoryview(mmap.mmap(fd, mmap.PAGESIZE)).cast("Q")
 
     @contextmanager
-    def lock(self, name: str) -> Iterator[None]:
+    def lock_tensor(self, name: str) -> Iterator[None]:
         """Keep other threads and processes from changing the tensor `name`. Blocks."""
         with self._locked(f"{stripe(name):02d}"):
             yield
 
     @contextmanager
-    def catalogue(self) -> Iterator[None]:
+    def lock_catalogue(self) -> Iterator[None]:
         """Keep other threads and processes from writing to the catalogue; within `lock`. Blocks."""
         with self._locked("catalogue"):
             yield
 
     @contextmanager
-    def incoming(self) -> Iterator[None]:
+    def lock_uploads(self) -> Iterator[None]:
         """Keep other threads and processes from beginning or removing uploads. Blocks, for a moment only."""
         with self._locked("incoming"):
             yield
 
     @contextmanager
-    def idle_catalogue(self) -> Iterator[bool]:
+    def try_lock_catalogue(self) -> Iterator[bool]:
         """Whether nobody is writing to the catalogue, who is then kept from it. Never blocks."""
-        if not self._trying.acquire(blocking=False):
+        if not self._try_lock_mutex.acquire(blocking=False):
             yield False
             return
         try:
             if self._catalogue_fd is None:
-                self._catalogue_fd = disk_writes.append_to(self._folder / "locks" / "catalogue")
+                self._catalogue_fd = disk_writes.open_or_create(self._folder / "locks" / "catalogue")
                 self._descriptors.append(self._catalogue_fd)
             taken = _try_lock(self._catalogue_fd)
             try:
@@ -156,11 +156,11 @@ class Group:
                 if taken:
                     fcntl.flock(self._catalogue_fd, fcntl.LOCK_UN)
         finally:
-            self._trying.release()
+            self._try_lock_mutex.release()
 
     @contextmanager
     def _locked(self, name: str) -> Iterator[None]:
-        fd = disk_writes.append_to(self._folder / "locks" / name)
+        fd = disk_writes.open_or_create(self._folder / "locks" / name)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
@@ -168,15 +168,15 @@ class Group:
             os.close(fd)
 
     @contextmanager
-    def only_one(self) -> Iterator[bool]:
+    def claim_verification(self) -> Iterator[bool]:
         """Whether this process, of all in the group, is to do what is done once; `verified` says that it was done."""
-        fd = disk_writes.append_to(self._folder / "locks" / "verify")
+        fd = disk_writes.open_or_create(self._folder / "locks" / "verify")
         try:
             yield _try_lock(fd) and not self.state[StateWord.VERIFIED]
         finally:
             os.close(fd)
 
-    def verified(self) -> None:
+    def mark_verified(self) -> None:
         """What is done once was done."""
         self.state[StateWord.VERIFIED] = 1
 

@@ -23,14 +23,14 @@ Both are less than that log, whose room they take when the store is closed.
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
-class Reserve:
+class DiskReserve:
     """The reserve in one folder. Any number of processes may use it."""
 
     def __init__(self, folder: Path) -> None:
         self._files = {folder / name: size for name, size in SIZES.items()}
         self._whole = False
 
-    def keep(self) -> None:
+    def fill(self) -> None:
         """Make what is missing of it, unless the disk has no room for that."""
         with suppress(OSError):
             for path, size in self._files.items():
@@ -50,12 +50,12 @@ class Reserve:
         finally:
             os.close(fd)
 
-    def keep_again(self) -> None:
+    def refill(self) -> None:
         """`keep`, where this process has given it up."""
         if not self._whole:
-            self.keep()
+            self.fill()
 
-    def _give_up(self) -> bool:
+    def _release_one(self) -> bool:
         """Give the room of one file back to the disk; False if there is none."""
         self._whole = False
         for path in self._files:
@@ -64,7 +64,7 @@ class Reserve:
                 return True
         return False
 
-    def run(self, work: Callable[[], None], *, any_error: bool = False) -> None:
+    def retry_with(self, work: Callable[[], None], *, any_error: bool = False) -> None:
         """Do `work`, again and again with less of the reserve where the disk was full, or with `any_error`.
 
         Raises OSError.
@@ -74,5 +74,5 @@ class Reserve:
                 work()
                 return
             except OSError as error:
-                if not (any_error or error.errno in FULL) or not self._give_up():
+                if not (any_error or error.errno in FULL) or not self._release_one():
                     raise

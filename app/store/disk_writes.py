@@ -28,7 +28,7 @@ def create(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
 
 
-def append_to(path: Path) -> int:
+def open_or_create(path: Path) -> int:
     """A file for reading and writing, made if it does not exist; its descriptor."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
 
@@ -49,7 +49,7 @@ def write_at(fd: int, content: Buffer, offset: int) -> None:
             place += os.pwrite(fd, view[place:], offset + place)
 
 
-def store(mapping: mmap, change: Callable[[mmap], None]) -> None:
+def store_words(mapping: mmap, change: Callable[[mmap], None]) -> None:
     """Change the content of a writable mapping: one step of several stores to shared memory."""
     change(mapping)
 
@@ -59,7 +59,7 @@ def fsync(fd: int) -> None:
     os.fsync(fd)
 
 
-def write_back(fd: int, offset: int, size: int) -> None:
+def flush_range(fd: int, offset: int, size: int) -> None:
     """Wait until the system has written a part of a file; nothing where it cannot do that by parts.
 
     What it meets is told once, here or by fsync, of which this is no substitute: the disk may still hold it in memory.
@@ -112,7 +112,7 @@ def commit(connection: sqlite3.Connection) -> None:
     connection.execute("COMMIT")
 
 
-def refusal(error: OSError) -> GatherError:
+def storage_error(error: OSError) -> GatherError:
     """The error for a write that the disk refused. The old content of every tensor is as it was."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     return GatherError("insufficient_storage", f"the store could not be written: {reason}")

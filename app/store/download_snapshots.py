@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 
 from app.errors import GatherError
 from app.store import disk_writes
-from app.store.mapped_tensor import Content
+from app.store.mapped_tensor import MappedContent
 from app.store.scatter_log import Record
-from app.store.tensor_file import PAGE, Description, Word, decode_page
+from app.store.tensor_file import PAGE, Description, HeaderWord, decode_page
 
 FOLDER: Final = "snapshots"
 _NEW: Final = "new-"
@@ -40,16 +40,16 @@ _NEW: Final = "new-"
 class Snapshot:
     """A content as it was when this was made, within the lock of its tensor. Every method blocks on the disk."""
 
-    def __init__(self, content: Content, folder: Path) -> None:
+    def __init__(self, content: MappedContent, folder: Path) -> None:
         """Raises tensor_damaged, overloaded and OSError."""
         resident = content.resident()
-        if not resident.steady:
+        if not resident.is_consistent:
             raise GatherError("overloaded", "a change that was cut short could not be finished yet", retry_after=1)
         self.etag = resident.etag
         self._content = content
         self._fd = -1
         self._path: Path | None = None
-        self._shared = False
+        self._is_clone = False
         self._size = 0
         try:
             source = os.open(content.path, os.O_RDWR | os.O_CLOEXEC)
@@ -72,7 +72,7 @@ class Snapshot:
         self._fd = disk_writes.create(new)
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         if disk_writes.clone(source, self._fd):
-            self._shared = True
+            self._is_clone = True
             disk_writes.unlink(new)
             self._path = None
             return
@@ -81,14 +81,14 @@ class Snapshot:
         disk_writes.truncate(self._fd, self._size)
         disk_writes.rename(new, folder / name)
         self._path = folder / name
-        disk_writes.write_at(source, (1).to_bytes(8, "little"), 8 * Word.SNAPSHOTS)
+        disk_writes.write_at(source, (1).to_bytes(8, "little"), 8 * HeaderWord.SNAPSHOTS)
 
     def read(self, begin: int, end: int) -> bytes:
         """Bytes of the items, `begin` to `end`. Raises tensor_damaged, and insufficient_storage for a lost page."""
-        if self._shared:
+        if self._is_clone:
             return _read(self._fd, PAGE + begin, end - begin)
         self._content.resident()  # raises for a file that was cut, before anything is read
-        piece = self._content.copy(begin, end)
+        piece = self._content.read(begin, end)
         if self._fd < 0:
             return piece
         # What a scatter changes it has copied and marked before: the marks are read last.
@@ -115,18 +115,18 @@ class Snapshot:
             self._fd = -1
 
 
-def save(mapping: mmap, about: Description, folder: Path, records: Sequence[Record]) -> bool:
+def save_pages(mapping: mmap, about: Description, folder: Path, records: Sequence[Record]) -> bool:
     """Copy the pages that `records` will change into the snapshots of the content; False where there are none.
 
     Within the lock of the tensor.
     """
-    living = list(_living(folder, about.id))
+    living = list(_open_snapshots(folder, about.id))
     if not living:
         return False
     pages = pages_of(records)
     for fd in living:
         try:
-            _save(mapping, about, fd, pages)
+            _save_into(mapping, about, fd, pages)
         except OSError:
             # The reader is to notice, and the scatter to go on. A cut needs no room.
             disk_writes.truncate(fd, 0)
@@ -135,7 +135,7 @@ def save(mapping: mmap, about: Description, folder: Path, records: Sequence[Reco
     return True
 
 
-def _save(mapping: mmap, about: Description, fd: int, pages: NDArray[np.int64]) -> None:
+def _save_into(mapping: mmap, about: Description, fd: int, pages: NDArray[np.int64]) -> None:
     pages_at = _pages_at(about)
     if not len(pages) or not os.fstat(fd).st_size:
         return
@@ -148,15 +148,15 @@ def _save(mapping: mmap, about: Description, fd: int, pages: NDArray[np.int64]) 
         disk_writes.write_at(fd, b"\1" * (stop - start), start)
 
 
-def _living(folder: Path, content: str) -> Iterator[int]:
+def _open_snapshots(folder: Path, content: str) -> Iterator[int]:
     """The files of a content's snapshots that are being read, open; those of readers that died are removed."""
     for path in folder.glob(f"{content}.*"):
-        fd = _open_living(path)
+        fd = _open_if_read(path)
         if fd >= 0:
             yield fd
 
 
-def _open_living(path: Path) -> int:
+def _open_if_read(path: Path) -> int:
     """A descriptor of the file if its reader lives; else -1, and the file is removed."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -171,13 +171,13 @@ def _open_living(path: Path) -> int:
     return -1
 
 
-def clean(folder: Path, *, alone: bool = False) -> None:
+def remove_abandoned(folder: Path, *, everything: bool = False) -> None:
     """Remove the files of readers that died; all files where this process is `alone`. Raises OSError."""
     for path in folder.iterdir():
-        if alone:
+        if everything:
             disk_writes.unlink(path)
         elif not path.name.startswith(_NEW):
-            fd = _open_living(path)
+            fd = _open_if_read(path)
             if fd >= 0:
                 os.close(fd)
 

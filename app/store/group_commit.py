@@ -10,28 +10,28 @@ from collections.abc import Callable
 from threading import Event, Lock
 from typing import Final
 
-from app.store.scatter_checkpoints import Waiting
+from app.store.scatter_checkpoints import PendingScatter
 
-MOST: Final = 64
-MOST_BYTES: Final = 1 << 24
+MAX_BATCH: Final = 64
+MAX_BATCH_BYTES: Final = 1 << 24
 
-Take = Callable[[int], list[Waiting]]
+Take = Callable[[int], list[PendingScatter]]
 Work = Callable[[str, Take], Callable[[], None] | None]
 
 
-class Place:
+class QueuedScatter:
     """One scatter's place in the queue of its tensor. `first` says that its caller is to carry the queue on at once."""
 
-    __slots__ = ("first", "name", "one", "wake")
+    __slots__ = ("is_leader", "name", "one", "wake")
 
-    def __init__(self, name: str, one: Waiting, wake: Callable[[], None]) -> None:
+    def __init__(self, name: str, scatter: PendingScatter, wake: Callable[[], None]) -> None:
         self.name = name
-        self.one = one
+        self.one = scatter
         self.wake = wake
-        self.first = False
+        self.is_leader = False
 
 
-class Together:
+class ScatterQueues:
     """The queues of scatters, one for each tensor that has some."""
 
     def __init__(self, work: Work) -> None:
@@ -42,46 +42,46 @@ class Together:
         """
         self._work = work
         self._lock = Lock()
-        self._queues: dict[str, list[Place]] = {}
+        self._queues: dict[str, list[QueuedScatter]] = {}
 
-    def run(self, name: str, one: Waiting) -> str:
+    def run(self, name: str, one: PendingScatter) -> str:
         """The ETag after `one`, or whatever error it meets; blocks."""
         turn = Event()
-        place = self.join(name, one, turn.set)
-        if not place.first:
+        place = self.enqueue(name, one, turn.set)
+        if not place.is_leader:
             turn.wait()
-        return self.carry_on(place)
+        return self.complete(place)
 
-    def join(self, name: str, one: Waiting, wake: Callable[[], None]) -> Place:
+    def enqueue(self, name: str, one: PendingScatter, wake: Callable[[], None]) -> QueuedScatter:
         """Queue a scatter; never blocks.
 
         Who is not the first waits, without a thread if need be, until `wake` is called, from any thread; then, as the
         first does at once, it calls `carry_on`. It must, or all behind it wait for ever.
         """
-        place = Place(name, one, wake)
+        place = QueuedScatter(name, one, wake)
         with self._lock:
             queue = self._queues.setdefault(name, [])
             queue.append(place)
-            place.first = len(queue) == 1
+            place.is_leader = len(queue) == 1
         return place
 
-    def carry_on(self, place: Place) -> str:
+    def complete(self, place: QueuedScatter) -> str:
         """The ETag, or whatever error it meets; carries the queue on unless it is settled, which blocks."""
-        if not place.one.settled:
-            self._lead(place)
+        if not place.one.done:
+            self._run_batch(place)
         return place.one.result()
 
-    def _lead(self, place: Place) -> None:
+    def _run_batch(self, place: QueuedScatter) -> None:
         """Carry out `place`, the first in its queue, and others behind it."""
         queue = self._queues[place.name]
         taken = [place]
 
-        def take(most: int) -> list[Waiting]:
+        def take(most: int) -> list[PendingScatter]:
             with self._lock:
                 size = place.one.size
                 for other in queue[1:most]:
                     size += other.one.size
-                    if size > MOST_BYTES:
+                    if size > MAX_BATCH_BYTES:
                         break
                     taken.append(other)
             return [each.one for each in taken]
@@ -91,8 +91,8 @@ class Together:
             afterwards = self._work(place.name, take)
         except BaseException as error:  # noqa: BLE001  (raised by `result`, in each one's own thread)
             for each in taken:
-                if not each.one.settled:
-                    each.one.settle(error)
+                if not each.one.done:
+                    each.one.finish(error)
         finally:
             with self._lock:
                 del queue[: len(taken)]

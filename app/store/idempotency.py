@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.errors import GatherError
-from app.store.catalogue import Answer, Catalogue, Transaction
+from app.store.catalogue import AnsweredKey, Catalogue, Transaction
 from app.store.directory_lock import StateWord
-from app.store.scatter_log import Entry, Journal
+from app.store.scatter_log import Entry, ScatterLog
 
-KEPT_NS: Final = 24 * 3600 * 10**9
+LIFETIME_NS: Final = 24 * 3600 * 10**9
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -38,7 +38,7 @@ def _since_boot() -> int:
     return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-class Clock:
+class StoreClock:
     """Nanoseconds that the store has been in use, shared by the processes of a group."""
 
     def __init__(self, state: memoryview) -> None:
@@ -54,7 +54,7 @@ class Clock:
         self._state[StateWord.BOOT] = since
         self._state[StateWord.KEYS] = int(facts["keys"])
 
-    def at_least(self, moment: int) -> None:
+    def advance_to(self, moment: int) -> None:
         """Go on from `moment` unless it has passed; at start-up."""
         self._state[StateWord.CLOCK] += max(0, moment - self.now())
 
@@ -68,7 +68,7 @@ class Clock:
         return {"clock": self.now(), "boot": boot, "boottime": since}
 
 
-class Keys:
+class IdempotencyKeys:
     """The keys that the catalogue and the redo logs hold."""
 
     def __init__(
@@ -76,16 +76,16 @@ class Keys:
         catalogue: Catalogue,
         change: Callable[[], AbstractContextManager[Transaction]],
         state: memoryview,
-        most: int,
+        maximum: int,
     ) -> None:
         """`change` begins a transaction that ends with its context; `most` is how many keys are remembered."""
         self._catalogue = catalogue
         self._change = change
         self._state = state
-        self._most = most
-        self.clock = Clock(state)
+        self._maximum = maximum
+        self.clock = StoreClock(state)
 
-    def answer(self, name: str, journal: Journal | None, key: str | None, digest: str) -> str | None:
+    def find_etag(self, name: str, journal: ScatterLog | None, key: str | None, digest: str) -> str | None:
         """The ETag that was answered to the request with this key, None for one that was not here.
 
         `journal` is the log of the tensor's content, read to its end. Raises invalid_field where the key was another
@@ -93,10 +93,10 @@ class Keys:
         """
         if key is None:
             return None
-        found: Entry | Answer | None = journal.keys.get(key) if journal is not None else None
-        if (found is None or self._moment(found) <= self._forgotten()) and self._state[StateWord.KEYS]:
+        found: Entry | AnsweredKey | None = journal.keys.get(key) if journal is not None else None
+        if (found is None or self._answered_at(found) <= self._expiry()) and self._state[StateWord.KEYS]:
             found = self._catalogue.find_key(name, key)
-        if found is None or self._moment(found) <= self._forgotten():
+        if found is None or self._answered_at(found) <= self._expiry():
             return None
         if found.digest != digest:
             raise GatherError(
@@ -106,52 +106,52 @@ class Keys:
             )
         return found.etag
 
-    def check_room(self, name: str, journal: Journal) -> None:
+    def check_limit(self, name: str, journal: ScatterLog) -> None:
         """Raises insufficient_storage where one more key could not be remembered for its 24 hours.
 
         `journal` is the log of the content of tensor `name`, read to its end.
         Keys in the logs of other tensors are not counted before they reach the catalogue. Raises OSError too.
         """
         if self._is_full(name, journal):
-            self.forget()
+            self.remove_expired()
         if self._is_full(name, journal):
             raise GatherError(
                 "insufficient_storage",
-                f"the store remembers {self._most} Idempotency-Keys of the last 24 hours, and no more",
-                facts={"limit": "idempotency_keys", "maximum": self._most},
+                f"the store remembers {self._maximum} Idempotency-Keys of the last 24 hours, and no more",
+                facts={"limit": "idempotency_keys", "maximum": self._maximum},
             )
 
-    def _is_full(self, name: str, journal: Journal) -> bool:
+    def _is_full(self, name: str, journal: ScatterLog) -> bool:
         count = self._state[StateWord.KEYS] + len(journal.keys)
         # While a checkpoint is prepared there are keys in both places.
-        return count >= self._most and count - self._catalogue.count_keys(name, journal.keys) >= self._most
+        return count >= self._maximum and count - self._catalogue.count_keys(name, journal.keys) >= self._maximum
 
-    def forget(self) -> None:
+    def remove_expired(self) -> None:
         """Remove keys that are too old from the catalogue, some thousands at a time. Raises OSError."""
         with self._change() as transaction:
-            transaction.remember((), self._forgotten())
+            transaction.store_keys((), self._expiry())
             transaction.set_facts(self.clock.facts())
 
-    def living(self, name: str, entries: Iterable[Entry]) -> list[Answer]:
+    def unexpired(self, name: str, entries: Iterable[Entry]) -> list[AnsweredKey]:
         """The keys of entries of the log of `name` that are to be remembered; of equal ones the last."""
-        since = self._forgotten()
+        since = self._expiry()
         found = {
-            entry.key: Answer(name, entry.key, entry.digest, entry.etag, moment)
+            entry.key: AnsweredKey(name, entry.key, entry.digest, entry.etag, moment)
             for entry in entries
-            if entry.key is not None and (moment := self._moment(entry)) > since
+            if entry.key is not None and (moment := self._answered_at(entry)) > since
         }
         return list(found.values())
 
-    def store(self, transaction: Transaction, answers: Sequence[Answer]) -> None:
+    def store(self, transaction: Transaction, answers: Sequence[AnsweredKey]) -> None:
         """Enter them in the catalogue, in the place of keys that are too old by now."""
         if answers:
-            transaction.remember(answers, self._forgotten())
+            transaction.store_keys(answers, self._expiry())
             transaction.set_facts(self.clock.facts())
 
-    def _forgotten(self) -> int:
-        return self.clock.now() - KEPT_NS
+    def _expiry(self) -> int:
+        return self.clock.now() - LIFETIME_NS
 
-    def _moment(self, found: Entry | Answer) -> int:
+    def _answered_at(self, found: Entry | AnsweredKey) -> int:
         """When a key was answered, by the store's clock; logs of format 1 have the time of day only."""
         if found.clock is not None:
             return found.clock

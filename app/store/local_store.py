@@ -30,33 +30,41 @@ from typing import Final
 
 from app.errors import GatherError
 from app.store import disk_writes, download_snapshots, layout_migrations
-from app.store.catalogue import FILE, Answer, Catalogue, Row
-from app.store.checkpoint_preparation import TURNS
-from app.store.directory_lock import Group, StateWord
-from app.store.disk_reserve import Reserve
+from app.store.catalogue import FILE, AnsweredKey, Catalogue, Row
+from app.store.checkpoint_preparation import ROUNDS
+from app.store.directory_lock import ProcessGroup, StateWord
+from app.store.disk_reserve import DiskReserve
 from app.store.download_snapshots import Snapshot
 from app.store.file_system_check import check_folder, check_processor
-from app.store.group_commit import MOST, Place, Take, Together
-from app.store.idempotency import Keys
-from app.store.mapped_tensor import Content, Mapped, damaged
-from app.store.remove_leftovers import Incoming, Orphans, names_in, remove
-from app.store.replace_strings import patched
-from app.store.scatter_checkpoints import Change, Changes, Waiting
-from app.store.scatter_in_place import Writable
+from app.store.group_commit import MAX_BATCH, QueuedScatter, ScatterQueues, Take
+from app.store.idempotency import IdempotencyKeys
+from app.store.mapped_tensor import CurrentContent, MappedContent, damaged
+from app.store.remove_leftovers import OrphanedFiles, UploadFolder, file_names, remove_or_warn
+from app.store.replace_strings import replaced_strings
+from app.store.scatter_checkpoints import PendingScatter, ScatterChange, ScatterExecutor
+from app.store.scatter_in_place import WritableTensor
 from app.store.scatter_log import BrokenLog
 from app.store.store_protocol import Resident
-from app.store.tensor_file import BadFile, Description, Word, check_name, stamp_of
+from app.store.tensor_file import BadFile, Description, HeaderWord, check_name, page_version
 from app.store.tensor_index import TensorIndex
-from app.store.tensor_metadata import ALWAYS, Conditions, Metadata, Quota, damaged_metadata, metadata_of, peek
+from app.store.tensor_metadata import (
+    ALWAYS,
+    Conditions,
+    Metadata,
+    Quota,
+    damaged_metadata,
+    metadata_of,
+    read_first_page,
+)
 from app.store.upload import Upload
 from app.store.verify import Verifier
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.shape_limits import Limits
 
 logger = logging.getLogger("gathernd")
-_SHORTAGE: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_SHORTAGE_ERRNOS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """What keeps a file from being read though nothing is wrong with it."""
-_CLEANING_NS: Final = 30 * 10**9
+_LEFTOVERS_INTERVAL_NS: Final = 30 * 10**9
 
 
 class LocalStore:
@@ -82,27 +90,27 @@ class LocalStore:
         self._token = token
         self._processes = processes
         self._memory = memory
-        self._tensors = folder / "tensors"
-        self._logs = folder / "logs"
-        self._incoming_folder = folder / "incoming"
-        self._snapshots = folder / download_snapshots.FOLDER
+        self._tensor_folder = folder / "tensors"
+        self._log_folder = folder / "logs"
+        self._upload_folder = folder / "incoming"
+        self._snapshot_folder = folder / download_snapshots.FOLDER
         self._catalogue = Catalogue(folder / FILE)
-        self._reserve = Reserve(folder)
-        self._together = Together(self.scatter_all)
-        self._entries: dict[str, Mapped] = {}
-        self._emptied: set[str] = set()  # the contents whose log is being emptied by this process
-        self.aside: Callable[[Callable[[], None]], None] = _at_once
+        self._reserve = DiskReserve(folder)
+        self._scatter_queues = ScatterQueues(self.execute_scatters)
+        self._entries: dict[str, CurrentContent] = {}
+        self._checkpointing: set[str] = set()  # the contents whose log is being emptied by this process
+        self.run_in_background: Callable[[Callable[[], None]], None] = _run_now
         """Does what nobody is to wait for: who serves requests puts a function here that hands it to a thread."""
-        self._group: Group | None = None
+        self._group: ProcessGroup | None = None
         self._state: memoryview = memoryview(bytes(8)).cast("Q")
         self._index: TensorIndex
-        self._keys: Keys
-        self._changes: Changes
-        self._incoming: Incoming
-        self._orphans: Orphans
+        self._keys: IdempotencyKeys
+        self._scatters: ScatterExecutor
+        self._uploads: UploadFolder
+        self._orphans: OrphanedFiles
 
     @property
-    def group(self) -> Group:
+    def group(self) -> ProcessGroup:
         """The process group that owns the folder, which this process has joined."""
         if self._group is None:
             raise RuntimeError("the store is not open")
@@ -119,19 +127,19 @@ class LocalStore:
         check_processor(self._processes)
         self.folder.mkdir(parents=True, exist_ok=True)
         layout_migrations.version_of(self.folder)
-        group = Group(self.folder, self._token)
+        group = ProcessGroup(self.folder, self._token)
         try:
             if group.owner:
                 layout_migrations.prepare(self.folder)
-                for folder in (self._tensors, self._logs, self._incoming_folder, self._snapshots):
+                for folder in (self._tensor_folder, self._log_folder, self._upload_folder, self._snapshot_folder):
                     folder.mkdir(exist_ok=True)
                 # SQLite does not always tell a full disk from other errors.
-                self._reserve.run(self._catalogue.check, any_error=True)
-                self._catalogue.lengthen_log()
+                self._reserve.retry_with(self._catalogue.check, any_error=True)
+                self._catalogue.preallocate_wal()
             self._join(group)
             if group.owner:
                 self._recover()
-                self._reserve.keep()
+                self._reserve.fill()
         except BaseException:
             self._catalogue.close()
             group.close()
@@ -143,17 +151,17 @@ class LocalStore:
             with suppress(OSError, ValueError):
                 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
-    def _join(self, group: Group) -> None:
+    def _join(self, group: ProcessGroup) -> None:
         self._state = group.state
-        self._index = TensorIndex(self._catalogue, group, self._let_go)
-        self._keys = Keys(self._catalogue, self._index.change, group.state, self.quota.keys)
-        self._changes = Changes(self._tensors, self._logs, self._keys, self._index.change)
-        self._incoming = Incoming(self._incoming_folder, group)
-        self._orphans = Orphans(self._tensors, self._logs, self._index)
+        self._index = TensorIndex(self._catalogue, group, self._drop_mapping)
+        self._keys = IdempotencyKeys(self._catalogue, self._index.change, group.state, self.quota.keys)
+        self._scatters = ScatterExecutor(self._tensor_folder, self._log_folder, self._keys, self._index.change)
+        self._uploads = UploadFolder(self._upload_folder, group)
+        self._orphans = OrphanedFiles(self._tensor_folder, self._log_folder, self._index)
         if group.owner:
             self._state[StateWord.GENERATION] |= 1  # of a group that is no more: it is set right at once
             self._keys.clock.start(self._catalogue.facts())
-            self._state[StateWord.CLEANED] = self._keys.clock.now()
+            self._state[StateWord.LEFTOVERS_REMOVED] = self._keys.clock.now()
         self._index.catch_up()
 
     def close(self) -> None:
@@ -163,7 +171,7 @@ class LocalStore:
             try:
                 self._save_clock()
                 self._catalogue.close()
-                self._reserve.keep()  # in the room of SQLite's log, which goes with its last connection
+                self._reserve.fill()  # in the room of SQLite's log, which goes with its last connection
             finally:
                 self._group.close()
                 self._group = None
@@ -187,7 +195,7 @@ class LocalStore:
         entry.resident = resident = entry.content.resident(entry.resident)
         return resident
 
-    def content(self, name: str) -> Content:
+    def content(self, name: str) -> MappedContent:
         """The mapped content of this name. Raises tensor_not_found and tensor_damaged."""
         check_name(name)
         self._index.catch_up()
@@ -197,69 +205,69 @@ class LocalStore:
         entry.content.resident()
         return entry.content
 
-    def snapshot(self, content: Content) -> Snapshot:
+    def snapshot(self, content: MappedContent) -> Snapshot:
         """The content as it is now, for a reader that scatters do not wait for; to be closed.
 
         Raises tensor_damaged, overloaded and insufficient_storage.
         """
-        with refusing():
-            download_snapshots.clean(self._snapshots)
-            with content.hold():
-                return Snapshot(content, self._snapshots)
+        with storage_errors():
+            download_snapshots.remove_abandoned(self._snapshot_folder)
+            with content.exclude_writers():
+                return Snapshot(content, self._snapshot_folder)
 
-    def _load(self, name: str) -> Mapped | None:
+    def _load(self, name: str) -> CurrentContent | None:
         """Map the content of `name`. Raises tensor_damaged."""
         while True:
             row = self._index.find(name)
             if row is None:
                 return None
             try:
-                content = Content(self._path(row, name), row, partial(self._hold, row), self._memory)
+                content = MappedContent(self._path(row, name), row, partial(self._exclude_writers, row), self._memory)
             except OSError as error:
-                if error.errno in _SHORTAGE and self._entries:
+                if error.errno in _SHORTAGE_ERRNOS and self._entries:
                     self._entries.clear()
                 elif self._index.find(name) is row:
                     raise _unreadable(name, error) from None
                 continue
-            entry = self._entries[name] = Mapped(content)
+            entry = self._entries[name] = CurrentContent(content)
             if self._index.is_current(row, name):
                 break
             self._entries.pop(name, None)
         if row.prefault or row.lock:
-            Thread(target=content.settle, name="prefault", daemon=True).start()
+            Thread(target=content.populate, name="prefault", daemon=True).start()
         return entry
 
     def _path(self, row: Row, name: str) -> Path:
         if not row.dtype:
             raise damaged(name, "its file could not be read")
-        return self._tensors / row.file
+        return self._tensor_folder / row.file
 
     @contextmanager
-    def _hold(self, row: Row) -> Iterator[None]:
-        with self.group.lock(row.name):
+    def _exclude_writers(self, row: Row) -> Iterator[None]:
+        with self.group.lock_tensor(row.name):
             if self._index.find(row.name) is row:
                 # A process that died within a scatter leaves what readers wait for in vain.
-                with suppress(OSError), self._changes.open(row):
+                with suppress(OSError), self._scatters.open(row):
                     pass
             yield
 
-    def _let_go(self, name: str) -> None:
+    def _drop_mapping(self, name: str) -> None:
         self._entries.pop(name, None)
 
     def sweep(self) -> None:
         """Let go of contents that were replaced or removed, so that their space is given back. Cheap if none were."""
         self._index.catch_up()
 
-    def clean(self, *, at_once: bool = False) -> None:
+    def remove_leftovers(self, *, at_once: bool = False) -> None:
         """Remove what processes that died have left, now and then: one process of the group does it. Raises OSError."""
         now = self._keys.clock.now()
-        if at_once or now - self._state[StateWord.CLEANED] > _CLEANING_NS:
-            self._state[StateWord.CLEANED] = now
-            self._incoming.clean()
-            self._orphans.clean()
-            self._reserve.keep()
+        if at_once or now - self._state[StateWord.LEFTOVERS_REMOVED] > _LEFTOVERS_INTERVAL_NS:
+            self._state[StateWord.LEFTOVERS_REMOVED] = now
+            self._uploads.remove_abandoned()
+            self._orphans.remove_all()
+            self._reserve.fill()
             if self._state[StateWord.KEYS]:
-                self._keys.forget()
+                self._keys.remove_expired()
 
     # What there is
 
@@ -275,7 +283,7 @@ class LocalStore:
             if row is None:
                 raise not_found(name)
             try:
-                about, page = peek(self._path(row, name))
+                about, page = read_first_page(self._path(row, name))
             except (BadFile, OSError) as problem:
                 if self._index.find(name) is not row:
                     continue  # replaced meanwhile
@@ -290,21 +298,21 @@ class LocalStore:
     def etag(self, name: str) -> str | None:
         """The ETag of a tensor, also of one whose content is damaged; None where there is none."""
         row = self._index.find(name)
-        return None if row is None else self._described(row).etag
+        return None if row is None else self._describe(row).etag
 
     def page(self, limit: int, after: str | None) -> tuple[list[Metadata], str | None]:
         """At most `limit` tensors in the order of their names, those after `after`; the last name if more follow."""
         rows, following = self._index.page(limit, after)
-        return [self._described(row) for row in rows], following
+        return [self._describe(row) for row in rows], following
 
-    def _described(self, row: Row) -> Metadata:
+    def _describe(self, row: Row) -> Metadata:
         """What is known of a tensor, damaged or not. Raises OSError for want of descriptors or memory."""
         try:
-            about, page = peek(self._tensors / row.file)
+            about, page = read_first_page(self._tensor_folder / row.file)
             return _metadata(row, page) if about.id == row.content else damaged_metadata(row)
         except (BadFile, OSError) as problem:
             # A file that cannot be read is that tensor's affair; want of descriptors or memory is everybody's.
-            if isinstance(problem, OSError) and problem.errno in _SHORTAGE:
+            if isinstance(problem, OSError) and problem.errno in _SHORTAGE_ERRNOS:
                 raise
             return damaged_metadata(row)
 
@@ -328,15 +336,15 @@ class LocalStore:
         if name is not None:
             check_name(name)
         upload = Upload(
-            self._incoming_folder, dtype, shape, self.limits, swap=swap, fortran=fortran, prefault=prefault, lock=lock
+            self._upload_folder, dtype, shape, self.limits, swap=swap, fortran=fortran, prefault=prefault, lock=lock
         )
         if self.quota.total is not None and upload.expected is not None and upload.expected > self.quota.total:
             raise _over_quota("bytes", self.quota.total)
-        with refusing(upload.abandon):
-            free = os.statvfs(self._incoming_folder)
+        with storage_errors(upload.abandon):
+            free = os.statvfs(self._upload_folder)
             if upload.expected is not None and upload.expected > free.f_bavail * free.f_frsize:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            with self.group.incoming():
+            with self.group.lock_uploads():
                 if name is not None:
                     self._check_count(self._index.find(name))
                 self._check_bytes(name, upload.reserved)
@@ -348,29 +356,29 @@ class LocalStore:
 
         Raises invalid_field, precondition_failed and insufficient_storage.
         """
-        with refusing(upload.abandon):
+        with storage_errors(upload.abandon):
             check_name(name)
             now = time.time_ns()
             description = upload.describe(name)
             upload.seal(description, 0, now)
-            with self.group.lock(name):
+            with self.group.lock_tensor(name):
                 old = self._index.find(name)
                 if conditions != ALWAYS:
-                    conditions.check(None if old is None else self._described(old).etag)
+                    conditions.check(None if old is None else self._describe(old).etag)
                 row = _row(description, upload.id, now if old is None else old.created, now)
                 self._commit(upload, row, old)
         return metadata_of(row, 0, now), old is None
 
-    def _commit(self, upload: Upload, row: Row, old: Row | None, more: Sequence[Answer] = ()) -> None:
+    def _commit(self, upload: Upload, row: Row, old: Row | None, more: Sequence[AnsweredKey] = ()) -> None:
         """Put a sealed upload in the place of `old`, durably, and remember the keys of that and `more`."""
-        keys = [*more] if old is None else self._changes.living_keys(old, more)
-        path = self._tensors / row.file
+        keys = [*more] if old is None else self._scatters.living_keys(old, more)
+        path = self._tensor_folder / row.file
         with self._index.change() as transaction:
             self._check_count(old)
             self._check_bytes(row.name, row.file_size, upload.id)
             try:
                 disk_writes.rename(upload.path, path)
-                disk_writes.fsync_folder(self._tensors)
+                disk_writes.fsync_folder(self._tensor_folder)
                 transaction.put(row)
                 if old is not None and old.name != row.name:
                     transaction.remove(old.name)
@@ -388,10 +396,10 @@ class LocalStore:
     def _remove_files(self, row: Row, content: str | None = None) -> None:
         """Give back the space of a content that is no more; its log stays where `content` is the same one."""
         if row.content != content:
-            self._changes.forget(row.content)
+            self._scatters.forget(row.content)
         # What cannot be removed now is removed later: see `leftovers`.
         with suppress(OSError):
-            disk_writes.unlink(self._tensors / row.file)
+            disk_writes.unlink(self._tensor_folder / row.file)
 
     def delete(self, name: str, conditions: Conditions = ALWAYS) -> None:
         """Remove a tensor, durably.
@@ -399,114 +407,116 @@ class LocalStore:
         Raises invalid_field, tensor_not_found, precondition_failed and insufficient_storage.
         """
         check_name(name)
-        with refusing(), self.group.lock(name):
+        with storage_errors(), self.group.lock_tensor(name):
             row = self._index.find(name)
             if row is None:
                 raise not_found(name)
             if conditions != ALWAYS:
-                conditions.check(self._described(row).etag)
-            self._reserve.run(partial(self._remove, row, self._changes.living_keys(row)))
+                conditions.check(self._describe(row).etag)
+            self._reserve.retry_with(partial(self._remove, row, self._scatters.living_keys(row)))
             # Mappings go at once here, and at the next sweep in other workers, so that the space is given back.
             self._index.catch_up()
             self._remove_files(row)
-        self._reserve.keep_again()
+        self._reserve.refill()
 
-    def _remove(self, row: Row, keys: Sequence[Answer]) -> None:
+    def _remove(self, row: Row, keys: Sequence[AnsweredKey]) -> None:
         with self._index.change() as transaction:
             transaction.remove(row.name)
             self._keys.store(transaction, keys)
 
-    def remembered(self, name: str, key: str, digest: str) -> str | None:
+    def find_answer(self, name: str, key: str, digest: str) -> str | None:
         """The ETag that was answered to a scatter with this Idempotency-Key, None if there was none.
 
         Raises invalid_field (also where the key came with another request), tensor_damaged and insufficient_storage.
         """
         check_name(name)
-        with refusing(), self.group.lock(name):
-            answered = self._keys.answer(name, None, key, digest)
+        with storage_errors(), self.group.lock_tensor(name):
+            answered = self._keys.find_etag(name, None, key, digest)
             row = self._index.find(name)
             if answered is not None or row is None:
                 return answered
-            with self._changes.open(row) as writable:
-                return self._keys.answer(name, writable.journal, key, digest)
+            with self._scatters.open(row) as writable:
+                return self._keys.find_etag(name, writable.log, key, digest)
 
-    def scatter(self, name: str, change: Change, conditions: Conditions = ALWAYS) -> str:
+    def scatter(self, name: str, change: ScatterChange, conditions: Conditions = ALWAYS) -> str:
         """Change a tensor in place, durably and at once for every reader; the new ETag. See `together`.
 
         Raises Replaced, tensor_not_found, tensor_damaged, precondition_failed, invalid_field and insufficient_storage.
         """
         check_name(name)
-        with refusing():
-            return self._together.run(name, Waiting(change, conditions))
+        with storage_errors():
+            return self._scatter_queues.run(name, PendingScatter(change, conditions))
 
-    def queue_scatter(self, name: str, change: Change, conditions: Conditions, wake: Callable[[], None]) -> Place:
+    def queue_scatter(
+        self, name: str, change: ScatterChange, conditions: Conditions, wake: Callable[[], None]
+    ) -> QueuedScatter:
         """`scatter` for a caller that is not to block while others are carried out: see `Together.join`."""
         check_name(name)
-        return self._together.join(name, Waiting(change, conditions), wake)
+        return self._scatter_queues.enqueue(name, PendingScatter(change, conditions), wake)
 
-    def carry_on(self, place: Place) -> str:
+    def complete_scatter(self, place: QueuedScatter) -> str:
         """The new ETag of a queued scatter; raises what `scatter` raises. Blocks unless it is settled."""
-        with refusing():
-            return self._together.carry_on(place)
+        with storage_errors():
+            return self._scatter_queues.complete(place)
 
-    def scatter_all(self, name: str, take: Take) -> Callable[[], None] | None:
+    def execute_scatters(self, name: str, take: Take) -> Callable[[], None] | None:
         """Carry out and settle the scatters of one tensor that `take` gives; what is to be done once they are answered.
 
         Raises what holds for all of them.
         """
-        with self.group.lock(name):
+        with self.group.lock_tensor(name):
             row = self._index.find(name)
             if row is None:
                 raise not_found(name)
-            with self._changes.open(row) as writable:
+            with self._scatters.open(row) as writable:
                 if row.dtype != "string":
-                    self._changes.carry_out(writable, take(MOST))
-                    if not self._changes.is_due(writable) or row.content in self._emptied:
+                    self._scatters.execute(writable, take(MAX_BATCH))
+                    if not self._scatters.is_due(writable) or row.content in self._checkpointing:
                         return None
-                    self._emptied.add(row.content)
-                    checkpoint = partial(self._checkpoint, row, writable.journal.head, writable.journal.end)
-                    return partial(self.aside, checkpoint)
+                    self._checkpointing.add(row.content)
+                    checkpoint = partial(self._checkpoint, row, writable.log.log_id, writable.log.end)
+                    return partial(self.run_in_background, checkpoint)
                 (one,) = take(1)
-                answered = self._changes.judge(writable, one)
-                one.settle(answered or self._scatter_strings(row, writable, one.change))
+                answered = self._scatters.check(writable, one)
+                one.finish(answered or self._scatter_strings(row, writable, one.change))
                 return None
 
     def _checkpoint(self, row: Row, head: bytes, end: int) -> None:
         """Empty the log of a content, which has this `head` and went to `end`; scatters go on meanwhile."""
         try:
-            with self._changes.prepare(row) as preparation:
-                for turn in range(TURNS):
-                    self._changes.go_on(row, preparation, head, end)
-                    with self.group.lock(row.name):
+            with self._scatters.prepare(row) as preparation:
+                for turn in range(ROUNDS):
+                    self._scatters.advance(row, preparation, head, end)
+                    with self.group.lock_tensor(row.name):
                         if self._index.find(row.name) is not row:
                             return
-                        with self._changes.open(row) as writable:
-                            if writable.journal.head != head:
+                        with self._scatters.open(row) as writable:
+                            if writable.log.log_id != head:
                                 return
-                            if turn == TURNS - 1 or self._changes.is_nearly_done(writable, preparation):
-                                self._changes.try_checkpoint(writable, preparation)
+                            if turn == ROUNDS - 1 or self._scatters.is_nearly_done(writable, preparation):
+                                self._scatters.try_checkpoint(writable, preparation)
                                 return
-                            end = writable.journal.end
+                            end = writable.log.end
         except (GatherError, BadFile, BrokenLog, BlockingIOError, FileNotFoundError):
             pass  # the content or its log is another one by now, or another process or thread is at it
         except OSError as error:
             # The change was made; this is tried again after the next one.
             logger.warning("the log of %s could not be emptied: %s", row.name, error.strerror)
         finally:
-            self._emptied.discard(row.content)
+            self._checkpointing.discard(row.content)
 
-    def _scatter_strings(self, row: Row, writable: Writable, change: Change) -> str:
+    def _scatter_strings(self, row: Row, writable: WritableTensor, change: ScatterChange) -> str:
         """Strings differ in length, so a scatter makes a new file of the content."""
-        sequence = (writable.stamp >> 1) + 1
+        sequence = (writable.version >> 1) + 1
         upload = self.upload(DTYPES[row.dtype], row.shape, name=row.name, prefault=row.prefault, lock=row.lock)
-        with refusing(upload.abandon):
-            for piece in patched(writable, change):
+        with storage_errors(upload.abandon):
+            for piece in replaced_strings(writable, change):
                 upload.write(piece)
             upload.finish()
             now = time.time_ns()
             described = replace(upload.describe(row.name), id=row.content, sha256=row.sha256)
             etag = described.etag(sequence)
-            answer = Answer(row.name, change.key or "", change.digest, etag, self._keys.clock.now())
+            answer = AnsweredKey(row.name, change.key or "", change.digest, etag, self._keys.clock.now())
             upload.seal(described, sequence, now)
             new = _row(described, upload.id, row.created, now)
             self._commit(upload, new, row, [answer] if change.key is not None else [])
@@ -531,36 +541,36 @@ class LocalStore:
             return
         old = self._index.find(name) if name is not None else None
         kept = self._index.total - (old.file_size if old is not None else 0)
-        if kept + self._incoming.size(without=upload) + size > self.quota.total:
+        if kept + self._uploads.size(without=upload) + size > self.quota.total:
             raise _over_quota("bytes", self.quota.total)
 
     # Checks
 
-    def verify(self, stop: Event, pace: float = 1.0) -> None:
+    def verify(self, stop: Event, pause_ratio: float = 1.0) -> None:
         """Compare every content with its checksums, once in a life of the process group, and mark what is damaged.
 
         Rests `pace` times as long as it works. A change of a tensor meanwhile is taken for what it is.
         """
-        verifier = Verifier(self.group, self._changes, self._index, self._tensors, self._logs)
-        verifier.run(stop, pace)
+        verifier = Verifier(self.group, self._scatters, self._index, self._tensor_folder, self._log_folder)
+        verifier.run(stop, pause_ratio)
 
     # Start-up
 
     def _recover(self) -> None:
-        for name in names_in(self._incoming_folder):
-            remove(self._incoming_folder / name)
-        download_snapshots.clean(self._snapshots, alone=True)
-        logs = set(names_in(self._logs))
+        for name in file_names(self._upload_folder):
+            remove_or_warn(self._upload_folder / name)
+        download_snapshots.remove_abandoned(self._snapshot_folder, everything=True)
+        logs = set(file_names(self._log_folder))
         for row in self._index.rows():
             if row.content in logs:
                 try:
-                    self._changes.recover(row)
+                    self._scatters.recover(row)
                 except GatherError as problem:
                     logger.error("%s", problem.detail)
                 except OSError as error:
                     # What was logged is kept, and done by the next scatter.
                     logger.error("the log of %s could not be applied: %s", row.name, error.strerror)
-        self._orphans.clean()
+        self._orphans.remove_all()
         self._save_clock()
 
 
@@ -572,11 +582,13 @@ def _row(description: Description, file: str, created: int, modified: int) -> Ro
 
 
 def _metadata(row: Row, page: bytes) -> Metadata:
-    return metadata_of(row, stamp_of(page), int.from_bytes(page[8 * Word.MODIFIED : 8 * Word.MODIFIED + 8], "little"))
+    return metadata_of(
+        row, page_version(page), int.from_bytes(page[8 * HeaderWord.MODIFIED : 8 * HeaderWord.MODIFIED + 8], "little")
+    )
 
 
 @contextmanager
-def refusing(undo: Callable[[], None] | None = None) -> Iterator[None]:
+def storage_errors(undo: Callable[[], None] | None = None) -> Iterator[None]:
     """Turn what the disk refuses into insufficient_storage; `undo` runs on every error."""
     try:
         yield
@@ -585,11 +597,11 @@ def refusing(undo: Callable[[], None] | None = None) -> Iterator[None]:
             with suppress(OSError):
                 undo()
         if isinstance(error, OSError):
-            raise disk_writes.refusal(error) from error
+            raise disk_writes.storage_error(error) from error
         raise
 
 
-def _at_once(work: Callable[[], None]) -> None:
+def _run_now(work: Callable[[], None]) -> None:
     work()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from app.store import disk_writes
-from app.store.directory_lock import Group
+from app.store.directory_lock import ProcessGroup
 from app.store.tensor_index import TensorIndex
 
 logger = logging.getLogger("gathernd")
@@ -19,13 +19,13 @@ SIDE: Final = ".side"
 """How the name of an upload's second file ends; the first one's is that without it."""
 
 
-def names_in(folder: Path) -> list[str]:
+def file_names(folder: Path) -> list[str]:
     """The names of the files in a folder. Raises OSError."""
     with os.scandir(folder) as entries:
         return [entry.name for entry in entries]
 
 
-def remove(path: Path) -> None:
+def remove_or_warn(path: Path) -> None:
     """Remove a file that nobody needs; one that cannot be removed stays, and is told of."""
     try:
         disk_writes.unlink(path)
@@ -33,10 +33,10 @@ def remove(path: Path) -> None:
         logger.warning("%s is of no use and could not be removed: %s", path, error.strerror)
 
 
-class Incoming:
+class UploadFolder:
     """The folder of contents that are not yet whole. Whoever receives one has its first file locked."""
 
-    def __init__(self, folder: Path, group: Group) -> None:
+    def __init__(self, folder: Path, group: ProcessGroup) -> None:
         self._folder = folder
         self._group = group
 
@@ -50,14 +50,14 @@ class Incoming:
                         total += entry.stat().st_size
         return total
 
-    def clean(self) -> None:
+    def remove_abandoned(self) -> None:
         """Remove the files of uploads whose process has died. Raises OSError."""
-        with self._group.incoming():
-            names = names_in(self._folder)
+        with self._group.lock_uploads():
+            names = file_names(self._folder)
             living = {name for name in names if not name.endswith(SIDE) and self._is_locked(self._folder / name)}
             for name in names:
                 if name.removesuffix(SIDE) not in living:
-                    remove(self._folder / name)
+                    remove_or_warn(self._folder / name)
 
     def _is_locked(self, path: Path) -> bool:
         try:
@@ -73,7 +73,7 @@ class Incoming:
         return False
 
 
-class Orphans:
+class OrphanedFiles:
     """Files of contents and logs that no tensor has: their owner died, or could not remove them, or not commit."""
 
     def __init__(self, tensors: Path, logs: Path, index: TensorIndex) -> None:
@@ -81,7 +81,7 @@ class Orphans:
         self._logs = logs
         self._index = index
 
-    def clean(self) -> None:
+    def remove_all(self) -> None:
         """Remove them. Raises OSError."""
         if not self._find():
             return
@@ -91,11 +91,11 @@ class Orphans:
             transaction.set_facts({"cleaned": time.time_ns()})
             found = self._find()
         for path in found:
-            remove(path)
+            remove_or_warn(path)
 
     def _find(self) -> list[Path]:
         # The folders are read first: what comes into being meanwhile is not taken for an orphan.
-        files, logs = names_in(self._tensors), names_in(self._logs)
+        files, logs = file_names(self._tensors), file_names(self._logs)
         rows = self._index.rows()
         known, contents = {row.file for row in rows}, {row.content for row in rows}
         return [

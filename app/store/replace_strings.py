@@ -7,28 +7,32 @@ from typing import Final
 
 import numpy as np
 
-from app.store.scatter_checkpoints import Change
-from app.store.scatter_in_place import Writable
+from app.store.scatter_checkpoints import ScatterChange
+from app.store.scatter_in_place import WritableTensor
 from app.store.tensor_file import PAGE
 from app.tensors.packed_strings import LENGTH
 
-_STEP: Final = 1 << 20
+_CHUNK_BYTES: Final = 1 << 20
 
 
-def patched(writable: Writable, change: Change) -> Iterator[bytearray]:
+def replaced_strings(writable: WritableTensor, change: ScatterChange) -> Iterator[bytearray]:
     """The framed strings of a tensor after a scatter without reduction; of two updates of one row the last one wins."""
     piece = bytearray()
     for part in _parts(writable, change):
         piece += part
-        if len(piece) >= _STEP:
+        if len(piece) >= _CHUNK_BYTES:
             yield piece
             piece = bytearray()
     yield piece
 
 
-def _parts(writable: Writable, change: Change) -> Iterator[bytes]:
+def _parts(writable: WritableTensor, change: ScatterChange) -> Iterator[bytes]:
     about = writable.description
-    starts = np.frombuffer(writable.mapping, np.uint64, about.items, about.offsets_at) if about.items else np.empty(0)
+    starts = (
+        np.frombuffer(writable.mapping, np.uint64, about.item_count, about.offsets_at)
+        if about.item_count
+        else np.empty(0)
+    )
     place = 0
     unique, last = np.unique(change.rows[::-1], return_index=True)
     for row, reverse in zip(unique.tolist(), last.tolist(), strict=True):
@@ -42,6 +46,6 @@ def _parts(writable: Writable, change: Change) -> Iterator[bytes]:
     yield from _pieces(writable, place, about.size)
 
 
-def _pieces(writable: Writable, begin: int, end: int) -> Iterator[bytes]:
-    for place in range(begin, end, _STEP):
-        yield writable.mapping[PAGE + place : PAGE + min(place + _STEP, end)]
+def _pieces(writable: WritableTensor, begin: int, end: int) -> Iterator[bytes]:
+    for place in range(begin, end, _CHUNK_BYTES):
+        yield writable.mapping[PAGE + place : PAGE + min(place + _CHUNK_BYTES, end)]

@@ -21,33 +21,33 @@ from numpy.typing import NDArray
 
 from app.errors import GatherError
 from app.store import disk_writes
-from app.store.catalogue import Answer, Row, Transaction
-from app.store.checkpoint_preparation import LITTLE, Preparation
-from app.store.idempotency import Keys
+from app.store.catalogue import AnsweredKey, Row, Transaction
+from app.store.checkpoint_preparation import REMAINDER_DIVISOR, CheckpointPreparation
+from app.store.idempotency import IdempotencyKeys
 from app.store.mapped_tensor import damaged
-from app.store.scatter_in_place import Writable
-from app.store.scatter_log import BrokenLog, Entry, Journal, Record
-from app.store.tensor_file import DAMAGED, BadFile, Word
+from app.store.scatter_in_place import WritableTensor
+from app.store.scatter_log import BrokenLog, Entry, Record, ScatterLog
+from app.store.tensor_file import DAMAGED, BadFile, HeaderWord
 from app.store.tensor_metadata import ALWAYS, Conditions
 from app.tensors.scatter_call import Reduction
 
 logger = logging.getLogger("gathernd")
 CHECKPOINT_BYTES: Final = 1 << 26
 CHECKPOINT_KEYS: Final = 20_000
-_KEYS_AT_ONCE: Final = 1000
-_KNOWN_LOGS: Final = 1000
-_FAR_OVER: Final = 4
+_KEYS_PER_TRANSACTION: Final = 1000
+_MAX_KNOWN_LOGS: Final = 1000
+_BLOCKING_FACTOR: Final = 4
 """How many times over its size a log is emptied within the tensor's lock, which keeps scatters from making it longer
 while the disk cannot follow.
 """
 
 
-class Replaced(Exception):
+class ContentReplaced(Exception):
     """The tensor has another content than the one that the change was made for."""
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ScatterChange:
     """A scatter that was judged against the content `content`: update number i goes to row `rows[i]`.
 
     `updates` are flat items, `width` of them a row. `key` is the Idempotency-Key, `digest` names the request.
@@ -62,15 +62,15 @@ class Change:
     digest: str = ""
 
 
-class Waiting:
+class PendingScatter:
     """A scatter that waits to be carried out, and what came of it once it is settled."""
 
-    __slots__ = ("_outcome", "change", "conditions", "settled")
+    __slots__ = ("_outcome", "change", "conditions", "done")
 
-    def __init__(self, change: Change, conditions: Conditions = ALWAYS) -> None:
+    def __init__(self, change: ScatterChange, conditions: Conditions = ALWAYS) -> None:
         self.change = change
         self.conditions = conditions
-        self.settled = False
+        self.done = False
         self._outcome: str | BaseException = ""
 
     @property
@@ -81,12 +81,12 @@ class Waiting:
     @property
     def etag(self) -> str | None:
         """The ETag, if it is settled without an error."""
-        return self._outcome if self.settled and isinstance(self._outcome, str) else None
+        return self._outcome if self.done and isinstance(self._outcome, str) else None
 
-    def settle(self, outcome: str | BaseException) -> None:
+    def finish(self, outcome: str | BaseException) -> None:
         """Its new ETag is durable, or it met an error."""
         self._outcome = outcome
-        self.settled = True
+        self.done = True
 
     def result(self) -> str:
         """The ETag; raises the error that it met."""
@@ -101,7 +101,7 @@ class _NotLogged(Exception):
         self.error = error
 
 
-def _goes_with(change: Change, records: Sequence[Record]) -> bool:
+def _can_join(change: ScatterChange, records: Sequence[Record]) -> bool:
     """Whether a change can be worked out before `records` are applied, and its key is none of theirs."""
     if change.key is not None and any(record.entry.key == change.key for record in records):
         return False
@@ -109,50 +109,54 @@ def _goes_with(change: Change, records: Sequence[Record]) -> bool:
     return change.reduction == "none" or all(record.entry.width in (0, width) for record in records)
 
 
-class Changes:
+class ScatterExecutor:
     """The logs in one folder, and the tensors' files that they belong to."""
 
     def __init__(
-        self, tensors: Path, logs: Path, keys: Keys, change: Callable[[], AbstractContextManager[Transaction]]
+        self,
+        tensors: Path,
+        logs: Path,
+        keys: IdempotencyKeys,
+        change: Callable[[], AbstractContextManager[Transaction]],
     ) -> None:
         """`change` begins a transaction of the catalogue that ends with its context."""
-        self._tensors = tensors
-        self._logs = logs
+        self._tensor_folder = tensors
+        self._log_folder = logs
         self._keys = keys
         self._change = change
-        self._journals: OrderedDict[str, Journal] = OrderedDict()
+        self._known_logs: OrderedDict[str, ScatterLog] = OrderedDict()
         self._lock = Lock()
         self.checkpoint_bytes = CHECKPOINT_BYTES
 
     @contextmanager
-    def open(self, row: Row) -> Iterator[Writable]:
+    def open(self, row: Row) -> Iterator[WritableTensor]:
         """A tensor's file for writing, with every logged change in it. Raises tensor_damaged and OSError."""
         with self._opened(row) as writable:
-            self._settle(writable)
-            if writable.words[Word.STAMP] & DAMAGED:
+            self._replay(writable)
+            if writable.words[HeaderWord.VERSION] & DAMAGED:
                 raise damaged(row.name, "its checksums or its log do not match")
             yield writable
 
     @contextmanager
-    def _opened(self, row: Row) -> Iterator[Writable]:
+    def _opened(self, row: Row) -> Iterator[WritableTensor]:
         # What is known of a log belongs to whoever has the tensor's lock. It is kept for the next one, but never
         # dropped while in use, since a log that is not known to its end would be written over.
         with self._lock:
-            journal = self._journals.pop(row.content, None)
+            journal = self._known_logs.pop(row.content, None)
         if journal is None:
-            journal = Journal(self._logs / row.content)
+            journal = ScatterLog(self._log_folder / row.content)
         try:
             with self._writable(row, journal) as writable:
                 yield writable
         finally:
             with self._lock:
-                self._journals[row.content] = journal
-                while len(self._journals) > _KNOWN_LOGS:
-                    self._journals.popitem(last=False)
+                self._known_logs[row.content] = journal
+                while len(self._known_logs) > _MAX_KNOWN_LOGS:
+                    self._known_logs.popitem(last=False)
 
-    def _writable(self, row: Row, journal: Journal) -> Writable:
+    def _writable(self, row: Row, journal: ScatterLog) -> WritableTensor:
         try:
-            writable = Writable(self._tensors / row.file, journal)
+            writable = WritableTensor(self._tensor_folder / row.file, journal)
         except BadFile as problem:
             raise damaged(row.name, str(problem)) from None
         except FileNotFoundError:
@@ -162,74 +166,74 @@ class Changes:
             raise damaged(row.name, "its file describes another tensor")
         return writable
 
-    def _settle(self, writable: Writable) -> None:
+    def _replay(self, writable: WritableTensor) -> None:
         """Finish what a process that died within a scatter has left."""
-        journal = writable.journal
+        journal = writable.log
         try:
             records = journal.read()
-            done = writable.stamp >> 1
-            if journal.last is not None and journal.last > done:
+            done = writable.version >> 1
+            if journal.last_sequence is not None and journal.last_sequence > done:
                 # This process has read the record before, perhaps written it, and it has not been applied.
                 records = journal.read(everything=True)
         except BrokenLog:
-            writable.damage()
+            writable.mark_damaged()
             return
         left = [record for record in records if record.entry.sequence and record.entry.sequence > done]
         if left:
             # Whoever logged them may have died before they were durable, and applied they are seen.
-            journal.sync()
+            journal.make_durable()
             writable.apply(left)
-        if writable.stamp & 1:
-            writable.damage()
+        if writable.version & 1:
+            writable.mark_damaged()
 
-    def carry_out(self, writable: Writable, batch: Sequence[Waiting]) -> None:
+    def execute(self, writable: WritableTensor, batch: Sequence[PendingScatter]) -> None:
         """Carry out scatters as if one after the other, with one wait for the disk where that can be; settles each.
 
         Those that the disk refuses meet OSError, and have changed nothing then.
         """
         try:
-            self._together(writable, batch)
+            self._execute_batch(writable, batch)
         except _NotLogged as refused:
             if len(batch) == 1:
                 raise refused.error from None
             # Together they may be too much where some of them are not.
             for one in batch:
-                if not one.settled:
+                if not one.done:
                     try:
-                        self._together(writable, [one])
+                        self._execute_batch(writable, [one])
                     except _NotLogged as alone:
-                        one.settle(alone.error)
+                        one.finish(alone.error)
 
-    def _together(self, writable: Writable, batch: Sequence[Waiting]) -> None:
+    def _execute_batch(self, writable: WritableTensor, batch: Sequence[PendingScatter]) -> None:
         records: list[Record] = []
-        outcomes: list[tuple[Waiting, str | Exception]] = []
+        outcomes: list[tuple[PendingScatter, str | Exception]] = []
 
         def commit() -> None:
             if records:
                 self._commit(writable, records)
             for one, outcome in outcomes:
-                one.settle(outcome)
+                one.finish(outcome)
             records.clear()
             outcomes.clear()
 
         for one in batch:
-            if records and not _goes_with(one.change, records):
+            if records and not _can_join(one.change, records):
                 commit()
             try:
                 outcomes.append((one, self._add(writable, one, records)))
-            except (GatherError, Replaced) as error:
+            except (GatherError, ContentReplaced) as error:
                 outcomes.append((one, error))
         commit()
 
-    def _add(self, writable: Writable, one: Waiting, records: list[Record]) -> str:
+    def _add(self, writable: WritableTensor, one: PendingScatter, records: list[Record]) -> str:
         """Add to `records` what `one` changes after them; its ETag."""
         last = records[-1].entry.sequence if records else None
-        answered = self.judge(writable, one, last)
+        answered = self.check(writable, one, last)
         if answered is not None:
             return answered
         about, change = writable.description, one.change
-        rows, values = writable.compute(change.rows, change.updates, change.width, change.reduction, records)
-        sequence = (writable.stamp >> 1 if last is None else last) + 1
+        rows, values = writable.new_rows(change.rows, change.updates, change.width, change.reduction, records)
+        sequence = (writable.version >> 1 if last is None else last) + 1
         entry = Entry(
             sequence, time.time_ns(), change.key, change.digest, about.etag(sequence), len(rows), values.shape[1],
             self._keys.clock.now(),
@@ -237,25 +241,25 @@ class Changes:
         records.append(Record(entry, rows, values))
         return entry.etag
 
-    def judge(self, writable: Writable, one: Waiting, last: int | None = None) -> str | None:
+    def check(self, writable: WritableTensor, one: PendingScatter, last: int | None = None) -> str | None:
         """The ETag that was answered to `one` before, None if it is to be carried out, after sequence `last` if given.
 
         Raises precondition_failed, invalid_field, insufficient_storage, OSError and Replaced.
         """
-        about, change, journal = writable.description, one.change, writable.journal
-        answered = self._keys.answer(about.name, journal, change.key, change.digest)
+        about, change, journal = writable.description, one.change, writable.log
+        answered = self._keys.find_etag(about.name, journal, change.key, change.digest)
         if answered is not None:
             return answered
-        one.conditions.check(about.etag(writable.stamp >> 1 if last is None else last))
+        one.conditions.check(about.etag(writable.version >> 1 if last is None else last))
         if about.id != change.content:
-            raise Replaced
+            raise ContentReplaced
         if change.key is not None:
-            self._keys.check_room(about.name, journal)
+            self._keys.check_limit(about.name, journal)
         return None
 
-    def _commit(self, writable: Writable, records: Sequence[Record]) -> None:
+    def _commit(self, writable: WritableTensor, records: Sequence[Record]) -> None:
         """Log records and apply them. Raises _NotLogged, and nothing has changed then."""
-        journal = writable.journal
+        journal = writable.log
         try:
             try:
                 journal.append(records)
@@ -267,32 +271,32 @@ class Changes:
         except OSError as error:
             raise _NotLogged(error) from None
         writable.apply(records)
-        if journal.end > _FAR_OVER * self.checkpoint_bytes:
+        if journal.end > _BLOCKING_FACTOR * self.checkpoint_bytes:
             self.try_checkpoint(writable)
 
-    def is_due(self, writable: Writable) -> bool:
+    def is_due(self, writable: WritableTensor) -> bool:
         """Whether the log is to be emptied."""
-        journal = writable.journal
+        journal = writable.log
         return journal.end > self.checkpoint_bytes or len(journal.keys) > CHECKPOINT_KEYS
 
-    def prepare(self, row: Row) -> Preparation:
+    def prepare(self, row: Row) -> CheckpointPreparation:
         """The beginnings of a checkpoint, for whoever does not hold the lock. Raises BadFile and OSError."""
-        return Preparation(self._tensors / row.file, self._logs / row.content)
+        return CheckpointPreparation(self._tensor_folder / row.file, self._log_folder / row.content)
 
-    def go_on(self, row: Row, preparation: Preparation, head: bytes, end: int) -> None:
+    def advance(self, row: Row, preparation: CheckpointPreparation, head: bytes, end: int) -> None:
         """Prepare a checkpoint of the log with this `head` up to `end`, its keys too; without the lock.
 
         Raises BrokenLog where the log is another one by now, and OSError.
         """
-        entries = preparation.go_on(head, end)
-        for first in range(0, len(entries), _KEYS_AT_ONCE):  # nobody waits long for the catalogue
-            self._remember(row.name, entries[first : first + _KEYS_AT_ONCE])
+        entries = preparation.advance(head, end)
+        for first in range(0, len(entries), _KEYS_PER_TRANSACTION):  # nobody waits long for the catalogue
+            self._store_keys(row.name, entries[first : first + _KEYS_PER_TRANSACTION])
 
-    def is_nearly_done(self, writable: Writable, preparation: Preparation) -> bool:
+    def is_nearly_done(self, writable: WritableTensor, preparation: CheckpointPreparation) -> bool:
         """Whether so little of a checkpoint is left that it may be done within the lock."""
-        return writable.journal.end - preparation.end <= self.checkpoint_bytes // LITTLE
+        return writable.log.end - preparation.end <= self.checkpoint_bytes // REMAINDER_DIVISOR
 
-    def try_checkpoint(self, writable: Writable, preparation: Preparation | None = None) -> None:
+    def try_checkpoint(self, writable: WritableTensor, preparation: CheckpointPreparation | None = None) -> None:
         """`checkpoint` after a change that is made: one that the disk refuses is tried again after the next change."""
         try:
             self.checkpoint(writable, preparation=preparation)
@@ -300,50 +304,53 @@ class Changes:
             logger.warning("the log of %s could not be emptied: %s", writable.description.name, error.strerror)
 
     def checkpoint(
-        self, writable: Writable, records: Sequence[Record] | None = None, preparation: Preparation | None = None
+        self,
+        writable: WritableTensor,
+        records: Sequence[Record] | None = None,
+        preparation: CheckpointPreparation | None = None,
     ) -> None:
         """Empty the log, once the content, its checksums and the log's keys are durable elsewhere. Raises OSError.
 
         `records` are all that it holds, if they have been read.
         """
-        journal = writable.journal
-        rest = None if preparation is None else preparation.rest(journal)
+        journal = writable.log
+        rest = None if preparation is None else preparation.remaining_records(journal)
         if preparation is not None and rest is not None:
-            writable.write_through(rest, preparation.sums)
-            self._remember(writable.description.name, [record.entry for record in rest])
+            writable.make_durable(rest, preparation.checksums)
+            self._store_keys(writable.description.name, [record.entry for record in rest])
         else:
-            writable.write_through(journal.read(everything=True) if records is None else records)
-            self._remember(writable.description.name, journal.keys.values())
+            writable.make_durable(journal.read(everything=True) if records is None else records)
+            self._store_keys(writable.description.name, journal.keys.values())
         try:
             disk_writes.unlink(journal.path)
-            disk_writes.fsync_folder(self._logs)
+            disk_writes.fsync_folder(self._log_folder)
         finally:
             journal.read()
 
-    def _remember(self, name: str, entries: Iterable[Entry]) -> None:
+    def _store_keys(self, name: str, entries: Iterable[Entry]) -> None:
         """Enter the keys of these entries in the catalogue."""
-        living = self._keys.living(name, entries)
+        living = self._keys.unexpired(name, entries)
         if living:
             with self._change() as transaction:
                 self._keys.store(transaction, living)
 
-    def living_keys(self, row: Row, more: Sequence[Answer] = ()) -> list[Answer]:
+    def living_keys(self, row: Row, more: Sequence[AnsweredKey] = ()) -> list[AnsweredKey]:
         """The keys in the log of a content that is about to go, and `more`. Raises OSError."""
         with self._lock:
-            journal = self._journals.pop(row.content, None)
+            journal = self._known_logs.pop(row.content, None)
         if journal is None:
-            journal = Journal(self._logs / row.content)
+            journal = ScatterLog(self._log_folder / row.content)
         with suppress(BrokenLog):
             journal.read()
-        return [*self._keys.living(row.name, journal.keys.values()), *more]
+        return [*self._keys.unexpired(row.name, journal.keys.values()), *more]
 
     def forget(self, content: str) -> None:
         """Remove the log of a content that is no more."""
         with self._lock:
-            self._journals.pop(content, None)
+            self._known_logs.pop(content, None)
         # Whatever cannot be removed now is removed later, as is what a crash leaves: see `leftovers`.
         with suppress(OSError):
-            disk_writes.unlink(self._logs / content)
+            disk_writes.unlink(self._log_folder / content)
 
     def recover(self, row: Row) -> None:
         """At start-up: bring a content to what its log says, all of it, and empty the log.
@@ -351,19 +358,19 @@ class Changes:
         Raises tensor_damaged and OSError.
         """
         with self._opened(row) as writable:
-            journal = writable.journal
+            journal = writable.log
             try:
                 records = journal.read(everything=True)
             except BrokenLog:
                 logger.error("the log of %s is damaged: acknowledged changes are lost", row.name)
-                writable.damage()
+                writable.mark_damaged()
                 return
-            self._keys.clock.at_least(max((entry.clock or 0 for entry in journal.keys.values()), default=0))
+            self._keys.clock.advance_to(max((entry.clock or 0 for entry in journal.keys.values()), default=0))
             if any(record.entry.sequence for record in records):
-                journal.sync()
+                journal.make_durable()
                 writable.apply(records)
-            if writable.stamp & 1:
+            if writable.version & 1:
                 logger.error("the log of %s lacks the change that was under way", row.name)
-                writable.damage()
+                writable.mark_damaged()
                 return
             self.checkpoint(writable, records)

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.store import disk_writes, download_snapshots, memory_barrier
-from app.store.scatter_log import Journal, Record
-from app.store.tensor_file import BLOCK, DAMAGED, PAGE, Description, Word, decode_page
+from app.store.scatter_log import Record, ScatterLog
+from app.store.tensor_file import BLOCK, DAMAGED, PAGE, Description, HeaderWord, decode_page
 from app.tensors.dtypes import DTYPES
 from app.tensors.scatter_call import Reduction
 
@@ -34,19 +34,19 @@ _UFUNCS: Final[dict[Reduction, Any]] = {
     "min": np.minimum,
     "max": np.maximum,
 }
-_PART: Final = 1 << 21
-_NO_SUMS: Final[Mapping[int, int]] = {}
+_FLUSH_BYTES: Final = 1 << 21
+_NO_CHECKSUMS: Final[Mapping[int, int]] = {}
 
 
-class Writable:
+class WritableTensor:
     """A tensor's file, mapped for writing, and its log.
 
     Within the tensor's lock, and no longer than that, but for `sums_of` and `write_back`.
     """
 
-    def __init__(self, path: Path, journal: Journal) -> None:
+    def __init__(self, path: Path, log: ScatterLog) -> None:
         """Raises BadFile and OSError."""
-        self.journal = journal
+        self.log = log
         self._snapshots = path.parent.with_name(download_snapshots.FOLDER)
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -68,17 +68,17 @@ class Writable:
         os.close(self._fd)
 
     @property
-    def stamp(self) -> int:
+    def version(self) -> int:
         """The stamp without the mark of damage."""
-        return self.words[Word.STAMP] & ~DAMAGED
+        return self.words[HeaderWord.VERSION] & ~DAMAGED
 
-    def compute(
+    def new_rows(
         self,
         rows: NDArray[np.int64],
         updates: NDArray[Any],
         width: int,
         reduction: Reduction,
-        before: Sequence[Record] = (),
+        unapplied: Sequence[Record] = (),
     ) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
         """The rows that a scatter changes, each once, and the bytes of their new values; `width` items a row.
 
@@ -95,9 +95,9 @@ class Writable:
         else:
             unique, place = np.unique(rows, return_inverse=True)
             about = self.description
-            items = np.frombuffer(self.mapping, DTYPES[about.dtype].numpy, about.items, PAGE)
+            items = np.frombuffer(self.mapping, DTYPES[about.dtype].numpy, about.item_count, PAGE)
             new = items.reshape(-1, width)[unique]
-            for record in before:
+            for record in unapplied:
                 _overlay(new, unique, record)
             with np.errstate(all="ignore"):
                 if len(unique) == len(rows):
@@ -114,23 +114,23 @@ class Writable:
         changes = [record for record in records if record.entry.sequence is not None]
         if not changes:
             return
-        asked = self.words[Word.SNAPSHOTS]
-        if asked and not download_snapshots.save(self.mapping, self.description, self._snapshots, changes):
-            self._set(Word.SNAPSHOTS, 0)
+        asked = self.words[HeaderWord.SNAPSHOTS]
+        if asked and not download_snapshots.save_pages(self.mapping, self.description, self._snapshots, changes):
+            self._set_word(HeaderWord.SNAPSHOTS, 0)
         # An odd stamp still counts the scatters before these, for that is what a failed one leaves to replay.
-        mark = self.words[Word.STAMP] & DAMAGED
-        self._set(Word.STAMP, self.words[Word.STAMP] | 1)
+        mark = self.words[HeaderWord.VERSION] & DAMAGED
+        self._set_word(HeaderWord.VERSION, self.words[HeaderWord.VERSION] | 1)
         memory_barrier.fence()
         for record in changes:
             if len(record.rows):
-                self._write(record)
+                self._write_rows(record)
         last = changes[-1].entry
-        self._set(Word.MODIFIED, last.time)
+        self._set_word(HeaderWord.MODIFIED, last.time)
         memory_barrier.fence()
         assert last.sequence is not None
-        self._set(Word.STAMP, mark | 2 * last.sequence)
+        self._set_word(HeaderWord.VERSION, mark | 2 * last.sequence)
 
-    def store_again(self, records: Sequence[Record]) -> None:
+    def rewrite(self, records: Sequence[Record]) -> None:
         """Store the values that the content has by `records`, all of which are applied, once more.
 
         No reader sees a change; the system takes the pages for changed, and writes them to the disk at the next fsync.
@@ -145,17 +145,17 @@ class Writable:
                 places = (record.rows.astype(np.int64)[:, None] * parts + np.arange(parts)).ravel()
                 values = record.values.reshape(-1, unit)[~stored[places]]
                 places = places[~stored[places]]
-                disk_writes.store(self.mapping, lambda _, at=places, new=values: octets.__setitem__(at, new))  # type: ignore[misc]
+                disk_writes.store_words(self.mapping, lambda _, at=places, new=values: octets.__setitem__(at, new))  # type: ignore[misc]
                 stored[places] = True
-        self._set(Word.MODIFIED, self.words[Word.MODIFIED])
+        self._set_word(HeaderWord.MODIFIED, self.words[HeaderWord.MODIFIED])
 
-    def _set(self, word: Word, value: int) -> None:
+    def _set_word(self, word: HeaderWord, value: int) -> None:
         def change(_: mmap.mmap) -> None:
             self.words[word] = value
 
-        disk_writes.store(self.mapping, change)
+        disk_writes.store_words(self.mapping, change)
 
-    def _write(self, record: Record) -> None:
+    def _write_rows(self, record: Record) -> None:
         width = record.entry.width
         octets = np.frombuffer(self.mapping, np.uint8, self.description.size, PAGE).reshape(-1, width)
         rows = record.rows.astype(np.int64)
@@ -165,53 +165,53 @@ class Writable:
             def change(_: object, part: slice = part) -> None:
                 octets[rows[part]] = record.values[part]
 
-            disk_writes.store(self.mapping, change)
+            disk_writes.store_words(self.mapping, change)
 
-    def damage(self) -> None:
+    def mark_damaged(self) -> None:
         """Mark the content as damaged, for every process and for good."""
-        self._set(Word.STAMP, self.words[Word.STAMP] | DAMAGED)
+        self._set_word(HeaderWord.VERSION, self.words[HeaderWord.VERSION] | DAMAGED)
 
-    def sums_of(self, blocks: Iterable[int]) -> dict[int, int]:
+    def checksums_of(self, blocks: Iterable[int]) -> dict[int, int]:
         """The checksums of these blocks."""
-        end = self.description.sums_at
+        end = self.description.checksums_at
         with memoryview(self.mapping) as view:
             return {
                 block: zlib.crc32(view[PAGE + block * BLOCK : min(PAGE + (block + 1) * BLOCK, end)])
                 for block in sorted(blocks)
             }
 
-    def write_through(self, records: Sequence[Record], sums: Mapping[int, int] = _NO_SUMS) -> None:
+    def make_durable(self, records: Sequence[Record], checksums: Mapping[int, int] = _NO_CHECKSUMS) -> None:
         """Make the content durable, with the checksums of the blocks that `records` have changed. Raises OSError.
 
         `records` are all that have changed it since this was done last. Where it was done well then, those may be left
         out of which `sums` has the checksums of the blocks.
         """
         about = self.description
-        with self._syncing():
-            if self.words[Word.UNWRITTEN]:
-                self.store_again(records)
-            found = {**sums, **self.sums_of(set().union(*map(touched, records)))}
+        with self._fsync_lock():
+            if self.words[HeaderWord.UNWRITTEN]:
+                self.rewrite(records)
+            found = {**checksums, **self.checksums_of(set().union(*map(dirty_blocks, records)))}
             if found:
-                table = np.frombuffer(self.mapping, np.uint32, about.blocks, about.sums_at)
-                disk_writes.store(self.mapping, lambda _: table.__setitem__(list(found), list(found.values())))
-            with self._marking():
+                table = np.frombuffer(self.mapping, np.uint32, about.block_count, about.checksums_at)
+                disk_writes.store_words(self.mapping, lambda _: table.__setitem__(list(found), list(found.values())))
+            with self._unwritten_on_error():
                 disk_writes.fsync(self._fd)
-            if self.words[Word.UNWRITTEN]:
-                self._set(Word.UNWRITTEN, 0)
+            if self.words[HeaderWord.UNWRITTEN]:
+                self._set_word(HeaderWord.UNWRITTEN, 0)
 
-    def write_back(self) -> None:
+    def flush(self) -> None:
         """Make durable what has been changed so far, without the lock: a later `write_through` waits the less.
 
         Raises OSError.
         """
-        with self._syncing(), self._marking():
+        with self._fsync_lock(), self._unwritten_on_error():
             # Part by part, so that the logs of other changes get to the disk between them.
-            for begin in range(0, self.description.file_size, _PART):
-                disk_writes.write_back(self._fd, begin, _PART)
+            for begin in range(0, self.description.file_size, _FLUSH_BYTES):
+                disk_writes.flush_range(self._fd, begin, _FLUSH_BYTES)
             disk_writes.fsync(self._fd)
 
     @contextmanager
-    def _syncing(self) -> Iterator[None]:
+    def _fsync_lock(self) -> Iterator[None]:
         # One at a time: between an fsync that failed and its mark another one would succeed, and take the mark away.
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         try:
@@ -220,12 +220,12 @@ class Writable:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     @contextmanager
-    def _marking(self) -> Iterator[None]:
+    def _unwritten_on_error(self) -> Iterator[None]:
         """Mark the content where the disk refuses to make it durable."""
         try:
             yield
         except OSError:
-            self._set(Word.UNWRITTEN, 1)
+            self._set_word(HeaderWord.UNWRITTEN, 1)
             raise
 
 
@@ -237,7 +237,7 @@ def _overlay(new: NDArray[Any], rows: NDArray[np.int64], record: Record) -> None
         new[hit] = record.values[place[hit]].view(new.dtype)
 
 
-def touched(record: Record) -> set[int]:
+def dirty_blocks(record: Record) -> set[int]:
     """The numbers of the 64 KiB blocks that a record writes to."""
     width = record.entry.width
     if not len(record.rows):

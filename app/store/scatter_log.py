@@ -30,10 +30,10 @@ from numpy.typing import NDArray
 from app.store import disk_writes
 
 _FRAME: Final = Struct("<4sIIQ")
-_MAGIC: Final = b"redo"
-_REST_AT: Final = 8
-_HEAD_MAGIC: Final = b"redolog1"
-_HEAD_SIZE: Final = 16
+_FRAME_MAGIC: Final = b"redo"
+_CHECKED_FROM: Final = 8
+_LOG_MAGIC: Final = b"redolog1"
+_LOG_ID_BYTES: Final = 16
 
 
 class BrokenLog(Exception):
@@ -75,15 +75,15 @@ def encode(records: Sequence[Record]) -> bytes:
     text = orjson.dumps([asdict(record.entry) for record in records])
     rows = [part.tobytes() for record in records for part in (record.rows, record.values)]
     rest = b"".join((Struct("<IQ").pack(len(text), sum(map(len, rows))), text, *rows))
-    return _MAGIC + zlib.crc32(rest).to_bytes(4, "little") + rest
+    return _FRAME_MAGIC + zlib.crc32(rest).to_bytes(4, "little") + rest
 
 
-def new_head() -> bytes:
+def new_log_id() -> bytes:
     """What a new log starts with."""
-    return _HEAD_MAGIC + os.urandom(_HEAD_SIZE - len(_HEAD_MAGIC))
+    return _LOG_MAGIC + os.urandom(_LOG_ID_BYTES - len(_LOG_MAGIC))
 
 
-class Journal:
+class ScatterLog:
     """The log at `path` as this process knows it; every method within the tensor's lock.
 
     `keys` are the entries in it that have an Idempotency-Key, by that.
@@ -92,14 +92,14 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.keys: dict[str, Entry] = {}
-        self.last: int | None = None
+        self.last_sequence: int | None = None
         self.end = 0
-        self._head = b""
+        self._log_id = b""
 
     @property
-    def head(self) -> bytes:
+    def log_id(self) -> bytes:
         """What tells this log from the one that was here before a checkpoint."""
-        return self._head
+        return self._log_id
 
     def read(self, *, everything: bool = False) -> list[Record]:
         """The records that this process has not read yet, or all; what a crash left after them is cut off.
@@ -109,19 +109,19 @@ class Journal:
         try:
             fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
-            self._forget()
+            self._reset()
             return []
         try:
-            size, head = os.fstat(fd).st_size, os.pread(fd, _HEAD_SIZE, 0)
-            if everything or head != self._head or size < self.end:
-                self._forget()
-                if len(head) == _HEAD_SIZE and head.startswith(_HEAD_MAGIC):
-                    self._head = head
-                    self.end = _HEAD_SIZE
+            size, head = os.fstat(fd).st_size, os.pread(fd, _LOG_ID_BYTES, 0)
+            if everything or head != self._log_id or size < self.end:
+                self._reset()
+                if len(head) == _LOG_ID_BYTES and head.startswith(_LOG_MAGIC):
+                    self._log_id = head
+                    self.end = _LOG_ID_BYTES
             records = list(self._records(fd, size)) if self.end else []
-            if self.end == _HEAD_SIZE:
+            if self.end == _LOG_ID_BYTES:
                 # Whoever made it may have died before its name was durable: without a record it counts as not there.
-                self._forget()
+                self._reset()
             if self.end < size:
                 # The last record may be torn, for it was never acknowledged. One before others may not.
                 if _holds_record(_read(fd, self.end, size - self.end)[1:]):
@@ -132,48 +132,48 @@ class Journal:
             os.close(fd)
         return records
 
-    def follow(self, head: bytes, end: int) -> Iterator[Record]:
+    def read_until(self, log_id: bytes, end: int) -> Iterator[Record]:
         """The records not read yet of the log with this `head`, up to `end`; for whoever does not hold the lock.
 
         Who held it found them there. Raises BrokenLog where the log is another one by now, and OSError.
         """
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            if os.pread(fd, _HEAD_SIZE, 0) != head or self._head not in (b"", head):
+            if os.pread(fd, _LOG_ID_BYTES, 0) != log_id or self._log_id not in (b"", log_id):
                 raise BrokenLog
-            if not self._head:
-                self._head, self.end = head, _HEAD_SIZE
+            if not self._log_id:
+                self._log_id, self.end = log_id, _LOG_ID_BYTES
             yield from self._records(fd, end)
             if self.end != end:
                 raise BrokenLog
         finally:
             os.close(fd)
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self.keys.clear()
-        self.last = None
+        self.last_sequence = None
         self.end = 0
-        self._head = b""
+        self._log_id = b""
 
     def _records(self, fd: int, size: int) -> Iterator[Record]:
         while self.end + _FRAME.size <= size:
             magic, crc, text_size, rows_size = _FRAME.unpack(os.pread(fd, _FRAME.size, self.end))
             length = _FRAME.size + text_size + rows_size
-            whole = magic == _MAGIC and self.end + length <= size
-            body = _read(fd, self.end + _REST_AT, length - _REST_AT) if whole else b""
+            whole = magic == _FRAME_MAGIC and self.end + length <= size
+            body = _read(fd, self.end + _CHECKED_FROM, length - _CHECKED_FROM) if whole else b""
             if not whole or zlib.crc32(body) != crc:
                 return
             self.end += length
             for record in _decode(body, text_size):
-                self._remember(record.entry)
+                self._note(record.entry)
                 yield record
 
-    def _remember(self, entry: Entry) -> None:
+    def _note(self, entry: Entry) -> None:
         if entry.key is not None:
             self.keys.pop(entry.key, None)
             self.keys[entry.key] = entry
         if entry.sequence is not None:
-            self.last = entry.sequence
+            self.last_sequence = entry.sequence
 
     def append(self, records: Sequence[Record]) -> None:
         """Add records in one step, durably, or raise OSError and leave the log as it was. `read` comes first.
@@ -182,11 +182,11 @@ class Journal:
         """
         content = encode(records)
         fresh = not self.end
-        head = self._head
+        head = self._log_id
         if fresh:
-            head = new_head()
+            head = new_log_id()
             content = head + content
-        fd = disk_writes.append_to(self.path)
+        fd = disk_writes.open_or_create(self.path)
         try:
             if os.fstat(fd).st_size != self.end:
                 raise RuntimeError(f"the log {self.path} has not been read to its end")
@@ -196,18 +196,18 @@ class Journal:
                 if fresh:
                     disk_writes.fsync_folder(self.path.parent)
             except OSError:
-                _take_back(fd, self.end)
+                _undo_append(fd, self.end)
                 raise
-            self._head = head
+            self._log_id = head
         finally:
             os.close(fd)
         for record in records:
-            self._remember(record.entry)
+            self._note(record.entry)
         self.end += len(content)
 
-    def sync(self) -> None:
+    def make_durable(self) -> None:
         """Make durable what `read` has found, which may be of a process that died before it was. Raises OSError."""
-        fd = disk_writes.append_to(self.path)
+        fd = disk_writes.open_or_create(self.path)
         try:
             # Written again, since an fsync that failed before leaves the bytes in memory and does not fail twice.
             disk_writes.write_at(fd, _read(fd, 0, self.end), 0)
@@ -217,7 +217,7 @@ class Journal:
         disk_writes.fsync_folder(self.path.parent)
 
 
-def _take_back(fd: int, end: int) -> None:
+def _undo_append(fd: int, end: int) -> None:
     """Cut off what was written after `end`, durably. Raises OSError.
 
     Where it cannot be cut it is written over, so that nobody takes it for a record: who reads the log next cuts it off.
@@ -245,20 +245,20 @@ def _read(fd: int, offset: int, size: int) -> bytes:
 
 def _holds_record(content: bytes) -> bool:
     """Whether a sound record stands anywhere in `content`."""
-    place = content.find(_MAGIC)
+    place = content.find(_FRAME_MAGIC)
     while place >= 0:
         if place + _FRAME.size <= len(content):
             _, crc, text_size, rows_size = _FRAME.unpack_from(content, place)
             end = place + _FRAME.size + text_size + rows_size
-            if end <= len(content) and zlib.crc32(content[place + _REST_AT : end]) == crc:
+            if end <= len(content) and zlib.crc32(content[place + _CHECKED_FROM : end]) == crc:
                 return True
-        place = content.find(_MAGIC, place + 1)
+        place = content.find(_FRAME_MAGIC, place + 1)
     return False
 
 
 def _decode(body: bytes, text_size: int) -> Iterator[Record]:
     """The records of a frame; members of an entry that are not known are passed over. Raises BrokenLog."""
-    place = _FRAME.size - _REST_AT
+    place = _FRAME.size - _CHECKED_FROM
     try:
         entries: list[dict[str, Any]] = orjson.loads(body[place : place + text_size])
         known = [Entry(**{name: entry[name] for name in _MEMBERS & entry.keys()}) for entry in entries]

@@ -24,24 +24,24 @@ class Resident:
     __slots__ = ("cold", "etag", "stamp", "tensor", "words")
 
     def __init__(
-        self, tensor: Tensor, etag: str, stamp: int = 0, words: Sequence[int] = UNCHANGING, cold: bool = False
+        self, tensor: Tensor, etag: str, version: int = 0, words: Sequence[int] = UNCHANGING, cold: bool = False
     ) -> None:
         self.tensor = tensor
         self.etag = etag
         self.cold = cold
-        self.stamp = stamp
+        self.stamp = version
         self.words = words
 
     @property
-    def steady(self) -> bool:
+    def is_consistent(self) -> bool:
         """Whether what was read since this was made is one content, the one that `etag` names."""
         return self.words[0] == self.stamp and not self.stamp & 1
 
-    def current(self) -> Resident:
+    def refreshed(self) -> Resident:
         """The same content with the stamp and ETag of this moment. Raises tensor_damaged."""
         return self
 
-    def hold(self) -> AbstractContextManager[object]:
+    def exclude_writers(self) -> AbstractContextManager[object]:
         """A context in which no scatter changes the content; entering it blocks, leave it on any thread."""
         return nullcontext()
 

@@ -31,13 +31,13 @@ BLOCK: Final = 1 << 16
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 RESERVED: Final = frozenset({"gathernd", "gather", "stats"})
 _MAGIC: Final = b"gathernd"
-_VERSION: Final = 1
+_FORMAT_VERSION: Final = 1
 _PREFIX: Final = Struct("<8sIII")
 _PREFIX_AT: Final = 64
 _JSON_AT: Final = _PREFIX_AT + _PREFIX.size
 
 
-class Word(IntEnum):
+class HeaderWord(IntEnum):
     """The words at the start of the file.
 
     STAMP is twice the number of scatters, odd while one is being applied; bit 63 says that the content is damaged.
@@ -46,7 +46,7 @@ class Word(IntEnum):
     is 1 where somebody may be reading the content as it was: see `snapshot`.
     """
 
-    STAMP = 0
+    VERSION = 0
     MODIFIED = 1
     UNWRITTEN = 2
     SNAPSHOTS = 3
@@ -79,7 +79,7 @@ class Description:
     lock: bool = False
 
     @property
-    def items(self) -> int:
+    def item_count(self) -> int:
         """Number of items."""
         return prod(self.shape)
 
@@ -90,19 +90,19 @@ class Description:
         return end + -end % 8 if self.dtype == "string" else end
 
     @property
-    def sums_at(self) -> int:
+    def checksums_at(self) -> int:
         """Where the checksums begin in the file."""
-        return self.offsets_at + (8 * self.items if self.dtype == "string" else 0)
+        return self.offsets_at + (8 * self.item_count if self.dtype == "string" else 0)
 
     @property
-    def blocks(self) -> int:
+    def block_count(self) -> int:
         """Number of checksums."""
-        return -(-(self.sums_at - PAGE) // BLOCK)
+        return -(-(self.checksums_at - PAGE) // BLOCK)
 
     @property
     def file_size(self) -> int:
         """Bytes of the whole file."""
-        return self.sums_at + 4 * self.blocks
+        return self.checksums_at + 4 * self.block_count
 
     def etag(self, sequence: int) -> str:
         """The ETag after `sequence` scatters, in its quotes."""
@@ -136,12 +136,12 @@ def new_hash(dtype: DType, shape: tuple[int, ...]) -> Any:
     return hashlib.sha256(f"{dtype.name}[{','.join(map(str, shape))}]\n".encode())
 
 
-def encode_page(description: Description, stamp: int, modified: int) -> bytes:
+def encode_page(description: Description, version: int, modified: int) -> bytes:
     """The first page of the file."""
     text = orjson.dumps(asdict(description))
     page = bytearray(PAGE)
-    Struct("<2Q").pack_into(page, 0, stamp, modified)
-    _PREFIX.pack_into(page, _PREFIX_AT, _MAGIC, _VERSION, len(text), zlib.crc32(text))
+    Struct("<2Q").pack_into(page, 0, version, modified)
+    _PREFIX.pack_into(page, _PREFIX_AT, _MAGIC, _FORMAT_VERSION, len(text), zlib.crc32(text))
     if _JSON_AT + len(text) > PAGE:
         raise GatherError("limit_exceeded", "the shape is too long to be kept", pointer="/query/shape")
     page[_JSON_AT : _JSON_AT + len(text)] = text
@@ -153,7 +153,7 @@ def read_members(page: bytes) -> dict[str, Any]:
     if len(page) < PAGE:
         raise BadFile("the file ends within its first page")
     magic, version, length, crc = _PREFIX.unpack_from(page, _PREFIX_AT)
-    if magic != _MAGIC or version != _VERSION:
+    if magic != _MAGIC or version != _FORMAT_VERSION:
         raise BadFile("the file is not one of a tensor")
     text = page[_JSON_AT : _JSON_AT + length]
     if zlib.crc32(text) != crc or _JSON_AT + length > PAGE:
@@ -191,16 +191,16 @@ def decode_page(page: bytes, file_size: int) -> Description:
     return description
 
 
-def stamp_of(page: bytes) -> int:
+def page_version(page: bytes) -> int:
     """The STAMP word of a file's first page."""
     return int.from_bytes(page[:8], "little")
 
 
-class Sums:
+class BlockChecksums:
     """The CRC-32 of every 64 KiB of a stream of bytes."""
 
     def __init__(self) -> None:
-        self._sums = bytearray()
+        self._checksums = bytearray()
         self._crc = 0
         self._in_block = 0
 
@@ -214,14 +214,14 @@ class Sums:
                 self._in_block += len(part)
                 place += len(part)
                 if self._in_block == BLOCK:
-                    self._close()
+                    self._end_block()
 
-    def _close(self) -> None:
-        self._sums += self._crc.to_bytes(4, "little")
+    def _end_block(self) -> None:
+        self._checksums += self._crc.to_bytes(4, "little")
         self._crc = self._in_block = 0
 
     def finish(self) -> bytes:
         """All checksums, uint32 little endian."""
         if self._in_block:
-            self._close()
-        return bytes(self._sums)
+            self._end_block()
+        return bytes(self._checksums)

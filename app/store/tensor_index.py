@@ -17,22 +17,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Lock
 
-from app.store.catalogue import Catalogue, Row, Transaction, nameless
-from app.store.directory_lock import Group, StateWord
+from app.store.catalogue import Catalogue, Row, Transaction, placeholder_name
+from app.store.directory_lock import ProcessGroup, StateWord
 
 
 class TensorIndex:
     """The tensors of a store, as this process knows them."""
 
-    def __init__(self, catalogue: Catalogue, group: Group, changed: Callable[[str], None]) -> None:
+    def __init__(self, catalogue: Catalogue, group: ProcessGroup, on_change: Callable[[str], None]) -> None:
         """`changed` is told the name of each tensor that has another content than before, or none."""
         self._catalogue = catalogue
         self._group = group
         self._state = group.state
-        self._changed = changed
+        self._on_change = on_change
         self._lock = Lock()
         self._rows: dict[str, Row] = {}
-        self._nameless = 0
+        self._placeholders = 0
         self._sequence = 0
         self._version = 0, 0
         self._names: tuple[int, list[str]] = -1, []
@@ -49,13 +49,13 @@ class TensorIndex:
         if self._state[StateWord.GENERATION] != self.generation:
             self.catch_up()
         row = self._rows.get(name)
-        if row is None and self._nameless:
-            row = self._rows.get(nameless(name))
+        if row is None and self._placeholders:
+            row = self._rows.get(placeholder_name(name))
         return row
 
     def is_current(self, row: Row, name: str) -> bool:
         """Whether `row` is what this process knows of `name`. Does not ask whether it knows the latest."""
-        return (self._rows.get(name) or self._rows.get(nameless(name))) is row
+        return (self._rows.get(name) or self._rows.get(placeholder_name(name))) is row
 
     def rows(self) -> list[Row]:
         """All tensors, those of unknown names too, in no order."""
@@ -84,27 +84,27 @@ class TensorIndex:
         with self._lock:
             generation = self._state[StateWord.GENERATION]
             if generation & 1:
-                generation = self._mend()
+                generation = self._repair_generation()
             if generation == self.generation:
                 return
             if generation & 1:
-                version = self._catalogue.version()
+                version = self._catalogue.data_version()
                 if version != self._version:
-                    self._read()
+                    self._reload()
                     self._version = version
                 return
-            self._read()
+            self._reload()
             self.generation = generation
 
-    def _mend(self) -> int:
+    def _repair_generation(self) -> int:
         """Set an odd generation right unless somebody is at work who will; the generation as it is then."""
-        with suppress(OSError), self._group.idle_catalogue() as idle:
+        with suppress(OSError), self._group.try_lock_catalogue() as idle:
             if idle and self._state[StateWord.GENERATION] & 1:
-                self._state[StateWord.GENERATION] = 2 * self._catalogue.last()
+                self._state[StateWord.GENERATION] = 2 * self._catalogue.last_change()
         return self._state[StateWord.GENERATION]
 
-    def _read(self) -> None:
-        changes = self._catalogue.since(self._sequence) if self._sequence else None
+    def _reload(self) -> None:
+        changes = self._catalogue.changes_since(self._sequence) if self._sequence else None
         if changes is None:
             self._sequence, rows = self._catalogue.rows()
             known = {row.name: row for row in rows}
@@ -126,8 +126,8 @@ class TensorIndex:
             self._rows[sys.intern(name)] = row
             self.total += row.file_size
         if ":" in name:
-            self._nameless += (row is not None) - (old is not None)
-        self._changed(name)
+            self._placeholders += (row is not None) - (old is not None)
+        self._on_change(name)
 
     @contextmanager
     def change(self) -> Iterator[Transaction]:
@@ -136,7 +136,7 @@ class TensorIndex:
         Everybody else is kept from it meanwhile, and the rows are up to date. Raises OSError.
         """
         state = self._state
-        with self._group.catalogue(), self._catalogue.transaction() as transaction:
+        with self._group.lock_catalogue(), self._catalogue.transaction() as transaction:
             self.catch_up()
             try:
                 yield transaction
@@ -150,4 +150,4 @@ class TensorIndex:
             finally:
                 if state[StateWord.GENERATION] & 1:
                     transaction.roll_back()
-                    state[StateWord.GENERATION] = 2 * transaction.last()
+                    state[StateWord.GENERATION] = 2 * transaction.last_change()

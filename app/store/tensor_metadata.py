@@ -61,7 +61,7 @@ class Conditions:
 ALWAYS = Conditions()
 
 
-def peek(path: Path) -> tuple[Description, bytes]:
+def read_first_page(path: Path) -> tuple[Description, bytes]:
     """A file's description and first page. Raises BadFile and OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -71,11 +71,11 @@ def peek(path: Path) -> tuple[Description, bytes]:
         os.close(fd)
 
 
-def metadata_of(row: Row, stamp: int, modified: int) -> Metadata:
+def metadata_of(row: Row, version: int, modified: int) -> Metadata:
     """What is known of a tensor whose file begins with this stamp and time."""
     return Metadata(
-        row.name, row.dtype, row.shape, row.size, etag_of(row.content, (stamp & ~DAMAGED) >> 1), row.sha256,
-        row.created, modified, row.prefault, row.lock, bool(stamp & DAMAGED),
+        row.name, row.dtype, row.shape, row.size, etag_of(row.content, (version & ~DAMAGED) >> 1), row.sha256,
+        row.created, modified, row.prefault, row.lock, bool(version & DAMAGED),
     )  # fmt: skip
 
 

@@ -20,14 +20,14 @@ import numpy as np
 
 from app.errors import GatherError, Place
 from app.store import disk_writes
-from app.store.tensor_file import BLOCK, PAGE, Description, Sums, encode_page, new_hash
+from app.store.tensor_file import BLOCK, PAGE, BlockChecksums, Description, encode_page, new_hash
 from app.tensors.dtypes import DType
 from app.tensors.packed_strings import LENGTH
 from app.tensors.shape_limits import NUMPY_BYTES, Limits
 from app.tensors.tensor import coordinates
 
 BODY: Final = "/body"
-_STEP: Final = 1 << 22
+_CHUNK_BYTES: Final = 1 << 22
 
 
 class Upload:
@@ -58,20 +58,20 @@ class Upload:
         self.items = prod(shape)
         self.expected = None if dtype.kind == "string" else self.items * dtype.item_size
         self.path = folder / self.id
-        self._side = folder / f"{self.id}.side"
+        self._scratch_path = folder / f"{self.id}.side"
         # A column-major content is first kept as it comes, on the side, and then read in the other order.
         self._fortran = fortran and self.items > 1 and len(shape) > 1
-        self._swap = (dtype.item_size // 2 if dtype.kind == "complex" else dtype.item_size) if swap else 1
-        self._rest = b""
+        self._swap_bytes = (dtype.item_size // 2 if dtype.kind == "complex" else dtype.item_size) if swap else 1
+        self._incomplete = b""
         self._size = 0
-        self._taken = 0
+        self._written = 0
         self._digest = new_hash(dtype, shape)
-        self._sums = Sums()
-        self._strings = _Frames(self.items, limits.string_bytes, shape) if dtype.kind == "string" else None
+        self._checksums = BlockChecksums()
+        self._strings = _FramedStrings(self.items, limits.string_bytes, shape) if dtype.kind == "string" else None
         self._fd = -1
-        self._side_fd = -1
-        self._grow: Callable[[], None] | None = None
-        self._until_grown = _STEP
+        self._scratch_fd = -1
+        self._on_growth: Callable[[], None] | None = None
+        self._growth_limit = _CHUNK_BYTES
 
     @property
     def reserved(self) -> int:
@@ -81,7 +81,7 @@ class Upload:
         items = self.expected
         return PAGE + items + 4 * -(-items // BLOCK) + (items if self._fortran else 0)
 
-    def open(self, grow: Callable[[], None] | None = None) -> None:
+    def open(self, on_growth: Callable[[], None] | None = None) -> None:
         """Make the files, as long as they will be, so that others see what they take. Raises OSError.
 
         They are locked as long as this process lives and has them open. `grow` is called before a content of unknown
@@ -89,53 +89,53 @@ class Upload:
         """
         self._fd = disk_writes.create(self.path)
         fcntl.flock(self._fd, fcntl.LOCK_EX)
-        self._grow = grow
+        self._on_growth = on_growth
         disk_writes.truncate(self._fd, PAGE if self.expected is None else self.reserved)
         os.lseek(self._fd, PAGE, os.SEEK_SET)
         if self._fortran or self._strings is not None:
-            self._side_fd = disk_writes.create(self._side)
+            self._scratch_fd = disk_writes.create(self._scratch_path)
 
     def write(self, piece: bytes | bytearray | memoryview) -> None:
         """Take the next bytes. Raises OSError, element_count_mismatch, value_not_representable and limit_exceeded."""
-        if self.expected is not None and self._size + len(self._rest) + len(piece) > self.expected:
+        if self.expected is not None and self._size + len(self._incomplete) + len(piece) > self.expected:
             raise self._wrong_count(f"more than {self.expected} bytes are given")
-        if self._swap > 1:
+        if self._swap_bytes > 1:
             piece = self._swapped(piece)
         if self._fortran:
-            disk_writes.write(self._side_fd, piece)
+            disk_writes.write(self._scratch_fd, piece)
             self._size += len(piece)
         else:
-            self._take(piece)
+            self._append(piece)
 
     def _swapped(self, piece: bytes | bytearray | memoryview) -> bytes:
-        raw = self._rest + bytes(piece)
-        whole = len(raw) - len(raw) % self._swap
-        self._rest = raw[whole:]
-        return np.frombuffer(raw[:whole], f"u{self._swap}").byteswap().tobytes()
+        raw = self._incomplete + bytes(piece)
+        whole = len(raw) - len(raw) % self._swap_bytes
+        self._incomplete = raw[whole:]
+        return np.frombuffer(raw[:whole], f"u{self._swap_bytes}").byteswap().tobytes()
 
-    def _take(self, piece: bytes | bytearray | memoryview) -> None:
+    def _append(self, piece: bytes | bytearray | memoryview) -> None:
         """Bytes of the content as it will be."""
         if self.dtype.kind == "bool":
             self._check_bools(piece)
         elif self._strings is not None:
             starts = self._strings.feed(piece)
             if len(starts):
-                disk_writes.write(self._side_fd, starts.tobytes())
-        if self.expected is None and self._grow is not None and self._taken + len(piece) > self._until_grown:
-            self._grow()
-            self._until_grown = self._taken + len(piece) + _STEP
+                disk_writes.write(self._scratch_fd, starts.tobytes())
+        if self.expected is None and self._on_growth is not None and self._written + len(piece) > self._growth_limit:
+            self._on_growth()
+            self._growth_limit = self._written + len(piece) + _CHUNK_BYTES
         self._digest.update(piece)
-        self._sums.update(piece)
+        self._checksums.update(piece)
         disk_writes.write(self._fd, piece)
-        self._taken += len(piece)
+        self._written += len(piece)
         if not self._fortran:
-            self._size = self._taken
+            self._size = self._written
 
     def _check_bools(self, piece: bytes | bytearray | memoryview) -> None:
         octets = np.frombuffer(piece, np.uint8)
         if len(octets) and int(octets.max()) > 1:
             bad = int(np.argmax(octets > 1))
-            where = coordinates(self._taken + bad, self.shape)
+            where = coordinates(self._written + bad, self.shape)
             raise GatherError(
                 "value_not_representable",
                 "a bool is one byte, 0 or 1",
@@ -152,38 +152,38 @@ class Upload:
 
         Raises OSError and element_count_mismatch.
         """
-        if self.expected is not None and self._size + len(self._rest) != self.expected:
+        if self.expected is not None and self._size + len(self._incomplete) != self.expected:
             raise self._wrong_count(
-                f"{self._size + len(self._rest)} bytes are given and not the {self.expected} that are needed"
+                f"{self._size + len(self._incomplete)} bytes are given and not the {self.expected} that are needed"
             )
         if self._fortran:
             self._reorder()
         if self._strings is not None:
             self._strings.finish()
             self._append_starts()
-        self._drop_side()
-        disk_writes.write(self._fd, self._sums.finish())
+        self._remove_scratch()
+        disk_writes.write(self._fd, self._checksums.finish())
 
     def _reorder(self) -> None:
-        mapping = mmap.mmap(self._side_fd, self._size, prot=mmap.PROT_READ)
+        mapping = mmap.mmap(self._scratch_fd, self._size, prot=mmap.PROT_READ)
         items = np.frombuffer(mapping, self.dtype.numpy).reshape(self.shape, order="F")
         for block in blocks_of(items):
-            self._take(block.tobytes())
+            self._append(block.tobytes())
 
     def _append_starts(self) -> None:
         padding = bytes(-self._size % 8)
         disk_writes.write(self._fd, padding)
-        self._sums.update(padding)
-        os.lseek(self._side_fd, 0, os.SEEK_SET)
-        while piece := os.read(self._side_fd, _STEP):
-            self._sums.update(piece)
+        self._checksums.update(padding)
+        os.lseek(self._scratch_fd, 0, os.SEEK_SET)
+        while piece := os.read(self._scratch_fd, _CHUNK_BYTES):
+            self._checksums.update(piece)
             disk_writes.write(self._fd, piece)
 
-    def _drop_side(self) -> None:
-        if self._side_fd >= 0:
-            os.close(self._side_fd)
-            self._side_fd = -1
-            disk_writes.unlink(self._side)
+    def _remove_scratch(self) -> None:
+        if self._scratch_fd >= 0:
+            os.close(self._scratch_fd)
+            self._scratch_fd = -1
+            disk_writes.unlink(self._scratch_path)
 
     def describe(self, name: str) -> Description:
         """What the file will say of itself; `finish` comes first."""
@@ -205,7 +205,7 @@ class Upload:
 
     def abandon(self) -> None:
         """Leave no trace. Harmless after the file has been renamed."""
-        self._drop_side()
+        self._remove_scratch()
         disk_writes.unlink(self.path)
         self.close()
 
@@ -235,48 +235,48 @@ def blocks_of(items: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
     """The parts of an array, in row-major order, each of at most 4 MiB or one item."""
     row = items.itemsize
     axis = items.ndim
-    while axis > 0 and row * items.shape[axis - 1] <= _STEP:
+    while axis > 0 and row * items.shape[axis - 1] <= _CHUNK_BYTES:
         axis -= 1
         row *= items.shape[axis]
     if axis == 0:
         yield items
         return
     axis -= 1
-    step = max(1, _STEP // row)
+    step = max(1, _CHUNK_BYTES // row)
     for lead in np.ndindex(items.shape[:axis]):
         part = items[lead]
         for start in range(0, items.shape[axis], step):
             yield part[start : start + step]
 
 
-class _Frames:
+class _FramedStrings:
     """Checks a stream of framed strings and says where each starts. Holds at most one string and one piece."""
 
     def __init__(self, wanted: int, longest: int, shape: tuple[int, ...]) -> None:
-        self._wanted = wanted
-        self._longest = longest
+        self._expected = wanted
+        self._max_bytes = longest
         self._shape = shape
         self._count = 0
-        self._rest = bytearray()
-        self._at = 0
+        self._incomplete = bytearray()
+        self._offset = 0
 
     def feed(self, piece: bytes | bytearray | memoryview) -> array[int]:
         """The starts of the strings that `piece` completes. Raises GatherError."""
         starts: array[int] = array("Q")
-        buffer = self._rest
+        buffer = self._incomplete
         buffer += piece
         place, size = 0, len(buffer)
         with memoryview(buffer) as view:
             while place + 4 <= size:
                 length = LENGTH.unpack_from(view, place)[0]
-                if self._count == self._wanted:
-                    raise self._mismatch(f"more than {self._wanted} strings are given")
-                if length > self._longest:
+                if self._count == self._expected:
+                    raise self._mismatch(f"more than {self._expected} strings are given")
+                if length > self._max_bytes:
                     raise GatherError(
                         "limit_exceeded",
-                        f"a string is longer than {self._longest} bytes",
+                        f"a string is longer than {self._max_bytes} bytes",
                         places=[Place(BODY, coordinates(self._count, self._shape))],
-                        facts={"limit": "string_bytes", "maximum": self._longest},
+                        facts={"limit": "string_bytes", "maximum": self._max_bytes},
                     )
                 end = place + 4 + length
                 if end > size:
@@ -289,19 +289,19 @@ class _Frames:
                         "a string is not UTF-8",
                         places=[Place(BODY, coordinates(self._count, self._shape))],
                     ) from None
-                starts.append(self._at + place)
+                starts.append(self._offset + place)
                 self._count += 1
                 place = end
-        self._at += place
+        self._offset += place
         del buffer[:place]
         return starts
 
     def finish(self) -> None:
         """The stream has ended. Raises element_count_mismatch."""
-        if self._rest:
+        if self._incomplete:
             raise self._mismatch(f"string {self._count} ends early")
-        if self._count != self._wanted:
-            raise self._mismatch(f"{self._count} strings are given and {self._wanted} are asked for")
+        if self._count != self._expected:
+            raise self._mismatch(f"{self._count} strings are given and {self._expected} are asked for")
 
     def _mismatch(self, what: str) -> GatherError:
         return GatherError("element_count_mismatch", what, pointer=BODY)

@@ -13,21 +13,23 @@ from typing import Final
 
 from app.errors import GatherError
 from app.store.catalogue import Row
-from app.store.directory_lock import Group
-from app.store.scatter_checkpoints import Changes
-from app.store.scatter_in_place import touched
-from app.store.scatter_log import BrokenLog, Journal
+from app.store.directory_lock import ProcessGroup
+from app.store.scatter_checkpoints import ScatterExecutor
+from app.store.scatter_in_place import dirty_blocks
+from app.store.scatter_log import BrokenLog, ScatterLog
 from app.store.tensor_file import BLOCK, PAGE, BadFile, Description, decode_page
 from app.store.tensor_index import TensorIndex
 
 logger = logging.getLogger("gathernd")
-_STEP: Final = 16
+_BLOCKS_PER_PAUSE: Final = 16
 
 
 class Verifier:
     """Looks through all contents once; of the processes of a group the first one that tries does it."""
 
-    def __init__(self, group: Group, changes: Changes, index: TensorIndex, tensors: Path, logs: Path) -> None:
+    def __init__(
+        self, group: ProcessGroup, changes: ScatterExecutor, index: TensorIndex, tensors: Path, logs: Path
+    ) -> None:
         self._group = group
         self._changes = changes
         self._index = index
@@ -36,7 +38,7 @@ class Verifier:
 
     def run(self, stop: Event, pace: float) -> None:
         """See `LocalStore.verify`."""
-        with self._group.only_one() as chosen:
+        with self._group.claim_verification() as chosen:
             if not chosen:
                 return
             for name in list(self._index.names()):
@@ -44,7 +46,7 @@ class Verifier:
                     self._check(name, stop, pace)
                 if stop.is_set():
                     return
-            self._group.verified()
+            self._group.mark_verified()
 
     def _check(self, name: str, stop: Event, pace: float) -> None:
         row = self._index.find(name)
@@ -53,10 +55,10 @@ class Verifier:
         fd = os.open(self._tensors / row.file, os.O_RDONLY | os.O_CLOEXEC)
         try:
             about = decode_page(os.pread(fd, PAGE, 0), os.fstat(fd).st_size)
-            changed = _Changed(Journal(self._logs / row.content))
-            for first in range(0, about.blocks, _STEP):
+            changed = _ChangedBlocks(ScatterLog(self._logs / row.content))
+            for first in range(0, about.block_count, _BLOCKS_PER_PAUSE):
                 began = perf_counter()
-                for block in range(first, min(first + _STEP, about.blocks)):
+                for block in range(first, min(first + _BLOCKS_PER_PAUSE, about.block_count)):
                     if not _is_sound(fd, about, block) and not self._is_sound(row, fd, about, block, changed):
                         return
                 if stop.wait((perf_counter() - began) * pace):
@@ -64,11 +66,11 @@ class Verifier:
         finally:
             os.close(fd)
 
-    def _is_sound(self, row: Row, fd: int, about: Description, block: int, changed: _Changed) -> bool:
+    def _is_sound(self, row: Row, fd: int, about: Description, block: int, changed: _ChangedBlocks) -> bool:
         """Judge a block whose checksum does not match: a scatter has changed it since the last checkpoint, or it is
         damaged. The tensor's lock is held for what is new in the log and this block alone.
         """
-        with self._group.lock(row.name):
+        with self._group.lock_tensor(row.name):
             if self._index.find(row.name) != row:
                 return False
             with suppress(GatherError), self._changes.open(row) as writable:
@@ -79,32 +81,32 @@ class Verifier:
                 except BrokenLog:
                     pass
                 logger.error("the content of %s is damaged in block %d", row.name, block)
-                writable.damage()
+                writable.mark_damaged()
         return False
 
 
-class _Changed:
+class _ChangedBlocks:
     """The blocks that a log says were changed since the last checkpoint; within the tensor's lock."""
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+    def __init__(self, journal: ScatterLog) -> None:
+        self._log = journal
         self.blocks: set[int] = set()
 
     def catch_up(self) -> None:
         """Read what is new in the log. Raises BrokenLog and OSError."""
-        head = self._journal.head
-        records = self._journal.read()
-        if self._journal.head != head:
+        head = self._log.log_id
+        records = self._log.read()
+        if self._log.log_id != head:
             self.blocks.clear()
         for record in records:
-            self.blocks |= touched(record)
+            self.blocks |= dirty_blocks(record)
 
 
 def _is_sound(fd: int, about: Description, block: int) -> bool:
     """Whether a block is as its checksum says."""
-    return _checksum(fd, about, block) == int.from_bytes(os.pread(fd, 4, about.sums_at + 4 * block), "little")
+    return _checksum(fd, about, block) == int.from_bytes(os.pread(fd, 4, about.checksums_at + 4 * block), "little")
 
 
 def _checksum(fd: int, about: Description, block: int) -> int:
     begin = PAGE + block * BLOCK
-    return zlib.crc32(os.pread(fd, min(BLOCK, about.sums_at - begin), begin))
+    return zlib.crc32(os.pread(fd, min(BLOCK, about.checksums_at - begin), begin))

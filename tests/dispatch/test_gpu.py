@@ -80,21 +80,21 @@ class Seen:
         self.tensor = resident.tensor
 
     @property
-    def steady(self) -> bool:
-        return self.resident.steady
+    def is_consistent(self) -> bool:
+        return self.resident.is_consistent
 
-    def current(self) -> Seen:
-        return Seen(self.content, self.resident.current())
+    def refreshed(self) -> Seen:
+        return Seen(self.content, self.resident.refreshed())
 
     @contextmanager
     def _hold(self) -> Iterator[None]:
-        with self.resident.hold():
+        with self.resident.exclude_writers():
             self.content.held = True
             self.content.holds += 1
             yield
             self.content.held = False
 
-    def hold(self) -> AbstractContextManager[object]:
+    def exclude_writers(self) -> AbstractContextManager[object]:
         return self._hold()
 
 

@@ -32,7 +32,7 @@ class Stalled:
         finally:
             self.left += 1
 
-    def hold(self) -> AbstractContextManager[object]:
+    def exclude_writers(self) -> AbstractContextManager[object]:
         return self._hold()
 
 

@@ -47,7 +47,7 @@ from numpy.typing import NDArray
 from app.api.routes.tensors_scatter import carry_out as carry_out_scatter
 from app.errors import GatherError
 from app.store import Conditions, LocalStore, Resident
-from app.store.scatter_checkpoints import Waiting
+from app.store.scatter_checkpoints import PendingScatter
 from app.tensors.packed_strings import PackedStrings
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import call_of, change_of, files, put, scatter_together, strings
@@ -208,7 +208,7 @@ def carry_out(store: LocalStore, change: Change, key: str) -> list[str]:
         return [request(store, change, key)]
     if kind == "together":
         batch = [
-            Waiting(change_of(store, name, one[0], one[1], one[2], f"{key}.{number}", digest(f"{key}.{number}")))
+            PendingScatter(change_of(store, name, one[0], one[1], one[2], f"{key}.{number}", digest(f"{key}.{number}")))
             for number, one in enumerate(what)
         ]
         outcomes = scatter_together(store, name, batch)
@@ -265,13 +265,13 @@ def look(store: LocalStore, name: str) -> tuple[NDArray[Any], str] | None:
         return None
     for _ in range(4):
         values = values_of(resident)
-        if resident.steady:
+        if resident.is_consistent:
             return values, resident.etag
-        resident = resident.current()
-    with resident.hold():
-        resident = resident.current()
+        resident = resident.refreshed()
+    with resident.exclude_writers():
+        resident = resident.refreshed()
         values = values_of(resident)
-        assert resident.steady
+        assert resident.is_consistent
     return values, resident.etag
 
 
@@ -348,7 +348,7 @@ def spawned(work: Callable[[], None]) -> int:
 def opened(folder: Path, token: str | None = None) -> LocalStore:
     store = LocalStore(folder, Limits(), token=token)
     store.open()
-    store._changes.checkpoint_bytes = CHECKPOINT
+    store._scatters.checkpoint_bytes = CHECKPOINT
     return store
 
 
@@ -398,7 +398,7 @@ def judge(
 def check_answers(store: LocalStore, again: Answers, case: str) -> None:
     """Scatters that were acknowledged get their first answer, by a lookup of the key and when they come again."""
     for key, change, answer in again:
-        assert store.remembered(change[1], key, digest(key)) == answer, (case, key)
+        assert store.find_answer(change[1], key, digest(key)) == answer, (case, key)
         assert request(store, change, key) == answer, (case, key)
 
 
@@ -784,7 +784,7 @@ def many(count: int, seed: int) -> int:
     with tempfile.TemporaryDirectory(dir=MEMORY) as room:
         folder = Path(room) / "store"
         store = opened(folder)
-        store._changes.checkpoint_bytes = 1 << 20
+        store._scatters.checkpoint_bytes = 1 << 20
         for number in range(count):
             put(store, f"small-{number}", np.zeros(8, np.int64))
         for number in range(hot):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from app.errors import GatherError
 from app.operators.scatternd import plan_scatter
 from app.store import Conditions, LocalStore, Metadata
-from app.store.scatter_checkpoints import Change, Replaced, Waiting
+from app.store.scatter_checkpoints import ContentReplaced, PendingScatter, ScatterChange
 from app.tensors.dtypes import DTYPES
 from app.tensors.packed_strings import PackedStrings
 from app.tensors.scatter_call import Reduction, ScatterCall
@@ -53,7 +53,7 @@ def read(store: LocalStore, name: str) -> NDArray[Any]:
     assert resident is not None
     tensor = resident.tensor
     items = tensor.pick(tensor.array) if isinstance(tensor, PackedStrings) else tensor.array.copy()
-    assert resident.steady
+    assert resident.is_consistent
     return items.reshape(tensor.shape)
 
 
@@ -75,12 +75,12 @@ def change_of(
     reduction: Reduction = "none",
     key: str | None = None,
     digest: str = "digest",
-) -> Change:
+) -> ScatterChange:
     """A scatter as the store takes it."""
     about = store.content(name).description
     call = call_of(indices, updates, reduction)
     plan = plan_scatter(DTYPES[about.dtype], about.shape, call)
-    return Change(about.id, plan.rows, call.updates.array, plan.slice_items, reduction, key, digest)
+    return ScatterChange(about.id, plan.rows, call.updates.array, plan.slice_items, reduction, key, digest)
 
 
 def scatter(
@@ -97,17 +97,17 @@ def scatter(
     return store.scatter(name, change, conditions)
 
 
-def scatter_together(store: LocalStore, name: str, batch: list[Waiting]) -> list[Any]:
+def scatter_together(store: LocalStore, name: str, batch: list[PendingScatter]) -> list[Any]:
     """What comes of scatters that wait at the same time: an ETag or an error each."""
-    afterwards = store.scatter_all(name, lambda most: batch[:most])
+    afterwards = store.execute_scatters(name, lambda most: batch[:most])
     if afterwards is not None:
         afterwards()
     outcomes: list[Any] = []
     for one in batch:
-        assert one.settled
+        assert one.done
         try:
             outcomes.append(one.result())
-        except (GatherError, OSError, Replaced) as error:
+        except (GatherError, OSError, ContentReplaced) as error:
             outcomes.append(error)
     return outcomes
 

@@ -21,7 +21,7 @@ from app.store.catalogue import FILE, FILES
 STEPS = tuple(
     name
     for name, function in vars(disk_writes).items()
-    if inspect.isfunction(function) and function.__module__ == disk_writes.__name__ and name != "refusal"
+    if inspect.isfunction(function) and function.__module__ == disk_writes.__name__ and name != "storage_error"
 )
 LOSSES = ("lost", "names", "data", "first")
 PAGE = 4096
@@ -72,14 +72,14 @@ class Power:
             self.count += 1
             if self.count == self.last:
                 if self.mode == "refused":
-                    if name != "store":
+                    if name != "store_words":
                         self.refuse(name, arguments)
                 else:
                     if self.mode == "half" and name in ("write", "write_at"):
                         content = memoryview(arguments[1])
                         real(arguments[0], content[: len(content) // 2], *arguments[2:])
                     self.die()
-            if self.unwritten and name in ("store", "write", "write_at"):
+            if self.unwritten and name in ("store_words", "write", "write_at"):
                 self.note_dirty(name, arguments)
             result = real(*arguments, **options)
             if name == "create":
@@ -109,7 +109,7 @@ class Power:
 
     def note_dirty(self, name: str, arguments: Any) -> None:
         """Note which pages that a failed fsync has marked clean are changed again, to whatever bytes."""
-        if name == "store":
+        if name == "store_words":
             mapping, change = arguments
             before = bytes(mapping)
             for path in self.folder.rglob("*"):
@@ -132,7 +132,7 @@ class Power:
 
     def refuse(self, name: str, arguments: Any) -> None:
         self.refused = name
-        if name in ("fsync", "write_back"):
+        if name in ("fsync", "flush_range"):
             status = os.fstat(arguments[0])
             self.unwritten[status.st_ino] = os.pread(arguments[0], status.st_size, 0)
             self.dirty.pop(status.st_ino, None)

@@ -22,8 +22,8 @@ from app.tensors.shape_limits import Limits
 from tests.store.helpers import files, put, read, scatter
 
 STEPS = (
-    "create", "append_to", "write", "write_at", "store", "fsync", "fsync_folder", "truncate", "rename", "unlink",
-    "commit",
+    "create", "open_or_create", "write", "write_at", "store_words", "fsync", "fsync_folder", "truncate", "rename",
+    "unlink", "commit",
 )  # fmt: skip
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
@@ -114,7 +114,7 @@ def checkpoint(folder: Path) -> int:
     total = 0
 
     def work(worker: LocalStore) -> None:
-        worker._changes.checkpoint_bytes = 300
+        worker._scatters.checkpoint_bytes = 300
         for number in range(4):
             scatter(worker, "x", [[0]], np.array([1]), "add", key=f"{deaths}.{number}")
 
@@ -124,7 +124,7 @@ def checkpoint(folder: Path) -> int:
             scatter(store, "x", [[0]], np.array([1]), "add", key=f"{deaths}.{number}")
         total += 4
         assert read(store, "x").tolist() == [total, 0, 0, 0]
-        store._changes.checkpoint_bytes = 300
+        store._scatters.checkpoint_bytes = 300
         for number in range(3):
             scatter(store, "x", [[1]], np.array([number]), key=f"more-{deaths}.{number}")
         assert sum(path.stat().st_size for path in (folder / "logs").iterdir()) < 1000
@@ -150,7 +150,7 @@ def upload(folder: Path) -> int:
     while in_worker(store, work, deaths + 1):
         deaths += 1
     assert len(files(folder)) > 1
-    store.clean(at_once=True)
+    store.remove_leftovers(at_once=True)
     assert files(folder) == {f"incoming/{mine.id}"}
     mine.write(bytes(799_000))
     mine.finish()

@@ -17,7 +17,7 @@ from app.store import LocalStore, Quota, StoreInUse, StoreRefused, catalogue, di
 from app.store.catalogue import FILE, FILES, Catalogue, Row
 from app.store.directory_lock import StateWord
 from app.store.tensor_file import encode_page
-from app.store.tensor_metadata import peek
+from app.store.tensor_metadata import read_first_page
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import files, put, read, scatter, strings
@@ -77,7 +77,7 @@ def test_a_new_connection_to_the_catalogue_is_not_taken_for_the_one_before(
     def look_by_a_new_connection() -> None:
         other._catalogue.close()
         seen.append(read(other, "x").tolist())
-        versions.append(other._catalogue._watching().execute("PRAGMA data_version").fetchone()[0])
+        versions.append(other._catalogue._connection_of_index().execute("PRAGMA data_version").fetchone()[0])
 
     def committing(connection: sqlite3.Connection) -> None:
         look_by_a_new_connection()
@@ -157,9 +157,9 @@ def test_what_a_dead_process_has_left_is_removed_while_the_group_runs(
     (folder / "incoming" / ("b" * 32)).write_bytes(b"half an upload")
     (folder / "incoming" / ("c" * 32 + ".side")).write_bytes(b"half of half an upload")
     mine = store.upload(DTYPES["string"], (3,), name="s")
-    other.clean()  # not yet time
+    other.remove_leftovers()  # not yet time
     assert len(files(folder)) == len(before) + 6
-    other.clean(at_once=True)
+    other.remove_leftovers(at_once=True)
     assert files(folder) == before | {f"incoming/{mine.id}", f"incoming/{mine.id}.side"}
     mine.abandon()
     assert files(folder) == before
@@ -205,7 +205,7 @@ def test_many_other_tensors_do_not_make_a_log_forgotten_while_it_is_in_use(
 
     monkeypatch.setattr(disk_writes, "fsync", lambda _: None)
     monkeypatch.setattr(disk_writes, "fsync_folder", lambda _: None)
-    monkeypatch.setattr(scatter_checkpoints, "_KNOWN_LOGS", 20)
+    monkeypatch.setattr(scatter_checkpoints, "_MAX_KNOWN_LOGS", 20)
     count = 30
     store = opened(folder)
     for number in range(count):
@@ -213,7 +213,7 @@ def test_many_other_tensors_do_not_make_a_log_forgotten_while_it_is_in_use(
     put(store, "hot", np.zeros(8, np.int64))
     for number in range(3):
         scatter(store, "hot", [[0], [number]], np.array([number + 1, number + 1]))
-    real = scatters.Writable.compute
+    real = scatters.WritableTensor.new_rows
     busy = [True]
 
     def compute(self: Any, *arguments: Any) -> Any:
@@ -226,7 +226,7 @@ def test_many_other_tensors_do_not_make_a_log_forgotten_while_it_is_in_use(
             others.join()
         return real(self, *arguments)
 
-    monkeypatch.setattr(scatters.Writable, "compute", compute)
+    monkeypatch.setattr(scatters.WritableTensor, "new_rows", compute)
     scatter(store, "hot", [[0], [3]], np.array([4, 4]))
     store.close()
     store = opened(folder)
@@ -240,7 +240,7 @@ def entered(folder: Path, count: int) -> None:
     store = opened(folder)
     put(store, "t0", np.arange(16, dtype=np.float32))
     (row,) = store._index.rows()
-    about, page = peek(folder / "tensors" / row.file)
+    about, page = read_first_page(folder / "tensors" / row.file)
     rest = (folder / "tensors" / row.file).read_bytes()[len(page) :]
     with store._index.change() as transaction:
         for number in range(1, count):

@@ -28,13 +28,13 @@ from app.store import (
 from app.store import scatter_in_place as scatters
 from app.store.directory_lock import StateWord
 from app.store.file_system_check import Unsuitable, file_system_of
-from app.store.tensor_file import Word
+from app.store.tensor_file import HeaderWord
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import files, put, read, scatter, strings
 
 STEPS = (
-    "create", "append_to", "write", "write_at", "store", "fsync", "fsync_folder", "truncate", "rename", "unlink",
-    "commit",
+    "create", "open_or_create", "write", "write_at", "store_words", "fsync", "fsync_folder", "truncate", "rename",
+    "unlink", "commit",
 )  # fmt: skip
 DAY_NS = 24 * 3600 * 10**9
 
@@ -60,7 +60,7 @@ def failing_at(monkeypatch: pytest.MonkeyPatch, last: int) -> Callable[[], bool]
         return step
 
     for name in STEPS:
-        if name != "store":  # to memory, which does not fail
+        if name != "store_words":  # to memory, which does not fail
             monkeypatch.setattr(disk_writes, name, wrapped(getattr(disk_writes, name)))
     return lambda: count >= last
 
@@ -82,7 +82,7 @@ def test_a_scatter_or_checkpoint_that_the_disk_refuses_at_any_step_is_made_or_no
     made = turn = 0
     while True:
         turn += 1
-        store._changes.checkpoint_bytes = 400
+        store._scatters.checkpoint_bytes = 400
         with monkeypatch.context() as patch:
             met = failing_at(patch, turn)
             try:
@@ -116,7 +116,7 @@ def test_what_the_disk_refused_at_a_checkpoint_is_stored_again_before_the_log_go
     put(store, "x", np.zeros((600, 64), np.float32))
     path = folder / "tensors" / store._index.rows()[0].file
     stored: list[Any] = []
-    real_store, real_fsync = disk_writes.store, disk_writes.fsync
+    real_store, real_fsync = disk_writes.store_words, disk_writes.fsync
 
     def fsync(fd: int) -> None:
         if os.fstat(fd).st_ino == path.stat().st_ino:
@@ -129,8 +129,8 @@ def test_what_the_disk_refused_at_a_checkpoint_is_stored_again_before_the_log_go
     row = store._index.rows()[0]
     with monkeypatch.context() as patch:
         patch.setattr(disk_writes, "fsync", fsync)
-        with pytest.raises(OSError, match="Input/output"), store._changes.open(row) as writable:
-            store._changes.checkpoint(writable)
+        with pytest.raises(OSError, match="Input/output"), store._scatters.open(row) as writable:
+            store._scatters.checkpoint(writable)
     assert len(list((folder / "logs").iterdir())) == 1
     before = path.read_bytes()
 
@@ -145,11 +145,11 @@ def test_what_the_disk_refused_at_a_checkpoint_is_stored_again_before_the_log_go
         real_store(mapping, change)
 
     with monkeypatch.context() as patch:
-        patch.setattr(disk_writes, "store", noting)
-        with store._changes.open(row) as writable:
-            assert writable.words[Word.UNWRITTEN] == 1
-            store._changes.checkpoint(writable)
-            assert writable.words[Word.UNWRITTEN] == 0
+        patch.setattr(disk_writes, "store_words", noting)
+        with store._scatters.open(row) as writable:
+            assert writable.words[HeaderWord.UNWRITTEN] == 1
+            store._scatters.checkpoint(writable)
+            assert writable.words[HeaderWord.UNWRITTEN] == 0
     after = path.read_bytes()
     assert after[4096:] == before[4096:]
     assert list((folder / "logs").iterdir()) == []
@@ -173,7 +173,7 @@ def test_a_record_that_a_dead_process_left_is_durable_before_it_is_applied(
         with pytest.raises(SystemError):
             scatter(store, "x", [[0]], np.array([7]))
     steps: list[str] = []
-    real_fsync, real_write = disk_writes.fsync, scatters.Writable._write
+    real_fsync, real_write = disk_writes.fsync, scatters.WritableTensor._write_rows
 
     def fsync(fd: int) -> None:
         steps.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
@@ -184,7 +184,7 @@ def test_a_record_that_a_dead_process_left_is_durable_before_it_is_applied(
         real_write(self, record)
 
     monkeypatch.setattr(disk_writes, "fsync", fsync)
-    monkeypatch.setattr(scatters.Writable, "_write", write)
+    monkeypatch.setattr(scatters.WritableTensor, "_write_rows", write)
     scatter(other, "x", [[1]], np.array([8]))
     first = steps.index("apply")
     assert any("/logs/" in step for step in steps[:first])
@@ -209,7 +209,7 @@ def test_a_log_of_which_a_dead_process_wrote_no_whole_record_is_durable_before_t
     (log,) = (folder / "logs").iterdir()
     assert log.stat().st_size == left
     steps: list[str] = []
-    real_folder, real_write = disk_writes.fsync_folder, scatters.Writable._write
+    real_folder, real_write = disk_writes.fsync_folder, scatters.WritableTensor._write_rows
 
     def fsync_folder(path: Path) -> None:
         steps.append(path.name)
@@ -220,7 +220,7 @@ def test_a_log_of_which_a_dead_process_wrote_no_whole_record_is_durable_before_t
         real_write(self, record)
 
     monkeypatch.setattr(disk_writes, "fsync_folder", fsync_folder)
-    monkeypatch.setattr(scatters.Writable, "_write", write)
+    monkeypatch.setattr(scatters.WritableTensor, "_write_rows", write)
     scatter(other, "x", [[1]], np.array([8]))
     assert steps == ["logs", "apply"]
     scatter(other, "x", [[2]], np.array([9]))
@@ -238,10 +238,10 @@ def test_a_key_outlives_the_tensor_and_a_retry_gets_the_first_answer(
     put(store, "x", values)
     etag = scatter(store, "x", [[0]], values[1:], key="k")
     store.delete("x")
-    assert other.remembered("x", "k", "digest") == etag
-    assert other.remembered("y", "k", "digest") is None
+    assert other.find_answer("x", "k", "digest") == etag
+    assert other.find_answer("y", "k", "digest") is None
     with pytest.raises(GatherError, match="invalid_field"):
-        other.remembered("x", "k", "another request")
+        other.find_answer("x", "k", "another request")
     put(other, "x", np.arange(3))
     assert scatter(store, "x", [[0]], np.array([9]), key="k") == etag
     assert read(store, "x").tolist() == [0, 1, 2]
@@ -249,7 +249,7 @@ def test_a_key_outlives_the_tensor_and_a_retry_gets_the_first_answer(
     store.close()
     store = opened(folder)
     store.delete("x")
-    assert store.remembered("x", "k", "digest") == etag
+    assert store.find_answer("x", "k", "digest") == etag
     store.close()
 
 
@@ -266,20 +266,20 @@ def test_keys_age_by_a_clock_that_no_change_of_the_time_of_day_moves(
     etag = scatter(store, "x", [[0]], np.array([1]), "add", key="k")
     for hours in (400, -800):  # the time of day is set forwards, then backwards
         day[0] += hours * DAY_NS // 24
-        assert store.remembered("x", "k", "digest") == etag
+        assert store.find_answer("x", "k", "digest") == etag
     since[0] += DAY_NS // 2
     store.close()
     since[0] += DAY_NS // 4  # the service stands still
     store = opened(folder)
-    assert store.remembered("x", "k", "digest") == etag
+    assert store.find_answer("x", "k", "digest") == etag
     store.close()
     boot[0], since[0] = "another boot", 1  # as does the machine, however long
     store = opened(folder)
-    assert store.remembered("x", "k", "digest") == etag
+    assert store.find_answer("x", "k", "digest") == etag
     since[0] += DAY_NS // 4 - 10**9
-    assert store.remembered("x", "k", "digest") == etag
+    assert store.find_answer("x", "k", "digest") == etag
     since[0] += 2 * 10**9
-    assert store.remembered("x", "k", "digest") is None
+    assert store.find_answer("x", "k", "digest") is None
     scatter(store, "x", [[0]], np.array([1]), "add", key="k")
     assert read(store, "x").tolist() == [2, 0]
     store.close()
@@ -292,8 +292,8 @@ def test_a_key_too_many_is_refused_before_anything_changes_and_old_ones_make_roo
     put(store, "x", np.zeros(2, np.int64))
     for number in range(3):
         scatter(store, "x", [[0]], np.array([1]), "add", key=f"k{number}")
-        with store._changes.open(store._index.rows()[0]) as writable:
-            store._changes.checkpoint(writable)
+        with store._scatters.open(store._index.rows()[0]) as writable:
+            store._scatters.checkpoint(writable)
     assert store.group.state[StateWord.KEYS] == 3
     before = files(folder)
     for _ in range(2):
@@ -303,7 +303,7 @@ def test_a_key_too_many_is_refused_before_anything_changes_and_old_ones_make_roo
         assert scatter(store, "x", [[0]], np.array([1]), "add", key="k0").endswith('-1"')
     assert (read(store, "x")[0], files(folder)) == (3, before)
     scatter(store, "x", [[0]], np.array([1]), "add")  # without a key there is room
-    monkeypatch.setattr(idempotency, "KEPT_NS", 0)
+    monkeypatch.setattr(idempotency, "LIFETIME_NS", 0)
     assert scatter(store, "x", [[0]], np.array([1]), "add", key="k3").endswith('-5"')
     assert store.group.state[StateWord.KEYS] == 0
     store.close()
@@ -317,13 +317,13 @@ def test_keys_by_the_hundred_thousand_are_all_remembered(store: LocalStore, monk
         scatter_log.Entry(None, 0, f"key-{number}", "d", f'"{number}"', clock=store._keys.clock.now())
         for number in range(130_000)
     ]
-    with store._changes.open(row) as writable:
-        writable.journal.keys.update({str(entry.key): entry for entry in entries})
-        living = store._keys.living("x", writable.journal.keys.values())
+    with store._scatters.open(row) as writable:
+        writable.log.keys.update({str(entry.key): entry for entry in entries})
+        living = store._keys.unexpired("x", writable.log.keys.values())
         with store._index.change() as transaction:
             store._keys.store(transaction, living)
     assert store.group.state[StateWord.KEYS] == 130_000
-    assert store.remembered("x", "key-0", "d") == '"0"'
+    assert store.find_answer("x", "key-0", "d") == '"0"'
 
 
 # What newer versions may write, and where a store cannot be
@@ -348,7 +348,7 @@ def test_members_of_a_later_version_keep_nothing_from_being_served(
     store.close()
     store = opened(folder)
     assert read(store, "x").tolist() == [7, 1, 2, 3]
-    assert store.remembered("x", "k", "digest") == etag
+    assert store.find_answer("x", "k", "digest") == etag
     assert read(store, "y").tolist() == [0, 1, 2]
     store.close()
 

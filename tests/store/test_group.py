@@ -86,11 +86,11 @@ def test_a_token_of_another_folder_does_not_count(store: LocalStore, tmp_path: P
 
 
 def test_what_is_done_once_is_done_by_one_process(store: LocalStore, other: LocalStore) -> None:
-    with store.group.only_one() as chosen, other.group.only_one() as too:
+    with store.group.claim_verification() as chosen, other.group.claim_verification() as too:
         assert chosen
         assert not too
-        store.group.verified()
-    with other.group.only_one() as again:
+        store.group.mark_verified()
+    with other.group.claim_verification() as again:
         assert not again
 
 

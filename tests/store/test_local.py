@@ -121,7 +121,7 @@ def test_a_replaced_content_is_read_to_the_end_by_who_has_it(store: LocalStore, 
     _, created = put(store, "x", np.arange(10) + 100)
     assert not created
     assert held.tensor.array.tolist() == list(range(10))
-    assert held.steady
+    assert held.is_consistent
     assert read(other, "x")[0] == 100
     store.delete("x")
     assert other.get("x") is None
@@ -277,7 +277,7 @@ def test_a_disk_that_refuses_leaves_the_old_content_and_no_litter(
     if call == "commit":
         # What the disk has refused to commit may be in the catalogue after a crash: its file must be there.
         assert files(folder) > before
-        store.clean(at_once=True)
+        store.remove_leftovers(at_once=True)
     assert files(folder) == before
     put(store, "x", np.arange(4))
     assert read(other, "x").tolist() == [0, 1, 2, 3]
@@ -440,7 +440,7 @@ def test_scatters_that_race_readers_are_seen_whole_or_not_at_all(store: LocalSto
         resident = other.get("x")
         assert resident is not None
         copy = resident.tensor.array.copy()
-        if resident.steady:
+        if resident.is_consistent:
             assert (copy == copy[0]).all()
             assert resident.etag.endswith(f'-{copy[0]}"')
             seen.add(int(copy[0]))

@@ -16,7 +16,7 @@ from onnx.reference.ops.op_scatternd import _scatter_nd_impl
 
 from app.errors import GatherError
 from app.store import Conditions, LocalStore, disk_writes, idempotency
-from app.store.scatter_checkpoints import Change, Replaced, Waiting
+from app.store.scatter_checkpoints import ContentReplaced, PendingScatter, ScatterChange
 from app.tensors.dtypes import DTYPES
 from app.tensors.scatter_call import REDUCTIONS, Reduction
 from app.tensors.shape_limits import Limits
@@ -90,8 +90,8 @@ def test_every_worker_sees_a_change_at_once_and_metadata_says_so(store: LocalSto
     held = other.get("x")
     etag = scatter(store, "x", [[1]], np.array([[7, 8]]))
     assert held is not None
-    assert not held.steady
-    assert held.current().etag == etag
+    assert not held.is_consistent
+    assert held.refreshed().etag == etag
     assert read(other, "x").tolist() == [[0, 1], [7, 8], [4, 5]]
     found = other.metadata("x")
     assert (found.etag, found.created) == (etag, before.created)
@@ -128,7 +128,7 @@ def test_a_checkpoint_empties_the_log_and_keeps_keys_and_sums(
     store: LocalStore, other: LocalStore, folder: Path
 ) -> None:
     put(store, "x", np.zeros((2000, 64), np.float32))
-    store._changes.checkpoint_bytes = other._changes.checkpoint_bytes = 20_000
+    store._scatters.checkpoint_bytes = other._scatters.checkpoint_bytes = 20_000
     for turn in range(50):
         worker = (store, other)[turn % 2]
         scatter(worker, "x", [[turn * 3], [turn * 39]], np.full((2, 64), turn + 1, np.float32), key=f"key-{turn}")
@@ -164,7 +164,7 @@ def test_a_key_is_answered_again_and_not_carried_out_again(store: LocalStore, ot
 def test_a_key_is_forgotten_after_a_day(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     put(store, "x", np.zeros(2, np.int8))
     scatter(store, "x", [[0]], np.ones(1, np.int8), "add", key="k")
-    monkeypatch.setattr(idempotency, "KEPT_NS", 0)
+    monkeypatch.setattr(idempotency, "LIFETIME_NS", 0)
     assert scatter(store, "x", [[0]], np.ones(1, np.int8), "add", key="k").endswith('-2"')
     assert read(store, "x").tolist() == [2, 0]
 
@@ -227,11 +227,11 @@ def test_if_match_decides_under_the_lock(store: LocalStore) -> None:
 
 def test_a_change_for_a_content_that_was_replaced_is_planned_again(store: LocalStore) -> None:
     put(store, "x", np.arange(4))
-    from app.store.scatter_checkpoints import Change
+    from app.store.scatter_checkpoints import ScatterChange
 
-    change = Change(store.content("x").description.id, np.array([3]), np.array([9]), 1, "none")
+    change = ScatterChange(store.content("x").description.id, np.array([3]), np.array([9]), 1, "none")
     put(store, "x", np.arange(2))
-    with pytest.raises(Replaced):
+    with pytest.raises(ContentReplaced):
         store.scatter("x", change)
     assert read(store, "x").tolist() == [0, 1]
 
@@ -298,18 +298,18 @@ def test_a_worker_that_died_within_a_scatter_is_finished_by_the_next_reader(
     def die(*_: Any) -> None:
         raise SystemError("died")
 
-    monkeypatch.setattr(scatters.Writable, "_write", die)
+    monkeypatch.setattr(scatters.WritableTensor, "_write_rows", die)
     with pytest.raises(SystemError):
         scatter(store, "x", [[0], [5]], np.array([8, 9]))
     monkeypatch.undo()
     resident = other.get("x")
     assert resident is not None
     assert resident.stamp & 1
-    assert not resident.steady
-    with resident.hold():
-        resident = resident.current()
+    assert not resident.is_consistent
+    with resident.exclude_writers():
+        resident = resident.refreshed()
         assert resident.tensor.array.tolist() == [8, 1, 2, 3, 4, 9]
-    assert resident.steady
+    assert resident.is_consistent
     assert resident.etag.endswith('-1"')
     # The dead worker's own view of the log is ahead of the stamp no more.
     assert scatter(store, "x", [[1]], np.array([7])).endswith('-2"')
@@ -367,14 +367,14 @@ def test_scatters_that_wait_together_share_one_fsync_and_count_one_after_the_oth
     second = etag.replace('-1"', '-3"')
     replaced = change_of(store, "x", [[0]], np.array([99]))
     batch = [
-        Waiting(change_of(store, "x", [[0], [1]], np.array([10, 10]), "add", "a")),
-        Waiting(change_of(store, "x", [[1], [1]], np.array([2, 3]), "mul", "b"), Conditions(match=('"never"',))),
-        Waiting(change_of(store, "x", [[1], [1]], np.array([2, 3]), "mul", "c")),
-        Waiting(change_of(store, "x", [[1]], np.array([1]), "add", "old")),
-        Waiting(change_of(store, "x", [[0]], np.array([3]), "max"), Conditions(match=(second,))),
-        Waiting(change_of(store, "x", [[5]], np.array([50]), key="old", digest="another")),
-        Waiting(Change("another content", replaced.rows, replaced.updates, 1, "none")),
-        Waiting(change_of(store, "x", [[2]], np.array([7]))),
+        PendingScatter(change_of(store, "x", [[0], [1]], np.array([10, 10]), "add", "a")),
+        PendingScatter(change_of(store, "x", [[1], [1]], np.array([2, 3]), "mul", "b"), Conditions(match=('"never"',))),
+        PendingScatter(change_of(store, "x", [[1], [1]], np.array([2, 3]), "mul", "c")),
+        PendingScatter(change_of(store, "x", [[1]], np.array([1]), "add", "old")),
+        PendingScatter(change_of(store, "x", [[0]], np.array([3]), "max"), Conditions(match=(second,))),
+        PendingScatter(change_of(store, "x", [[5]], np.array([50]), key="old", digest="another")),
+        PendingScatter(ScatterChange("another content", replaced.rows, replaced.updates, 1, "none")),
+        PendingScatter(change_of(store, "x", [[2]], np.array([7]))),
     ]
     real = disk_writes.fsync
     calls: list[int] = []
@@ -388,21 +388,21 @@ def test_scatters_that_wait_together_share_one_fsync_and_count_one_after_the_oth
     assert len(calls) == 1
     assert [one if isinstance(one, str) else getattr(one, "code", type(one)) for one in outcomes] == [
         etag.replace('-1"', '-2"'), "precondition_failed", second, etag, etag.replace('-1"', '-4"'),
-        "invalid_field", Replaced, etag.replace('-1"', '-5"'),
+        "invalid_field", ContentReplaced, etag.replace('-1"', '-5"'),
     ]  # fmt: skip
     expected = [10, 66, 7, 3, 4, 50]
     assert read(store, "x").tolist() == read(other, "x").tolist() == expected
-    assert store.remembered("x", "c", "digest") == other.remembered("x", "c", "digest") == second
+    assert store.find_answer("x", "c", "digest") == other.find_answer("x", "c", "digest") == second
     other.close()
     store = reopened(store, folder)
     assert read(store, "x").tolist() == expected
-    assert store.remembered("x", "a", "digest") == etag.replace('-1"', '-2"')
+    assert store.find_answer("x", "a", "digest") == etag.replace('-1"', '-2"')
     store.close()
 
 
 def test_a_key_that_comes_twice_at_once_is_carried_out_once(store: LocalStore) -> None:
     put(store, "x", np.arange(3))
-    batch = [Waiting(change_of(store, "x", [[0]], np.array([5]), "add", "k")) for _ in range(3)]
+    batch = [PendingScatter(change_of(store, "x", [[0]], np.array([5]), "add", "k")) for _ in range(3)]
     first, *others = scatter_together(store, "x", batch)
     assert others == [first, first]
     assert read(store, "x").tolist() == [5, 1, 2]
@@ -411,11 +411,11 @@ def test_a_key_that_comes_twice_at_once_is_carried_out_once(store: LocalStore) -
 def test_slices_of_several_widths_wait_together(store: LocalStore) -> None:
     put(store, "x", np.zeros((2, 3), np.int64))
     batch = [
-        Waiting(change_of(store, "x", [[0]], np.array([[1, 2, 3]]), "add")),
-        Waiting(change_of(store, "x", [[0, 1]], np.array([5]), "mul")),
-        Waiting(change_of(store, "x", [[1]], np.array([[7, 7, 7]]))),
-        Waiting(change_of(store, "x", [[1]], np.array([[1, 1, 1]]), "add")),
-        Waiting(change_of(store, "x", np.empty((0, 1)), np.empty((0, 3), np.int64), "add")),
+        PendingScatter(change_of(store, "x", [[0]], np.array([[1, 2, 3]]), "add")),
+        PendingScatter(change_of(store, "x", [[0, 1]], np.array([5]), "mul")),
+        PendingScatter(change_of(store, "x", [[1]], np.array([[7, 7, 7]]))),
+        PendingScatter(change_of(store, "x", [[1]], np.array([[1, 1, 1]]), "add")),
+        PendingScatter(change_of(store, "x", np.empty((0, 1)), np.empty((0, 3), np.int64), "add")),
     ]
     assert [etag[-3:] for etag in scatter_together(store, "x", batch)] == [f'-{k}"' for k in range(1, 6)]
     assert read(store, "x").tolist() == [[1, 10, 3], [8, 8, 8]]
@@ -432,16 +432,16 @@ def test_what_the_disk_refuses_of_many_is_refused_alone(store: LocalStore, monke
 
     every, few = np.arange(4000)[:, None], [[1], [2]]
     batch = [
-        Waiting(change_of(store, "x", few, np.array([1, 1]), "add", "a")),
-        Waiting(change_of(store, "x", every, np.ones(4000, np.int64), "add", "b")),
-        Waiting(change_of(store, "x", few, np.array([10, 10]), "add", "c")),
+        PendingScatter(change_of(store, "x", few, np.array([1, 1]), "add", "a")),
+        PendingScatter(change_of(store, "x", every, np.ones(4000, np.int64), "add", "b")),
+        PendingScatter(change_of(store, "x", few, np.array([10, 10]), "add", "c")),
     ]
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", small_disk)
         outcomes = scatter_together(store, "x", batch)
     assert [isinstance(one, OSError) for one in outcomes] == [False, True, False]
     assert read(store, "x")[:4].tolist() == [0, 11, 11, 0]
-    assert store.remembered("x", "b", "digest") is None
+    assert store.find_answer("x", "b", "digest") is None
 
 
 def test_many_threads_share_the_waits_for_the_disk(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,7 +115,7 @@ def test_a_scatter_that_is_half_done_is_waited_out(
 ) -> None:
     put(store, "x", np.zeros(4, np.int64))
     begun, go_on = threading.Event(), threading.Event()
-    real = disk_writes.store
+    real = disk_writes.store_words
 
     def slow(mapping: Any, change: Any) -> None:
         real(mapping, change)
@@ -124,7 +124,7 @@ def test_a_scatter_that_is_half_done_is_waited_out(
             begun.set()
             assert go_on.wait(20)
 
-    monkeypatch.setattr(disk_writes, "store", slow)
+    monkeypatch.setattr(disk_writes, "store_words", slow)
     writer = threading.Thread(target=partial(scatter, other, "x", [[0], [3]], np.array([5, 5])))
     writer.start()
     assert begun.wait(20)

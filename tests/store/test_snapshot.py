@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from app.errors import GatherError
 from app.store import LocalStore, disk_writes
 from app.store.download_snapshots import FOLDER, Snapshot
-from app.store.tensor_file import Word
+from app.store.tensor_file import HeaderWord
 from tests.store.helpers import put, read, scatter
 
 ROWS, WIDTH = 3000, 300  # rows of 1200 bytes lie across pages
@@ -92,9 +92,9 @@ def test_files_go_with_their_readers_and_scatters_look_for_none(store: LocalStor
     snapshot.close()
     assert left(folder) == []
     words = store.content("x").words
-    assert words[Word.SNAPSHOTS] == 1
+    assert words[HeaderWord.SNAPSHOTS] == 1
     scatter(store, "x", [[0]], table(1)[:1])
-    assert words[Word.SNAPSHOTS] == 0
+    assert words[HeaderWord.SNAPSHOTS] == 0
 
 
 def test_the_file_of_a_reader_that_died_is_removed_by_the_next_scatter_or_reader(

@@ -78,7 +78,7 @@ def check(store: LocalStore) -> None:
             with pytest.raises(GatherError, match="tensor_damaged"):
                 work(name)
     for (name, key), etag in ANSWERED.items():
-        assert store.remembered(name, key, "digest") == etag
+        assert store.find_answer(name, key, "digest") == etag
     assert {name: store.metadata(name).created for name in CREATED} == CREATED
     assert store.metadata("table").sha256 == "44d3aa3fe85f2f78627b65603d5b7fc95528cb599953b428a2040e8c74e75d34"
     assert store.metadata("table").etag.endswith('-2"')
@@ -103,7 +103,7 @@ def test_tensors_are_changed_replaced_and_removed_as_ever(folder: Path) -> None:
     for name in ("table", "words", *DAMAGED):
         put(store, name, np.arange(3))
         assert read(store, name).tolist() == [0, 1, 2]
-    assert store.remembered("table", "k-1", "digest") == ANSWERED["table", "k-1"]
+    assert store.find_answer("table", "k-1", "digest") == ANSWERED["table", "k-1"]
     assert scatter(store, "replaced", [[0]], np.array([7])).endswith('-1"')
     for name in store.names():
         store.delete(name)
@@ -111,7 +111,7 @@ def test_tensors_are_changed_replaced_and_removed_as_ever(folder: Path) -> None:
     store.close()
     store = opened(folder)
     assert store.usage() == (0, 0)
-    assert store.remembered("torn", "t-1", "digest") == ANSWERED["torn", "t-1"]
+    assert store.find_answer("torn", "t-1", "digest") == ANSWERED["torn", "t-1"]
     store.close()
 
 
@@ -130,10 +130,10 @@ def test_a_damaged_tensor_of_unknown_name_can_be_removed_by_who_knows_it(folder:
 def test_keys_are_as_old_as_their_time_of_day_says(folder: Path, monkeypatch: pytest.MonkeyPatch, hours: int) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: WRITTEN_NS + hours * DAY_NS // 24)
     store = opened(folder)
-    assert (store.remembered("table", "k-1", "digest") is not None) == (hours < 24)
+    assert (store.find_answer("table", "k-1", "digest") is not None) == (hours < 24)
     monkeypatch.setattr(time, "time_ns", lambda: WRITTEN_NS)
-    monkeypatch.setattr(idempotency, "KEPT_NS", DAY_NS // 24)
-    assert store.remembered("table", "k-1", "digest") is None
+    monkeypatch.setattr(idempotency, "LIFETIME_NS", DAY_NS // 24)
+    assert store.find_answer("table", "k-1", "digest") is None
     store.close()
 
 
@@ -142,8 +142,8 @@ def test_an_upgrade_that_is_cut_short_at_any_step_is_done_again(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [
-        "create", "append_to", "write", "write_at", "store", "fsync", "fsync_folder", "truncate", "rename", "unlink",
-        "commit",
+        "create", "open_or_create", "write", "write_at", "store_words", "fsync", "fsync_folder", "truncate", "rename",
+        "unlink", "commit",
     ]  # fmt: skip
     for last in range(1, 200, 7):
         copy = tmp_path / f"copy-{last}"

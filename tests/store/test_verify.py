@@ -18,7 +18,7 @@ import pytest
 from app.errors import GatherError
 from app.store import LocalStore, Quota, disk_writes
 from app.store.directory_lock import StateWord, stripe
-from app.store.scatter_in_place import Writable
+from app.store.scatter_in_place import WritableTensor
 from app.store.scatter_log import Record
 from app.store.tensor_file import BLOCK, PAGE
 from app.tensors.shape_limits import Limits
@@ -90,7 +90,7 @@ def test_a_checkpoint_waits_for_the_disk_before_it_takes_the_lock(
     store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, "x", np.zeros((100, 1000), np.float32))
-    store._changes.checkpoint_bytes = 100_000
+    store._scatters.checkpoint_bytes = 100_000
     held: list[bool] = []
     watch_syncs(store, monkeypatch, held.append)
     for turn in range(40):
@@ -104,7 +104,7 @@ def test_scatters_go_on_while_a_checkpoint_reads_sums_and_waits(
     store: LocalStore, other: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, "x", np.zeros((BLOCKS, 1 << 14), np.float32))
-    store._changes.checkpoint_bytes = 150_000
+    store._scatters.checkpoint_bytes = 150_000
     made: list[int] = []
 
     def scatter_meanwhile(locked: bool) -> None:
@@ -129,7 +129,7 @@ def test_scatters_go_on_while_a_checkpoint_reads_sums_and_waits(
     store.verify(Event(), 0)
     assert read(store, "x")[:, 5].tolist() == expected
     for key in ("key-0", "key-2", "meanwhile-0-50", "meanwhile-1-51"):
-        assert other.remembered("x", key, "digest") is not None
+        assert other.find_answer("x", key, "digest") is not None
 
 
 @pytest.mark.parametrize("replaced", [True, False])
@@ -137,7 +137,7 @@ def test_a_checkpoint_whose_content_is_replaced_or_removed_meanwhile_leaves_what
     store: LocalStore, other: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
 ) -> None:
     put(store, "x", np.zeros((100, 1000), np.float32))
-    store._changes.checkpoint_bytes = 10_000
+    store._scatters.checkpoint_bytes = 10_000
     held: list[bool] = []
 
     def replace(locked: bool) -> None:
@@ -159,14 +159,14 @@ def test_a_checkpoint_whose_content_is_replaced_or_removed_meanwhile_leaves_what
     else:
         assert store.get("x") is None
         assert log_size(folder) == 0
-    assert store.remembered("x", "key-2", "digest") is not None
+    assert store.find_answer("x", "key-2", "digest") is not None
 
 
 def test_what_the_disk_refuses_while_a_checkpoint_is_prepared_is_stored_again(
     store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, "x", np.zeros((100, 1000), np.float32))
-    store._changes.checkpoint_bytes = 10_000
+    store._scatters.checkpoint_bytes = 10_000
 
     def refuse(locked: bool) -> None:
         assert not locked
@@ -178,13 +178,13 @@ def test_what_the_disk_refuses_while_a_checkpoint_is_prepared_is_stored_again(
             scatter(store, "x", [[turn]], np.ones((1, 1000), np.float32))
     assert log_size(folder) > 16_000
     again: list[int] = []
-    real = Writable.store_again
+    real = WritableTensor.rewrite
 
-    def noting(self: Writable, records: Sequence[Record]) -> None:
+    def noting(self: WritableTensor, records: Sequence[Record]) -> None:
         again.append(len(records))
         real(self, records)
 
-    monkeypatch.setattr(Writable, "store_again", noting)
+    monkeypatch.setattr(WritableTensor, "rewrite", noting)
     scatter(store, "x", [[4]], np.ones((1, 1000), np.float32))
     assert again == [5]
     assert log_size(folder) == 0
@@ -197,8 +197,8 @@ def test_keys_that_a_checkpoint_has_entered_and_the_log_still_has_are_counted_on
     store = LocalStore(folder, Limits(), Quota(keys=5))
     store.open()
     put(store, "x", np.zeros(2, np.int64))
-    store._changes.checkpoint_bytes = 500
-    real = store.group.lock
+    store._scatters.checkpoint_bytes = 500
+    real = store.group.lock_tensor
     used: list[int] = []
 
     @contextmanager
@@ -209,7 +209,7 @@ def test_keys_that_a_checkpoint_has_entered_and_the_log_still_has_are_counted_on
         with real(name):
             yield
 
-    monkeypatch.setattr(store.group, "lock", lock)
+    monkeypatch.setattr(store.group, "lock_tensor", lock)
     for turn in range(4):
         scatter(store, "x", [[0]], np.array([1]), "add", key=f"key-{turn}")
     assert used[0] >= 2

@@ -26,8 +26,8 @@ from app.api.upload_receiver import HELD, Receiver, receive, too_large
 from app.errors import GatherError
 from app.service import Service
 from app.store import Conditions, LocalStore, Metadata
-from app.store.local_store import refusing
-from app.store.mapped_tensor import Content
+from app.store.local_store import storage_errors
+from app.store.mapped_tensor import MappedContent
 from app.store.tensor_file import check_name
 from app.store.upload import Upload, check_shape
 from app.tensors.dtypes import DTYPES, DType
@@ -150,7 +150,7 @@ class TensorsRoute:
             encoding=encoding,
             digest=context.headers.get(b"content-digest"),
         )
-        with refusing():
+        with storage_errors():
             upload = await receive(context, receiver, self.threads.streams)
         metadata, created = await self.threads.change(name, lambda: self.store.put(name, upload, conditions))
         where: tuple[Field, ...] = ((b"location", b"/tensors/" + name.encode()),) if created else ()
@@ -335,7 +335,7 @@ def _head(kind: str, dtype: DType, shape: tuple[int, ...], size: int) -> bytes:
     return b""
 
 
-def _rows(content: Content, text: str | None) -> tuple[tuple[int, ...], int, int]:
+def _rows(content: MappedContent, text: str | None) -> tuple[tuple[int, ...], int, int]:
     """The shape of the rows asked for, and where their bytes begin and end. Raises range_not_satisfiable."""
     about = content.description
     if text is None:
@@ -349,24 +349,24 @@ def _rows(content: Content, text: str | None) -> tuple[tuple[int, ...], int, int
         raise GatherError(
             "range_not_satisfiable", f"rows {first}:{last} are asked for; the tensor has {rows}", pointer="/query/rows"
         )
-    begin, end = content.span(first, last)
+    begin, end = content.row_span(first, last)
     return (last - first, *about.shape[1:]), begin, end
 
 
-def _copy(content: Content, begin: int, end: int) -> tuple[str, bytes | None]:
+def _copy(content: MappedContent, begin: int, end: int) -> tuple[str, bytes | None]:
     """The bytes, None where scatters changed them again and again, and the ETag that names them."""
     for _ in range(20):
         resident = content.resident()
-        piece = content.copy(begin, end)
-        if resident.steady:
+        piece = content.read(begin, end)
+        if resident.is_consistent:
             return resident.etag, piece
     return resident.etag, None
 
 
-def _copy_held(content: Content, begin: int, end: int) -> tuple[str, bytes]:
+def _copy_held(content: MappedContent, begin: int, end: int) -> tuple[str, bytes]:
     """The bytes and the ETag that names them, with writers kept out; blocks."""
-    with content.hold():
-        return content.resident().etag, content.copy(begin, end)
+    with content.exclude_writers():
+        return content.resident().etag, content.read(begin, end)
 
 
 async def _start(context: RequestContext, headers: tuple[Field, ...]) -> None:

@@ -11,8 +11,8 @@ from typing import Final
 from app.errors import GatherError
 from app.operators.scatternd import plan_scatter
 from app.store import Conditions, LocalStore
-from app.store.group_commit import Place
-from app.store.scatter_checkpoints import Change, Replaced
+from app.store.group_commit import QueuedScatter
+from app.store.scatter_checkpoints import ContentReplaced, ScatterChange
 from app.tensors.dtypes import DTYPES
 from app.tensors.packed_strings import framed_size
 from app.tensors.scatter_call import ScatterCall
@@ -61,7 +61,7 @@ class Scattering:
         self._store, self._name, self._call, self._conditions = store, name, call, conditions
         self._key, self._digest, self._wake = key, digest, wake
         self._attempts = _ATTEMPTS
-        self._place: Place | None = None
+        self._place: QueuedScatter | None = None
 
     def go_on(self) -> str | None:
         """The ETag; None where others are carried out first: call again once `wake` was called. Blocks on the disk.
@@ -74,17 +74,17 @@ class Scattering:
                     self._attempts -= 1
                     change = self._change()
                     self._place = self._store.queue_scatter(self._name, change, self._conditions, self._wake)
-                    if not self._place.first:
+                    if not self._place.is_leader:
                         return None
                 try:
-                    return self._store.carry_on(self._place)
-                except Replaced:
+                    return self._store.complete_scatter(self._place)
+                except ContentReplaced:
                     self._place = None
         except GatherError:
             # The tensor may be another one by now, which the request does not fit: a key that is known still counts.
             answered = None
             if self._key is not None:
-                answered = self._store.remembered(self._name, self._key, self._digest)
+                answered = self._store.find_answer(self._name, self._key, self._digest)
             if answered is None:
                 raise
             return answered
@@ -94,10 +94,10 @@ class Scattering:
         """The ETag if others have carried this one out; None where `go_on` is needed."""
         return None if self._place is None else self._place.one.etag
 
-    def _change(self) -> Change:
+    def _change(self) -> ScatterChange:
         about, call = self._store.content(self._name).description, self._call
         plan = plan_scatter(DTYPES[about.dtype], about.shape, call)
-        return Change(
+        return ScatterChange(
             about.id, plan.rows, call.updates.array, plan.slice_items, call.reduction, self._key, self._digest
         )
 
