@@ -14,15 +14,15 @@ from threading import Event
 from time import thread_time
 
 from fastapi import FastAPI
-from fastapi.routing import APIRoute
 
 from app import warmup
 from app.api.asgi_app import DataPlane
-from app.api.asgi_request import Receive, Scope, Send
+from app.api.asgi_request import Handler, Receive, Scope, Send
 from app.api.cross_origin import CrossOrigin
 from app.api.disk_threads import DiskThreads
 from app.api.error_responses import STATUS
 from app.api.fastapi_app import create_control
+from app.api.route_table import READINESS, template
 from app.api.routes.gather import NativeRoute
 from app.api.routes.health import Readiness
 from app.api.routes.tensors import BodyLimits, TensorsRoute
@@ -40,6 +40,7 @@ from app.kernels import Kernel, numpy_cpu
 from app.kernels.gpu_protocol import Device, DeviceFailed, NoDevice, OutOfDeviceMemory
 from app.kernels.numba_cpu import gather_kernel
 from app.memory.budget import Budget
+from app.operators.dialects import DIALECTS
 from app.security.authorizer import KeyAuthorizer, make_authorizer
 from app.security.host_header_check import HostHeaderCheck, is_loopback_name
 from app.server import request_header_cache
@@ -59,7 +60,6 @@ logger = logging.getLogger("gathernd")
 DAMAGE_INTERVAL_S = 30.0
 DAMAGE_REST = 100
 _DAMAGE_PAGE = 100
-TENSOR_PATHS = ("/tensors", "/tensors/{name}", "/tensors/{name}/content", "/tensors/{name}/scatter")
 KERNELS: dict[str, Kernel] = {"numba": gather_kernel, "numpy": numpy_cpu}
 
 
@@ -168,10 +168,14 @@ def create_app(
     the store, and the lines of the keys file as they were when last good. Raises BadKeysFile and NoTracing.
     """
     readiness = Readiness("kernels")
-    log = RequestLog(settings.log_rate, access=settings.access_log)
+    log = RequestLog(settings.log_rate, READINESS, access=settings.access_log)
     tracing = start_tracing(settings.otlp_endpoint)
     watched = settings.access_log or tracing is not None
-    metrics = RecordingMetrics(counters, log, STATUS, tracing) if watched else Metrics(counters, log, STATUS)
+    metrics = (
+        RecordingMetrics(counters, log, STATUS, template, tracing)
+        if watched
+        else Metrics(counters, log, STATUS, template)
+    )
     budget = Budget(settings.memory_budget // settings.workers, settings.max_requests)
     pool = RequestThreadPool(settings.threads, settings.max_queue, settings.queue_timeout)
     kernel = KERNELS[settings.kernel]
@@ -236,7 +240,6 @@ def create_app(
     control = create_control(
         readiness, metrics, lifespan, ProtocolRoutes(models, readiness, settings.log_level), add_tensor_routes
     )
-    metrics.set_templates((*TENSOR_PATHS, *(route.path for route in control.routes if isinstance(route, APIRoute))))
     metrics.gauges.update(
         gathernd_queue_depth=lambda: pool.taken,
         gathernd_requests_limit=lambda: settings.max_requests,
@@ -249,20 +252,22 @@ def create_app(
         gathernd_gpu_resident_bytes=lambda: service.gpu.resident_bytes() if service.gpu else 0,
     )
     metrics.common = lambda: _common_gauges(store, settings, damaged)
+    infer = InferRoute(models, settings.max_json_bytes, settings.max_body_bytes)
+    tensors = TensorsRoute(
+        store,
+        service,
+        BodyLimits(settings.max_upload_bytes, settings.max_json_bytes, settings.max_body_bytes),
+        disk_threads,
+        readiness,
+    )
+    handlers: dict[str, Handler] = {
+        operator: NativeRoute(operator, service, settings.max_json_bytes, settings.max_body_bytes)
+        for operator in DIALECTS
+    }
+    handlers |= {"modelInfer": infer, "modelVersionInfer": infer} | tensors.handlers()
     app = (CrossOriginApplication if settings.cors_origins else Application)(
         control,
-        {
-            f"/{operator}": NativeRoute(operator, service, settings.max_json_bytes, settings.max_body_bytes)
-            for operator in ("gathernd", "gather")
-        },
-        infer=InferRoute(models, settings.max_json_bytes, settings.max_body_bytes),
-        tensors=TensorsRoute(
-            store,
-            service,
-            BodyLimits(settings.max_upload_bytes, settings.max_json_bytes, settings.max_body_bytes),
-            disk_threads,
-            readiness,
-        ),
+        handlers,
         host_check=host_check,
         authorizer=authorizer,
         readiness=readiness,

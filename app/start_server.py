@@ -6,6 +6,7 @@ import logging.config
 from typing import Final
 
 from app.api.error_responses import render_error
+from app.api.route_table import HEALTH
 from app.main import Application, create_app, limits_of
 from app.security.authorizer import KeyAuthorizer, make_authorizer
 from app.security.host_header_check import is_loopback_name
@@ -46,6 +47,7 @@ def server_options(settings: Settings) -> ServerOptions:
             answer_rate=settings.min_answer_rate,
         ),
         max_connections=settings.max_connections,
+        always_answered=frozenset(path.encode() for path in HEALTH),
         drain_delay=settings.drain_delay,
         drain_timeout=settings.drain_timeout,
         kept_memory=settings.memory_budget // 8,

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any, Final
 
-from starlette.routing import Match
 from starlette.types import ASGIApp
 
-from app.api.asgi_request import TIMEOUT, Receive, RequestContext, RouteMatch, Scope, Send
+from app.api.asgi_request import TIMEOUT, Handler, Receive, RequestContext, RouteMatch, Scope, Send
 from app.api.error_responses import STATUS
+from app.api.route_table import CONTROL, GATHER, TABLE
 from app.api.routes.health import Readiness
 from app.dispatch.admission import Admission
 from app.dispatch.request_thread_pool import ClientGone
@@ -27,23 +27,23 @@ from app.security.authorizer import Authorizer
 from app.security.host_header_check import HostHeaderCheck
 from app.telemetry.request_metrics import Metrics
 
-Route = Callable[[RequestContext], Awaitable[None]]
 logger = logging.getLogger("gathernd")
 
 _SECONDS: Final = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,9})?")
-_METHODS: Final = ("GET", "PUT", "POST", "DELETE", "PATCH")
+_ALL_METHODS: Final = b"GET, HEAD, PUT, POST, DELETE, OPTIONS"
 
 
 class DataPlane:
-    """Routes a request to its data-plane route, or to the control plane behind."""
+    """Hands each request to the handler of its operation (see `route_table`), or to the control plane behind.
+
+    `handlers` has a handler for each operation of the data plane.
+    """
 
     def __init__(
         self,
         control: ASGIApp,
-        routes: Mapping[str, Route],
+        handlers: Mapping[str, Handler],
         *,
-        infer: Route,
-        tensors: Route,
         host_check: HostHeaderCheck,
         authorizer: Authorizer | None,
         readiness: Readiness,
@@ -52,9 +52,7 @@ class DataPlane:
         deadline: float,
     ) -> None:
         self.control = control
-        self.routes = routes
-        self.infer = infer
-        self.tensors = tensors
+        self.handlers = handlers
         self.host_check = host_check
         self.authorizer = authorizer
         self.readiness = readiness
@@ -71,27 +69,21 @@ class DataPlane:
         code: str | None = None
         running = self.metrics.begin()
         try:
-            route_match = context.route_match
-            route: Route | None = self._match_route(context) if route_match is None else route_match.route
+            match = context.route_match
+            if match is None:
+                match = self._match(context)
             authorizer = self.authorizer
-            if authorizer is not None and (
-                route_match is None or route_match.keys_version is not authorizer.keys_version
-            ):
-                if route_match is not None:
-                    context.credential = route_match.credential
-                authorizer.check(context)
-                if route is not None and context.exchange is not None:
-                    context.exchange.route_match = RouteMatch(
-                        context.headers, route, authorizer.keys_version, context.credential
-                    )
-            if route is None:
-                await self._control(context, running)
-            else:
-                if self.readiness.waiting_for:
+            if authorizer is not None and match.keys_version is not authorizer.keys_version:
+                authorizer.check(context.method, match.route.access, match.credential)
+                if context.exchange is not None and context.exchange.route_match is not None:
+                    context.exchange.route_match = match._replace(keys_version=authorizer.keys_version)
+            plane = match.route.plane
+            if plane is not CONTROL:
+                if plane is GATHER and self.readiness.waiting_for:
                     raise self.readiness.error()
                 if running > self.admission.requests:
                     raise self.admission.too_many()
-                await route(context)
+            await match.handler(context)
         except GatherError as error:
             code = error.code
             drop_tracebacks(error)
@@ -133,39 +125,30 @@ class DataPlane:
             raise GatherError("malformed_request", "a request of HTTP/1.1 has the header field Host")
         self.host_check.check(context.headers)
 
-    def _match_route(self, context: RequestContext) -> Route | None:
-        """Check the header's fields, and find the route of a gather, None for all other requests.
+    def _match(self, context: RequestContext) -> RouteMatch:
+        """Check the header's fields, and find what answers the request.
 
         The match of a gather holds for each request with the same header, until other keys are in force.
         """
         self.check_fields(context)
         headers = context.headers
-        path = context.path
-        route = self.routes.get(path)
-        if route is None and path.startswith("/v2/models/") and path.endswith("/infer"):
-            route = self.infer
-        if context.method != "POST":
-            return None
-        timeout = headers.get(TIMEOUT)
-        if timeout is not None and route is not None:
-            route = _limited(route, _seconds(timeout))
-        if route is not None and context.exchange is not None:
-            context.exchange.route_match = RouteMatch(headers, route, None, context.credential)
-        return route
-
-    async def _control(self, context: RequestContext, running: int) -> None:
-        """Answer what is no gather."""
-        path = context.path
-        if path in self.routes or (path.startswith("/v2/models/") and path.endswith("/infer")):
-            await self._answer_method(context, ("POST",))
-        elif path == "/tensors" or path.startswith("/tensors/"):
-            if running > self.admission.requests:
-                raise self.admission.too_many()
-            await self.tensors(context)
-        elif path == "*" and context.method == "OPTIONS":
-            await context.send_empty(204, (b"allow", b"GET, HEAD, PUT, POST, DELETE, OPTIONS"))
+        route, parameters = TABLE.find(context.path)
+        operation = route.operation(context.method)
+        handler: Handler
+        if operation is None:
+            handler = self._refuse
+        elif route.plane is CONTROL:
+            handler = self._pass_on
         else:
-            await self._pass_on(context)
+            handler = self.handlers[operation]
+        is_gather = operation is not None and route.plane is GATHER
+        timeout = headers.get(TIMEOUT)
+        if timeout is not None and is_gather:
+            handler = _limited(handler, _seconds(timeout))
+        match = context.route_match = RouteMatch(headers, route, parameters, handler, None, context.credential)
+        if is_gather and context.exchange is not None:
+            context.exchange.route_match = match
+        return match
 
     async def _send_error(self, context: RequestContext, error: GatherError) -> None:
         self.metrics.count_limit(error)
@@ -175,23 +158,24 @@ class DataPlane:
             extra = ((b"connection", b"close"),)
         await context.send_error(error, *extra)
 
-    async def _answer_method(self, context: RequestContext, methods: tuple[str, ...]) -> None:
-        allow = b"allow", ", ".join((*methods, "OPTIONS")).encode()
-        if context.method == "OPTIONS":
-            await context.send_empty(204, allow)
+    async def _refuse(self, context: RequestContext) -> None:
+        """Answer a method or path that there is not: OPTIONS with 204, another method with 405, both with Allow."""
+        path, method = context.path, context.method
+        assert context.route_match is not None
+        route = context.route_match.route
+        allow = route.allow()
+        if not route.operations:
+            if (path, method) != ("*", "OPTIONS"):
+                raise GatherError("not_found", f"no route has the path {path}")
+            allow = _ALL_METHODS
+        if method == "OPTIONS":
+            await context.send_empty(204, (b"allow", allow))
             return
-        error = GatherError("method_not_allowed", f"{context.path} does not take {context.method}")
-        await context.send_error(error, allow)
+        error = GatherError("method_not_allowed", f"{path} does not take {method}")
+        await context.send_error(error, (b"allow", allow))
 
     async def _pass_on(self, context: RequestContext) -> None:
-        """Let the control plane answer, if it has the path and the method."""
-        methods = self._methods(context.scope)
-        if not methods:
-            raise GatherError("not_found", f"no route has the path {context.path}")
-        method = "GET" if context.method == "HEAD" and "GET" in methods else context.method
-        if method not in methods:
-            await self._answer_method(context, methods)
-            return
+        """Let the control plane answer."""
 
         async def send(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
@@ -204,6 +188,7 @@ class DataPlane:
                 ]
             await context.sender(message)
 
+        method = "GET" if context.method == "HEAD" else context.method
         scope = {**context.scope, "method": method, "context": context}
         try:
             await self.control(scope, context.receive, send)
@@ -211,23 +196,13 @@ class DataPlane:
             context.status = 0  # what the framework made of it reached nobody
             raise
 
-    def _methods(self, scope: Scope) -> tuple[str, ...]:
-        """The methods that the control plane takes at the path of `scope`, HEAD with GET; () if it has no such path."""
-        found: set[str] = set()
-        for route in getattr(self.control, "routes", ()):
-            if route.matches(scope)[0] is not Match.NONE:
-                found.update(getattr(route, "methods", None) or ("GET",))
-        if "GET" in found:
-            found.add("HEAD")
-        return tuple(name for name in ("GET", "HEAD", *_METHODS[1:]) if name in found)
 
-
-def _limited(route: Route, seconds: float) -> Route:
-    """`route` for requests whose caller waits for `seconds` only."""
+def _limited(handler: Handler, seconds: float) -> Handler:
+    """`handler` for requests whose caller waits for `seconds` only."""
 
     async def limited(context: RequestContext) -> None:
         context.timings.wait_at_most(seconds)
-        await route(context)
+        await handler(context)
 
     return limited
 

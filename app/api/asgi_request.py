@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from time import monotonic, perf_counter
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from urllib.parse import unquote_to_bytes
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from app.api.error_responses import STATUS, error_body, problem_headers
 from app.api.growing_body import GrowingBody, too_large
 from app.api.request_decompression import inflater
+from app.api.route_table import Route
 from app.dispatch.admission import FEW, Admission
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import Code, GatherError
@@ -31,6 +32,7 @@ Piece = bytes | bytearray
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Handler: TypeAlias = "Callable[[RequestContext], Awaitable[None]]"
 
 COUNTER: Final = itertools.count()
 _TLS_WRITE_BYTES: Final = 1 << 20
@@ -46,13 +48,16 @@ _CLOSE: Final = (b"connection", b"close")
 
 
 class RouteMatch(NamedTuple):
-    """What was found of a gather's header; it holds for each request with the same header.
+    """What was found of a header; a gather's holds for each request with the same header.
 
-    `route` answers it, and `credential` was allowed to by the keys of `keys_version`, None where none were asked.
+    `handler` answers it; `parameters` are the segments of the path in the places of the template's braces. `credential`
+    was allowed to by the keys of `keys_version`, which is None where no keys have allowed it yet.
     """
 
     headers: dict[bytes, bytes]
-    route: Callable[[RequestContext], Awaitable[None]]
+    route: Route
+    parameters: tuple[str, ...]
+    handler: Handler
     keys_version: object
     credential: bytes | None
 
@@ -111,7 +116,7 @@ class RequestContext:
 
     `credential` is the SHA-256 of the key that came with it, b"" for a field Authorization of another form, None where
     there was none; the field itself is in neither `headers` nor `scope`. `repeated` is a field that is no list and
-    occurs more than once.
+    occurs more than once. `route_match` is set once the route is found.
     """
 
     __slots__ = (
@@ -155,7 +160,7 @@ class RequestContext:
         self.code: Code | None = None
         self.exchange: ServerExchange | None = scope.get("extensions", _NONE).get("gathernd")
         self.timings = RequestTimings(now, now + deadline, self.exchange)
-        self.route_match = None if self.exchange is None else self.exchange.route_match
+        self.route_match: RouteMatch | None = None if self.exchange is None else self.exchange.route_match
         self.number = next(COUNTER)
         self.given_id: str | None = None
         self.headers: dict[bytes, bytes]
@@ -188,6 +193,12 @@ class RequestContext:
             text = given.decode("latin-1")
             if REQUEST_ID.fullmatch(text):
                 self.given_id = text
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The segments of the path in the places of the braces of its route's template."""
+        assert self.route_match is not None
+        return self.route_match.parameters
 
     @property
     def request_id(self) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from app.api.route_table import is_protocol
 from app.errors import CATALOGUE, Code, GatherError, Place
 from app.orjson_dump import dump
 from app.server.refusal_response import RenderedError
@@ -79,7 +80,7 @@ def error_body(error: GatherError, request_id: str, path: str) -> tuple[bytes, b
     Clients of the inference protocol look for a top-level string `error` in plain JSON; the rest stands beside it.
     """
     members = problem(error, request_id)
-    if path.startswith("/v2") and path[3:4] in ("", "/"):
+    if is_protocol(path):
         return JSON, dump({"error": error.detail, **members})
     return PROBLEM_JSON, dump(members)
 

@@ -16,34 +16,17 @@ from fastapi.responses import HTMLResponse, PlainTextResponse
 from app import __version__
 from app.api.asgi_request import RequestContext
 from app.api.error_responses import STATUS, error_body, problem_headers
+from app.api.openapi_document import openapi_document, operation, problem_responses
 from app.api.routes.health import Readiness
 from app.api.schemas import binary_formats, examples
-from app.api.schemas.gather_request import GatherAnswer, GatherNDRequest, GatherRequest, Live, Problem, Ready
+from app.api.schemas.gather_request import GatherAnswer, GatherNDRequest, GatherRequest, Live, Ready
 from app.api.web.pages import catalogue_page, error_page, front_page
 from app.errors import CATALOGUE, Code, GatherError
 from app.operators.dialects import DIALECTS
 from app.orjson_dump import dump
-from app.security.authorizer import is_public
 from app.telemetry.request_metrics import Metrics
 from app.tensors.gather_call import Operator
 
-REASONS: Final = {
-    400: "The body cannot be read",
-    401: "No key, or an unknown one",
-    403: "Refused",
-    404: "Not found",
-    408: "The request did not arrive in time",
-    412: "A condition does not hold",
-    413: "The body is too large",
-    415: "The media type is not read here",
-    416: "These rows are not there",
-    422: "The request breaks a rule",
-    431: "The header is too large",
-    500: "The service failed",
-    501: "Not offered",
-    503: "Not now; see Retry-After",
-    507: "The store is full",
-}
 _EVERYWHERE: Final[tuple[Code, ...]] = (
     "malformed_request", "forbidden", "request_timeout", "header_too_large", "internal",
 )  # fmt: skip
@@ -56,37 +39,10 @@ _GATHER: Final[tuple[Code, ...]] = (
 _OF_GATHERND: Final[tuple[Code, ...]] = (
     "batch_dims_out_of_range", "batch_shape_mismatch", "index_depth_out_of_range",
 )  # fmt: skip
-_BEARER: Final = {
-    "type": "http",
-    "scheme": "bearer",
-    "description": "A key of the service, where its operator asks for keys. What changes tensors needs a key with the "
-    "scope `tensors`, the metrics any key, everything else one with the scope `gather`.",
-}
-_TEXT: Final = {"text/html": {"schema": {"type": "string"}}}
 _DESCRIPTION: Final = (
     "Gathers slices of a tensor by index, exactly as ONNX GatherND 11, 12 and 13, ONNX Gather 1, 11 and 13 and "
     "OpenVINO GatherND-8 say, or answers with an error that names the broken rule and the place that broke it."
 )
-
-
-def error_responses(codes: Iterable[Code]) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI's responses for the statuses of `codes`, each with the examples there are."""
-    found: dict[int | str, dict[str, Any]] = {}
-    for code in sorted(codes, key=lambda code: STATUS[code]):
-        status = STATUS[code]
-        response = found.setdefault(
-            status,
-            {
-                "description": f"{REASONS[status]}:",
-                "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
-            },
-        )
-        response["description"] += f" `{code}`"
-        if code in examples.ERRORS:
-            content = response["content"]["application/problem+json"]
-            body = {**examples.ERRORS[code][2], "request_id": "5f2c9a1e-1"}
-            content.setdefault("examples", {})[code] = {"summary": CATALOGUE[code].title, "value": body}
-    return found
 
 
 def _operator_extra(operator: Operator) -> dict[str, Any]:
@@ -108,7 +64,7 @@ def _operator_responses(operator: Operator, codes: Iterable[Code]) -> dict[int |
             "content": {"application/json": {"examples": answers}} | binary_formats.answer_content(),
         }
     }
-    return ok | error_responses(codes)
+    return ok | problem_responses(codes)
 
 
 def create_control(readiness: Readiness, metrics: Metrics, lifespan: Any, *parts: Callable[[FastAPI], None]) -> FastAPI:
@@ -124,7 +80,7 @@ def create_control(readiness: Readiness, metrics: Metrics, lifespan: Any, *parts
         redirect_slashes=False,
         lifespan=lifespan,
         separate_input_output_schemas=False,
-        responses=error_responses(_EVERYWHERE),
+        responses=problem_responses(_EVERYWHERE),
     )
     # No others: the data plane has checked path and method, and no route here has parameters that could be invalid.
     app.exception_handlers = {
@@ -140,9 +96,9 @@ def create_control(readiness: Readiness, metrics: Metrics, lifespan: Any, *parts
 
 
 def _add_operators(app: FastAPI) -> None:
-    @app.post(
-        "/gathernd",
-        operation_id="gathernd",
+    @operation(
+        app,
+        "gathernd",
         tags=["gather"],
         summary="Gather slices by index tuples (GatherND)",
         response_model=GatherAnswer,
@@ -152,9 +108,9 @@ def _add_operators(app: FastAPI) -> None:
     def gathernd(body: GatherNDRequest) -> NoReturn:
         raise AssertionError("answered by the data plane")
 
-    @app.post(
-        "/gather",
-        operation_id="gather",
+    @operation(
+        app,
+        "gather",
         tags=["gather"],
         summary="Gather slices along an axis (Gather)",
         response_model=GatherAnswer,
@@ -166,29 +122,29 @@ def _add_operators(app: FastAPI) -> None:
 
 
 def _add_health(app: FastAPI, readiness: Readiness, metrics: Metrics) -> None:
-    @app.get("/livez", operation_id="livez", tags=["health"], summary="Whether the process is alive")
+    @operation(app, "livez", tags=["health"], summary="Whether the process is alive")
     async def livez() -> Live:
         return Live(status="live")
 
-    @app.get(
-        "/readyz",
-        operation_id="readyz",
+    @operation(
+        app,
+        "readyz",
         tags=["health"],
         summary="Whether requests should be sent here",
-        responses=error_responses(("not_ready",)),
+        responses=problem_responses(("not_ready",)),
     )
     async def readyz() -> Ready:
         if not readiness.ready:
             raise readiness.error()
         return Ready(status="ready")
 
-    @app.get(
-        "/metrics",
-        operation_id="metrics",
+    @operation(
+        app,
+        "metrics",
         tags=["health"],
         summary="Metrics in Prometheus' text form",
         response_class=PlainTextResponse,
-        responses=error_responses(("unauthorized",)),
+        responses=problem_responses(("unauthorized",)),
     )
     async def metrics_text() -> Response:
         return Response(await metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -203,9 +159,9 @@ def _add_pages(app: FastAPI) -> None:
         "favicon-32x32.png": "image/png",
     }
 
-    @app.get(
-        "/openapi.json",
-        operation_id="openapi",
+    @operation(
+        app,
+        "openapi",
         tags=["pages"],
         summary="This description",
         response_model=dict[str, Any],
@@ -215,11 +171,11 @@ def _add_pages(app: FastAPI) -> None:
             openapi["body"] = dump(openapi_document(app))
         return Response(openapi["body"], media_type="application/json")
 
-    @app.get("/", operation_id="frontPage", tags=["pages"], summary="Front page", response_class=HTMLResponse)
+    @operation(app, "frontPage", tags=["pages"], summary="Front page", response_class=HTMLResponse)
     async def front() -> str:
         return front_page()
 
-    @app.get("/docs", operation_id="docs", tags=["pages"], summary="Interactive page", response_class=HTMLResponse)
+    @operation(app, "docs", tags=["pages"], summary="Interactive page", response_class=HTMLResponse)
     async def docs() -> HTMLResponse:
         return get_swagger_ui_html(
             openapi_url="openapi.json",
@@ -229,15 +185,15 @@ def _add_pages(app: FastAPI) -> None:
             swagger_favicon_url="docs/favicon-32x32.png",
         )
 
-    @app.get(
-        "/docs/{asset}",
-        operation_id="docsAsset",
+    @operation(
+        app,
+        "docsAsset",
         tags=["pages"],
         summary="Script, style and icon of the interactive page",
         response_class=Response,
         responses={
             200: {"description": "The file", "content": {"application/octet-stream": {}}},
-            **error_responses(("not_found",)),
+            **problem_responses(("not_found",)),
         },
     )
     async def docs_asset(asset: str) -> Response:
@@ -247,17 +203,17 @@ def _add_pages(app: FastAPI) -> None:
             (assets / asset).read_bytes(), media_type=types[asset], headers={"cache-control": "max-age=86400"}
         )
 
-    @app.get("/errors", operation_id="errors", tags=["pages"], summary="Every error", response_class=HTMLResponse)
+    @operation(app, "errors", tags=["pages"], summary="Every error", response_class=HTMLResponse)
     async def errors() -> str:
         return catalogue_page()
 
-    @app.get(
-        "/errors/{code}",
-        operation_id="errorPage",
+    @operation(
+        app,
+        "errorPage",
         tags=["pages"],
         summary="What an error means and how to mend it",
         response_class=HTMLResponse,
-        responses=error_responses(("not_found",)),
+        responses=problem_responses(("not_found",)),
     )
     async def error(code: str) -> str:
         for known in CATALOGUE:
@@ -283,31 +239,3 @@ async def _gather_error(request: Request, error: Exception) -> Response:
 async def _failure(request: Request, error: Exception) -> Response:
     """What Starlette would answer in plain text; it raises `error` again afterwards, and the data plane logs it."""
     return problem_response(GatherError("internal", "the service failed; its log has the request_id"), request)
-
-
-def openapi_document(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI description of the whole service."""
-    document = app.openapi()
-    schemas = document["components"]["schemas"]
-    if "Problem" not in schemas:
-        problem_schema = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
-        schemas.update(problem_schema.pop("$defs"))
-        schemas["Problem"] = problem_schema
-        # FastAPI documents an error shape of its own wherever there is a path parameter; it never occurs here.
-        for name in ("HTTPValidationError", "ValidationError"):
-            schemas.pop(name, None)
-        document["components"]["securitySchemes"] = {"bearer": _BEARER}
-        # Either: whether keys are asked for is up to the operator of the service. Said once for all operations, since
-        # generators take a requirement at an operation for one without exception and want a key for every call.
-        document["security"] = [{}, {"bearer": []}]
-        unauthorized = error_responses(("unauthorized",))[401]
-        for path, operations in document["paths"].items():
-            for operation in operations.values():
-                responses = operation["responses"]
-                if "HTTPValidationError" in str(responses.get("422")):
-                    del responses["422"]
-                if is_public(path):
-                    operation["security"] = []
-                else:
-                    responses.setdefault("401", unauthorized)
-    return document

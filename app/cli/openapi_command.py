@@ -7,7 +7,7 @@ import sys
 import orjson
 import typer
 
-from app.api.fastapi_app import openapi_document
+from app.api.openapi_document import openapi_document
 from app.main import create_app
 from app.settings import Settings
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -17,53 +18,37 @@ from app.security.file_watcher import FileWatcher
 
 logger = logging.getLogger("gathernd")
 
-_PUBLIC: Final = frozenset({"/livez", "/readyz", "/errors", "/docs", "/openapi.json"})
-_PUBLIC_UNDER: Final = ("/v2/health/", "/errors/", "/docs/")
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-class CredentialedRequest(Protocol):
-    """What a decision needs of a request: see `app.api.asgi_request.RequestContext`."""
+class Access(Enum):
+    """What a route asks of its callers in a service that asks for keys."""
 
-    @property
-    def method(self) -> str:
-        """Its method."""
-        ...
+    PUBLIC = "nothing"
+    ANY_KEY = "a key of any scope"
+    GATHER = "a key with the scope `gather`"
+    TENSORS = "a key with the scope `gather` to read, one with the scope `tensors` for all other methods"
 
-    @property
-    def path(self) -> str:
-        """Its path, decoded."""
-        ...
 
-    @property
-    def credential(self) -> bytes | None:
-        """The SHA-256 of the key that it came with, b"" for a field Authorization of another form, None without one."""
-        ...
+def needed_scope(method: str, access: Access) -> Scope | None:
+    """The scope that a key needs for a request, None where any will do."""
+    if access is Access.TENSORS:
+        return "gather" if method in _READING else "tensors"
+    return "gather" if access is Access.GATHER else None
 
 
 class Authorizer(Protocol):
-    """Allows or refuses each request before it is routed. A gather that was allowed once is allowed, with the same
+    """Allows or refuses each request before it is carried out. A gather that was allowed once is allowed, with the same
     header, for as long as `keys_version` is the same object.
     """
 
     keys_version: object
 
-    def check(self, request: CredentialedRequest) -> None:
-        """Raises unauthorized and forbidden."""
+    def check(self, method: str, access: Access, credential: bytes | None) -> None:
+        """Raises unauthorized and forbidden. `access` is the one of the request's route, and `credential` the SHA-256
+        of the key that came with it, b"" for a field Authorization of another form, None without one.
+        """
         ...
-
-
-def is_public(path: str) -> bool:
-    """Whether a route needs no key even where keys are asked for.
-
-    The OpenAPI file is one, because the page at /docs, which is, shows nothing without it.
-    """
-    return path in _PUBLIC or path.startswith(_PUBLIC_UNDER)
-
-
-def changes_tensors(method: str, path: str) -> bool:
-    """Whether a request would change a resident tensor."""
-    return (path == "/tensors" or path.startswith("/tensors/")) and method not in _READING
 
 
 class ReadOnlyAuthorizer:
@@ -74,9 +59,9 @@ class ReadOnlyAuthorizer:
 
     keys_version: object = "there are no keys to change"
 
-    def check(self, request: CredentialedRequest) -> None:
+    def check(self, method: str, access: Access, credential: bytes | None) -> None:
         """Raises forbidden for what would change a tensor."""
-        if changes_tensors(request.method, request.path):
+        if needed_scope(method, access) == "tensors":
             raise GatherError(
                 "forbidden",
                 "tensors cannot be changed on an address that others reach without keys: set GATHERND_API_KEYS_FILE to "
@@ -110,16 +95,15 @@ class KeyAuthorizer:
                 raise
             self.take(parse(last_good))
 
-    def check(self, request: CredentialedRequest) -> None:
+    def check(self, method: str, access: Access, credential: bytes | None) -> None:
         """Raises unauthorized for a request without a known key, forbidden where its key has not the scope."""
-        credential = request.credential
+        if access is Access.PUBLIC:
+            return
         key = None if credential is None else self._keys.get(credential)
         if key is None:
-            if is_public(request.path):
-                return
             raise _unauthorized(credential)
-        scope: Scope = "tensors" if changes_tensors(request.method, request.path) else "gather"
-        if scope not in key.scopes and request.path != "/metrics" and not is_public(request.path):
+        scope = needed_scope(method, access)
+        if scope is not None and scope not in key.scopes:
             raise GatherError("forbidden", f"this route needs a key with the scope {scope!r}")
 
     async def watch(self, interval: float = 1.0) -> None:

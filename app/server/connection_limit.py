@@ -9,6 +9,7 @@ answered all the same.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from heapq import nsmallest
 from time import monotonic
 from typing import Any, Final
@@ -21,8 +22,6 @@ IDLE_S: Final = 1.0
 """A connection is idle once nothing has come for so long: closed sooner, its client may just be sending."""
 SPARE: Final = 64
 """Most connections beyond the limit that are kept until they have been refused."""
-ALWAYS_ANSWERED: Final = frozenset((b"/livez", b"/readyz", b"/metrics", b"/v2/health/live", b"/v2/health/ready"))
-"""The paths that are answered on connections beyond the limit: a full service is neither dead nor out of sight."""
 _BATCH: Final = 64
 """So many idle connections are found in one look at all of them."""
 _LOOK_AGAIN_S: Final = 0.1
@@ -30,10 +29,17 @@ _LOOK_AGAIN_S: Final = 0.1
 
 
 class ConnectionLimit:
-    """At most `maximum` of the connections in `connections`, which is the server's own set of them."""
+    """At most `maximum` of the connections in `connections`, which is the server's own set of them.
 
-    def __init__(self, maximum: int, connections: set[Any], counters: Counters) -> None:
+    Requests for the paths `always_answered` are answered beyond the limit: a full service is neither dead nor out of
+    sight.
+    """
+
+    def __init__(
+        self, maximum: int, connections: set[Any], counters: Counters, always_answered: Collection[bytes] = ()
+    ) -> None:
         self.maximum = maximum
+        self.always_answered = always_answered
         self.beyond: set[Connection] = set()
         self._connections = connections
         self._counters = counters

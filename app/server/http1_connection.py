@@ -27,7 +27,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from app.errors import GatherError
 from app.server import body_reader, inline_start, request_header_cache
 from app.server.body_reader import BodyReader
-from app.server.connection_limit import ALWAYS_ANSWERED, SPARE, ConnectionLimit
+from app.server.connection_limit import SPARE, ConnectionLimit
 from app.server.header_fields import REQUEST_ID, combined
 from app.server.http_exchange import TCP_CLOSE, HttpExchange
 from app.server.refusal_response import ErrorRenderer, refusal_response
@@ -316,13 +316,13 @@ class Http1Connection(HttpToolsProtocol):
     def _claim_place(self) -> None:
         """Take the place of a connection that has ended meanwhile. Raises overloaded where there is none.
 
-        Health checks and /metrics are answered all the same, and then the connection closes.
+        Health checks and scrapers are answered all the same, and then the connection closes.
         """
         assert self.limit is not None
         if self.limit.admit(self):
             self.beyond_limit = False
             del self.leaving  # the class's, which holds for all
-        elif self.url.partition(b"?")[0] not in ALWAYS_ANSWERED:
+        elif self.url.partition(b"?")[0] not in self.limit.always_answered:
             raise self.limit.refusal()
 
     def _default_fields(self) -> bytes:

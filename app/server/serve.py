@@ -63,7 +63,9 @@ class Server(uvicorn.Server):
         self.tls = tls
         self.listeners = listeners
         counters = self.application.metrics.counters
-        self.limit = ConnectionLimit(options.max_connections, self.server_state.connections, counters)
+        self.limit = ConnectionLimit(
+            options.max_connections, self.server_state.connections, counters, options.always_answered
+        )
         Http1Connection.limit = self.limit
         self.tls_acceptor: Acceptor | None = None
         self.exit_at: float | None = None

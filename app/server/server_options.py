@@ -11,8 +11,9 @@ from app.server.tls import TlsFiles
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Times are in seconds; `kept_memory` is how many bytes of freed memory the
-    process may keep for later requests. `render_error` makes the answers of requests that the server itself refuses.
+    """Times are in seconds; `kept_memory` is how many bytes of freed memory the process may keep for later requests.
+    `always_answered` are the paths that are answered beyond `max_connections`, and `render_error` makes the answers of
+    requests that the server itself refuses.
     """
 
     host: str
@@ -21,6 +22,7 @@ class ServerOptions:
     tls: TlsFiles | None
     timeouts: Timeouts
     max_connections: int
+    always_answered: frozenset[bytes]
     drain_delay: float
     drain_timeout: float
     kept_memory: int

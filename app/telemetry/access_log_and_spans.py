@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from app.errors import Code
 from app.telemetry.logs import RequestLog, trace_id_of
@@ -24,9 +24,10 @@ class RecordingMetrics(Metrics):
         counters: Counters | None,
         log: RequestLog,
         statuses: Mapping[Code, int],
+        template: Callable[[str], str],
         tracing: Tracing | None,
     ) -> None:
-        super().__init__(counters, log, statuses)
+        super().__init__(counters, log, statuses, template)
         self._tracing = tracing
 
     def count(self, context: ObservedRequest, code: str | None) -> None:

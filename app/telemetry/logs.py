@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from time import monotonic
 from traceback import walk_tb
@@ -26,8 +26,6 @@ LONGEST: Final = 256
 """Most characters of a path or of an exception's text in a line."""
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._:/{}+-]+")
 _TRACEPARENT: Final = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
-_STATES: Final = frozenset(("/readyz", "/v2/health/ready"))
-"""Routes whose errors are the state of the service, for which there are other lines."""
 _WARNINGS: Final = frozenset((503, 507))
 
 
@@ -51,11 +49,13 @@ class RequestLog:
     """Writes the lines about requests: all of them with `access`, else those that were refused or failed.
 
     Of the latter at most `rate` a second; further ones are counted and summed up in one line, so that a client that
-    sends nothing but nonsense cannot fill the disk or keep the service busy with writing.
+    sends nothing but nonsense cannot fill the disk or keep the service busy with writing. Errors of the routes
+    `readiness` are the state of the service, for which there are other lines.
     """
 
-    def __init__(self, rate: int, *, access: bool = False) -> None:
+    def __init__(self, rate: int, readiness: Collection[str] = (), *, access: bool = False) -> None:
         self.access = access
+        self._readiness = readiness
         self._rate = self._left = rate
         self._since = monotonic()
         self._suppressed: Counter[str] = Counter()
@@ -63,7 +63,7 @@ class RequestLog:
     def write(self, request: RequestRecord) -> None:
         """Write the line of a request, or count it where there were too many in this second."""
         level = _level(request)
-        if request.route in _STATES and not self.access:
+        if request.route in self._readiness and not self.access:
             return
         if not requests_logger.isEnabledFor(level):
             return

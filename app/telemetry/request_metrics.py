@@ -1,14 +1,13 @@
 """Requests are counted here, each once and at once, in the memory that other processes read.
 
-The name of a cell (see `shared_counters`) is the metric's name and its labels, joined by "|". A path is counted under
-its route template, or under "other".
+The name of a cell (see `shared_counters`) is the metric's name and its labels, joined by "|".
 """
 
 from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
 from typing import Final
 
@@ -34,32 +33,9 @@ _SCRAPE_DELAY_S: Final = 0.02
 """So long a scrape waits for other processes, which count a large answer only once it has been sent."""
 
 
-class Templates:
-    """Finds the route template that a path matches."""
-
-    def __init__(self, templates: Iterable[str]) -> None:
-        self._exact: set[str] = set()
-        self._by_size: dict[int, list[tuple[str, list[str]]]] = {}
-        for template in templates:
-            if "{" in template:
-                parts = template.split("/")
-                self._by_size.setdefault(len(parts), []).append((template, parts))
-            else:
-                self._exact.add(template)
-
-    def of(self, path: str) -> str:
-        """The template of `path`, or "other"."""
-        if path in self._exact:
-            return path
-        sent = path.split("/")
-        for template, parts in self._by_size.get(len(sent), ()):
-            if all(part == given or (part[:1] == "{" and given) for part, given in zip(parts, sent, strict=True)):
-                return template
-        return "other"
-
-
 class Metrics(Collector):
-    """Counts requests, and has those that failed written to `log`. `statuses` has the HTTP status of each error.
+    """Counts requests, and has those that failed written to `log`. `statuses` has the HTTP status of each error, and
+    `template` says under which route template a path is counted, "other" for what is no route.
 
     `gauges` are read in every process and summed; another process's are as old as its `publish`. `common` are those
     that are the same whichever process is asked; it may block, and is called in a thread.
@@ -67,17 +43,23 @@ class Metrics(Collector):
     A gather is counted by one compiled call, which adds to its cells by their addresses (see `compiled_increments`).
     """
 
-    def __init__(self, counters: Counters | None, log: RequestLog, statuses: Mapping[Code, int]) -> None:
+    def __init__(
+        self,
+        counters: Counters | None,
+        log: RequestLog,
+        statuses: Mapping[Code, int],
+        template: Callable[[str], str],
+    ) -> None:
         self.counters = counters or unshared_counters()
         self.log = log
         self.statuses = statuses
+        self.template = template
         self.gauges: dict[str, Callable[[], float]] = {
             "gathernd_processes": lambda: 1,
             "gathernd_requests_in_flight": lambda: self._in_flight,
         }
         self.common: Callable[[], Mapping[str, float]] = dict
         self._shared: dict[str, float] = {}
-        self._templates = Templates(())
         self._in_flight = 0
         self._received = self.counters.cell("gathernd_received_bytes")
         self._sent = self.counters.cell("gathernd_sent_bytes")
@@ -89,13 +71,6 @@ class Metrics(Collector):
         self._addresses: list[NDArray[np.int64]] = []
         self._registry = CollectorRegistry()
         self._registry.register(self)
-
-    def set_templates(self, templates: Iterable[str]) -> None:
-        """Count paths under these route templates from now on."""
-        self._templates = Templates(templates)
-        self._request_cells.clear()
-        self._cell_tables.clear()
-        self._addresses.clear()
 
     def begin(self) -> int:
         """A request has come, until `count` is called for it; returns how many are under way with it."""
@@ -144,7 +119,7 @@ class Metrics(Collector):
         if code is not None:
             self.counters.add(f"gathernd_errors|{code}")
             if code == "deadline_exceeded" and timings.callers_deadline:
-                self.counters.add(f"gathernd_caller_deadlines|{self._templates.of(context.path)}")
+                self.counters.add(f"gathernd_caller_deadlines|{self.template(context.path)}")
             self.failed(context, status, code, finished - timings.start)
         values, seconds = self.counters.values, finished - timings.start
         requests, times = self._cells_of(context.method, context.path, status)
@@ -183,10 +158,6 @@ class Metrics(Collector):
             return status or self.statuses[exchange.refusal], exchange.refusal
         return status, code
 
-    def template(self, path: str) -> str:
-        """The route template of `path`, or "other"."""
-        return self._templates.of(path)
-
     def count_limit(self, error: GatherError) -> None:
         """Count a refusal under the limit that it names, if it names one."""
         limit = error.facts.get("limit")
@@ -205,7 +176,7 @@ class Metrics(Collector):
         """The cells of a method, path and status: of its requests, and the first of its times."""
         place = self._request_cells.get((method, path, status))
         if place is None:
-            template = self._templates.of(path)
+            template = self.template(path)
             shown = method if method in METHODS else "other"
             names = [f"gathernd_request_seconds|{template}|{bound}" for bound in (*BUCKETS, "+Inf", "sum")]
             names += [f"gathernd_stage_seconds|{template}|{stage}" for stage in STAGES]

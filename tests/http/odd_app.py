@@ -19,9 +19,11 @@ from numba.core.event import Listener, register
 from numpy.typing import NDArray
 
 from app import warmup
+from app.api.route_table import CONTROL, TABLE, Route
 from app.kernels import numpy_cpu
 from app.main import Application, create_app
 from app.operators.gather_plan import GatherPlan
+from app.security.authorizer import Access
 from app.settings import Settings
 from app.start_server import serve
 
@@ -65,8 +67,7 @@ def make(how: str, settings: Settings) -> Application:
     app = create_app(settings)
     if how == "broken":
         app.service.kernel = Broken()
-        assert isinstance(app.control, FastAPI)
-        app.control.add_api_route("/broken", _fail)
+        add_route(app, "/broken", _fail)
     elif how == "slow":
         app.service.kernel = Slow()
     elif how == "starting":
@@ -75,9 +76,15 @@ def make(how: str, settings: Settings) -> Application:
         warmup.warm = {"compiling": _compile, "failing": _fail_to_compile}[how]
     elif how == "counting":
         compilations = Compilations()
-        assert isinstance(app.control, FastAPI)
-        app.control.add_api_route("/compilations", lambda: compilations.count)
+        add_route(app, "/compilations", lambda: compilations.count)
     return app
+
+
+def add_route(app: Application, path: str, endpoint: Callable[..., Any]) -> None:
+    """Have a GET of `path` answered by the control plane."""
+    assert isinstance(app.control, FastAPI)
+    app.control.add_api_route(path, endpoint, include_in_schema=False)
+    TABLE.add(Route(path, CONTROL, Access.GATHER, {"GET": path}))
 
 
 class Compilations(Listener):

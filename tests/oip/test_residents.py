@@ -49,6 +49,19 @@ def test_it_takes_indices_only(client: httpx.Client, table: str, binary: bool) -
     refused(infer(client, data, part("indices", PICK, "INT64")), "invalid_field", "/inputs/0/name")
 
 
+def test_a_tensor_that_is_named_like_a_call_is_a_model_all_the_same(client: httpx.Client) -> None:
+    client.put("/tensors/infer", content=npy(TABLE), headers={"content-type": "application/x-npy"})
+    assert client.get("/v2/models/infer").json()["name"] == "infer"
+    assert infer(client, part("indices", PICK, "INT64"), name="infer").status_code == 200
+    client.delete("/tensors/infer")
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
+@pytest.mark.parametrize("path", ["/v2/models/a/b/infer", "/v2/models/a/versions/1/2/infer"])
+def test_a_path_that_only_ends_like_a_call_is_none(client: httpx.Client, method: str, path: str) -> None:
+    refused(client.request(method, path), "not_found")
+
+
 @pytest.mark.parametrize("picked", [PICK[:, 0], np.empty(0, np.int64), np.arange(100_000) % 500])
 @pytest.mark.parametrize("squeezed", [False, True])
 def test_a_raw_body_is_a_column_of_int64(client: httpx.Client, picked: Array, squeezed: bool) -> None:

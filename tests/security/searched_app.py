@@ -10,11 +10,10 @@ import gc
 import sys
 from typing import Any
 
-from fastapi import FastAPI
-
 from app.main import create_app
 from app.settings import Settings
 from app.start_server import serve
+from tests.http.odd_app import add_route
 
 
 def holders(text: str) -> int:
@@ -44,6 +43,5 @@ def holders(text: str) -> int:
 if __name__ == "__main__":
     settings = Settings(_cli_parse_args=sys.argv[1:])
     app = create_app(settings)
-    assert isinstance(app.control, FastAPI)
-    app.control.add_api_route("/holders", holders)
+    add_route(app, "/holders", holders)
     serve(settings, app)

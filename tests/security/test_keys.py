@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from app.api.route_table import TABLE
 from app.errors import GatherError
 from app.security import api_keys
 from app.security.api_keys import BadKeysFile
@@ -35,7 +36,7 @@ def request(method: str = "POST", path: str = "/gathernd", key: str | None = Non
 def refusal(judge: KeyAuthorizer | ReadOnlyAuthorizer, asked: Any) -> str | None:
     """The code with which `asked` is refused, if it is."""
     try:
-        judge.check(asked)
+        judge.check(asked.method, TABLE.find(asked.path)[0].access, asked.credential)
     except GatherError as error:
         return error.code
     return None

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from app.api.route_table import READINESS
 from app.telemetry import logs
 from app.telemetry.logs import JsonFormatter, RequestLog, RequestRecord, TextFormatter, trace_id_of
 
@@ -140,7 +141,7 @@ def test_what_is_below_the_level_is_not_written(kept: list[logging.LogRecord]) -
 
 @pytest.mark.parametrize("route", ["/readyz", "/v2/health/ready"])
 def test_a_probe_that_finds_the_service_starting_gets_no_line(route: str, kept: list[logging.LogRecord]) -> None:
-    RequestLog(9).write(request(route=route, status=503, code="not_ready"))
+    RequestLog(9, READINESS).write(request(route=route, status=503, code="not_ready"))
     assert kept == []
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from app.api.error_responses import STATUS
+from app.api.route_table import template
 from app.dispatch.backend_cost_model import Choice
 from app.dispatch.backend_cost_model import Route as RouteName
 from app.telemetry import request_metrics, shared_counters
@@ -44,10 +45,8 @@ class RequestContext:
     timings: RequestTimings = field(default_factory=lambda: RequestTimings(1.0, 100.0))
 
 
-def known(*templates: str) -> Metrics:
-    found = Metrics(unshared_counters(), RequestLog(0), STATUS)
-    found.set_templates(templates or (PATH,))
-    return found
+def known() -> Metrics:
+    return Metrics(unshared_counters(), RequestLog(0), STATUS, template)
 
 
 def gathered(taken: RouteName = "loop", predicted: RouteName = "loop", path: str = PATH) -> Any:
@@ -95,7 +94,7 @@ def test_what_was_predicted_for_a_route_that_was_not_taken_is_not_compared() -> 
 
 def test_paths_are_forgotten_and_still_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_metrics, "_REMEMBERED", 2)
-    found = known("/v2/models/{name}/infer")
+    found = known()
     for turn in range(30):
         found.begin()
         found.count(gathered(path=f"/v2/models/{turn % 7}/infer"), None)

@@ -19,7 +19,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.settings import Settings
 from app.telemetry.metric_definitions import COUNTERS, GAUGES
-from app.telemetry.request_metrics import Templates
 from tests.http.server import Server
 from tests.workers.conftest import Start
 from tests.workers.load import BODY, CONTENT, ask_once, connected, request, until
@@ -322,17 +321,6 @@ def settled(server: Server, old: set[int], left: int) -> bool:
         return False
     with connected(server.port, 8) as connections:
         return len({connection.ask(request("GET", "/livez", b"")).worker for connection in connections}) == 2
-
-
-def test_paths_are_put_under_their_templates() -> None:
-    templates = Templates(["/a", "/t/{name}", "/t/{name}/content", "/t/special", "/"])
-    found = {
-        path: templates.of(path) for path in ["/a", "/t/x", "/t/x/content", "/t/special", "/t/", "/t", "/", "", "a"]
-    }
-    assert found == {
-        "/a": "/a", "/t/x": "/t/{name}", "/t/x/content": "/t/{name}/content", "/t/special": "/t/special",
-        "/t/": "other", "/t": "other", "/": "/", "": "other", "a": "other",
-    }  # fmt: skip
 
 
 def late(timeout: str) -> bytes:

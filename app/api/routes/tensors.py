@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import orjson
 
-from app.api.asgi_request import RequestContext
+from app.api.asgi_request import Handler, RequestContext
 from app.api.conditional_requests import read_conditions
 from app.api.disk_threads import DiskThreads
 from app.api.routes.gather import check_json_type, refuse_query
@@ -68,33 +68,16 @@ class TensorsRoute:
         self.readiness = readiness
         self._scattering: set[asyncio.Task[str]] = set()
 
-    async def __call__(self, context: RequestContext) -> None:
-        """Find the route and answer. Raises GatherError for everything it refuses."""
-        segments = context.path.split("/")[1:]
-        routes: dict[str, Callable[..., Any]]
-        if len(segments) == 1:
-            routes = {"GET": self._list}
-        elif len(segments) == 2:
-            routes = {"GET": self._metadata, "PUT": self._put, "DELETE": self._delete}
-        elif segments[2:] == ["content"]:
-            routes = {"GET": self._content}
-        elif segments[2:] == ["scatter"]:
-            routes = {"POST": self._scatter}
-        else:
-            raise GatherError("not_found", f"no route has the path {context.path}")
-        method = "GET" if context.method == "HEAD" else context.method
-        if method not in routes:
-            known = [*routes, *(("HEAD",) if "GET" in routes else ()), "OPTIONS"]
-            allow = b"allow", ", ".join(known).encode()
-            if method == "OPTIONS":
-                await context.send_empty(204, allow)
-                return
-            error = GatherError("method_not_allowed", f"{context.path} does not take {context.method}")
-            await context.send_error(error, allow)
-            return
-        for name in segments[1:2]:
-            check_name(name)
-        await routes[method](context, *segments[1:2])
+    def handlers(self) -> dict[str, Handler]:
+        """The handler of each operation."""
+        return {
+            "listTensors": self._list,
+            "getTensor": _of_name(self._metadata),
+            "putTensor": _of_name(self._put),
+            "deleteTensor": _of_name(self._delete),
+            "tensorContent": _of_name(self._content),
+            "scatterTensor": _of_name(self._scatter),
+        }
 
     async def _list(self, context: RequestContext) -> None:
         fields = safetensors.read_query(context.query, ("limit", "after"))
@@ -153,7 +136,7 @@ class TensorsRoute:
         with storage_errors():
             upload = await receive(context, receiver, self.threads.streams)
         metadata, created = await self.threads.change(name, lambda: self.store.put(name, upload, conditions))
-        where: tuple[Field, ...] = ((b"location", b"/tensors/" + name.encode()),) if created else ()
+        where: tuple[Field, ...] = ((b"location", context.path.encode()),) if created else ()
         body = orjson.dumps(_described(metadata))
         await context.send(201 if created else 200, _JSON, body, _etag(metadata.etag), *where)
 
@@ -272,6 +255,17 @@ class TensorsRoute:
             task.add_done_callback(self._scattering.discard)
             etag = await asyncio.shield(task)
         return etag
+
+
+def _of_name(handler: Callable[[RequestContext, str], Awaitable[None]]) -> Handler:
+    """`handler` with the name in the path, checked."""
+
+    async def handle(context: RequestContext) -> None:
+        (name,) = context.parameters
+        check_name(name)
+        await handler(context, name)
+
+    return handle
 
 
 def check_count(start: Start, declared: int) -> None:

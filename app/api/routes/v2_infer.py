@@ -22,16 +22,11 @@ from app.wire.json.write_values import is_long
 from app.wire.v2_tensors import LARGE, VERSION, Model, Request
 
 _OCTETS: Final = b"application/octet-stream"
-_PREFIX: Final = "/v2/models/"
-_SUFFIX: Final = "/infer"
 _ALIGNMENT: Final = 64
 _ENCODINGS: Final = (b"gzip", b"deflate")
 _STEP: Final = 1 << 20
 _REMEMBERED: Final = 1 << 12
 OPERATORS: Final[Mapping[str, Model]] = {name: Model(name, name, tuple(DIALECTS[name])) for name in DIALECTS}
-_PATHS: Final[Mapping[str, Model]] = {
-    f"{_PREFIX}{name}{version}{_SUFFIX}": model for name, model in OPERATORS.items() for version in ("", "/versions/1")
-}
 
 
 class Models:
@@ -40,7 +35,7 @@ class Models:
     def __init__(self, service: Service, statistics: Statistics) -> None:
         self.service = service
         self.statistics = statistics
-        self._residents: dict[str, Model] = {}
+        self._known = dict(OPERATORS)
 
     def find(self, name: str, version: str = VERSION) -> tuple[Model, Resident | None]:
         """The model, and the resident tensor that it is.
@@ -56,20 +51,20 @@ class Models:
         if resident is None:
             raise GatherError("model_not_found", f"no model is named {name!r}")
         v2_tensors.check_writable(resident.tensor.dtype)
-        model = self._residents.get(name)
+        model = self._known.get(name)
         if model is None:
-            if len(self._residents) > _REMEMBERED:
-                self._residents.clear()
-            model = self._residents[name] = Model(name, "gathernd", tuple(DIALECTS["gathernd"]), resident=True)
+            if len(self._known) > _REMEMBERED:
+                self._known = dict(OPERATORS)
+            model = self._known[name] = Model(name, "gathernd", tuple(DIALECTS["gathernd"]), resident=True)
         return model, resident
 
-    def find_quickly(self, name: str, version: str) -> Model:
+    def find_quickly(self, name: str, version: str = VERSION) -> Model:
         """As `find`, without asking the store for a tensor that it had before: whoever reads it finds out."""
-        return (self._residents.get(name) if version == VERSION else None) or self.find(name, version)[0]
+        return (self._known.get(name) if version == VERSION else None) or self.find(name, version)[0]
 
     def forget(self, name: str) -> None:
         """The tensor of this name is gone."""
-        self._residents.pop(name, None)
+        self._known.pop(name, None)
 
     def names(self) -> list[str]:
         """The names of all models."""
@@ -87,8 +82,8 @@ class InferRoute:
 
     async def __call__(self, context: RequestContext) -> None:
         """Read, gather, answer. Raises GatherError for everything it refuses."""
-        path, timings = context.path, context.timings
-        model = _PATHS.get(path) or self.models.find_quickly(*split_path(path))
+        timings = context.timings
+        model = self.models.find_quickly(*context.parameters)
         statistics = self.models.statistics.of(model.name)
         try:
             arrived, request = await self._read(context, model)
@@ -167,17 +162,6 @@ class InferRoute:
         if sum(map(len, pieces)) <= LARGE:
             return compress(pieces, encoding, charge)
         return await self.service.pool.run(lambda: compress(pieces, encoding, charge), context.timings)
-
-
-def split_path(path: str) -> tuple[str, str]:
-    """Name and version of the model in the path of an infer request. Raises not_found."""
-    name, slash, rest = path[len(_PREFIX) : -len(_SUFFIX)].partition("/")
-    if not slash:
-        return name, VERSION
-    kind, _, version = rest.partition("/")
-    if kind != "versions" or not version or "/" in version:
-        raise GatherError("not_found", f"no route has the path {path}")
-    return name, version
 
 
 def read_json_size(headers: dict[bytes, bytes]) -> int | None:

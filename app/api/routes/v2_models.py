@@ -6,7 +6,7 @@ What the protocol has and this service does not is answered 501, so that a clien
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
 
 import orjson
@@ -15,7 +15,8 @@ from fastapi import Depends, FastAPI, Request, Response
 from app import __version__
 from app.api.asgi_request import RequestContext
 from app.api.error_responses import STATUS
-from app.api.fastapi_app import REASONS
+from app.api.openapi_document import REASONS, operation
+from app.api.route_table import OPERATIONS
 from app.api.routes.health import Readiness
 from app.api.routes.v2_infer import Models
 from app.api.schemas.v2_messages import (
@@ -86,9 +87,9 @@ class ProtocolRoutes:
         _add_shared_memory(app)
 
     def _add_server(self, app: FastAPI) -> None:
-        @app.get(
-            "/v2",
-            operation_id="serverMetadata",
+        @operation(
+            app,
+            "serverMetadata",
             tags=[_TAG],
             summary="Name, version and extensions",
             responses=protocol_errors(),
@@ -96,9 +97,9 @@ class ProtocolRoutes:
         async def server() -> ServerMetadata:
             return ServerMetadata(name="gathernd", version=__version__, extensions=list(EXTENSIONS))
 
-        @app.get(
-            "/v2/health/live",
-            operation_id="serverLive",
+        @operation(
+            app,
+            "serverLive",
             tags=[_TAG],
             summary="Whether the process is alive",
             responses=protocol_errors(),
@@ -106,9 +107,9 @@ class ProtocolRoutes:
         async def live() -> ServerLive:
             return ServerLive(live=True)
 
-        @app.get(
-            "/v2/health/ready",
-            operation_id="serverReady",
+        @operation(
+            app,
+            "serverReady",
             tags=[_TAG],
             summary="Whether requests should be sent here",
             responses=protocol_errors("not_ready"),
@@ -123,9 +124,9 @@ class ProtocolRoutes:
 
     def _add_statistics(self, app: FastAPI) -> None:
         # Before the routes of one model: "stats" would be its name.
-        @app.get(
-            "/v2/models/stats",
-            operation_id="statistics",
+        @operation(
+            app,
+            "statistics",
             tags=[_TAG],
             summary="Counts and times of every model",
             response_model=StatisticsBody,
@@ -141,16 +142,16 @@ class ProtocolRoutes:
         return {"model_stats": await self.models.statistics.bodies(names, VERSION)}
 
     def _add_models(self, app: FastAPI) -> None:
-        for path, suffix in (("/v2/models/{name}", ""), ("/v2/models/{name}/versions/{version}", "Version")):
-            self._add_model(app, path, suffix)
+        self._add_model(app, "", _only_version)
+        self._add_model(app, "Version", _version_of_path)
 
-    def _add_model(self, app: FastAPI, path: str, suffix: str) -> None:
+    def _add_model(self, app: FastAPI, suffix: str, asked: Callable[..., Any]) -> None:
+        """Add the routes of a model, with `suffix` in their names; `asked` finds the version."""
         find = self.models.find
-        asked: Callable[..., Any] = _version_of_path if "{version}" in path else _only_version
 
-        @app.get(
-            path,
-            operation_id=f"model{suffix}Metadata",
+        @operation(
+            app,
+            f"model{suffix}Metadata",
             tags=[_TAG],
             summary="What a model takes and gives",
             response_model_exclude_none=True,
@@ -159,9 +160,9 @@ class ProtocolRoutes:
         async def metadata(name: str, version: str = Depends(asked)) -> ModelMetadata:
             return ModelMetadata.model_validate(model_metadata(*find(name, version)))
 
-        @app.get(
-            f"{path}/ready",
-            operation_id=f"model{suffix}Ready",
+        @operation(
+            app,
+            f"model{suffix}Ready",
             tags=[_TAG],
             summary="Whether a model may be called",
             responses=protocol_errors(*_OF_MODEL, "not_ready"),
@@ -171,9 +172,9 @@ class ProtocolRoutes:
             self._check_ready()
             return ModelReady(name=name, ready=True)
 
-        @app.get(
-            f"{path}/config",
-            operation_id=f"model{suffix}Config",
+        @operation(
+            app,
+            f"model{suffix}Config",
             tags=[_TAG],
             summary="The model's configuration, as Triton words it",
             responses=protocol_errors(*_OF_MODEL),
@@ -181,9 +182,9 @@ class ProtocolRoutes:
         async def config(name: str, version: str = Depends(asked)) -> dict[str, Any]:
             return model_config(*find(name, version))
 
-        @app.get(
-            f"{path}/stats",
-            operation_id=f"model{suffix}Statistics",
+        @operation(
+            app,
+            f"model{suffix}Statistics",
             tags=[_TAG],
             summary="Counts and times of a model",
             response_model=StatisticsBody,
@@ -193,9 +194,9 @@ class ProtocolRoutes:
             find(name, version)
             return await self._statistics([name])
 
-        @app.post(
-            f"{path}/infer",
-            operation_id=f"model{suffix}Infer",
+        @operation(
+            app,
+            f"model{suffix}Infer",
             tags=[_TAG],
             summary="Gather",
             description="Items may also follow the JSON in binary (binary tensor data extension): the header field "
@@ -207,9 +208,9 @@ class ProtocolRoutes:
             raise AssertionError("answered by the data plane")
 
     def _add_repository(self, app: FastAPI) -> None:
-        @app.post(
-            "/v2/repository/index",
-            operation_id="repositoryIndex",
+        @operation(
+            app,
+            "repositoryIndex",
             tags=[_TAG],
             summary='Every model; those that may be called, where the body is {"ready": true}',
             responses=protocol_errors("payload_too_large", "invalid_field"),
@@ -231,9 +232,9 @@ class ProtocolRoutes:
             ("unload", "A model stays loaded as long as it exists: nothing changes"),
         ):
 
-            @app.post(
-                f"/v2/repository/models/{{name}}/{action}",
-                operation_id=f"repository{action.capitalize()}",
+            @operation(
+                app,
+                f"repository{action.capitalize()}",
                 tags=[_TAG],
                 summary=text,
                 response_class=Response,
@@ -270,21 +271,16 @@ class ProtocolRoutes:
             "log_frequency": "0",
             "trace_file": "",
         }
-        for path, name, settings in (
-            ("/v2/logging", "LogSettings", logging),
-            ("/v2/trace/setting", "TraceSettings", tracing),
-            ("/v2/models/{name}/trace/setting", "ModelTraceSettings", tracing),
-        ):
-            self._add_setting(app, path, name, settings)
+        self._add_setting(app, "LogSettings", logging)
+        self._add_setting(app, "TraceSettings", tracing)
+        self._add_setting(app, "ModelTraceSettings", tracing, *_OF_MODEL, dependencies=[Depends(self._check_model)])
 
-    def _add_setting(self, app: FastAPI, path: str, operation: str, settings: dict[str, Any]) -> None:
-        of_model = "{name}" in path
-        codes = _OF_MODEL if of_model else ()
-        dependencies = [Depends(self._check_model)] if of_model else []
-
-        @app.get(
-            path,
-            operation_id=f"get{operation}",
+    def _add_setting(
+        self, app: FastAPI, name: str, settings: dict[str, Any], *codes: Code, dependencies: Sequence[Any] = ()
+    ) -> None:
+        @operation(
+            app,
+            f"get{name}",
             tags=[_TAG],
             summary="The settings as they are",
             dependencies=dependencies,
@@ -293,9 +289,9 @@ class ProtocolRoutes:
         async def get() -> dict[str, Any]:
             return settings
 
-        @app.post(
-            path,
-            operation_id=f"update{operation}",
+        @operation(
+            app,
+            f"update{name}",
             tags=[_TAG],
             summary="Not offered: an operator sets them when the service starts",
             dependencies=dependencies,
@@ -317,24 +313,12 @@ async def _only_version() -> str:
 
 
 def _add_shared_memory(app: FastAPI) -> None:
-    for kind in ("system", "cuda"):
-        root, name = f"/v2/{kind}sharedmemory", f"{kind}SharedMemory"
-        for method, path, operation in (
-            ("GET", f"{root}/status", f"{name}Status"),
-            ("GET", f"{root}/region/{{region}}/status", f"{name}RegionStatus"),
-            ("POST", f"{root}/region/{{region}}/register", f"{name}Register"),
-            ("POST", f"{root}/region/{{region}}/unregister", f"{name}RegionUnregister"),
-            ("POST", f"{root}/unregister", f"{name}Unregister"),
-        ):
-            app.add_api_route(
-                path,
-                _no_shared_memory_region if "{region}" in path else _no_shared_memory,
-                methods=[method],
-                operation_id=operation,
-                tags=[_TAG],
-                summary="Not offered",
-                responses=protocol_errors("not_implemented"),
+    for name, (_, route) in OPERATIONS.items():
+        if "SharedMemory" in name:
+            register = operation(
+                app, name, tags=[_TAG], summary="Not offered", responses=protocol_errors("not_implemented")
             )
+            register(_no_shared_memory_region if "{region}" in route.template else _no_shared_memory)
 
 
 async def _no_shared_memory() -> dict[str, Any]:

@@ -9,7 +9,7 @@ from fastapi import FastAPI, Path, Response
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
-from app.api.fastapi_app import error_responses
+from app.api.openapi_document import operation, problem_responses
 from app.api.routes.tensors import MAX_LIST
 from app.api.schemas.gather_request import DTypeName, OpenModel, Size, Tensor
 from app.errors import Code
@@ -110,13 +110,13 @@ _IF_CHANGED: Final = _parameter("If-None-Match", "header", "ETags at which the a
 
 def _answers(codes: Iterable[Code], **ok: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
     found: dict[int | str, dict[str, Any]] = {int(status.removeprefix("s")): answer for status, answer in ok.items()}
-    return found | error_responses((*_EVERYWHERE, *codes))
+    return found | problem_responses((*_EVERYWHERE, *codes))
 
 
 def _add_metadata(app: FastAPI) -> None:
-    @app.get(
-        "/tensors",
-        operation_id="listTensors",
+    @operation(
+        app,
+        "listTensors",
         tags=[_TAG],
         summary="List the resident tensors",
         response_model=TensorList,
@@ -136,9 +136,9 @@ def _add_metadata(app: FastAPI) -> None:
     def list_tensors() -> NoReturn:
         raise AssertionError("answered by the data plane")
 
-    @app.get(
-        "/tensors/{name}",
-        operation_id="getTensor",
+    @operation(
+        app,
+        "getTensor",
         tags=[_TAG],
         summary="What is known of a tensor",
         response_model=ResidentTensor,
@@ -157,9 +157,9 @@ def _add_changes(app: FastAPI) -> None:
     flag = {"type": "boolean", "default": False}
     raw = f"Only with {RAW}, and needed there: "
 
-    @app.put(
-        "/tensors/{name}",
-        operation_id="putTensor",
+    @operation(
+        app,
+        "putTensor",
         tags=[_TAG],
         summary="Upload a tensor, or replace one",
         description="The content becomes visible whole, to every worker, and is durable when the answer comes. Readers "
@@ -204,9 +204,9 @@ def _add_changes(app: FastAPI) -> None:
     def put_tensor(name: Name) -> NoReturn:
         raise AssertionError("answered by the data plane")
 
-    @app.delete(
-        "/tensors/{name}",
-        operation_id="deleteTensor",
+    @operation(
+        app,
+        "deleteTensor",
         tags=[_TAG],
         summary="Remove a tensor",
         status_code=204,
@@ -225,9 +225,9 @@ def _add_content(app: FastAPI) -> None:
         "X-Gathernd-Shape": {"description": "Sizes with commas between them.", "schema": {"type": "string"}},
     }
 
-    @app.get(
-        "/tensors/{name}/content",
-        operation_id="tensorContent",
+    @operation(
+        app,
+        "tensorContent",
         tags=[_TAG],
         summary="Download a tensor, or some of its rows",
         description=f"As {RAW} (the items, as an upload has them), {NPY} or {SAFETENSORS}, as Accept asks for. Where a "
@@ -255,9 +255,9 @@ def _add_content(app: FastAPI) -> None:
 
 
 def _add_scatter(app: FastAPI) -> None:
-    @app.post(
-        "/tensors/{name}/scatter",
-        operation_id="scatterTensor",
+    @operation(
+        app,
+        "scatterTensor",
         tags=[_TAG],
         summary="Change elements or slices of a tensor (ScatterND)",
         description="Gathers see all of a scatter or nothing, and it is durable when the answer comes.",

@@ -1,0 +1,99 @@
+"""The OpenAPI description: what all operations share, and how FastAPI is told of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
+
+from fastapi import FastAPI
+
+from app.api.error_responses import STATUS
+from app.api.route_table import OPERATIONS
+from app.api.schemas import examples
+from app.api.schemas.gather_request import Problem
+from app.errors import CATALOGUE, Code
+from app.security.authorizer import Access
+
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+
+REASONS: Final = {
+    400: "The body cannot be read",
+    401: "No key, or an unknown one",
+    403: "Refused",
+    404: "Not found",
+    408: "The request did not arrive in time",
+    412: "A condition does not hold",
+    413: "The body is too large",
+    415: "The media type is not read here",
+    416: "These rows are not there",
+    422: "The request breaks a rule",
+    431: "The header is too large",
+    500: "The service failed",
+    501: "Not offered",
+    503: "Not now; see Retry-After",
+    507: "The store is full",
+}
+_BEARER: Final = {
+    "type": "http",
+    "scheme": "bearer",
+    "description": "A key of the service, where its operator asks for keys. What changes tensors needs a key with the "
+    "scope `tensors`, the metrics any key, everything else one with the scope `gather`.",
+}
+
+
+def operation(app: FastAPI, name: str, **described: Any) -> Callable[[Endpoint], Endpoint]:
+    """Registers an endpoint as the operation `name` of the table of routes, which has its path and method.
+
+    `described` are further arguments of `FastAPI.api_route`. An operation of the data plane is registered for its
+    description alone.
+    """
+    method, route = OPERATIONS[name]
+    return app.api_route(route.template, methods=[method], operation_id=name, **described)
+
+
+def problem_responses(codes: Iterable[Code]) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI's responses for the statuses of `codes`, each with the examples there are."""
+    found: dict[int | str, dict[str, Any]] = {}
+    for code in sorted(codes, key=lambda code: STATUS[code]):
+        status = STATUS[code]
+        response = found.setdefault(
+            status,
+            {
+                "description": f"{REASONS[status]}:",
+                "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+            },
+        )
+        response["description"] += f" `{code}`"
+        if code in examples.ERRORS:
+            content = response["content"]["application/problem+json"]
+            body = {**examples.ERRORS[code][2], "request_id": "5f2c9a1e-1"}
+            content.setdefault("examples", {})[code] = {"summary": CATALOGUE[code].title, "value": body}
+    return found
+
+
+def openapi_document(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI description of the whole service."""
+    document = app.openapi()
+    schemas = document["components"]["schemas"]
+    if "Problem" not in schemas:
+        problem_schema = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas.update(problem_schema.pop("$defs"))
+        schemas["Problem"] = problem_schema
+        # FastAPI documents an error shape of its own wherever there is a path parameter; it never occurs here.
+        for name in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(name, None)
+        document["components"]["securitySchemes"] = {"bearer": _BEARER}
+        # Either: whether keys are asked for is up to the operator of the service. Said once for all operations, since
+        # generators take a requirement at an operation for one without exception and want a key for every call.
+        document["security"] = [{}, {"bearer": []}]
+        unauthorized = problem_responses(("unauthorized",))[401]
+        for operations in document["paths"].values():
+            for operation in operations.values():
+                responses = operation["responses"]
+                if "HTTPValidationError" in str(responses.get("422")):
+                    del responses["422"]
+                if OPERATIONS[operation["operationId"]][1].access is Access.PUBLIC:
+                    operation["security"] = []
+                else:
+                    responses.setdefault("401", unauthorized)
+    return document

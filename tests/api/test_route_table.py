@@ -1,0 +1,127 @@
+"""The table of routes, held against the OpenAPI description, the handlers of the data plane and all other modules."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.api.openapi_document import openapi_document
+from app.api.route_table import CONTROL, HEALTH, OPERATIONS, READINESS, ROUTES, TABLE, TENSORS, Route, RouteTable
+from app.api.route_table import template as template_of
+from app.main import Application, create_app
+from app.security.authorizer import Access
+from app.settings import Settings
+
+APP = Path(__file__).parents[2] / "app"
+GATHER = Access.GATHER
+
+
+@pytest.fixture(scope="module")
+def app() -> Application:
+    return create_app(Settings())
+
+
+def test_the_description_has_every_operation_of_the_table_and_no_other(app: Application) -> None:
+    document = openapi_document(app.control)  # type: ignore[arg-type]
+    described = {
+        (operation["operationId"], method.upper(), path)
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+    }
+    assert described == {(name, method, route.template) for name, (method, route) in OPERATIONS.items()}
+
+
+def test_no_two_operations_share_a_name() -> None:
+    assert len(OPERATIONS) == sum(len(route.operations) for route in ROUTES)
+
+
+def test_the_data_plane_has_a_handler_for_each_of_its_operations_and_no_other(app: Application) -> None:
+    assert set(app.handlers) == {name for name, (_, route) in OPERATIONS.items() if route.plane is not CONTROL}
+
+
+def test_what_needs_no_key_is_said_to_need_none(app: Application) -> None:
+    document = openapi_document(app.control)  # type: ignore[arg-type]
+    open_to_all = {
+        path for path, operations in document["paths"].items() for one in operations.values() if "security" in one
+    }
+    assert open_to_all == {route.template for route in ROUTES if route.access is Access.PUBLIC}
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.template)
+def test_every_route_is_found_by_a_path_and_labelled_with_its_template(route: Route, app: Application) -> None:
+    path = re.sub(r"\{\w+\}", "x1", route.template)
+    assert TABLE.find(path) == (route, ("x1",) * route.template.count("{"))
+    assert template_of(path) == app.metrics.template(path) == route.template
+
+
+def test_paths_are_put_under_their_templates() -> None:
+    templates = ("/a", "/t/{name}", "/t/{name}/content", "/t/special", "/")
+    table = RouteTable(Route(template, CONTROL, GATHER, {"GET": template}) for template in templates)
+    found = {
+        path: table.find(path)[0].template
+        for path in ["/a", "/t/x", "/t/x/content", "/t/special", "/t/", "/t", "/", "", "a"]
+    }
+    assert found == {
+        "/a": "/a", "/t/x": "/t/{name}", "/t/x/content": "/t/{name}/content", "/t/special": "/t/special",
+        "/t/": "other", "/t": "other", "/": "/", "": "other", "a": "other",
+    }  # fmt: skip
+
+
+def test_an_empty_name_is_for_the_data_plane_to_refuse() -> None:
+    table = RouteTable((Route("/t/{name}", TENSORS, GATHER, {}), Route("/c/{name}", CONTROL, GATHER, {})))
+    assert table.find("/t/") == (Route("/t/{name}", TENSORS, GATHER, {}), ("",))
+    assert table.find("/c/")[0].template == "other"
+
+
+def test_segments_that_stand_in_braces_are_handed_on_in_their_order() -> None:
+    route, parameters = TABLE.find("/v2/models/items/versions/7/infer")
+    assert (route.operation("POST"), parameters) == ("modelVersionInfer", ("items", "7"))
+
+
+@pytest.mark.parametrize(
+    ("path", "allow"),
+    [("/gathernd", b"POST, OPTIONS"), ("/livez", b"GET, HEAD, OPTIONS"), ("/v2/models/stats", b"GET, HEAD, OPTIONS")],
+)
+def test_a_route_says_which_methods_it_takes(path: str, allow: bytes) -> None:
+    assert TABLE.find(path)[0].allow() == allow
+
+
+def test_a_read_without_the_body_is_the_read() -> None:
+    assert TABLE.find("/livez")[0].operation("HEAD") == "livez"
+    assert TABLE.find("/gathernd")[0].operation("HEAD") is None
+
+
+def test_what_health_checks_and_scrapers_ask_for_is_marked() -> None:
+    assert {"/livez", "/readyz", "/metrics", "/v2/health/live", "/v2/health/ready"} == HEALTH
+    assert {"/readyz", "/v2/health/ready"} == READINESS
+
+
+def literals(tree: ast.Module) -> list[str]:
+    """The texts of a module without its docstrings."""
+    documentation = {
+        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    found: list[Any] = [
+        node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in documentation
+    ]
+    return [
+        text.decode("latin-1") if isinstance(text, bytes) else text for text in found if isinstance(text, str | bytes)
+    ]
+
+
+FIRST_SEGMENTS = {route.template.split("/")[1].split("{")[0] for route in ROUTES} - {"", "errors"}
+A_PATH = re.compile(rf"/({'|'.join(map(re.escape, sorted(FIRST_SEGMENTS)))})(/.*)?")
+
+
+@pytest.mark.parametrize("path", sorted(APP.rglob("*.py")), ids=lambda path: str(path.relative_to(APP)))
+def test_no_other_module_has_a_path_in_it(path: Path) -> None:
+    if path.name != "route_table.py":
+        assert [text for text in literals(ast.parse(path.read_text())) if A_PATH.fullmatch(text)] == []
+
+
+def test_a_path_in_a_module_is_seen() -> None:
+    assert [text for text in literals(ast.parse('x = f"/v2/{y}"\nz = b"/tensors/"')) if A_PATH.fullmatch(text)] != []
