@@ -58,7 +58,7 @@ from app.tensors.shape_limits import Limits
 
 logger = logging.getLogger("gathernd")
 DAMAGE_INTERVAL_S = 30.0
-DAMAGE_REST = 100
+DAMAGE_PAUSE_RATIO = 100
 _DAMAGE_PAGE = 100
 KERNELS: dict[str, Kernel] = {"numba": gather_kernel, "numpy": numpy_cpu}
 
@@ -74,7 +74,7 @@ def limits_of(settings: Settings) -> Limits:
     )
 
 
-def threads_of_gather(settings: Settings) -> int:
+def split_threads(settings: Settings) -> int:
     """Over how many threads a gather may be split: one where the kernel cannot."""
     return settings.threads if KERNELS[settings.kernel].splits else 1
 
@@ -118,7 +118,7 @@ def use_gpu(settings: Settings, service: Service) -> None:
         logger.info("gathers run on the CPU: %s", reason)
         return
     gpu = Gpu(device, chooser, settings.max_queue, settings.queue_timeout, always=settings.device == "gpu")
-    gpu.lock_threads = service.lock_threads
+    gpu.run_in_lock_thread = service.run_in_lock_thread
     logger.info("GPU: %s, %d MiB of memory for gathers", device.description, device.memory >> 20)
     service.gpu = gpu
     chooser.coefficients = replace(chooser.coefficients, gpu=prices)
@@ -170,16 +170,16 @@ def create_app(
     readiness = Readiness("kernels")
     log = RequestLog(settings.log_rate, READINESS, access=settings.access_log)
     tracing = start_tracing(settings.otlp_endpoint)
-    watched = settings.access_log or tracing is not None
+    records_each_request = settings.access_log or tracing is not None
     metrics = (
         RecordingMetrics(counters, log, STATUS, template, tracing)
-        if watched
+        if records_each_request
         else Metrics(counters, log, STATUS, template)
     )
     budget = Budget(settings.memory_budget // settings.workers, settings.max_requests)
     pool = RequestThreadPool(settings.threads, settings.max_queue, settings.queue_timeout)
     kernel = KERNELS[settings.kernel]
-    threads = threads_of_gather(settings)
+    threads = split_threads(settings)
     chooser = BackendChooser(loop_max_us=settings.loop_max_us, split_min_us=settings.split_min_us, threads=threads)
     limits = limits_of(settings)
     store = LocalStore(
@@ -193,7 +193,7 @@ def create_app(
     disk_threads = DiskThreads()
     store.run_in_background = disk_threads.aside
     service = Service(limits, store, kernel, pool, chooser, budget)
-    service.lock_threads = disk_threads.change
+    service.run_in_lock_thread = disk_threads.change
     host_check = HostHeaderCheck(settings.host, settings.allowed_hosts, settings.cors_origins)
     models = Models(service, Statistics(metrics.counters))
     authorizer = make_authorizer(
@@ -202,7 +202,7 @@ def create_app(
         last_good=last_good_keys,
         on_change=request_header_cache.clear,
     )
-    damaged = Damaged()
+    damaged = DamagedCount()
     background = BackgroundTasks(lambda name: metrics.counters.add(f"gathernd_background_failures|{name}"))
 
     def prepare() -> None:
@@ -241,7 +241,7 @@ def create_app(
         readiness, metrics, lifespan, ProtocolRoutes(models, readiness, settings.log_level), add_tensor_routes
     )
     metrics.gauges.update(
-        gathernd_queue_depth=lambda: pool.taken,
+        gathernd_queue_depth=lambda: pool.in_use,
         gathernd_requests_limit=lambda: settings.max_requests,
         gathernd_connections_limit=lambda: settings.max_connections,
         gathernd_queue_capacity=lambda: settings.threads + settings.max_queue,
@@ -285,13 +285,13 @@ def create_app(
 
 
 @dataclass
-class Damaged:
+class DamagedCount:
     """How many resident tensors are known to be damaged, as last counted."""
 
     tensors: int = 0
 
 
-def _common_gauges(store: LocalStore, settings: Settings, damaged: Damaged) -> dict[str, float]:
+def _common_gauges(store: LocalStore, settings: Settings, damaged: DamagedCount) -> dict[str, float]:
     """What /metrics says of the store and the settings, which is the same whichever process is asked."""
     tensors, size = store.usage()
     free = shutil.disk_usage(store.folder).free
@@ -328,7 +328,7 @@ async def _sweep(store: LocalStore, service: Service, interval: float = 0.5) -> 
             await in_thread(service.gpu.sweep, etag_of)
 
 
-async def _count_damaged(store: LocalStore, damaged: Damaged) -> None:
+async def _count_damaged(store: LocalStore, damaged: DamagedCount) -> None:
     """Count the damaged tensors every DAMAGE_INTERVAL_S, more rarely where there are many. Runs until it is cancelled.
 
     Each tensor's file is looked at, a few at a time: it rests DAMAGE_REST times as long as it works, in time of
@@ -350,7 +350,7 @@ async def _count_damaged(store: LocalStore, damaged: Damaged) -> None:
                 break
             await asyncio.sleep(0.1)
         damaged.tensors = found
-        await asyncio.sleep(max(DAMAGE_INTERVAL_S, DAMAGE_REST * worked))
+        await asyncio.sleep(max(DAMAGE_INTERVAL_S, DAMAGE_PAUSE_RATIO * worked))
 
 
 async def _verify(store: LocalStore, stop: Event) -> None:

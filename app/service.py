@@ -13,16 +13,16 @@ from typing import Any, Final, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from app.dispatch.backend_cost_model import BackendChooser, Choice, Coefficients, has_locality
-from app.dispatch.explain import RouteNote, notes
+from app.dispatch.backend_cost_model import BackendChooser, Coefficients, RouteChoice, has_locality
+from app.dispatch.explain import RouteNote, explain_routes
 from app.dispatch.gpu import Gpu, Outcome, name_of
 from app.dispatch.request_thread_pool import RequestThreadPool
-from app.dispatch.writer_exclusion import LockThreads, default_thread, without_writers
+from app.dispatch.writer_exclusion import RunInLockThread, default_thread, without_writers
 from app.errors import GatherError
 from app.kernels import Kernel, Unfinished
 from app.memory.budget import Budget, MemoryReservation
 from app.memory.error_tracebacks import drop_tracebacks
-from app.memory.malloc_tuning import MOST_KEPT
+from app.memory.malloc_tuning import MAX_KEPT_BYTES
 from app.memory.output_buffer_pool import OutputBufferPool
 from app.operators.dialects import DIALECTS
 from app.operators.gather import plan_gather
@@ -41,11 +41,11 @@ PLANNERS: Final[Mapping[Operator, Callable[..., tuple[GatherPlan, tuple[int, ...
     "gathernd": plan_gathernd,
     "gather": plan_gather,
 }
-_LARGE_SCAN: Final = 1 << 16
-_PAUSES: Final = (0.0, 0.0002, 0.001, 0.003, 0.01, 0.03)
+_LARGE_INDEX_SCAN: Final = 1 << 16
+_RETRY_PAUSES_S: Final = (0.0, 0.0002, 0.001, 0.003, 0.01, 0.03)
 """Seconds before each further attempt to read a resident tensor that a scatter is changing."""
-_REMEMBERED_PLANS: Final = 4096
-_ITEM: Final = 8
+_MAX_REMEMBERED_PLANS: Final = 4096
+_NUMBER_BYTES: Final = 8
 _BLOCK: Final = 1 << 16
 
 
@@ -57,8 +57,8 @@ class _Planned(NamedTuple):
     plan: GatherPlan
     shape: tuple[int, ...]
     first_axis: int
-    choice: Choice
-    close: Choice | None
+    choice: RouteChoice
+    choice_with_locality: RouteChoice | None
     """What would be chosen if slices lie close together; None where the event loop runs or leads it either way."""
     coefficients: Coefficients
 
@@ -68,12 +68,12 @@ class _Decision(NamedTuple):
     reading the data waits for the disk, whether the data lies on the GPU, and whether the gather fits there.
     """
 
-    choice: Choice
-    cpu: Choice
-    close: bool
+    choice: RouteChoice
+    cpu: RouteChoice
+    locality: bool
     cold: bool
-    there: bool
-    fits: bool
+    data_on_gpu: bool
+    fits_gpu: bool
 
 
 class Explanation(NamedTuple):
@@ -84,7 +84,7 @@ class Explanation(NamedTuple):
     shape: tuple[int, ...]
     plan: GatherPlan
     routes: list[RouteNote]
-    choice: Choice
+    choice: RouteChoice
 
 
 class Service:
@@ -109,9 +109,9 @@ class Service:
         self.chooser = chooser
         self.budget = budget
         self.gpu: Gpu | None = None
-        self.lock_threads: LockThreads = default_thread
+        self.run_in_lock_thread: RunInLockThread = default_thread
         """Where gathers wait until scatters of their tensor can be kept out."""
-        self._outputs = OutputBufferPool(min(budget.total // 8, MOST_KEPT))
+        self._outputs = OutputBufferPool(min(budget.total // 8, MAX_KEPT_BYTES))
         self._plans: dict[tuple[object, ...], _Planned] = {}
 
     async def gather(self, call: Call, timings: RequestTimings, reservation: MemoryReservation) -> Answer:
@@ -133,9 +133,9 @@ class Service:
             decided = self._decide(call, planned, data, resident)
             choice = decided.choice
             if self.gpu is not None and resident is not None and data.dtype.kind != "string":
-                self.gpu.earn(call, plan, decided.cpu, resident)
+                self.gpu.count_saving(call, plan, decided.cpu, resident)
         timings.choice = choice
-        route, here = choice.route, choice.here
+        route, here = choice.route, choice.on_event_loop
         timings.route = route
         if route == "gpu":
             on_gpu = await self._run_on_gpu(call, plan, data, resident, decided, timings)
@@ -146,14 +146,14 @@ class Service:
                     await self._raise_index_error(call, plan, data, first_axis, timings)
                 return Answer(Tensor(data.dtype, shape, _typed(array, data.dtype)), call.dialect, "gpu", etag)
         if here and choice.parts > 1:
-            bad, array = await self._lead(plan, data, indices, timings)
+            bad, array = await self._split_from_event_loop(plan, data, indices, timings)
         elif here:
             bad, array = self._run(plan, data, indices, timings, reservation)
         else:
-            bad, array = await self._run_elsewhere(plan, data, indices, timings, reservation)
+            bad, array = await self._run_in_pool(plan, data, indices, timings, reservation)
         if resident is not None and not resident.is_consistent:
             del array  # what is read again takes its place
-            resident, bad, array = await self._run_again(name_of(call), resident, plan, indices, timings, reservation)
+            resident, bad, array = await self._read_again(name_of(call), resident, plan, indices, timings, reservation)
         timings.kernel_end = perf_counter()
         if bad >= 0:
             await self._raise_index_error(call, plan, data, first_axis, timings)
@@ -164,7 +164,7 @@ class Service:
         self, call: Call, plan: GatherPlan, data: Tensor, first_axis: int, timings: RequestTimings
     ) -> NoReturn:
         dialect, indices = DIALECTS[call.operator][call.dialect], call.indices
-        if indices.array.size < _LARGE_SCAN:
+        if indices.array.size < _LARGE_INDEX_SCAN:
             raise index_error(dialect, data.shape, indices, first_axis, plan.depth)
         raise await self.pool.run(lambda: index_error(dialect, data.shape, indices, first_axis, plan.depth), timings)
 
@@ -180,7 +180,7 @@ class Service:
         """The gather on the device; None, with a route of threads in `timings`, where the CPU has to run it."""
         assert self.gpu is not None
         out = self._outputs.empty(plan.output_items, data.dtype.carrier)
-        outcome = await self.gpu.gather(call, plan, data, resident, out, lambda: self._start(timings), timings)
+        outcome = await self.gpu.gather(call, plan, data, resident, out, lambda: self._start_kernel(timings), timings)
         if outcome is None:
             timings.route = "split" if decided.cpu.route == "split" else "thread"
             timings.choice = decided.choice._replace(parts=decided.cpu.parts)
@@ -195,14 +195,14 @@ class Service:
         """
         plan, strings = planned.plan, data.dtype.kind == "string"
         cpu, close = planned.choice, False
-        if planned.close is not None and has_locality(plan, call.indices.array):
-            cpu, close = planned.close, True
+        if planned.choice_with_locality is not None and has_locality(plan, call.indices.array):
+            cpu, close = planned.choice_with_locality, True
         cold = resident is not None and resident.cold
-        if cold and cpu.here:
-            cpu = self.chooser.choose(plan, device="cpu", strings=strings, close=close, cold=True)
+        if cold and cpu.on_event_loop:
+            cpu = self.chooser.choose(plan, device="cpu", strings=strings, locality=close, cold=True)
         if self.gpu is None or strings:
-            return _Decision(cpu, cpu, close, cold, on_device, fits=True)
-        there = on_device or (resident is not None and self.gpu.holds(resident.etag))
+            return _Decision(cpu, cpu, close, cold, on_device, fits_gpu=True)
+        there = on_device or (resident is not None and self.gpu.has_copy(resident.etag))
         choice = self.gpu.choose(call, plan, cpu, there)
         return _Decision(choice, cpu, close, cold, there, self.gpu.fits(plan, there))
 
@@ -221,15 +221,15 @@ class Service:
         self._check_device(call, data)
         reservation.admit(plan.output_bytes)
         decided = self._decide(call, planned, data, resident, on_device)
-        routes = notes(
+        routes = explain_routes(
             plan,
             self.chooser,
-            resident=decided.there,
+            resident=decided.data_on_gpu,
             device=call.device,
-            gpu_fits=decided.fits,
+            gpu_fits=decided.fits_gpu,
             strings=data.dtype.kind == "string",
             cold=decided.cold,
-            close=decided.close,
+            locality=decided.locality,
             always_gpu=self.gpu is not None and self.gpu.always,
         )
         return Explanation(call, data, planned.shape, plan, routes, decided.choice)
@@ -265,10 +265,10 @@ class Service:
             )
             choice = self.chooser.choose(plan, device="cpu", strings=data.dtype.kind == "string")
             close = None
-            if not choice.here and data.dtype.kind != "string":
-                close = self.chooser.choose(plan, device="cpu", close=True)
+            if not choice.on_event_loop and data.dtype.kind != "string":
+                close = self.chooser.choose(plan, device="cpu", locality=True)
             planned = _Planned(plan, shape, first_axis, choice, close, coefficients)
-            if len(self._plans) >= _REMEMBERED_PLANS:
+            if len(self._plans) >= _MAX_REMEMBERED_PLANS:
                 self._plans.clear()
             self._plans[key] = planned
         return planned
@@ -284,17 +284,17 @@ class Service:
     def _run(
         self, plan: GatherPlan, data: Tensor, indices: Tensor, timings: RequestTimings, reservation: MemoryReservation
     ) -> tuple[int, NDArray[Any]]:
-        self._start(timings)
+        self._start_kernel(timings)
         if data.dtype.kind == "string":
             return self._run_strings(plan, data, indices, reservation)
         out = np.empty(plan.output_items, data.dtype.carrier)
         return self.kernel.run(plan, data.items, indices.array, out), _typed(out, data.dtype)
 
-    async def _lead(
+    async def _split_from_event_loop(
         self, plan: GatherPlan, data: Tensor, indices: Tensor, timings: RequestTimings
     ) -> tuple[int, NDArray[Any]]:
         """Share a gather with helpers, on the event loop, which waits for none of them for long."""
-        self._start(timings)
+        self._start_kernel(timings)
         out = self._outputs.empty(plan.output_items, data.dtype.carrier)
         try:
             bad = self.kernel.run(plan, data.items, indices.array, out, timings.choice.parts, False)
@@ -304,7 +304,7 @@ class Service:
             bad = await self.pool.run(left.wait, timings)
         return bad, _typed(out, data.dtype)
 
-    async def _run_elsewhere(
+    async def _run_in_pool(
         self, plan: GatherPlan, data: Tensor, indices: Tensor, timings: RequestTimings, reservation: MemoryReservation
     ) -> tuple[int, NDArray[Any]]:
         if data.dtype.kind == "string":
@@ -313,12 +313,12 @@ class Service:
         out = self._outputs.empty(plan.output_items, data.dtype.carrier)
 
         def work() -> int:
-            self._start(timings)
+            self._start_kernel(timings)
             return self.kernel.run(plan, data.items, indices.array, out, timings.choice.parts)
 
         return await self.pool.run(work, timings), _typed(out, data.dtype)
 
-    async def _run_again(
+    async def _read_again(
         self,
         name: str,
         resident: Resident,
@@ -331,19 +331,19 @@ class Service:
 
         Dtype and shape stay as they were, and so does the plan; another content under the name is not looked at.
         """
-        for pause in _PAUSES:
+        for pause in _RETRY_PAUSES_S:
             await asyncio.sleep(pause)
             resident = resident.refreshed()
-            bad, array = await self._run_elsewhere(plan, resident.tensor, indices, timings, reservation)
+            bad, array = await self._run_in_pool(plan, resident.tensor, indices, timings, reservation)
             if resident.is_consistent:
                 return resident, bad, array
             del array
-        async with without_writers(resident, name, self.lock_threads, timings.deadline):
+        async with without_writers(resident, name, self.run_in_lock_thread, timings.deadline):
             resident = resident.refreshed()
-            bad, array = await self._run_elsewhere(plan, resident.tensor, indices, timings, reservation)
+            bad, array = await self._run_in_pool(plan, resident.tensor, indices, timings, reservation)
         return resident, bad, array
 
-    def _start(self, timings: RequestTimings) -> None:
+    def _start_kernel(self, timings: RequestTimings) -> None:
         now = perf_counter()
         if now > timings.deadline:
             raise GatherError("deadline_exceeded", "the request waited until its deadline had passed", retry_after=1)
@@ -358,7 +358,7 @@ class Service:
         """
         if isinstance(data, PackedStrings):
             return self._run_packed(plan, data, indices, reservation)
-        working = _ITEM * (plan.data_items + plan.output_items)
+        working = _NUMBER_BYTES * (plan.data_items + plan.output_items)
         reservation.charge(working)
         numbers = np.empty(plan.output_items, np.uint64)
         bad = self.kernel.run(plan, np.arange(plan.data_items, dtype=np.uint64), indices.array, numbers)
@@ -368,14 +368,14 @@ class Service:
         else:
             output = numbers
         del numbers
-        reservation.settle(working, 0)
+        reservation.adjust(working, 0)
         return bad, output
 
     def _run_packed(
         self, plan: GatherPlan, data: PackedStrings, indices: Tensor, reservation: MemoryReservation
     ) -> tuple[int, NDArray[Any]]:
         """Resident strings: the kernel gathers where their frames start, and only those become Python objects."""
-        working = _ITEM * plan.output_items
+        working = _NUMBER_BYTES * plan.output_items
         reservation.charge(working)
         starts = np.empty(plan.output_items, np.uint64)
         bad = self.kernel.run(plan, data.array, indices.array, starts)
@@ -385,7 +385,7 @@ class Service:
             self._check_total(data.packed_size(starts))
             output = data.pick(starts, reservation)
         del starts
-        reservation.settle(working, 0)
+        reservation.adjust(working, 0)
         return bad, output
 
     def _check_total(self, total: int) -> None:

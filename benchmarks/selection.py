@@ -39,7 +39,7 @@ from app.cli import line_chart
 from app.cli.calibrate_command import ROW_BYTES, TABLE_ROWS, curves
 from app.dispatch.backend_calibration import hopeful
 from app.dispatch.backend_calibration import measure as calibrate
-from app.dispatch.backend_cost_model import BackendChooser, Choice, Coefficients, Route, has_locality
+from app.dispatch.backend_cost_model import BackendChooser, Coefficients, Route, RouteChoice, has_locality
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.kernels.numba_cpu import gather_kernel
 from app.memory.budget import Budget, MemoryReservation
@@ -181,7 +181,7 @@ class Row:
     shape: Shape
     plan: GatherPlan
     seconds: dict[Route, float]
-    choice: Choice
+    choice: RouteChoice
 
     @property
     def best(self) -> Route:
@@ -273,7 +273,7 @@ async def draw(rounds: int, threads: int, coefficients: Coefficients, neighbours
 
 def _services(
     call: Call, pool: RequestThreadPool, coefficients: Coefficients
-) -> tuple[GatherPlan, Choice, dict[Route, Service]]:
+) -> tuple[GatherPlan, RouteChoice, dict[Route, Service]]:
     """The plan of a call, the choice for it, and a service for each route that it can take."""
     found: dict[Route, Service] = {}
     plan = None
@@ -287,7 +287,7 @@ def _services(
             found[route] = service
     assert plan is not None
     chooser = BackendChooser(threads=pool.threads, coefficients=coefficients)
-    return plan, chooser.choose(plan, close=has_locality(plan, call.indices.array)), found
+    return plan, chooser.choose(plan, locality=has_locality(plan, call.indices.array)), found
 
 
 def report(rows: Sequence[Row], every: bool) -> str:

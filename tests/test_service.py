@@ -230,9 +230,9 @@ def test_every_route_finds_a_bad_index(route: Any) -> None:
 def test_slices_that_lie_close_are_chosen_for_as_near_ones() -> None:
     _, timings = gather(service(coefficients=SLOW_FAR), call(RANDOM))
     assert timings.route == timings.choice.route == "split"
-    assert not timings.choice.here
+    assert not timings.choice.on_event_loop
     answer, close = gather(service(coefficients=SLOW_FAR), call(ORDERED))
-    assert close.choice.here
+    assert close.choice.on_event_loop
     assert close.choice.seconds < timings.choice.seconds
     assert (answer.output.array == TABLE[: 5_000 * 64]).all()
 

@@ -18,7 +18,7 @@ from app.api.error_responses import STATUS, error_body, problem_headers
 from app.api.growing_body import GrowingBody, too_large
 from app.api.request_decompression import inflater
 from app.api.route_table import Route
-from app.dispatch.admission import FEW, Admission
+from app.dispatch.admission import SMALL_BODY_BYTES, Admission
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import Code, GatherError
 from app.memory.budget import MemoryReservation
@@ -83,7 +83,7 @@ class ServerExchange(Protocol):
         """Write a whole answer at once."""
         ...
 
-    def departed(self) -> bool:
+    def client_has_gone(self) -> bool:
         """Whether the client has gone and left its body incomplete; asks the system, and closes the connection then."""
         ...
 
@@ -305,18 +305,18 @@ class RequestContext:
             raise too_large(limit)
         self.admission.admit(declared)
         begun = perf_counter()
-        if self.exchange is None or (declared is not None and declared <= FEW):
+        if self.exchange is None or (declared is not None and declared <= SMALL_BODY_BYTES):
             found = await self._read_slowly(declared, limit, lead)
         else:
             body_reads = self.admission.body_reads
-            await body_reads.enter(self.exchange)
+            await body_reads.acquire(self.exchange)
             try:
                 found = await self._read_slowly(declared, limit, lead)
             finally:
-                body_reads.leave(self.exchange)
+                body_reads.release(self.exchange)
         # A large request that has arrived is no longer refused where threads are busy. The service's own deadline
         # counts only the time that it takes itself, the caller's all of it.
-        if len(found) > FEW:
+        if len(found) > SMALL_BODY_BYTES:
             self.timings.admitted = True
         if TIMEOUT not in self.headers:
             self.timings.deadline += perf_counter() - begun

@@ -47,7 +47,7 @@ class GrowingBody:
         """The body, which is complete; what was taken beyond it is given back."""
         room = self._block.size
         self._block.resize(self._size, refcheck=False)
-        self._memory.settle(room, self._size)
+        self._memory.adjust(room, self._size)
         return self._block.data[self._lead :]
 
 

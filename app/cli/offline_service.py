@@ -12,7 +12,7 @@ from app.dispatch.backend_cost_model import BackendChooser, Route
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.kernels.gpu_protocol import NoDevice
 from app.kernels.numba_cpu import gather_kernel
-from app.main import KERNELS, limits_of, threads_of_gather, use_gpu
+from app.main import KERNELS, limits_of, split_threads, use_gpu
 from app.memory.budget import Budget
 from app.memory.malloc_tuning import keep_freed_memory
 from app.service import Service
@@ -44,7 +44,7 @@ def service_of(settings: Settings, *, refresh: bool) -> Service:
     """
     keep_freed_memory(settings.memory_budget // 8)
     kernel = KERNELS[settings.kernel]
-    threads = threads_of_gather(settings)
+    threads = split_threads(settings)
     if settings.kernel == "numba":
         gather_kernel.configure(settings.cache_dir)
         gather_kernel.warm()

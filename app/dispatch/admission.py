@@ -13,7 +13,7 @@ from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.memory.budget import Budget
 
-FEW: Final = 1 << 16
+SMALL_BODY_BYTES: Final = 1 << 16
 """Bodies of up to this many bytes are read on the event loop, and are no reason to look at the queue."""
 
 
@@ -26,7 +26,7 @@ class Admission:
         self.budget = budget
         self.pool = pool
         self.requests = requests
-        self.body_reads = BodyReadLimit(patience=pool.patience)
+        self.body_reads = BodyReadLimit(queue_timeout=pool.queue_timeout)
 
     def too_many(self) -> GatherError:
         """The refusal of a request where as many as may be are under way."""
@@ -45,7 +45,7 @@ class Admission:
         """
         if size is not None:
             self.budget.admit_now(size)
-        if size is not None and size <= FEW:
+        if size is not None and size <= SMALL_BODY_BYTES:
             return
         if self.pool.full:
             raise self.pool.overloaded()

@@ -32,23 +32,23 @@ ODD_WIDTH: Final = 24
 """Bytes of a slice at which the surcharge is measured of those that are not moved by one instruction."""
 DEPTHS: Final = (1, 2, 3, 5)
 """Lengths of a tuple at which its components are priced; what is longer costs as much for each as the last."""
-_FEW_STRINGS: Final = 256
-_CLOSE_BYTES: Final = 1 << 14
-_PAIRS: Final = 8
-_LINE: Final = 64
-_ROW: Final = 512
-_LINE_COLUMN: Final = WIDTHS.index(_LINE)
+_MAX_STRINGS_ON_LOOP: Final = 256
+_LOCAL_BYTES: Final = 1 << 14
+_SAMPLED_PAIRS: Final = 8
+_CACHE_LINE_BYTES: Final = 64
+_WIDE_SLICE_BYTES: Final = 512
+_CACHE_LINE_COLUMN: Final = WIDTHS.index(_CACHE_LINE_BYTES)
 SMALL_OUTPUT: Final = 1 << 21
 LARGE_OUTPUT: Final = 1 << 24
 """Bytes of output up to which there is no surcharge, and from which it is the whole; in between by the logarithm."""
-_LOOP_MAX_S: Final = (50e-6, 1200e-6)
+_LOOP_MAX_BOUNDS_S: Final = (50e-6, 1200e-6)
 _LOOP_HAND_OFFS: Final = 10
 """The event loop is held for as long as this many hand-offs at most, between the two bounds: what is longer loses less
 than a tenth by leaving it, and all others win."""
 
 
 _NEVER: Final = -1.0  # as the longest gather for the event loop
-_SPLIT_WORTH: Final = 0.92
+_MAX_SPLIT_SHARE: Final = 0.92
 """A split takes more of the machine than one thread does: shared work must be shorter by more than this factor."""
 _SPLIT_MIN_S: Final = 6e-6
 """To share a gather takes a microsecond, which is too much for a shorter one."""
@@ -93,7 +93,7 @@ class Coefficients:
     gpu: GpuCoefficients | None = None
 
 
-class Choice(NamedTuple):
+class RouteChoice(NamedTuple):
     """A route, the seconds predicted for it, over how many threads it splits the work, and whether the event loop is
     the one of them that leads.
     """
@@ -101,7 +101,7 @@ class Choice(NamedTuple):
     route: Route
     seconds: float
     parts: int = 1
-    here: bool = False
+    on_event_loop: bool = False
 
 
 # Before anything is measured: a usual server. Choices differ little, because routes differ by large factors.
@@ -124,7 +124,7 @@ TYPICAL: Final = Coefficients(
 )
 
 
-def kernel_seconds(plan: GatherPlan, coefficients: Coefficients, close: bool = False) -> float:
+def kernel_seconds(plan: GatherPlan, coefficients: Coefficients, locality: bool = False) -> float:
     """How long one thread takes; where slices lie `close` together, as long as from data that a cache holds."""
     width = plan.slice_items * plan.item_size
     slices = plan.batches * plan.tuples
@@ -133,19 +133,19 @@ def kernel_seconds(plan: GatherPlan, coefficients: Coefficients, close: bool = F
     seconds = coefficients.call_s + tuples * _tuple_seconds(plan.depth, coefficients.tuple_s)
     if output:
         block = plan.block_items * plan.item_size
-        if close:
+        if locality:
             seconds += slices * slice_seconds(min(block, DATA_BYTES[1]), width, coefficients.slice_s)
         else:
-            seconds += plan.batches * _visits(plan.tuples, width, block, plan.batches, coefficients.slice_s)
-        if width < _LINE and width & (width - 1):
+            seconds += plan.batches * _batch_seconds(plan.tuples, width, block, plan.batches, coefficients.slice_s)
+        if width < _CACHE_LINE_BYTES and width & (width - 1):
             seconds += slices * coefficients.odd_slice_s
-        seconds += output * coefficients.output_byte_s * _share(output, SMALL_OUTPUT, LARGE_OUTPUT)
+        seconds += output * coefficients.output_byte_s * _log_fraction(output, SMALL_OUTPUT, LARGE_OUTPUT)
     else:
         seconds += tuples * coefficients.slice_s[0][0]  # every component is checked, and nothing is copied
     return seconds
 
 
-def moved_seconds(plan: GatherPlan, coefficients: Coefficients) -> float:
+def cache_transfer_seconds(plan: GatherPlan, coefficients: Coefficients) -> float:
     """What a thread takes longer than the event loop, in whose core's caches indices and output are or will be read."""
     return plan.index_items * coefficients.index_move_s + plan.output_bytes * coefficients.output_move_s
 
@@ -157,13 +157,13 @@ def split_seconds(plan: GatherPlan, kernel_s: float, threads: int, coefficients:
     threads is worth while.
     """
     gain = coefficients.item_gain
-    if plan.slice_items * plan.item_size >= _ROW:
-        far = _share(plan.data_items * plan.item_size, DATA_BYTES[1], DATA_BYTES[-1])
+    if plan.slice_items * plan.item_size >= _WIDE_SLICE_BYTES:
+        far = _log_fraction(plan.data_items * plan.item_size, DATA_BYTES[1], DATA_BYTES[-1])
         bound = coefficients.output_gain + far * (coefficients.row_gain - coefficients.output_gain)
-        gain += (bound - gain) * _share(plan.output_bytes, SMALL_OUTPUT, LARGE_OUTPUT)
+        gain += (bound - gain) * _log_fraction(plan.output_bytes, SMALL_OUTPUT, LARGE_OUTPUT)
     call_s = coefficients.call_s
     work_s = kernel_s - call_s
-    moved_s = moved_seconds(plan, coefficients)
+    moved_s = cache_transfer_seconds(plan, coefficients)
     # How much each further thread slows the others down: as much as makes all threads together gain what was measured.
     drag = max(0.0, (threads / gain - 1) / (threads - 1)) if threads > 1 else 0.0
     most = min(threads, plan.batches * plan.tuples)
@@ -173,7 +173,7 @@ def split_seconds(plan: GatherPlan, kernel_s: float, threads: int, coefficients:
         share = (1 + drag * (parts - 1)) / parts
         shared_s = (work_s + moved_s * (parts - 1) / parts) * share
         seconds = call_s + min(work_s, (parts - 1) * coefficients.wakeup_s + shared_s)
-        if share < _SPLIT_WORTH and seconds < best:
+        if share < _MAX_SPLIT_SHARE and seconds < best:
             best, best_parts = seconds, parts
         parts = most if parts < most < 2 * parts else 2 * parts
     return best, best_parts
@@ -193,41 +193,41 @@ def device_bytes(plan: GatherPlan, resident: bool) -> int:
     return 8 * plan.index_items + plan.output_bytes + (0 if resident else plan.data_items * plan.item_size)
 
 
-def predict(
+def predict_routes(
     plan: GatherPlan,
     resident: bool,
     threads: int,
     coefficients: Coefficients,
-    close: bool = False,
+    locality: bool = False,
     loop_max_s: float = float("inf"),
-) -> dict[Route, Choice]:
+) -> dict[Route, RouteChoice]:
     """What each route would take that there is; `resident` says that the data lies on the GPU, where there is one.
 
     A split that takes longer than `loop_max_s` is led by a thread of the pool, and takes a hand-off more.
     """
-    kernel_s = kernel_seconds(plan, coefficients, close)
+    kernel_s = kernel_seconds(plan, coefficients, locality)
     hand_off_s = coefficients.hand_off_s
-    moved_s = moved_seconds(plan, coefficients)
-    routes: dict[Route, Choice] = {
-        "loop": Choice("loop", kernel_s, here=True),
-        "thread": Choice("thread", hand_off_s + kernel_s + moved_s),
+    moved_s = cache_transfer_seconds(plan, coefficients)
+    routes: dict[Route, RouteChoice] = {
+        "loop": RouteChoice("loop", kernel_s, on_event_loop=True),
+        "thread": RouteChoice("thread", hand_off_s + kernel_s + moved_s),
     }
     seconds, parts = split_seconds(plan, kernel_s, threads, coefficients)
     if parts > 1:
         here = seconds <= loop_max_s
-        routes["split"] = Choice("split", seconds if here else hand_off_s + seconds + moved_s / parts, parts, here)
+        routes["split"] = RouteChoice("split", seconds if here else hand_off_s + seconds + moved_s / parts, parts, here)
     if coefficients.gpu is not None:
-        routes["gpu"] = Choice("gpu", gpu_seconds(plan, resident, hand_off_s, coefficients.gpu))
+        routes["gpu"] = RouteChoice("gpu", gpu_seconds(plan, resident, hand_off_s, coefficients.gpu))
     return routes
 
 
-def choose(
-    routes: dict[Route, Choice],
+def choose_route(
+    routes: dict[Route, RouteChoice],
     loop_max_s: float,
     split_min_s: float = 0.0,
     device: Device = "auto",
     gpu_fits: bool = True,
-) -> Choice:
+) -> RouteChoice:
     """The shortest of the routes that are allowed.
 
     The event loop takes nothing that is predicted to hold it, and so all other requests, for more than `loop_max_s`;
@@ -274,7 +274,7 @@ class BackendChooser:
         """Longest gather for the event loop: as set, else some hand-offs."""
         if self.loop_max_us is not None:
             return self.loop_max_us * 1e-6
-        low, high = _LOOP_MAX_S
+        low, high = _LOOP_MAX_BOUNDS_S
         return min(max(_LOOP_HAND_OFFS * self.coefficients.hand_off_s, low), high)
 
     def split_min_s(self) -> float:
@@ -283,14 +283,14 @@ class BackendChooser:
 
     def many_strings(self, plan: GatherPlan) -> bool:
         """Whether a gather of strings is too long for the event loop."""
-        return plan.data_items + plan.output_items > _FEW_STRINGS or self.loop_max_s() == 0
+        return plan.data_items + plan.output_items > _MAX_STRINGS_ON_LOOP or self.loop_max_s() == 0
 
     def predict(
-        self, plan: GatherPlan, resident: bool = False, close: bool = False, cold: bool = False
-    ) -> dict[Route, Choice]:
+        self, plan: GatherPlan, resident: bool = False, locality: bool = False, cold: bool = False
+    ) -> dict[Route, RouteChoice]:
         """What each route would take that there is."""
         loop_max_s = _NEVER if cold else self.loop_max_s()
-        routes = predict(plan, resident, self.threads, self.coefficients, close, loop_max_s)
+        routes = predict_routes(plan, resident, self.threads, self.coefficients, locality, loop_max_s)
         if self.no_gpu is not None:
             routes.pop("gpu", None)
         return routes
@@ -302,9 +302,9 @@ class BackendChooser:
         device: Device = "auto",
         gpu_fits: bool = True,
         strings: bool = False,
-        close: bool = False,
+        locality: bool = False,
         cold: bool = False,
-    ) -> Choice:
+    ) -> RouteChoice:
         """The route for this plan. Raises KeyError for the device gpu where there is none.
 
         `close` says that each slice lies near the one before (see `has_locality`), `cold` that to read the data waits
@@ -314,15 +314,21 @@ class BackendChooser:
         for the event loop, the others for a thread.
         """
         if strings:
-            return Choice("thread", 0.0) if cold or self.many_strings(plan) else Choice("loop", 0.0, here=True)
+            return (
+                RouteChoice("thread", 0.0)
+                if cold or self.many_strings(plan)
+                else RouteChoice("loop", 0.0, on_event_loop=True)
+            )
         if self.force_route is None and device != "gpu" and not cold:
-            kernel_s = kernel_seconds(plan, self.coefficients, close)
+            kernel_s = kernel_seconds(plan, self.coefficients, locality)
             if kernel_s < min(self.split_min_s(), self.coefficients.hand_off_s, self.loop_max_s()):
-                return Choice("loop", kernel_s, here=True)  # what most requests are: too short for any other route
-        routes = self.predict(plan, resident, close, cold)
+                return RouteChoice(
+                    "loop", kernel_s, on_event_loop=True
+                )  # what most requests are: too short for any other route
+        routes = self.predict(plan, resident, locality, cold)
         if self.force_route in routes and not (cold and self.force_route == "loop"):
             return routes[self.force_route]
-        return choose(routes, _NEVER if cold else self.loop_max_s(), self.split_min_s(), device, gpu_fits)
+        return choose_route(routes, _NEVER if cold else self.loop_max_s(), self.split_min_s(), device, gpu_fits)
 
 
 def has_locality(plan: GatherPlan, indices: NDArray[Any]) -> bool:
@@ -332,12 +338,12 @@ def has_locality(plan: GatherPlan, indices: NDArray[Any]) -> bool:
     if tuples < 2 or not plan.dims[0]:
         return False
     firsts = indices[::depth]
-    at = [(tuples - 2) * pair // (_PAIRS - 1) for pair in range(_PAIRS)]
+    at = [(tuples - 2) * pair // (_SAMPLED_PAIRS - 1) for pair in range(_SAMPLED_PAIRS)]
     step = plan.block_items // plan.dims[0] * plan.item_size  # bytes of a step along the first axis
-    return all(abs(int(firsts[place + 1]) - int(firsts[place])) * step <= _CLOSE_BYTES for place in at)
+    return all(abs(int(firsts[place + 1]) - int(firsts[place])) * step <= _LOCAL_BYTES for place in at)
 
 
-def _visits(slices: int, width: int, block: int, batches: int, prices: Sequence[Sequence[float]]) -> float:
+def _batch_seconds(slices: int, width: int, block: int, batches: int, prices: Sequence[Sequence[float]]) -> float:
     """The price of the slices of one batch, which has `block` bytes of data.
 
     Where they are many, the batch is brought into the caches once and visited there.
@@ -345,25 +351,27 @@ def _visits(slices: int, width: int, block: int, batches: int, prices: Sequence[
     far = slices * slice_seconds(batches * block, width, prices)
     if batches == 1:
         return far
-    return min(far, slices * slice_seconds(block, width, prices) + block / _LINE * prices[-1][_LINE_COLUMN])
+    return min(
+        far, slices * slice_seconds(block, width, prices) + block / _CACHE_LINE_BYTES * prices[-1][_CACHE_LINE_COLUMN]
+    )
 
 
 def slice_seconds(data_bytes: int, width: int, prices: Sequence[Sequence[float]]) -> float:
     """The price of a slice, by the logarithms of data size, width and price between the points of a table `prices`."""
-    row, share = _between(data_bytes, DATA_BYTES)
-    low = _at(width, prices[row])
-    return low if not share else exp(log(low) + share * (log(_at(width, prices[row + 1])) - log(low)))
+    row, share = _interval(data_bytes, DATA_BYTES)
+    low = _width_seconds(width, prices[row])
+    return low if not share else exp(log(low) + share * (log(_width_seconds(width, prices[row + 1])) - log(low)))
 
 
-def _at(width: int, prices: Sequence[float]) -> float:
+def _width_seconds(width: int, prices: Sequence[float]) -> float:
     if width >= WIDTHS[-1]:
         return prices[-1] * width / WIDTHS[-1]
-    column, share = _between(width, WIDTHS)
+    column, share = _interval(width, WIDTHS)
     low = prices[column]
     return low if not share else exp(log(low) + share * (log(prices[column + 1]) - log(low)))
 
 
-def _between(size: int, points: Sequence[int]) -> tuple[int, float]:
+def _interval(size: int, points: Sequence[int]) -> tuple[int, float]:
     """The last of `points` that is not above `size`, and how far `size` is on its way to the next, 0 to below 1."""
     if size <= points[0]:
         return 0, 0.0
@@ -380,7 +388,7 @@ def _tuple_seconds(depth: int, prices: Sequence[float]) -> float:
     return prices[-1] * (depth - 1) / (DEPTHS[-1] - 1)
 
 
-def _share(size: int, low: int, high: int) -> float:
+def _log_fraction(size: int, low: int, high: int) -> float:
     """0 up to `low`, 1 from `high` on, by the logarithm in between."""
     if size <= low:
         return 0.0

@@ -17,17 +17,17 @@ from typing import Final, Protocol
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
 
-LANES: Final = 8
+MAX_BODY_READS: Final = 8
 TICK_S: Final = 0.02
-BRISK: Final = 1 << 16
+ACTIVE_BYTES: Final = 1 << 16
 """Bytes that a body has to bring within a tick to be counted: 3 MB a second."""
 
 
-_LOOKED_AT: Final = 64
+_CHECKED_PER_TICK: Final = 64
 """Waiting bodies whose connections are looked at in a tick: a connection that is not read says nothing by itself."""
 
 
-class Arriving(Protocol):
+class IncomingBody(Protocol):
     """A body on its way. `on_disconnect` is called when its client goes, which does not show while it is not read."""
 
     on_disconnect: Callable[[], None] | None
@@ -37,7 +37,7 @@ class Arriving(Protocol):
         """Bytes that have come."""
         ...
 
-    def departed(self) -> bool:
+    def client_has_gone(self) -> bool:
         """Whether its client has gone and left it incomplete; asks the system, and closes the connection then."""
         ...
 
@@ -48,49 +48,49 @@ class BodyReadLimit:
     All methods are for one event loop, from its own thread. The timer runs only while somebody waits.
     """
 
-    def __init__(self, body_reads: int = LANES, patience: float = 3600.0) -> None:
+    def __init__(self, body_reads: int = MAX_BODY_READS, queue_timeout: float = 3600.0) -> None:
         self.body_reads = body_reads
-        self.patience = patience
-        self.waiting: deque[_Turn] = deque()
-        self._seen: dict[Arriving, int] = {}  # bytes at the last tick, -1 for those that have come since
+        self.queue_timeout = queue_timeout
+        self.waiting: deque[_WaitingBody] = deque()
+        self._received: dict[IncomingBody, int] = {}  # bytes at the last tick, -1 for those that have come since
         self._ticking = False
-        self._next = 0  # of those that wait, to be looked at
+        self._next_check = 0  # of those that wait, to be looked at
 
     def full(self, queue: int) -> bool:
         """Whether every lane is taken, and `queue` bodies, or one, wait already."""
-        return len(self._seen) >= self.body_reads and len(self.waiting) >= max(queue, 1)
+        return len(self._received) >= self.body_reads and len(self.waiting) >= max(queue, 1)
 
-    async def enter(self, body: Arriving) -> None:
+    async def acquire(self, body: IncomingBody) -> None:
         """Wait until `body` may be read; `leave` is to follow, whatever comes of it.
 
         Raises overloaded where that takes longer than `patience` seconds, and ClientGone where its client goes first.
         """
-        if self.waiting or len(self._seen) >= self.body_reads:
-            turn = _Turn(body, asyncio.get_running_loop().create_future())
+        if self.waiting or len(self._received) >= self.body_reads:
+            turn = _WaitingBody(body, asyncio.get_running_loop().create_future())
             self.waiting.append(turn)
             body.on_disconnect = turn.abandon
             if not self._ticking:
                 self._ticking = True
                 asyncio.get_running_loop().call_later(TICK_S, self._tick)
             try:
-                async with asyncio.timeout(self.patience):
+                async with asyncio.timeout(self.queue_timeout):
                     await turn.future
             except TimeoutError:
-                detail = f"there was no room for the body of this request within {self.patience:g} s"
+                detail = f"there was no room for the body of this request within {self.queue_timeout:g} s"
                 facts = {"limit": "queue_timeout"}
                 raise GatherError("overloaded", detail, facts=facts, retry_after=1) from None
             finally:
                 body.on_disconnect = None
                 with suppress(ValueError):
                     self.waiting.remove(turn)
-        self._seen[body] = -1
+        self._received[body] = -1
 
-    def leave(self, body: Arriving) -> None:
+    def release(self, body: IncomingBody) -> None:
         """`body` is here, or will never be."""
-        if self._seen.pop(body, None) is not None and self.waiting:
-            self._let_in(1)
+        if self._received.pop(body, None) is not None and self.waiting:
+            self._admit(1)
 
-    def _let_in(self, count: int) -> None:
+    def _admit(self, count: int) -> None:
         while count > 0 and self.waiting:
             turn = self.waiting.popleft().future
             if not turn.done():
@@ -99,29 +99,29 @@ class BodyReadLimit:
 
     def _tick(self) -> None:
         self._ticking = False
-        for _ in range(min(len(self.waiting), _LOOKED_AT)):
-            turn = self.waiting[self._next % len(self.waiting)]
-            self._next += 1
-            if turn.body.departed():
+        for _ in range(min(len(self.waiting), _CHECKED_PER_TICK)):
+            turn = self.waiting[self._next_check % len(self.waiting)]
+            self._next_check += 1
+            if turn.body.client_has_gone():
                 turn.abandon()
         if not self.waiting:
             return
         used = 0
-        for body, before in self._seen.items():
-            self._seen[body] = body.received
-            used += before < 0 or body.received - before >= BRISK
-        self._let_in(self.body_reads - used)
+        for body, before in self._received.items():
+            self._received[body] = body.received
+            used += before < 0 or body.received - before >= ACTIVE_BYTES
+        self._admit(self.body_reads - used)
         if self.waiting:
             self._ticking = True
             asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
 
-class _Turn:
+class _WaitingBody:
     """A body that waits, and the future that its reader awaits."""
 
     __slots__ = ("body", "future")
 
-    def __init__(self, body: Arriving, future: asyncio.Future[None]) -> None:
+    def __init__(self, body: IncomingBody, future: asyncio.Future[None]) -> None:
         self.body = body
         self.future = future
 

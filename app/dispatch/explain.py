@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from app.dispatch.backend_cost_model import ROUTES, BackendChooser, Choice, Device, Route
+from app.dispatch.backend_cost_model import ROUTES, BackendChooser, Device, Route, RouteChoice
 from app.operators.gather_plan import GatherPlan
 
 _ASKED_GPU: Final = "the request asks for the device gpu"
@@ -21,7 +21,7 @@ class RouteNote:
     closed: str | None
 
 
-def notes(
+def explain_routes(
     plan: GatherPlan,
     chooser: BackendChooser,
     *,
@@ -30,7 +30,7 @@ def notes(
     gpu_fits: bool = True,
     strings: bool = False,
     cold: bool = False,
-    close: bool = False,
+    locality: bool = False,
     always_gpu: bool = False,
 ) -> list[RouteNote]:
     """Every route, in the order of `ROUTES`. The choice is the shortest of those that are open; of strings, the first.
@@ -39,7 +39,7 @@ def notes(
     Python objects, whose time is not predicted, `cold` that reading the data waits for the disk, `close` that slices
     lie close together, and `always_gpu` that the service is set to use its GPU for whatever it can hold.
     """
-    routes = chooser.predict(plan, resident, close, cold)
+    routes = chooser.predict(plan, resident, locality, cold)
     closed: dict[Route, str | None] = {
         "loop": _loop_closed(plan, chooser, routes["loop"].seconds, strings, cold),
         "thread": None,
@@ -69,7 +69,9 @@ def _loop_closed(plan: GatherPlan, chooser: BackendChooser, seconds: float, stri
     return None
 
 
-def _split_closed(plan: GatherPlan, chooser: BackendChooser, routes: dict[Route, Choice], strings: bool) -> str | None:
+def _split_closed(
+    plan: GatherPlan, chooser: BackendChooser, routes: dict[Route, RouteChoice], strings: bool
+) -> str | None:
     if strings:
         return "strings are not split"
     if chooser.threads < 2:

@@ -35,7 +35,7 @@ class Caller(Protocol):
     on_disconnect: Callable[[], None] | None
 
 
-class Ticket(Protocol):
+class PoolRequest(Protocol):
     """What the pool has to know of a request; `admitted` says whether work was done for it before. Times are those of
     `perf_counter`.
     """
@@ -59,19 +59,19 @@ class RequestThreadPool:
     All methods are for one event loop, from its own thread. Threads start with the first call.
     """
 
-    def __init__(self, threads: int, queue: int, patience: float = 3600.0) -> None:
+    def __init__(self, threads: int, queue: int, queue_timeout: float = 3600.0) -> None:
         self.threads = threads
         self.queue = queue
-        self.patience = patience
+        self.queue_timeout = queue_timeout
         self._free = self._room = threads + queue
-        self._begun: deque[_Work] = deque()
-        self._fresh: deque[_Work] = deque()
+        self._queue_of_admitted: deque[_PoolCall] = deque()
+        self._queue_of_new: deque[_PoolCall] = deque()
         self._tokens: SimpleQueue[bool] = SimpleQueue()  # one for each call that waits, False for a thread's end
         self._running: list[Thread] = []
         self._closed = False
 
     @property
-    def taken(self) -> int:
+    def in_use(self) -> int:
         """Calls that run or wait."""
         return self._room - self._free
 
@@ -80,7 +80,7 @@ class RequestThreadPool:
         """Whether the first call of a request would be refused."""
         return self._free <= 0
 
-    async def run(self, work: Callable[[], Result], ticket: Ticket | None = None) -> Result:
+    async def run(self, work: Callable[[], Result], ticket: PoolRequest | None = None) -> Result:
         """Carry out `work` in a thread, for the request that `ticket` is of.
 
         Raises overloaded when too many wait or this one has waited too long, deadline_exceeded when its deadline passes
@@ -89,20 +89,20 @@ class RequestThreadPool:
         if self._closed:
             raise GatherError("not_ready", "the service is being stopped", retry_after=1)
         caller = None
-        queue = self._fresh
+        queue = self._queue_of_new
         if ticket is not None:
             caller = ticket.caller
             if caller is not None and caller.disconnected:
                 raise ClientGone
             if ticket.admitted:
-                queue = self._begun
-        if self._free <= 0 and queue is self._fresh:
+                queue = self._queue_of_admitted
+        if self._free <= 0 and queue is self._queue_of_new:
             raise self.overloaded()
         if not self._running:
             self._start()
         loop = asyncio.get_running_loop()
         self._free -= 1
-        waiting = _Work(work, loop, self._release)
+        waiting = _PoolCall(work, loop, self._release)
         del work
         queue.append(waiting)
         self._tokens.put(True)
@@ -111,7 +111,9 @@ class RequestThreadPool:
             ticket.admitted = True
             if self._free < self.queue:  # it waits
                 left = ticket.deadline - perf_counter()
-                timer = loop.call_later(min(self.patience, left), self._late, waiting, left < self.patience)
+                timer = loop.call_later(
+                    min(self.queue_timeout, left), self._time_out, waiting, left < self.queue_timeout
+                )
             if caller is not None:
                 caller.on_disconnect = waiting.abandon
         future = waiting.future
@@ -144,14 +146,14 @@ class RequestThreadPool:
             thread.join()
         self._running.clear()
 
-    def _late(self, work: _Work, past_deadline: bool) -> None:
+    def _time_out(self, work: _PoolCall, past_deadline: bool) -> None:
         """A call has waited for as long as it may."""
         if past_deadline:
             work.drop(
                 GatherError("deadline_exceeded", "the request waited until its deadline had passed", retry_after=1)
             )
         else:
-            detail = f"no thread was free for this request within {self.patience:g} s"
+            detail = f"no thread was free for this request within {self.queue_timeout:g} s"
             work.drop(GatherError("overloaded", detail, facts={"limit": "queue_timeout"}, retry_after=1))
 
     def _release(self) -> None:
@@ -159,21 +161,21 @@ class RequestThreadPool:
 
     def _start(self) -> None:
         for number in range(self.threads):
-            thread = Thread(target=self._serve, name=f"gather-{number}", daemon=True)
+            thread = Thread(target=self._thread_main, name=f"gather-{number}", daemon=True)
             self._running.append(thread)
             thread.start()
 
-    def _serve(self) -> None:
+    def _thread_main(self) -> None:
         while self._tokens.get():
             try:
-                work = self._begun.popleft()
+                work = self._queue_of_admitted.popleft()
             except IndexError:
-                work = self._fresh.popleft()
-            work.carry_out()
+                work = self._queue_of_new.popleft()
+            work.run()
             del work  # a thread that waits holds on to nothing: a body, perhaps
 
 
-class _Work:
+class _PoolCall:
     """One call: its result, and the future that the caller awaits."""
 
     __slots__ = ("_begun", "_dropped", "_failure", "_lock", "_loop", "_release", "_result", "_work", "future")
@@ -205,7 +207,7 @@ class _Work:
         self._release()
         self.future.set_exception(reason)
 
-    def carry_out(self) -> None:
+    def run(self) -> None:
         """Do it, in a thread of the pool; nothing once the caller has gone."""
         with self._lock:
             if self._dropped:
@@ -220,9 +222,9 @@ class _Work:
         del work
         # A loop that has closed in the meantime has nobody left who waits.
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._end)
+            self._loop.call_soon_threadsafe(self._set_result)
 
-    def _end(self) -> None:
+    def _set_result(self) -> None:
         self._release()
         if self.future.cancelled():
             return

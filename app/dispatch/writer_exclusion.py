@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from app.errors import GatherError
 
-LockThreads = Callable[[str, Callable[[], None]], Awaitable[None]]
+RunInLockThread = Callable[[str, Callable[[], None]], Awaitable[None]]
 """Runs in a thread what may wait for the lock of the tensor of this name, so that other tensors do not wait for it."""
 
 
@@ -31,7 +31,7 @@ async def default_thread(name: str, work: Callable[[], None]) -> None:
 
 @asynccontextmanager
 async def without_writers(
-    content: ResidentTensor, name: str, threads: LockThreads, deadline: float
+    content: ResidentTensor, name: str, threads: RunInLockThread, deadline: float
 ) -> AsyncIterator[None]:
     """A context in which no scatter changes `content`, that of tensor `name`. `deadline` is a time of `perf_counter`.
 

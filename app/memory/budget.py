@@ -11,10 +11,10 @@ from typing import Final
 
 from app.errors import GatherError
 
-SMALL: Final = 1 << 20
-FREE: Final = 1 << 14
+SMALL_REQUEST_BYTES: Final = 1 << 20
+MIN_UNCHARGED_BYTES: Final = 1 << 14
 """So little a request holds uncharged at least: it takes about as much for itself."""
-_MOST_FREE: Final = 1 << 17
+_MAX_UNCHARGED_BYTES: Final = 1 << 17
 
 
 class Budget:
@@ -27,8 +27,8 @@ class Budget:
 
     def __init__(self, total: int, requests: int = 1024) -> None:
         self.total = total
-        self.small_total = max(total // 8, 16 * SMALL)
-        self.free = max(FREE, min(_MOST_FREE, total // 8 // requests))
+        self.small_total = max(total // 8, 16 * SMALL_REQUEST_BYTES)
+        self.uncharged = max(MIN_UNCHARGED_BYTES, min(_MAX_UNCHARGED_BYTES, total // 8 // requests))
         self.used = 0
         self.small_used = 0
         self.lock = Lock()  # bodies are inflated, and charged, in threads
@@ -45,10 +45,10 @@ class Budget:
     def admit_now(self, size: int) -> None:
         """Refuse what can never fit, and what could not be held as things are. Raises payload_too_large, overloaded."""
         self.admit(size)
-        if size > SMALL and self.used + size > self.total:
-            raise self.full()
+        if size > SMALL_REQUEST_BYTES and self.used + size > self.total:
+            raise self.overloaded()
 
-    def full(self) -> GatherError:
+    def overloaded(self) -> GatherError:
         """The refusal of a request that could be carried out later."""
         return GatherError(
             "overloaded",
@@ -71,60 +71,60 @@ class MemoryReservation:
         """Take `size` more bytes. Raises overloaded when they are not free now; what is held stays held."""
         budget, held = self._budget, self._held
         grown = held + size
-        free = budget.free
+        free = budget.uncharged
         if grown <= free:
             self._held = grown
             return
         with budget.lock:
-            if grown <= SMALL:
+            if grown <= SMALL_REQUEST_BYTES:
                 taken = grown if held <= free else size
                 if budget.small_used + taken <= budget.small_total:
                     budget.small_used += taken
                     self._held = grown
                     return
             else:
-                taken = grown if held <= SMALL else size
+                taken = grown if held <= SMALL_REQUEST_BYTES else size
                 if budget.used + taken <= budget.total:
                     budget.used += taken
-                    if free < held <= SMALL:
+                    if free < held <= SMALL_REQUEST_BYTES:
                         budget.small_used -= held
                     self._held = grown
                     return
         budget.admit(grown)
-        raise budget.full()
+        raise budget.overloaded()
 
-    def settle(self, planned: int, size: int) -> None:
+    def adjust(self, planned: int, size: int) -> None:
         """Of what was charged as `planned` bytes it has become known that it takes `size`. Raises as `charge` does."""
         if size > planned:
             self.charge(size - planned)
             return
         budget, less = self._budget, planned - size
-        if self._held <= budget.free:
+        if self._held <= budget.uncharged:
             self._held -= less
             return
         with budget.lock:
-            if self._held <= SMALL:
+            if self._held <= SMALL_REQUEST_BYTES:
                 left = self._held - less
-                budget.small_used -= less if left > budget.free else self._held
+                budget.small_used -= less if left > budget.uncharged else self._held
                 self._held = left
             else:  # and it stays among the large ones
-                back = min(less, self._held - SMALL - 1)
+                back = min(less, self._held - SMALL_REQUEST_BYTES - 1)
                 budget.used -= back
                 self._held -= back
 
     def admit(self, size: int) -> None:
         """Refuse what could never fit beside what is held, and take nothing. Raises payload_too_large."""
-        if self._held + size > SMALL:
+        if self._held + size > SMALL_REQUEST_BYTES:
             self._budget.admit(self._held + size)
 
     def release(self) -> None:
         """Give everything back; the lease is empty and may be used again."""
         budget = self._budget
-        if self._held <= budget.free:
+        if self._held <= budget.uncharged:
             self._held = 0
             return
         with budget.lock:
-            if self._held <= SMALL:
+            if self._held <= SMALL_REQUEST_BYTES:
                 budget.small_used -= self._held
             else:
                 budget.used -= self._held

@@ -17,9 +17,9 @@ from typing import Final
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 _ARENA_MAX: Final = -8
-LARGEST: Final = 32 << 20
+MAX_MMAP_THRESHOLD: Final = 32 << 20
 """Blocks from this size on come from the kernel and go back to it; the most that glibc takes for this setting."""
-MOST_KEPT: Final = 256 << 20
+MAX_KEPT_BYTES: Final = 256 << 20
 
 
 def keep_freed_memory(size: int) -> bool:
@@ -29,7 +29,7 @@ def keep_freed_memory(size: int) -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    kept = min(size, MOST_KEPT)
-    settings = (_ARENA_MAX, 1), (_MMAP_THRESHOLD, min(LARGEST, kept)), (_TRIM_THRESHOLD, kept)
+    kept = min(size, MAX_KEPT_BYTES)
+    settings = (_ARENA_MAX, 1), (_MMAP_THRESHOLD, min(MAX_MMAP_THRESHOLD, kept)), (_TRIM_THRESHOLD, kept)
     done = [bool(mallopt(name, value)) for name, value in settings]
     return all(done)

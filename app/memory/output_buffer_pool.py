@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from app.memory.malloc_tuning import LARGEST
+from app.memory.malloc_tuning import MAX_MMAP_THRESHOLD
 
 _STEPS: Final = 4  # sizes of blocks between two powers of two, so that outputs of about one size share them
 
@@ -27,7 +27,7 @@ class OutputBufferPool:
     """Keeps up to `most` bytes of blocks that are free, those used last."""
 
     def __init__(self, most: int) -> None:
-        self._most = most if sys.platform.startswith("linux") else 0
+        self._max_bytes = most if sys.platform.startswith("linux") else 0
         self._kept: deque[mmap.mmap] = deque()
 
     @property
@@ -38,19 +38,19 @@ class OutputBufferPool:
     def empty(self, items: int, carrier: np.dtype[Any]) -> NDArray[Any]:
         """A new array of one axis; what it holds is undefined, as with numpy.empty."""
         size = items * carrier.itemsize
-        if not LARGEST <= size <= self._most:
+        if not MAX_MMAP_THRESHOLD <= size <= self._max_bytes:
             return np.empty(items, carrier)
-        block = self._take(size)
+        block = self._reuse_or_map(size)
         room: Any = (ctypes.c_char * len(block)).from_buffer(block)
-        weakref.finalize(room, self._give_back, block).atexit = False
+        weakref.finalize(room, self._keep, block).atexit = False
         return np.frombuffer(room, carrier, items)
 
-    def _take(self, size: int) -> mmap.mmap:
+    def _reuse_or_map(self, size: int) -> mmap.mmap:
         for block in tuple(self._kept):
             if size <= len(block) <= 2 * size:
                 with suppress(ValueError):  # another thread was faster
                     self._kept.remove(block)
-                    _give_back_behind(block, size)
+                    _release_pages_behind(block, size)
                     return block
         step = 1 << (size.bit_length() - 1) >> (_STEPS.bit_length() - 1)
         block = mmap.mmap(-1, -(-size // step) * step, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -58,14 +58,14 @@ class OutputBufferPool:
             block.madvise(mmap.MADV_HUGEPAGE)
         return block
 
-    def _give_back(self, block: mmap.mmap) -> None:
+    def _keep(self, block: mmap.mmap) -> None:
         self._kept.append(block)
-        while self.kept > self._most:
+        while self.kept > self._max_bytes:
             with suppress(IndexError):
                 self._kept.popleft()
 
 
-def _give_back_behind(block: mmap.mmap, size: int) -> None:
+def _release_pages_behind(block: mmap.mmap, size: int) -> None:
     """Let the kernel have the pages behind the first `size` bytes, which an output of that size is not charged with."""
     begin = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
     if begin < len(block):

@@ -115,7 +115,7 @@ class HttpExchange(RequestResponseCycle):
             self.sent += len(message.get("body", b""))
         await super().send(message)
 
-    def departed(self) -> bool:
+    def client_has_gone(self) -> bool:
         """Whether the client has gone and left its body incomplete; its connection is closed then.
 
         The kernel is asked, since a connection that is not read does not say so: it was reset, or its end has come and

@@ -33,7 +33,7 @@ class ChosenRoute(Protocol):
         ...
 
     @property
-    def here(self) -> bool:
+    def on_event_loop(self) -> bool:
         """Whether the event loop runs the gather, or leads the threads that do."""
         ...
 
@@ -44,7 +44,7 @@ class _NotChosen(NamedTuple):
     route: str = "loop"
     seconds: float = 0.0
     parts: int = 1
-    here: bool = True
+    on_event_loop: bool = True
 
 
 _NOT_CHOSEN: Final = _NotChosen()

@@ -72,7 +72,7 @@ class Memory(Protocol):
         """Take `size` more bytes; raises where they are not to be had."""
         ...
 
-    def settle(self, planned: int, size: int) -> None:
+    def adjust(self, planned: int, size: int) -> None:
         """What was charged as `planned` bytes takes `size`."""
         ...
 

@@ -31,7 +31,7 @@ class Account:
             raise GatherError("overloaded", "full")
         self.told.append(size)
 
-    def settle(self, planned: int, size: int) -> None:
+    def adjust(self, planned: int, size: int) -> None:
         self.told.append(size - planned)
 
 

@@ -15,15 +15,15 @@ from app.dispatch.backend_cost_model import (
     TYPICAL,
     WIDTHS,
     BackendChooser,
-    Choice,
     Coefficients,
     GpuCoefficients,
     Route,
-    choose,
+    RouteChoice,
+    choose_route,
     device_bytes,
     has_locality,
     kernel_seconds,
-    predict,
+    predict_routes,
     split_seconds,
 )
 from app.operators.gather_plan import GatherPlan
@@ -154,7 +154,7 @@ def test_between_two_points_of_the_table_there_is_a_way() -> None:
 @given(plan=gathers(), machine=machines(), threads=st.integers(1, 64))
 def test_more_of_the_same_never_takes_less(plan: GatherPlan, machine: Coefficients, threads: int) -> None:
     more = replace(plan, tuples=2 * plan.tuples)
-    before, after = (predict(each, False, threads, machine) for each in (plan, more))
+    before, after = (predict_routes(each, False, threads, machine) for each in (plan, more))
     for route in before.keys() & after.keys():
         assert after[route].seconds >= before[route].seconds * (1 - 1e-9)
 
@@ -205,7 +205,7 @@ def test_all_threads_together_gain_what_was_measured() -> None:
 def test_another_cores_thread_has_indices_and_output_to_move() -> None:
     plan = GatherPlan(1, 100, (7, 7), 3, 4, False, True)
     moving = priced(index_move_s=1.0, output_move_s=10.0)
-    routes = predict(plan, False, 2, moving)
+    routes = predict_routes(plan, False, 2, moving)
     assert routes["loop"].seconds == pytest.approx(0)
     assert routes["thread"].seconds == pytest.approx(100 * 2 + 10 * 100 * 12)
 
@@ -230,8 +230,8 @@ def test_threads_that_are_in_each_others_way_are_no_split() -> None:
 @pytest.mark.parametrize(("loop_max_s", "here"), [(1.0, True), (0.4, False)])
 def test_a_split_is_led_by_the_event_loop_unless_it_holds_that_for_too_long(loop_max_s: float, here: bool) -> None:
     machine = priced(slice_s=tuple((1e-6,) * len(WIDTHS) for _ in DATA_BYTES), item_gain=2.0, hand_off_s=0.2)
-    split = predict(LARGE, False, 2, machine, loop_max_s=loop_max_s)["split"]
-    assert split.here is here
+    split = predict_routes(LARGE, False, 2, machine, loop_max_s=loop_max_s)["split"]
+    assert split.on_event_loop is here
     assert split.seconds == pytest.approx(0.5 if here else 0.7)
 
 
@@ -246,13 +246,13 @@ def test_rows_gain_less_than_items_where_memory_bounds_them(width: int, tuples: 
 
 
 def test_the_routes_of_a_machine_without_a_gpu() -> None:
-    assert set(predict(LARGE, True, 2, TYPICAL)) == {"loop", "thread", "split"}
-    assert set(predict(LARGE, True, 1, TYPICAL)) == {"loop", "thread"}
-    assert set(predict(LARGE, True, 2, WITH_CARD)) == set(ROUTES) == set(get_args(Route))
+    assert set(predict_routes(LARGE, True, 2, TYPICAL)) == {"loop", "thread", "split"}
+    assert set(predict_routes(LARGE, True, 1, TYPICAL)) == {"loop", "thread"}
+    assert set(predict_routes(LARGE, True, 2, WITH_CARD)) == set(ROUTES) == set(get_args(Route))
 
 
 def test_resident_data_is_not_sent_to_the_gpu_and_inline_data_is() -> None:
-    resident, inline = (predict(LOOKUP, each, 2, WITH_CARD)["gpu"].seconds for each in (True, False))
+    resident, inline = (predict_routes(LOOKUP, each, 2, WITH_CARD)["gpu"].seconds for each in (True, False))
     assert inline - resident == pytest.approx(200_000 * 64 * 4 * 0.1e-9)
     assert device_bytes(LOOKUP, True) == 8 * 256 + 256 * 64 * 4
     assert device_bytes(LOOKUP, False) == 8 * 256 + 256 * 64 * 4 + 200_000 * 64 * 4
@@ -271,13 +271,13 @@ def test_one_thread_is_never_split_over() -> None:
 
 @pytest.mark.parametrize(("split_s", "route"), [(1.01, "loop"), (1.0, "split")])
 def test_a_split_that_takes_no_longer_is_taken_since_helpers_may_be_awake(split_s: float, route: str) -> None:
-    routes: dict[Route, Choice] = {
-        "loop": Choice("loop", 1.0, here=True),
-        "thread": Choice("thread", 1.1),
-        "split": Choice("split", split_s, 2, here=True),
+    routes: dict[Route, RouteChoice] = {
+        "loop": RouteChoice("loop", 1.0, on_event_loop=True),
+        "thread": RouteChoice("thread", 1.1),
+        "split": RouteChoice("split", split_s, 2, on_event_loop=True),
     }
-    assert choose(routes, 2.0).route == route
-    assert choose(routes, 2.0, split_min_s=1.1).route == "loop"
+    assert choose_route(routes, 2.0).route == route
+    assert choose_route(routes, 2.0, split_min_s=1.1).route == "loop"
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_only_the_first_component_counts_and_hostile_ones_do_no_harm() -> None:
 def test_close_slices_cost_what_near_ones_do() -> None:
     far = (*((1e-9,) * len(WIDTHS) for _ in DATA_BYTES[2:]), (1e-9,) * len(WIDTHS), (4e-9,) * len(WIDTHS))
     assert kernel_seconds(LARGE, priced(slice_s=far)) == pytest.approx(4e-3)
-    assert kernel_seconds(LARGE, priced(slice_s=far), close=True) == pytest.approx(1e-3)
+    assert kernel_seconds(LARGE, priced(slice_s=far), locality=True) == pytest.approx(1e-3)
 
 
 def crossover(resident: bool) -> int:
@@ -381,8 +381,10 @@ def test_a_forced_route_that_is_not_there_is_not_taken() -> None:
 
 @given(times=st.lists(st.floats(0, 1), min_size=4, max_size=4), limit=st.floats(0, 1))
 def test_the_loop_never_takes_what_is_predicted_longer_than_its_limit(times: list[float], limit: float) -> None:
-    routes: dict[Route, Choice] = {route: Choice(route, seconds) for route, seconds in zip(ROUTES, times, strict=True)}
-    chosen = choose(routes, limit)
+    routes: dict[Route, RouteChoice] = {
+        route: RouteChoice(route, seconds) for route, seconds in zip(ROUTES, times, strict=True)
+    }
+    chosen = choose_route(routes, limit)
     assert chosen.route != "loop" or chosen.seconds <= limit
 
 

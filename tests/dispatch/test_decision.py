@@ -108,10 +108,10 @@ async def explained_and_taken(situation: Situation) -> tuple[Explanation, Reques
     timings = RequestTimings(0.0, 1e12)
     try:
         if situation.there:
-            made.gpu._held['"1-0"'] = _held(made, situation)  # type: ignore[union-attr]
-        before = dict(made.gpu._saved) if made.gpu is not None else {}
+            made.gpu._copies['"1-0"'] = _held(made, situation)  # type: ignore[union-attr]
+        before = dict(made.gpu._saved_seconds) if made.gpu is not None else {}
         said, refused = await result(asyncio.to_thread(made.explain, situation.call, MemoryReservation(made.budget)))
-        assert made.gpu is None or (made.gpu._saved == before and not made.gpu._fetching)
+        assert made.gpu is None or (made.gpu._saved_seconds == before and not made.gpu._copy_tasks)
         _, failed = await result(made.gather(situation.call, timings, MemoryReservation(made.budget)))
         if said is None:
             assert failed == refused == "device_unavailable"
@@ -123,20 +123,20 @@ async def explained_and_taken(situation: Situation) -> tuple[Explanation, Reques
         return said, timings
     finally:
         if made.gpu is not None:
-            await asyncio.gather(*made.gpu._fetching)
+            await asyncio.gather(*made.gpu._copy_tasks)
             made.gpu.close()
         made.pool.close()
 
 
 def _held(made: Service, situation: Situation) -> Any:
-    from app.dispatch.gpu import _Held
+    from app.dispatch.gpu import _DeviceCopy
     from tests.dispatch.fake_device import FakeCopy
 
     assert made.gpu is not None
     device = made.gpu.device
     assert isinstance(device, FakeDevice)
     device.memory += situation.store.resident.tensor.array.nbytes
-    held = _Held(FakeCopy(device, situation.store.resident.tensor.items))
+    held = _DeviceCopy(FakeCopy(device, situation.store.resident.tensor.items))
     held.names.add("table")
     return held
 

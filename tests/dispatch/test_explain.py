@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.dispatch.backend_cost_model import ROUTES, TYPICAL, BackendChooser, Coefficients, Route
-from app.dispatch.explain import notes
+from app.dispatch.explain import explain_routes
 from app.operators.gather_plan import GatherPlan
 from tests.dispatch.test_cost import CARD, LARGE, TINY, WITH_CARD, gathers, machines
 
 
 def closed(plan: GatherPlan, chooser: BackendChooser, **options: Any) -> dict[Route, str]:
     """The routes that are closed, with the reasons."""
-    found = notes(plan, chooser, **options)
+    found = explain_routes(plan, chooser, **options)
     assert [note.route for note in found] == list(ROUTES)
     return {note.route: note.closed for note in found if note.closed is not None}
 
@@ -34,7 +34,9 @@ def test_the_choice_is_open_and_the_shortest_of_those(
     card = replace(machine, gpu=machine.gpu or CARD)
     chooser = BackendChooser(threads=threads, coefficients=card, no_gpu=None)
     choice = chooser.choose(plan, resident, device, fits)
-    found = {note.route: note for note in notes(plan, chooser, resident=resident, device=device, gpu_fits=fits)}
+    found = {
+        note.route: note for note in explain_routes(plan, chooser, resident=resident, device=device, gpu_fits=fits)
+    }
     assert found[choice.route].closed is None
     assert found[choice.route].seconds == choice.seconds
     for note in found.values():
@@ -75,5 +77,5 @@ def test_routes_of_a_cpu_are_closed_for_a_reason() -> None:
 
 @pytest.mark.parametrize("strings", [True, False])
 def test_strings_have_no_times(strings: bool) -> None:
-    found = notes(TINY, BackendChooser(threads=2, coefficients=TYPICAL), strings=strings)
+    found = explain_routes(TINY, BackendChooser(threads=2, coefficients=TYPICAL), strings=strings)
     assert [note.seconds is None for note in found] == [strings, strings, strings, True]

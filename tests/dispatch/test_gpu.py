@@ -135,9 +135,9 @@ class Harness:
         call = Call("gathernd", given, shaped, 0, "onnx-13", asked)
         plan = plan_of(len(indices), data.shape[0])
         cpu = self.chooser.choose(plan, device="cpu")
-        choice = self.gpu.choose(call, plan, cpu, content is not None and self.gpu.holds(content.etag))
+        choice = self.gpu.choose(call, plan, cpu, content is not None and self.gpu.has_copy(content.etag))
         if content is not None:
-            self.gpu.earn(call, plan, cpu, content)
+            self.gpu.count_saving(call, plan, cpu, content)
         if choice.route != "gpu":
             return None
         out = np.empty(plan.output_items, data.dtype.carrier)
@@ -254,11 +254,11 @@ def test_copies_that_no_name_has_any_more_are_dropped_and_others_stay(store: Loc
         await harness.call("gpu", other)
         etags = {"a": "another", "b": old.etag, "t2": other.etag}
         harness.gpu.sweep(etags.get)
-        assert harness.gpu.holds(old.etag)
+        assert harness.gpu.has_copy(old.etag)
         etags["b"] = "another"
         harness.gpu.sweep(etags.get)
-        assert not harness.gpu.holds(old.etag)
-        assert harness.gpu.holds(other.etag)
+        assert not harness.gpu.has_copy(old.etag)
+        assert harness.gpu.has_copy(other.etag)
 
     run(harness, script)
     assert harness.device.held == 0
@@ -284,9 +284,9 @@ def test_the_copy_used_longest_ago_goes_when_room_is_short(store: LocalStore) ->
     async def script() -> None:
         for number in (0, 1, 0, 2):
             await harness.call("gpu", contents[number], count=1)
-        assert [harness.gpu.holds(content.etag) for content in contents] == [True, False, True, False]
+        assert [harness.gpu.has_copy(content.etag) for content in contents] == [True, False, True, False]
         await harness.call("gpu", contents[3], count=1)
-        assert [harness.gpu.holds(content.etag) for content in contents] == [False, False, True, True]
+        assert [harness.gpu.has_copy(content.etag) for content in contents] == [False, False, True, True]
 
     run(harness, script)
     assert harness.gpu.evictions == 2
@@ -300,12 +300,12 @@ def test_an_output_makes_room_for_itself_but_not_in_the_data_that_it_reads(store
         one, two = Stored(store, 1), Stored(store, 2)
         await harness.call("gpu", one, count=1)
         assert value(await harness.call("gpu", two, count=ROWS)) == 200
-        assert not harness.gpu.holds(one.etag)
-        assert harness.gpu.holds(two.etag)
+        assert not harness.gpu.has_copy(one.etag)
+        assert harness.gpu.has_copy(two.etag)
         with pytest.raises(GatherError) as refused:
             await harness.call("gpu", two, count=3 * ROWS)
         assert refused.value.code == "overloaded"
-        assert harness.gpu.holds(two.etag)
+        assert harness.gpu.has_copy(two.etag)
 
     run(harness, script)
 
@@ -351,7 +351,7 @@ def test_a_tensor_larger_than_the_device_drives_nothing_out(store: LocalStore) -
         with pytest.raises(GatherError, match="more than") as refused:
             await harness.call("gpu", Stored(store, 2, rows=3 * ROWS), count=1)
         assert refused.value.code == "overloaded"
-        assert harness.gpu.holds(one.etag)
+        assert harness.gpu.has_copy(one.etag)
 
     run(harness, script)
 
@@ -395,16 +395,16 @@ def test_a_tensor_moves_to_the_device_once_lookups_have_lost_what_the_way_there_
     content = Stored(store, 1, rows=300_000)
     price = content.tensor.items.nbytes * FAST.to_device_byte_s
     plan = plan_of(10_000, content.rows)
-    prices = harness.gpu._price(plan)
+    prices = harness.gpu._predict(plan)
     lost = harness.chooser.choose(plan, device="cpu").seconds - prices.resident_s
     assert 0 < 3 * lost < price
 
     async def script() -> int:
         lookups = 0
-        while not harness.gpu.holds(content.etag):
+        while not harness.gpu.has_copy(content.etag):
             assert await harness.call("auto", content, count=10_000) is None
             lookups += 1
-            await asyncio.gather(*harness.gpu._fetching)
+            await asyncio.gather(*harness.gpu._copy_tasks)
         assert value(await harness.call("auto", content, count=10_000)) == 100
         return lookups
 
@@ -433,7 +433,7 @@ def test_a_copy_aside_that_fails_harms_nobody_and_is_tried_again_later(store: Lo
     async def earn(tries: int) -> None:
         while harness.device.done.count("upload") < tries:
             assert await harness.call("auto", content, count=10_000) is None
-            await asyncio.gather(*harness.gpu._fetching)
+            await asyncio.gather(*harness.gpu._copy_tasks)
 
     async def script() -> None:
         harness.device.fails = short
@@ -441,7 +441,7 @@ def test_a_copy_aside_that_fails_harms_nobody_and_is_tried_again_later(store: Lo
         assert harness.gpu.fallbacks == 0
         harness.device.fails = lambda name: None
         await earn(3)
-        assert harness.gpu.holds(content.etag)
+        assert harness.gpu.has_copy(content.etag)
 
     run(harness, script)
 
@@ -458,9 +458,9 @@ def test_lookups_while_a_copy_is_on_its_way_run_on_the_cpu_and_send_nothing_more
         harness.device.fails = wait
         for _ in range(100):
             assert await harness.call("auto", content, count=10_000) is None
-        assert len(harness.gpu._fetching) == 1
+        assert len(harness.gpu._copy_tasks) == 1
         go.set()
-        await asyncio.gather(*harness.gpu._fetching)
+        await asyncio.gather(*harness.gpu._copy_tasks)
 
     run(harness, script)
     assert harness.device.done == ["upload"]
@@ -496,7 +496,7 @@ def test_content_that_changes_while_it_is_copied_is_read_again_and_never_kept(st
         before = content.etag
         outcome = await harness.call("gpu", content)
         assert (value(outcome), outcome and outcome.etag) == (101, content.etag)
-        assert not harness.gpu.holds(before)
+        assert not harness.gpu.has_copy(before)
         assert content.holds == 0
 
     run(harness, script)

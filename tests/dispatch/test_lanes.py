@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from app.dispatch.body_read_limit import BRISK, TICK_S, BodyReadLimit
+from app.dispatch.body_read_limit import ACTIVE_BYTES, TICK_S, BodyReadLimit
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
 
@@ -19,7 +19,7 @@ class Body:
     gone: bool = False
     on_disconnect: Callable[[], None] | None = None
 
-    def departed(self) -> bool:
+    def client_has_gone(self) -> bool:
         return self.gone
 
 
@@ -35,7 +35,7 @@ def test_a_body_waits_for_another_to_be_read_and_they_come_in_order() -> None:
         entered: list[int] = []
 
         async def read(number: int) -> None:
-            await body_reads.enter(bodies[number])
+            await body_reads.acquire(bodies[number])
             entered.append(number)
 
         reading = [asyncio.ensure_future(read(number)) for number in range(3)]
@@ -44,7 +44,7 @@ def test_a_body_waits_for_another_to_be_read_and_they_come_in_order() -> None:
         assert not body_reads.full(3)
         assert body_reads.full(2)
         for number in range(3):
-            body_reads.leave(bodies[number])
+            body_reads.release(bodies[number])
             await settle()
             assert entered == [0, 1, 2][: number + 2]
         await asyncio.gather(*reading)
@@ -57,17 +57,17 @@ def test_bodies_that_bring_little_hold_up_nobody_and_brisk_ones_do() -> None:
     async def main() -> None:
         body_reads = BodyReadLimit(2)
         brisk, idle, third, fourth = Body(), Body(), Body(), Body()
-        await body_reads.enter(brisk)
-        await body_reads.enter(idle)
-        waiting = [asyncio.ensure_future(body_reads.enter(body)) for body in (third, fourth)]
+        await body_reads.acquire(brisk)
+        await body_reads.acquire(idle)
+        waiting = [asyncio.ensure_future(body_reads.acquire(body)) for body in (third, fourth)]
         for _ in range(10):
             for body in (brisk, third):
-                body.received += 2 * BRISK
+                body.received += 2 * ACTIVE_BYTES
             await asyncio.sleep(TICK_S)
         assert waiting[0].done()
         assert not waiting[1].done()  # of two lanes, two are in use
         for _ in range(100):
-            brisk.received += 2 * BRISK
+            brisk.received += 2 * ACTIVE_BYTES
             await asyncio.sleep(TICK_S)
             if waiting[1].done():
                 break
@@ -78,19 +78,19 @@ def test_bodies_that_bring_little_hold_up_nobody_and_brisk_ones_do() -> None:
 
 def test_a_body_waits_no_longer_than_it_may_and_leaves_no_trace() -> None:
     async def main() -> None:
-        body_reads = BodyReadLimit(1, patience=0.05)
+        body_reads = BodyReadLimit(1, queue_timeout=0.05)
         brisk = Body()
-        await body_reads.enter(brisk)
-        waiting = asyncio.ensure_future(body_reads.enter(Body()))
+        await body_reads.acquire(brisk)
+        waiting = asyncio.ensure_future(body_reads.acquire(Body()))
         while not waiting.done():
-            brisk.received += 10 * BRISK
+            brisk.received += 10 * ACTIVE_BYTES
             await asyncio.sleep(TICK_S / 4)
         with pytest.raises(GatherError, match="overloaded") as refused:
             await waiting
         assert refused.value.facts == {"limit": "queue_timeout"}
         assert not body_reads.waiting
-        body_reads.leave(brisk)
-        await body_reads.enter(Body())
+        body_reads.release(brisk)
+        await body_reads.acquire(Body())
 
     asyncio.run(main())
 
@@ -99,15 +99,15 @@ def test_a_request_that_is_cut_off_while_it_waits_takes_no_turn() -> None:
     async def main() -> None:
         body_reads = BodyReadLimit(1)
         first, last = Body(), Body()
-        await body_reads.enter(first)
-        cut, waiting = (asyncio.ensure_future(body_reads.enter(body)) for body in (Body(), last))
+        await body_reads.acquire(first)
+        cut, waiting = (asyncio.ensure_future(body_reads.acquire(body)) for body in (Body(), last))
         await settle()
         cut.cancel()
         await settle()
-        body_reads.leave(first)
+        body_reads.release(first)
         await waiting
-        body_reads.leave(last)
-        body_reads.leave(last)
+        body_reads.release(last)
+        body_reads.release(last)
         assert not body_reads.waiting
 
     asyncio.run(main())
@@ -117,8 +117,8 @@ def test_a_body_whose_client_goes_while_it_waits_gives_up_its_place_at_once() ->
     async def main() -> None:
         body_reads = BodyReadLimit(1)
         first, second, third = Body(), Body(), Body()
-        await body_reads.enter(first)
-        waiting = [asyncio.ensure_future(body_reads.enter(body)) for body in (second, third)]
+        await body_reads.acquire(first)
+        waiting = [asyncio.ensure_future(body_reads.acquire(body)) for body in (second, third)]
         await settle()
         assert body_reads.full(2)
         assert second.on_disconnect is not None
@@ -126,7 +126,7 @@ def test_a_body_whose_client_goes_while_it_waits_gives_up_its_place_at_once() ->
         await settle()
         assert isinstance(waiting[0].exception(), ClientGone)
         assert not body_reads.full(2)
-        body_reads.leave(first)
+        body_reads.release(first)
         await waiting[1]
         assert second.on_disconnect is None
         assert third.on_disconnect is None
@@ -138,13 +138,13 @@ def test_a_client_whose_going_nobody_hears_of_is_found_within_some_ticks() -> No
     async def main() -> None:
         body_reads = BodyReadLimit(1)
         brisk = Body()
-        await body_reads.enter(brisk)
+        await body_reads.acquire(brisk)
         bodies = [Body() for _ in range(200)]
-        waiting = [asyncio.ensure_future(body_reads.enter(body)) for body in bodies]
+        waiting = [asyncio.ensure_future(body_reads.acquire(body)) for body in bodies]
         await settle()
         bodies[150].gone = True
         while not waiting[150].done():
-            brisk.received += 2 * BRISK
+            brisk.received += 2 * ACTIVE_BYTES
             await asyncio.sleep(TICK_S)
         assert isinstance(waiting[150].exception(), ClientGone)
         assert len(body_reads.waiting) == 199

@@ -198,7 +198,7 @@ def test_a_request_that_was_let_in_is_not_refused_and_goes_first() -> None:
         go.set()
         await asyncio.gather(running, fresh, again)
         assert order == ["begun", "begun again", "fresh"]
-        assert pool.taken == 0
+        assert pool.in_use == 0
         pool.close()
 
     asyncio.run(main())
@@ -217,7 +217,7 @@ def test_a_request_that_waits_too_long_is_refused_and_leaves_its_place(
             await pool.run(ran.set, Request(seconds))
         assert refused.value.retry_after == 1
         assert not running.done()
-        assert pool.taken == 1
+        assert pool.in_use == 1
         go.set()
         assert await running
         await pool.run(lambda: None, Request())
@@ -250,7 +250,7 @@ def test_a_client_that_goes_leaves_its_place_at_once_and_nothing_is_done_for_it(
         gone.caller.go()
         with pytest.raises(ClientGone):
             await waiting
-        assert pool.taken == 1
+        assert pool.in_use == 1
         next_one = asyncio.ensure_future(pool.run(lambda: 1, Request()))
         await asyncio.sleep(0)
         go.set()
@@ -279,7 +279,7 @@ def test_what_runs_when_its_client_goes_keeps_its_place_until_it_ends() -> None:
         assert await asyncio.to_thread(begun.wait, 10)
         gone.caller.go()
         await asyncio.sleep(0.01)
-        assert pool.taken == 1
+        assert pool.in_use == 1
         go.set()
         assert await running == 1
         assert gone.caller.on_disconnect is None

@@ -164,7 +164,7 @@ def test_a_split_of_a_cold_content_is_not_led_by_the_event_loop(store: LocalStor
 
     _, timings = gather(Cold(store) if cold else store, [1] * 100_000, Noting())
     assert timings.route == "split"
-    assert timings.choice.here == (not cold)
+    assert timings.choice.on_event_loop == (not cold)
     assert [leader is threading.main_thread() for leader in leaders] == [not cold]
 
 
@@ -194,7 +194,7 @@ def test_gathers_that_wait_for_one_stalled_tensor_leave_the_threads_to_others(st
     stalled = StalledStore(store)
     budget, pool, threads = Budget(2**30), RequestThreadPool(2, 100), DiskThreads()
     service = Service(Limits(), stalled, numpy_cpu, pool, BackendChooser(threads=2), budget)
-    service.lock_threads = threads.change
+    service.run_in_lock_thread = threads.change
 
     async def look_up(name: str) -> list[int]:
         indices = Tensor(DTYPES["int64"], (2, 1), np.array([1, 2], np.int64))

@@ -9,8 +9,8 @@ import pytest
 
 from app.api.error_responses import STATUS
 from app.api.route_table import template
-from app.dispatch.backend_cost_model import Choice
 from app.dispatch.backend_cost_model import Route as RouteName
+from app.dispatch.backend_cost_model import RouteChoice
 from app.telemetry import request_metrics, shared_counters
 from app.telemetry.logs import RequestLog
 from app.telemetry.metric_definitions import BUCKETS
@@ -54,7 +54,7 @@ def gathered(taken: RouteName = "loop", predicted: RouteName = "loop", path: str
     timings = context.timings
     timings.start, timings.parsed, timings.kernel, timings.kernel_end = 1.0, 1.5, 1.75, 1.875
     timings.gathered = timings.kernel_end
-    timings.route, timings.choice = taken, Choice(predicted, 0.25)
+    timings.route, timings.choice = taken, RouteChoice(predicted, 0.25)
     return context
 
 

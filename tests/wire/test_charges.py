@@ -114,7 +114,7 @@ class Account:
         self.held += size
         self.most = max(self.most, self.held)
 
-    def settle(self, planned: int, size: int) -> None:
+    def adjust(self, planned: int, size: int) -> None:
         self.held += size - planned
 
 

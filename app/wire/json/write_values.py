@@ -74,7 +74,7 @@ def _base64(output: Tensor, memory: Memory | None) -> list[Buffer]:
         memory.charge(-(-len(packed) // 3) * 4)
     text = pybase64.b64encode(packed)
     if memory is not None and not output.dtype.item_size:
-        memory.settle(len(packed), 0)
+        memory.adjust(len(packed), 0)
     return [b'"', text, b'"']
 
 
@@ -89,7 +89,7 @@ def values_text(tensor: Tensor, memory: Memory | None = None) -> list[Buffer]:
         most = array.size * most_text(dtype) + ROOM
         memory.charge(most)
         text = _numbers(dtype, array)
-        memory.settle(most, len(text))
+        memory.adjust(most, len(text))
         return [text]
     if dtype.name in ("float16", "bfloat16", "float32", "complex64"):
         return [_long_singles(dtype, array, memory)]
@@ -99,7 +99,7 @@ def values_text(tensor: Tensor, memory: Memory | None = None) -> list[Buffer]:
             memory.charge(block.size * most_text(dtype))
         text = _numbers(dtype, block)
         if memory is not None:
-            memory.settle(block.size * most_text(dtype), len(text))
+            memory.adjust(block.size * most_text(dtype), len(text))
         pieces += (b"," if pieces else b"[", memoryview(text)[1:-1])
     pieces.append(b"]")
     return pieces
@@ -142,7 +142,7 @@ def _strings(array: NDArray[Any], memory: Memory | None) -> list[Buffer]:
             memory.charge(most)
         text = orjson.dumps(block)
         if memory is not None:
-            memory.settle(most, len(text) if text.isascii() else 2 * len(text))
+            memory.adjust(most, len(text) if text.isascii() else 2 * len(text))
         pieces += (b"," if pieces else b"[", memoryview(text)[1:-1])
     pieces.append(b"]" if pieces else b"[]")
     return pieces
@@ -195,7 +195,7 @@ def _long_singles(dtype: DType, array: NDArray[Any], memory: Memory | None) -> m
         if start:
             text[start] = ord(",")
         if memory is not None:
-            memory.settle(most, start + size - end)
+            memory.adjust(most, start + size - end)
         end = start + size
     return text.data[:end]
 
