@@ -36,11 +36,10 @@ from app.dispatch.gpu import Gpu
 from app.dispatch.gpu_calibration import measure_gpu
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
-from app.kernels import Kernel, numpy_cpu
+from app.kernels import Kernel, numba_cpu, numpy_cpu
 from app.kernels.gpu_protocol import Device, DeviceFailed, NoDevice, OutOfDeviceMemory
-from app.kernels.numba_cpu import gather_kernel
 from app.memory.budget import Budget
-from app.operators.dialects import DIALECTS
+from app.operators.registry import OPERATORS
 from app.security.authorizer import KeyAuthorizer, make_authorizer
 from app.security.host_header_check import HostHeaderCheck, is_loopback_name
 from app.server import request_header_cache
@@ -60,7 +59,7 @@ logger = logging.getLogger("gathernd")
 DAMAGE_INTERVAL_S = 30.0
 DAMAGE_PAUSE_RATIO = 100
 _DAMAGE_PAGE = 100
-KERNELS: dict[str, Kernel] = {"numba": gather_kernel, "numpy": numpy_cpu}
+KERNELS: dict[str, Kernel] = {"numba": numba_cpu, "numpy": numpy_cpu}
 
 
 def limits_of(settings: Settings) -> Limits:
@@ -261,8 +260,8 @@ def create_app(
         readiness,
     )
     handlers: dict[str, Handler] = {
-        operator: NativeRoute(operator, service, settings.max_json_bytes, settings.max_body_bytes)
-        for operator in DIALECTS
+        name: NativeRoute(operator.signature, service, settings.max_json_bytes, settings.max_body_bytes)
+        for name, operator in OPERATORS.items()
     }
     handlers |= {"modelInfer": infer, "modelVersionInfer": infer} | tensors.handlers()
     app = (CrossOriginApplication if settings.cors_origins else Application)(

@@ -6,7 +6,6 @@ It takes a `Call` and gives an `Answer` or raises a `GatherError`; it knows neit
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -24,23 +23,17 @@ from app.memory.budget import Budget, MemoryReservation
 from app.memory.error_tracebacks import drop_tracebacks
 from app.memory.malloc_tuning import MAX_KEPT_BYTES
 from app.memory.output_buffer_pool import OutputBufferPool
-from app.operators.dialects import DIALECTS
-from app.operators.gather import plan_gather
-from app.operators.gather_plan import GatherPlan
-from app.operators.gathernd import plan_gathernd
+from app.operators.gather_plan import Plan
+from app.operators.registry import OPERATORS
 from app.operators.shape_rules import check_dtypes, index_error
 from app.store import Resident, Store
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DType
-from app.tensors.gather_call import Answer, Call, Operator
+from app.tensors.gather_call import Answer, Call
 from app.tensors.packed_strings import PackedStrings, framed_size, picked
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 
-PLANNERS: Final[Mapping[Operator, Callable[..., tuple[GatherPlan, tuple[int, ...], int]]]] = {
-    "gathernd": plan_gathernd,
-    "gather": plan_gather,
-}
 _LARGE_INDEX_SCAN: Final = 1 << 16
 _RETRY_PAUSES_S: Final = (0.0, 0.0002, 0.001, 0.003, 0.01, 0.03)
 """Seconds before each further attempt to read a resident tensor that a scatter is changing."""
@@ -54,13 +47,15 @@ class _Planned(NamedTuple):
     was chosen by.
     """
 
-    plan: GatherPlan
+    plan: Plan
     shape: tuple[int, ...]
     first_axis: int
     choice: RouteChoice
     choice_with_locality: RouteChoice | None
     """What would be chosen if slices lie close together; None where the event loop runs or leads it either way."""
     coefficients: Coefficients
+    cpu_only: str | None
+    """Why no GPU could run it, whatever device there is."""
 
 
 class _Decision(NamedTuple):
@@ -82,7 +77,7 @@ class Explanation(NamedTuple):
     call: Call
     data: Tensor
     shape: tuple[int, ...]
-    plan: GatherPlan
+    plan: Plan
     routes: list[RouteNote]
     choice: RouteChoice
 
@@ -123,16 +118,16 @@ class Service:
         data, resident = self._resolve(call)
         indices = call.indices
         planned = self._plan(call, data, indices)
-        plan, shape, first_axis, choice, close, _ = planned
+        plan, shape, first_axis, choice, close, _, cpu_only = planned
         if call.over_limit is not None:
             raise call.over_limit
         if call.device == "gpu":
-            self._check_device(call, data)
+            self._check_device(call, planned)
         reservation.charge(plan.output_bytes)
         if close is not None or self.gpu is not None or (resident is not None and resident.cold):
             decided = self._decide(call, planned, data, resident)
             choice = decided.choice
-            if self.gpu is not None and resident is not None and data.dtype.kind != "string":
+            if self.gpu is not None and resident is not None and cpu_only is None:
                 self.gpu.count_saving(call, plan, decided.cpu, resident)
         timings.choice = choice
         route, here = choice.route, choice.on_event_loop
@@ -161,9 +156,9 @@ class Service:
         return Answer(Tensor(data.dtype, shape, array), call.dialect, "cpu", etag)
 
     async def _raise_index_error(
-        self, call: Call, plan: GatherPlan, data: Tensor, first_axis: int, timings: RequestTimings
+        self, call: Call, plan: Plan, data: Tensor, first_axis: int, timings: RequestTimings
     ) -> NoReturn:
-        dialect, indices = DIALECTS[call.operator][call.dialect], call.indices
+        dialect, indices = OPERATORS[call.operator].dialects[call.dialect], call.indices
         if indices.array.size < _LARGE_INDEX_SCAN:
             raise index_error(dialect, data.shape, indices, first_axis, plan.depth)
         raise await self.pool.run(lambda: index_error(dialect, data.shape, indices, first_axis, plan.depth), timings)
@@ -171,7 +166,7 @@ class Service:
     async def _run_on_gpu(
         self,
         call: Call,
-        plan: GatherPlan,
+        plan: Plan,
         data: Tensor,
         resident: Resident | None,
         decided: _Decision,
@@ -200,7 +195,7 @@ class Service:
         cold = resident is not None and resident.cold
         if cold and cpu.on_event_loop:
             cpu = self.chooser.choose(plan, device="cpu", strings=strings, locality=close, cold=True)
-        if self.gpu is None or strings:
+        if self.gpu is None or planned.cpu_only is not None:
             return _Decision(cpu, cpu, close, cold, on_device, fits_gpu=True)
         there = on_device or (resident is not None and self.gpu.has_copy(resident.etag))
         choice = self.gpu.choose(call, plan, cpu, there)
@@ -218,7 +213,7 @@ class Service:
         plan = planned.plan
         if call.over_limit is not None:
             raise call.over_limit
-        self._check_device(call, data)
+        self._check_device(call, planned)
         reservation.admit(plan.output_bytes)
         decided = self._decide(call, planned, data, resident, on_device)
         routes = explain_routes(
@@ -231,15 +226,14 @@ class Service:
             cold=decided.cold,
             locality=decided.locality,
             always_gpu=self.gpu is not None and self.gpu.always,
+            cpu_only=planned.cpu_only,
         )
         return Explanation(call, data, planned.shape, plan, routes, decided.choice)
 
-    def _check_device(self, call: Call, data: Tensor) -> None:
+    def _check_device(self, call: Call, planned: _Planned) -> None:
         if call.device != "gpu":
             return
-        reason = self.chooser.no_gpu
-        if reason is None and data.dtype.kind == "string":
-            reason = "a GPU holds no strings"
+        reason = self.chooser.no_gpu or planned.cpu_only
         if reason is not None:
             detail = f"{reason}; use device auto or cpu"
             raise GatherError("device_unavailable", detail, pointer=call.device_pointer)
@@ -258,16 +252,21 @@ class Service:
         planned = self._plans.get(key)
         coefficients = self.chooser.coefficients
         if planned is None or planned.coefficients is not coefficients:
-            dialect = DIALECTS[call.operator][call.dialect]
+            operator = OPERATORS[call.operator]
+            dialect = operator.dialects[call.dialect]
             check_dtypes(dialect, data, indices)
-            plan, shape, first_axis = PLANNERS[call.operator](
+            plan, shape, first_axis = operator.plan(
                 dialect, data, indices, call.parameter, call.parameter_pointer, self.limits
             )
-            choice = self.chooser.choose(plan, device="cpu", strings=data.dtype.kind == "string")
+            strings = data.dtype.kind == "string"
+            cpu_only = "a GPU holds no strings" if strings else None
+            if not operator.on_gpu:
+                cpu_only = f"{operator.name} runs on the CPU alone"
+            choice = self.chooser.choose(plan, device="cpu", strings=strings)
             close = None
-            if not choice.on_event_loop and data.dtype.kind != "string":
+            if not choice.on_event_loop and not strings:
                 close = self.chooser.choose(plan, device="cpu", locality=True)
-            planned = _Planned(plan, shape, first_axis, choice, close, coefficients)
+            planned = _Planned(plan, shape, first_axis, choice, close, coefficients, cpu_only)
             if len(self._plans) >= _MAX_REMEMBERED_PLANS:
                 self._plans.clear()
             self._plans[key] = planned
@@ -282,7 +281,7 @@ class Service:
         return resident.tensor, resident
 
     def _run(
-        self, plan: GatherPlan, data: Tensor, indices: Tensor, timings: RequestTimings, reservation: MemoryReservation
+        self, plan: Plan, data: Tensor, indices: Tensor, timings: RequestTimings, reservation: MemoryReservation
     ) -> tuple[int, NDArray[Any]]:
         self._start_kernel(timings)
         if data.dtype.kind == "string":
@@ -291,7 +290,7 @@ class Service:
         return self.kernel.run(plan, data.items, indices.array, out), _typed(out, data.dtype)
 
     async def _split_from_event_loop(
-        self, plan: GatherPlan, data: Tensor, indices: Tensor, timings: RequestTimings
+        self, plan: Plan, data: Tensor, indices: Tensor, timings: RequestTimings
     ) -> tuple[int, NDArray[Any]]:
         """Share a gather with helpers, on the event loop, which waits for none of them for long."""
         self._start_kernel(timings)
@@ -305,7 +304,7 @@ class Service:
         return bad, _typed(out, data.dtype)
 
     async def _run_in_pool(
-        self, plan: GatherPlan, data: Tensor, indices: Tensor, timings: RequestTimings, reservation: MemoryReservation
+        self, plan: Plan, data: Tensor, indices: Tensor, timings: RequestTimings, reservation: MemoryReservation
     ) -> tuple[int, NDArray[Any]]:
         if data.dtype.kind == "string":
             return await self.pool.run(lambda: self._run(plan, data, indices, timings, reservation), timings)
@@ -322,7 +321,7 @@ class Service:
         self,
         name: str,
         resident: Resident,
-        plan: GatherPlan,
+        plan: Plan,
         indices: Tensor,
         timings: RequestTimings,
         reservation: MemoryReservation,
@@ -350,7 +349,7 @@ class Service:
         timings.kernel = now
 
     def _run_strings(
-        self, plan: GatherPlan, data: Tensor, indices: Tensor, reservation: MemoryReservation
+        self, plan: Plan, data: Tensor, indices: Tensor, reservation: MemoryReservation
     ) -> tuple[int, NDArray[Any]]:
         """Strings go through the offsets: the kernel gathers item numbers, which then pick the strings.
 
@@ -372,7 +371,7 @@ class Service:
         return bad, output
 
     def _run_packed(
-        self, plan: GatherPlan, data: PackedStrings, indices: Tensor, reservation: MemoryReservation
+        self, plan: Plan, data: PackedStrings, indices: Tensor, reservation: MemoryReservation
     ) -> tuple[int, NDArray[Any]]:
         """Resident strings: the kernel gathers where their frames start, and only those become Python objects."""
         working = _NUMBER_BYTES * plan.output_items

@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Final
 
-from app.kernels.numba_cpu import gather_kernel
+from app.kernels import numba_cpu
 from app.telemetry import compiled_increments
 from app.wire import v2_tensors
 from app.wire.json import gather_messages
@@ -40,7 +40,7 @@ def warm(cache_dir: Path, progress: Callable[[str], None], kernel: str = NUMBA) 
         assert helper.stdin is not None
         helper.stdin.close()
     if kernel == NUMBA:
-        gather_kernel.warm(progress)
+        numba_cpu.warm(progress)
     v2_tensors.warm(progress)
     compiled_increments.warm(progress)
 
@@ -50,14 +50,14 @@ def warm_half(cache_dir: str, kernel: str) -> None:
     Thread(target=_end_with_parent, daemon=True).start()
     _configure(Path(cache_dir), kernel)
     if kernel == NUMBA:
-        gather_kernel.warm()
+        numba_cpu.warm()
     v2_tensors.warm()
     compiled_increments.warm()
 
 
 def _configure(cache_dir: Path, kernel: str) -> None:
     if kernel == NUMBA:
-        gather_kernel.configure(cache_dir)
+        numba_cpu.configure(cache_dir)
     gather_messages.configure(cache_dir)
     v2_tensors.configure(cache_dir)
     compiled_increments.configure(cache_dir)

@@ -14,16 +14,16 @@ from typing import Any, Final, Literal, NamedTuple
 
 from app.api.asgi_request import RequestContext
 from app.errors import Code, GatherError
-from app.operators.dialects import DIALECTS
+from app.operators.registry import OPERATORS
 from app.tensors.shape_limits import Limits
-from app.wire import safetensors, upload_formats, v2_tensors
+from app.wire import body_formats, safetensors, v2_tensors
 from app.wire.json import gather_messages
 from app.wire.packed_items import Charge
 from app.wire.safetensors_scatter import read_safetensors
 from app.wire.v2_tensors import Model
 
 Codec = Literal["native", "scatter", "v2", "safetensors", "safetensors scatter", "upload"]
-MODEL: Final = Model("gathernd", "gathernd", tuple(DIALECTS["gathernd"]))
+MODEL: Final = Model("gathernd", OPERATORS["gathernd"].signature)
 _TIE: Final = "9007199254740993"
 _NEAR_TIE: Final = "1.00000000000000011102230246251565404"
 _SMALL_TIE: Final = "2.4703282292062327208282643e-324"
@@ -113,7 +113,7 @@ def read(body: Body, charge: Charge | None = None) -> Code | None:
     limits = Limits()
     try:
         if body.codec == "native":
-            call, _ = gather_messages.read_call(body.content, "gathernd", tuple(DIALECTS["gathernd"]), limits, charge)
+            call, _ = gather_messages.read_call(body.content, OPERATORS["gathernd"].signature, limits, charge)
             if call.over_limit is not None:
                 raise call.over_limit
         elif body.codec == "scatter":
@@ -121,12 +121,12 @@ def read(body: Body, charge: Charge | None = None) -> Code | None:
         elif body.codec == "v2":
             v2_tensors.read_request(body.content, body.json_size, MODEL, limits, charge)
         elif body.codec == "safetensors":
-            safetensors.read_call(body.content, body.query, "gathernd", tuple(DIALECTS["gathernd"]), charge)
+            safetensors.read_call(body.content, body.query, OPERATORS["gathernd"].signature, charge)
         elif body.codec == "safetensors scatter":
             read_safetensors(body.content, body.query, charge)
         else:
             fields = safetensors.read_query(body.query, ("dtype", "shape", "prefault", "lock"))
-            upload_formats.start_of(body.kind or None, body.content, fields, whole=True, charge=charge)
+            body_formats.start_of(body_formats.TENSORS.get(body.kind), body.content, fields, whole=True, charge=charge)
     except GatherError as error:
         return error.code
     return None
@@ -388,7 +388,7 @@ def binary_bodies(size: int) -> Iterator[Body]:
         content = struct.pack("<Q", len(header)) + header
         yield Body(f"header, {name}", "safetensors", content)
         yield Body(f"header, {name}", "safetensors scatter", content)
-        yield Body(f"header, {name}", "upload", content, kind=upload_formats.SAFETENSORS)
+        yield Body(f"header, {name}", "upload", content, kind=body_formats.SAFETENSORS_FILE.media_type)
     header = json.dumps({"data": {"dtype": "BOOL", "shape": [size], "data_offsets": [0, size]}}).encode()
     yield Body("bools of 2", "safetensors", struct.pack("<Q", len(header)) + header + b"\2" * size)
 
@@ -414,7 +414,7 @@ def npy_bodies(size: int) -> Iterator[Body]:
     }.items():
         raw = text.encode()
         content = b"\x93NUMPY\2\0" + len(raw).to_bytes(4, "little") + raw
-        yield Body(f"npy header, {name}", "upload", content, kind=upload_formats.NPY)
+        yield Body(f"npy header, {name}", "upload", content, kind=body_formats.NPY.media_type)
 
 
 def query_bodies(size: int) -> Iterator[Body]:
@@ -435,9 +435,9 @@ def query_bodies(size: int) -> Iterator[Body]:
     }.items():
         yield Body(f"query, {name}", "safetensors", lookup, query)
         raw = query.replace(b"batch_dims", b"shape") + b"&dtype=int8"
-        yield Body(f"query, {name}", "upload", b"", raw, kind=upload_formats.RAW)
+        yield Body(f"query, {name}", "upload", b"", raw, kind=body_formats.RAW.media_type)
     dimensions = b"dtype=int8&shape=" + b"1," * (size // 2) + b"1"
-    yield Body("query, dimensions", "upload", b"", dimensions, kind=upload_formats.RAW)
+    yield Body("query, dimensions", "upload", b"", dimensions, kind=body_formats.RAW.media_type)
 
 
 MAKERS: Final[dict[str, Callable[[int], Iterator[Body]]]] = {

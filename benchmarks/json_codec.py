@@ -21,6 +21,7 @@ import orjson
 import simdjson
 from numpy.typing import NDArray
 
+from app.operators.registry import OPERATORS
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer
 from app.tensors.shape_limits import Limits
@@ -81,13 +82,13 @@ def reading(array: NDArray[Any], name: str, nested: bool, seconds: float) -> str
     values = orjson.dumps(rows.astype(np.float32) if dtype.item_size == 2 else rows, option=orjson.OPT_SERIALIZE_NUMPY)
     shape = f"[{array.size // 4},4]" if nested else f"[{array.size}]"
     body = b'{"data":{"dtype":"%b","shape":%b,"values":%b}' % (dtype.name.encode(), shape.encode(), values) + INDICES
-    call, _ = gather_messages.read_call(body, "gathernd", ("onnx-13",), Limits())
+    call, _ = gather_messages.read_call(body, OPERATORS["gathernd"].signature, Limits())
     if not isinstance(call.data, Tensor) or call.data.array.tobytes() != array.tobytes():
         raise RuntimeError(f"{name} reads otherwise than it was written")
     parser: Any = simdjson.Parser()
     kind = "i" if dtype.kind in ("int", "uint") else "d"
     runs: dict[str, Callable[[], object]] = {
-        "codec": lambda: gather_messages.read_call(body, "gathernd", ("onnx-13",), Limits()),
+        "codec": lambda: gather_messages.read_call(body, OPERATORS["gathernd"].signature, Limits()),
         "pysimdjson": lambda: np.frombuffer(parser.parse(body)["data"]["values"].as_buffer(of_type=kind), "f8").astype(
             "f4"
         ),
@@ -115,10 +116,10 @@ def writing(array: NDArray[Any], name: str, seconds: float) -> str:
 
 def tiny(seconds: float) -> str:
     """The specification's first example: reading and writing, in microseconds."""
-    call, _ = gather_messages.read_call(TINY, "gathernd", ("onnx-13",), Limits())
+    call, _ = gather_messages.read_call(TINY, OPERATORS["gathernd"].signature, Limits())
     if not isinstance(call.data, Tensor):
         raise TypeError("the data is inline")
-    answer, limits, dialects = Answer(call.data, "onnx-13", "cpu"), Limits(), ("onnx-13",)
+    answer, limits, signature = Answer(call.data, "onnx-13", "cpu"), Limits(), OPERATORS["gathernd"].signature
     parser = simdjson.Parser()
 
     def often(run: Callable[[], object]) -> Callable[[], None]:
@@ -129,7 +130,7 @@ def tiny(seconds: float) -> str:
         return many
 
     runs = {
-        "codec reads": often(lambda: gather_messages.read_call(TINY, "gathernd", dialects, limits)),
+        "codec reads": often(lambda: gather_messages.read_call(TINY, signature, limits)),
         "codec writes": often(lambda: gather_messages.write_answer(answer, "values")),
         "orjson.loads": often(lambda: orjson.loads(TINY)),
         "simdjson.parse": often(lambda: parser.parse(TINY)),

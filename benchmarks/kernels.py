@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from app.dispatch.backend_calibration import calibrated
 from app.dispatch.backend_cost_model import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
-from app.kernels.numba_cpu import gather_kernel
+from app.kernels import numba_cpu
 from benchmarks.common import machine_line
 from benchmarks.kernel_lines import LINES, Line, make_inputs
 from benchmarks.kernel_peers import PEERS, Call, numpy_index
@@ -57,13 +57,11 @@ class Ours:
 
     def __init__(self, threads: int, cache_dir: Path) -> None:
         started = perf_counter()
-        gather_kernel.configure(cache_dir)
-        gather_kernel.warm()
+        numba_cpu.configure(cache_dir)
+        numba_cpu.warm()
         print(f"kernel compiled in {perf_counter() - started:.2f} s")
         self._pool = RequestThreadPool(threads, 8)
-        self._chooser = BackendChooser(
-            threads=threads, coefficients=calibrated(gather_kernel, cache_dir, threads=threads)
-        )
+        self._chooser = BackendChooser(threads=threads, coefficients=calibrated(numba_cpu, cache_dir, threads=threads))
         self._loop = asyncio.new_event_loop()
 
     def calls(self, line: Line, data: NDArray[Any], indices: NDArray[np.int64]) -> tuple[str, dict[str, Call]]:
@@ -77,7 +75,7 @@ class Ours:
         route, _, parts, here = self._chooser.choose(plan)
 
         def alone(out: NDArray[Any]) -> int:
-            return gather_kernel.run(plan, items, components, out, parts)
+            return numba_cpu.run(plan, items, components, out, parts)
 
         def served(out: NDArray[Any]) -> int:
             if here:

@@ -41,15 +41,17 @@ from app.dispatch.backend_calibration import hopeful
 from app.dispatch.backend_calibration import measure as calibrate
 from app.dispatch.backend_cost_model import BackendChooser, Coefficients, Route, RouteChoice, has_locality
 from app.dispatch.request_thread_pool import RequestThreadPool
-from app.kernels.numba_cpu import gather_kernel
+from app.kernels import numba_cpu
 from app.memory.budget import Budget, MemoryReservation
 from app.memory.malloc_tuning import keep_freed_memory
-from app.operators.gather_plan import GatherPlan
+from app.operators.gather_plan import Plan
+from app.operators.registry import OPERATORS
 from app.service import Service
 from app.store import EmptyStore
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DTYPES
-from app.tensors.gather_call import Call, Operator
+from app.tensors.gather_call import Call
+from app.tensors.operator_signature import OperatorName
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from benchmarks.common import machine_line
@@ -73,7 +75,7 @@ _VARIANT_ITEMS: Final = 1 << 20
 class Shape:
     """One gather of the sweep."""
 
-    operator: Operator
+    operator: OperatorName
     dtype: str
     data: tuple[int, ...]
     indices: tuple[int, ...]
@@ -81,7 +83,7 @@ class Shape:
     ordered: bool
 
     def __str__(self) -> str:
-        name = "batch_dims" if self.operator == "gathernd" else "axis"
+        name = OPERATORS[self.operator].signature.parameter
         order = "ordered" if self.ordered else "random"
         return f"{self.operator} {self.dtype} {list(self.data)} by {list(self.indices)} {name}={self.parameter} {order}"
 
@@ -105,7 +107,7 @@ def _draw(source: random.Random) -> Shape | None:
     rows = int(2 ** source.uniform(10, 26)) // (item * width) or 1
     side = max(1, round(rows ** (1 / depth)))
     dims = (side,) * (depth - 1) + (max(1, rows // side ** (depth - 1)),)
-    operator: Operator = "gather" if source.random() < 0.15 else "gathernd"
+    operator: OperatorName = "gather" if source.random() < 0.15 else "gathernd"
     batches: tuple[int, ...] = ()
     if source.random() < 0.3:
         batches = tuple(source.choice((2, 3, 8, 30)) for _ in range(source.choice((1, 1, 2))))
@@ -179,7 +181,7 @@ class Row:
     """What was measured and predicted for a shape."""
 
     shape: Shape
-    plan: GatherPlan
+    plan: Plan
     seconds: dict[Route, float]
     choice: RouteChoice
 
@@ -228,7 +230,7 @@ async def sweep(
 ) -> tuple[list[Row], Coefficients]:
     """Every shape on every route, and the choice for each."""
     octets = np.random.default_rng(0).integers(0, 2, _MOST_DATA, np.uint8)
-    measured_here = await neighbours.without(lambda: asyncio.to_thread(calibrate, gather_kernel, threads))
+    measured_here = await neighbours.without(lambda: asyncio.to_thread(calibrate, numba_cpu, threads))
     coefficients = hopeful(measured_here, threads)  # as the service does
     pool = RequestThreadPool(threads, 64)
     rows: list[Row] = []
@@ -273,13 +275,13 @@ async def draw(rounds: int, threads: int, coefficients: Coefficients, neighbours
 
 def _services(
     call: Call, pool: RequestThreadPool, coefficients: Coefficients
-) -> tuple[GatherPlan, RouteChoice, dict[Route, Service]]:
+) -> tuple[Plan, RouteChoice, dict[Route, Service]]:
     """The plan of a call, the choice for it, and a service for each route that it can take."""
     found: dict[Route, Service] = {}
     plan = None
     for route in CPU_ROUTES:
         chooser = BackendChooser(threads=pool.threads, force_route=route, coefficients=coefficients)
-        service = Service(Limits(), EmptyStore(), gather_kernel, pool, chooser, Budget(1 << 34))
+        service = Service(Limits(), EmptyStore(), numba_cpu, pool, chooser, Budget(1 << 34))
         assert isinstance(call.data, Tensor)
         planned = service._plan(call, call.data, call.indices)
         plan = planned.plan
@@ -326,8 +328,8 @@ def main() -> None:
     arguments = parser.parse_args()
     keep_freed_memory(1 << 28)  # as the service does
     with tempfile.TemporaryDirectory(prefix="gathernd-bench-") as folder:
-        gather_kernel.configure(Path(folder))
-        gather_kernel.warm()
+        numba_cpu.configure(Path(folder))
+        numba_cpu.warm()
         drawn = list(shapes(arguments.shapes, arguments.seed))
         neighbours = Neighbours(arguments.patience)
         rows, coefficients = uvloop.run(sweep(drawn, arguments.rounds, arguments.threads, neighbours))

@@ -24,6 +24,7 @@ from pydantic import ByteSize
 
 from app.api.asgi_request import RequestContext
 from app.main import Application, create_app
+from app.operators.registry import OPERATORS
 from app.settings import Settings
 from app.tensors.tensor import Tensor
 from app.warmup import warm
@@ -107,7 +108,8 @@ async def timings(app: Application, seconds: float) -> dict[str, float]:
         return made
 
     one = exchange()
-    call, encoding = gather_messages.read_call(BODY, "gathernd", ("onnx-13",), service.limits)
+    signature = OPERATORS["gathernd"].signature
+    call, encoding = gather_messages.read_call(BODY, signature, service.limits)
     assert isinstance(call.data, Tensor)
     data = call.data
     answer = await service.gather(call, one.timings, one.reservation)
@@ -123,7 +125,7 @@ async def timings(app: Application, seconds: float) -> dict[str, float]:
 
     return {
         "headers": best(exchange, seconds),
-        "parse": best(lambda: gather_messages.read_call(BODY, "gathernd", ("onnx-13",), service.limits), seconds),
+        "parse": best(lambda: gather_messages.read_call(BODY, signature, service.limits), seconds),
         "plan": best(lambda: service._plan(call, data, call.indices), seconds),
         "run": best(lambda: service._run(plan, data, call.indices, one.timings, one.reservation), seconds),
         "encode": best(lambda: gather_messages.write_answer(answer, encoding), seconds),

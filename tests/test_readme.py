@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from app.operators.dialects import DIALECTS, Dialect
+from app.operators.dialects import Dialect
+from app.operators.registry import OPERATORS
 from app.settings import Settings
 from app.tensors.dtypes import DTYPES, INTEGERS
 from tests.commands import command_names
@@ -120,9 +121,9 @@ def test_the_dialects_are_the_dialects() -> None:
     for route, dialect, operator, data, indices, negative, parameter in rows("| route | dialect |"):
         table[route.strip("`/"), dialect.split("`")[1]] = (operator, data, indices, negative, parameter)
         assert ("(default)" in dialect) == (dialect.split("`")[1] == "onnx-13")
-    assert set(table) == {(operator, name) for operator in DIALECTS for name in DIALECTS[operator]}
+    assert set(table) == {(operator, name) for operator, row in OPERATORS.items() for name in row.dialects}
     for (operator, name), (version, data, indices, negative, parameter) in table.items():
-        row: Dialect = DIALECTS[operator][name]  # type: ignore[index]
+        row: Dialect = OPERATORS[operator].dialects[name]
         assert version == f"{'GatherND' if operator == 'gathernd' else 'Gather'}-{name.split('-')[1]}"
         assert _types(data) == row.data_dtypes
         assert _types(indices) == row.index_dtypes

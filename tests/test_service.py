@@ -19,7 +19,7 @@ from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.kernels import Unfinished, numpy_cpu
 from app.memory.budget import Budget, MemoryReservation
-from app.operators.gather_plan import GatherPlan
+from app.operators.gather_plan import Plan
 from app.service import Service
 from app.store import EmptyStore
 from app.telemetry.server_timing import RequestTimings
@@ -89,12 +89,13 @@ class _Counting:
 
     def run(
         self,
-        plan: GatherPlan,
+        plan: Plan,
         data: NDArray[Any],
         indices: NDArray[Any],
         out: NDArray[Any],
         threads: int = 1,
         patient: bool = True,
+        **further: NDArray[Any],
     ) -> int:
         self.threads.append(threads)
         self.callers.append(threading.current_thread().name)
@@ -117,12 +118,13 @@ def test_indices_of_another_type_are_handed_to_the_kernel_as_they_are() -> None:
     class Looking(_Counting):
         def run(
             self,
-            plan: GatherPlan,
+            plan: Plan,
             data: NDArray[Any],
             indices: NDArray[Any],
             out: NDArray[Any],
             threads: int = 1,
             patient: bool = True,
+            **further: NDArray[Any],
         ) -> int:
             seen.append(indices)
             return super().run(plan, data, indices, out, threads, patient)
@@ -144,12 +146,13 @@ class _Late(_Counting):
 
     def run(
         self,
-        plan: GatherPlan,
+        plan: Plan,
         data: NDArray[Any],
         indices: NDArray[Any],
         out: NDArray[Any],
         threads: int = 1,
         patient: bool = True,
+        **further: NDArray[Any],
     ) -> int:
         def finish() -> int:
             assert self.back.wait(60)

@@ -5,7 +5,7 @@ The routes of the gathers stand here for OpenAPI's sake; the data plane in front
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib.resources import files
 from typing import Any, Final, NoReturn
 
@@ -19,43 +19,40 @@ from app.api.error_responses import STATUS, error_body, problem_headers
 from app.api.openapi_document import openapi_document, operation, problem_responses
 from app.api.routes.health import Readiness
 from app.api.schemas import binary_formats, examples
-from app.api.schemas.gather_request import GatherAnswer, GatherNDRequest, GatherRequest, Live, Ready
+from app.api.schemas.gather_request import REQUEST_MODELS, GatherAnswer, Live, Ready
 from app.api.web.pages import catalogue_page, error_page, front_page
-from app.errors import CATALOGUE, Code, GatherError
-from app.operators.dialects import DIALECTS
+from app.errors import CATALOGUE, CODES, Code, GatherError
+from app.operators.registry import OPERATORS, Operator
 from app.orjson_dump import dump
 from app.telemetry.request_metrics import Metrics
-from app.tensors.gather_call import Operator
 
 _EVERYWHERE: Final[tuple[Code, ...]] = (
     "malformed_request", "forbidden", "request_timeout", "header_too_large", "internal",
 )  # fmt: skip
 _GATHER: Final[tuple[Code, ...]] = (
     *_EVERYWHERE, "unauthorized", "tensor_not_found", "payload_too_large", "unsupported_media_type", "invalid_field",
-    "unsupported_dtype", "value_not_representable", "element_count_mismatch", "rank_too_small", "index_out_of_bounds",
-    "output_too_large", "limit_exceeded", "device_unavailable", "overloaded", "not_ready", "deadline_exceeded",
-    "tensor_damaged",
+    "unsupported_dtype", "value_not_representable", "element_count_mismatch", "output_too_large", "limit_exceeded",
+    "device_unavailable", "overloaded", "not_ready", "deadline_exceeded", "tensor_damaged",
 )  # fmt: skip
-_OF_GATHERND: Final[tuple[Code, ...]] = (
-    "batch_dims_out_of_range", "batch_shape_mismatch", "index_depth_out_of_range",
-)  # fmt: skip
+# ONNX's texts first, as most callers come from there.
+_TEXTS: Final = sorted((text for row in OPERATORS.values() for text in row.texts), key=lambda text: text[:4] != "ONNX")
 _DESCRIPTION: Final = (
-    "Gathers slices of a tensor by index, exactly as ONNX GatherND 11, 12 and 13, ONNX Gather 1, 11 and 13 and "
-    "OpenVINO GatherND-8 say, or answers with an error that names the broken rule and the place that broke it."
+    f"Gathers slices of a tensor by index, exactly as {', '.join(_TEXTS[:-1])} and {_TEXTS[-1]} say, or answers with "
+    "an error that names the broken rule and the place that broke it."
 )
 
 
 def _operator_extra(operator: Operator) -> dict[str, Any]:
-    shown = examples.REQUESTS[operator]
+    shown = examples.REQUESTS[operator.name]
     requests = {name: {"summary": text, "value": body} for name, (text, body, _) in shown.items()}
     return {
-        "parameters": binary_formats.request_parameters(operator, tuple(DIALECTS[operator])),
+        "parameters": binary_formats.request_parameters(operator.signature, REQUEST_MODELS[operator.name]),
         "requestBody": {"content": {"application/json": {"examples": requests}} | binary_formats.request_content()},
     }
 
 
-def _operator_responses(operator: Operator, codes: Iterable[Code]) -> dict[int | str, dict[str, Any]]:
-    shown = examples.REQUESTS[operator]
+def _operator_responses(operator: Operator) -> dict[int | str, dict[str, Any]]:
+    shown = examples.REQUESTS[operator.name]
     answers = {name: {"summary": text, "value": answer} for name, (text, _, answer) in shown.items()}
     ok: dict[int | str, dict[str, Any]] = {
         200: {
@@ -64,7 +61,7 @@ def _operator_responses(operator: Operator, codes: Iterable[Code]) -> dict[int |
             "content": {"application/json": {"examples": answers}} | binary_formats.answer_content(),
         }
     }
-    return ok | problem_responses(codes)
+    return ok | problem_responses(code for code in CODES if code in {*_GATHER, *operator.codes})
 
 
 def create_control(readiness: Readiness, metrics: Metrics, lifespan: Any, *parts: Callable[[FastAPI], None]) -> FastAPI:
@@ -87,7 +84,8 @@ def create_control(readiness: Readiness, metrics: Metrics, lifespan: Any, *parts
         GatherError: _gather_error,
         Exception: _failure,
     }
-    _add_operators(app)
+    for operator in OPERATORS.values():
+        _add_operator(app, operator)
     _add_health(app, readiness, metrics)
     _add_pages(app)
     for part in parts:
@@ -95,30 +93,21 @@ def create_control(readiness: Readiness, metrics: Metrics, lifespan: Any, *parts
     return app
 
 
-def _add_operators(app: FastAPI) -> None:
-    @operation(
-        app,
-        "gathernd",
-        tags=["gather"],
-        summary="Gather slices by index tuples (GatherND)",
-        response_model=GatherAnswer,
-        responses=_operator_responses("gathernd", (*_GATHER, *_OF_GATHERND)),
-        openapi_extra=_operator_extra("gathernd"),
-    )
-    def gathernd(body: GatherNDRequest) -> NoReturn:
+def _add_operator(app: FastAPI, operator: Operator) -> None:
+    def answer(body: Any) -> NoReturn:
         raise AssertionError("answered by the data plane")
 
-    @operation(
+    answer.__annotations__["body"] = REQUEST_MODELS[operator.name]
+    register = operation(
         app,
-        "gather",
+        operator.name,
         tags=["gather"],
-        summary="Gather slices along an axis (Gather)",
+        summary=operator.summary,
         response_model=GatherAnswer,
-        responses=_operator_responses("gather", (*_GATHER, "axis_out_of_range")),
-        openapi_extra=_operator_extra("gather"),
+        responses=_operator_responses(operator),
+        openapi_extra=_operator_extra(operator),
     )
-    def gather(body: GatherRequest) -> NoReturn:
-        raise AssertionError("answered by the data plane")
+    register(answer)
 
 
 def _add_health(app: FastAPI, readiness: Readiness, metrics: Metrics) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Final, Literal, NamedTuple
 
+from app.operators.registry import OPERATORS
 from app.security.authorizer import Access
 
 
@@ -56,8 +57,7 @@ _MODEL: Final = "/v2/models/{name}"
 _VERSION: Final = "/v2/models/{name}/versions/{version}"
 
 ROUTES: Final = (
-    Route("/gathernd", GATHER, Access.GATHER, {"POST": "gathernd"}),
-    Route("/gather", GATHER, Access.GATHER, {"POST": "gather"}),
+    *(Route(f"/{name}", GATHER, Access.GATHER, {"POST": name}) for name in OPERATORS),
     Route("/tensors", TENSORS, Access.TENSORS, {"GET": "listTensors"}),
     Route(
         "/tensors/{name}",

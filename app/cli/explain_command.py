@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Annotated, Any
 
 import numpy as np
@@ -15,17 +14,18 @@ from app.api.schemas.explain_answer import explanation_body
 from app.cli.offline_service import ROUTE_NAMES, CacheDir, Json, service_of, settings_with
 from app.errors import GatherError
 from app.memory.budget import MemoryReservation
-from app.operators.dialects import DIALECTS
+from app.operators.registry import OPERATORS
 from app.tensors.dtypes import DTYPES
-from app.tensors.gather_call import Call, Device, Operator
+from app.tensors.gather_call import Call, Device
+from app.tensors.operator_signature import Parameter
 from app.tensors.tensor import Tensor
 
 app = typer.Typer(add_completion=False)
 
 
-class _OperatorOption(Enum):
-    GATHERND = "gathernd"
-    GATHER = "gather"
+def _taken_by(parameter: str) -> str:
+    """The operators with this parameter."""
+    return " or ".join(name for name, row in OPERATORS.items() if row.signature.parameter == parameter)
 
 
 @app.command("explain")
@@ -34,9 +34,11 @@ def explain(
     indices_shape: Annotated[str, typer.Option(help="Shape of the indices, such as 256,1.")],
     data_dtype: Annotated[str, typer.Option(help="Element type of the data.")] = "float32",
     indices_dtype: Annotated[str, typer.Option(help="Element type of the indices.")] = "int64",
-    op: Annotated[_OperatorOption, typer.Option(help="Which operator.")] = _OperatorOption.GATHERND,
-    batch_dims: Annotated[int, typer.Option(help="Leading dimensions that are batches (gathernd).")] = 0,
-    axis: Annotated[int, typer.Option(help="Axis to gather on (gather).")] = 0,
+    op: Annotated[str, typer.Option(help="Which operator.", metavar=f"[{'|'.join(OPERATORS)}]")] = "gathernd",
+    batch_dims: Annotated[
+        int, typer.Option(help=f"Leading dimensions that are batches ({_taken_by('batch_dims')}).")
+    ] = 0,
+    axis: Annotated[int, typer.Option(help=f"Axis to gather on ({_taken_by('axis')}).")] = 0,
     dialect: Annotated[str, typer.Option(help="Whose rules hold.")] = "onnx-13",
     device: Annotated[str, typer.Option(help="auto, cpu or gpu.")] = "auto",
     resident: Annotated[bool, typer.Option("--resident", help="The data lies on the GPU already.")] = False,
@@ -44,10 +46,14 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Say what the service would do with a gather of these shapes, and why, without running it."""
-    operator: Operator = "gathernd" if op is _OperatorOption.GATHERND else "gather"
-    if (axis if operator == "gathernd" else batch_dims) != 0:
-        raise typer.BadParameter("--batch-dims belongs to --op gathernd, --axis to --op gather")
-    _check_one_of("dialect", dialect, DIALECTS[operator])
+    _check_one_of("op", op, OPERATORS)
+    signature = OPERATORS[op].signature
+    parameters: dict[Parameter, int] = {"batch_dims": batch_dims, "axis": axis}
+    parameter = parameters.pop(signature.parameter)
+    if any(parameters.values()):
+        owners = (f"--{name.replace('_', '-')} belongs to --op {_taken_by(name)}" for name in ("batch_dims", "axis"))
+        raise typer.BadParameter(", ".join(owners))
+    _check_one_of("dialect", dialect, signature.dialects)
     _check_one_of("device", device, ("auto", "cpu", "gpu"))
     _check_one_of("data-dtype", data_dtype, DTYPES)
     _check_one_of("indices-dtype", indices_dtype, DTYPES)
@@ -60,11 +66,10 @@ def explain(
             (DTYPES[data_dtype], DTYPES[indices_dtype]), shapes, ("/data", "/indices"), strict=True
         )
     )
-    parameter = batch_dims if operator == "gathernd" else axis
     asked: Device = "auto" if device == "auto" else "cpu" if device == "cpu" else "gpu"
     try:
         found = service.explain(
-            Call(operator, data, indices, parameter, dialect, asked),
+            Call(signature.operator, data, indices, parameter, dialect, asked),
             MemoryReservation(service.budget),
             on_device=resident,
         )

@@ -10,8 +10,8 @@ import typer
 from app.dispatch.backend_calibration import calibrated
 from app.dispatch.backend_cost_model import BackendChooser, Route
 from app.dispatch.request_thread_pool import RequestThreadPool
+from app.kernels import numba_cpu
 from app.kernels.gpu_protocol import NoDevice
-from app.kernels.numba_cpu import gather_kernel
 from app.main import KERNELS, limits_of, split_threads, use_gpu
 from app.memory.budget import Budget
 from app.memory.malloc_tuning import keep_freed_memory
@@ -46,8 +46,8 @@ def service_of(settings: Settings, *, refresh: bool) -> Service:
     kernel = KERNELS[settings.kernel]
     threads = split_threads(settings)
     if settings.kernel == "numba":
-        gather_kernel.configure(settings.cache_dir)
-        gather_kernel.warm()
+        numba_cpu.configure(settings.cache_dir)
+        numba_cpu.warm()
     chooser = BackendChooser(
         loop_max_us=settings.loop_max_us,
         split_min_us=settings.split_min_us,

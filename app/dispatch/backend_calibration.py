@@ -331,7 +331,7 @@ def _fingerprint(kernel: Kernel, threads: int, gpu: bool) -> str:
 def _kernels_digest() -> str:
     """What tells the sources of one version's kernels from those of a changed checkout."""
     digest = sha256()
-    for source in sorted(Path(kernels.__file__).parent.iterdir()):
+    for source in sorted(Path(kernels.__file__).parent.rglob("*")):
         if source.suffix in (".py", ".cu"):
             digest.update(source.read_bytes())
     return digest.hexdigest()

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 
 from numpy.typing import NDArray
 
-from app.operators.gather_plan import GatherPlan
+from app.operators.gather_plan import Plan
 
 Route = Literal["loop", "thread", "split", "gpu"]
 ROUTES: Final[tuple[Route, ...]] = get_args(Route)
@@ -124,7 +124,7 @@ TYPICAL: Final = Coefficients(
 )
 
 
-def kernel_seconds(plan: GatherPlan, coefficients: Coefficients, locality: bool = False) -> float:
+def kernel_seconds(plan: Plan, coefficients: Coefficients, locality: bool = False) -> float:
     """How long one thread takes; where slices lie `close` together, as long as from data that a cache holds."""
     width = plan.slice_items * plan.item_size
     slices = plan.batches * plan.tuples
@@ -145,12 +145,12 @@ def kernel_seconds(plan: GatherPlan, coefficients: Coefficients, locality: bool 
     return seconds
 
 
-def cache_transfer_seconds(plan: GatherPlan, coefficients: Coefficients) -> float:
+def cache_transfer_seconds(plan: Plan, coefficients: Coefficients) -> float:
     """What a thread takes longer than the event loop, in whose core's caches indices and output are or will be read."""
     return plan.index_items * coefficients.index_move_s + plan.output_bytes * coefficients.output_move_s
 
 
-def split_seconds(plan: GatherPlan, kernel_s: float, threads: int, coefficients: Coefficients) -> tuple[float, int]:
+def split_seconds(plan: Plan, kernel_s: float, threads: int, coefficients: Coefficients) -> tuple[float, int]:
     """The seconds of the best split of a gather that one thread does in `kernel_s`, and its number of parts.
 
     Whoever leads begins at once, so that helpers that come too late cost nothing. Infinity and 1 where no number of
@@ -179,7 +179,7 @@ def split_seconds(plan: GatherPlan, kernel_s: float, threads: int, coefficients:
     return best, best_parts
 
 
-def gpu_seconds(plan: GatherPlan, resident: bool, hand_off_s: float, gpu: GpuCoefficients) -> float:
+def gpu_seconds(plan: Plan, resident: bool, hand_off_s: float, gpu: GpuCoefficients) -> float:
     """How long the device takes; `resident` says that the data lies there already, else it is sent."""
     sent = 8 * plan.index_items + (0 if resident else plan.data_items * plan.item_size)
     output = plan.output_bytes
@@ -188,13 +188,13 @@ def gpu_seconds(plan: GatherPlan, resident: bool, hand_off_s: float, gpu: GpuCoe
     return hand_off_s + gpu.launch_s + moved + gathered
 
 
-def device_bytes(plan: GatherPlan, resident: bool) -> int:
+def device_bytes(plan: Plan, resident: bool) -> int:
     """Bytes of device memory that the gather takes beside what is resident there."""
     return 8 * plan.index_items + plan.output_bytes + (0 if resident else plan.data_items * plan.item_size)
 
 
 def predict_routes(
-    plan: GatherPlan,
+    plan: Plan,
     resident: bool,
     threads: int,
     coefficients: Coefficients,
@@ -281,12 +281,12 @@ class BackendChooser:
         """Shortest gather to be split: as set, else one for which asking for helpers is next to nothing."""
         return _SPLIT_MIN_S if self.split_min_us is None else self.split_min_us * 1e-6
 
-    def many_strings(self, plan: GatherPlan) -> bool:
+    def many_strings(self, plan: Plan) -> bool:
         """Whether a gather of strings is too long for the event loop."""
         return plan.data_items + plan.output_items > _MAX_STRINGS_ON_LOOP or self.loop_max_s() == 0
 
     def predict(
-        self, plan: GatherPlan, resident: bool = False, locality: bool = False, cold: bool = False
+        self, plan: Plan, resident: bool = False, locality: bool = False, cold: bool = False
     ) -> dict[Route, RouteChoice]:
         """What each route would take that there is."""
         loop_max_s = _NEVER if cold else self.loop_max_s()
@@ -297,7 +297,7 @@ class BackendChooser:
 
     def choose(
         self,
-        plan: GatherPlan,
+        plan: Plan,
         resident: bool = False,
         device: Device = "auto",
         gpu_fits: bool = True,
@@ -331,7 +331,7 @@ class BackendChooser:
         return choose_route(routes, _NEVER if cold else self.loop_max_s(), self.split_min_s(), device, gpu_fits)
 
 
-def has_locality(plan: GatherPlan, indices: NDArray[Any]) -> bool:
+def has_locality(plan: Plan, indices: NDArray[Any]) -> bool:
     """Whether slices lie close together, as far as some pairs of neighbouring tuples of `indices`, flat, tell."""
     depth = plan.depth
     tuples = indices.size // depth

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.dispatch.backend_cost_model import ROUTES, BackendChooser, Device, Route, RouteChoice
-from app.operators.gather_plan import GatherPlan
+from app.operators.gather_plan import Plan
 
 _ASKED_GPU: Final = "the request asks for the device gpu"
 _ALWAYS_GPU: Final = "this service runs on its GPU whatever that can hold (GATHERND_DEVICE=gpu)"
@@ -22,7 +22,7 @@ class RouteNote:
 
 
 def explain_routes(
-    plan: GatherPlan,
+    plan: Plan,
     chooser: BackendChooser,
     *,
     resident: bool = False,
@@ -32,24 +32,26 @@ def explain_routes(
     cold: bool = False,
     locality: bool = False,
     always_gpu: bool = False,
+    cpu_only: str | None = None,
 ) -> list[RouteNote]:
     """Every route, in the order of `ROUTES`. The choice is the shortest of those that are open; of strings, the first.
 
     `device` is what the request asks for, `resident` says that the data lies on the GPU, `strings` that items are
     Python objects, whose time is not predicted, `cold` that reading the data waits for the disk, `close` that slices
-    lie close together, and `always_gpu` that the service is set to use its GPU for whatever it can hold.
+    lie close together, `always_gpu` that the service is set to use its GPU for whatever it can hold, and `cpu_only` why
+    that cannot run this one.
     """
     routes = chooser.predict(plan, resident, locality, cold)
     closed: dict[Route, str | None] = {
         "loop": _loop_closed(plan, chooser, routes["loop"].seconds, strings, cold),
         "thread": None,
         "split": _split_closed(plan, chooser, routes, strings),
-        "gpu": _gpu_closed(chooser, device, gpu_fits, strings),
+        "gpu": _gpu_closed(chooser, device, gpu_fits, cpu_only),
     }
     only = None
     if device == "gpu":
         only = _ASKED_GPU
-    elif device == "auto" and always_gpu and not strings and chooser.no_gpu is None:
+    elif device == "auto" and always_gpu and cpu_only is None and chooser.no_gpu is None:
         only, closed["gpu"] = _ALWAYS_GPU, None
     if only is not None:
         closed = {route: reason if route == "gpu" else only for route, reason in closed.items()}
@@ -59,7 +61,7 @@ def explain_routes(
     ]
 
 
-def _loop_closed(plan: GatherPlan, chooser: BackendChooser, seconds: float, strings: bool, cold: bool) -> str | None:
+def _loop_closed(plan: Plan, chooser: BackendChooser, seconds: float, strings: bool, cold: bool) -> str | None:
     if cold:
         return "reading this content waits for the disk"
     if strings:
@@ -69,9 +71,7 @@ def _loop_closed(plan: GatherPlan, chooser: BackendChooser, seconds: float, stri
     return None
 
 
-def _split_closed(
-    plan: GatherPlan, chooser: BackendChooser, routes: dict[Route, RouteChoice], strings: bool
-) -> str | None:
+def _split_closed(plan: Plan, chooser: BackendChooser, routes: dict[Route, RouteChoice], strings: bool) -> str | None:
     if strings:
         return "strings are not split"
     if chooser.threads < 2:
@@ -85,11 +85,11 @@ def _split_closed(
     return None
 
 
-def _gpu_closed(chooser: BackendChooser, device: Device, gpu_fits: bool, strings: bool) -> str | None:
+def _gpu_closed(chooser: BackendChooser, device: Device, gpu_fits: bool, cpu_only: str | None) -> str | None:
     if chooser.no_gpu is not None:
         return chooser.no_gpu
     if device == "cpu":
         return "the request asks for the device cpu"
-    if strings:
-        return "a GPU holds no strings"
+    if cpu_only is not None:
+        return cpu_only
     return None if gpu_fits else "it does not fit into the device's memory"

@@ -32,7 +32,7 @@ from app.dispatch.writer_exclusion import RunInLockThread, default_thread, witho
 from app.errors import GatherError
 from app.kernels import gpu_protocol as devices
 from app.kernels.gpu_protocol import DeviceFailed, OutOfDeviceMemory
-from app.operators.gather_plan import GatherPlan
+from app.operators.gather_plan import GatherPlan, Plan
 from app.tensors.gather_call import Call
 from app.tensors.tensor import Tensor
 
@@ -120,7 +120,7 @@ class Gpu:
         self._upload_lock = Lock()
         self._saved_seconds: dict[str, float] = {}
         self._copy_tasks: set[asyncio.Task[None]] = set()
-        self._predictions: dict[GatherPlan, _Prediction] = {}
+        self._predictions: dict[Plan, _Prediction] = {}
         self._coefficients: Coefficients | None = None
         self._warned_at = -_WARN_INTERVAL_S
         self.run_in_lock_thread: RunInLockThread = default_thread
@@ -132,7 +132,7 @@ class Gpu:
         """Whether content with this ETag lies on the device."""
         return etag in self._copies
 
-    def choose(self, call: Call, plan: GatherPlan, cpu: RouteChoice, on_device: bool) -> RouteChoice:
+    def choose(self, call: Call, plan: Plan, cpu: RouteChoice, on_device: bool) -> RouteChoice:
         """The route `gpu` where that is asked for or, under `auto`, predicted to be the shortest; else `cpu`.
 
         For data that a GPU can hold; `cpu` is the best of the CPU's routes, and `there` says that the data lies on the
@@ -149,11 +149,11 @@ class Gpu:
             return RouteChoice("gpu", seconds)
         return RouteChoice("gpu", seconds) if seconds < cpu.seconds and self.fits(plan, on_device) else cpu
 
-    def fits(self, plan: GatherPlan, on_device: bool) -> bool:
+    def fits(self, plan: Plan, on_device: bool) -> bool:
         """Whether the gather fits into the device's memory."""
         return device_bytes(plan, on_device) <= self.device.memory
 
-    def count_saving(self, call: Call, plan: GatherPlan, cpu: RouteChoice, content: ResidentTensor) -> None:
+    def count_saving(self, call: Call, plan: Plan, cpu: RouteChoice, content: ResidentTensor) -> None:
         """Count what a lookup of `content` under `auto`, for which `cpu` is the CPU's best, would save on the device.
 
         Once that is as much as the sending takes, it is sent there, aside; nothing happens where it lies there already.
@@ -164,7 +164,7 @@ class Gpu:
         if saved > 0:
             self._add_saving(name_of(call), content, saved)
 
-    def _predict(self, plan: GatherPlan) -> _Prediction:
+    def _predict(self, plan: Plan) -> _Prediction:
         coefficients = self.chooser.coefficients
         if coefficients is not self._coefficients:
             self._predictions.clear()
@@ -186,7 +186,7 @@ class Gpu:
     async def gather(
         self,
         call: Call,
-        plan: GatherPlan,
+        plan: Plan,
         data: Tensor,
         content: ResidentTensor | None,
         out: NDArray[Any],
@@ -199,6 +199,7 @@ class Gpu:
         device memory and device_unavailable for a broken device where the request asks for the device gpu, and what the
         pool raises.
         """
+        assert isinstance(plan, GatherPlan)  # what other plans the service has run on the CPU
         indices = call.indices.array
 
         def work(content: ResidentTensor | None) -> Outcome:

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from app.operators.gather_plan import GatherPlan
+from app.operators.gather_plan import Plan
 
 
 class Unfinished(Exception):
@@ -21,19 +21,23 @@ class Unfinished(Exception):
 
 
 class Kernel(Protocol):
-    """What a kernel module offers. It never reads or writes out of bounds, whatever it is handed."""
+    """What a kernel module offers. It never reads or writes out of bounds, whatever it is handed.
+
+    Its functions are one for each type of plan, in a table; `run` calls the one for the plan that it gets.
+    """
 
     name: str
     splits: bool
 
     def run(
         self,
-        plan: GatherPlan,
+        plan: Plan,
         data: NDArray[Any],
         indices: NDArray[Any],
         out: NDArray[Any],
         threads: int = 1,
         patient: bool = True,
+        **further: NDArray[Any],
     ) -> int:
         """Gather `data` into `out` and return the first bad component of `indices` in row-major order, or -1.
 
@@ -45,5 +49,8 @@ class Kernel(Protocol):
         any integer type, aligned. Every component is checked, also where the output is empty; what `out` holds after a
         bad one is undefined. It takes no memory that grows with any of the three. Raises TypeError, having touched
         nothing, for anything else.
+
+        `further` has the arrays that only some plans ask for, by name: the operator's inputs behind data and indices,
+        and what the function reports beside its result, as an array of one int64 that it adds to.
         """
         ...

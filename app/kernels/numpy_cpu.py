@@ -6,13 +6,14 @@ MiB however large the request is.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.kernels.check_arrays import check_arrays, widened
-from app.operators.gather_plan import GatherPlan
+from app.operators.gather_plan import GatherPlan, Plan
 
 name = "numpy"
 splits = False
@@ -21,14 +22,22 @@ _BLOCK_COMPONENTS: Final = 1 << 16
 
 
 def run(
-    plan: GatherPlan,
+    plan: Plan,
     data: NDArray[Any],
     indices: NDArray[Any],
     out: NDArray[Any],
     threads: int = 1,
     patient: bool = True,
+    **further: NDArray[Any],
 ) -> int:
     """See `app.kernels.Kernel.run`."""
+    function = _FUNCTIONS.get(type(plan))
+    if function is None:
+        raise TypeError(f"no function for a {type(plan).__name__}")
+    return function(plan, data, indices, out, **further)
+
+
+def _gather(plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any]) -> int:
     check_arrays(plan, data, indices, out)
     components = indices.reshape(-1, plan.depth)
     step = max(1, _BLOCK_COMPONENTS // plan.depth)
@@ -64,3 +73,6 @@ def _copy(plan: GatherPlan, data: NDArray[Any], components: NDArray[Any], out: N
             offsets += np.where(column < 0, column + size, column)
         # mode "clip" writes straight into `out`; "raise" would go through a copy, and nothing is out of range here.
         np.take(source, offsets, axis=0, out=target[start : start + step], mode="clip")
+
+
+_FUNCTIONS: Final[Mapping[type, Callable[..., int]]] = {GatherPlan: _gather}

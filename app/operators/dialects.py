@@ -12,7 +12,6 @@ from typing import Final
 
 from app.errors import Rule
 from app.tensors.dtypes import DTYPES, INTEGERS
-from app.tensors.gather_call import Operator
 
 _ALL = tuple(DTYPES)
 _NO_BFLOAT16 = tuple(name for name in _ALL if name != "bfloat16")
@@ -24,7 +23,6 @@ class Dialect:
     """One operator version: `rules` is by error code, with `data_dtype` and `index_dtype` for unsupported_dtype."""
 
     name: str
-    operator: Operator
     data_dtypes: frozenset[str]
     index_dtypes: frozenset[str]
     wrap: bool
@@ -34,7 +32,6 @@ class Dialect:
 
 def _dialect(
     name: str,
-    operator: Operator,
     data: tuple[str, ...],
     indices: tuple[str, ...],
     *,
@@ -43,7 +40,7 @@ def _dialect(
     has_batch_dims: bool = True,
 ) -> Dialect:
     table = {key: Rule(name, clause, text) for key, (clause, text) in rules.items()}
-    return Dialect(name, operator, frozenset(data), frozenset(indices), wrap, has_batch_dims, table)
+    return Dialect(name, frozenset(data), frozenset(indices), wrap, has_batch_dims, table)
 
 
 _BOUNDS = "-data_shape[i] <= indices[...,i] <= data_shape[i] - 1"
@@ -108,19 +105,17 @@ _INT32_64 = ("int32", "int64")
 GATHERND: Final[Mapping[str, Dialect]] = {
     row.name: row
     for row in (
-        _dialect("onnx-13", "gathernd", _ALL, _INT64, wrap=True, rules=_GATHERND_12),
-        _dialect("onnx-12", "gathernd", _NO_BFLOAT16, _INT64, wrap=True, rules=_GATHERND_12),
-        _dialect("onnx-11", "gathernd", _NO_BFLOAT16, _INT64, wrap=True, rules=_GATHERND_11, has_batch_dims=False),
-        _dialect("openvino-8", "gathernd", _NO_COMPLEX, INTEGERS, wrap=False, rules=_OPENVINO_8),
+        _dialect("onnx-13", _ALL, _INT64, wrap=True, rules=_GATHERND_12),
+        _dialect("onnx-12", _NO_BFLOAT16, _INT64, wrap=True, rules=_GATHERND_12),
+        _dialect("onnx-11", _NO_BFLOAT16, _INT64, wrap=True, rules=_GATHERND_11, has_batch_dims=False),
+        _dialect("openvino-8", _NO_COMPLEX, INTEGERS, wrap=False, rules=_OPENVINO_8),
     )
 }
 GATHER: Final[Mapping[str, Dialect]] = {
     row.name: row
     for row in (
-        _dialect("onnx-13", "gather", _ALL, _INT32_64, wrap=True, rules=_GATHER),
-        _dialect("onnx-11", "gather", _NO_BFLOAT16, _INT32_64, wrap=True, rules=_GATHER),
-        _dialect("onnx-1", "gather", _NO_BFLOAT16, _INT32_64, wrap=False, rules=_GATHER_1),
+        _dialect("onnx-13", _ALL, _INT32_64, wrap=True, rules=_GATHER),
+        _dialect("onnx-11", _NO_BFLOAT16, _INT32_64, wrap=True, rules=_GATHER),
+        _dialect("onnx-1", _NO_BFLOAT16, _INT32_64, wrap=False, rules=_GATHER_1),
     )
 }
-DIALECTS: Final[Mapping[Operator, Mapping[str, Dialect]]] = {"gathernd": GATHERND, "gather": GATHER}
-DEFAULT_DIALECT: Final = "onnx-13"

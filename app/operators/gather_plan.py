@@ -3,12 +3,50 @@
 GatherND with batch_dims b and tuples of length k reads data as [batches, *dims, slice] and indices as
 [batches, tuples, k]. Gather along axis a is the same with b = a and k = 1, only that every batch uses the same tuples,
 `shared`. No kernel knows which of the two it runs.
+
+An operator that does not come down to it has a plan of its own beside it, a frozen dataclass with the attributes of
+`Plan`, and kernels have a function of their own for that (see `app.kernels.Kernel`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import Protocol
+
+
+class Plan(Protocol):
+    """What the service and the cost model read of any operator's plan; sizes are in items unless named otherwise.
+
+    `batches`, `tuples`, `dims`, `slice_items`, `shared` and `wrap` are those of the `GatherPlan` that takes as long.
+    """
+
+    @property
+    def batches(self) -> int: ...
+    @property
+    def tuples(self) -> int: ...
+    @property
+    def dims(self) -> tuple[int, ...]: ...
+    @property
+    def slice_items(self) -> int: ...
+    @property
+    def item_size(self) -> int: ...
+    @property
+    def shared(self) -> bool: ...
+    @property
+    def wrap(self) -> bool: ...
+    @property
+    def depth(self) -> int: ...
+    @property
+    def index_items(self) -> int: ...
+    @property
+    def block_items(self) -> int: ...
+    @property
+    def data_items(self) -> int: ...
+    @property
+    def output_items(self) -> int: ...
+    @property
+    def output_bytes(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,6 @@ _RULES: Final = {
 }
 SCATTERND: Final = Dialect(
     _NAME,
-    "gathernd",
     frozenset(DTYPES),
     frozenset({"int64"}),
     wrap=True,

@@ -25,11 +25,13 @@ import orjson
 
 from app.errors import GatherError
 from app.tensors.dtypes import DTYPES, DType
+from app.tensors.operator_signature import OPERATOR_NAMES
 
 PAGE: Final = 4096
 BLOCK: Final = 1 << 16
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-RESERVED: Final = frozenset({"gathernd", "gather", "stats"})
+RESERVED: Final = (*OPERATOR_NAMES, "stats")
+"""Names that a tensor could not be a model by; one that has such a name from before stays where it is."""
 _MAGIC: Final = b"gathernd"
 _FORMAT_VERSION: Final = 1
 _PREFIX: Final = Struct("<8sIII")

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from app.errors import GatherError
+from app.tensors.operator_signature import OperatorName
 from app.tensors.tensor import Tensor
 
-Operator = Literal["gathernd", "gather"]
 Device = Literal["auto", "cpu", "gpu"]
 DEVICES: tuple[Device, ...] = ("auto", "cpu", "gpu")
 
@@ -23,7 +23,7 @@ class Call:
     the plan and the choice of a route instead of the output.
     """
 
-    operator: Operator
+    operator: OperatorName
     data: Tensor | str
     indices: Tensor
     parameter: int

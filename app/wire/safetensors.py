@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from app.errors import GatherError, Place
 from app.tensors.dtypes import BY_SAFETENSORS, DType
-from app.tensors.gather_call import DEVICES, Answer, Call, Device, Operator
+from app.tensors.gather_call import DEVICES, Answer, Call, Device
+from app.tensors.operator_signature import Signature
 from app.tensors.tensor import Tensor, aligned, coordinates
 from app.wire.json.lossless_json import shown
 from app.wire.packed_items import Buffer, Charge, first_no_bool
@@ -41,9 +42,7 @@ _MOST_DIGITS: Final = 4000
 _HUGE: Final = 10**_MOST_DIGITS
 
 
-def read_call(
-    body: Buffer, query: bytes, operator: Operator, dialects: tuple[str, ...], charge: Charge | None = None
-) -> tuple[Call, Encoding]:
+def read_call(body: Buffer, query: bytes, signature: Signature, charge: Charge | None = None) -> tuple[Call, Encoding]:
     """The call that a safetensors body and the query of its URL ask for, and how a JSON answer is to be encoded.
 
     `charge` is told of what has to be copied, in bytes, before it is; what that raises is raised.
@@ -55,10 +54,10 @@ def read_call(
     size = header_size(body)
     form = key = None
     if size <= _REMEMBERED and len(query) <= _REMEMBERED:
-        key = operator, query, bytes(body[: 8 + size]), dialects
+        key = signature, query, bytes(body[: 8 + size])
         form = _forms.get(key)
     if form is None or form.size != len(body):
-        form = _read_form(body, query, operator, dialects, charge)
+        form = _read_form(body, query, signature, charge)
         if key is not None:
             if len(_forms) >= _MOST_FORMS:
                 _forms.clear()
@@ -66,13 +65,13 @@ def read_call(
     tensors = _tensors(body, form.start, form.entries, charge)
     asked = form.asked
     call = Call(
-        operator,
+        signature.operator,
         asked.resident or tensors[0],
         tensors[-1],
         asked.parameter,
         asked.dialect,
         asked.device,
-        "/query/batch_dims" if operator == "gathernd" else "/query/axis",
+        signature.query_pointer,
         "/query/device",
         "/query/tensor",
     )
@@ -100,19 +99,17 @@ class _Form(NamedTuple):
 
 # Callers repeat themselves, and what they repeat takes longer to read than a small gather: the header, which the same
 # shapes make the same, and the query. Refusals are not remembered.
-_forms: Final[dict[tuple[Operator, bytes, bytes, tuple[str, ...]], _Form]] = {}
+_forms: Final[dict[tuple[Signature, bytes, bytes], _Form]] = {}
 
 
-def _read_form(
-    body: Buffer, query: bytes, operator: Operator, dialects: tuple[str, ...], charge: Charge | None
-) -> _Form:
+def _read_form(body: Buffer, query: bytes, signature: Signature, charge: Charge | None) -> _Form:
     """See `read_call`: all that does not depend on the bytes of the tensors."""
     entries, start = read_layout(body, charge)
     found = {entry.name: entry for entry in entries}
     for name in found:
         if name not in ("data", "indices"):
             raise _field("/" + escape(name), f"{shown(name)!a} is not a tensor of this request; data and indices are")
-    asked = read_asked(query, operator, dialects)
+    asked = read_asked(query, signature)
     if asked.resident is None:
         if "data" not in found:
             raise _field("/data", "data is missing; the query may name a resident tensor instead, as tensor=NAME")
@@ -136,12 +133,11 @@ class Asked(NamedTuple):
     explain: bool
 
 
-def read_asked(query: bytes, operator: Operator, dialects: tuple[str, ...]) -> Asked:
+def read_asked(query: bytes, signature: Signature) -> Asked:
     """The query of a binary request. Raises invalid_field."""
-    parameter_name = "batch_dims" if operator == "gathernd" else "axis"
-    fields = read_query(query, (parameter_name, "dialect", "device", "tensor", "output_encoding", "explain"))
-    parameter = query_integer(fields, parameter_name, 0)
-    dialect = query_choice(fields, "dialect", dialects, "onnx-13")
+    fields = read_query(query, (signature.parameter, "dialect", "device", "tensor", "output_encoding", "explain"))
+    parameter = query_integer(fields, signature.parameter, 0)
+    dialect = query_choice(fields, "dialect", signature.dialects, signature.default_dialect)
     device: Any = query_choice(fields, "device", DEVICES, "auto")
     encoding: Any = query_choice(fields, "output_encoding", ENCODINGS, "values")
     explain = query_choice(fields, "explain", ("true", "false"), "false") == "true"

@@ -16,7 +16,8 @@ import orjson
 
 from app.errors import GatherError
 from app.tensors.dtypes import BY_OIP, DType
-from app.tensors.gather_call import DEVICES, Operator
+from app.tensors.gather_call import DEVICES
+from app.tensors.operator_signature import PARAMETERS, Signature
 from app.wire.json import check_grammar, lossless_json
 from app.wire.json.gather_messages import MAX_FIELDS, check_fields_size
 from app.wire.packed_items import Buffer, Charge, view_of
@@ -29,21 +30,18 @@ _NO_LIST: Final = b"{n"
 
 
 class Model:
-    """A model as its requests see it: an operator, or GatherND on the resident tensor of the model's name.
+    """A model as its requests see it: an operator, or one on the resident tensor of the model's name.
 
-    `inputs` are the names of its inputs, `parameter` is the name of the operator's own one.
+    `inputs` are the names of its inputs.
     """
 
-    __slots__ = ("dialects", "inputs", "name", "operator", "parameter", "parameter_pointer", "resident")
+    __slots__ = ("inputs", "name", "resident", "signature")
 
-    def __init__(self, name: str, operator: Operator, dialects: Collection[str], resident: bool = False) -> None:
+    def __init__(self, name: str, signature: Signature, resident: bool = False) -> None:
         self.name = name
-        self.operator = operator
-        self.dialects = dialects
+        self.signature = signature
         self.resident = resident
-        self.inputs = ("indices",) if resident else ("data", "indices")
-        self.parameter = "batch_dims" if operator == "gathernd" else "axis"
-        self.parameter_pointer = f"/parameters/{self.parameter}"
+        self.inputs = tuple(name for name in signature.inputs if name != "data") if resident else signature.inputs
 
 
 class Input(NamedTuple):
@@ -122,16 +120,17 @@ def read_head(text: Buffer, model: Model, charge: Charge | None = None) -> Head:
     if len(inputs) < len(model.inputs):
         missing = next(name for name in model.inputs if name not in inputs)
         raise field("/inputs", f"the input {missing!a} is missing")
-    parameter, dialect, device, timeout, binary = 0, "onnx-13", "auto", None, False
+    signature = model.signature
+    parameter, dialect, device, timeout, binary = 0, signature.default_dialect, "auto", None, False
     parameters = _parameters(document, "")
     if parameters:
         counted += len(parameters)
-        other = "axis" if model.parameter == "batch_dims" else "batch_dims"
-        if other in parameters:
-            raise field(f"/parameters/{other}", f"the model {model.name} has no parameter {other}")
+        for other in PARAMETERS:
+            if other in parameters and other != signature.parameter:
+                raise field(f"/parameters/{other}", f"the model {model.name} has no parameter {other}")
         binary = _flag(parameters, "binary_data_output", "", False)
-        parameter = _integer(parameters, model.parameter)
-        dialect = _choice(parameters, "dialect", model.dialects, dialect)
+        parameter = _integer(parameters, signature.parameter)
+        dialect = _choice(parameters, "dialect", signature.dialects, dialect)
         device = _choice(parameters, "device", DEVICES, device)
         timeout = _timeout(parameters)
     if "outputs" in document:

@@ -25,6 +25,7 @@ from app import llvm_intrinsics
 from app.errors import GatherError, Place
 from app.tensors.dtypes import BY_OIP, DTYPES, DType
 from app.tensors.gather_call import Answer, Call
+from app.tensors.operator_signature import DEFAULT_DIALECT, Signature
 from app.tensors.packed_strings import Memory, many_strings, release
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor, coordinates
@@ -90,7 +91,7 @@ def warm(progress: Callable[[str], None] | None = None) -> None:
         progress(f"inference protocol ready after {perf_counter() - started:.2f} s")
 
 
-_WARMING: Final = Model("warm", "gathernd", ("onnx-13",), resident=True)
+_WARMING: Final = Model("warm", Signature("gathernd", "batch_dims", (DEFAULT_DIALECT,)), resident=True)
 
 
 # Callers repeat themselves: the same shapes give the same JSON where the items are behind it.
@@ -155,13 +156,13 @@ def _read_request(text: Buffer, blobs: Buffer, model: Model, limits: Limits, cha
     head = _remembered(bytes(text), model) if remembered else read_head(text, model, charge)
     tensors, over_limit = _read_tensors(head, text, _split(head.blobs, blobs), limits, charge)
     call = Call(
-        model.operator,
+        model.signature.operator,
         model.name if model.resident else tensors[0],
         tensors[-1],
         head.parameter,
         head.dialect,
         head.device,
-        model.parameter_pointer,
+        model.signature.parameters_pointer,
         "/parameters/device",
         "",
         over_limit,
@@ -178,7 +179,7 @@ def _read_raw(body: Buffer, model: Model) -> Request:
     if rest:
         raise GatherError("element_count_mismatch", f"{len(body)} bytes are no whole number of int64", pointer=at)
     indices = Tensor(dtype, (count, 1), unpack(dtype, body), at, "whole", at, at)
-    call = Call(model.operator, model.name, indices, 0, "onnx-13", data_pointer="")
+    call = Call(model.signature.operator, model.name, indices, 0, model.signature.default_dialect, data_pointer="")
     return Request(call, None, True, None)
 
 

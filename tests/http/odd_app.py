@@ -22,7 +22,7 @@ from app import warmup
 from app.api.route_table import CONTROL, TABLE, Route
 from app.kernels import numpy_cpu
 from app.main import Application, create_app
-from app.operators.gather_plan import GatherPlan
+from app.operators.gather_plan import Plan
 from app.security.authorizer import Access
 from app.settings import Settings
 from app.start_server import serve
@@ -36,12 +36,13 @@ class Broken:
 
     def run(
         self,
-        plan: GatherPlan,
+        plan: Plan,
         data: NDArray[Any],
         indices: NDArray[Any],
         out: NDArray[Any],
         threads: int = 1,
         patient: bool = True,
+        **further: NDArray[Any],
     ) -> int:
         raise RuntimeError(SECRET)
 
@@ -52,12 +53,13 @@ class Slow:
 
     def run(
         self,
-        plan: GatherPlan,
+        plan: Plan,
         data: NDArray[Any],
         indices: NDArray[Any],
         out: NDArray[Any],
         threads: int = 1,
         patient: bool = True,
+        **further: NDArray[Any],
     ) -> int:
         sleep(1)
         return numpy_cpu.run(plan, data, indices, out)

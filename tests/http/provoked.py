@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from struct import pack
 from typing import Any
 
-from app.operators.dialects import DIALECTS
+from app.operators.registry import OPERATORS
 from tests.http.forms import int64, nested, packed, tensor
 
 DATA = tensor("float32", [2, 2], [0, 1, 2, 3])
@@ -327,7 +327,7 @@ RULES = [
             "/gather",
             rule=(dialect, None),
         )
-        for dialect in DIALECTS["gather"]
+        for dialect in OPERATORS["gather"].dialects
     ),
     *(
         Case(
@@ -377,7 +377,7 @@ RULES = [
             "/gather",
             rule=(dialect, None),
         )
-        for dialect in DIALECTS["gather"]
+        for dialect in OPERATORS["gather"].dialects
         for given, shown in ((2, 2), (-3, -3), (2**64, str(2**64)))
     ),
 ]

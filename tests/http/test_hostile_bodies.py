@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.api.routes.gather import LARGE, LARGE_BINARY, LARGE_HEADER
+from app.operators.registry import OPERATORS
 from app.tensors.packed_strings import picked, release
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from app.wire import v2_tensors
+from app.wire.body_formats import LONG_BINARY, LONG_HEADER, LONG_JSON
 from app.wire.json.gather_messages import read_call
 from app.wire.packed_items import longest_string
 from benchmarks.costly_bodies import MAKERS, Body, native, read, repeated
@@ -44,7 +45,7 @@ def safetensors(members: dict[str, tuple[str, list[int], bytes]], shift: int = 0
 
 def large_binary() -> Iterator[Body]:
     """The largest binary bodies whose headers are small."""
-    room = LARGE_BINARY - 1000
+    room = LONG_BINARY - 1000
     lookup = ("I64", [1, 1], bytes(8))
     for shift in (0, 1):
         yield safetensors({"data": ("BOOL", [room], bytes(room)), "indices": lookup}, shift)
@@ -57,10 +58,10 @@ def large_binary() -> Iterator[Body]:
 def on_the_event_loop() -> Iterator[Body]:
     """All kinds of bodies that are read on the event loop, as large as they may be for that."""
     for group in ("values", "single", "base64", "fields", "binary"):
-        for body in MAKERS[group](LARGE - 1000):
-            if body.codec in ("native", "v2") and len(body.content) <= LARGE:
+        for body in MAKERS[group](LONG_JSON - 1000):
+            if body.codec in ("native", "v2") and len(body.content) <= LONG_JSON:
                 yield body
-    for body in MAKERS["binary"](LARGE_HEADER - 100):
+    for body in MAKERS["binary"](LONG_HEADER - 100):
         if body.codec == "safetensors":
             yield body
     yield from MAKERS["query"](SIZE)
@@ -70,8 +71,8 @@ def on_the_event_loop() -> Iterator[Body]:
 @pytest.mark.usefixtures("compiled")
 def test_no_body_that_is_read_on_the_event_loop_holds_it_for_longer_than_20_ms() -> None:
     found = list(on_the_event_loop())
-    assert max(len(body.content) for body in found if body.codec == "native") > LARGE - 2000
-    assert max(len(body.content) for body in found) > LARGE_BINARY - 2000
+    assert max(len(body.content) for body in found if body.codec == "native") > LONG_JSON - 2000
+    assert max(len(body.content) for body in found) > LONG_BINARY - 2000
     wrong = {}
     for body in found:
         took = min(seconds(lambda body=body: read(body)) for _ in range(2))  # type: ignore[misc]
@@ -81,7 +82,7 @@ def test_no_body_that_is_read_on_the_event_loop_holds_it_for_longer_than_20_ms()
 
 
 def test_the_inference_protocol_reads_bodies_of_the_same_size_on_the_event_loop() -> None:
-    assert v2_tensors.LARGE == LARGE
+    assert v2_tensors.LARGE == LONG_JSON
 
 
 def longest_hold(work: Callable[[], object]) -> float:
@@ -112,7 +113,7 @@ def longest_hold(work: Callable[[], object]) -> float:
 def test_very_many_strings_let_other_threads_go_on() -> None:
     text, count = repeated('"ab"', 10_000_000)
     body = native(text, "string", f"[{count}]")
-    call, _ = read_call(body, "gathernd", ("onnx-13",), Limits())
+    call, _ = read_call(body, OPERATORS["gathernd"].signature, Limits())
     assert isinstance(call.data, Tensor)
     strings = call.data.array
     numbers = np.arange(count)[::-1].copy()
@@ -133,7 +134,7 @@ def test_very_many_strings_let_other_threads_go_on() -> None:
 
 def read_strings(body: bytes) -> Any:
     """The array of strings that a request has."""
-    call, _ = read_call(body, "gathernd", ("onnx-13",), Limits())
+    call, _ = read_call(body, OPERATORS["gathernd"].signature, Limits())
     assert isinstance(call.data, Tensor)
     return call.data.array
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from app.errors import GatherError
-from app.operators.dialects import DIALECTS, GATHER, GATHERND
+from app.operators.dialects import GATHER, GATHERND
 from app.operators.gather import plan_gather
 from app.operators.gather_plan import GatherPlan
 from app.operators.gathernd import plan_gathernd
+from app.operators.registry import OPERATORS
 from app.operators.shape_rules import check_dtypes, index_error
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import NUMPY_BYTES, Limits
@@ -157,9 +158,9 @@ def test_an_output_whose_product_overflows_64_bits_is_refused() -> None:
     refused("output_too_large", tensor(1, 2**31), indices(2**31, 2, 1), limits=Limits(elements=NUMPY_BYTES))
 
 
-@pytest.mark.parametrize("operator", ["gathernd", "gather"])
+@pytest.mark.parametrize("operator", OPERATORS)
 def test_every_dialect_takes_exactly_its_types(operator: str) -> None:
-    for dialect in DIALECTS[operator].values():  # type: ignore[index]
+    for dialect in OPERATORS[operator].dialects.values():
         for name in DTYPES:
             for index_name in DTYPES:
                 data, index = tensor(2, dtype=name), indices(1, 1, dtype=index_name)

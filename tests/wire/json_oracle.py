@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from app.errors import GatherError, Place
 from app.tensors.dtypes import DTYPES, DType
-from app.tensors.gather_call import DEVICES, Call, Operator
+from app.tensors.gather_call import DEVICES, Call
+from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Form, Tensor, coordinates
 from app.wire.packed_items import (
@@ -42,10 +43,9 @@ class _Bad(Exception):
     pass
 
 
-def read_call(
-    body: bytes | bytearray | memoryview, operator: Operator, dialects: Collection[str], limits: Limits
-) -> tuple[Call, Encoding]:
+def read_call(body: bytes | bytearray | memoryview, signature: Signature, limits: Limits) -> tuple[Call, Encoding]:
     """The call that `body` asks for, and how its answer is to be encoded. Raises GatherError."""
+    operator, dialects = signature.operator, signature.dialects
     document = _parse(body)
     if not isinstance(document, dict):
         raise _field("", "the body must be a JSON object")

@@ -8,12 +8,17 @@ import pytest
 
 from app.errors import GatherError
 from app.tensors.gather_call import Call
+from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from app.wire.json.gather_messages import read_call
 from app.wire.packed_items import Buffer
 
 DIALECTS = ("onnx-13", "onnx-12", "onnx-11", "openvino-8")
+SIGNATURES = {
+    "gathernd": Signature("gathernd", "batch_dims", DIALECTS),
+    "gather": Signature("gather", "axis", DIALECTS),
+}
 INDICES = '{"dtype": "int64", "shape": [1, 1], "values": [0]}'
 DATA = '{"dtype": "int8", "shape": [1], "values": [0]}'
 
@@ -31,7 +36,7 @@ def tensor(dtype: str, values: str, shape: str | None = None, key: str = "values
 
 def call(body: Buffer, operator: Any = "gathernd", limits: Limits | None = None) -> Call:
     """The call that `body` makes, or its refusal; a limit is refused by the service, when it has planned."""
-    found, _ = read_call(body, operator, DIALECTS, limits or Limits())
+    found, _ = read_call(body, SIGNATURES[operator], limits or Limits())
     if found.over_limit is not None:
         raise found.over_limit
     return found

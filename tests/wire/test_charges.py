@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from app.errors import GatherError
-from app.operators.dialects import DIALECTS
+from app.operators.registry import OPERATORS
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer
 from app.tensors.packed_strings import OBJECT_BYTES as STRING_BYTES
@@ -29,14 +29,14 @@ pytestmark = pytest.mark.usefixtures("compiled")
 
 NUMBERS = [name for name, dtype in DTYPES.items() if dtype.kind in ("int", "uint", "float")]
 INDICES = {"dtype": "int64", "shape": [1, 1], "values": [0]}
-MODEL = Model("gathernd", "gathernd", tuple(DIALECTS["gathernd"]))
+MODEL = Model("gathernd", OPERATORS["gathernd"].signature)
 
 
 def charged(data: dict[str, Any]) -> tuple[int, int]:
     """What was told for `data` when a request with it was read, and the bytes that it takes."""
     told: list[int] = []
     body = json.dumps({"data": data, "indices": INDICES}).encode()
-    call, _ = gather_messages.read_call(body, "gathernd", tuple(DIALECTS["gathernd"]), Limits(), told.append)
+    call, _ = gather_messages.read_call(body, OPERATORS["gathernd"].signature, Limits(), told.append)
     assert isinstance(call.data, Tensor)
     assert told[-1] == 8  # the one index
     return sum(told[:-1]), call.data.array.nbytes
@@ -83,7 +83,7 @@ def test_what_the_charge_raises_is_raised_before_anything_is_made(monkeypatch: p
     monkeypatch.setattr("app.wire.json.read_values.read_elements", made)
     body = json.dumps({"data": {"dtype": "int8", "shape": [3], "values": [1, 2, 3]}, "indices": INDICES}).encode()
     with pytest.raises(GatherError, match="no room for 3"):
-        gather_messages.read_call(body, "gathernd", tuple(DIALECTS["gathernd"]), Limits(), full)
+        gather_messages.read_call(body, OPERATORS["gathernd"].signature, Limits(), full)
     inputs = [
         {"name": "data", "datatype": "INT8", "shape": [3], "data": [1, 2, 3]},
         {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]},
@@ -186,7 +186,7 @@ def test_strings_are_charged_as_the_memory_that_they_take(text: str, how: str) -
         data = {"dtype": "string", "shape": [count]}
         data |= {"base64": pybase64.b64encode(framed).decode()} if how == "base64" else {"values": texts}
         body = json.dumps({"data": data, "indices": INDICES}, ensure_ascii=how == "escaped").encode()
-        call, _ = gather_messages.read_call(body, "gathernd", tuple(DIALECTS["gathernd"]), Limits(), told.append)
+        call, _ = gather_messages.read_call(body, OPERATORS["gathernd"].signature, Limits(), told.append)
     assert isinstance(call.data, Tensor)
     assert call.data.array.tolist() == texts
     assert sum(told) >= sum(map(getsizeof, texts)) + 2 * call.data.array.nbytes
@@ -208,7 +208,5 @@ def test_base64_with_escapes_is_charged_with_its_copies() -> None:
     assert "/" in text
     body = json.dumps({"data": {"dtype": "uint8", "shape": [3000], "base64": text}, "indices": INDICES})
     told: list[int] = []
-    gather_messages.read_call(
-        body.replace("/", "\\/").encode(), "gathernd", tuple(DIALECTS["gathernd"]), Limits(), told.append
-    )
+    gather_messages.read_call(body.replace("/", "\\/").encode(), OPERATORS["gathernd"].signature, Limits(), told.append)
     assert sum(told) >= 3000 + 2 * len(text)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import GatherError
-from app.operators.dialects import DIALECTS
+from app.operators.registry import OPERATORS
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Call
 from app.tensors.shape_limits import Limits
@@ -26,7 +26,7 @@ from tests.wire.json_requests import call, made, refused, request, tensor
 pytestmark = pytest.mark.usefixtures("compiled")
 
 INTEGERS = [name for name, dtype in DTYPES.items() if dtype.kind in ("int", "uint")]
-MODEL = Model("gathernd", "gathernd", tuple(DIALECTS["gathernd"]))
+MODEL = Model("gathernd", OPERATORS["gathernd"].signature)
 EDGES = [edge + off for dtype in INTEGERS for edge in (DTYPES[dtype].low, DTYPES[dtype].high) for off in (-1, 0, 1)]
 
 

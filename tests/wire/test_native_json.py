@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.operators.registry import OPERATORS
 from app.tensors.dtypes import DTYPES
+from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
 from app.wire.json import gather_messages
 from tests.wire.json_requests import DATA, INDICES, call, made, refused, refused_items, request, tensor
@@ -438,7 +440,7 @@ class TestBase64:
 
 class TestFields:
     def test_the_defaults(self) -> None:
-        found, encoding = gather_messages.read_call(request(), "gathernd", ("onnx-13",), Limits())
+        found, encoding = gather_messages.read_call(request(), OPERATORS["gathernd"].signature, Limits())
         assert (found.parameter, found.dialect, found.device, encoding) == (0, "onnx-13", "auto", "values")
         assert (found.operator, found.parameter_pointer) == ("gathernd", "/batch_dims")
         assert call(request(), "gather").parameter_pointer == "/axis"
@@ -481,8 +483,9 @@ class TestFields:
         refused(request(rest=f', "{name}": {text}'), FIELD, f"/{name}")
 
     def test_the_choices(self) -> None:
+        signature = Signature("gathernd", "batch_dims", ("openvino-8",))
         rest = ', "dialect": "openvino-8", "device": "gpu", "output_encoding": "base64"'
-        found, encoding = gather_messages.read_call(request(rest=rest), "gathernd", ("openvino-8",), Limits())
+        found, encoding = gather_messages.read_call(request(rest=rest), signature, Limits())
         assert (found.dialect, found.device, encoding) == ("openvino-8", "gpu", "base64")
         refused(request(rest=', "dialect": "onnx-1"'), FIELD, "/dialect")
 

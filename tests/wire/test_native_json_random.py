@@ -16,7 +16,7 @@ from app.wire.json import check_grammar, gather_messages
 from app.wire.packed_items import Buffer
 from tests.wire import json_oracle
 from tests.wire.json_random import Requests
-from tests.wire.json_requests import DIALECTS
+from tests.wire.json_requests import SIGNATURES
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -26,7 +26,7 @@ LIMITS = Limits(string_bytes=40)
 def outcome(read: Callable[..., Any], body: Buffer, operator: str) -> tuple[Any, ...]:
     """All that a reader makes of a body: each bit and pointer of the call, or each place of the error."""
     try:
-        call, encoding = read(body, operator, DIALECTS, LIMITS)
+        call, encoding = read(body, SIGNATURES[operator], LIMITS)
         if call.over_limit is not None:
             raise call.over_limit
     except GatherError as error:

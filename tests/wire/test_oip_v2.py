@@ -9,13 +9,14 @@ import pytest
 from app.errors import GatherError
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer
+from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from app.wire.v2_header import read_head
 from app.wire.v2_tensors import LARGE, Model, Request, is_heavy, read_request, write_answer
 
-GATHERND = Model("gathernd", "gathernd", ("onnx-13", "openvino-8"))
-RESIDENT = Model("table", "gathernd", ("onnx-13",), resident=True)
+GATHERND = Model("gathernd", Signature("gathernd", "batch_dims", ("onnx-13", "openvino-8")))
+RESIDENT = Model("table", Signature("gathernd", "batch_dims", ("onnx-13",)), resident=True)
 LIMITS = Limits()
 DATA = np.arange(6, dtype=np.float32).reshape(3, 2)
 INDICES = np.array([[1], [2]], np.int64)
@@ -185,7 +186,7 @@ def test_bare_numbers_that_only_look_right_stay_malformed() -> None:
 def test_the_json_of_binary_requests_is_remembered_with_its_model() -> None:
     body, size = binary(parameters={"batch_dims": 0})
     assert read_request(body, size, GATHERND, LIMITS).call.operator == "gathernd"
-    gather = Model("gather", "gather", ("onnx-13",))
+    gather = Model("gather", Signature("gather", "axis", ("onnx-13",)))
     assert refusal(body, size, gather) == ("invalid_field", "/parameters/batch_dims")
     assert refusal(body, size, RESIDENT) == ("invalid_field", "/inputs/0/name")
 

@@ -19,10 +19,15 @@ from safetensors.numpy import load, save
 from app.errors import GatherError
 from app.tensors.dtypes import BY_SAFETENSORS, DTYPES
 from app.tensors.gather_call import Answer, Call
+from app.tensors.operator_signature import Signature
 from app.tensors.tensor import Tensor
 from app.wire.safetensors import ALIGNMENT, MAX_HEADER, read_call, read_layout, write_answer
 
 DIALECTS = ("onnx-13", "onnx-12", "onnx-11", "openvino-8")
+SIGNATURES = {
+    "gathernd": Signature("gathernd", "batch_dims", DIALECTS),
+    "gather": Signature("gather", "axis", DIALECTS),
+}
 INDICES = np.array([[0, 1], [1, 0]], np.int64)
 # the types for which safetensors has a NumPy helper
 THEIRS = sorted(set(BY_SAFETENSORS) - {"BF16"})
@@ -51,7 +56,7 @@ def pair(data: dict[str, Any], indices: dict[str, Any] | None = None, payload: b
 
 
 def read(raw: bytes | bytearray, query: bytes = b"", operator: Any = "gathernd") -> Call:
-    return read_call(raw, query, operator, DIALECTS)[0]
+    return read_call(raw, query, SIGNATURES[operator])[0]
 
 
 def refused(raw: bytes, query: bytes = b"", operator: Any = "gathernd") -> tuple[str, str | None]:
@@ -220,8 +225,8 @@ def test_the_query_gives_the_other_fields() -> None:
 
 
 def test_the_query_says_how_a_json_answer_is_encoded() -> None:
-    assert read_call(GOOD, b"", "gathernd", DIALECTS)[1] == "values"
-    assert read_call(GOOD, b"output_encoding=base64", "gathernd", DIALECTS)[1] == "base64"
+    assert read_call(GOOD, b"", SIGNATURES["gathernd"])[1] == "values"
+    assert read_call(GOOD, b"output_encoding=base64", SIGNATURES["gathernd"])[1] == "base64"
 
 
 def test_a_resident_tensor_is_named_in_the_query_and_data_left_out() -> None:

@@ -19,7 +19,7 @@ import orjson
 from app.api.asgi_request import Handler, RequestContext
 from app.api.conditional_requests import read_conditions
 from app.api.disk_threads import DiskThreads
-from app.api.routes.gather import check_json_type, refuse_query
+from app.api.routes.gather import check_json_type
 from app.api.routes.health import Readiness
 from app.api.routes.tensors_scatter import Scattering, read_key, read_request
 from app.api.upload_receiver import HELD, Receiver, receive, too_large
@@ -30,11 +30,11 @@ from app.store.local_store import storage_errors
 from app.store.mapped_tensor import MappedContent
 from app.store.tensor_file import check_name
 from app.store.upload import Upload, check_shape
-from app.tensors.dtypes import DTYPES, DType
+from app.tensors.dtypes import DTYPES
 from app.tensors.scatter_call import ScatterCall
-from app.wire import npy, safetensors
+from app.wire import safetensors
+from app.wire.body_formats import MEDIA_TYPES, RAW, SCATTERS, TENSORS, TensorCodec, start_of
 from app.wire.npy import Start
-from app.wire.upload_formats import NPY, RAW, SAFETENSORS, start_of
 
 Field = tuple[bytes, bytes]
 _JSON: Final = b"application/json"
@@ -108,7 +108,7 @@ class TensorsRoute:
         fields = safetensors.read_query(context.query, ("dtype", "shape", "prefault", "lock"))
         options = {option: _flag(fields, option) for option in ("prefault", "lock")}
         conditions = read_conditions(context.headers)
-        kind = _media_type(context.headers.get(b"content-type"))
+        codec = _codec_of(context.headers.get(b"content-type"))
         declared = context.content_length()
         if declared is not None and declared > self.limits.upload:
             raise too_large(self.limits.upload)
@@ -127,7 +127,7 @@ class TensorsRoute:
             )
 
         receiver = Receiver(
-            lambda head, whole: start_of(kind, head, fields, whole=whole, charge=context.reservation.charge),
+            lambda head, whole: start_of(codec, head, fields, whole=whole, charge=context.reservation.charge),
             begin,
             self.limits.upload,
             encoding=encoding,
@@ -148,19 +148,19 @@ class TensorsRoute:
 
     async def _content(self, context: RequestContext, name: str) -> None:
         fields = safetensors.read_query(context.query, ("rows",))
-        kind = preferred(context.headers.get(b"accept", b""))
+        codec = preferred(context.headers.get(b"accept", b""))
         content = await self.threads.look_up(name, lambda: self.store.content(name))
         resident = content.resident()
         etag = resident.etag
         if await self._unchanged(context, etag):
             return
         shape, begin, end = _rows(content, fields.get("rows"))
-        head = _head(kind, DTYPES[content.description.dtype], shape, end - begin)
+        head = codec.write_head(DTYPES[content.description.dtype], shape, end - begin)
         size = len(head) + end - begin
 
         def fields_of(etag: str) -> tuple[Field, ...]:
             return (
-                (b"content-type", kind.encode()),
+                (b"content-type", codec.media_type.encode()),
                 (b"content-length", b"%d" % size),
                 (b"x-request-id", context.request_id.encode()),
                 _etag(etag),
@@ -198,15 +198,16 @@ class TensorsRoute:
 
     async def _scatter(self, context: RequestContext, name: str) -> None:
         content_type = context.headers.get(b"content-type", _JSON)
-        binary = content_type.partition(b";")[0].strip().lower() == SAFETENSORS.encode()
-        if not binary:
+        codec = SCATTERS.get(content_type.partition(b";")[0].strip().lower())
+        if codec is None or codec.media_type == _JSON:
             check_json_type(content_type)
-            refuse_query(context.query)
-            if self.readiness.waiting_for:
-                raise self.readiness.error()
+            codec = SCATTERS[_JSON]
+        codec.check_query(context.query)
+        if codec.compiled and self.readiness.waiting_for:
+            raise self.readiness.error()
         conditions = read_conditions(context.headers)
         key = read_key(context.headers.get(b"idempotency-key"))
-        limit = self.limits.body if binary else self.limits.json
+        limit = self.limits.body if codec.binary else self.limits.json
         body = await context.read_body(limit)
         encoding = context.headers.get(b"content-encoding")
         if encoding is not None:
@@ -216,7 +217,7 @@ class TensorsRoute:
             read_request,
             body,
             context.query,
-            binary=binary,
+            codec=codec,
             key=key,
             limits=self.service.limits,
             charge=context.reservation.charge,
@@ -295,38 +296,26 @@ def _flag(fields: dict[str, str], name: str) -> bool:
     return value == "true"
 
 
-def _media_type(field: bytes | None) -> str | None:
-    """The media type of an upload, None where it does not say one. Raises unsupported_media_type."""
+def _codec_of(field: bytes | None) -> TensorCodec | None:
+    """The format of an upload's media type, None where it does not say one. Raises unsupported_media_type."""
     kind = (field or b"").partition(b";")[0].strip().lower().decode("latin-1")
-    if kind in (NPY, SAFETENSORS, RAW):
-        return kind
-    if kind:
-        raise GatherError("unsupported_media_type", f"{kind!r} is not read here; {NPY}, {SAFETENSORS} and {RAW} are")
-    return None
+    if kind and kind not in TENSORS:
+        raise GatherError("unsupported_media_type", f"{kind!r} is not read here; {MEDIA_TYPES} are")
+    return TENSORS.get(kind)
 
 
-def preferred(accept: bytes) -> str:
+def preferred(accept: bytes) -> TensorCodec:
     """The format of a content that `accept` prefers; application/octet-stream where it does not say."""
-    best, kind = 0.0, RAW
+    best, codec = 0.0, RAW
     for part in accept.decode("latin-1").lower().split(","):
         name, *parameters = (text.strip() for text in part.split(";"))
         weight = 1.0
         for parameter in parameters:
             if parameter.startswith("q="):
                 weight = float(parameter[2:]) if re.fullmatch(r"[01](\.[0-9]{0,3})?", parameter[2:]) else 0.0
-        if name in (NPY, SAFETENSORS, RAW) and weight > best:
-            best, kind = weight, name
-    return kind
-
-
-def _head(kind: str, dtype: DType, shape: tuple[int, ...], size: int) -> bytes:
-    if kind == NPY:
-        npy.check_writable(dtype)
-        return npy.write_header(dtype, shape)
-    if kind == SAFETENSORS:
-        safetensors.check_writable(dtype, "/accept")
-        return safetensors.write_header("tensor", dtype, shape, size)
-    return b""
+        if name in TENSORS and weight > best:
+            best, codec = weight, TENSORS[name]
+    return codec
 
 
 def _rows(content: MappedContent, text: str | None) -> tuple[tuple[int, ...], int, int]:

@@ -17,9 +17,8 @@ from app.tensors.dtypes import DTYPES
 from app.tensors.packed_strings import framed_size
 from app.tensors.scatter_call import ScatterCall
 from app.tensors.shape_limits import Limits
-from app.wire.json import gather_messages
+from app.wire.body_formats import ScatterCodec
 from app.wire.packed_items import Buffer, Charge
-from app.wire.safetensors_scatter import read_safetensors
 
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,256}")
 _ATTEMPTS: Final = 8
@@ -103,7 +102,7 @@ class Scattering:
 
 
 def read_request(
-    body: Buffer, query: bytes, *, binary: bool, key: str | None, limits: Limits, charge: Charge
+    body: Buffer, query: bytes, *, codec: ScatterCodec, key: str | None, limits: Limits, charge: Charge
 ) -> tuple[ScatterCall, str]:
     """What a body asks for, and the digest that tells it from other requests with the same key.
 
@@ -112,10 +111,10 @@ def read_request(
     """
     digest = ""
     if key is not None:
-        hashed = hashlib.sha256(b"%d?%b\n" % (binary, query))
+        hashed = hashlib.sha256(b"%d?%b\n" % (codec.binary, query))
         hashed.update(body)
         digest = hashed.hexdigest()
-    call = read_safetensors(body, query, charge) if binary else gather_messages.read_scatter(body, limits, charge)
+    call = codec.read(body, query, limits, charge)
     charge(working_bytes(call))
     return call, digest
 

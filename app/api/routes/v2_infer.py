@@ -12,7 +12,7 @@ from app.api.asgi_request import Buffer, RequestContext
 from app.api.error_responses import JSON
 from app.api.routes.gather import UNCOUNTED
 from app.errors import GatherError
-from app.operators.dialects import DIALECTS
+from app.operators.registry import OPERATORS
 from app.service import Service
 from app.store import Resident
 from app.telemetry.model_statistics import Statistics
@@ -26,16 +26,18 @@ _ALIGNMENT: Final = 64
 _ENCODINGS: Final = (b"gzip", b"deflate")
 _STEP: Final = 1 << 20
 _REMEMBERED: Final = 1 << 12
-OPERATORS: Final[Mapping[str, Model]] = {name: Model(name, name, tuple(DIALECTS[name])) for name in DIALECTS}
+_MODELS: Final[Mapping[str, Model]] = {name: Model(name, row.signature) for name, row in OPERATORS.items()}
+_RESIDENT: Final = OPERATORS["gathernd"].signature
+"""What a resident tensor is as a model."""
 
 
 class Models:
-    """The models there are: the two operators, and every resident tensor under its own name."""
+    """The models there are: the operators, and every resident tensor under its own name."""
 
     def __init__(self, service: Service, statistics: Statistics) -> None:
         self.service = service
         self.statistics = statistics
-        self._known = dict(OPERATORS)
+        self._known = dict(_MODELS)
 
     def find(self, name: str, version: str = VERSION) -> tuple[Model, Resident | None]:
         """The model, and the resident tensor that it is.
@@ -44,7 +46,7 @@ class Models:
         """
         if version != VERSION:
             raise GatherError("model_not_found", f"no model has a version {version!r}; {VERSION!r} is the only one")
-        model = OPERATORS.get(name)
+        model = _MODELS.get(name)
         if model is not None:
             return model, None
         resident = self.service.store.get(name)
@@ -54,8 +56,8 @@ class Models:
         model = self._known.get(name)
         if model is None:
             if len(self._known) > _REMEMBERED:
-                self._known = dict(OPERATORS)
-            model = self._known[name] = Model(name, "gathernd", tuple(DIALECTS["gathernd"]), resident=True)
+                self._known = dict(_MODELS)
+            model = self._known[name] = Model(name, _RESIDENT, resident=True)
         return model, resident
 
     def find_quickly(self, name: str, version: str = VERSION) -> Model:
@@ -68,7 +70,7 @@ class Models:
 
     def names(self) -> list[str]:
         """The names of all models."""
-        return [*OPERATORS, *self.service.store.names()]
+        return [*_MODELS, *(name for name in self.service.store.names() if name not in _MODELS)]
 
 
 class InferRoute:

@@ -32,6 +32,7 @@ from app.api.schemas.v2_messages import (
     StatisticsBody,
 )
 from app.errors import Code, GatherError
+from app.operators.registry import OPERATORS
 from app.store import Resident
 from app.tensors.dtypes import BY_OIP, DTYPES, INTEGERS
 from app.wire.v2_tensors import OUTPUT, VERSION, Model
@@ -51,10 +52,9 @@ _EVERYWHERE: Final[tuple[Code, ...]] = (
 )  # fmt: skip
 _INFER: Final[tuple[Code, ...]] = (
     "model_not_found", "payload_too_large", "unsupported_media_type", "invalid_field", "unsupported_dtype",
-    "value_not_representable", "element_count_mismatch", "rank_too_small", "batch_dims_out_of_range",
-    "batch_shape_mismatch", "index_depth_out_of_range", "axis_out_of_range", "index_out_of_bounds", "output_too_large",
-    "limit_exceeded", "device_unavailable", "overloaded", "not_ready", "deadline_exceeded", "tensor_damaged",
-    "not_implemented",
+    "value_not_representable", "element_count_mismatch", "output_too_large", "limit_exceeded", "device_unavailable",
+    "overloaded", "not_ready", "deadline_exceeded", "tensor_damaged", "not_implemented",
+    *(code for operator in OPERATORS.values() for code in operator.codes),
 )  # fmt: skip
 _OF_MODEL: Final[tuple[Code, ...]] = ("model_not_found", "unsupported_dtype", "tensor_damaged")
 
@@ -367,7 +367,7 @@ def model_metadata(model: Model, resident: Resident | None) -> dict[str, Any]:
 def model_config(model: Model, resident: Resident | None) -> dict[str, Any]:
     """The configuration of a model in the words of Triton's model configuration."""
     inputs, outputs = _tensors(model, resident)
-    defaults = {model.parameter: "0", "dialect": "onnx-13", "device": "auto"}
+    defaults = {model.signature.parameter: "0", "dialect": model.signature.default_dialect, "device": "auto"}
     return {
         "name": model.name,
         "platform": PLATFORM,

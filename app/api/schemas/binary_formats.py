@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from pydantic import BaseModel
+
+from app.tensors.operator_signature import Signature
+
 MEDIA_TYPE: Final = "application/x-safetensors"
 _BINARY: Final = {"type": "string", "format": "binary"}
 _ONLY: Final = "Only with a safetensors body; a JSON request has this field in its body."
@@ -17,16 +21,13 @@ def _field(name: str, text: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "in": "query", "required": False, "description": f"{text} {_ONLY}", "schema": schema}
 
 
-def request_parameters(operator: str, dialects: tuple[str, ...]) -> list[dict[str, Any]]:
-    """The query fields of a binary request."""
-    parameter, text = (
-        ("batch_dims", "Leading dimensions that are batches; 0 if left out.")
-        if operator == "gathernd"
-        else ("axis", "Axis to gather on; negative counts from the back; 0 if left out.")
-    )
+def request_parameters(signature: Signature, model: type[BaseModel]) -> list[dict[str, Any]]:
+    """The query fields of a binary request, of whose JSON `model` is the schema."""
+    text = (model.model_fields[signature.parameter].description or "").removesuffix(".")
+    dialects = {"type": "string", "enum": list(signature.dialects)}
     return [
-        _field(parameter, text, {"type": "integer", "format": "int64"}),
-        _field("dialect", "Whose rules hold; onnx-13 if left out.", {"type": "string", "enum": list(dialects)}),
+        _field(signature.parameter, f"{text}; 0 if left out.", {"type": "integer", "format": "int64"}),
+        _field("dialect", f"Whose rules hold; {signature.default_dialect} if left out.", dialects),
         _field("device", "Where to run; auto if left out.", {"type": "string", "enum": ["auto", "cpu", "gpu"]}),
         _field(
             "tensor",

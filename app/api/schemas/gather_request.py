@@ -7,10 +7,13 @@ statically typed languages compile: flat `values` of any scalar, one object with
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic.json_schema import SkipJsonSchema
+
+from app.tensors.operator_signature import OperatorName
 
 DTypeName = Literal[
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
@@ -99,6 +102,13 @@ class GatherRequest(_Request):
     dialect: Literal["onnx-13", "onnx-11", "onnx-1"] = Field("onnx-13", description="Whose rules hold.")
 
 
+REQUEST_MODELS: Final[Mapping[OperatorName, type[BaseModel]]] = {
+    "gathernd": GatherNDRequest,
+    "gather": GatherRequest,
+}
+"""The JSON of each operator's requests."""
+
+
 class OutputTensor(OpenModel):
     """The gathered tensor, with `values` or `base64` as the request asked."""
 
@@ -153,7 +163,7 @@ class ExplainedChoice(OpenModel):
 class Explanation(OpenModel):
     """What would run, where and why. Nothing has run."""
 
-    operator: Literal["gathernd", "gather"]
+    operator: OperatorName
     data: ExplainedTensor
     indices: ExplainedTensor
     output_bytes: _Bytes | None = Field(description="Bytes of the output's items; null for strings.")

@@ -7,6 +7,7 @@ from html import escape
 from app import __version__
 from app.api.error_responses import STATUS
 from app.errors import CATALOGUE, Code
+from app.operators.registry import OPERATORS
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -32,7 +33,7 @@ def front_page() -> str:
     return _page(
         "gathernd",
         f"<h1>gathernd {escape(__version__)}</h1>"
-        "<p>A gather inference service: ONNX GatherND and Gather, OpenVINO GatherND-8.</p>"
+        f"<p>A gather inference service: {', '.join(text for row in OPERATORS.values() for text in row.texts)}.</p>"
         f"<pre>{escape(_FIRST_CURL)}</pre>"
         '<ul><li><a href="docs">Try the API</a></li><li><a href="openapi.json">OpenAPI file</a></li>'
         '<li><a href="errors">Errors</a></li><li><a href="metrics">Metrics</a></li></ul>',

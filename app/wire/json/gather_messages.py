@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from app import llvm_intrinsics
 from app.errors import GatherError, Place
 from app.tensors.dtypes import DTYPES, DType
-from app.tensors.gather_call import DEVICES, Call, Device, Operator
+from app.tensors.gather_call import DEVICES, Call, Device
+from app.tensors.operator_signature import DEFAULT_DIALECT, PARAMETERS, Signature
 from app.tensors.packed_strings import many_strings, release
 from app.tensors.scatter_call import REDUCTIONS, ScatterCall
 from app.tensors.shape_limits import Limits
@@ -56,12 +57,8 @@ MAX_SPACED_FIELDS: Final = 1 << 20
 _READ_EXACTLY: Final = 5
 """Bytes that a byte of a part with much white space takes: itself, and as text, of which one character is wide."""
 _BYTE: Final = np.dtype(np.uint8)
-_PARAMETER: Final[Mapping[Operator, tuple[str, str]]] = {
-    "gathernd": ("batch_dims", "/batch_dims"),
-    "gather": ("axis", "/axis"),
-}
 _COMMON: Final = frozenset(("data", "indices", "dialect", "device", "output_encoding"))
-_FIELDS: Final[Mapping[Operator, frozenset[str]]] = {key: _COMMON | {name} for key, (name, _) in _PARAMETER.items()}
+_FIELDS: Final[Mapping[str, frozenset[str]]] = {parameter: _COMMON | {parameter} for parameter in PARAMETERS}
 _SCATTER_FIELDS: Final = frozenset(("indices", "updates", "reduction"))
 _TENSOR_FIELDS: Final = frozenset(("dtype", "shape", "values", "base64"))
 _DIGITS: Final = (b"0 ", b"1 ", b"2 ", b"3 ")
@@ -92,7 +89,7 @@ def warm(progress: Callable[[str], None] | None = None) -> None:
     """Compile, or load from the cache, all that reading and writing ever use."""
     started = perf_counter()
     body = b'{"data": {"dtype": "int8", "values": [1]}, "indices": {"dtype": "int64", "values": [0]}}'
-    read_call(body, "gathernd", ("onnx-13",), Limits())
+    read_call(body, _WARMING, Limits())
     values_text(Tensor(DTYPES["float32"], (1,), np.ones(1, np.float32)))
     check_grammar.fault(body)
     decode_strings.warm()
@@ -102,6 +99,7 @@ def warm(progress: Callable[[str], None] | None = None) -> None:
         progress(f"JSON codec ready after {perf_counter() - started:.2f} s")
 
 
+_WARMING: Final = Signature("gathernd", "batch_dims", (DEFAULT_DIALECT,))
 _Given = tuple[Values | Packed, str | None, int]
 """A tensor of the request, its fields checked: its items, its dtype if that is no type, and how many members it has."""
 
@@ -115,54 +113,52 @@ class _WrongTensors(Exception):
 
 
 def read_call(
-    body: Buffer, operator: Operator, dialects: Collection[str], limits: Limits, charge: Charge | None = None
+    body: Buffer, signature: Signature, limits: Limits, charge: Charge | None = None
 ) -> tuple[Call, Encoding]:
-    """The call that `body` asks of `operator`, and how its answer is to be written. Raises GatherError.
+    """The call that `body` asks of an operator, and how its answer is to be written. Raises GatherError.
 
     What is wrong is refused in this order: malformed_request; invalid_field; unsupported_dtype, for a name that is no
     type; element_count_mismatch; value_not_representable; of the last three data before indices. A string that is too
-    long is left in the call's `over_limit`, for others come before it. `dialects` are those that the operator has.
+    long is left in the call's `over_limit`, for others come before it.
     `charge` is told what the items will take, in bytes, before they do; what it raises is raised.
     """
     try:
-        return _read_call(body, operator, dialects, limits, charge)
+        return _read_call(body, signature, limits, charge)
     except (GatherError, _WrongTensors) as error:
         _explain(error, body, charge)
         raise
 
 
-def _read_call(
-    body: Buffer, operator: Operator, dialects: Collection[str], limits: Limits, charge: Charge | None
-) -> tuple[Call, Encoding]:
+def _read_call(body: Buffer, signature: Signature, limits: Limits, charge: Charge | None) -> tuple[Call, Encoding]:
     view = np.frombuffer(body, _BYTE)
     if type(body) is not bytes:
         view.flags.writeable = False  # as `view_of`
     marks: tuple[int, ...] = scan(view)
     text = _usual_text(body, marks)
     if text is not None:
-        template = _templates.get((operator, text))
+        template = _templates.get((signature, text))
         if template is not None and template.members == marks[_MEMBERS]:
-            return _fill(template, operator, body, view, marks, limits, charge)
+            return _fill(template, signature, body, view, marks, limits, charge)
     document = _small_part(body, marks, charge)
     if type(document) is not dict:
         raise _field("", "the body must be a JSON object")
-    if not document.keys() <= _FIELDS[operator]:
-        raise _unknown("", document, _FIELDS[operator])
+    parameter_name = signature.parameter
+    if not document.keys() <= _FIELDS[parameter_name]:
+        raise _unknown("", document, _FIELDS[parameter_name])
     fields = document.get("data")
     resident = _resident(fields) if type(fields) is dict and "tensor" in fields else None
     data, data_unknown, members = (
         _given("data", document, body, view, marks, charge) if resident is None else (None, None, 1)
     )
     indices, index_unknown, index_members = _given("indices", document, body, view, marks, charge)
-    parameter_name, parameter_pointer = _PARAMETER[operator]
     parameter = document.get(parameter_name, 0)
     if type(parameter) is not int:
         parameter = lossless_json.integer(parameter)
         if parameter is None:
-            raise _field(parameter_pointer, f"{parameter_name} must be an integer")
-    dialect = document.get("dialect", "onnx-13")
-    if type(dialect) is not str or dialect not in dialects:
-        raise _choice("dialect", dialects)
+            raise _field(signature.pointer, f"{parameter_name} must be an integer")
+    dialect = document.get("dialect", signature.default_dialect)
+    if type(dialect) is not str or dialect not in signature.dialects:
+        raise _choice("dialect", signature.dialects)
     device = document.get("device", "auto")
     if type(device) is not str or device not in DEVICES:
         raise _choice("device", DEVICES)
@@ -182,11 +178,11 @@ def _read_call(
         if many_strings(data_tensor):
             release(data_tensor.array)
         raise _WrongTensors([source for source in (data, indices) if source is not None])
-    call = Call(operator, data_tensor, index_tensor, parameter, dialect, device, parameter_pointer)
+    call = Call(signature.operator, data_tensor, index_tensor, parameter, dialect, device, signature.pointer)
     if len(body) > limits.string_bytes and type(data_tensor) is Tensor:
         call.over_limit = _too_long(data_tensor, limits)
     if text is not None and (data is None or type(data) is Values) and type(indices) is Values:
-        _remember((operator, text), marks, resident if data is None else data, indices, call, encoding)
+        _remember((signature, text), marks, resident if data is None else data, indices, call, encoding)
     return call, encoding
 
 
@@ -205,7 +201,7 @@ class _Template(NamedTuple):
     encoding: Encoding
 
 
-_templates: Final[dict[tuple[Operator, bytes], _Template]] = {}
+_templates: Final[dict[tuple[Signature, bytes], _Template]] = {}
 _TEMPLATES: Final = 1024
 _TEMPLATE_BYTES: Final = 1 << 10
 
@@ -224,7 +220,7 @@ def _usual_text(body: Buffer, marks: tuple[int, ...]) -> bytes | None:
 
 
 def _remember(
-    key: tuple[Operator, bytes],
+    key: tuple[Signature, bytes],
     marks: tuple[int, ...],
     data: str | Values | None,
     indices: Values,
@@ -254,7 +250,7 @@ def _remember(
 
 def _fill(
     template: _Template,
-    operator: Operator,
+    signature: Signature,
     body: Buffer,
     view: NDArray[np.uint8],
     marks: tuple[int, ...],
@@ -277,7 +273,7 @@ def _fill(
         if many_strings(data_tensor):
             release(data_tensor.array)
         raise _WrongTensors([source for source in (data, indices) if source is not None])
-    call = Call(operator, data_tensor, index_tensor, parameter, dialect, device, _PARAMETER[operator][1])
+    call = Call(signature.operator, data_tensor, index_tensor, parameter, dialect, device, signature.pointer)
     if len(body) > limits.string_bytes and type(data_tensor) is Tensor:
         call.over_limit = _too_long(data_tensor, limits)
     return call, encoding

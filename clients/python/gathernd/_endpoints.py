@@ -20,11 +20,14 @@ from ._safetensors import read_safetensors, write_safetensors
 from .errors import UnexpectedAnswer
 
 T = TypeVar("T")
+Operator = Literal["gathernd", "gather"]
 Reduction = Literal["none", "add", "mul", "min", "max"]
 Progress = Callable[[int], None]
 
 JSON: Final = "application/json"
 SAFETENSORS: Final = "application/x-safetensors"
+PARAMETERS: Final[Mapping[Operator, str]] = {"gathernd": "batch_dims", "gather": "axis"}
+"""The name of each operator's parameter."""
 RAW: Final = "application/octet-stream"
 # complex128 and string, which safetensors lacks, come as JSON; of a resident tensor only the service knows the type.
 SAFETENSORS_OR_JSON: Final = f"{SAFETENSORS}, {JSON};q=0.5"
@@ -87,7 +90,7 @@ class Page:
 
 
 def gather(
-    operator: Literal["gathernd", "gather"],
+    operator: Operator,
     data: Any,
     indices: Any,
     parameter: int,
@@ -95,9 +98,8 @@ def gather(
     device: str,
 ) -> Request[NDArray[Any]]:
     """A gather, as safetensors where that has both element types, else as JSON with base64."""
-    parameter_name = "batch_dims" if operator == "gathernd" else "axis"
     encoded_indices = encode(as_indices(indices, widen=dialect.startswith("onnx")))
-    fields = {parameter_name: parameter, "dialect": dialect, "device": device, "output_encoding": "base64"}
+    fields = {PARAMETERS[operator]: parameter, "dialect": dialect, "device": device, "output_encoding": "base64"}
     tensors = {"indices": encoded_indices}
     if isinstance(data, str):
         _check_name(data)

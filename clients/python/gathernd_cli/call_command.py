@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -22,6 +23,15 @@ class Operator(Enum):
     GATHER = "gather"
 
 
+PARAMETERS: Final[Mapping[Operator, str]] = {Operator.GATHERND: "batch_dims", Operator.GATHER: "axis"}
+"""The name of each operator's parameter."""
+
+
+def _taken_by(parameter: str) -> str:
+    """The operators with this parameter."""
+    return " or ".join(op.value for op, name in PARAMETERS.items() if name == parameter)
+
+
 def call(
     data: Annotated[str, typer.Argument(help="npy file of the data, or tensor:NAME of a resident one.")],
     indices: Annotated[Path, typer.Argument(help="npy file of the indices.")],
@@ -35,15 +45,16 @@ def call(
     key: Key = None,
 ) -> None:
     """Gather by a running service: npy files in, an npy file out."""
-    if (axis if op is Operator.GATHERND else batch_dims) != 0:
-        typer.echo("gathernd: --batch-dims belongs to --op gathernd, --axis to --op gather", err=True)
+    parameters = {"batch_dims": batch_dims, "axis": axis}
+    parameter = parameters.pop(PARAMETERS[op])
+    if any(parameters.values()):
+        owners = (f"--{name.replace('_', '-')} belongs to --op {_taken_by(name)}" for name in ("batch_dims", "axis"))
+        typer.echo(f"gathernd: {', '.join(owners)}", err=True)
         raise typer.Exit(2)
     with connected(url, key) as service:
         source: Any = data.removeprefix(RESIDENT) if data.startswith(RESIDENT) else load(Path(data))
-        if op is Operator.GATHERND:
-            found = service.gathernd(source, load(indices), batch_dims, dialect=dialect, device=device)
-        else:
-            found = service.gather(source, load(indices), axis, dialect=dialect, device=device)
+        gather = getattr(service, op.value)  # the client's method of the operator's name
+        found = gather(source, load(indices), parameter, dialect=dialect, device=device)
         if output is None:
             typer.echo(np.array2string(found, threshold=1000))
             return

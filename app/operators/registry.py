@@ -1,0 +1,83 @@
+"""The operators, a row each: what their requests may say, their versions, and how shapes become a plan.
+
+Every route, model, schema, command and metric of an operator is made from its row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from app.errors import CODES, Code
+from app.operators.dialects import GATHER, GATHERND, Dialect
+from app.operators.gather import plan_gather
+from app.operators.gather_plan import Plan
+from app.operators.gathernd import plan_gathernd
+from app.tensors.operator_signature import OperatorName, Parameter, Signature
+from app.tensors.shape_limits import Limits
+from app.tensors.tensor import Tensor
+
+Planner = Callable[[Dialect, Tensor, Tensor, int, str, Limits], tuple[Plan, tuple[int, ...], int]]
+"""Of a dialect, data, indices, the parameter, the pointer to it and the limits: the plan, the output's shape, and the
+axis of data that the first component of an index tuple belongs to. Raises the operator's errors on types and shapes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operator:
+    """One operator. `summary` is a line for its callers, `texts` are the specifications that it follows.
+
+    `on_gpu` says whether the GPU's kernel takes its plans.
+    """
+
+    signature: Signature
+    summary: str
+    texts: tuple[str, ...]
+    dialects: Mapping[str, Dialect]
+    plan: Planner
+    on_gpu: bool
+
+    @property
+    def name(self) -> OperatorName:
+        """Its name: that of its route, its model and its method of the clients."""
+        return self.signature.operator
+
+    @property
+    def codes(self) -> tuple[Code, ...]:
+        """The errors of its rules on shapes and indices, in the catalogue's order."""
+        broken = {code for dialect in self.dialects.values() for code in dialect.rules}
+        return tuple(code for code in CODES if code in broken)
+
+
+def _row(
+    name: OperatorName,
+    parameter: Parameter,
+    dialects: Mapping[str, Dialect],
+    plan: Planner,
+    *,
+    summary: str,
+    texts: tuple[str, ...],
+    on_gpu: bool = True,
+) -> Operator:
+    return Operator(Signature(name, parameter, tuple(dialects)), summary, texts, dialects, plan, on_gpu)
+
+
+_ROWS: Final = (
+    _row(
+        "gathernd",
+        "batch_dims",
+        GATHERND,
+        plan_gathernd,
+        summary="Gather slices by index tuples (GatherND)",
+        texts=("ONNX GatherND 11, 12 and 13", "OpenVINO GatherND-8"),
+    ),
+    _row(
+        "gather",
+        "axis",
+        GATHER,
+        plan_gather,
+        summary="Gather slices along an axis (Gather)",
+        texts=("ONNX Gather 1, 11 and 13",),
+    ),
+)
+OPERATORS: Final[Mapping[str, Operator]] = {row.name: row for row in _ROWS}

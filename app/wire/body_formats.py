@@ -1,0 +1,216 @@
+"""The formats of bodies, a row each: media type, who reads and writes it, and which element types it carries.
+
+There are three tables: of gathers' requests and answers, of scatters' requests, and of whole tensors, up and down. The
+inference protocol is not among them: its routes have one format, whatever a header says (`app.wire.v2_tensors`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from app.errors import GatherError
+from app.tensors.dtypes import DTYPES, DType
+from app.tensors.gather_call import Answer, Call
+from app.tensors.operator_signature import Signature
+from app.tensors.packed_strings import Memory
+from app.tensors.scatter_call import ScatterCall
+from app.tensors.shape_limits import Limits
+from app.tensors.tensor import Tensor
+from app.wire import npy, safetensors, safetensors_scatter, upload_formats
+from app.wire.json import gather_messages, request_query, write_values
+from app.wire.json.gather_messages import Encoding
+from app.wire.npy import Start
+from app.wire.packed_items import Buffer, Charge
+
+_ALL: Final = frozenset(DTYPES)
+_OF_SAFETENSORS: Final = frozenset(name for name, row in DTYPES.items() if row.safetensors is not None)
+LONG_JSON: Final = 1 << 16
+"""Bodies of more bytes are read on a pool thread, so that the event loop stays free."""
+LONG_BINARY: Final = 1 << 23
+"""The same for binary bodies, whose items are at most looked at (bool) or moved."""
+LONG_HEADER: Final = 1 << 13
+"""The same for their headers."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GatherCodec:
+    """A format of gathers.
+
+    `read` makes a call of body, query, operator and limits; its charge is told of memory, in bytes, before it is taken.
+    `write` makes the body of an answer, whose dtype is among `dtypes`. Where `is_long_body` or `is_long_output` says
+    so, that is not for the event loop. A `binary` answer says in its header what JSON says beside the output.
+    """
+
+    media_type: bytes
+    dtypes: frozenset[str]
+    binary: bool
+    read: Callable[[Buffer, bytes, Signature, Limits, Charge | None], tuple[Call, Encoding]]
+    write: Callable[[Answer, Encoding, Memory | None], bytes | list[Buffer]]
+    is_long_body: Callable[[Buffer], bool]
+    is_long_output: Callable[[Tensor], bool]
+    check_writable: Callable[[DType, str], None]
+
+
+def _read_safetensors(
+    body: Buffer, query: bytes, signature: Signature, limits: Limits, charge: Charge | None
+) -> tuple[Call, Encoding]:
+    return safetensors.read_call(body, query, signature, charge)
+
+
+def _write_safetensors(answer: Answer, encoding: Encoding, memory: Memory | None) -> list[Buffer]:
+    return safetensors.write_answer(answer)
+
+
+JSON: Final = GatherCodec(
+    b"application/json",
+    _ALL,
+    binary=False,
+    read=request_query.read_request,
+    write=gather_messages.write_answer,
+    is_long_body=lambda body: len(body) > LONG_JSON,
+    is_long_output=write_values.is_long,
+    check_writable=lambda dtype, pointer: None,
+)
+SAFETENSORS: Final = GatherCodec(
+    b"application/x-safetensors",
+    _OF_SAFETENSORS,
+    binary=True,
+    read=_read_safetensors,
+    write=_write_safetensors,
+    is_long_body=lambda body: len(body) > LONG_BINARY or safetensors.header_size(body) > LONG_HEADER,
+    is_long_output=lambda output: False,
+    check_writable=safetensors.check_writable,
+)
+GATHERS: Final[Mapping[bytes, GatherCodec]] = {row.media_type: row for row in (JSON, SAFETENSORS)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScatterCodec:
+    """A format of scatters' requests; a `compiled` one is read by compiled code, which must be ready.
+
+    `check_query` refuses a query before the body has arrived; `read` makes a call of body, query and limits.
+    """
+
+    media_type: bytes
+    binary: bool
+    compiled: bool
+    check_query: Callable[[bytes], None]
+    read: Callable[[Buffer, bytes, Limits, Charge], ScatterCall]
+
+
+SCATTERS: Final[Mapping[bytes, ScatterCodec]] = {
+    row.media_type: row
+    for row in (
+        ScatterCodec(
+            JSON.media_type,
+            binary=False,
+            compiled=True,
+            check_query=request_query.refuse_query,
+            read=lambda body, query, limits, charge: gather_messages.read_scatter(body, limits, charge),
+        ),
+        ScatterCodec(
+            SAFETENSORS.media_type,
+            binary=True,
+            compiled=False,
+            check_query=lambda query: None,
+            read=lambda body, query, limits, charge: safetensors_scatter.read_safetensors(body, query, charge),
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorCodec:
+    """A format of whole tensors.
+
+    `read_start` makes of the first bytes of an upload, and its query, what it says of itself, None where more bytes are
+    needed. `write_head` makes what stands before the items of a download, of dtype, shape and the items' bytes.
+    `is_meant` knows an upload without a media type by its first bytes. Where `in_query`, dtype and shape stand there.
+    """
+
+    media_type: str
+    dtypes: frozenset[str]
+    in_query: bool
+    is_meant: Callable[[bytes | bytearray], bool]
+    read_start: Callable[[bytes | bytearray, dict[str, str], Charge | None], Start | None]
+    write_head: Callable[[DType, tuple[int, ...], int], bytes]
+
+
+def _npy_head(dtype: DType, shape: tuple[int, ...], size: int) -> bytes:
+    npy.check_writable(dtype)
+    return npy.write_header(dtype, shape)
+
+
+def _safetensors_head(dtype: DType, shape: tuple[int, ...], size: int) -> bytes:
+    safetensors.check_writable(dtype, "/accept")
+    return safetensors.write_header("tensor", dtype, shape, size)
+
+
+NPY: Final = TensorCodec(
+    "application/x-npy",
+    frozenset(name for name in DTYPES if name not in ("bfloat16", "string")),
+    in_query=False,
+    is_meant=lambda head: head[: len(npy.MAGIC)] == npy.MAGIC,
+    read_start=lambda head, fields, charge: npy.read_start(head),
+    write_head=_npy_head,
+)
+SAFETENSORS_FILE: Final = TensorCodec(
+    SAFETENSORS.media_type.decode(),
+    _OF_SAFETENSORS,
+    in_query=False,
+    is_meant=lambda head: head[8:9] == b"{",
+    read_start=lambda head, fields, charge: upload_formats.read_safetensors_start(head, charge),
+    write_head=_safetensors_head,
+)
+RAW: Final = TensorCodec(
+    "application/octet-stream",
+    _ALL,
+    in_query=True,
+    is_meant=lambda head: False,
+    read_start=lambda head, fields, charge: upload_formats.read_raw_start(fields),
+    write_head=lambda dtype, shape, size: b"",
+)
+TENSORS: Final[Mapping[str, TensorCodec]] = {row.media_type: row for row in (NPY, SAFETENSORS_FILE, RAW)}
+MEDIA_TYPES: Final = f"{', '.join(list(TENSORS)[:-1])} and {list(TENSORS)[-1]}"
+"""The formats of whole tensors, for a sentence."""
+
+
+def start_of(
+    codec: TensorCodec | None,
+    head: bytes | bytearray,
+    fields: dict[str, str],
+    *,
+    whole: bool,
+    charge: Charge | None = None,
+) -> Start | None:
+    """What the first bytes of an upload say, None where more are needed; `whole` says that there are no more.
+
+    `codec` is that of its media type, None where there is none: then npy or safetensors, by their magic. `fields` is
+    the query; `charge` is told what reading a header takes, in bytes, before it does. Raises malformed_request,
+    limit_exceeded, unsupported_media_type, unsupported_dtype, invalid_field, element_count_mismatch, and what `charge`
+    raises.
+    """
+    if codec is None or not codec.in_query:
+        for name in ("dtype", "shape"):
+            if name in fields:
+                raise GatherError(
+                    "invalid_field",
+                    f"{name} is for {RAW.media_type}; other formats say it themselves",
+                    pointer=f"/query/{name}",
+                )
+    if codec is None:
+        if len(head) < 9 and not whole:
+            return None
+        codec = next((row for row in TENSORS.values() if row.is_meant(head)), None)
+        if codec is None:
+            raise GatherError(
+                "unsupported_media_type",
+                f"the body is neither npy nor safetensors; say its Content-Type: {NPY.media_type}, "
+                f"{SAFETENSORS_FILE.media_type}, or {RAW.media_type} with dtype= and shape= in the query",
+            )
+    start = codec.read_start(head, fields, charge)
+    if start is None and whole:
+        raise GatherError("malformed_request", f"the {codec.media_type} body ends within its header")
+    return start

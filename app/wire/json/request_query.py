@@ -1,0 +1,59 @@
+"""The query of a JSON request: its fields stand in the body, so that only `explain` may stand here."""
+
+from __future__ import annotations
+
+from app.errors import GatherError
+from app.tensors.gather_call import Call
+from app.tensors.operator_signature import Signature
+from app.tensors.shape_limits import Limits
+from app.wire.json.gather_messages import Encoding, read_call
+from app.wire.json.lossless_json import shown
+from app.wire.packed_items import Buffer, Charge
+from app.wire.query_fields import escape, query_fields
+
+
+def read_request(
+    body: Buffer, query: bytes, signature: Signature, limits: Limits, charge: Charge | None = None
+) -> tuple[Call, Encoding]:
+    """The call that a body and the query of its URL ask for; see `gather_messages.read_call`."""
+    try:
+        found = read_call(body, signature, limits, charge)
+    except GatherError as error:
+        # What is not JSON at all comes first; every other fault comes after a field that may not be there.
+        if query and error.code != "malformed_request":
+            read_explain(query)
+        raise
+    if query:
+        found[0].explain = read_explain(query)
+    return found
+
+
+def refuse_query(query: bytes) -> None:
+    """Raises invalid_field at the first field of a query, for routes that have none."""
+    for name, _ in query_fields(query):
+        raise _not_in_query(name)
+
+
+def read_explain(query: bytes) -> bool:
+    """Whether the query of a gather in JSON asks for an explanation, the only field that it may have.
+
+    Raises invalid_field at the first other field, for `explain` given twice, and for a value other than true and false.
+    """
+    explain: str | None = None
+    for name, value in query_fields(query):
+        if name != "explain":
+            raise _not_in_query(name)
+        if explain is not None:
+            raise GatherError("invalid_field", "explain is given twice", pointer="/query/explain")
+        explain = value
+        if explain not in ("true", "false"):
+            raise GatherError("invalid_field", "explain must be one of true, false", pointer="/query/explain")
+    return explain == "true"
+
+
+def _not_in_query(name: str) -> GatherError:
+    return GatherError(
+        "invalid_field",
+        f"{shown(name)!r} is given in the query; a JSON request has all its fields in the body",
+        pointer=f"/query/{escape(name)}",
+    )
