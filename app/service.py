@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.dispatch.backend_cost_model import BackendChooser, Coefficients, RouteChoice, has_locality
-from app.dispatch.explain import RouteNote, explain_routes
+from app.dispatch.explain import NO_STRINGS, RouteNote, explain_routes
 from app.dispatch.gpu import Gpu, Outcome, name_of
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.dispatch.writer_exclusion import RunInLockThread, default_thread, without_writers
@@ -259,7 +259,7 @@ class Service:
                 dialect, data, indices, call.parameter, call.parameter_pointer, self.limits
             )
             strings = data.dtype.kind == "string"
-            cpu_only = "a GPU holds no strings" if strings else None
+            cpu_only = NO_STRINGS if strings else None
             if not operator.on_gpu:
                 cpu_only = f"{operator.name} runs on the CPU alone"
             choice = self.chooser.choose(plan, device="cpu", strings=strings)

@@ -8,6 +8,7 @@ from typing import Final
 from app.dispatch.backend_cost_model import ROUTES, BackendChooser, Device, Route, RouteChoice
 from app.operators.gather_plan import Plan
 
+NO_STRINGS: Final = "a GPU holds no strings"
 _ASKED_GPU: Final = "the request asks for the device gpu"
 _ALWAYS_GPU: Final = "this service runs on its GPU whatever that can hold (GATHERND_DEVICE=gpu)"
 
@@ -37,11 +38,13 @@ def explain_routes(
     """Every route, in the order of `ROUTES`. The choice is the shortest of those that are open; of strings, the first.
 
     `device` is what the request asks for, `resident` says that the data lies on the GPU, `strings` that items are
-    Python objects, whose time is not predicted, `cold` that reading the data waits for the disk, `close` that slices
+    Python objects, whose time is not predicted, `cold` that reading the data waits for the disk, `locality` that slices
     lie close together, `always_gpu` that the service is set to use its GPU for whatever it can hold, and `cpu_only` why
-    that cannot run this one.
+    no GPU can run this gather.
     """
     routes = chooser.predict(plan, resident, locality, cold)
+    if strings:
+        cpu_only = NO_STRINGS
     closed: dict[Route, str | None] = {
         "loop": _loop_closed(plan, chooser, routes["loop"].seconds, strings, cold),
         "thread": None,
