@@ -14,9 +14,9 @@ from urllib.parse import unquote_to_bytes
 
 import numpy as np
 
+from app.api.content_codings import inflater
 from app.api.error_responses import STATUS, error_body, problem_headers
 from app.api.growing_body import GrowingBody, too_large
-from app.api.request_decompression import inflater
 from app.api.route_table import Route
 from app.dispatch.admission import SMALL_BODY_BYTES, Admission
 from app.dispatch.request_thread_pool import ClientGone

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from app.api.asgi_request import RequestContext
-from app.api.request_decompression import inflater
+from app.api.content_codings import inflater
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
 from app.store.upload import Upload

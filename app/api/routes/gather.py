@@ -6,6 +6,7 @@ import asyncio
 from time import perf_counter
 from typing import Final
 
+from app.api.accept_header import media_weights, preferred
 from app.api.asgi_request import Buffer, RequestContext
 from app.api.schemas.explain_answer import explanation_body
 from app.errors import GatherError
@@ -24,7 +25,6 @@ JSON: Final = body_formats.JSON.media_type
 _FORM: Final = b"application/x-www-form-urlencoded"
 UNCOUNTED: Final = 1 << 9
 """Bodies and outputs of up to this many bytes become so little that it is not charged (see `budget.FREE`)."""
-_MOST_TYPES: Final = 64
 
 
 class NativeRoute:
@@ -49,7 +49,7 @@ class NativeRoute:
             call, encoding = self._read(codec, body, context.query, charge)
         accept = context.headers.get(b"accept")
         if accept is not None and accept != codec.media_type:
-            codec = GATHERS[answer_format(accept, codec.media_type)]
+            codec = GATHERS[preferred(accept, GATHERS, codec.media_type)]
         try:
             await self._answer(context, call, encoding, codec)
         finally:
@@ -109,7 +109,7 @@ def other_codec(codec: GatherCodec, context: RequestContext, call: Call, tensor:
 
     Raises unsupported_dtype unless Accept names JSON.
     """
-    if not accepted(context.headers.get(b"accept", b"")).get(JSON):
+    if not media_weights(context.headers.get(b"accept", b"")).get(JSON):
         pointer = tensor.dtype_pointer if isinstance(call.data, Tensor) else call.data_pointer
         codec.check_writable(tensor.dtype, pointer)
     return body_formats.JSON
@@ -126,35 +126,6 @@ def check_json_type(content_type: bytes) -> None:
     shown = content_type.decode("latin-1")
     hint = "; with curl add -H 'Content-Type: application/json' (curl -d alone sends a form)" if kind == _FORM else ""
     raise GatherError("unsupported_media_type", f"{shown!r} is not read here; application/json is{hint}")
-
-
-def accepted(accept: bytes) -> dict[bytes, float]:
-    """The weight of each media type or range in an Accept field, of the first `_MOST_TYPES`."""
-    weights: dict[bytes, float] = {}
-    for part in accept.split(b",", _MOST_TYPES)[:_MOST_TYPES]:
-        kind, *parameters = part.lower().split(b";")
-        weight = 1.0
-        for parameter in parameters:
-            name, _, value = parameter.partition(b"=")
-            if name.strip() == b"q":
-                try:
-                    weight = float(value)
-                except ValueError:
-                    weight = 0.0
-        weights.setdefault(kind.strip(), weight)
-    return weights
-
-
-def answer_format(accept: bytes, asked_in: bytes) -> bytes:
-    """Which of the formats `accept` prefers; `asked_in`, the request's own, where it does not say."""
-    weights = accepted(accept)
-    rest = weights.get(b"application/*", weights.get(b"*/*", 0.0))
-    found, best = asked_in, weights.get(asked_in, rest)
-    for media_type in GATHERS:
-        weight = weights.get(media_type, rest)
-        if weight > best:
-            found, best = media_type, weight
-    return found
 
 
 def binary_headers(answer: Answer) -> list[tuple[bytes, bytes]]:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import orjson
 
+from app.api.accept_header import preferred_by_name
 from app.api.asgi_request import Handler, RequestContext
 from app.api.conditional_requests import read_conditions
 from app.api.disk_threads import DiskThreads
@@ -38,6 +39,7 @@ from app.wire.npy import Start
 
 Field = tuple[bytes, bytes]
 _JSON: Final = b"application/json"
+_FORMATS: Final = {name.encode(): codec for name, codec in TENSORS.items()}
 _ROWS: Final = re.compile(r"([0-9]{1,20}):([0-9]{1,20})")
 _LIMIT: Final = re.compile(r"[0-9]{1,9}")
 _CHUNK: Final = 1 << 20
@@ -148,7 +150,7 @@ class TensorsRoute:
 
     async def _content(self, context: RequestContext, name: str) -> None:
         fields = safetensors.read_query(context.query, ("rows",))
-        codec = preferred(context.headers.get(b"accept", b""))
+        codec = _FORMATS[preferred_by_name(context.headers.get(b"accept", b""), _FORMATS, RAW.media_type.encode())]
         content = await self.threads.look_up(name, lambda: self.store.content(name))
         resident = content.resident()
         etag = resident.etag
@@ -302,20 +304,6 @@ def _codec_of(field: bytes | None) -> TensorCodec | None:
     if kind and kind not in TENSORS:
         raise GatherError("unsupported_media_type", f"{kind!r} is not read here; {MEDIA_TYPES} are")
     return TENSORS.get(kind)
-
-
-def preferred(accept: bytes) -> TensorCodec:
-    """The format of a content that `accept` prefers; application/octet-stream where it does not say."""
-    best, codec = 0.0, RAW
-    for part in accept.decode("latin-1").lower().split(","):
-        name, *parameters = (text.strip() for text in part.split(";"))
-        weight = 1.0
-        for parameter in parameters:
-            if parameter.startswith("q="):
-                weight = float(parameter[2:]) if re.fullmatch(r"[01](\.[0-9]{0,3})?", parameter[2:]) else 0.0
-        if name in TENSORS and weight > best:
-            best, codec = weight, TENSORS[name]
-    return codec
 
 
 def _rows(content: MappedContent, text: str | None) -> tuple[tuple[int, ...], int, int]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from time import perf_counter
 from typing import Final
 
 from app.api.asgi_request import Buffer, RequestContext
+from app.api.content_codings import coding_of_answer, compressed
 from app.api.error_responses import JSON
 from app.api.routes.gather import UNCOUNTED
 from app.errors import GatherError
@@ -23,8 +23,6 @@ from app.wire.v2_tensors import LARGE, VERSION, Model, Request
 
 _OCTETS: Final = b"application/octet-stream"
 _ALIGNMENT: Final = 64
-_ENCODINGS: Final = (b"gzip", b"deflate")
-_STEP: Final = 1 << 20
 _REMEMBERED: Final = 1 << 12
 _MODELS: Final[Mapping[str, Model]] = {name: Model(name, row.signature) for name, row in OPERATORS.items()}
 _RESIDENT: Final = OPERATORS["gathernd"].signature
@@ -121,10 +119,10 @@ class InferRoute:
             headers.append((b"inference-header-content-length", b"%d" % json_size))
         if answer.data_etag is not None:
             headers.append((b"x-gathernd-data-etag", answer.data_etag.encode()))
-        encoding = context.headers.get(b"accept-encoding")
-        if encoding is not None and encoding in _ENCODINGS:
-            pieces = await self._compress(pieces, encoding, context)
-            headers.append((b"content-encoding", encoding))
+        coding = coding_of_answer(context.headers.get(b"accept-encoding"))
+        if coding is not None:
+            pieces = await self._compress(pieces, coding, context)
+            headers.append((b"content-encoding", coding))
         await context.send(200, JSON if json_size is None else _OCTETS, pieces, *headers)
 
     async def _read(self, context: RequestContext, model: Model) -> tuple[float, Request]:
@@ -159,11 +157,11 @@ class InferRoute:
             timings.wait_at_most(request.timeout)
         return arrived, request
 
-    async def _compress(self, pieces: list[Buffer], encoding: bytes, context: RequestContext) -> list[Buffer]:
+    async def _compress(self, pieces: list[Buffer], coding: bytes, context: RequestContext) -> list[Buffer]:
         charge = context.reservation.charge
         if sum(map(len, pieces)) <= LARGE:
-            return compress(pieces, encoding, charge)
-        return await self.service.pool.run(lambda: compress(pieces, encoding, charge), context.timings)
+            return compressed(pieces, coding, charge)
+        return await self.service.pool.run(lambda: compressed(pieces, coding, charge), context.timings)
 
 
 def read_json_size(headers: dict[bytes, bytes]) -> int | None:
@@ -178,20 +176,3 @@ def read_json_size(headers: dict[bytes, bytes]) -> int | None:
             f"Inference-Header-Content-Length is {text[:64].decode('latin-1')!r}; it must be a number of bytes",
         )
     return int(text)
-
-
-def compress(pieces: list[Buffer], encoding: bytes, charge: Callable[[int], None]) -> list[Buffer]:
-    """`pieces` in one gzip or zlib stream (which is what deflate means in HTTP).
-
-    `charge` is told of each part of it, and pieces of it are no longer than what was read of `pieces` for them.
-    """
-    stream = zlib.compressobj(1, zlib.DEFLATED, zlib.MAX_WBITS | 16 if encoding == b"gzip" else zlib.MAX_WBITS)
-    done: list[Buffer] = []
-    for piece in pieces:
-        view = memoryview(piece)
-        for start in range(0, len(view), _STEP):
-            part = stream.compress(view[start : start + _STEP])
-            charge(len(part))
-            done.append(part)
-    done.append(stream.flush())
-    return done

@@ -1,4 +1,7 @@
-"""The Content-Encoding of requests: gzip, and deflate with or without the zlib header, since clients send both."""
+"""Content codings (RFC 9110, 8.4.1): gzip and deflate, of requests' bodies and of answers.
+
+A request's deflate may come with the zlib header or without, since clients send both; an answer's has it.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,17 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from app.errors import GatherError
+from app.wire.packed_items import Buffer, Charge
 
 STEP: Final = 1 << 18
 """Most bytes that are inflated at once: zlib holds them twice."""
 _SENT: Final = 1 << 16
 """Most bytes that are given to zlib at once: what one call leaves of them is copied for the next."""
 _GZIP: Final = (b"gzip", b"x-gzip")
+_ANSWERS: Final = (b"gzip", b"deflate")
+_GZIP_HEADER: Final = 16
+"""Added to the window's size, it makes zlib read and write gzip."""
+_COMPRESSED_AT_ONCE: Final = 1 << 20
 
 
 class Inflater:
@@ -23,10 +31,10 @@ class Inflater:
 
     def __init__(self, name: bytes) -> None:
         self._name = name.decode()
-        self._stream: Any = zlib.decompressobj(zlib.MAX_WBITS | 16) if name in _GZIP else None
+        self._stream: Any = zlib.decompressobj(zlib.MAX_WBITS | _GZIP_HEADER) if name in _GZIP else None
         self._start = b""
 
-    def pieces(self, data: bytes | bytearray | memoryview) -> Iterator[bytes]:
+    def pieces(self, data: Buffer) -> Iterator[bytes]:
         """What the next bytes of the body inflate to, at most STEP bytes at a time."""
         if self._stream is None:
             data = self._start = self._start + bytes(data)
@@ -75,3 +83,28 @@ def inflater(encoding: bytes | None) -> Inflater | None:
             f"the Content-Encoding {name.decode('latin-1')!r} is not read here; gzip and deflate are",
         )
     return Inflater(name)
+
+
+def coding_of_answer(accept_encoding: bytes | None) -> bytes | None:
+    """The content coding that an answer may have, None for none: only where the field names one coding and no more.
+
+    So Triton's clients ask for it. Others list what they can read in every request and would pay each time.
+    """
+    return accept_encoding if accept_encoding in _ANSWERS else None
+
+
+def compressed(pieces: list[Buffer], coding: bytes, charge: Charge) -> list[Buffer]:
+    """`pieces` as one gzip or zlib stream, in pieces no longer than what was read for them.
+
+    `charge` is told of the bytes of each.
+    """
+    stream = zlib.compressobj(1, zlib.DEFLATED, zlib.MAX_WBITS | (_GZIP_HEADER if coding == b"gzip" else 0))
+    done: list[Buffer] = []
+    for piece in pieces:
+        view = memoryview(piece)
+        for start in range(0, len(view), _COMPRESSED_AT_ONCE):
+            part = stream.compress(view[start : start + _COMPRESSED_AT_ONCE])
+            charge(len(part))
+            done.append(part)
+    done.append(stream.flush())
+    return done
