@@ -45,7 +45,7 @@ from app.store.scatter_checkpoints import PendingScatter, ScatterChange, Scatter
 from app.store.scatter_in_place import WritableTensor
 from app.store.scatter_log import BrokenLog
 from app.store.store_protocol import Resident
-from app.store.tensor_file import BadFile, Description, HeaderWord, check_name, page_version
+from app.store.tensor_file import BadFile, Description, HeaderWord, page_version
 from app.store.tensor_index import TensorIndex
 from app.store.tensor_metadata import (
     ALWAYS,
@@ -60,6 +60,7 @@ from app.store.upload import Upload
 from app.store.verify import Verifier
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.shape_limits import Limits
+from app.tensors.tensor_name import check_name
 
 logger = logging.getLogger("gathernd")
 _SHORTAGE_ERRNOS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)

@@ -13,7 +13,6 @@ has, so that no tensor's name, however hostile, ever reaches the file system.
 from __future__ import annotations
 
 import hashlib
-import re
 import zlib
 from dataclasses import asdict, dataclass
 from enum import IntEnum
@@ -25,12 +24,9 @@ import orjson
 
 from app.errors import GatherError
 from app.tensors.dtypes import DTYPES, DType
-from app.tensors.operator_signature import OPERATOR_NAMES
 
 PAGE: Final = 4096
 BLOCK: Final = 1 << 16
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-RESERVED: Final = (*OPERATOR_NAMES, "stats")
 """Names that a tensor could not be a model by; one that has such a name from before stays where it is."""
 _MAGIC: Final = b"gathernd"
 _FORMAT_VERSION: Final = 1
@@ -114,18 +110,6 @@ class Description:
 def etag_of(content: str, sequence: int) -> str:
     """The ETag of the content of this id after `sequence` scatters, in its quotes."""
     return f'"{content}-{sequence}"'
-
-
-def check_name(name: str) -> None:
-    """Raises invalid_field at /name unless `name` may name a tensor."""
-    if not NAME.fullmatch(name):
-        raise GatherError(
-            "invalid_field",
-            "the name of a tensor is 1 to 128 of A-Z a-z 0-9 . _ - and starts with a letter or digit",
-            pointer="/name",
-        )
-    if name in RESERVED:
-        raise GatherError("invalid_field", f"the name {name!r} is reserved", pointer="/name")
 
 
 def digest_of(name: str) -> str:

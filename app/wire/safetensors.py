@@ -21,6 +21,7 @@ from app.tensors.dtypes import BY_SAFETENSORS, DType
 from app.tensors.gather_call import DEVICES, Answer, Call, Device
 from app.tensors.operator_signature import Signature
 from app.tensors.tensor import Tensor, aligned, coordinates
+from app.tensors.tensor_name import TENSOR_NAME
 from app.wire.json.lossless_json import shown
 from app.wire.packed_items import Buffer, Charge, first_no_bool
 from app.wire.query_fields import escape, query_fields
@@ -36,7 +37,6 @@ COPIED: Final = 1 << 20
 """Tensors of up to this many bytes are copied where they are not aligned."""
 _REMEMBERED: Final = 1 << 10
 _MOST_FORMS: Final = 1 << 10
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _INTEGER: Final = re.compile(r"-?[0-9]+")
 _MOST_DIGITS: Final = 4000
 _HUGE: Final = 10**_MOST_DIGITS
@@ -142,7 +142,7 @@ def read_asked(query: bytes, signature: Signature) -> Asked:
     encoding: Any = query_choice(fields, "output_encoding", ENCODINGS, "values")
     explain = query_choice(fields, "explain", ("true", "false"), "false") == "true"
     resident = fields.get("tensor")
-    if resident is not None and not _NAME.fullmatch(resident):
+    if resident is not None and not TENSOR_NAME.fullmatch(resident):
         raise _field("/query/tensor", "the name of a resident tensor is 1 to 128 of A-Z a-z 0-9 . _ -")
     return Asked(parameter, dialect, device, encoding, resident, explain)
 

@@ -29,10 +29,10 @@ from app.service import Service
 from app.store import Conditions, LocalStore, Metadata
 from app.store.local_store import storage_errors
 from app.store.mapped_tensor import MappedContent
-from app.store.tensor_file import check_name
 from app.store.upload import Upload, check_shape
 from app.tensors.dtypes import DTYPES
 from app.tensors.scatter_call import ScatterCall
+from app.tensors.tensor_name import check_name
 from app.wire import safetensors
 from app.wire.body_formats import MEDIA_TYPES, RAW, SCATTERS, TENSORS, TensorCodec, start_of
 from app.wire.npy import Start

@@ -11,6 +11,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from app.tensors.operator_signature import Signature
+from app.tensors.tensor_name import PATTERN
 
 MEDIA_TYPE: Final = "application/x-safetensors"
 _BINARY: Final = {"type": "string", "format": "binary"}
@@ -32,7 +33,7 @@ def request_parameters(signature: Signature, model: type[BaseModel]) -> list[dic
         _field(
             "tensor",
             "Name of a resident tensor, in place of `data` in the body.",
-            {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"},
+            {"type": "string", "pattern": PATTERN},
         ),
         _field(
             "output_encoding",

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic.json_schema import SkipJsonSchema
 
 from app.tensors.operator_signature import OperatorName
+from app.tensors.tensor_name import PATTERN
 
 DTypeName = Literal[
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
@@ -76,9 +77,7 @@ class Data(_Model):
     shape: list[Size] | SkipJsonSchema[None] = Field(None, description="Size of each dimension; [] is a scalar.")
     values: Values | SkipJsonSchema[None] = None
     base64: Base64 | SkipJsonSchema[None] = None
-    tensor: str | SkipJsonSchema[None] = Field(
-        None, description="Name of a resident tensor.", pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
-    )
+    tensor: str | SkipJsonSchema[None] = Field(None, description="Name of a resident tensor.", pattern=PATTERN)
 
 
 class _Request(_Model):

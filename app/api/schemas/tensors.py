@@ -13,16 +13,15 @@ from app.api.openapi_document import operation, problem_responses
 from app.api.routes.tensors import MAX_LIST
 from app.api.schemas.gather_request import DTypeName, OpenModel, Size, Tensor
 from app.errors import Code
-from app.store.tensor_file import RESERVED
 from app.tensors.dtypes import DTYPES
+from app.tensors.tensor_name import PATTERN, RESERVED
 from app.wire.body_formats import TENSORS
 
 _TAG: Final = "tensors"
 NPY, SAFETENSORS, RAW = TENSORS
-_NAME: Final = "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 _BINARY: Final = {"type": "string", "format": "binary"}
 Name = Annotated[
-    str, Path(description=f"Name of the tensor; not {', '.join(RESERVED[:-1])} or {RESERVED[-1]}.", pattern=_NAME)
+    str, Path(description=f"Name of the tensor; not {', '.join(RESERVED[:-1])} or {RESERVED[-1]}.", pattern=PATTERN)
 ]
 _EVERYWHERE: Final[tuple[Code, ...]] = (
     "malformed_request", "forbidden", "request_timeout", "header_too_large", "internal", "unauthorized",

@@ -7,7 +7,6 @@ grammar (`json_check`) first, for what is no JSON is refused as that, wherever e
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
@@ -27,6 +26,7 @@ from app.tensors.packed_strings import many_strings, release
 from app.tensors.scatter_call import REDUCTIONS, ScatterCall
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor, coordinates
+from app.tensors.tensor_name import TENSOR_NAME
 from app.wire import decode_strings
 from app.wire.json import check_grammar, find_arrays, format_float, lossless_json, parse_float, parse_number_arrays
 from app.wire.json.find_arrays import ESCAPED, STRING, scan
@@ -72,7 +72,6 @@ _COMPILED: Final[tuple[Any, ...]] = (
     format_float.write_singles,
 )
 _NO_INTS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 # What `scan` returns: whether it is fine, members, whether there are odd numbers, how many spans, and three integers
 # for each span: its first byte, its end and its kind.
 _FINE, _MEMBERS, _ODD, _SPANS, _FIRST_SPAN = range(5)
@@ -461,7 +460,7 @@ def _resident(fields: Mapping[str, Any]) -> str:
     if len(fields) > 1:
         raise _unknown("/data", fields, frozenset(("tensor",)))
     name = fields["tensor"]
-    if type(name) is not str or not _NAME.fullmatch(name):
+    if type(name) is not str or not TENSOR_NAME.fullmatch(name):
         raise _field("/data/tensor", "a name is 1 to 128 of A-Z a-z 0-9 . _ - and begins with none of . _ -")
     return name
 

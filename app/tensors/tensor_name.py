@@ -1,0 +1,28 @@
+"""The names that resident tensors may have."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from app.errors import GatherError
+from app.tensors.operator_signature import OPERATOR_NAMES
+
+PATTERN: Final = "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
+"""As JSON Schema has it, where a pattern may match anywhere in a text."""
+TENSOR_NAME: Final = re.compile(PATTERN.removeprefix("^").removesuffix("$"))
+"""For `fullmatch`: `$` would let a line break follow."""
+RESERVED: Final = (*OPERATOR_NAMES, "stats")
+"""Names that have a meaning of their own where a tensor is a model of the inference protocol."""
+
+
+def check_name(name: str) -> None:
+    """Raises invalid_field at /name unless `name` may name a tensor."""
+    if not TENSOR_NAME.fullmatch(name):
+        raise GatherError(
+            "invalid_field",
+            "the name of a tensor is 1 to 128 of A-Z a-z 0-9 . _ - and starts with a letter or digit",
+            pointer="/name",
+        )
+    if name in RESERVED:
+        raise GatherError("invalid_field", f"the name {name!r} is reserved", pointer="/name")
