@@ -60,7 +60,7 @@ from app.store.upload import Upload
 from app.store.verify import Verifier
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.shape_limits import Limits
-from app.tensors.tensor_name import check_name
+from app.tensors.tensor_name import RESERVED, check_name, check_new_name, reserved_name
 
 logger = logging.getLogger("gathernd")
 _SHORTAGE_ERRNOS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
@@ -335,7 +335,7 @@ class LocalStore:
         Raises invalid_field, limit_exceeded and insufficient_storage.
         """
         if name is not None:
-            check_name(name)
+            check_new_name(name)
         upload = Upload(
             self._upload_folder, dtype, shape, self.limits, swap=swap, fortran=fortran, prefault=prefault, lock=lock
         )
@@ -358,7 +358,7 @@ class LocalStore:
         Raises invalid_field, precondition_failed and insufficient_storage.
         """
         with storage_errors(upload.abandon):
-            check_name(name)
+            check_new_name(name)
             now = time.time_ns()
             description = upload.describe(name)
             upload.seal(description, 0, now)
@@ -608,6 +608,8 @@ def _run_now(work: Callable[[], None]) -> None:
 
 def not_found(name: str) -> GatherError:
     """The error for a name that no tensor has."""
+    if name in RESERVED:
+        return reserved_name(name)
     return GatherError("tensor_not_found", f"no tensor is named {name!r}", pointer="/name")
 
 

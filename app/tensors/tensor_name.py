@@ -13,16 +13,29 @@ PATTERN: Final = "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 TENSOR_NAME: Final = re.compile(PATTERN.removeprefix("^").removesuffix("$"))
 """For `fullmatch`: `$` would let a line break follow."""
 RESERVED: Final = (*OPERATOR_NAMES, "stats")
-"""Names that have a meaning of their own where a tensor is a model of the inference protocol."""
+"""Names that have a meaning of their own where a tensor is a model of the inference protocol.
+
+A tensor that got such a name before it was reserved stays: it is read, changed and removed, and not replaced.
+"""
 
 
 def check_name(name: str) -> None:
-    """Raises invalid_field at /name unless `name` may name a tensor."""
+    """Raises invalid_field at /name unless a tensor may have this name, be it from before it was reserved."""
     if not TENSOR_NAME.fullmatch(name):
         raise GatherError(
             "invalid_field",
             "the name of a tensor is 1 to 128 of A-Z a-z 0-9 . _ - and starts with a letter or digit",
             pointer="/name",
         )
+
+
+def check_new_name(name: str) -> None:
+    """Raises invalid_field at /name unless a tensor may be given this name."""
+    check_name(name)
     if name in RESERVED:
-        raise GatherError("invalid_field", f"the name {name!r} is reserved", pointer="/name")
+        raise reserved_name(name)
+
+
+def reserved_name(name: str) -> GatherError:
+    """The error for a reserved name that no tensor has."""
+    return GatherError("invalid_field", f"the name {name!r} is reserved", pointer="/name")

@@ -114,6 +114,26 @@ def test_a_hostile_name_is_refused_and_leaves_nothing(store: LocalStore, folder:
     assert set(folder.parent.rglob("*")) - before <= {folder / "locks"}
 
 
+def test_a_tensor_whose_name_has_been_reserved_since_stays_and_is_not_replaced(
+    store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr("app.tensors.tensor_name.RESERVED", ())
+        put(store, "gather", np.arange(3))
+    store = reopened(store, folder)
+    assert store.names() == ["gather"]
+    assert read(store, "gather").tolist() == [0, 1, 2]
+    assert store.metadata("gather").shape == store.content("gather").description.shape == (3,)
+    scatter(store, "gather", [[0]], np.array([7]))
+    assert read(store, "gather").tolist() == [7, 1, 2]
+    with pytest.raises(GatherError, match="invalid_field: the name 'gather' is reserved"):
+        put(store, "gather", np.arange(4))
+    store.delete("gather")
+    with pytest.raises(GatherError, match="invalid_field: the name 'gather' is reserved"):
+        store.metadata("gather")
+    store.close()
+
+
 def test_a_replaced_content_is_read_to_the_end_by_who_has_it(store: LocalStore, other: LocalStore) -> None:
     put(store, "x", np.arange(10))
     held = other.get("x")

@@ -32,7 +32,7 @@ from app.store.mapped_tensor import MappedContent
 from app.store.upload import Upload, check_shape
 from app.tensors.dtypes import DTYPES
 from app.tensors.scatter_call import ScatterCall
-from app.tensors.tensor_name import check_name
+from app.tensors.tensor_name import check_name, check_new_name
 from app.wire import safetensors
 from app.wire.body_formats import MEDIA_TYPES, RAW, SCATTERS, TENSORS, TensorCodec, start_of
 from app.wire.npy import Start
@@ -107,6 +107,7 @@ class TensorsRoute:
         return False
 
     async def _put(self, context: RequestContext, name: str) -> None:
+        check_new_name(name)
         fields = safetensors.read_query(context.query, ("dtype", "shape", "prefault", "lock"))
         options = {option: _flag(fields, option) for option in ("prefault", "lock")}
         conditions = read_conditions(context.headers)
