@@ -45,6 +45,9 @@ def explain_routes(
     routes = chooser.predict(plan, resident, locality, cold)
     if strings:
         cpu_only = NO_STRINGS
+    times: dict[Route, float] = {} if strings else {route: choice.seconds for route, choice in routes.items()}
+    if cpu_only is not None:
+        times.pop("gpu", None)
     closed: dict[Route, str | None] = {
         "loop": _loop_closed(plan, chooser, routes["loop"].seconds, strings, cold),
         "thread": None,
@@ -58,10 +61,7 @@ def explain_routes(
         only, closed["gpu"] = _ALWAYS_GPU, None
     if only is not None:
         closed = {route: reason if route == "gpu" else only for route, reason in closed.items()}
-    return [
-        RouteNote(route, None if strings or route not in routes else routes[route].seconds, closed[route])
-        for route in ROUTES
-    ]
+    return [RouteNote(route, times.get(route), closed[route]) for route in ROUTES]
 
 
 def _loop_closed(plan: Plan, chooser: BackendChooser, seconds: float, strings: bool, cold: bool) -> str | None:

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from math import prod
 
-from app.errors import GatherError, Place
 from app.operators.dialects import Dialect
 from app.operators.gather_plan import GatherPlan
-from app.operators.gathernd import shorten
-from app.operators.shape_rules import check_limits, check_rank
+from app.operators.shape_rules import check_axis, check_limits, check_rank
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 
@@ -27,15 +25,7 @@ def plan_gather(
     """
     check_rank(dialect, "data", data)
     shape = data.shape
-    rank = len(shape)
-    if not -rank <= axis < rank:
-        raise GatherError(
-            "axis_out_of_range",
-            f"axis = {shorten(axis)} is outside [{-rank}, {rank - 1}], as data has rank {rank}",
-            places=[Place(pointer, value=axis, allowed=(-rank, rank - 1))],
-            rule=dialect.rules["axis_out_of_range"],
-        )
-    axis %= rank
+    axis = check_axis(dialect, data, axis, pointer)
     output_shape = shape[:axis] + indices.shape + shape[axis + 1 :]
     check_limits(data, indices, output_shape, limits)
     plan = GatherPlan(

@@ -11,7 +11,7 @@ from math import prod
 from app.errors import GatherError, Place
 from app.operators.dialects import Dialect
 from app.operators.gather_plan import GatherPlan
-from app.operators.shape_rules import check_limits, check_rank
+from app.operators.shape_rules import check_limits, check_rank, shorten
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 
@@ -84,9 +84,3 @@ def check_depth(dialect: Dialect, data: Tensor, indices: Tensor, batch_dims: int
             places=[Place(indices.shape_pointer, value=depth, allowed=(1, most))],
             rule=dialect.rules["index_depth_out_of_range"],
         )
-
-
-def shorten(number: int) -> str:
-    """`number` for a sentence: an absurdly long one by its number of digits."""
-    bits = number.bit_length()
-    return str(number) if bits <= 128 else f"{'-' if number < 0 else ''}(a number of {bits} bits)"

@@ -1,4 +1,4 @@
-"""The rules that GatherND and Gather share: types, limits on shapes, and the error for bad indices.
+"""The rules that operators share: types, rank, axis, limits on shapes, and the error for bad indices.
 
 Each is a small pure function that raises the catalogue's error with the dialect's clause, or returns nothing.
 """
@@ -47,6 +47,19 @@ def check_rank(dialect: Dialect, role: str, tensor: Tensor) -> None:
             pointer=tensor.shape_pointer,
             rule=dialect.rules["rank_too_small"],
         )
+
+
+def check_axis(dialect: Dialect, data: Tensor, axis: int, pointer: str) -> int:
+    """The axis counted from the front: -r <= axis < r. Raises axis_out_of_range."""
+    rank = len(data.shape)
+    if not -rank <= axis < rank:
+        raise GatherError(
+            "axis_out_of_range",
+            f"axis = {shorten(axis)} is outside [{-rank}, {rank - 1}], as data has rank {rank}",
+            places=[Place(pointer, value=axis, allowed=(-rank, rank - 1))],
+            rule=dialect.rules["axis_out_of_range"],
+        )
+    return axis % rank
 
 
 def check_limits(data: Tensor, indices: Tensor, output_shape: Sequence[int], limits: Limits) -> None:
@@ -141,3 +154,9 @@ def index_error(
         total=total,
         rule=dialect.rules["index_out_of_bounds"],
     )
+
+
+def shorten(number: int) -> str:
+    """`number` for a sentence: an absurdly long one by its number of digits."""
+    bits = number.bit_length()
+    return str(number) if bits <= 128 else f"{'-' if number < 0 else ''}(a number of {bits} bits)"
