@@ -39,6 +39,7 @@ from app.errors import GatherError
 from app.kernels import Kernel, numba_cpu, numpy_cpu
 from app.kernels.gpu_protocol import Device, DeviceFailed, NoDevice, OutOfDeviceMemory
 from app.memory.budget import Budget
+from app.memory.malloc_tuning import FreedMemoryLimit
 from app.operators.registry import OPERATORS
 from app.security.authorizer import KeyAuthorizer, make_authorizer
 from app.security.host_header_check import HostHeaderCheck, is_loopback_name
@@ -175,7 +176,8 @@ def create_app(
         if records_each_request
         else Metrics(counters, log, STATUS, template)
     )
-    budget = Budget(settings.memory_budget // settings.workers, settings.max_requests)
+    total = settings.memory_budget // settings.workers
+    budget = Budget(total, settings.max_requests, FreedMemoryLimit(total // 8))
     pool = RequestThreadPool(settings.threads, settings.max_queue, settings.queue_timeout)
     kernel = KERNELS[settings.kernel]
     threads = split_threads(settings)

@@ -50,7 +50,7 @@ def server_options(settings: Settings) -> ServerOptions:
         always_answered=frozenset(path.encode() for path in HEALTH),
         drain_delay=settings.drain_delay,
         drain_timeout=settings.drain_timeout,
-        kept_memory=settings.memory_budget // 8,
+        kept_memory=settings.memory_budget // settings.workers // 8,
         log_level=settings.log_level,
         log_format=settings.log_format,
         render_error=render_error,

@@ -10,6 +10,7 @@ from threading import Lock
 from typing import Final
 
 from app.errors import GatherError
+from app.memory.malloc_tuning import FreedMemoryLimit
 
 SMALL_REQUEST_BYTES: Final = 1 << 20
 MIN_UNCHARGED_BYTES: Final = 1 << 14
@@ -22,11 +23,12 @@ class Budget:
 
     So little that `requests`, as many as there may be at once, hold no more than another eighth, but always FREE, a
     request holds uncharged (`free`): counting, which must be safe between threads, takes longer than a small gather's
-    other checks.
+    other checks. `freed` is told what large requests charge.
     """
 
-    def __init__(self, total: int, requests: int = 1024) -> None:
+    def __init__(self, total: int, requests: int = 1024, freed: FreedMemoryLimit | None = None) -> None:
         self.total = total
+        self.freed = freed
         self.small_total = max(total // 8, 16 * SMALL_REQUEST_BYTES)
         self.uncharged = max(MIN_UNCHARGED_BYTES, min(_MAX_UNCHARGED_BYTES, total // 8 // requests))
         self.used = 0
@@ -78,20 +80,23 @@ class MemoryReservation:
         with budget.lock:
             if grown <= SMALL_REQUEST_BYTES:
                 taken = grown if held <= free else size
-                if budget.small_used + taken <= budget.small_total:
+                fits = budget.small_used + taken <= budget.small_total
+                if fits:
                     budget.small_used += taken
-                    self._held = grown
-                    return
             else:
                 taken = grown if held <= SMALL_REQUEST_BYTES else size
-                if budget.used + taken <= budget.total:
+                fits = budget.used + taken <= budget.total
+                if fits:
                     budget.used += taken
                     if free < held <= SMALL_REQUEST_BYTES:
                         budget.small_used -= held
-                    self._held = grown
-                    return
-        budget.admit(grown)
-        raise budget.overloaded()
+            if fits:
+                self._held = grown
+        if not fits:
+            budget.admit(grown)
+            raise budget.overloaded()
+        if grown > SMALL_REQUEST_BYTES and budget.freed is not None:
+            budget.freed.charged(taken, budget.used - taken)
 
     def adjust(self, planned: int, size: int) -> None:
         """Of what was charged as `planned` bytes it has become known that it takes `size`. Raises as `charge` does."""

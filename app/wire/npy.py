@@ -19,9 +19,10 @@ MAX_HEADER: Final = 1 << 16
 """Most bytes of a header: NumPy itself writes about 128, and refuses to read more than 10,000."""
 _MOST_TEXT: Final = 1 << 10
 """Most characters of a header that is not as NumPy writes it: Python takes about a microsecond to read each."""
-_WRITTEN: Final = re.compile(
-    r"{'descr': '([^'\\]*+)', 'fortran_order': (True|False), 'shape': \(((?:[0-9]{1,40}, ?)*+(?:[0-9]{1,40})?)\),? ?}"
-)
+_WRITTEN: Final = re.compile(r"{'descr': '([^'\\]*+)', 'fortran_order': (True|False), 'shape': \(([0-9, ]*+)\),? ?}")
+_SIZES: Final = re.compile(r"(?:[0-9]{1,40}, ?)+(?:[0-9]{1,40})?")
+_MOST_DIMENSIONS: Final = 64
+"""Of an array in NumPy 2. A shape of more is refused by its rank, whatever the sizes are, and they are not read."""
 _DESCR: Final = re.compile(r"([<>=|]?)([a-zA-Z])([0-9]*)")
 _KINDS: Final = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
 _ALIGNMENT: Final = 64
@@ -70,7 +71,7 @@ def read_start(head: bytes | bytearray) -> Start | None:
     members = _members(bytes(head[begin:offset]), "utf-8" if version == 3 else "latin-1")
     dtype, swap = _dtype(members["descr"])
     shape = members["shape"]
-    if type(shape) is not tuple or not all(type(size) is int and size >= 0 for size in shape):
+    if type(shape) is not tuple or not all(type(size) is int and size >= 0 for size in shape[:_MOST_DIMENSIONS]):
         raise _malformed("its shape is not a tuple of integers of 0 or more")
     if type(members["fortran_order"]) is not bool:
         raise _malformed("its fortran_order is not True or False")
@@ -81,8 +82,9 @@ def _members(raw: bytes, encoding: str) -> dict[str, Any]:
     try:
         text = raw.decode(encoding).strip()
         match = _WRITTEN.fullmatch(text)
-        if match is not None and "," in match[3]:
-            shape = tuple(map(int, match[3].rstrip(", ").split(",")))
+        rank = 0 if match is None else match[3].rstrip(", ").count(",") + 1
+        if match is not None and (rank > _MOST_DIMENSIONS or _SIZES.fullmatch(match[3])):
+            shape = (1,) * rank if rank > _MOST_DIMENSIONS else tuple(map(int, match[3].rstrip(", ").split(",")))
             return {"descr": match[1], "fortran_order": match[2] == "True", "shape": shape}
         if len(text) > _MOST_TEXT:
             raise _malformed(f"its header has {len(text)} characters, which is more than a dtype and a shape need")

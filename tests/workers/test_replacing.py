@@ -59,7 +59,7 @@ def test_a_worker_that_hangs_in_a_rolling_restart_is_killed_and_the_restart_ends
         for pid in before:
             os.kill(pid, signal.SIGSTOP)
         server.process.send_signal(signal.SIGHUP)
-        until(lambda: "the restart has ended" in server.log_text(), 30, "the restart ends")
+        until(lambda: "the restart has ended" in server.log_text(), 60, "the restart ends")
         assert len(pids(server)) == 2
         assert not set(before) & set(pids(server))
         assert server.log_text().count("hangs and is killed") == 2

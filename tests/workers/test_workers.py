@@ -168,7 +168,7 @@ def test_a_stop_lets_clients_go_and_answers_what_is_under_way(start: Start) -> N
     with (
         start(*WORKERS, "--drain-delay", "1.5") as server,
         connected(server.port, 6) as busy,
-        connected(server.port, 6) as regular,
+        connected(server.port, 18) as regular,
     ):
         for connection in busy:
             connection.socket.sendall(request()[:-20])
