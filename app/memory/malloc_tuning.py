@@ -29,7 +29,7 @@ MAX_KEPT_BYTES: Final = 256 << 20
 
 
 def keep_freed_memory(size: int) -> bool:
-    """Let the process keep up to `size` freed bytes, `MAX_KEPT_BYTES` at most, for good; False where glibc is not in use."""
+    """Let the process keep up to `size` freed bytes, MAX_KEPT_BYTES at most, for good; False without glibc."""
     mallopt = _of_glibc("mallopt")
     if mallopt is None:
         return False
