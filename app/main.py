@@ -22,12 +22,16 @@ from app.api.cross_origin import CrossOrigin
 from app.api.disk_threads import DiskThreads
 from app.api.error_responses import STATUS
 from app.api.fastapi_app import create_control
+from app.api.protocol_models import Models
 from app.api.route_table import READINESS, template
 from app.api.routes.gather import NativeRoute
-from app.api.routes.health import Readiness
+from app.api.routes.health import Readiness, add_health_routes
+from app.api.routes.pages import add_page_routes
 from app.api.routes.tensors import BodyLimits, TensorsRoute
-from app.api.routes.v2_infer import InferRoute, Models
-from app.api.routes.v2_models import ProtocolRoutes
+from app.api.routes.v2_infer import InferRoute
+from app.api.routes.v2_models import add_model_routes
+from app.api.routes.v2_server import add_server_routes
+from app.api.schemas.operator_routes import add_operator_routes
 from app.api.schemas.tensors import add_tensor_routes
 from app.dispatch.admission import Admission
 from app.dispatch.backend_calibration import calibrated
@@ -238,9 +242,13 @@ def create_app(
             disk_threads.shutdown()
             store.close()
 
-    control = create_control(
-        readiness, metrics, lifespan, ProtocolRoutes(models, readiness, settings.log_level), add_tensor_routes
-    )
+    control = create_control(lifespan)
+    add_health_routes(control, readiness, metrics)
+    add_page_routes(control)
+    add_operator_routes(control)
+    add_tensor_routes(control)
+    add_server_routes(control, models, readiness, settings.log_level)
+    add_model_routes(control, models, readiness)
     metrics.gauges.update(
         gathernd_queue_depth=lambda: pool.in_use,
         gathernd_requests_limit=lambda: settings.max_requests,

@@ -8,9 +8,10 @@ from typing import Any, Final, TypeVar
 from fastapi import FastAPI
 
 from app.api.error_responses import STATUS
-from app.api.route_table import OPERATIONS
+from app.api.route_table import OPERATIONS, ROUTES
 from app.api.schemas import examples
 from app.api.schemas.gather_request import Problem
+from app.api.schemas.v2_messages import ProtocolError
 from app.errors import CATALOGUE, Code
 from app.security.authorizer import Access
 
@@ -33,6 +34,12 @@ REASONS: Final = {
     503: "Not now; see Retry-After",
     507: "The store is full",
 }
+EVERYWHERE: Final[tuple[Code, ...]] = (
+    "malformed_request", "forbidden", "request_timeout", "header_too_large", "internal",
+)  # fmt: skip
+"""Errors of every operation."""
+OF_MODEL: Final[tuple[Code, ...]] = ("model_not_found", "unsupported_dtype", "tensor_damaged")
+"""Errors of every operation on a model."""
 _BEARER: Final = {
     "type": "http",
     "scheme": "bearer",
@@ -71,9 +78,22 @@ def problem_responses(codes: Iterable[Code]) -> dict[int | str, dict[str, Any]]:
     return found
 
 
+def protocol_operation(
+    app: FastAPI, name: str, summary: str, *codes: Code, **described: Any
+) -> Callable[[Endpoint], Endpoint]:
+    """As `operation`, for one of the inference protocol that may be refused with `codes`, and with others anyway."""
+    found: dict[int | str, dict[str, Any]] = {}
+    for code in sorted({*codes, *EVERYWHERE, "unauthorized"}, key=lambda code: (STATUS[code], code)):
+        status = STATUS[code]
+        response = found.setdefault(status, {"model": ProtocolError, "description": f"{REASONS[status]}:"})
+        response["description"] += f" `{code}`"
+    return operation(app, name, tags=["inference protocol"], summary=summary, responses=found, **described)
+
+
 def openapi_document(app: FastAPI) -> dict[str, Any]:
     """The OpenAPI description of the whole service."""
     document = app.openapi()
+    document["paths"] = {route.template: document["paths"][route.template] for route in ROUTES}
     schemas = document["components"]["schemas"]
     if "Problem" not in schemas:
         problem_schema = Problem.model_json_schema(ref_template="#/components/schemas/{model}")

@@ -58,24 +58,15 @@ _VERSION: Final = "/v2/models/{name}/versions/{version}"
 
 ROUTES: Final = (
     *(Route(f"/{name}", GATHER, Access.GATHER, {"POST": name}) for name in OPERATORS),
-    Route("/tensors", TENSORS, Access.TENSORS, {"GET": "listTensors"}),
-    Route(
-        "/tensors/{name}",
-        TENSORS,
-        Access.TENSORS,
-        {"GET": "getTensor", "PUT": "putTensor", "DELETE": "deleteTensor"},
-    ),
-    Route("/tensors/{name}/content", TENSORS, Access.TENSORS, {"GET": "tensorContent"}),
-    Route("/tensors/{name}/scatter", TENSORS, Access.TENSORS, {"POST": "scatterTensor"}),
     # Health, metrics and pages
     Route("/livez", CONTROL, Access.PUBLIC, {"GET": "livez"}, health="alive"),
     Route("/readyz", CONTROL, Access.PUBLIC, {"GET": "readyz"}, health="ready"),
     Route("/metrics", CONTROL, Access.ANY_KEY, {"GET": "metrics"}, health="alive"),
+    # Public too: the page at /docs shows nothing without it.
+    Route("/openapi.json", CONTROL, Access.PUBLIC, {"GET": "openapi"}),
     Route("/", CONTROL, Access.GATHER, {"GET": "frontPage"}),
     Route("/docs", CONTROL, Access.PUBLIC, {"GET": "docs"}),
     Route("/docs/{asset}", CONTROL, Access.PUBLIC, {"GET": "docsAsset"}),
-    # Public too: the page at /docs shows nothing without it.
-    Route("/openapi.json", CONTROL, Access.PUBLIC, {"GET": "openapi"}),
     Route("/errors", CONTROL, Access.PUBLIC, {"GET": "errors"}),
     Route("/errors/{code}", CONTROL, Access.PUBLIC, {"GET": "errorPage"}),
     # The inference protocol
@@ -115,6 +106,16 @@ ROUTES: Final = (
             ("POST", "unregister", "Unregister"),
         )
     ),
+    # Resident tensors
+    Route("/tensors", TENSORS, Access.TENSORS, {"GET": "listTensors"}),
+    Route(
+        "/tensors/{name}",
+        TENSORS,
+        Access.TENSORS,
+        {"GET": "getTensor", "PUT": "putTensor", "DELETE": "deleteTensor"},
+    ),
+    Route("/tensors/{name}/content", TENSORS, Access.TENSORS, {"GET": "tensorContent"}),
+    Route("/tensors/{name}/scatter", TENSORS, Access.TENSORS, {"POST": "scatterTensor"}),
 )
 
 _OTHER: Final = Route("other", CONTROL, Access.GATHER, {})

@@ -1,8 +1,14 @@
-"""Liveness and readiness, and what the service waits for."""
+"""Liveness, readiness and what the service waits for, and the metrics."""
 
 from __future__ import annotations
 
+from fastapi import FastAPI, Response
+from fastapi.responses import PlainTextResponse
+
+from app.api.openapi_document import operation, problem_responses
+from app.api.schemas.gather_request import Live, Ready
 from app.errors import GatherError
+from app.telemetry.request_metrics import Metrics
 
 
 class Readiness:
@@ -21,6 +27,11 @@ class Readiness:
         """Whether new requests should be sent here."""
         return not self.waiting_for and not self.draining
 
+    def check(self) -> None:
+        """Raises not_ready."""
+        if not self.ready:
+            raise self.error()
+
     def done(self, name: str) -> None:
         """`name` has happened."""
         self.waiting_for.remove(name)
@@ -34,3 +45,33 @@ class Readiness:
         else:
             detail = f"the service is starting and waits for: {', '.join(self.waiting_for)}"
         return GatherError("not_ready", detail, retry_after=1)
+
+
+def add_health_routes(app: FastAPI, readiness: Readiness, metrics: Metrics) -> None:
+    """Add the routes of health and metrics."""
+
+    @operation(app, "livez", tags=["health"], summary="Whether the process is alive")
+    async def livez() -> Live:
+        return Live(status="live")
+
+    @operation(
+        app,
+        "readyz",
+        tags=["health"],
+        summary="Whether requests should be sent here",
+        responses=problem_responses(("not_ready",)),
+    )
+    async def readyz() -> Ready:
+        readiness.check()
+        return Ready(status="ready")
+
+    @operation(
+        app,
+        "metrics",
+        tags=["health"],
+        summary="Metrics in Prometheus' text form",
+        response_class=PlainTextResponse,
+        responses=problem_responses(("unauthorized",)),
+    )
+    async def metrics_text() -> Response:
+        return Response(await metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

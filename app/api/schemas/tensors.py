@@ -9,7 +9,7 @@ from fastapi import FastAPI, Path, Response
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
-from app.api.openapi_document import operation, problem_responses
+from app.api.openapi_document import EVERYWHERE, operation, problem_responses
 from app.api.routes.tensors import MAX_LIST
 from app.api.schemas.gather_request import DTypeName, OpenModel, Size, Tensor
 from app.errors import Code
@@ -23,10 +23,7 @@ _BINARY: Final = {"type": "string", "format": "binary"}
 Name = Annotated[
     str, Path(description=f"Name of the tensor; not {', '.join(RESERVED[:-1])} or {RESERVED[-1]}.", pattern=PATTERN)
 ]
-_EVERYWHERE: Final[tuple[Code, ...]] = (
-    "malformed_request", "forbidden", "request_timeout", "header_too_large", "internal", "unauthorized",
-    "invalid_field",
-)  # fmt: skip
+_EVERYWHERE: Final[tuple[Code, ...]] = (*EVERYWHERE, "unauthorized", "invalid_field")
 _READ: Final[tuple[Code, ...]] = ("tensor_not_found", "tensor_damaged")
 _BODY: Final[tuple[Code, ...]] = (
     "payload_too_large", "unsupported_media_type", "unsupported_dtype", "value_not_representable",

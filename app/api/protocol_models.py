@@ -1,0 +1,61 @@
+"""The models of the inference protocol: the operators, and every resident tensor under its own name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from app.errors import GatherError
+from app.operators.registry import OPERATORS
+from app.service import Service
+from app.store import Resident
+from app.telemetry.model_statistics import Statistics
+from app.wire import v2_tensors
+from app.wire.v2_tensors import VERSION, Model
+
+_REMEMBERED: Final = 1 << 12
+_MODELS: Final[Mapping[str, Model]] = {name: Model(name, row.signature) for name, row in OPERATORS.items()}
+_RESIDENT: Final = OPERATORS["gathernd"].signature
+"""What a resident tensor is as a model."""
+
+
+class Models:
+    """Finds models, whose requests are counted in `statistics`."""
+
+    def __init__(self, service: Service, statistics: Statistics) -> None:
+        self.service = service
+        self.statistics = statistics
+        self._known = dict(_MODELS)
+
+    def find(self, name: str, version: str = VERSION) -> tuple[Model, Resident | None]:
+        """The model, and the resident tensor that it is.
+
+        Raises model_not_found, tensor_damaged, and unsupported_dtype for a tensor that the protocol cannot carry.
+        """
+        if version != VERSION:
+            raise GatherError("model_not_found", f"no model has a version {version!r}; {VERSION!r} is the only one")
+        model = _MODELS.get(name)
+        if model is not None:
+            return model, None
+        resident = self.service.store.get(name)
+        if resident is None:
+            raise GatherError("model_not_found", f"no model is named {name!r}")
+        v2_tensors.check_writable(resident.tensor.dtype)
+        model = self._known.get(name)
+        if model is None:
+            if len(self._known) > _REMEMBERED:
+                self._known = dict(_MODELS)
+            model = self._known[name] = Model(name, _RESIDENT, resident=True)
+        return model, resident
+
+    def find_quickly(self, name: str, version: str = VERSION) -> Model:
+        """As `find`, without asking the store for a tensor that it had before: whoever reads it finds out."""
+        return (self._known.get(name) if version == VERSION else None) or self.find(name, version)[0]
+
+    def forget(self, name: str) -> None:
+        """The tensor of this name is gone."""
+        self._known.pop(name, None)
+
+    def names(self) -> list[str]:
+        """The names of all models."""
+        return [*_MODELS, *(name for name in self.service.store.names() if name not in _MODELS)]

@@ -1,0 +1,64 @@
+"""The routes of the operators as OpenAPI and generated clients see them; `app.api.routes.gather` answers them."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NoReturn
+
+from fastapi import FastAPI
+
+from app.api.openapi_document import EVERYWHERE, operation, problem_responses
+from app.api.schemas import binary_formats, examples
+from app.api.schemas.gather_request import REQUEST_MODELS, GatherAnswer
+from app.errors import CODES, Code
+from app.operators.registry import OPERATORS, Operator
+
+_GATHER: Final[tuple[Code, ...]] = (
+    *EVERYWHERE, "unauthorized", "tensor_not_found", "payload_too_large", "unsupported_media_type", "invalid_field",
+    "unsupported_dtype", "value_not_representable", "element_count_mismatch", "output_too_large", "limit_exceeded",
+    "device_unavailable", "overloaded", "not_ready", "deadline_exceeded", "tensor_damaged",
+)  # fmt: skip
+
+
+def add_operator_routes(app: FastAPI) -> None:
+    """Describe the route of every operator."""
+    for operator in OPERATORS.values():
+        _add_operator(app, operator)
+
+
+def _add_operator(app: FastAPI, operator: Operator) -> None:
+    def answer(body: Any) -> NoReturn:
+        raise AssertionError("answered by the data plane")
+
+    answer.__annotations__["body"] = REQUEST_MODELS[operator.name]
+    describe = operation(
+        app,
+        operator.name,
+        tags=["gather"],
+        summary=operator.summary,
+        response_model=GatherAnswer,
+        responses=_operator_responses(operator),
+        openapi_extra=_operator_extra(operator),
+    )
+    describe(answer)
+
+
+def _operator_extra(operator: Operator) -> dict[str, Any]:
+    shown = examples.REQUESTS[operator.name]
+    requests = {name: {"summary": text, "value": body} for name, (text, body, _) in shown.items()}
+    return {
+        "parameters": binary_formats.request_parameters(operator.signature, REQUEST_MODELS[operator.name]),
+        "requestBody": {"content": {"application/json": {"examples": requests}} | binary_formats.request_content()},
+    }
+
+
+def _operator_responses(operator: Operator) -> dict[int | str, dict[str, Any]]:
+    shown = examples.REQUESTS[operator.name]
+    answers = {name: {"summary": text, "value": answer} for name, (text, _, answer) in shown.items()}
+    ok: dict[int | str, dict[str, Any]] = {
+        200: {
+            "description": "The gathered tensor",
+            "headers": binary_formats.answer_headers(),
+            "content": {"application/json": {"examples": answers}} | binary_formats.answer_content(),
+        }
+    }
+    return ok | problem_responses(code for code in CODES if code in {*_GATHER, *operator.codes})

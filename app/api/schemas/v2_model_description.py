@@ -1,0 +1,57 @@
+"""What the inference protocol tells of a model: its metadata, and its configuration in Triton's words."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from app.store import Resident
+from app.tensors.dtypes import BY_OIP, DTYPES, INTEGERS
+from app.wire.v2_tensors import OUTPUT, VERSION, Model
+
+PLATFORM: Final = "gathernd"
+ANY_DATATYPE: Final = "FP32"
+"""What the metadata calls the datatype of `data` and `output` where any will do: the protocol has no word for it."""
+ANY_SHAPE: Final = (-1,)
+
+
+def _tensors(model: Model, resident: Resident | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Inputs and outputs of a model for its metadata."""
+    every = {"datatypes": list(BY_OIP)}
+    integers = {"datatypes": [DTYPES[name].oip for name in INTEGERS]}
+    data = {"name": "data", "datatype": ANY_DATATYPE, "shape": ANY_SHAPE, "parameters": every}
+    indices = {"name": "indices", "datatype": "INT64", "shape": ANY_SHAPE, "parameters": integers}
+    output: dict[str, Any] = data | {"name": OUTPUT}
+    if resident is not None:
+        output = {"name": OUTPUT, "datatype": resident.tensor.dtype.oip, "shape": ANY_SHAPE}
+    return [indices] if model.resident else [data, indices], [output]
+
+
+def model_metadata(model: Model, resident: Resident | None) -> dict[str, Any]:
+    """The metadata of a model."""
+    inputs, outputs = _tensors(model, resident)
+    return {"name": model.name, "versions": [VERSION], "platform": PLATFORM, "inputs": inputs, "outputs": outputs}
+
+
+def model_config(model: Model, resident: Resident | None) -> dict[str, Any]:
+    """The configuration of a model in the words of Triton's model configuration."""
+    inputs, outputs = _tensors(model, resident)
+    defaults = {model.signature.parameter: "0", "dialect": model.signature.default_dialect, "device": "auto"}
+    return {
+        "name": model.name,
+        "platform": PLATFORM,
+        "backend": PLATFORM,
+        "version_policy": {"latest": {"num_versions": 1}},
+        "max_batch_size": 0,
+        "input": [_configured(tensor) for tensor in inputs],
+        "output": [_configured(tensor) for tensor in outputs],
+        "parameters": {name: {"string_value": value} for name, value in defaults.items()},
+    }
+
+
+def _configured(tensor: dict[str, Any]) -> dict[str, Any]:
+    datatype = tensor["datatype"]
+    return {
+        "name": tensor["name"],
+        "data_type": "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}",
+        "dims": tensor["shape"],
+    }
