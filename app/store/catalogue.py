@@ -1,14 +1,16 @@
-"""The catalogue: which tensors there are and in which files, and which Idempotency-Keys were answered with what.
+"""The catalogue: which tensors there are, in which files, and the answered Idempotency-Keys.
 
-It is the SQLite database `catalogue.sqlite` (write-ahead log, synchronous=FULL): a transaction that has been committed
-survives a loss of power, one that has not leaves no trace. SQLite is never on a request's way: every process keeps the
-rows in memory (`tensor_index`) and reads here only what has changed.
+It is the SQLite database `catalogue.sqlite` (write-ahead log, synchronous=FULL): a committed transaction survives a
+loss of power, one that was not committed leaves no trace. No request waits for SQLite: every process keeps the rows in
+memory (`tensor_index`) and reads from the database only what has changed.
 
-SQLite's log is given its length at the start and is then written over, since it is brought into the database before it
-is full: so a tensor can be removed from a disk that has no room left.
+The write-ahead log gets its full length at the start and is then reused, since SQLite checkpoints it before it is full:
+so a tensor can be removed from a disk that has no room left.
 
-Everything that writes happens within the group's lock `catalogue`, checkpoints of SQLite's own log included, so that
-SQLite never waits for a lock of its own. Connections belong to the process that opened them: none survives a fork.
+All writes happen within the process group's lock of the catalogue, SQLite's own checkpoints included, so that SQLite
+never waits for a lock of its own. Connections are not shared across a fork.
+
+The module stays whole although it is long: one class writes what the other reads, by the same schema.
 """
 
 from __future__ import annotations
@@ -34,11 +36,14 @@ FILES: Final = (FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal")
 _APPLICATION: Final = 1195463752
 _SCHEMA_VERSION: Final = 1
 _KEPT_CHANGES: Final = 1024
+"""Changes kept for other processes to catch up by; one that is further behind reads all rows."""
 _MAX_CHECKED_BYTES: Final = 1 << 27
+"""Of a larger database the start does not check every page, which would take seconds."""
 _LOCK_TIMEOUT_S: Final = 10.0
+"""How long SQLite waits for a lock of another program, such as a backup."""
 _WAL_BYTES: Final = 1 << 20
 _WAL_CHECKPOINT_PAGES: Final = 128
-"""After how many pages SQLite's log is written into the database: half of what it has room for."""
+"""Pages after which SQLite checkpoints its log: half of what the log has room for."""
 _SCHEMA: Final = """
 CREATE TABLE tensors (
     name TEXT PRIMARY KEY, content TEXT NOT NULL, file TEXT NOT NULL, dtype TEXT NOT NULL, shape TEXT NOT NULL,
@@ -71,7 +76,7 @@ _ERRNO: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A tensor: its content's id and file, and what is said of it. Times are nanoseconds since 1970.
+    """A tensor: the id and file of its content, and its metadata. Times are nanoseconds since 1970.
 
     `size` is the bytes of the items, `file_size` those of the file; `created` is when the name came into being,
     `modified` when this file was stored. `dtype` is empty where the file could not be read when it was entered.
@@ -93,7 +98,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredKey:
-    """An Idempotency-Key of tensor `name`, the digest of its request, and what was answered, at `clock`."""
+    """An Idempotency-Key of tensor `name`: the digest of its request, and the ETag answered.
+
+    `clock` is when, by the store's clock (see `idempotency`).
+    """
 
     name: str
     key: str
@@ -103,7 +111,7 @@ class AnsweredKey:
 
 
 def placeholder_name(name: str) -> str:
-    """The row's name for a file of format 1 of which only the digest of the tensor's name is known."""
+    """The name in the catalogue of a damaged tensor of format 1, of whose name only the digest is known."""
     return f"sha256:{digest_of(name)}"
 
 
@@ -120,7 +128,7 @@ class Transaction:
         return bool(self._changed)
 
     def put(self, row: Row) -> None:
-        """Enter a tensor, in place of the one of its name."""
+        """Enter a tensor, replacing the row of its name."""
         with _disk_errors():
             self._connection.execute(
                 "INSERT OR REPLACE INTO tensors VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -138,7 +146,7 @@ class Transaction:
         self._changed.append(name)
 
     def store_keys(self, answers: Sequence[AnsweredKey], expired: int) -> None:
-        """Enter Idempotency-Keys, and remove some of those that are not younger than `forgotten`."""
+        """Enter Idempotency-Keys, and remove some thousands of those answered at `expired` or before."""
         with _disk_errors():
             run = self._connection.execute
             gone = run(
@@ -155,12 +163,12 @@ class Transaction:
                 run("UPDATE facts SET value = value + ? WHERE name = 'keys'", (len(answers) - gone,))
 
     def set_facts(self, facts: dict[str, Any]) -> None:
-        """Note what there is one of."""
+        """Set single values, by name."""
         with _disk_errors():
             self._connection.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", facts.items())
 
     def commit(self) -> None:
-        """Make it durable. Raises OSError; it may then come to life in a crash, before another one has been made."""
+        """Make it durable. Raises OSError; a crash before the next commit may then still make it durable."""
         with _disk_errors():
             for name in self._changed:
                 self._connection.execute("INSERT INTO changes (name) VALUES (?)", (name,))
@@ -186,7 +194,7 @@ class Transaction:
 
 
 class Catalogue:
-    """The database at `path`, as one process uses it. Everything here blocks and raises OSError."""
+    """One process's connections to the database at `path`. All methods block and raise OSError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -195,7 +203,7 @@ class Catalogue:
         self._index_connections = 0
 
     def create(self, rows: Sequence[Row] = ()) -> None:
-        """Make the database, in place of one that may be there, with these tensors; durably."""
+        """Make the database anew with these tensors, durably."""
         for name in FILES:
             disk_writes.unlink(self.path.with_name(name))
         os.close(disk_writes.create(self.path))
@@ -210,7 +218,7 @@ class Catalogue:
         disk_writes.fsync_folder(self.path.parent)
 
     def check(self) -> None:
-        """At start-up: see that the database can be used, and bring SQLite's log into it. Raises StoreRefused."""
+        """At start-up: check that the database can be used, and checkpoint SQLite's log. Raises StoreRefused."""
         if not self.path.exists():
             raise StoreRefused(
                 f"the catalogue {self.path} is missing: without it nobody knows which tensors the store has; bring it "
@@ -218,7 +226,7 @@ class Catalogue:
             )
         try:
             with self._connection() as connection:
-                # A transaction without changes: what a power loss or another program has done shows here.
+                # An empty transaction: damage by a power loss or another program shows here.
                 connection.execute("BEGIN IMMEDIATE")
                 application = connection.execute("PRAGMA application_id").fetchone()[0]
                 version = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -239,12 +247,12 @@ class Catalogue:
             raise self._damaged(str(error)) from None
 
     def preallocate_wal(self) -> None:
-        """At start-up, after `check`: give SQLite's log its length, as far as the disk has room.
+        """At start-up, after `check`: give SQLite's write-ahead log its full length, as far as the disk has room.
 
-        SQLite takes what is in it and was not written by itself for its end.
+        SQLite ends reading at the first frame that it did not write itself, so zeros are no harm.
         """
         with _disk_errors(), self._connection() as connection:
-            connection.execute("BEGIN IMMEDIATE")  # its log is there from now on
+            connection.execute("BEGIN IMMEDIATE")  # makes SQLite create its log
             try:
                 fd = disk_writes.open_or_create(self.path.with_name(f"{FILE}-wal"))
                 try:
@@ -276,7 +284,7 @@ class Catalogue:
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
-        """A connection for the caller alone; they are kept open for the next one."""
+        """A connection of the caller's own, from those that are open and idle."""
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -311,8 +319,8 @@ class Catalogue:
                 connection.execute("ROLLBACK")
 
     def find_key(self, name: str, key: str) -> AnsweredKey | None:
-        """What is remembered of an Idempotency-Key."""
-        # On the way of every scatter with a key: without the two contexts that the others use.
+        """The stored Idempotency-Key, None if there is none."""
+        # Every scatter with a key comes here: without the two context managers, which cost as much as the query.
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -335,11 +343,11 @@ class Catalogue:
             return sum(connection.execute(count, (name, key)).fetchone()[0] for key in keys)
 
     def facts(self) -> dict[str, Any]:
-        """What there is one of: `clock`, `boot` and `boottime` (see `idempotency`), and the number of `keys`."""
+        """The single values: `clock`, `boot` and `boottime` (see `idempotency`), and the number of `keys`."""
         with _disk_errors(), self._connection() as connection:
             return dict(connection.execute("SELECT name, value FROM facts").fetchall())
 
-    # For the one thread at a time that brings the index in memory up to date
+    # For `tensor_index`, which calls from one thread at a time
 
     def _connection_of_index(self) -> sqlite3.Connection:
         if self._index_connection is None:
@@ -348,9 +356,9 @@ class Catalogue:
         return self._index_connection
 
     def data_version(self) -> tuple[int, int]:
-        """Another one whenever another connection, of any process, has committed something meanwhile. Cheap."""
+        """Changes whenever another connection, of any process, has committed. Takes some microseconds."""
         with _disk_errors():
-            # SQLite counts anew on every connection.
+            # SQLite counts for each connection anew.
             found = self._connection_of_index().execute("PRAGMA data_version").fetchone()[0]
             return self._index_connections, found
 
@@ -408,7 +416,7 @@ def _quoted(path: Path) -> str:
 
 
 def os_error(error: sqlite3.Error) -> OSError:
-    """What SQLite met, as the error of the disk that it mostly is."""
+    """An error of SQLite as the OSError that it stands for, EIO where it stands for none."""
     code = getattr(error, "sqlite_errorcode", 0)
     number = _ERRNO.get(code) or _ERRNO.get(code & 0xFF, errno.EIO)
     return OSError(number, os.strerror(number), f"the catalogue: {error}")

@@ -1,12 +1,12 @@
 """The long part of a checkpoint, done without the tensor's lock, so that scatters go on meanwhile.
 
-A checkpoint reads a log, sums the blocks that it has changed, waits until the content is durable, enters the log's keys
-in the catalogue, and removes the log. All but the last is done first for the log as far as it goes, then for what has
-come meanwhile, and within the lock for what has come since.
+A checkpoint reads a log, computes the checksums of the blocks that it has changed, waits until the content is durable,
+enters the log's keys in the catalogue, and removes the log. All but the removal is done first for the log as far as it
+reaches then, again for what has been added meanwhile, and within the lock for what has been added since.
 
-That last part cannot be done without the lock: the log may go only once every change in it is durable elsewhere, so
-that none may come in between. It is bounded by LITTLE, but for a tensor whose scatters come faster than the disk writes
-them, after TURNS turns.
+The last part needs the lock: the log may be removed only when every change in it is durable elsewhere, so that none may
+be added in between. It is at most 1/REMAINDER_DIVISOR of a full log, unless the scatters of a tensor come faster than
+the disk writes them: then whatever is left after ROUNDS rounds is done within the lock.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from app.store.tensor_file import HeaderWord
 
 ROUNDS: Final = 4
 REMAINDER_DIVISOR: Final = 256
-"""The part of the size at which a log is emptied that is left to be done within the tensor's lock."""
+"""The lock is taken once no more than this fraction of the size at which a log is checkpointed is left."""
 
 
 class CheckpointPreparation:
-    """What has been done for a checkpoint of the content at `path`, for its log up to `end`; for one thread."""
+    """The prepared part of a checkpoint of the content at `path`: its log up to `end`. For one thread."""
 
     def __init__(self, path: Path, log: Path) -> None:
-        """Raises BadFile and OSError, of which BlockingIOError says that somebody else prepares this checkpoint."""
+        """Raises BadFile and OSError; BlockingIOError where another thread or process prepares this checkpoint."""
         self._log_fd = os.open(log, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(self._log_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -57,25 +57,25 @@ class CheckpointPreparation:
         return self._log.end
 
     def advance(self, log_id: bytes, end: int) -> list[Entry]:
-        """Sum and make durable what the log with this `head` has up to `end`, all of which is applied; its new keys.
+        """Make durable what the log with this id has up to `end`, all of which is applied; the entries that are new.
 
-        Raises BrokenLog where the log is another one by now, and OSError.
+        Raises BrokenLog where the log has been replaced, and OSError.
         """
         blocks: set[int] = set()
         entries: list[Entry] = []
         for record in self._log.read_until(log_id, end):
             blocks |= dirty_blocks(record)
             entries.append(record.entry)
-        # A block that is changed while it is summed is in what the log gets after `end`, and is summed again.
+        # A block that changes while its checksum is computed is in the log after `end`, and computed again.
         self.checksums.update(self._writable.checksums_of(blocks))
         self._writable.flush()
         return entries
 
     def remaining_records(self, log: ScatterLog) -> list[Record] | None:
-        """Within the lock: the records of `journal` that came after `end`; None where this is of no use for it.
+        """Within the lock: the records of `log` after `end`; None where the preparation cannot be used.
 
-        So it is where the log is another one, or where the disk has refused to make the content durable, which then is
-        stored again as a whole. Raises BrokenLog and OSError.
+        That is where the log has been replaced, or an fsync of the content failed, after which all of its changes have
+        to be written again. Raises BrokenLog and OSError.
         """
         if log.log_id != self._log.log_id or self._writable.words[HeaderWord.UNWRITTEN]:
             return None

@@ -1,12 +1,11 @@
-"""Who may use the store's folder: one process group at a time, and what its processes share.
+"""The lock on the store's folder: one process group at a time, and the state that its processes share.
 
 The first process of a group claims the folder with an exclusive lock on `lock`, held as long as it lives, and writes a
-token there, which its workers are given and compare. All of them hold a shared lock on
-`members`, so that workers that outlive their parent still keep a second group out. Both locks end with the processes,
-however those end.
+random token there; its workers are given the token and compare it. All of them hold a shared lock on `members`, so that
+workers that outlive their parent still keep a second group out. Both locks end with the processes, however those end.
 
-`state` is a page of shared memory (see `StateWord`). It is a file that was fully written when the folder was made, so
-that a full disk cannot get in its way.
+`state` is a page of shared memory (see `StateWord`): a file that is written in full when the folder is made, so that a
+full disk cannot get in its way.
 """
 
 from __future__ import annotations
@@ -27,15 +26,16 @@ from app.store import disk_writes
 
 _TOKEN_BYTES: Final = 32
 STRIPES: Final = 64
+"""Locks of tensors; tensors whose names hash alike share one."""
 
 
 class StateWord(IntEnum):
     """The words of the page that the processes of a group share.
 
-    GENERATION is twice the number of the catalogue's last change, odd while one is being committed: see `catalogue`.
-    VERIFIED says that the contents were compared with their checksums. CLOCK is what the store's clock showed when
-    the machine's showed BOOT: see `idempotency`. KEYS is how many Idempotency-Keys the catalogue holds, or more.
-    CLEANED is when somebody last removed what processes that died have left.
+    GENERATION is twice the number of the catalogue's last change, odd while one is being committed: see
+    `tensor_index`. VERIFIED is 1 once all contents were compared with their checksums. CLOCK is what the store's clock
+    showed when the machine's showed BOOT: see `idempotency`. KEYS is an upper bound of the Idempotency-Keys in the
+    catalogue. LEFTOVERS_REMOVED is when files left by dead processes were last removed, by the store's clock.
     """
 
     GENERATION = 0
@@ -55,7 +55,7 @@ class StoreInUse(StoreRefused):
 
 
 class ProcessGroup:
-    """This process's part in the group that owns `folder`. `owner` says whether it is the first process."""
+    """This process's membership of the group that owns `folder`. `owner` says whether it is the first process."""
 
     def __init__(self, folder: Path, token: str | None = None) -> None:
         """Claim the folder, or join the group whose `token` this is. Raises StoreInUse and OSError."""
@@ -79,13 +79,13 @@ class ProcessGroup:
         return fd
 
     def _join(self, token: str) -> bool:
-        """Join the group of `token`; False where the folder is not in its hands."""
+        """Join the group of `token`; False where another group has claimed the folder since."""
         fd = self._open("lock")
         if os.pread(fd, _TOKEN_BYTES, 0).decode("latin-1") != token:
             return False
         fcntl.flock(self._open("members"), fcntl.LOCK_SH)
         if _try_lock(fd):
-            # Nobody holds the claim that the token speaks of: the group has lost its first process.
+            # The lock of the claim is free: the first process of the group has ended.
             raise StoreInUse(f"the first process of the service that owns {self._folder} has ended; start it again")
         return True
 
@@ -110,7 +110,7 @@ class ProcessGroup:
             disk_writes.write_at(state, bytes(mmap.PAGESIZE), 0)
             disk_writes.fsync(state)
         os.pwrite(state, bytes(8), 8 * StateWord.VERIFIED)
-        # All of them now: a tensor can be removed also where the disk has no room for one file more.
+        # All locks are made now, so that a tensor can be removed from a disk without room for a new file.
         locks = self._folder / "locks"
         locks.mkdir(exist_ok=True)
         names = ("catalogue", "incoming", "verify", *(f"{number:02d}" for number in range(STRIPES)))
@@ -135,13 +135,13 @@ class ProcessGroup:
 
     @contextmanager
     def lock_uploads(self) -> Iterator[None]:
-        """Keep other threads and processes from beginning or removing uploads. Blocks, for a moment only."""
+        """Keep other threads and processes from beginning or removing uploads. Blocks, but briefly."""
         with self._locked("incoming"):
             yield
 
     @contextmanager
     def try_lock_catalogue(self) -> Iterator[bool]:
-        """Whether nobody is writing to the catalogue, who is then kept from it. Never blocks."""
+        """Try to take the lock of the catalogue; whether it was free. Never blocks."""
         if not self._try_lock_mutex.acquire(blocking=False):
             yield False
             return
@@ -169,7 +169,7 @@ class ProcessGroup:
 
     @contextmanager
     def claim_verification(self) -> Iterator[bool]:
-        """Whether this process, of all in the group, is to do what is done once; `verified` says that it was done."""
+        """Whether this process is to verify the contents: once for the group, and no other process is at it."""
         fd = disk_writes.open_or_create(self._folder / "locks" / "verify")
         try:
             yield _try_lock(fd) and not self.state[StateWord.VERIFIED]
@@ -177,7 +177,7 @@ class ProcessGroup:
             os.close(fd)
 
     def mark_verified(self) -> None:
-        """What is done once was done."""
+        """All contents have been verified."""
         self.state[StateWord.VERIFIED] = 1
 
     def close(self) -> None:
@@ -198,5 +198,5 @@ def _try_lock(fd: int) -> bool:
 
 
 def stripe(name: str) -> int:
-    """Which of the locks is that of tensor `name`: a few tensors share one."""
+    """The number of the lock of tensor `name`."""
     return zlib.crc32(name.encode("utf-8", "surrogatepass")) % STRIPES

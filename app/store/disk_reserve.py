@@ -1,7 +1,7 @@
-"""Room that is kept for when the disk is full, when a store must still start and its tensors can be removed.
+"""Disk space kept in reserve for a full disk, on which a store must still start and tensors can be removed.
 
-It is two files of nothing in the store's folder, so that it is room for bytes and for two names. They are removed where
-the room is needed, and made again once there is some. Nothing depends on what is in them, nor that they are there.
+It is two files of zeros in the store's folder: space for bytes and for two names. They are removed where the space is
+needed, and made again once the disk has some. Nothing depends on their contents, nor on their being there.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from typing import Final
 from app.store import disk_writes
 
 SIZES: Final = {"reserve.0": 832 << 10, "reserve.1": 128 << 10}
-"""The files and their bytes: the first for a start, which takes as much for SQLite's log, the other for the database.
+"""The files and their bytes: the first for SQLite's log at a start, the other for the database.
 
-Both are less than that log, whose room they take when the store is closed.
+Together they are smaller than that log, whose space they take when the store is closed.
 """
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DiskReserve:
-    """The reserve in one folder. Any number of processes may use it."""
+    """The reserve in one folder, for any number of processes."""
 
     def __init__(self, folder: Path) -> None:
         self._files = {folder / name: size for name, size in SIZES.items()}
         self._whole = False
 
     def fill(self) -> None:
-        """Make what is missing of it, unless the disk has no room for that."""
+        """Make missing files, unless the disk has no room for them."""
         with suppress(OSError):
             for path, size in self._files.items():
                 if not path.exists() or path.stat().st_size < size:
@@ -51,12 +51,12 @@ class DiskReserve:
             os.close(fd)
 
     def refill(self) -> None:
-        """`keep`, where this process has given it up."""
+        """`fill`, if this process has used some of it."""
         if not self._whole:
             self.fill()
 
     def _release_one(self) -> bool:
-        """Give the room of one file back to the disk; False if there is none."""
+        """Remove one file; False if there is none left."""
         self._whole = False
         for path in self._files:
             if path.exists():
@@ -65,7 +65,7 @@ class DiskReserve:
         return False
 
     def retry_with(self, work: Callable[[], None], *, any_error: bool = False) -> None:
-        """Do `work`, again and again with less of the reserve where the disk was full, or with `any_error`.
+        """Do `work`; where the disk is full, or at `any_error`, remove a file of the reserve and try again.
 
         Raises OSError.
         """

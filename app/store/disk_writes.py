@@ -1,7 +1,7 @@
-"""Every call by which the store changes the disk, in one place, so that a test can stop the process at each of them.
+"""Every call by which the store changes the disk or shared memory, so that tests can stop the process at each.
 
-The functions are looked up on this module at every call (`disk.fsync(...)`), never imported by name: whoever replaces
-one here replaces it everywhere.
+The functions are looked up on this module at every call (`disk_writes.fsync(...)`), never imported by name: a test that
+replaces one here replaces it everywhere.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ from mmap import mmap
 from pathlib import Path
 from typing import Final
 
-from app.errors import GatherError
-
 Buffer = bytes | bytearray | memoryview
-_WRITE_AND_WAIT: Final = 7
-_FICLONE: Final = 0x40049409
+_WRITE_AND_WAIT: Final = 7  # SYNC_FILE_RANGE_WAIT_BEFORE | _WRITE | _WAIT_AFTER, linux/fs.h
+_FICLONE: Final = 0x40049409  # linux/fs.h
 
 
 def create(path: Path) -> int:
@@ -50,7 +48,7 @@ def write_at(fd: int, content: Buffer, offset: int) -> None:
 
 
 def store_words(mapping: mmap, change: Callable[[mmap], None]) -> None:
-    """Change the content of a writable mapping: one step of several stores to shared memory."""
+    """Let `change` store to a writable mapping; one step for the tests, however many stores it makes."""
     change(mapping)
 
 
@@ -60,9 +58,10 @@ def fsync(fd: int) -> None:
 
 
 def flush_range(fd: int, offset: int, size: int) -> None:
-    """Wait until the system has written a part of a file; nothing where it cannot do that by parts.
+    """Have the system write a part of a file, and wait for it; does nothing where the system lacks the call.
 
-    What it meets is told once, here or by fsync, of which this is no substitute: the disk may still hold it in memory.
+    It does not replace fsync: the disk may still hold the bytes in its cache. The system reports an error once, either
+    here or at fsync. Raises OSError.
     """
     try:
         call = ctypes.CDLL(None, use_errno=True).sync_file_range
@@ -94,12 +93,12 @@ def rename(source: Path, target: Path) -> None:
 
 
 def unlink(path: Path) -> None:
-    """Remove a file; one that is not there is fine."""
+    """Remove a file if it exists."""
     path.unlink(missing_ok=True)
 
 
 def clone(source: int, target: int) -> bool:
-    """Make the empty file `target` a copy of `source` that shares its blocks; False where that cannot be had."""
+    """Make the empty file `target` a reflink copy of `source`; False where the file system has none."""
     try:
         fcntl.ioctl(target, _FICLONE, source)
     except OSError:
@@ -110,9 +109,3 @@ def clone(source: int, target: int) -> bool:
 def commit(connection: sqlite3.Connection) -> None:
     """Make a transaction of the catalogue durable."""
     connection.execute("COMMIT")
-
-
-def storage_error(error: OSError) -> GatherError:
-    """The error for a write that the disk refused. The old content of every tensor is as it was."""
-    reason = os.strerror(error.errno) if error.errno else str(error)
-    return GatherError("insufficient_storage", f"the store could not be written: {reason}")

@@ -1,15 +1,15 @@
-"""Snapshots: a content as it was at one moment, for a reader that takes longer than scatters can be kept waiting.
+"""Snapshots: a content at one version, for a download that takes longer than scatters can be kept waiting.
 
 Where the file system can share blocks between files (reflink), a snapshot is a copy that takes no space. Elsewhere it
-is a file beside the content, into which whoever scatters copies the pages that it is about to change, once each; the
-reader takes those from there and all others from the content itself.
+is a file beside the content: before a scatter changes pages it copies them there, once each; the reader takes those
+pages from there and all others from the content itself.
 
     <content id>.<random>   one byte for each page of the items, 1 where the page was copied; then the pages, each in
-                            its own place. The file is sparse, and as long as that from the start. It is cut to nothing
-                            where the disk had no room for a page: the scatter goes on, and the reader's answer ends.
+                            its own place. The file is sparse, and has its full length from the start. It is truncated
+                            to nothing where the disk had no room for a page: the scatter goes on, the download ends.
 
-The reader has the file locked (flock) as long as it reads, so that the file of a reader that died is recognised. The
-word SNAPSHOTS of the content says whether there may be such files, so that scatters of others look at nothing more.
+The reader holds a lock (flock) on the file as long as it reads, so that files of dead readers are recognised. The word
+SNAPSHOTS of the content says whether there may be such files, so that other scatters need not look for any.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from app.store.tensor_file import PAGE, Description, HeaderWord, decode_page
 
 FOLDER: Final = "snapshots"
 _NEW: Final = "new-"
-"""How the name of a file begins that its reader has not locked yet."""
+"""Prefix of the name of a file that its reader has not locked yet."""
 
 
 class Snapshot:
-    """A content as it was when this was made, within the lock of its tensor. Every method blocks on the disk."""
+    """A content at the version at which this was made, within its tensor's lock. All methods block on the disk."""
 
     def __init__(self, content: MappedContent, folder: Path) -> None:
         """Raises tensor_damaged, overloaded and OSError."""
@@ -54,7 +54,7 @@ class Snapshot:
         try:
             source = os.open(content.path, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
-            return  # the content has been replaced: nobody changes it any more
+            return  # the content has been replaced: no scatter changes it any more
         try:
             page = os.pread(source, PAGE, 0)
             if decode_page(page, os.fstat(source).st_size).id == content.description.id:
@@ -84,29 +84,29 @@ class Snapshot:
         disk_writes.write_at(source, (1).to_bytes(8, "little"), 8 * HeaderWord.SNAPSHOTS)
 
     def read(self, begin: int, end: int) -> bytes:
-        """Bytes of the items, `begin` to `end`. Raises tensor_damaged, and insufficient_storage for a lost page."""
+        """Bytes `begin` to `end` of the items. Raises tensor_damaged, and insufficient_storage for a lost page."""
         if self._is_clone:
             return _read(self._fd, PAGE + begin, end - begin)
         self._content.resident()  # raises for a file that was cut, before anything is read
         piece = self._content.read(begin, end)
         if self._fd < 0:
             return piece
-        # What a scatter changes it has copied and marked before: the marks are read last.
+        # A scatter copies and flags a page before it changes it, so the flags are read after the content.
         first = begin // PAGE
-        marks = np.frombuffer(os.pread(self._fd, -(-end // PAGE) - first, first), np.uint8)
+        flags = np.frombuffer(os.pread(self._fd, -(-end // PAGE) - first, first), np.uint8)
         if os.fstat(self._fd).st_size != self._size:
             raise GatherError("insufficient_storage", "the disk had no room for what was to be read before it changed")
-        if not marks.any():
+        if not flags.any():
             return piece
         whole = bytearray(piece)
         pages_at = _pages_at(self._content.description)
-        for start, stop in _runs(first + np.flatnonzero(marks)):
+        for start, stop in _runs(first + np.flatnonzero(flags)):
             low, high = max(start * PAGE, begin), min(stop * PAGE, end)
             whole[low - begin : high - begin] = _read(self._fd, pages_at + low, high - low)
         return bytes(whole)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Remove the file and unlock it."""
         if self._fd >= 0:
             if self._path is not None:
                 with suppress(OSError):
@@ -128,7 +128,7 @@ def save_pages(mapping: mmap, about: Description, folder: Path, records: Sequenc
         try:
             _save_into(mapping, about, fd, pages)
         except OSError:
-            # The reader is to notice, and the scatter to go on. A cut needs no room.
+            # The scatter goes on, and the reader sees the empty file. To truncate needs no room.
             disk_writes.truncate(fd, 0)
         finally:
             os.close(fd)
@@ -140,8 +140,8 @@ def _save_into(mapping: mmap, about: Description, fd: int, pages: NDArray[np.int
     if not len(pages) or not os.fstat(fd).st_size:
         return
     first, last = int(pages[0]), int(pages[-1]) + 1
-    marks = np.frombuffer(_read(fd, first, last - first), np.uint8)
-    for start, stop in _runs(pages[marks[pages - first] == 0]):
+    flags = np.frombuffer(_read(fd, first, last - first), np.uint8)
+    for start, stop in _runs(pages[flags[pages - first] == 0]):
         begin, end = start * PAGE, min(stop * PAGE, about.size)
         with memoryview(mapping) as view:
             disk_writes.write_at(fd, view[PAGE + begin : PAGE + end], pages_at + begin)
@@ -149,7 +149,7 @@ def _save_into(mapping: mmap, about: Description, fd: int, pages: NDArray[np.int
 
 
 def _open_snapshots(folder: Path, content: str) -> Iterator[int]:
-    """The files of a content's snapshots that are being read, open; those of readers that died are removed."""
+    """Descriptors of a content's snapshots that are being read; files of dead readers are removed."""
     for path in folder.glob(f"{content}.*"):
         fd = _open_if_read(path)
         if fd >= 0:
@@ -157,7 +157,7 @@ def _open_snapshots(folder: Path, content: str) -> Iterator[int]:
 
 
 def _open_if_read(path: Path) -> int:
-    """A descriptor of the file if its reader lives; else -1, and the file is removed."""
+    """A descriptor of the file if its reader is alive; else -1, and the file is removed."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -172,7 +172,7 @@ def _open_if_read(path: Path) -> int:
 
 
 def remove_abandoned(folder: Path, *, everything: bool = False) -> None:
-    """Remove the files of readers that died; all files where this process is `alone`. Raises OSError."""
+    """Remove the files of dead readers, or `everything` where no other process uses the store. Raises OSError."""
     for path in folder.iterdir():
         if everything:
             disk_writes.unlink(path)
@@ -183,7 +183,7 @@ def remove_abandoned(folder: Path, *, everything: bool = False) -> None:
 
 
 def pages_of(records: Sequence[Record]) -> NDArray[np.int64]:
-    """The numbers of the pages of items that records write to, each once, in order."""
+    """The numbers of the pages that records change, each once, in order."""
     found: list[NDArray[np.int64]] = []
     for record in records:
         width = record.entry.width
@@ -213,8 +213,8 @@ def _runs(pages: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 
 def _pages_at(about: Description) -> int:
     """Where the pages begin: behind one byte for each, from a multiple of the page size."""
-    marks = -(-about.size // PAGE)
-    return marks + -marks % PAGE
+    flags = -(-about.size // PAGE)
+    return flags + -flags % PAGE
 
 
 def _read(fd: int, offset: int, size: int) -> bytes:

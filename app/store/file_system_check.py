@@ -1,4 +1,4 @@
-"""What a store needs of its folder and its machine, looked at before anything is written."""
+"""Checks of the folder's file system and the machine's processor, before anything is written."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _NETWORK: Final = frozenset({
     "fuse.goofys", "fuse.juicefs", "fuse.mount-s3", "fuse.rclone", "fuse.s3fs", "fuse.smbnetfs", "fuse.sshfs",
 })  # fmt: skip
 _ORDERED: Final = frozenset({"x86_64", "AMD64", "i386", "i686"})
-"""Processors that keep loads and stores of one thread in order, as others see them."""
+"""Processors that keep the order of loads and of stores, as other processors see them."""
 
 
 class Unsuitable(StoreRefused):
-    """The folder or the machine cannot do what the store relies on."""
+    """The file system or the processor lacks what the store relies on."""
 
 
 def check_folder(folder: Path) -> None:

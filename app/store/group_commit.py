@@ -1,7 +1,7 @@
-"""Scatters of one tensor that wait at the same time are carried out together, so that they share one wait for the disk.
+"""Group commit: scatters of one tensor that wait at the same time share one fsync.
 
-The first of them takes the tensor's lock, and with it all that have come by then; when they are settled, the first of
-those that have come meanwhile goes on. Nobody is kept waiting on purpose.
+The caller of the first scatter in the queue takes the tensor's lock, and carries out all scatters queued by then; when
+they are done, the caller of the next one goes on with those queued meanwhile. No scatter is delayed to form a batch.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ from collections.abc import Callable
 from threading import Event, Lock
 from typing import Final
 
-from app.store.scatter_checkpoints import PendingScatter
+from app.store.pending_scatter import PendingScatter
 
 MAX_BATCH: Final = 64
+"""Scatters in a batch."""
 MAX_BATCH_BYTES: Final = 1 << 24
+"""Bytes of rows and updates in a batch of several."""
 
 Take = Callable[[int], list[PendingScatter]]
 Work = Callable[[str, Take], Callable[[], None] | None]
 
 
 class QueuedScatter:
-    """One scatter's place in the queue of its tensor. `first` says that its caller is to carry the queue on at once."""
+    """A scatter in the queue of its tensor. `is_leader` says that its caller is to call `complete` at once."""
 
     __slots__ = ("is_leader", "name", "one", "wake")
 
@@ -32,20 +34,20 @@ class QueuedScatter:
 
 
 class ScatterQueues:
-    """The queues of scatters, one for each tensor that has some."""
+    """The queues of scatters, one for each tensor that has any."""
 
     def __init__(self, work: Work) -> None:
-        """`work` takes the name of a tensor and a function that gives the next at most so many scatters of it.
+        """`work` takes the name of a tensor, and a function that takes at most so many scatters from its queue.
 
-        It settles all it has taken. What it raises holds for those that it has not settled; what it returns is called
-        once all others have been woken.
+        It finishes all that it has taken. An error that it raises is the result of those that it has not finished; the
+        function that it returns is called once all other callers have been woken.
         """
         self._work = work
         self._lock = Lock()
         self._queues: dict[str, list[QueuedScatter]] = {}
 
     def run(self, name: str, one: PendingScatter) -> str:
-        """The ETag after `one`, or whatever error it meets; blocks."""
+        """The new ETag after `scatter`, or its error; blocks."""
         turn = Event()
         place = self.enqueue(name, one, turn.set)
         if not place.is_leader:
@@ -55,8 +57,8 @@ class ScatterQueues:
     def enqueue(self, name: str, one: PendingScatter, wake: Callable[[], None]) -> QueuedScatter:
         """Queue a scatter; never blocks.
 
-        Who is not the first waits, without a thread if need be, until `wake` is called, from any thread; then, as the
-        first does at once, it calls `carry_on`. It must, or all behind it wait for ever.
+        A caller that is not the leader waits, without a thread if it likes, until `wake` is called, from any thread;
+        then, as the leader does at once, it calls `complete`. It must, or all behind it wait for ever.
         """
         place = QueuedScatter(name, one, wake)
         with self._lock:
@@ -66,13 +68,13 @@ class ScatterQueues:
         return place
 
     def complete(self, place: QueuedScatter) -> str:
-        """The ETag, or whatever error it meets; carries the queue on unless it is settled, which blocks."""
+        """The new ETag, or the error; carries out a batch unless the scatter is done, which blocks."""
         if not place.one.done:
             self._run_batch(place)
         return place.one.result()
 
     def _run_batch(self, place: QueuedScatter) -> None:
-        """Carry out `place`, the first in its queue, and others behind it."""
+        """Carry out the first scatter of a queue, and others behind it."""
         queue = self._queues[place.name]
         taken = [place]
 
@@ -89,7 +91,7 @@ class ScatterQueues:
         afterwards = None
         try:
             afterwards = self._work(place.name, take)
-        except BaseException as error:  # noqa: BLE001  (raised by `result`, in each one's own thread)
+        except BaseException as error:  # noqa: BLE001  (raised by `result`, in each caller's own thread)
             for each in taken:
                 if not each.one.done:
                     each.one.finish(error)

@@ -1,11 +1,11 @@
 """Idempotency-Keys: which scatters were answered before, and with what.
 
-A key lies in the redo record of its change, so that one fsync makes both durable; a checkpoint of the redo log moves
-the keys in it to the catalogue. Keys are those of a name and outlive the tensor that has it: a retry of a request gets
-the first answer also when the tensor has been replaced or removed since.
+A key stands in the redo record of its scatter, so that one fsync makes both durable; a checkpoint of the log moves its
+keys to the catalogue. Keys belong to a name and outlive the tensor that has it: a retry gets the first answer also when
+the tensor has been replaced or removed since.
 
-They live 24 hours by the store's own clock, which only rises: it goes on with the machine's clock since boot, within
-one boot, and stands still while the machine is off or the store moves to another one.
+They live 24 hours by the store's own clock, which only rises: within one boot it goes on with the machine's clock since
+boot; it stands still while the machine is off or the store moves to another one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def _boot() -> tuple[str, int]:
-    """What names this boot of the machine, and the nanoseconds since it began, sleep included."""
+    """The id of this boot of the machine, and the nanoseconds since it began, sleep included."""
     try:
         name = _BOOT_ID.read_text().strip()
     except OSError:
@@ -45,7 +45,7 @@ class StoreClock:
         self._state = state
 
     def start(self, facts: dict[str, Any]) -> None:
-        """By the first process of a group: go on from what the catalogue says."""
+        """In the first process of a group: go on from the values in the catalogue."""
         boot, since = _boot()
         clock = int(facts["clock"])
         if boot and facts["boot"] == boot:
@@ -54,16 +54,16 @@ class StoreClock:
         self._state[StateWord.BOOT] = since
         self._state[StateWord.KEYS] = int(facts["keys"])
 
-    def advance_to(self, moment: int) -> None:
-        """Go on from `moment` unless it has passed; at start-up."""
-        self._state[StateWord.CLOCK] += max(0, moment - self.now())
+    def advance_to(self, time_ns: int) -> None:
+        """Move on to `time_ns` unless it has passed; at start-up."""
+        self._state[StateWord.CLOCK] += max(0, time_ns - self.now())
 
     def now(self) -> int:
-        """What it shows."""
+        """The time."""
         return int(self._state[StateWord.CLOCK]) + _since_boot() - int(self._state[StateWord.BOOT])
 
     def facts(self) -> dict[str, Any]:
-        """What the catalogue is to say of it."""
+        """The values that the catalogue keeps of it."""
         boot, since = _boot()
         return {"clock": self.now(), "boot": boot, "boottime": since}
 
@@ -85,15 +85,15 @@ class IdempotencyKeys:
         self._maximum = maximum
         self.clock = StoreClock(state)
 
-    def find_etag(self, name: str, journal: ScatterLog | None, key: str | None, digest: str) -> str | None:
-        """The ETag that was answered to the request with this key, None for one that was not here.
+    def find_etag(self, name: str, log: ScatterLog | None, key: str | None, digest: str) -> str | None:
+        """The ETag that the request with this key was answered with, None for a new key.
 
-        `journal` is the log of the tensor's content, read to its end. Raises invalid_field where the key was another
-        request's.
+        `log` is the log of the tensor's content, read to its end. Raises invalid_field where the key came
+        with another request.
         """
         if key is None:
             return None
-        found: Entry | AnsweredKey | None = journal.keys.get(key) if journal is not None else None
+        found: Entry | AnsweredKey | None = log.keys.get(key) if log is not None else None
         if (found is None or self._answered_at(found) <= self._expiry()) and self._state[StateWord.KEYS]:
             found = self._catalogue.find_key(name, key)
         if found is None or self._answered_at(found) <= self._expiry():
@@ -106,44 +106,44 @@ class IdempotencyKeys:
             )
         return found.etag
 
-    def check_limit(self, name: str, journal: ScatterLog) -> None:
+    def check_limit(self, name: str, log: ScatterLog) -> None:
         """Raises insufficient_storage where one more key could not be remembered for its 24 hours.
 
-        `journal` is the log of the content of tensor `name`, read to its end.
+        `log` is the log of the content of tensor `name`, read to its end.
         Keys in the logs of other tensors are not counted before they reach the catalogue. Raises OSError too.
         """
-        if self._is_full(name, journal):
+        if self._is_full(name, log):
             self.remove_expired()
-        if self._is_full(name, journal):
+        if self._is_full(name, log):
             raise GatherError(
                 "insufficient_storage",
                 f"the store remembers {self._maximum} Idempotency-Keys of the last 24 hours, and no more",
                 facts={"limit": "idempotency_keys", "maximum": self._maximum},
             )
 
-    def _is_full(self, name: str, journal: ScatterLog) -> bool:
-        count = self._state[StateWord.KEYS] + len(journal.keys)
-        # While a checkpoint is prepared there are keys in both places.
-        return count >= self._maximum and count - self._catalogue.count_keys(name, journal.keys) >= self._maximum
+    def _is_full(self, name: str, log: ScatterLog) -> bool:
+        count = self._state[StateWord.KEYS] + len(log.keys)
+        # While a checkpoint is prepared keys are in both the log and the catalogue: those are counted once.
+        return count >= self._maximum and count - self._catalogue.count_keys(name, log.keys) >= self._maximum
 
     def remove_expired(self) -> None:
-        """Remove keys that are too old from the catalogue, some thousands at a time. Raises OSError."""
+        """Remove some thousands of expired keys from the catalogue. Raises OSError."""
         with self._change() as transaction:
             transaction.store_keys((), self._expiry())
             transaction.set_facts(self.clock.facts())
 
     def unexpired(self, name: str, entries: Iterable[Entry]) -> list[AnsweredKey]:
-        """The keys of entries of the log of `name` that are to be remembered; of equal ones the last."""
+        """The keys of these log entries of tensor `name` that have not expired; of equal ones the last."""
         since = self._expiry()
         found = {
-            entry.key: AnsweredKey(name, entry.key, entry.digest, entry.etag, moment)
+            entry.key: AnsweredKey(name, entry.key, entry.digest, entry.etag, answered)
             for entry in entries
-            if entry.key is not None and (moment := self._answered_at(entry)) > since
+            if entry.key is not None and (answered := self._answered_at(entry)) > since
         }
         return list(found.values())
 
     def store(self, transaction: Transaction, answers: Sequence[AnsweredKey]) -> None:
-        """Enter them in the catalogue, in the place of keys that are too old by now."""
+        """Enter them in the catalogue, and remove some that have expired."""
         if answers:
             transaction.store_keys(answers, self._expiry())
             transaction.set_facts(self.clock.facts())
@@ -152,7 +152,7 @@ class IdempotencyKeys:
         return self.clock.now() - LIFETIME_NS
 
     def _answered_at(self, found: Entry | AnsweredKey) -> int:
-        """When a key was answered, by the store's clock; logs of format 1 have the time of day only."""
+        """When a key was answered, by the store's clock; logs of format 1 have the time of day instead."""
         if found.clock is not None:
             return found.clock
         assert isinstance(found, Entry)

@@ -1,7 +1,7 @@
-"""The version of the store's layout, and the way from older ones to it.
+"""The version of the store's layout on disk, and the upgrades from older ones.
 
-1   no catalogue: a tensor's file is named by the SHA-256 of its name, Idempotency-Keys lie in the redo logs alone
-2   `catalogue.sqlite`; files that an upgrade found keep their names until their tensors are replaced
+1   no catalogue: a tensor's file is named by the SHA-256 of its name, Idempotency-Keys are in the redo logs alone
+2   `catalogue.sqlite`; files from before the upgrade keep their names until their tensors are replaced
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from app.store.tensor_file import PAGE, BadFile, decode_page, digest_of, read_me
 
 logger = logging.getLogger("gathernd")
 FORMAT: Final = 2
-_OF_NO_FORMAT: Final = ("lock", "members", "state", "locks", "format.new", "lost+found", *FILES)
+_ALLOWED_WITHOUT_FORMAT: Final = ("lock", "members", "state", "locks", "format.new", "lost+found", *FILES)
 
 
 class UnknownFormat(StoreRefused):
@@ -29,12 +29,12 @@ class UnknownFormat(StoreRefused):
 
 
 def version_of(folder: Path) -> int | None:
-    """The format of a folder, None of one that is to become a store. Changes nothing. Raises UnknownFormat."""
+    """The format of a folder, None for an empty one. Changes nothing. Raises UnknownFormat."""
     path = folder / "format"
     try:
         version = orjson.loads(path.read_bytes())["format"]
     except FileNotFoundError:
-        foreign = [entry.name for entry in folder.iterdir() if entry.name not in _OF_NO_FORMAT]
+        foreign = [entry.name for entry in folder.iterdir() if entry.name not in _ALLOWED_WITHOUT_FORMAT]
         if foreign:
             raise UnknownFormat(
                 f"{folder} is not the folder of a store: it has no file 'format' and holds {min(foreign)!r}"
@@ -78,12 +78,12 @@ def _write(folder: Path, version: int) -> None:
 
 
 def _enter_tensors(folder: Path) -> None:
-    """From 1 to 2: make the catalogue of what the files say. Nothing else changes before the format does."""
+    """From 1 to 2: make the catalogue from the descriptions in the files, which stay as they are."""
     rows = []
     for path in sorted((folder / "tensors").iterdir()):
         row = _row_of(path)
         if row is None:
-            # Whoever asks for the tensor gives its name, and is told that it is damaged.
+            # A request for the tensor names it, and is answered with tensor_damaged.
             logger.error("a tensor in %s is damaged, and its name is not known", path.name)
             when = path.stat().st_mtime_ns
             row = Row(f"sha256:{path.name}", path.name, path.name, "", (), 0, path.stat().st_size, "", when, when)
@@ -109,4 +109,4 @@ def _row_of(path: Path) -> Row | None:
 
 
 UPGRADES: Final[Mapping[int, Callable[[Path], None]]] = {1: _enter_tensors}
-"""What makes version n + 1 of version n. An upgrade that a crash cuts short is run again, so it must allow for that."""
+"""The upgrade from version n to n + 1, by n. Each must be repeatable: after a crash it is run again."""

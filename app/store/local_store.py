@@ -1,16 +1,19 @@
-"""The store on the local disk: which tensors there are, and how they come, change and go.
+"""The store on the local disk: finding tensors, uploading, replacing, scattering and removing them.
 
-What a lookup costs when nothing has changed is two comparisons with shared memory and one of the file's size. All that
-blocks (everything but `get`) belongs on a thread; any number of threads and processes may call at the same time.
+A lookup of an unchanged tensor costs two comparisons with shared memory and one of the file's size. All methods but
+`get` block on the disk and belong on a thread; any number of threads and processes may call at the same time.
 
-    format              the version of this layout
+    format              the version of this layout: see `layout_migrations`
     catalogue.sqlite    which tensors there are, and which Idempotency-Keys were answered: see `catalogue`
-    tensors/            one file for each content, see `layout`
-    logs/               one redo log for each content that scatters have changed, see `journal`
-    incoming/           contents that are not yet whole
-    snapshots/          what downloads keep of contents that scatters change meanwhile, see `snapshot`
-    reserve.0 reserve.1 room for when the disk is full, see `reserve`
-    lock members state locks/   see `group`
+    tensors/            one file for each content: see `tensor_file`
+    logs/               one redo log for each content that scatters have changed: see `scatter_log`
+    incoming/           uploads under way: see `upload`
+    snapshots/          pages kept for downloads while scatters change a content: see `download_snapshots`
+    reserve.0 reserve.1 room for when the disk is full: see `disk_reserve`
+    lock members state locks/   see `directory_lock`
+
+The module is long because it combines these parts: each method is one operation on a tensor, from its checks to its
+commit, and needs most of them.
 """
 
 from __future__ import annotations
@@ -31,19 +34,22 @@ from typing import Final
 from app.errors import GatherError
 from app.store import disk_writes, download_snapshots, layout_migrations
 from app.store.catalogue import FILE, AnsweredKey, Catalogue, Row
-from app.store.checkpoint_preparation import ROUNDS
 from app.store.directory_lock import ProcessGroup, StateWord
 from app.store.disk_reserve import DiskReserve
 from app.store.download_snapshots import Snapshot
 from app.store.file_system_check import check_folder, check_processor
 from app.store.group_commit import MAX_BATCH, QueuedScatter, ScatterQueues, Take
 from app.store.idempotency import IdempotencyKeys
-from app.store.mapped_tensor import CurrentContent, MappedContent, damaged
+from app.store.mapped_tensor import CurrentContent, MappedContent
+from app.store.pending_scatter import PendingScatter, ScatterChange
+from app.store.quota import Quota, QuotaCheck
 from app.store.remove_leftovers import OrphanedFiles, UploadFolder, file_names, remove_or_warn
 from app.store.replace_strings import replaced_strings
-from app.store.scatter_checkpoints import PendingScatter, ScatterChange, ScatterExecutor
+from app.store.scatter_checkpoints import Checkpoints
+from app.store.scatter_execution import ScatterExecutor
 from app.store.scatter_in_place import WritableTensor
-from app.store.scatter_log import BrokenLog
+from app.store.scatter_logs import ScatterLogs
+from app.store.store_errors import damaged, not_found, over_quota, storage_errors, unreadable
 from app.store.store_protocol import Resident
 from app.store.tensor_file import BadFile, Description, HeaderWord, page_version
 from app.store.tensor_index import TensorIndex
@@ -51,7 +57,6 @@ from app.store.tensor_metadata import (
     ALWAYS,
     Conditions,
     Metadata,
-    Quota,
     damaged_metadata,
     metadata_of,
     read_first_page,
@@ -60,16 +65,16 @@ from app.store.upload import Upload
 from app.store.verify import Verifier
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.shape_limits import Limits
-from app.tensors.tensor_name import RESERVED, check_name, check_new_name, reserved_name
+from app.tensors.tensor_name import check_name, check_new_name
 
 logger = logging.getLogger("gathernd")
 _SHORTAGE_ERRNOS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""What keeps a file from being read though nothing is wrong with it."""
+"""Errors of a process short of descriptors or memory, which say nothing about the file."""
 _LEFTOVERS_INTERVAL_NS: Final = 30 * 10**9
 
 
 class LocalStore:
-    """The store in one folder. Nothing is touched before `open`."""
+    """The store in one folder. The folder is neither read nor written before `open`."""
 
     def __init__(
         self,
@@ -80,10 +85,10 @@ class LocalStore:
         memory: int | None = None,
         processes: int = 1,
     ) -> None:
-        """`token` is that of the process group which this process belongs to, None for the first process of one.
+        """`token` is that of the process group that this process joins, None for the first process, which claims it.
 
-        `memory` is about how many bytes of contents stay in memory, as far as is known; `processes` how many there are
-        to serve the store.
+        `memory` is about how many bytes of contents the system's cache can hold, None where that is not known;
+        `processes` how many processes serve the store.
         """
         self.folder = folder
         self.limits = limits
@@ -99,15 +104,17 @@ class LocalStore:
         self._reserve = DiskReserve(folder)
         self._scatter_queues = ScatterQueues(self.execute_scatters)
         self._entries: dict[str, CurrentContent] = {}
-        self._checkpointing: set[str] = set()  # the contents whose log is being emptied by this process
         self.run_in_background: Callable[[Callable[[], None]], None] = _run_now
-        """Does what nobody is to wait for: who serves requests puts a function here that hands it to a thread."""
+        """Runs a checkpoint once the scatters before it are answered; the service sets it to hand that to a thread."""
         self._group: ProcessGroup | None = None
         self._state: memoryview = memoryview(bytes(8)).cast("Q")
         self._index: TensorIndex
         self._keys: IdempotencyKeys
-        self._scatters: ScatterExecutor
+        self._scatter_logs: ScatterLogs
+        self._checkpoints: Checkpoints
+        self._scatter_executor: ScatterExecutor
         self._uploads: UploadFolder
+        self._quota_check: QuotaCheck
         self._orphans: OrphanedFiles
 
     @property
@@ -118,7 +125,7 @@ class LocalStore:
         return self._group
 
     def open(self) -> None:
-        """Claim the folder or join its group; whoever claims it puts in order what a crash has left.
+        """Claim the folder, and repair what a crash has left, or join the process group that owns it.
 
         Raises StoreRefused and OSError.
         """
@@ -156,11 +163,14 @@ class LocalStore:
         self._state = group.state
         self._index = TensorIndex(self._catalogue, group, self._drop_mapping)
         self._keys = IdempotencyKeys(self._catalogue, self._index.change, group.state, self.quota.keys)
-        self._scatters = ScatterExecutor(self._tensor_folder, self._log_folder, self._keys, self._index.change)
+        self._scatter_logs = ScatterLogs(self._tensor_folder, self._log_folder, self._keys)
+        self._checkpoints = Checkpoints(group, self._index, self._scatter_logs, self._keys, self._index.change)
+        self._scatter_executor = ScatterExecutor(self._keys, self._checkpoints)
         self._uploads = UploadFolder(self._upload_folder, group)
+        self._quota_check = QuotaCheck(self.quota, self._index, self._uploads)
         self._orphans = OrphanedFiles(self._tensor_folder, self._log_folder, self._index)
         if group.owner:
-            self._state[StateWord.GENERATION] |= 1  # of a group that is no more: it is set right at once
+            self._state[StateWord.GENERATION] |= 1  # left by an earlier group; `catch_up` sets it right
             self._keys.clock.start(self._catalogue.facts())
             self._state[StateWord.LEFTOVERS_REMOVED] = self._keys.clock.now()
         self._index.catch_up()
@@ -178,7 +188,7 @@ class LocalStore:
                 self._group = None
 
     def _save_clock(self) -> None:
-        # Where this cannot be, keys live longer.
+        # If it cannot be saved, keys live longer.
         with suppress(OSError), self._index.change() as transaction:
             transaction.set_facts(self._keys.clock.facts())
 
@@ -228,7 +238,7 @@ class LocalStore:
                 if error.errno in _SHORTAGE_ERRNOS and self._entries:
                     self._entries.clear()
                 elif self._index.find(name) is row:
-                    raise _unreadable(name, error) from None
+                    raise unreadable(name, error) from None
                 continue
             entry = self._entries[name] = CurrentContent(content)
             if self._index.is_current(row, name):
@@ -247,8 +257,8 @@ class LocalStore:
     def _exclude_writers(self, row: Row) -> Iterator[None]:
         with self.group.lock_tensor(row.name):
             if self._index.find(row.name) is row:
-                # A process that died within a scatter leaves what readers wait for in vain.
-                with suppress(OSError), self._scatters.open(row):
+                # Finishes the scatter of a process that died: readers would wait for it in vain.
+                with suppress(OSError), self._scatter_logs.open(row):
                     pass
             yield
 
@@ -256,11 +266,11 @@ class LocalStore:
         self._entries.pop(name, None)
 
     def sweep(self) -> None:
-        """Let go of contents that were replaced or removed, so that their space is given back. Cheap if none were."""
+        """Unmap contents that were replaced or removed, so that the disk gets their space back. Cheap if none were."""
         self._index.catch_up()
 
     def remove_leftovers(self, *, at_once: bool = False) -> None:
-        """Remove what processes that died have left, now and then: one process of the group does it. Raises OSError."""
+        """Remove what processes that died have left: every 30 s, in one process of the group. Raises OSError."""
         now = self._keys.clock.now()
         if at_once or now - self._state[StateWord.LEFTOVERS_REMOVED] > _LEFTOVERS_INTERVAL_NS:
             self._state[StateWord.LEFTOVERS_REMOVED] = now
@@ -270,10 +280,10 @@ class LocalStore:
             if self._state[StateWord.KEYS]:
                 self._keys.remove_expired()
 
-    # What there is
+    # Metadata
 
     def names(self) -> list[str]:
-        """The names of all tensors, sorted; without those of format 1 whose file could not even tell its name."""
+        """The names of all tensors, sorted; without damaged ones of format 1, whose names are not known."""
         return list(self._index.names())
 
     def metadata(self, name: str) -> Metadata:
@@ -289,7 +299,7 @@ class LocalStore:
                 if self._index.find(name) is not row:
                     continue  # replaced meanwhile
                 if isinstance(problem, OSError):
-                    raise _unreadable(name, problem) from None
+                    raise unreadable(name, problem) from None
                 raise damaged(name, str(problem)) from None
             metadata = _metadata(row, page)
             if metadata.damaged or about.id != row.content:
@@ -307,12 +317,12 @@ class LocalStore:
         return [self._describe(row) for row in rows], following
 
     def _describe(self, row: Row) -> Metadata:
-        """What is known of a tensor, damaged or not. Raises OSError for want of descriptors or memory."""
+        """The metadata of a tensor, damaged or not. Raises OSError for want of descriptors or memory."""
         try:
             about, page = read_first_page(self._tensor_folder / row.file)
             return _metadata(row, page) if about.id == row.content else damaged_metadata(row)
         except (BadFile, OSError) as problem:
-            # A file that cannot be read is that tensor's affair; want of descriptors or memory is everybody's.
+            # Want of descriptors or memory says nothing about this file; other errors mean that it is damaged.
             if isinstance(problem, OSError) and problem.errno in _SHORTAGE_ERRNOS:
                 raise
             return damaged_metadata(row)
@@ -330,7 +340,7 @@ class LocalStore:
         prefault: bool = False,
         lock: bool = False,
     ) -> Upload:
-        """A new content to be received; see `Upload`. The quota counts it from now on, in the place of `name`'s.
+        """An upload under way; see `Upload`. The quota counts it from now on, in the place of tensor `name`.
 
         Raises invalid_field, limit_exceeded and insufficient_storage.
         """
@@ -340,22 +350,22 @@ class LocalStore:
             self._upload_folder, dtype, shape, self.limits, swap=swap, fortran=fortran, prefault=prefault, lock=lock
         )
         if self.quota.total is not None and upload.expected is not None and upload.expected > self.quota.total:
-            raise _over_quota("bytes", self.quota.total)
+            raise over_quota("bytes", self.quota.total)
         with storage_errors(upload.abandon):
             free = os.statvfs(self._upload_folder)
             if upload.expected is not None and upload.expected > free.f_bavail * free.f_frsize:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             with self.group.lock_uploads():
                 if name is not None:
-                    self._check_count(self._index.find(name))
-                self._check_bytes(name, upload.reserved)
-                upload.open(partial(self._check_bytes, name, 0))
+                    self._quota_check.check_count(self._index.find(name))
+                self._quota_check.check_bytes(name, upload.reserved)
+                upload.open(partial(self._quota_check.check_bytes, name, 0))
         return upload
 
     def put(self, name: str, upload: Upload, conditions: Conditions = ALWAYS) -> tuple[Metadata, bool]:
-        """Make a finished upload the content of `name`, durably; whether it is new. Abandons the upload on error.
+        """Make a finished upload the content of `name`, durably: its metadata, and whether the name is new.
 
-        Raises invalid_field, precondition_failed and insufficient_storage.
+        Raises invalid_field, precondition_failed and insufficient_storage, and abandons the upload then.
         """
         with storage_errors(upload.abandon):
             check_new_name(name)
@@ -371,12 +381,12 @@ class LocalStore:
         return metadata_of(row, 0, now), old is None
 
     def _commit(self, upload: Upload, row: Row, old: Row | None, more: Sequence[AnsweredKey] = ()) -> None:
-        """Put a sealed upload in the place of `old`, durably, and remember the keys of that and `more`."""
-        keys = [*more] if old is None else self._scatters.living_keys(old, more)
+        """Put a sealed upload in the place of `old`, durably; keeps the Idempotency-Keys of `old`'s log, and `more`."""
+        keys = [*more] if old is None else self._scatter_logs.unexpired_keys(old, more)
         path = self._tensor_folder / row.file
         with self._index.change() as transaction:
-            self._check_count(old)
-            self._check_bytes(row.name, row.file_size, upload.id)
+            self._quota_check.check_count(old)
+            self._quota_check.check_bytes(row.name, row.file_size, upload.id)
             try:
                 disk_writes.rename(upload.path, path)
                 disk_writes.fsync_folder(self._tensor_folder)
@@ -388,17 +398,17 @@ class LocalStore:
                 with suppress(OSError):
                     disk_writes.unlink(path)
                 raise
-            # A commit that the disk refuses leaves the file, for it may come to life in a crash: see `leftovers`.
+            # A refused commit leaves the file, since a crash may yet make the commit durable: see `remove_leftovers`.
         upload.close()
         self._index.catch_up()
         if old is not None:
             self._remove_files(old, row.content)
 
     def _remove_files(self, row: Row, content: str | None = None) -> None:
-        """Give back the space of a content that is no more; its log stays where `content` is the same one."""
+        """Remove the file of a replaced or removed content, and its log unless the new content has the same id."""
         if row.content != content:
-            self._scatters.forget(row.content)
-        # What cannot be removed now is removed later: see `leftovers`.
+            self._scatter_logs.remove(row.content)
+        # What cannot be removed now is removed later: see `remove_leftovers`.
         with suppress(OSError):
             disk_writes.unlink(self._tensor_folder / row.file)
 
@@ -414,8 +424,8 @@ class LocalStore:
                 raise not_found(name)
             if conditions != ALWAYS:
                 conditions.check(self._describe(row).etag)
-            self._reserve.retry_with(partial(self._remove, row, self._scatters.living_keys(row)))
-            # Mappings go at once here, and at the next sweep in other workers, so that the space is given back.
+            self._reserve.retry_with(partial(self._remove, row, self._scatter_logs.unexpired_keys(row)))
+            # This process unmaps it now, others at their next sweep; then the disk gets the space back.
             self._index.catch_up()
             self._remove_files(row)
         self._reserve.refill()
@@ -436,13 +446,14 @@ class LocalStore:
             row = self._index.find(name)
             if answered is not None or row is None:
                 return answered
-            with self._scatters.open(row) as writable:
+            with self._scatter_logs.open(row) as writable:
                 return self._keys.find_etag(name, writable.log, key, digest)
 
     def scatter(self, name: str, change: ScatterChange, conditions: Conditions = ALWAYS) -> str:
-        """Change a tensor in place, durably and at once for every reader; the new ETag. See `together`.
+        """Change a tensor in place, durably and at once for every reader; the new ETag. Shares its fsync with others.
 
-        Raises Replaced, tensor_not_found, tensor_damaged, precondition_failed, invalid_field and insufficient_storage.
+        Raises ContentReplaced, tensor_not_found, tensor_damaged, precondition_failed, invalid_field and
+        insufficient_storage.
         """
         check_name(name)
         with storage_errors():
@@ -451,63 +462,36 @@ class LocalStore:
     def queue_scatter(
         self, name: str, change: ScatterChange, conditions: Conditions, wake: Callable[[], None]
     ) -> QueuedScatter:
-        """`scatter` for a caller that is not to block while others are carried out: see `Together.join`."""
+        """Queue a scatter and return at once; `wake` is called when `complete_scatter` is to be called."""
         check_name(name)
         return self._scatter_queues.enqueue(name, PendingScatter(change, conditions), wake)
 
-    def complete_scatter(self, place: QueuedScatter) -> str:
-        """The new ETag of a queued scatter; raises what `scatter` raises. Blocks unless it is settled."""
+    def complete_scatter(self, queued: QueuedScatter) -> str:
+        """The new ETag of a queued scatter; raises what `scatter` raises. Blocks unless it is done."""
         with storage_errors():
-            return self._scatter_queues.complete(place)
+            return self._scatter_queues.complete(queued)
 
     def execute_scatters(self, name: str, take: Take) -> Callable[[], None] | None:
-        """Carry out and settle the scatters of one tensor that `take` gives; what is to be done once they are answered.
+        """Carry out and finish the scatters of one tensor that `take` gives; work left for after the answers.
 
-        Raises what holds for all of them.
+        Raises the errors that hold for all of them.
         """
         with self.group.lock_tensor(name):
             row = self._index.find(name)
             if row is None:
                 raise not_found(name)
-            with self._scatters.open(row) as writable:
+            with self._scatter_logs.open(row) as writable:
                 if row.dtype != "string":
-                    self._scatters.execute(writable, take(MAX_BATCH))
-                    if not self._scatters.is_due(writable) or row.content in self._checkpointing:
-                        return None
-                    self._checkpointing.add(row.content)
-                    checkpoint = partial(self._checkpoint, row, writable.log.log_id, writable.log.end)
-                    return partial(self.run_in_background, checkpoint)
-                (one,) = take(1)
-                answered = self._scatters.check(writable, one)
-                one.finish(answered or self._scatter_strings(row, writable, one.change))
+                    self._scatter_executor.execute(writable, take(MAX_BATCH))
+                    checkpoint = self._checkpoints.prepare_if_due(row, writable)
+                    return None if checkpoint is None else partial(self.run_in_background, checkpoint)
+                (pending,) = take(1)
+                answered = self._scatter_executor.check(writable, pending)
+                pending.finish(answered or self._scatter_strings(row, writable, pending.change))
                 return None
 
-    def _checkpoint(self, row: Row, head: bytes, end: int) -> None:
-        """Empty the log of a content, which has this `head` and went to `end`; scatters go on meanwhile."""
-        try:
-            with self._scatters.prepare(row) as preparation:
-                for turn in range(ROUNDS):
-                    self._scatters.advance(row, preparation, head, end)
-                    with self.group.lock_tensor(row.name):
-                        if self._index.find(row.name) is not row:
-                            return
-                        with self._scatters.open(row) as writable:
-                            if writable.log.log_id != head:
-                                return
-                            if turn == ROUNDS - 1 or self._scatters.is_nearly_done(writable, preparation):
-                                self._scatters.try_checkpoint(writable, preparation)
-                                return
-                            end = writable.log.end
-        except (GatherError, BadFile, BrokenLog, BlockingIOError, FileNotFoundError):
-            pass  # the content or its log is another one by now, or another process or thread is at it
-        except OSError as error:
-            # The change was made; this is tried again after the next one.
-            logger.warning("the log of %s could not be emptied: %s", row.name, error.strerror)
-        finally:
-            self._checkpointing.discard(row.content)
-
     def _scatter_strings(self, row: Row, writable: WritableTensor, change: ScatterChange) -> str:
-        """Strings differ in length, so a scatter makes a new file of the content."""
+        """A scatter of strings, which differ in length: writes a new file of the content."""
         sequence = (writable.version >> 1) + 1
         upload = self.upload(DTYPES[row.dtype], row.shape, name=row.name, prefault=row.prefault, lock=row.lock)
         with storage_errors(upload.abandon):
@@ -528,31 +512,14 @@ class LocalStore:
         self._index.catch_up()
         return len(self._index), self._index.total
 
-    def _check_count(self, old: Row | None) -> None:
-        """Raises insufficient_storage where one tensor in the place of `old` is too many."""
-        if len(self._index) + (old is None) > self.quota.tensors:
-            raise _over_quota("tensors", self.quota.tensors)
-
-    def _check_bytes(self, name: str | None, size: int, upload: str = "") -> None:
-        """Raises insufficient_storage where `size` more bytes in the place of tensor `name` are over the quota.
-
-        All uploads count, but for the one of the id `upload`.
-        """
-        if self.quota.total is None:
-            return
-        old = self._index.find(name) if name is not None else None
-        kept = self._index.total - (old.file_size if old is not None else 0)
-        if kept + self._uploads.size(without=upload) + size > self.quota.total:
-            raise _over_quota("bytes", self.quota.total)
-
     # Checks
 
     def verify(self, stop: Event, pause_ratio: float = 1.0) -> None:
-        """Compare every content with its checksums, once in a life of the process group, and mark what is damaged.
+        """Compare every content with its checksums, once in the life of the process group, and mark damaged ones.
 
-        Rests `pace` times as long as it works. A change of a tensor meanwhile is taken for what it is.
+        Pauses `pause_ratio` times as long as it works. Scatters and replacements may come meanwhile.
         """
-        verifier = Verifier(self.group, self._scatters, self._index, self._tensor_folder, self._log_folder)
+        verifier = Verifier(self.group, self._scatter_logs, self._index, self._tensor_folder, self._log_folder)
         verifier.run(stop, pause_ratio)
 
     # Start-up
@@ -565,11 +532,11 @@ class LocalStore:
         for row in self._index.rows():
             if row.content in logs:
                 try:
-                    self._scatters.recover(row)
+                    self._checkpoints.recover(row)
                 except GatherError as problem:
                     logger.error("%s", problem.detail)
                 except OSError as error:
-                    # What was logged is kept, and done by the next scatter.
+                    # The log stays, and the next scatter applies it.
                     logger.error("the log of %s could not be applied: %s", row.name, error.strerror)
         self._orphans.remove_all()
         self._save_clock()
@@ -588,38 +555,5 @@ def _metadata(row: Row, page: bytes) -> Metadata:
     )
 
 
-@contextmanager
-def storage_errors(undo: Callable[[], None] | None = None) -> Iterator[None]:
-    """Turn what the disk refuses into insufficient_storage; `undo` runs on every error."""
-    try:
-        yield
-    except BaseException as error:
-        if undo is not None:
-            with suppress(OSError):
-                undo()
-        if isinstance(error, OSError):
-            raise disk_writes.storage_error(error) from error
-        raise
-
-
 def _run_now(work: Callable[[], None]) -> None:
     work()
-
-
-def not_found(name: str) -> GatherError:
-    """The error for a name that no tensor has."""
-    if name in RESERVED:
-        return reserved_name(name)
-    return GatherError("tensor_not_found", f"no tensor is named {name!r}", pointer="/name")
-
-
-def _unreadable(name: str, error: OSError) -> GatherError:
-    return damaged(name, f"its file cannot be read: {os.strerror(error.errno or 0)}")
-
-
-def _over_quota(limit: str, maximum: int) -> GatherError:
-    return GatherError(
-        "insufficient_storage",
-        f"the quota of the store is {maximum} {limit}",
-        facts={"limit": f"store_{limit}", "maximum": maximum},
-    )

@@ -15,8 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from app.errors import GatherError
 from app.store.catalogue import Row
+from app.store.store_errors import damaged
 from app.store.store_protocol import Resident
 from app.store.tensor_file import DAMAGED, PAGE, BadFile, HeaderWord, decode_page
 from app.tensors.dtypes import DTYPES
@@ -25,24 +25,19 @@ from app.tensors.tensor import Tensor
 
 logger = logging.getLogger("gathernd")
 ExcludeWriters = Callable[[], AbstractContextManager[object]]
-_POPULATE_READ: Final = 22
-
-
-def damaged(name: str, why: str) -> GatherError:
-    """The error for tensor `name`."""
-    return GatherError("tensor_damaged", f"the content of {name!r} is damaged: {why}")
+_POPULATE_READ: Final = 22  # MADV_POPULATE_READ, linux/mman.h
 
 
 class MappedContent:
-    """One mapped content. Lives as long as somebody reads it, also after its file was replaced or removed."""
+    """One mapped content. Stays mapped as long as somebody refers to it, also after its file was removed."""
 
     __slots__ = ("_exclude_writers", "_size", "_tensor", "cold", "description", "mapping", "path", "words")
 
     def __init__(self, path: Path, row: Row, hold: ExcludeWriters, memory: int | None = None) -> None:
         """Map the file. Raises OSError, and tensor_damaged where it is not whole.
 
-        `memory` is about what the system has for contents: in a larger one a lookup reads the pages that it needs and
-        not those around them, which would only push out others.
+        `memory` is about how many bytes of contents the system's cache holds. A larger content is mapped without
+        read-ahead, whose pages would only push out others.
         """
         self.path = path
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -81,34 +76,34 @@ class MappedContent:
         return Tensor(dtype, about.shape, np.frombuffer(mapping, dtype.numpy, about.item_count, PAGE))
 
     def resident(self, last: Resident | None = None) -> Resident:
-        """The content as it is now; `last`, what this returned before, where nothing has changed since.
+        """The content at its present version; `last`, what this returned before, where the version is the same.
 
-        Raises tensor_damaged. It is not kept here: a content must go with the last one who reads it.
+        Raises tensor_damaged. It is not stored here: the reference would be a cycle, and keep the file mapped.
         """
         if self.mapping.size() != self._size:
-            # Judged before anything is read: what lies beyond the end of a file that was cut ends the process.
+            # Checked before anything is read: to read beyond the end of a truncated file ends the process (SIGBUS).
             raise damaged(self.description.name, "its file was cut or has grown")
-        stamp = self.words[HeaderWord.VERSION]
-        if last is not None and stamp == last.stamp:
+        version = self.words[HeaderWord.VERSION]
+        if last is not None and version == last.version:
             return last
-        if stamp & DAMAGED:
+        if version & DAMAGED:
             raise damaged(self.description.name, "its checksums or its log do not match")
-        return _MappedResident(self, stamp)
+        return _MappedResident(self, version)
 
-    def tensor_and_etag(self, stamp: int) -> tuple[Tensor, str]:
-        """The tensor and the ETag at `stamp`."""
-        return self._tensor, self.description.etag(stamp >> 1)
+    def tensor_and_etag(self, version: int) -> tuple[Tensor, str]:
+        """The tensor, and its ETag at this version."""
+        return self._tensor, self.description.etag(version >> 1)
 
     def exclude_writers(self) -> AbstractContextManager[object]:
-        """A context without writers; entering blocks."""
+        """A context in which no scatter changes the content; entering it blocks."""
         return self._exclude_writers()
 
     def populate(self) -> None:
-        """Do what the upload asked for: read the content ahead, keep it in memory. Best effort, on a thread."""
+        """Read the content ahead (`prefault`) and keep it in memory (`lock`), if the upload asked for it. Blocks."""
         about = self.description
         if not about.size or not (about.prefault or about.lock):
             return
-        libc = ctypes.CDLL(None, use_errno=True)  # which, unlike mmap's methods, lets other threads run meanwhile
+        libc = ctypes.CDLL(None, use_errno=True)  # unlike mmap's methods, calls release the interpreter lock
         region = ctypes.c_void_p(np.frombuffer(self.mapping, np.uint8).ctypes.data), ctypes.c_size_t(len(self.mapping))
         if libc.madvise(*region, _POPULATE_READ):
             libc.madvise(*region, mmap.MADV_WILLNEED)
@@ -130,18 +125,18 @@ class MappedContent:
         return first * width, last * width
 
     def read(self, begin: int, end: int) -> bytes:
-        """Bytes of the items, `begin` to `end`."""
+        """Bytes `begin` to `end` of the items."""
         return self.mapping[PAGE + begin : PAGE + end]
 
 
 class _MappedResident(Resident):
-    """A resident tensor whose stamp lies in its file's first page."""
+    """A resident tensor whose version is read from its file's first page."""
 
     __slots__ = ("_content",)
 
-    def __init__(self, content: MappedContent, stamp: int) -> None:
-        tensor, etag = content.tensor_and_etag(stamp)
-        super().__init__(tensor, etag, stamp, content.words, content.cold)
+    def __init__(self, content: MappedContent, version: int) -> None:
+        tensor, etag = content.tensor_and_etag(version)
+        super().__init__(tensor, etag, version, content.words, content.cold)
         self._content = content
 
     def refreshed(self) -> Resident:
@@ -154,7 +149,7 @@ class _MappedResident(Resident):
 
 
 class CurrentContent:
-    """A content that is the one of its name, and what the last lookup made of it."""
+    """The current content of a name, and the `Resident` of its last lookup."""
 
     __slots__ = ("content", "resident")
 

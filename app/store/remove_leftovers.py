@@ -1,4 +1,4 @@
-"""What processes that died have left in the store's folder, and what uploads take there meanwhile."""
+"""Removing files that dead processes have left in the store's folder, and counting those of uploads under way."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from app.store.tensor_index import TensorIndex
 
 logger = logging.getLogger("gathernd")
 SIDE: Final = ".side"
-"""How the name of an upload's second file ends; the first one's is that without it."""
+"""Suffix of the name of an upload's scratch file."""
 
 
 def file_names(folder: Path) -> list[str]:
@@ -26,7 +26,7 @@ def file_names(folder: Path) -> list[str]:
 
 
 def remove_or_warn(path: Path) -> None:
-    """Remove a file that nobody needs; one that cannot be removed stays, and is told of."""
+    """Remove a file of no use; logs a warning where it cannot be removed."""
     try:
         disk_writes.unlink(path)
     except OSError as error:
@@ -34,14 +34,14 @@ def remove_or_warn(path: Path) -> None:
 
 
 class UploadFolder:
-    """The folder of contents that are not yet whole. Whoever receives one has its first file locked."""
+    """The folder of uploads under way. The process that receives one holds a lock on its first file."""
 
     def __init__(self, folder: Path, group: ProcessGroup) -> None:
         self._folder = folder
         self._group = group
 
     def size(self, without: str = "") -> int:
-        """The bytes that uploads take, but for the one of this id."""
+        """The bytes of all uploads, but for the one with this id."""
         total = 0
         with os.scandir(self._folder) as entries:
             for entry in entries:
@@ -74,7 +74,7 @@ class UploadFolder:
 
 
 class OrphanedFiles:
-    """Files of contents and logs that no tensor has: their owner died, or could not remove them, or not commit."""
+    """Files of contents and logs that no tensor has: a process died, or could not remove them or commit."""
 
     def __init__(self, tensors: Path, logs: Path, index: TensorIndex) -> None:
         self._tensors = tensors
@@ -85,8 +85,9 @@ class OrphanedFiles:
         """Remove them. Raises OSError."""
         if not self._find():
             return
-        # Contents are renamed and entered within one change, so that those found within another are nobody's. They go
-        # once that one is committed: a commit that the disk refused can only come to life in a crash before then.
+        # A content is renamed and entered within one transaction, so a file without a row, seen within another
+        # transaction, is orphaned. It is removed after that one's commit: a commit that the disk refused before can
+        # become durable only by a crash before then.
         with self._index.change() as transaction:
             transaction.set_facts({"cleaned": time.time_ns()})
             found = self._find()
@@ -94,7 +95,7 @@ class OrphanedFiles:
             remove_or_warn(path)
 
     def _find(self) -> list[Path]:
-        # The folders are read first: what comes into being meanwhile is not taken for an orphan.
+        # The folders are read before the rows, so that a tensor made meanwhile is not taken for an orphan.
         files, logs = file_names(self._tensors), file_names(self._logs)
         rows = self._index.rows()
         known, contents = {row.file for row in rows}, {row.content for row in rows}

@@ -1,4 +1,4 @@
-"""A table of strings with some of them replaced, as a stream: only the new strings and one piece are in memory."""
+"""A tensor of strings with some of them replaced, as a stream: only the new strings and one piece are in memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from app.store.scatter_checkpoints import ScatterChange
+from app.store.pending_scatter import ScatterChange
 from app.store.scatter_in_place import WritableTensor
 from app.store.tensor_file import PAGE
 from app.tensors.packed_strings import LENGTH
@@ -16,7 +16,7 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 def replaced_strings(writable: WritableTensor, change: ScatterChange) -> Iterator[bytearray]:
-    """The framed strings of a tensor after a scatter without reduction; of two updates of one row the last one wins."""
+    """The framed strings of a tensor after a scatter without reduction; of several updates of one row the last wins."""
     piece = bytearray()
     for part in _parts(writable, change):
         piece += part

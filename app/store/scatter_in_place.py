@@ -1,9 +1,9 @@
-"""Changing a tensor in place: new values computed, logged, applied between two stamps, and at times written through.
+"""Changing a tensor in place: new rows computed, logged, applied under a seqlock, and later made durable.
 
-A content is changed within its tensor's lock only, in this order: the log takes the new values and is durable; the
-stamp turns odd, the rows change, the stamp turns even. Whoever finds an odd stamp within the lock, or a log that is
-ahead of the stamp, finishes the work of a process that died. The log is emptied at a checkpoint, after the content and
-its checksums have reached the disk.
+A content is changed within its tensor's lock only, in this order: the log takes the new rows and is durable; the
+version turns odd, the rows change, the version turns even. A process that finds an odd version within the lock, or a
+log that is ahead of the version, finishes the work of one that died. The log is removed by a checkpoint, once the
+content and its checksums have reached the disk.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NO_CHECKSUMS: Final[Mapping[int, int]] = {}
 class WritableTensor:
     """A tensor's file, mapped for writing, and its log.
 
-    Within the tensor's lock, and no longer than that, but for `sums_of` and `write_back`.
+    Used within the tensor's lock only, but for `checksums_of` and `flush`.
     """
 
     def __init__(self, path: Path, log: ScatterLog) -> None:
@@ -64,12 +64,12 @@ class WritableTensor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # The mapping goes with the last array that looks into it.
+        # The memory is unmapped with the last array that refers to it.
         os.close(self._fd)
 
     @property
     def version(self) -> int:
-        """The stamp without the mark of damage."""
+        """The version without the bit that marks damage."""
         return self.words[HeaderWord.VERSION] & ~DAMAGED
 
     def new_rows(
@@ -80,11 +80,11 @@ class WritableTensor:
         reduction: Reduction,
         unapplied: Sequence[Record] = (),
     ) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
-        """The rows that a scatter changes, each once, and the bytes of their new values; `width` items a row.
+        """The rows that a scatter changes, each once and in order, and the bytes of their new values.
 
-        `before` are records that come before it and are not applied yet; where there is a reduction, their rows are as
-        wide. Updates of one row count in their order: the last one wins, or they are reduced one after the other, each
-        result rounded to the type, as NumPy does it (NaN wins in min and max; integers wrap).
+        `width` is the items of a row. `unapplied` are earlier records that are not applied yet; with a reduction, their
+        rows are as wide. Updates of one row count in their order: the last one wins, or they are reduced one after the
+        other, each result rounded to the type, as NumPy does it (NaN wins in min and max; integers wrap).
         """
         if not len(rows) or not width:
             return np.empty(0, np.uint64), np.empty((0, 0), np.uint8)
@@ -110,14 +110,14 @@ class WritableTensor:
         return unique.astype(np.uint64), octets
 
     def apply(self, records: Iterable[Record]) -> None:
-        """Bring the content to what `records` say, in their order, with an odd stamp meanwhile."""
+        """Write the rows of `records`, in their order, while the version is odd."""
         changes = [record for record in records if record.entry.sequence is not None]
         if not changes:
             return
         asked = self.words[HeaderWord.SNAPSHOTS]
         if asked and not download_snapshots.save_pages(self.mapping, self.description, self._snapshots, changes):
             self._set_word(HeaderWord.SNAPSHOTS, 0)
-        # An odd stamp still counts the scatters before these, for that is what a failed one leaves to replay.
+        # The odd version counts the scatters before these, so that a process that dies here leaves them to be replayed.
         mark = self.words[HeaderWord.VERSION] & DAMAGED
         self._set_word(HeaderWord.VERSION, self.words[HeaderWord.VERSION] | 1)
         memory_barrier.fence()
@@ -131,9 +131,9 @@ class WritableTensor:
         self._set_word(HeaderWord.VERSION, mark | 2 * last.sequence)
 
     def rewrite(self, records: Sequence[Record]) -> None:
-        """Store the values that the content has by `records`, all of which are applied, once more.
+        """Store once more the values that the content has by `records`, all of which are applied.
 
-        No reader sees a change; the system takes the pages for changed, and writes them to the disk at the next fsync.
+        No reader sees a change; the system marks the pages as dirty, and writes them to the disk at the next fsync.
         """
         changes = [record for record in records if record.entry.sequence is not None and len(record.rows)]
         unit = gcd(*(record.entry.width for record in changes))
@@ -160,19 +160,20 @@ class WritableTensor:
         octets = np.frombuffer(self.mapping, np.uint8, self.description.size, PAGE).reshape(-1, width)
         rows = record.rows.astype(np.int64)
         half = len(rows) // 2
+        # In two steps, so that a test can stop the process between them.
         for part in (slice(0, half), slice(half, None)):
-            # In two steps, so that a test can stop the process between them.
+
             def change(_: object, part: slice = part) -> None:
                 octets[rows[part]] = record.values[part]
 
             disk_writes.store_words(self.mapping, change)
 
     def mark_damaged(self) -> None:
-        """Mark the content as damaged, for every process and for good."""
+        """Mark the content as damaged, for every process, until it is replaced."""
         self._set_word(HeaderWord.VERSION, self.words[HeaderWord.VERSION] | DAMAGED)
 
     def checksums_of(self, blocks: Iterable[int]) -> dict[int, int]:
-        """The checksums of these blocks."""
+        """The checksums of these blocks as they are now, by their numbers."""
         end = self.description.checksums_at
         with memoryview(self.mapping) as view:
             return {
@@ -181,10 +182,10 @@ class WritableTensor:
             }
 
     def make_durable(self, records: Sequence[Record], checksums: Mapping[int, int] = _NO_CHECKSUMS) -> None:
-        """Make the content durable, with the checksums of the blocks that `records` have changed. Raises OSError.
+        """Make the content durable, and the checksums of the blocks that `records` have changed. Raises OSError.
 
-        `records` are all that have changed it since this was done last. Where it was done well then, those may be left
-        out of which `sums` has the checksums of the blocks.
+        `records` are all that have changed it since this last succeeded, less those of whose blocks `checksums` has the
+        checksums already.
         """
         about = self.description
         with self._fsync_lock():
@@ -200,19 +201,19 @@ class WritableTensor:
                 self._set_word(HeaderWord.UNWRITTEN, 0)
 
     def flush(self) -> None:
-        """Make durable what has been changed so far, without the lock: a later `write_through` waits the less.
+        """Make durable what has been changed so far, without the lock, so that `make_durable` waits less.
 
         Raises OSError.
         """
         with self._fsync_lock(), self._unwritten_on_error():
-            # Part by part, so that the logs of other changes get to the disk between them.
+            # In portions, so that the fsyncs of other logs get their turn between them.
             for begin in range(0, self.description.file_size, _FLUSH_BYTES):
                 disk_writes.flush_range(self._fd, begin, _FLUSH_BYTES)
             disk_writes.fsync(self._fd)
 
     @contextmanager
     def _fsync_lock(self) -> Iterator[None]:
-        # One at a time: between an fsync that failed and its mark another one would succeed, and take the mark away.
+        # One fsync at a time: another one between a failed fsync and the setting of UNWRITTEN would clear that word.
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         try:
             yield
@@ -221,7 +222,7 @@ class WritableTensor:
 
     @contextmanager
     def _unwritten_on_error(self) -> Iterator[None]:
-        """Mark the content where the disk refuses to make it durable."""
+        """Set UNWRITTEN where an fsync fails."""
         try:
             yield
         except OSError:
@@ -230,7 +231,7 @@ class WritableTensor:
 
 
 def _overlay(new: NDArray[Any], rows: NDArray[np.int64], record: Record) -> None:
-    """Put the values of `record` over those of `new`, whose row i is row `rows[i]` of the content. Both are sorted."""
+    """Copy the values of `record` into `new`, whose row i is row `rows[i]` of the content. Both are sorted by row."""
     if len(record.rows):
         place = np.searchsorted(record.rows, rows.astype(np.uint64)).clip(max=len(record.rows) - 1)
         hit = record.rows[place] == rows.astype(np.uint64)
@@ -238,7 +239,7 @@ def _overlay(new: NDArray[Any], rows: NDArray[np.int64], record: Record) -> None
 
 
 def dirty_blocks(record: Record) -> set[int]:
-    """The numbers of the 64 KiB blocks that a record writes to."""
+    """The numbers of the 64 KiB blocks that a record changes."""
     width = record.entry.width
     if not len(record.rows):
         return set()

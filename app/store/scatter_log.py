@@ -1,16 +1,16 @@
-"""The redo log of a tensor that scatters change: what is in it is acknowledged, whatever becomes of the process.
+"""The redo log of a tensor that scatters change: a scatter is acknowledged once it is in here.
 
-A record holds the new values of the rows that a scatter wrote, not what was added to the old ones, so that replaying
-it any number of times, over content that has none, some or all of it, gives the same. It also holds the request's
+A record holds the new values of the rows that a scatter wrote, not what was added to the old ones, so that replaying it
+any number of times, over content that has none, some or all of it, gives the same. It also holds the request's
 Idempotency-Key with the answer. Records of keys alone (`sequence` None) stand in logs of format 1, which kept them
 through a checkpoint.
 
 Records that reach the disk by one fsync stand in one frame under one checksum: a loss of power meanwhile leaves all of
-them or none, so that a frame that is torn is always the last one.
+them or none, so that only the last frame of a log can be torn.
 
-    file: magic and eight random bytes, by which a process sees that the file is not the one it has read before
-    frame: magic, CRC-32 of the rest, length of the JSON, length of the rows; JSON, a list of entries; then for each of
-        them its row numbers (uint64) and its rows
+    file: magic and eight random bytes, the log's id, by which a process sees that the log is not the one it read before
+    frame: magic, CRC-32 of what follows, length of the JSON, length of the rows; JSON, a list of entries; then for each
+        of them its row numbers (uint64) and its rows
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class BrokenLog(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a record says of its change. `time` is in nanoseconds since 1970; `width` the bytes of a row.
+    """The description of a record. `time` is in nanoseconds since 1970; `width` is the bytes of a row.
 
-    `clock` is the time by the store's clock (see `idempotency`), which logs of format 1 have not.
+    `clock` is the time by the store's clock (see `idempotency`), None in logs of format 1.
     """
 
     sequence: int | None
@@ -59,7 +59,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An entry and its rows: row `rows[i]` becomes `values[i]`, which are bytes."""
+    """An entry and its rows: row `rows[i]` of the content becomes the bytes `values[i]`."""
 
     entry: Entry
     rows: NDArray[np.uint64]
@@ -79,14 +79,14 @@ def encode(records: Sequence[Record]) -> bytes:
 
 
 def new_log_id() -> bytes:
-    """What a new log starts with."""
+    """The first bytes of a new log."""
     return _LOG_MAGIC + os.urandom(_LOG_ID_BYTES - len(_LOG_MAGIC))
 
 
 class ScatterLog:
-    """The log at `path` as this process knows it; every method within the tensor's lock.
+    """The log at `path`, as far as this process has read it. All methods but `read_until` are for the tensor's lock.
 
-    `keys` are the entries in it that have an Idempotency-Key, by that.
+    `keys` are the entries with an Idempotency-Key, by that key; `end` is how far the log has been read, in bytes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -98,11 +98,11 @@ class ScatterLog:
 
     @property
     def log_id(self) -> bytes:
-        """What tells this log from the one that was here before a checkpoint."""
+        """Tells this log from the one that was here before a checkpoint; empty while there is none."""
         return self._log_id
 
     def read(self, *, everything: bool = False) -> list[Record]:
-        """The records that this process has not read yet, or all; what a crash left after them is cut off.
+        """The records that this process has not read yet, or all; cuts off a frame that a crash has torn.
 
         Raises BrokenLog and OSError.
         """
@@ -120,10 +120,10 @@ class ScatterLog:
                     self.end = _LOG_ID_BYTES
             records = list(self._records(fd, size)) if self.end else []
             if self.end == _LOG_ID_BYTES:
-                # Whoever made it may have died before its name was durable: without a record it counts as not there.
+                # Its writer may have died before the file's name was durable: a log without a record counts as missing.
                 self._reset()
             if self.end < size:
-                # The last record may be torn, for it was never acknowledged. One before others may not.
+                # The last frame may be torn: it was never acknowledged. A torn frame before others is damage.
                 if _holds_record(_read(fd, self.end, size - self.end)[1:]):
                     raise BrokenLog
                 disk_writes.truncate(fd, self.end)
@@ -133,9 +133,9 @@ class ScatterLog:
         return records
 
     def read_until(self, log_id: bytes, end: int) -> Iterator[Record]:
-        """The records not read yet of the log with this `head`, up to `end`; for whoever does not hold the lock.
+        """The records not read yet of the log with this id, up to `end`; needs no lock.
 
-        Who held it found them there. Raises BrokenLog where the log is another one by now, and OSError.
+        A caller with the lock found them there before. Raises BrokenLog where the log has been replaced, and OSError.
         """
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -176,9 +176,9 @@ class ScatterLog:
             self.last_sequence = entry.sequence
 
     def append(self, records: Sequence[Record]) -> None:
-        """Add records in one step, durably, or raise OSError and leave the log as it was. `read` comes first.
+        """Add records as one frame, durably, or raise OSError and leave the log as it was.
 
-        What another process has added meanwhile would be lost: where `read` has not come first nothing is written.
+        `read` comes first: raises RuntimeError where another process has added records that were not read.
         """
         content = encode(records)
         fresh = not self.end
@@ -206,10 +206,10 @@ class ScatterLog:
         self.end += len(content)
 
     def make_durable(self) -> None:
-        """Make durable what `read` has found, which may be of a process that died before it was. Raises OSError."""
+        """Make durable what `read` has found, whose writer may have died before its fsync. Raises OSError."""
         fd = disk_writes.open_or_create(self.path)
         try:
-            # Written again, since an fsync that failed before leaves the bytes in memory and does not fail twice.
+            # Written again, since after a failed fsync the bytes are in memory alone, and the next fsync succeeds.
             disk_writes.write_at(fd, _read(fd, 0, self.end), 0)
             disk_writes.fsync(fd)
         finally:
@@ -220,7 +220,7 @@ class ScatterLog:
 def _undo_append(fd: int, end: int) -> None:
     """Cut off what was written after `end`, durably. Raises OSError.
 
-    Where it cannot be cut it is written over, so that nobody takes it for a record: who reads the log next cuts it off.
+    Where it cannot be cut it is overwritten with zeros, which are no record; the next reader of the log cuts them off.
     """
     try:
         disk_writes.truncate(fd, end)
@@ -257,7 +257,7 @@ def _holds_record(content: bytes) -> bool:
 
 
 def _decode(body: bytes, text_size: int) -> Iterator[Record]:
-    """The records of a frame; members of an entry that are not known are passed over. Raises BrokenLog."""
+    """The records of a frame; unknown members of an entry are ignored. Raises BrokenLog."""
     place = _FRAME.size - _CHECKED_FROM
     try:
         entries: list[dict[str, Any]] = orjson.loads(body[place : place + text_size])

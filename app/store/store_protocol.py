@@ -1,4 +1,4 @@
-"""What a gather needs of a store: names in, resident tensors out."""
+"""What a gather needs of a store: a resident tensor by its name, and how to read it while scatters change it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ UNCHANGING: Sequence[int] = (0,)
 
 
 class Resident:
-    """A resident tensor as it is at this moment: its content and the ETag that names that content.
+    """A resident tensor at one version: its content, and the ETag that names the content at that version.
 
-    `words[0]` is a stamp in shared memory: odd while a scatter changes the content, and never the same again after
-    one. A reader notes `stamp`, reads, and believes what it read if `words[0]` still is `stamp` and that is even;
-    else it takes `current()` and reads again. Readers that met too many changes read within `hold()`, which keeps
-    writers away (it blocks: enter it on a thread). `cold` says that the content is larger than memory, so that reading
-    it waits for the disk.
+    `words[0]` is a seqlock's version in shared memory: odd while a scatter changes the content, and never the same
+    again after one. A reader notes `version`, reads, and may use what it read if `words[0]` still equals `version` and
+    is even; else it takes `refreshed()` and reads again. Readers that met too many changes read within
+    `exclude_writers()`, which blocks: enter it on a thread. `cold` says that the content is larger than memory, so that
+    reading it waits for the disk.
     """
 
-    __slots__ = ("cold", "etag", "stamp", "tensor", "words")
+    __slots__ = ("cold", "etag", "tensor", "version", "words")
 
     def __init__(
         self, tensor: Tensor, etag: str, version: int = 0, words: Sequence[int] = UNCHANGING, cold: bool = False
@@ -29,16 +29,16 @@ class Resident:
         self.tensor = tensor
         self.etag = etag
         self.cold = cold
-        self.stamp = version
+        self.version = version
         self.words = words
 
     @property
     def is_consistent(self) -> bool:
-        """Whether what was read since this was made is one content, the one that `etag` names."""
-        return self.words[0] == self.stamp and not self.stamp & 1
+        """Whether everything read since this was made is of one version, the one that `etag` names."""
+        return self.words[0] == self.version and not self.version & 1
 
     def refreshed(self) -> Resident:
-        """The same content with the stamp and ETag of this moment. Raises tensor_damaged."""
+        """The same content at its present version. Raises tensor_damaged."""
         return self
 
     def exclude_writers(self) -> AbstractContextManager[object]:

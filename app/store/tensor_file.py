@@ -1,9 +1,9 @@
-"""The file of a resident tensor, and how names become file names.
+"""The file of a resident tensor: its layout, its header page, and the checksums of its blocks.
 
-    offset 0      words: eight uint64 that change while the tensor is served (see `Word`)
+    offset 0      eight uint64 words that change while the tensor is served (see `HeaderWord`)
     offset 64     magic, version, length and CRC-32 of the description, which is JSON and never changes
     offset 4096   the items, little endian, row-major; strings in BYTES framing
-    then          for strings, where each frame starts: one uint64 for each item (from a multiple of 8)
+    then          for strings, the offset of each frame: one uint64 for each item (from a multiple of 8)
     then          the CRC-32 of every 64 KiB from offset 4096 up to here, uint32 each
 
 A file holds one content of one tensor. Its name is random and never used again; the catalogue says which file a tensor
@@ -27,7 +27,7 @@ from app.tensors.dtypes import DTYPES, DType
 
 PAGE: Final = 4096
 BLOCK: Final = 1 << 16
-"""Names that a tensor could not be a model by; one that has such a name from before stays where it is."""
+"""Bytes that one checksum covers."""
 _MAGIC: Final = b"gathernd"
 _FORMAT_VERSION: Final = 1
 _PREFIX: Final = Struct("<8sIII")
@@ -38,10 +38,10 @@ _JSON_AT: Final = _PREFIX_AT + _PREFIX.size
 class HeaderWord(IntEnum):
     """The words at the start of the file.
 
-    STAMP is twice the number of scatters, odd while one is being applied; bit 63 says that the content is damaged.
-    MODIFIED is the time of the last change in nanoseconds since 1970. UNWRITTEN is 1 once the disk has refused to make
-    changes durable: the system counts their pages as written all the same, so they are to be written again. SNAPSHOTS
-    is 1 where somebody may be reading the content as it was: see `snapshot`.
+    VERSION is the seqlock: twice the number of scatters, odd while one is being applied; bit 63 marks the content as
+    damaged. MODIFIED is the time of the last change in nanoseconds since 1970. UNWRITTEN is 1 once an fsync has failed:
+    the system counts those pages as written all the same, so they have to be written again. SNAPSHOTS is 1 while a
+    download may be reading an older version: see `download_snapshots`.
     """
 
     VERSION = 0
@@ -62,7 +62,7 @@ _REQUIRED: Final[dict[str, type]] = {"id": str, "name": str, "dtype": str, "shap
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a file says of its content. `id` is random and new for each upload; `size` is the bytes of the items.
+    """The description in a file. `id` is random and new for each upload; `size` is the bytes of the items.
 
     `sha256` is that of dtype, shape and items as uploaded, in hex.
     """
@@ -83,7 +83,7 @@ class Description:
 
     @property
     def offsets_at(self) -> int:
-        """Where the strings' starts begin in the file; for other types where the items end."""
+        """Where the table of string offsets begins in the file; for other types where the items end."""
         end = PAGE + self.size
         return end + -end % 8 if self.dtype == "string" else end
 
@@ -118,7 +118,7 @@ def digest_of(name: str) -> str:
 
 
 def new_hash(dtype: DType, shape: tuple[int, ...]) -> Any:
-    """A SHA-256 that has taken dtype and shape, and waits for the items."""
+    """A SHA-256 of dtype and shape, to be updated with the items."""
     return hashlib.sha256(f"{dtype.name}[{','.join(map(str, shape))}]\n".encode())
 
 
@@ -154,7 +154,7 @@ def read_members(page: bytes) -> dict[str, Any]:
 
 
 def decode_page(page: bytes, file_size: int) -> Description:
-    """The description in a file's first page; members that are not known are passed over.
+    """The description in a file's first page; unknown members are ignored.
 
     Raises BadFile unless it is sound and the file as long as it says.
     """

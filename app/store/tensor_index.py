@@ -1,12 +1,12 @@
-"""The catalogue's rows in the memory of each process, and how they stay equal to it.
+"""The catalogue's rows in the memory of each process, and how they are kept up to date.
 
-The first word that the group shares is the generation: twice the number of the catalogue's last change. A process whose
-rows are of that generation is up to date, so that a lookup costs one comparison however many tensors there are; one
-that is behind reads the changes since, once, for all of its lookups.
+The first word of the group's shared state is the generation: twice the number of the catalogue's last change. A process
+whose rows are of that generation is up to date, so that a lookup costs one comparison however many tensors there are;
+one that is behind reads the changes since, once for all of its lookups.
 
-The word is odd from before a change is committed until after it, since nobody can tell in between whether SQLite
-shows the change already. Who finds it odd asks SQLite, which takes some microseconds. It stays odd when whoever changed
-the catalogue dies in between; then nobody has the group's lock, and the first who finds that sets the word right.
+The word is odd from before a change is committed until after it, since in between SQLite may or may not show the change
+already. A process that finds it odd asks SQLite, which takes some microseconds. It stays odd if the committing process
+dies in between; then the lock of the catalogue is free, and the first process that finds it free repairs the word.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TensorIndex:
     """The tensors of a store, as this process knows them."""
 
     def __init__(self, catalogue: Catalogue, group: ProcessGroup, on_change: Callable[[str], None]) -> None:
-        """`changed` is told the name of each tensor that has another content than before, or none."""
+        """`on_change` is called with the name of each tensor that was replaced or removed."""
         self._catalogue = catalogue
         self._group = group
         self._state = group.state
@@ -54,11 +54,11 @@ class TensorIndex:
         return row
 
     def is_current(self, row: Row, name: str) -> bool:
-        """Whether `row` is what this process knows of `name`. Does not ask whether it knows the latest."""
+        """Whether `row` is this process's row of `name`; the catalogue may have a newer one."""
         return (self._rows.get(name) or self._rows.get(placeholder_name(name))) is row
 
     def rows(self) -> list[Row]:
-        """All tensors, those of unknown names too, in no order."""
+        """All rows, those of damaged tensors without a name too, in no order."""
         self.catch_up()
         return list(self._rows.values())
 
@@ -97,7 +97,7 @@ class TensorIndex:
             self.generation = generation
 
     def _repair_generation(self) -> int:
-        """Set an odd generation right unless somebody is at work who will; the generation as it is then."""
+        """Repair an odd generation that a dead process has left; the generation as it is then."""
         with suppress(OSError), self._group.try_lock_catalogue() as idle:
             if idle and self._state[StateWord.GENERATION] & 1:
                 self._state[StateWord.GENERATION] = 2 * self._catalogue.last_change()
@@ -131,9 +131,9 @@ class TensorIndex:
 
     @contextmanager
     def change(self) -> Iterator[Transaction]:
-        """Change the catalogue; what was done is durable and seen by every process when this ends without an error.
+        """A transaction of the catalogue, committed and seen by every process when the context ends without an error.
 
-        Everybody else is kept from it meanwhile, and the rows are up to date. Raises OSError.
+        No other thread or process writes meanwhile, and the rows are up to date. Raises OSError.
         """
         state = self._state
         with self._group.lock_catalogue(), self._catalogue.transaction() as transaction:
@@ -143,7 +143,7 @@ class TensorIndex:
                 if transaction.changes_tensors:
                     state[StateWord.GENERATION] |= 1
                 keys = transaction.key_count()
-                # Never fewer than there are, also where this process dies in between: of none nobody looks for one.
+                # Never less than the real count, also if this process dies here: at 0 keys are not looked up.
                 state[StateWord.KEYS] = max(state[StateWord.KEYS], keys)
                 transaction.commit()
                 state[StateWord.KEYS] = keys

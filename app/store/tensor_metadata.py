@@ -1,4 +1,4 @@
-"""What is said of tensors: metadata, conditions, quotas."""
+"""The metadata of a tensor, and conditions on its ETag."""
 
 from __future__ import annotations
 
@@ -12,20 +12,8 @@ from app.store.tensor_file import DAMAGED, PAGE, Description, decode_page, etag_
 
 
 @dataclass(frozen=True, slots=True)
-class Quota:
-    """The most that a store takes: bytes of all files of tensors (None: what the disk holds), tensors, and keys.
-
-    `keys` are the Idempotency-Keys of the last 24 hours.
-    """
-
-    total: int | None = None
-    tensors: int = 10_000
-    keys: int = 10_000_000
-
-
-@dataclass(frozen=True, slots=True)
 class Metadata:
-    """What is known of a tensor. Times are nanoseconds since 1970; `size` is the bytes of the items."""
+    """The metadata of a tensor. Times are nanoseconds since 1970; `size` is the bytes of the items."""
 
     name: str
     dtype: str
@@ -72,7 +60,7 @@ def read_first_page(path: Path) -> tuple[Description, bytes]:
 
 
 def metadata_of(row: Row, version: int, modified: int) -> Metadata:
-    """What is known of a tensor whose file begins with this stamp and time."""
+    """The metadata of a tensor whose file has this version and time of change."""
     return Metadata(
         row.name, row.dtype, row.shape, row.size, etag_of(row.content, (version & ~DAMAGED) >> 1), row.sha256,
         row.created, modified, row.prefault, row.lock, bool(version & DAMAGED),
@@ -80,7 +68,7 @@ def metadata_of(row: Row, version: int, modified: int) -> Metadata:
 
 
 def damaged_metadata(row: Row) -> Metadata:
-    """What is known of a tensor whose file cannot be read; its ETag is that of no content that ever was."""
+    """The metadata of a tensor whose file cannot be read; its ETag matches that of no content."""
     return Metadata(
         row.name, row.dtype, row.shape, row.size, f'"{row.content}-damaged"', row.sha256,
         row.created, row.modified, row.prefault, row.lock, damaged=True,

@@ -1,7 +1,7 @@
-"""A new content on its way to the disk: checked, converted, hashed and summed as it streams, in bounded memory.
+"""A new content on its way to the disk: checked, converted, hashed and checksummed as it streams, in bounded memory.
 
-Nothing of it is visible before the store commits it. Whatever happens before then, `abandon` leaves no trace, and so
-does the next start after a crash.
+Nothing of it is visible before the store commits it. Before then `abandon` removes its files, and after a crash the
+next start does.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Upload:
         self.expected = None if dtype.kind == "string" else self.items * dtype.item_size
         self.path = folder / self.id
         self._scratch_path = folder / f"{self.id}.side"
-        # A column-major content is first kept as it comes, on the side, and then read in the other order.
+        # A column-major content is first written as it comes to a scratch file, and then read in row-major order.
         self._fortran = fortran and self.items > 1 and len(shape) > 1
         self._swap_bytes = (dtype.item_size // 2 if dtype.kind == "complex" else dtype.item_size) if swap else 1
         self._incomplete = b""
@@ -75,17 +75,17 @@ class Upload:
 
     @property
     def reserved(self) -> int:
-        """The bytes that its files take at once; those of strings grow as they come."""
+        """Bytes that its files take from the start; those of strings grow as they come."""
         if self.expected is None:
             return PAGE
         items = self.expected
         return PAGE + items + 4 * -(-items // BLOCK) + (items if self._fortran else 0)
 
     def open(self, on_growth: Callable[[], None] | None = None) -> None:
-        """Make the files, as long as they will be, so that others see what they take. Raises OSError.
+        """Make the files at their full length, so that the quota counts them. Raises OSError.
 
-        They are locked as long as this process lives and has them open. `grow` is called before a content of unknown
-        length grows by more, and may refuse that.
+        They are locked as long as this process has them open. `on_growth` is called before a content of unknown length
+        grows by another 4 MiB, and may raise.
         """
         self._fd = disk_writes.create(self.path)
         fcntl.flock(self._fd, fcntl.LOCK_EX)
@@ -114,7 +114,7 @@ class Upload:
         return np.frombuffer(raw[:whole], f"u{self._swap_bytes}").byteswap().tobytes()
 
     def _append(self, piece: bytes | bytearray | memoryview) -> None:
-        """Bytes of the content as it will be."""
+        """Append bytes in their final order and form."""
         if self.dtype.kind == "bool":
             self._check_bools(piece)
         elif self._strings is not None:
@@ -148,7 +148,7 @@ class Upload:
         )
 
     def finish(self) -> None:
-        """The bytes have ended: check their number, and convert what waits.
+        """The bytes have ended: check their number, and convert a column-major content.
 
         Raises OSError and element_count_mismatch.
         """
@@ -186,25 +186,25 @@ class Upload:
             disk_writes.unlink(self._scratch_path)
 
     def describe(self, name: str) -> Description:
-        """What the file will say of itself; `finish` comes first."""
+        """The file's description; `finish` comes first."""
         return Description(
             self.id, name, self.dtype.name, self.shape, self._size, self._digest.hexdigest(), self.prefault, self.lock
         )
 
     def seal(self, description: Description, sequence: int, modified: int) -> None:
-        """Write the first page, and make the file durable: it is ready to be renamed. Raises OSError."""
+        """Write the first page, and make the file durable, ready to be renamed. Raises OSError."""
         disk_writes.write_at(self._fd, encode_page(description, 2 * sequence, modified), 0)
         disk_writes.truncate(self._fd, description.file_size)
         disk_writes.fsync(self._fd)
 
     def close(self) -> None:
-        """The file has been renamed, or removed."""
+        """Close and unlock the file, once it has been renamed or removed."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def abandon(self) -> None:
-        """Leave no trace. Harmless after the file has been renamed."""
+        """Remove the files. Does nothing to a file that has been renamed."""
         self._remove_scratch()
         disk_writes.unlink(self.path)
         self.close()
@@ -243,14 +243,14 @@ def blocks_of(items: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
         return
     axis -= 1
     step = max(1, _CHUNK_BYTES // row)
-    for lead in np.ndindex(items.shape[:axis]):
-        part = items[lead]
+    for position in np.ndindex(items.shape[:axis]):
+        part = items[position]
         for start in range(0, items.shape[axis], step):
             yield part[start : start + step]
 
 
 class _FramedStrings:
-    """Checks a stream of framed strings and says where each starts. Holds at most one string and one piece."""
+    """Checks a stream of framed strings and finds where each starts. Holds at most one string and one piece."""
 
     def __init__(self, wanted: int, longest: int, shape: tuple[int, ...]) -> None:
         self._expected = wanted

@@ -1,4 +1,4 @@
-"""Checksums, compared in the background: a start looks at sizes and headers alone, so a big store is soon ready."""
+"""Comparing contents with their checksums, in the background: a start looks at sizes and headers alone."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Final
 from app.errors import GatherError
 from app.store.catalogue import Row
 from app.store.directory_lock import ProcessGroup
-from app.store.scatter_checkpoints import ScatterExecutor
 from app.store.scatter_in_place import dirty_blocks
 from app.store.scatter_log import BrokenLog, ScatterLog
+from app.store.scatter_logs import ScatterLogs
 from app.store.tensor_file import BLOCK, PAGE, BadFile, Description, decode_page
 from app.store.tensor_index import TensorIndex
 
@@ -25,13 +25,13 @@ _BLOCKS_PER_PAUSE: Final = 16
 
 
 class Verifier:
-    """Looks through all contents once; of the processes of a group the first one that tries does it."""
+    """Verifies all contents once, in the first process of the group that tries."""
 
     def __init__(
-        self, group: ProcessGroup, changes: ScatterExecutor, index: TensorIndex, tensors: Path, logs: Path
+        self, group: ProcessGroup, scatter_logs: ScatterLogs, index: TensorIndex, tensors: Path, logs: Path
     ) -> None:
         self._group = group
-        self._changes = changes
+        self._scatter_logs = scatter_logs
         self._index = index
         self._tensors = tensors
         self._logs = logs
@@ -67,13 +67,14 @@ class Verifier:
             os.close(fd)
 
     def _is_sound(self, row: Row, fd: int, about: Description, block: int, changed: _ChangedBlocks) -> bool:
-        """Judge a block whose checksum does not match: a scatter has changed it since the last checkpoint, or it is
-        damaged. The tensor's lock is held for what is new in the log and this block alone.
+        """Whether a block with a wrong checksum was changed by a scatter since the last checkpoint; else mark damage.
+
+        The tensor's lock is held only while the new part of the log and this block are read.
         """
         with self._group.lock_tensor(row.name):
             if self._index.find(row.name) != row:
                 return False
-            with suppress(GatherError), self._changes.open(row) as writable:
+            with suppress(GatherError), self._scatter_logs.open(row) as writable:
                 try:
                     changed.catch_up()
                     if block in changed.blocks or _is_sound(fd, about, block):
@@ -86,14 +87,14 @@ class Verifier:
 
 
 class _ChangedBlocks:
-    """The blocks that a log says were changed since the last checkpoint; within the tensor's lock."""
+    """The blocks that were changed since the last checkpoint, by the log; within the tensor's lock."""
 
-    def __init__(self, journal: ScatterLog) -> None:
-        self._log = journal
+    def __init__(self, log: ScatterLog) -> None:
+        self._log = log
         self.blocks: set[int] = set()
 
     def catch_up(self) -> None:
-        """Read what is new in the log. Raises BrokenLog and OSError."""
+        """Read the new part of the log. Raises BrokenLog and OSError."""
         head = self._log.log_id
         records = self._log.read()
         if self._log.log_id != head:
@@ -103,7 +104,7 @@ class _ChangedBlocks:
 
 
 def _is_sound(fd: int, about: Description, block: int) -> bool:
-    """Whether a block is as its checksum says."""
+    """Whether a block matches its checksum."""
     return _checksum(fd, about, block) == int.from_bytes(os.pread(fd, 4, about.checksums_at + 4 * block), "little")
 
 

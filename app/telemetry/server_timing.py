@@ -15,7 +15,7 @@ STAGES: Final = ("parse", "queue", "kernel", "encode")
 
 
 class ChosenRoute(Protocol):
-    """The route that was chosen for a gather (see `app.dispatch.backend_cost_model.Choice`)."""
+    """The route that was chosen for a gather (see `app.dispatch.backend_cost_model.RouteChoice`)."""
 
     @property
     def route(self) -> str:

@@ -47,7 +47,7 @@ from numpy.typing import NDArray
 from app.api.routes.tensors_scatter import carry_out as carry_out_scatter
 from app.errors import GatherError
 from app.store import Conditions, LocalStore, Resident
-from app.store.scatter_checkpoints import PendingScatter
+from app.store.pending_scatter import PendingScatter
 from app.tensors.packed_strings import PackedStrings
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import call_of, change_of, files, put, scatter_together, strings
@@ -348,7 +348,7 @@ def spawned(work: Callable[[], None]) -> int:
 def opened(folder: Path, token: str | None = None) -> LocalStore:
     store = LocalStore(folder, Limits(), token=token)
     store.open()
-    store._scatters.checkpoint_bytes = CHECKPOINT
+    store._checkpoints.checkpoint_bytes = CHECKPOINT
     return store
 
 
@@ -784,7 +784,7 @@ def many(count: int, seed: int) -> int:
     with tempfile.TemporaryDirectory(dir=MEMORY) as room:
         folder = Path(room) / "store"
         store = opened(folder)
-        store._scatters.checkpoint_bytes = 1 << 20
+        store._checkpoints.checkpoint_bytes = 1 << 20
         for number in range(count):
             put(store, f"small-{number}", np.zeros(8, np.int64))
         for number in range(hot):

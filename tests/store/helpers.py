@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from app.errors import GatherError
 from app.operators.scatternd import plan_scatter
 from app.store import Conditions, LocalStore, Metadata
-from app.store.scatter_checkpoints import ContentReplaced, PendingScatter, ScatterChange
+from app.store.pending_scatter import ContentReplaced, PendingScatter, ScatterChange
 from app.tensors.dtypes import DTYPES
 from app.tensors.packed_strings import PackedStrings
 from app.tensors.scatter_call import Reduction, ScatterCall

@@ -21,7 +21,7 @@ from app.store.catalogue import FILE, FILES
 STEPS = tuple(
     name
     for name, function in vars(disk_writes).items()
-    if inspect.isfunction(function) and function.__module__ == disk_writes.__name__ and name != "storage_error"
+    if inspect.isfunction(function) and function.__module__ == disk_writes.__name__
 )
 LOSSES = ("lost", "names", "data", "first")
 PAGE = 4096

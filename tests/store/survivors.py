@@ -114,7 +114,7 @@ def checkpoint(folder: Path) -> int:
     total = 0
 
     def work(worker: LocalStore) -> None:
-        worker._scatters.checkpoint_bytes = 300
+        worker._checkpoints.checkpoint_bytes = 300
         for number in range(4):
             scatter(worker, "x", [[0]], np.array([1]), "add", key=f"{deaths}.{number}")
 
@@ -124,7 +124,7 @@ def checkpoint(folder: Path) -> int:
             scatter(store, "x", [[0]], np.array([1]), "add", key=f"{deaths}.{number}")
         total += 4
         assert read(store, "x").tolist() == [total, 0, 0, 0]
-        store._scatters.checkpoint_bytes = 300
+        store._checkpoints.checkpoint_bytes = 300
         for number in range(3):
             scatter(store, "x", [[1]], np.array([number]), key=f"more-{deaths}.{number}")
         assert sum(path.stat().st_size for path in (folder / "logs").iterdir()) < 1000

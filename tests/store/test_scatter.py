@@ -16,7 +16,7 @@ from onnx.reference.ops.op_scatternd import _scatter_nd_impl
 
 from app.errors import GatherError
 from app.store import Conditions, LocalStore, disk_writes, idempotency
-from app.store.scatter_checkpoints import ContentReplaced, PendingScatter, ScatterChange
+from app.store.pending_scatter import ContentReplaced, PendingScatter, ScatterChange
 from app.tensors.dtypes import DTYPES
 from app.tensors.scatter_call import REDUCTIONS, Reduction
 from app.tensors.shape_limits import Limits
@@ -128,7 +128,7 @@ def test_a_checkpoint_empties_the_log_and_keeps_keys_and_sums(
     store: LocalStore, other: LocalStore, folder: Path
 ) -> None:
     put(store, "x", np.zeros((2000, 64), np.float32))
-    store._scatters.checkpoint_bytes = other._scatters.checkpoint_bytes = 20_000
+    store._checkpoints.checkpoint_bytes = other._checkpoints.checkpoint_bytes = 20_000
     for turn in range(50):
         worker = (store, other)[turn % 2]
         scatter(worker, "x", [[turn * 3], [turn * 39]], np.full((2, 64), turn + 1, np.float32), key=f"key-{turn}")
@@ -227,7 +227,7 @@ def test_if_match_decides_under_the_lock(store: LocalStore) -> None:
 
 def test_a_change_for_a_content_that_was_replaced_is_planned_again(store: LocalStore) -> None:
     put(store, "x", np.arange(4))
-    from app.store.scatter_checkpoints import ScatterChange
+    from app.store.pending_scatter import ScatterChange
 
     change = ScatterChange(store.content("x").description.id, np.array([3]), np.array([9]), 1, "none")
     put(store, "x", np.arange(2))
@@ -304,7 +304,7 @@ def test_a_worker_that_died_within_a_scatter_is_finished_by_the_next_reader(
     monkeypatch.undo()
     resident = other.get("x")
     assert resident is not None
-    assert resident.stamp & 1
+    assert resident.version & 1
     assert not resident.is_consistent
     with resident.exclude_writers():
         resident = resident.refreshed()

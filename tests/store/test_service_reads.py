@@ -120,7 +120,7 @@ def test_a_scatter_that_is_half_done_is_waited_out(
     def slow(mapping: Any, change: Any) -> None:
         real(mapping, change)
         resident = store.get("x")
-        if resident is not None and resident.stamp & 1 and resident.tensor.array[0] and not resident.tensor.array[3]:
+        if resident is not None and resident.version & 1 and resident.tensor.array[0] and not resident.tensor.array[3]:
             begun.set()
             assert go_on.wait(20)
 
@@ -244,7 +244,7 @@ class Restless(Resident):
         super().__init__(resident.tensor, resident.etag, words=(2,))
         self.stalled = store
 
-    def current(self) -> Restless:
+    def refreshed(self) -> Restless:
         return self
 
     @contextmanager
@@ -253,5 +253,5 @@ class Restless(Resident):
         assert self.stalled.free.wait(60)
         yield
 
-    def hold(self) -> AbstractContextManager[object]:
+    def exclude_writers(self) -> AbstractContextManager[object]:
         return self._hold()

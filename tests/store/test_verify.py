@@ -90,7 +90,7 @@ def test_a_checkpoint_waits_for_the_disk_before_it_takes_the_lock(
     store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, "x", np.zeros((100, 1000), np.float32))
-    store._scatters.checkpoint_bytes = 100_000
+    store._checkpoints.checkpoint_bytes = 100_000
     held: list[bool] = []
     watch_syncs(store, monkeypatch, held.append)
     for turn in range(40):
@@ -104,7 +104,7 @@ def test_scatters_go_on_while_a_checkpoint_reads_sums_and_waits(
     store: LocalStore, other: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, "x", np.zeros((BLOCKS, 1 << 14), np.float32))
-    store._scatters.checkpoint_bytes = 150_000
+    store._checkpoints.checkpoint_bytes = 150_000
     made: list[int] = []
 
     def scatter_meanwhile(locked: bool) -> None:
@@ -137,7 +137,7 @@ def test_a_checkpoint_whose_content_is_replaced_or_removed_meanwhile_leaves_what
     store: LocalStore, other: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
 ) -> None:
     put(store, "x", np.zeros((100, 1000), np.float32))
-    store._scatters.checkpoint_bytes = 10_000
+    store._checkpoints.checkpoint_bytes = 10_000
     held: list[bool] = []
 
     def replace(locked: bool) -> None:
@@ -166,7 +166,7 @@ def test_what_the_disk_refuses_while_a_checkpoint_is_prepared_is_stored_again(
     store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, "x", np.zeros((100, 1000), np.float32))
-    store._scatters.checkpoint_bytes = 10_000
+    store._checkpoints.checkpoint_bytes = 10_000
 
     def refuse(locked: bool) -> None:
         assert not locked
@@ -197,7 +197,7 @@ def test_keys_that_a_checkpoint_has_entered_and_the_log_still_has_are_counted_on
     store = LocalStore(folder, Limits(), Quota(keys=5))
     store.open()
     put(store, "x", np.zeros(2, np.int64))
-    store._scatters.checkpoint_bytes = 500
+    store._checkpoints.checkpoint_bytes = 500
     real = store.group.lock_tensor
     used: list[int] = []
 

@@ -24,7 +24,7 @@ from app.wire.packed_items import Charge
 JSON: Final = body_formats.JSON.media_type
 _FORM: Final = b"application/x-www-form-urlencoded"
 UNCOUNTED: Final = 1 << 9
-"""Bodies and outputs of up to this many bytes become so little that it is not charged (see `budget.FREE`)."""
+"""Bodies and outputs of up to this many bytes become so little that it is not charged (see `MIN_UNCHARGED_BYTES`)."""
 
 
 class NativeRoute:

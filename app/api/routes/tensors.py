@@ -27,8 +27,8 @@ from app.api.upload_receiver import HELD, Receiver, receive, too_large
 from app.errors import GatherError
 from app.service import Service
 from app.store import Conditions, LocalStore, Metadata
-from app.store.local_store import storage_errors
 from app.store.mapped_tensor import MappedContent
+from app.store.store_errors import storage_errors
 from app.store.upload import Upload, check_shape
 from app.tensors.dtypes import DTYPES
 from app.tensors.scatter_call import ScatterCall

@@ -12,7 +12,7 @@ from app.errors import GatherError
 from app.operators.scatternd import plan_scatter
 from app.store import Conditions, LocalStore
 from app.store.group_commit import QueuedScatter
-from app.store.scatter_checkpoints import ContentReplaced, ScatterChange
+from app.store.pending_scatter import ContentReplaced, ScatterChange
 from app.tensors.dtypes import DTYPES
 from app.tensors.packed_strings import framed_size
 from app.tensors.scatter_call import ScatterCall

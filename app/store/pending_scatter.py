@@ -1,0 +1,66 @@
+"""A scatter on its way to the disk: what it changes, and its result once it has been carried out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.store.tensor_metadata import ALWAYS, Conditions
+from app.tensors.scatter_call import Reduction
+
+
+class ContentReplaced(Exception):
+    """The tensor has been replaced since the scatter was validated; it is to be validated again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScatterChange:
+    """A scatter validated against the content of id `content`: update number i goes to row `rows[i]`.
+
+    `updates` are flat items, `width` of them a row. `key` is the Idempotency-Key, `digest` identifies the request.
+    """
+
+    content: str
+    rows: NDArray[np.int64]
+    updates: NDArray[Any]
+    width: int
+    reduction: Reduction
+    key: str | None = None
+    digest: str = ""
+
+
+class PendingScatter:
+    """A scatter that waits to be carried out: a future whose result is the new ETag, or an error."""
+
+    __slots__ = ("_outcome", "change", "conditions", "done")
+
+    def __init__(self, change: ScatterChange, conditions: Conditions = ALWAYS) -> None:
+        self.change = change
+        self.conditions = conditions
+        self.done = False
+        self._outcome: str | BaseException = ""
+
+    @property
+    def size(self) -> int:
+        """Bytes of its updates and row numbers."""
+        return self.change.updates.nbytes + self.change.rows.nbytes
+
+    @property
+    def etag(self) -> str | None:
+        """The new ETag, None before it is done and after an error."""
+        return self._outcome if self.done and isinstance(self._outcome, str) else None
+
+    def finish(self, outcome: str | BaseException) -> None:
+        """Set the result: the new ETag, durable by now, or the error."""
+        self._outcome = outcome
+        self.done = True
+
+    def result(self) -> str:
+        """The new ETag; raises the error if it met one."""
+        outcome, self._outcome = self._outcome, ""  # an error's traceback leads to this frame: do not keep a cycle
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome

@@ -1,0 +1,48 @@
+"""The quota of a store: how many tensors, bytes and Idempotency-Keys it may hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.store.catalogue import Row
+from app.store.remove_leftovers import UploadFolder
+from app.store.store_errors import over_quota
+from app.store.tensor_index import TensorIndex
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """The most that a store holds: bytes of all files of tensors (None: what the disk holds), tensors, and keys.
+
+    `keys` are the Idempotency-Keys of the last 24 hours, which `idempotency` counts.
+    """
+
+    total: int | None = None
+    tensors: int = 10_000
+    keys: int = 10_000_000
+
+
+class QuotaCheck:
+    """Compares tensors and uploads under way with the quota."""
+
+    def __init__(self, quota: Quota, index: TensorIndex, uploads: UploadFolder) -> None:
+        self._quota = quota
+        self._index = index
+        self._uploads = uploads
+
+    def check_count(self, old: Row | None) -> None:
+        """Raises insufficient_storage where one tensor in the place of `old` is too many."""
+        if len(self._index) + (old is None) > self._quota.tensors:
+            raise over_quota("tensors", self._quota.tensors)
+
+    def check_bytes(self, name: str | None, size: int, upload: str = "") -> None:
+        """Raises insufficient_storage where `size` more bytes in the place of tensor `name` are over the quota.
+
+        All uploads under way count, but for the one with the id `upload`.
+        """
+        if self._quota.total is None:
+            return
+        old = self._index.find(name) if name is not None else None
+        kept = self._index.total - (old.file_size if old is not None else 0)
+        if kept + self._uploads.size(without=upload) + size > self._quota.total:
+            raise over_quota("bytes", self._quota.total)
