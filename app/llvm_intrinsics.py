@@ -66,6 +66,11 @@ def inlined(function: Callable[_P, _R]) -> Compiled[_P, _R]:
     return cast(Compiled[_P, _R], _njit(forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
 
 
+def spliced(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Have the body of a function stand in each compiled function that calls it, before either is compiled."""
+    return cast(Callable[_P, _R], _njit(inline="always", no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
+
+
 def entry(function: Callable[_P, _R]) -> Compiled[_P, _R]:
     """Compile a function that Python calls, without the GIL."""
     return cast(Compiled[_P, _R], _njit(nogil=True, no_cfunc_wrapper=True)(function))

@@ -24,7 +24,7 @@ BELOW: dict[str, set[str]] = {
     "security": {"errors"},
     "telemetry": {"errors", "llvm_intrinsics", "orjson_dump"},
     "dispatch": {"kernels", "memory"},
-    "kernels": {"operators"},
+    "kernels": {"operators", "llvm_intrinsics"},
     "operators": {"tensors"},
     "wire": {"tensors", "memory", "llvm_intrinsics"},
     "store": {"tensors", "memory"},

@@ -220,7 +220,10 @@ def main(arguments: list[str]) -> None:
     if rest and rest[0]:
         kernel.configure(Path(rest[0]))
         kernel.warm()
-        kernel.crew().settings[:2] = (1, 1 << 22)  # parts as small as can be, and smaller output past the caches
+        kernel.thread_team().settings[:2] = (
+            1,
+            1 << 22,
+        )  # small chunks, and smaller output past the caches
     if what == "overrun":
         overrun(kernel)
     elif what == "short":

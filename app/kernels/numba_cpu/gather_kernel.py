@@ -4,8 +4,8 @@ One function serves every plan, because each compiled one costs start-up time: e
 matter to it (slices are so many bytes), tuples of up to five components have a loop each and deeper ones one more, and
 the whole has one signature, so that no request can meet a combination that was not compiled.
 
-It runs without the GIL, by itself or with the help of a crew (`numba_crew`) that takes the gather part by part
-(`numba_part`). Parts write disjoint stretches of the output, and the first bad component is the least of their own.
+It runs without the GIL, by itself or with the helpers of a `ThreadTeam`, chunk by chunk (`gather_chunk`). Chunks write
+disjoint stretches of the output, and the first bad component is the least of their own.
 """
 
 from __future__ import annotations
@@ -18,92 +18,106 @@ from time import perf_counter
 from typing import Any, Final
 
 import numba
-import numba.extending
 import numpy as np
 from numba import cfunc, njit, types
 from numpy.typing import NDArray
 
+from app import llvm_intrinsics
 from app.kernels.check_arrays import check_arrays
-from app.kernels.numba_cpu import gather_chunk, memory_intrinsics, ndarray_abi, split_over_threads, widen_indices
+from app.kernels.numba_cpu import gather_chunk as gather_chunk_module
+from app.kernels.numba_cpu import memory_intrinsics, ndarray_abi, split_over_threads, widen_indices
 from app.kernels.numba_cpu.gather_chunk import (
     AXES,
     BATCHES,
     BLOCK,
+    BROADCAST_INDICES,
+    CHUNK_SIZE,
+    CHUNKS,
     COMPONENTS,
-    COUNT,
     DATA,
+    DATA_IN_CACHE,
     DEPTH,
     FLAGS,
-    INDEX,
-    NEAR,
+    GATHER_CHUNK,
+    INDEX_TYPE,
+    NONTEMPORAL,
     OUTPUT,
-    PART,
-    SHARED,
-    SIZE,
     START,
-    STREAM,
     STRIDE,
     TOTAL,
     TUPLES,
     WHOLE_BATCHES,
     WIDTH,
-    WRAP,
-    gather_part,
+    WRAP_NEGATIVE,
+    gather_chunk,
 )
-from app.kernels.numba_cpu.memory_intrinsics import call, get, put, scratch
+from app.kernels.numba_cpu.memory_intrinsics import call_address, load_item, stack_scratch, store_item
 from app.kernels.numba_cpu.ndarray_abi import (
+    ArrayHeader,
     address,
     check_layout,
+    checked_product,
     header,
     holds_carriers,
     index_type,
     is_array,
     is_writable,
     length,
-    times,
 )
 from app.kernels.numba_cpu.split_over_threads import (
     UNFINISHED,
-    Crew,
-    LeftGather,
+    ThreadTeam,
+    UnfinishedGather,
+    acquire,
     close,
-    ended,
-    finish,
-    found_bad,
-    from_back,
-    is_awake,
+    is_worth_sharing,
+    job_of,
     join,
-    lead,
     leave,
-    note_in,
-    open_to,
+    publish,
+    record_end,
+    report_bad,
     setting,
-    take,
-    wait,
+    shut_down,
+    take_chunk,
+    taken_by_helpers,
+    wait_for_helpers,
 )
-from app.kernels.numba_cpu.widen_indices import MAX_DEPTH, gather_narrow
+from app.kernels.numba_cpu.widen_indices import MAX_DEPTH, gather_narrow_chunk
+from app.llvm_intrinsics import Address, inner
 from app.operators.gather_plan import GatherPlan
 
 name = "numba"
 splits = True
 
-_jitable: Any = numba.extending.register_jitable
+_CACHED_BYTES: Final = 1 << 21
+"""Data of so many bytes are in a cache anyway: to ask for them ahead takes more than it brings (`benchmarks/README.md`,
+as for all figures here)."""
+_LONG: Final = 200_000
+"""Components, slices and 16 bytes of output, of which so many take some 80 µs: a sleeping helper is worth waking."""
+_CHUNKS_PER_THREAD: Final = 4
+"""So that all end together: a helper that the system puts aside keeps all waiting for one chunk."""
+_LONG_CHUNK_BYTES: Final = 1 << 14
+"""Of output, from which on a chunk need not have the least number of tuples: it takes much longer than to be taken."""
+_REFUSED: Final = -2
+"""In place of a component: the arrays are not as the plan says."""
 
-_CACHED_BYTES: Final = 1 << 21  # data that caches hold
-_LONG: Final = 200_000  # components, slices and 16 bytes, of which so many take longer than a core takes to wake
-_PARTS: Final = 4  # for each thread, so that all end together
-_PART_BYTES: Final = 1 << 14  # of output, from which on a part need not have the least number of tuples
-
-# Settings of the crew, and what they are unless they are changed.
-_LEAST_TUPLES: Final = 0  # that a part has, at least
-_STREAM_FROM: Final = 1  # bytes of output, from which on it is stored past the caches, which would not hold it
-_PART: Final = 2  # where `gather_part` lies
-_NARROW: Final = 3  # and `gather_narrow`
-_ARRAY: Final = 4  # the type of NumPy's arrays
+# Settings of the team, and what they are unless they are changed.
+_LEAST_TUPLES: Final = 0
+"""Tuples that a chunk has at least."""
+_NONTEMPORAL_FROM: Final = 1
+"""Bytes of output, from which on it is stored past the caches, which would not hold it."""
+_GATHER_CHUNK: Final = 2
+_GATHER_NARROW_CHUNK: Final = 3
+"""Addresses of the two functions."""
+_ARRAY_TYPE: Final = 4
+"""The address of `numpy.ndarray`."""
+_TIMEOUT: Final = 5
+"""Nanoseconds for which an owner waits that is not patient: on the event loop, other requests wait meanwhile."""
 _SETTINGS: Final = (BLOCK, 20 << 20)
-_PATIENCE: Final = 5  # nanoseconds for which a leader waits that is in a hurry
-_PATIENCE_NS: Final = 500_000
-_ATTEND, _END, _WAIT = range(3)  # what `_attend` is called for
+_TIMEOUT_NS: Final = 500_000
+_HELP, _SHUT_DOWN, _POLL = range(3)
+"""What `_attend` is called for."""
 
 
 def configure(cache_dir: Path) -> None:
@@ -112,7 +126,14 @@ def configure(cache_dir: Path) -> None:
         raise RuntimeError("the kernel has its cache directory already: configure it first")
     # Numba's cache sees a change of the compiled function's own file only, so the folder is named by all of them.
     digest = sha256()
-    for module in (split_over_threads, ndarray_abi, widen_indices, memory_intrinsics, gather_chunk):
+    for module in (
+        llvm_intrinsics,
+        memory_intrinsics,
+        gather_chunk_module,
+        ndarray_abi,
+        widen_indices,
+        split_over_threads,
+    ):
         digest.update(Path(str(module.__file__)).read_bytes())
     digest.update(Path(__file__).read_bytes())
     numba.config.CACHE_DIR = str(cache_dir / f"numba-{digest.hexdigest()[:16]}")  # type: ignore[attr-defined]
@@ -141,12 +162,12 @@ def run(
     patient: bool = True,
 ) -> int:
     """See `app.kernels.Kernel.run`."""
-    entry, own = _ready()
+    entry, team = _ready()
     if threads > 1:
-        if threads - 1 > own.helpers:
-            own.grow(threads - 1)
-        for left in tuple(own.left):
-            left.settle()
+        if threads - 1 > team.helpers:
+            team.grow(threads - 1)
+        for left in tuple(team.unfinished):
+            left.free_team()
     first: int = entry(
         data,
         indices,
@@ -158,22 +179,22 @@ def run(
         plan.item_size,
         plan.shared,
         plan.wrap,
-        own.box,
+        team.address,
         threads - 1,
         patient,
     )
     if first < -1:
         if first == UNFINISHED:
-            left = LeftGather(own, (data, indices, out, _sizes(plan.dims)))
-            own.left.add(left)
+            left = UnfinishedGather(team, (data, indices, out, _sizes(plan.dims)))
+            team.unfinished.add(left)
             raise left
         check_arrays(plan, data, indices, out)
         raise TypeError("the plan has a size that no array can have")
     return first
 
 
-def crew() -> Crew:
-    """Who helps with gathers over several threads."""
+def thread_team() -> ThreadTeam:
+    """The threads that help with gathers over several of them."""
     return _ready()[1]
 
 
@@ -191,138 +212,155 @@ def _dispatchers() -> tuple[Any, Any]:
 
 @cache
 def _compiled() -> tuple[Any, Any, Any, Any]:
-    """`gather_part`, `gather_narrow`, `_gather` and `_attend`.
+    """`gather_chunk`, `gather_narrow_chunk`, `_gather` and `_attend`.
 
     Raises RuntimeError where arrays are not laid out as they take it.
     """
     check_layout()
-    whole, flag = types.int64, types.boolean
-    part, narrow = (
-        cfunc(whole(whole, whole), cache=True, error_model="numpy")(each) for each in (gather_part, gather_narrow)
+    integer, flag = types.int64, types.boolean
+    chunk, narrow = (
+        cfunc(integer(integer, integer), cache=True, error_model="numpy")(each)
+        for each in (gather_chunk, gather_narrow_chunk)
     )
     gather, attend = _dispatchers()
-    gather.compile((header, header, header, header, whole, whole, whole, whole, flag, flag, whole, whole, flag))
-    attend.compile((whole, whole))
+    gather.compile((*(header,) * 4, *(integer,) * 4, flag, flag, integer, integer, flag))
+    attend.compile((integer, integer))
     for dispatcher in (gather, attend):
         dispatcher.disable_compile()
-    return part, narrow, gather, attend
+    return chunk, narrow, gather, attend
 
 
 @cache
-def _ready() -> tuple[Any, Crew]:
-    """`_gather` without the search for a signature that fits, and the crew.
+def _ready() -> tuple[Any, ThreadTeam]:
+    """`_gather` without the search for a signature that fits, and the team.
 
     There is one signature, and it takes any object: so `_gather` itself looks at what it is handed.
     """
-    part, narrow, gather, attend = _compiled()
-    places = part.address, narrow.address, id(np.ndarray), _PATIENCE_NS
-    made = Crew(
-        lambda box: attend(box, _ATTEND),
-        lambda box: attend(box, _END),
-        lambda box: attend(box, _WAIT),
-        (*_SETTINGS, *places),
+    chunk, narrow, gather, attend = _compiled()
+    team = ThreadTeam(
+        lambda team: attend(team, _HELP),
+        lambda team: attend(team, _SHUT_DOWN),
+        lambda team: attend(team, _POLL),
+        (*_SETTINGS, chunk.address, narrow.address, id(np.ndarray), _TIMEOUT_NS),
     )
-    return gather.overloads[gather.signatures[0]].entry_point, made
+    return gather.overloads[gather.signatures[0]].entry_point, team
 
 
-@_jitable
-def _work(box, leading):  # type: ignore[no-untyped-def]
-    """Take parts of the crew's gather until none is left."""
-    note = note_in(box)
-    part = setting(box, _PART if get(note, INDEX) == 8 else _NARROW)
-    count = get(note, COUNT)
+@inner
+def _take_chunks(team: Address, owning: bool) -> None:
+    """Take chunks of the team's job until none is left."""
+    job = job_of(team)
+    function = setting(team, _GATHER_CHUNK if load_item(job, INDEX_TYPE) == 8 else _GATHER_NARROW_CHUNK)
+    chunks = load_item(job, CHUNKS)
     front = 0
-    while take(box, count):
-        number = front if leading else count - 1 - from_back(box)
+    while take_chunk(team, chunks):
+        number = front if owning else chunks - 1 - taken_by_helpers(team)
         front += 1
-        bad = call(part, note, number)
+        bad = call_address(function, job, number)
         if bad >= 0:
-            found_bad(box, bad)
+            report_bad(team, bad)
 
 
-def _gather(data, indices, out, sizes, batches, tuples, slice_items, item_size, shared, wrap, box, helpers, patient):  # type: ignore[no-untyped-def]
-    """The whole, with up to so many helpers from the crew of that box; if not `patient`, perhaps UNFINISHED."""
-    array = setting(box, _ARRAY)
-    if not (is_array(data, array) and is_array(indices, array) and is_array(out, array)):
-        return -2
+def _gather(
+    data: ArrayHeader,
+    indices: ArrayHeader,
+    out: ArrayHeader,
+    sizes: ArrayHeader,
+    batches: int,
+    tuples: int,
+    slice_items: int,
+    item_size: int,
+    broadcast: bool,
+    wrap: bool,
+    team: Address,
+    helpers: int,
+    patient: bool,
+) -> int:
+    """The whole gather, with up to so many helpers: its first bad component, -1 or _REFUSED.
+
+    If not `patient`, perhaps UNFINISHED.
+    """
+    array_type = setting(team, _ARRAY_TYPE)
+    if not (is_array(data, array_type) and is_array(indices, array_type) and is_array(out, array_type)):
+        return _REFUSED
     kind = index_type(indices)
     if kind == 0 or not (holds_carriers(data, item_size) and holds_carriers(out, item_size) and is_writable(out)):
-        return -2
+        return _REFUSED
     depth = length(sizes)
     axes = address(sizes)
     negative = batches | tuples | slice_items
-    items = times(batches, slice_items)  # of data
+    items = checked_product(batches, slice_items)  # of data
     for axis in range(depth):
-        negative |= get(axes, axis)
-        items = times(items, get(axes, axis))
-    slices = times(batches, tuples)
-    total = tuples if shared else slices  # tuples in indices
+        negative |= load_item(axes, axis)
+        items = checked_product(items, load_item(axes, axis))
+    slices = checked_product(batches, tuples)
+    total = tuples if broadcast else slices  # tuples in indices
     if negative < 0 or not 1 <= depth <= MAX_DEPTH or length(data) != items:
-        return -2
-    if length(indices) != times(total, depth) or length(out) != times(slices, slice_items):
-        return -2
+        return _REFUSED
+    if length(indices) != checked_product(total, depth) or length(out) != checked_product(slices, slice_items):
+        return _REFUSED
     width = slice_items * item_size
     data_bytes = items * item_size
     out_bytes = length(out) * item_size
     flags = 0
     if data_bytes <= _CACHED_BYTES:
-        flags |= NEAR
-    if shared:
-        flags |= SHARED
+        flags |= DATA_IN_CACHE
+    if broadcast:
+        flags |= BROADCAST_INDICES
     if wrap:
-        flags |= WRAP
-    if out_bytes > setting(box, _STREAM_FROM):
-        flags |= STREAM
+        flags |= WRAP_NEGATIVE
+    if out_bytes > setting(team, _NONTEMPORAL_FROM):
+        flags |= NONTEMPORAL
     size = total
     long = length(indices) + slices + out_bytes // 16 > _LONG
-    led = helpers > 0 and total > 0 and is_awake(box, long) and lead(box)
-    note = scratch()
-    if led:
-        note = note_in(box)
-        if shared and batches > 0 and tuples < BLOCK * helpers:
+    shared = helpers > 0 and total > 0 and is_worth_sharing(team, long) and acquire(team)
+    job = stack_scratch()
+    if shared:
+        job = job_of(team)
+        if broadcast and batches > 0 and tuples < BLOCK * helpers:
             flags |= WHOLE_BATCHES
             total = batches
-        size = max(total // (_PARTS * (helpers + 1)), 1)
+        size = max(total // (_CHUNKS_PER_THREAD * (helpers + 1)), 1)
         if flags & WHOLE_BATCHES == 0:
-            size = max(size, min(setting(box, _LEAST_TUPLES), max(1, _PART_BYTES // max(width, 1))))
-            if not shared and batches > 1 and tuples < BLOCK:
+            size = max(size, min(setting(team, _LEAST_TUPLES), max(1, _LONG_CHUNK_BYTES // max(width, 1))))
+            if not broadcast and batches > 1 and tuples < BLOCK:
                 size = (size + tuples - 1) // tuples * tuples
-    put(note, DATA, address(data))
-    put(note, OUTPUT, address(out))
-    put(note, COMPONENTS, address(indices))
-    put(note, AXES, axes)
-    put(note, DEPTH, depth)
-    put(note, BATCHES, batches)
-    put(note, TUPLES, tuples)
-    put(note, WIDTH, width)
-    put(note, STRIDE, data_bytes // batches if out_bytes > 0 else 0)  # bytes of one batch of data
-    put(note, TOTAL, total)
-    put(note, SIZE, size)
-    put(note, FLAGS, flags)
-    put(note, START, 0)
-    put(note, INDEX, kind)
-    put(note, PART, setting(box, _PART))
-    if not led:
-        bad = call(setting(box, _PART if kind == 8 else _NARROW), note, 0)
+    store_item(job, DATA, address(data))
+    store_item(job, OUTPUT, address(out))
+    store_item(job, COMPONENTS, address(indices))
+    store_item(job, AXES, axes)
+    store_item(job, DEPTH, depth)
+    store_item(job, BATCHES, batches)
+    store_item(job, TUPLES, tuples)
+    store_item(job, WIDTH, width)
+    store_item(job, STRIDE, data_bytes // batches if out_bytes > 0 else 0)
+    store_item(job, TOTAL, total)
+    store_item(job, CHUNK_SIZE, size)
+    store_item(job, FLAGS, flags)
+    store_item(job, START, 0)
+    store_item(job, INDEX_TYPE, kind)
+    store_item(job, GATHER_CHUNK, setting(team, _GATHER_CHUNK))
+    if not shared:
+        bad = call_address(setting(team, _GATHER_CHUNK if kind == 8 else _GATHER_NARROW_CHUNK), job, 0)
         if helpers > 0:
-            ended(box)
+            record_end(team)
         return bad
-    put(note, COUNT, (total + size - 1) // size)
-    open_to(box, helpers, long)
-    _work(box, True)
-    return close(box, -1 if patient else setting(box, _PATIENCE))
+    store_item(job, CHUNKS, (total + size - 1) // size)
+    publish(team, helpers, long)
+    _take_chunks(team, True)
+    return close(team, -1 if patient else setting(team, _TIMEOUT))
 
 
-def _attend(box, what):  # type: ignore[no-untyped-def]
-    """What a helper does with its life; what ends all of theirs, or whether a gather that was left is over."""
-    if what == _END:
-        finish(box)
+def _attend(team: Address, what: int) -> int:
+    """The life of a helper; or the end of all of theirs; or whether a gather that was left is over."""
+    if what == _SHUT_DOWN:
+        shut_down(team)
         return 0
-    if what == _WAIT:
-        return wait(box, 0)
-    serial = join(box, 0)
-    while serial >= 0:
-        _work(box, False)
-        leave(box)
-        serial = join(box, serial)
+    if what == _POLL:
+        return wait_for_helpers(team, 0)
+    epoch = join(team, 0)
+    while epoch >= 0:
+        _take_chunks(team, False)
+        leave(team)
+        epoch = join(team, epoch)
     return 0

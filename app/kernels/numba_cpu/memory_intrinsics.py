@@ -1,176 +1,126 @@
 """Memory by address, for compiled kernels: what Numba's own arrays cannot say.
 
-Vector moves of a fixed width without alignment, stores past the caches, requests for memory ahead of its use, and a
-scratch array on the stack. Addresses are int64; nothing here checks them.
+Copies of a fixed width without alignment, stores past the caches, requests for memory ahead of its use, and scratch
+memory on the stack. Addresses are int64; nothing here checks them.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
 
 import numba.core.cgutils
-import numba.extending
 from llvmlite import ir
 from numba import types
 
+from app.llvm_intrinsics import Address, Builder, intrinsic, stack_words
+
+Copy: TypeAlias = Callable[[Address, Address], None]
+"""(target, source)"""
+
 SCRATCH_ITEMS: Final = 768
+"""Three blocks of offsets in `gather_chunk`: 6 KiB of a first cache of 32 KiB or more."""
+LINE: Final = 64
+"""Bytes of a cache line, of all processors that the service is built for (x86-64, and nearly all of aarch64)."""
 
-# Numba's decorators and helpers are untyped, or typed as what they are before compilation.
-_intrinsic: Any = numba.extending.intrinsic
 _cgutils: Any = numba.core.cgutils
-
+_int64: Final = types.int64
 _INT64: Final = ir.IntType(64)
 _BYTE: Final = ir.IntType(8)
 
 
-def _place(builder: Any, base: Any, index: Any) -> Any:
+def item_pointer(builder: Builder, base: Any, index: Any) -> Any:
     """Pointer to item `index` of the int64 at `base`."""
     return builder.gep(builder.inttoptr(base, _INT64.as_pointer()), [index], inbounds=True, source_etype=_INT64)
 
 
-def stack_room(items: int) -> Any:
-    """An intrinsic for the address of so many int64 on the stack. They are not cleared: unused ones cost nothing."""
-
-    @_intrinsic
-    def room(typing_context):  # type: ignore[no-untyped-def]
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            with builder.goto_entry_block():
-                place = builder.alloca(ir.ArrayType(_INT64, items))
-            return builder.ptrtoint(place, _INT64)
-
-        return types.int64(), generate
-
-    return room
+def _load_item(builder: Builder, base: Any, index: Any) -> Any:
+    return builder.load(item_pointer(builder, base, index), align=8)
 
 
-scratch = stack_room(SCRATCH_ITEMS)
+def _load_invariant(builder: Builder, base: Any, index: Any) -> Any:
+    load = _load_item(builder, base, index)
+    load.set_metadata("invariant.load", builder.module.add_metadata([]))
+    return load
 
 
-@_intrinsic
-def line(typing_context):  # type: ignore[no-untyped-def]
-    """Address of 64 bytes on the stack, at a multiple of 64, with 64 bytes of room before them and after them."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        room = _cgutils.alloca_once(builder, ir.ArrayType(_BYTE, 256))
-        first = builder.add(builder.ptrtoint(room, _INT64), _INT64(64 + 63))
-        return builder.and_(first, _INT64(-64))
-
-    return types.int64(), generate
+def _store_item(builder: Builder, base: Any, index: Any, value: Any) -> None:
+    builder.store(value, item_pointer(builder, base, index), align=8)
 
 
-@_intrinsic
-def get(typing_context, base, index):  # type: ignore[no-untyped-def]
-    """The int64 at base + 8 * index."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(_place(builder, *arguments), align=8)
-
-    return types.int64(types.int64, types.int64), generate
+def _aligned_line(builder: Builder) -> Any:
+    room = _cgutils.alloca_once(builder, ir.ArrayType(_BYTE, 4 * LINE))
+    first = builder.add(builder.ptrtoint(room, _INT64), _INT64(2 * LINE - 1))
+    return builder.and_(first, _INT64(-LINE))
 
 
-@_intrinsic
-def get_constant(typing_context, base, index):  # type: ignore[no-untyped-def]
-    """The same for memory that nothing writes while the function runs: the compiler may load ahead of stores."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        load = builder.load(_place(builder, *arguments), align=8)
-        load.set_metadata("invariant.load", builder.module.add_metadata([]))
-        return load
-
-    return types.int64(types.int64, types.int64), generate
+def _prefetch(builder: Builder, address: Any) -> None:
+    flag = ir.IntType(32)
+    pointer = builder.inttoptr(address, _BYTE.as_pointer())
+    kind = ir.FunctionType(ir.VoidType(), [pointer.type, flag, flag, flag])
+    function = _cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    read, second_cache, data = flag(0), flag(2), flag(1)
+    builder.call(function, [pointer, read, second_cache, data])
 
 
-@_intrinsic
-def put(typing_context, base, index, value):  # type: ignore[no-untyped-def]
-    """Set the int64 at base + 8 * index."""
+def copy_of(width: int, *, nontemporal: bool = False) -> Copy:
+    """An intrinsic that copies `width` bytes, a power of two up to 64, by one load and one store.
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.store(arguments[2], _place(builder, *arguments[:2]), align=8)
-        return context.get_dummy_value()
-
-    return types.none(types.int64, types.int64, types.int64), generate
-
-
-@_intrinsic
-def prefetch(typing_context, address):  # type: ignore[no-untyped-def]
-    """Ask for the cache line at `address`; an address that is not mapped does no harm.
-
-    It is asked into the second cache, which can wait for more lines at once than the first.
+    Neither address need be aligned, except a nontemporal one's target, to the width: such a store goes past the caches.
     """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        flag = ir.IntType(32)
-        pointer = builder.inttoptr(arguments[0], _BYTE.as_pointer())
-        function = _cgutils.get_or_insert_function(
-            builder.module,
-            ir.FunctionType(ir.VoidType(), [pointer.type, flag, flag, flag]),
-            "llvm.prefetch.p0",
-        )
-        builder.call(function, [pointer, flag(0), flag(2), flag(1)])
-        return context.get_dummy_value()
-
-    return types.none(types.int64), generate
-
-
-def _mover(width: int, aligned: bool, stream: bool):  # type: ignore[no-untyped-def]
     kind = ir.IntType(8 * width) if width <= 8 else ir.VectorType(_INT64, width // 8)
 
-    @_intrinsic
-    def mover(typing_context, target, source):  # type: ignore[no-untyped-def]
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            to, frm = (builder.inttoptr(argument, kind.as_pointer()) for argument in arguments)
-            value = builder.load(frm, align=1, typ=kind)
-            store = builder.store(value, to, align=width if aligned else 1)
-            if stream:
-                store.set_metadata("nontemporal", builder.module.add_metadata([ir.IntType(32)(1)]))
-            return context.get_dummy_value()
+    def build(builder: Builder, target: Any, source: Any) -> None:
+        value = builder.load(builder.inttoptr(source, kind.as_pointer()), align=1, typ=kind)
+        pointer = builder.inttoptr(target, kind.as_pointer())
+        store = builder.store(value, pointer, align=width if nontemporal else 1)
+        if nontemporal:
+            store.set_metadata("nontemporal", builder.module.add_metadata([ir.IntType(32)(1)]))
 
-        return types.none(types.int64, types.int64), generate
-
-    return mover
+    copy: Copy = intrinsic(types.none, (_int64, _int64), build)
+    return copy
 
 
-# Copy so many bytes from `source` to `target`, neither of which need be aligned: one load and one store.
-move_1 = _mover(1, False, False)
-move_2 = _mover(2, False, False)
-move_4 = _mover(4, False, False)
-move_8 = _mover(8, False, False)
-move_16 = _mover(16, False, False)
-move_32 = _mover(32, False, False)
-move_64 = _mover(64, False, False)
-# Copy 64 bytes to a target that is a multiple of 64, past the caches; `settle` before another thread may read them.
-stream_64 = _mover(64, True, True)
+def _memcpy(builder: Builder, target: Any, source: Any, size: Any) -> None:
+    to, frm = (builder.inttoptr(address, _BYTE.as_pointer()) for address in (target, source))
+    _cgutils.raw_memcpy(builder, to, frm, size, _INT64(1))
 
 
-@_intrinsic
-def move(typing_context, target, source, size):  # type: ignore[no-untyped-def]
-    """Copy `size` bytes by the C library."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        to, frm = (builder.inttoptr(argument, _BYTE.as_pointer()) for argument in arguments[:2])
-        _cgutils.raw_memcpy(builder, to, frm, arguments[2], _INT64(1))
-        return context.get_dummy_value()
-
-    return types.none(types.int64, types.int64, types.int64), generate
+def _call_address(builder: Builder, function: Any, first: Any, second: Any) -> Any:
+    kind = ir.FunctionType(_INT64, [_INT64, _INT64])
+    return builder.call(builder.inttoptr(function, kind.as_pointer()), [first, second])
 
 
-@_intrinsic
-def settle(typing_context):  # type: ignore[no-untyped-def]
-    """Order what was streamed before all that follows."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.fence("seq_cst")
-        return context.get_dummy_value()
-
-    return types.none(), generate
+def _fence(builder: Builder) -> None:
+    builder.fence("seq_cst")
 
 
-@_intrinsic
-def call(typing_context, function, first, second):  # type: ignore[no-untyped-def]
-    """What the C function at that address gives for two int64, an int64."""
+load_item: Final[Callable[[Address, int], int]] = intrinsic(_int64, (_int64, _int64), _load_item)
+"""The int64 at base + 8 * index."""
+load_invariant: Final[Callable[[Address, int], int]] = intrinsic(_int64, (_int64, _int64), _load_invariant)
+"""The same for memory that nothing writes while the function runs: the compiler may load ahead of stores."""
+store_item: Final[Callable[[Address, int, int], None]] = intrinsic(types.none, (_int64, _int64, _int64), _store_item)
+"""Set the int64 at base + 8 * index."""
+stack_scratch: Final = stack_words(SCRATCH_ITEMS)
+aligned_line: Final[Callable[[], Address]] = intrinsic(_int64, (), _aligned_line)
+"""Address of a cache line on the stack, with a line of room before it and one after it."""
+prefetch: Final[Callable[[Address], None]] = intrinsic(types.none, (_int64,), _prefetch)
+"""Ask for the cache line at `address`; an address that is not mapped does no harm.
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = ir.FunctionType(_INT64, [_INT64, _INT64])
-        return builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), arguments[1:])
-
-    return types.int64(types.int64, types.int64, types.int64), generate
+It is asked into the second cache, which can wait for more lines at once than the first.
+"""
+copy_1: Final = copy_of(1)
+copy_2: Final = copy_of(2)
+copy_4: Final = copy_of(4)
+copy_8: Final = copy_of(8)
+copy_16: Final = copy_of(16)
+copy_32: Final = copy_of(32)
+copy_64: Final = copy_of(64)
+copy_line_nontemporal: Final = copy_of(LINE, nontemporal=True)
+"""Copy 64 bytes past the caches to a target that is a multiple of 64; `fence` before another thread may read them."""
+memcpy: Final[Callable[[Address, Address, int], None]] = intrinsic(types.none, (_int64, _int64, _int64), _memcpy)
+"""Copy (target, source, size) by the C library."""
+fence: Final[Callable[[], None]] = intrinsic(types.none, (), _fence)
+"""Order nontemporal stores before all that follows."""
+call_address: Final[Callable[[Address, int, int], int]] = intrinsic(_int64, (_int64,) * 3, _call_address)
+"""What the C function at an address returns for two int64, an int64."""

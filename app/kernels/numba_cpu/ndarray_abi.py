@@ -8,12 +8,18 @@ refuses itself: `is_array` comes first, since the header of any other object is 
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
 
 import numba.extending
 import numpy as np
 from llvmlite import ir
 from numba import types
+
+from app.llvm_intrinsics import Address, Builder, inlined, intrinsic
+
+ArrayHeader: TypeAlias = object
+"""What Python hands over as it is, an array if it is what it should be."""
 
 _extending: Any = numba.extending
 _INT64: Final = ir.IntType(64)
@@ -87,28 +93,26 @@ def check_layout() -> None:
         raise RuntimeError("this build of NumPy or Python lays arrays out in a way that the kernel does not know")
 
 
-def _reader(offset: int, bits: int, *path: int) -> Any:
+def _reader(offset: int, bits: int, *path: int) -> Callable[[ArrayHeader], int]:
     """An intrinsic that reads an integer of the header, or, by `path`, of what the header points to."""
+    kind = ir.IntType(bits)
 
-    @_extending.intrinsic
-    def reader(typing_context, array):  # type: ignore[no-untyped-def]
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            place = builder.add(arguments[0], _INT64(offset))
-            for step in path:
-                place = builder.load(builder.inttoptr(place, _INT64.as_pointer()), typ=_INT64)
-                place = builder.add(place, _INT64(step))
-            kind = ir.IntType(bits)
-            value = builder.load(builder.inttoptr(place, kind.as_pointer()), typ=kind)
-            return value if bits == 64 else builder.zext(value, _INT64)
+    def build(builder: Builder, array: Any) -> Any:
+        place = builder.add(array, _INT64(offset))
+        for step in path:
+            place = builder.load(builder.inttoptr(place, _INT64.as_pointer()), typ=_INT64)
+            place = builder.add(place, _INT64(step))
+        value = builder.load(builder.inttoptr(place, kind.as_pointer()), typ=kind)
+        return value if bits == 64 else builder.zext(value, _INT64)
 
-        return types.int64(header), generate
-
-    return reader
+    read: Callable[[ArrayHeader], int] = intrinsic(types.int64, (header,), build)
+    return read
 
 
-# The address of the first item, and how many there are along the first axis, of which there must be one.
-address = _reader(_DATA, 64)
-length = _reader(_SHAPE, 64, 0)
+address: Final[Callable[[ArrayHeader], Address]] = _reader(_DATA, 64)
+"""The address of the first item."""
+length: Final = _reader(_SHAPE, 64, 0)
+"""How many items there are along the first axis, of which there must be one."""
 _type = _reader(_TYPE, 64)
 _axes = _reader(_AXES, 32)
 _flags = _reader(_FLAGS, 32)
@@ -122,24 +126,24 @@ _COMPLEX: Final = ord("c")
 _BIG_ENDIAN: Final = ord(">")
 
 
-@_extending.register_jitable
-def is_array(array, array_type):  # type: ignore[no-untyped-def]
+@inlined
+def is_array(array: ArrayHeader, array_type: Address) -> bool:
     """Whether it is an array, of which `array_type` is the address of the type, with one axis and without gaps."""
     if _type(array) != array_type or _axes(array) != 1 or _flags(array) & _CONTIGUOUS == 0:
         return False
     return length(array) < 2 or _step(array) == _item_size(array)
 
 
-@_extending.register_jitable
-def holds_carriers(array, item_size):  # type: ignore[no-untyped-def]
+@inlined
+def holds_carriers(array: ArrayHeader, item_size: int) -> bool:
     """Whether its items have that size and a carrier's type, so that their bytes may be copied as they are."""
     kind = _kind(array)
     fit = kind in (_UNSIGNED, _COMPLEX) and _order(array) != _BIG_ENDIAN
     return fit and _item_size(array) == item_size
 
 
-@_extending.register_jitable
-def index_type(array):  # type: ignore[no-untyped-def]
+@inlined
+def index_type(array: ArrayHeader) -> int:
     """The bytes of its items, which are integers, negative where these are unsigned; 0 where it cannot hold indices."""
     if _flags(array) & _ALIGNED == 0 or _order(array) == _BIG_ENDIAN:
         return 0
@@ -148,22 +152,20 @@ def index_type(array):  # type: ignore[no-untyped-def]
     return size if kind == _SIGNED else (-size if kind == _UNSIGNED else 0)
 
 
-@_extending.register_jitable
-def is_writable(array):  # type: ignore[no-untyped-def]
+@inlined
+def is_writable(array: ArrayHeader) -> bool:
     """Whether its items may be changed."""
     return _flags(array) & _WRITABLE != 0
 
 
-@_extending.intrinsic
-def times(typing_context, first, second):  # type: ignore[no-untyped-def]
-    """The product of sizes, or something negative where it exceeds an int64 or a factor was such a product.
+def _checked_product(builder: Builder, first: Any, second: Any) -> Any:
+    pair = builder.smul_with_overflow(first, second)
+    overflow, value = builder.extract_value(pair, 1), builder.extract_value(pair, 0)
+    return builder.select(overflow, _INT64(-1), value)
 
-    A factor of 0 makes 0 of everything, as it should.
-    """
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pair = builder.smul_with_overflow(*arguments)
-        overflow, value = builder.extract_value(pair, 1), builder.extract_value(pair, 0)
-        return builder.select(overflow, _INT64(-1), value)
+checked_product: Final[Callable[[int, int], int]] = intrinsic(types.int64, (types.int64, types.int64), _checked_product)
+"""The product of sizes, or something negative where it exceeds an int64 or a factor was such a product.
 
-    return types.int64(types.int64, types.int64), generate
+A factor of 0 makes 0 of everything, as it should.
+"""

@@ -1,17 +1,45 @@
-"""Threads that share one gather, without Python between them: who waits and who takes what is compiled, too.
+"""Threads that share one gather, without Python between them: who waits and who takes which chunk is compiled, too.
 
-A crew is a piece of shared memory, the box, and helpers that look at it. The thread that has a gather leads: it posts
-the gather, and takes part after part of it as every helper does, so that it never waits for one to wake. A helper that
-finds nothing new looks on for some microseconds before it sleeps, since a sleeping core takes longer to wake than many
-gathers take; not for long, since a core that looks may slow its sibling down. A gather is read only by helpers that
-were let in, and is over only when they have left.
+A `ThreadTeam` is a piece of memory and helpers, threads that watch it. The thread that has a gather acquires the team,
+writes the job into that memory, publishes it, and takes chunk after chunk of it as every helper does, so that it never
+waits for one to wake. A helper that finds nothing new watches for some microseconds before it sleeps, since a sleeping
+core takes longer to wake than many gathers take; not for long, since a core that watches may slow its sibling down.
 
-One gather at a time has the crew; a leader that finds it taken does the whole alone.
+States of the team. EPOCH counts up, and is odd while helpers may join:
 
-The system may take the core from a helper in the middle of its part, for as long as it likes, and only that helper can
-finish the part: another writer of the same bytes might still write when they are long something else's. So a leader
-that must not wait leaves the gather unfinished after a while, crew and arrays with it, and a thread that may wait takes
-it over (`LeftGather`).
+    free      OWNED 0, EPOCH even
+      | acquire
+    owned     OWNED 1, EPOCH even: the owner writes the job
+      | publish: EPOCH + 1
+    open      OWNED 1, EPOCH odd: chunks are taken, helpers join and leave
+      | close: EPOCH + 1
+    closing   OWNED 1, EPOCH even, INSIDE may still fall
+      | wait_for_helpers: INSIDE is 0              | it is not, and the owner's time is up: UNFINISHED;
+    free                                           | closing, until `UnfinishedGather` waits again
+
+    free, owned by shut_down: EPOCH negative for good; nobody acquires the team any more, and its helpers end
+
+States of a helper:
+
+    watching ---- EPOCH is odd and new: INSIDE + 1; it is still the same, and there is room: JOINED + 1 ---> inside
+       ^  ^                                                                                                    |
+       |  `------------------------------- no chunk is left: INSIDE - 1 ---------------------------------------'
+       | woken (sem_post) or a signal
+    asleep <----- SPIN nanoseconds have passed: ASLEEP + 1; EPOCH is still the same ------------------------ watching
+
+One gather at a time has the team; a thread that finds it owned does its whole gather alone.
+
+Every atomic operation is sequentially consistent (`_seq_cst` in its name). Two handshakes need that, for each side
+writes one word and then reads the other's, and under acquire and release alone both could read the old value: a helper
+adds to INSIDE and reads EPOCH while the owner raises EPOCH and reads INSIDE (else the owner could end a gather that a
+helper still writes), and the same with ASLEEP (else a helper could sleep through a job that counts on it). The rest
+needs acquire and release, which that includes: the job is written before EPOCH is raised and read after it was found
+raised; output is written before INSIDE falls and read after it was found to be 0.
+
+The system may take the core from a helper in the middle of its chunk, for as long as it likes, and only that helper can
+finish the chunk: another writer of the same bytes might still write when they are long something else's. So an owner
+that must not wait leaves the gather unfinished after a while, with team and arrays, and a thread that may wait takes it
+over (`UnfinishedGather`).
 """
 
 from __future__ import annotations
@@ -25,312 +53,316 @@ from time import sleep
 from typing import Any, Final
 
 import numba.core.cgutils
-import numba.extending
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numpy.typing import NDArray
 
 from app.kernels import Unfinished
+from app.kernels.numba_cpu.gather_chunk import JOB_ITEMS
+from app.kernels.numba_cpu.memory_intrinsics import item_pointer
+from app.llvm_intrinsics import Address, Builder, Integers, inner, intrinsic
 
-_intrinsic: Any = numba.extending.intrinsic
-_jitable: Any = numba.extending.register_jitable
 _cgutils: Any = numba.core.cgutils
-
+_int64: Final = types.int64
 _INT64: Final = ir.IntType(64)
 
-# Places in the box, in int64, no two on one line, or on two that are fetched together.
-_OWNER: Final = 0  # 1 while somebody leads
-_SERIAL: Final = 16  # of the gather; odd while it may be joined, negative once the helpers are to end
-_TAKEN: Final = 32  # how many parts were asked for
-_JOINED: Final = 48  # how many helpers were let in, less those that may be
-_INSIDE: Final = 64  # how many helpers may be reading the note
-_ASLEEP: Final = 80  # how many helpers look again only when they are woken
-_BAD: Final = 96  # the first bad component, or -1: the largest when taken without a sign
-_ENDED: Final = 112  # when the last gather was over
-_SLEEP: Final = 128  # a semaphore of the C library's
-_SPIN: Final = 144  # nanoseconds for which a helper looks before it sleeps
-_HELPERS: Final = 160  # how many there are
-_BACK: Final = 176  # how many of them helpers took, from the back
-_NOTE: Final = 192  # what the leader says of the gather
-_SETTINGS: Final = 208  # of whoever leads
-_ITEMS: Final = 224
-_LINES: Final = 128
+_APART_BYTES: Final = 128
+"""No two words lie on one cache line of 64 bytes, or on two neighbours, which Intel's processors fetch together
+(Optimization Reference Manual, "Spatial Prefetcher")."""
+_APART: Final = _APART_BYTES // 8
+(
+    _OWNED,
+    _EPOCH,
+    _TAKEN,
+    _JOINED,
+    _INSIDE,
+    _ASLEEP,
+    _FIRST_BAD,
+    _LAST_END,
+    _SEMAPHORE,
+    _SPIN,
+    _HELPERS,
+    _TAKEN_BY_HELPERS,
+    _JOB,
+    _SETTINGS,
+    _ITEMS,
+) = range(0, 15 * _APART, _APART)
+"""Places in the team's memory, in int64. _TAKEN counts the chunks that were asked for, _TAKEN_BY_HELPERS those of them
+that helpers had; _JOINED the helpers that joined, less those that may; _INSIDE the helpers that may be reading the job;
+_ASLEEP those that watch again only when they are woken, on the C library's semaphore at _SEMAPHORE. _FIRST_BAD is the
+first bad component or -1, the largest when taken as unsigned; _LAST_END the clock when the last gather was over; _SPIN
+the nanoseconds for which a helper watches before it sleeps; _HELPERS how many there are; _SETTINGS the owners'."""
+assert max(JOB_ITEMS, 32 // 8) <= _APART  # a sem_t has 32 bytes (glibc, musl)
+
 _SPIN_NS: Final = 15_000
-_LOOKS: Final = 32
-_END: Final = -(1 << 62)
+"""A helper that sleeps costs its waker 13 to 23 µs and comes after 10 to 40; with 50 µs the event loop was slower
+(`benchmarks/README.md`, "Threads that share a gather")."""
+_READS_PER_CLOCK: Final = 32
+"""Reads of EPOCH between two of the clock, which takes as long as several of them."""
+_PAUSES: Final = 1000
+"""Reads of INSIDE before the owner lets the system run another thread on its core: many times what a chunk takes that
+is about to end."""
+_SHUT_DOWN: Final = -(1 << 62)
+"""So far below 0 that no counting up of EPOCH comes back."""
 UNFINISHED: Final = -3
-"""In place of a component: a helper has not given back its part."""
+"""In place of a component: a helper has not given back its chunk."""
 _POLL_S: Final = 0.0005
+"""Between two looks of a thread that waits for that helper: as long as an owner in a hurry waits for it."""
+_CLOCK_MONOTONIC: Final = 1
+"""Its number in Linux's <time.h>."""
 
 
-@_intrinsic
-def _look(typing_context, box, place):  # type: ignore[no-untyped-def]
-    """The int64 at that place of the box, in an order with all changes that all threads agree on."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load_atomic(_pointer(builder, *arguments), "seq_cst", 8)
-
-    return types.int64(types.int64, types.int64), generate
+def _load(builder: Builder, team: Any, place: Any) -> Any:
+    return builder.load_atomic(item_pointer(builder, team, place), "seq_cst", 8)
 
 
-def _changer(operation: str) -> Any:
-    @_intrinsic
-    def change(typing_context, box, place, value):  # type: ignore[no-untyped-def]
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.atomic_rmw(operation, _pointer(builder, *arguments[:2]), arguments[2], "seq_cst")
+def _read_modify_write(operation: str) -> Callable[[Address, int, int], int]:
+    def build(builder: Builder, team: Any, place: Any, value: Any) -> Any:
+        return builder.atomic_rmw(operation, item_pointer(builder, team, place), value, "seq_cst")
 
-        return types.int64(types.int64, types.int64, types.int64), generate
-
+    change: Callable[[Address, int, int], int] = intrinsic(_int64, (_int64,) * 3, build)
     return change
 
 
-# Change the int64 at that place of the box, in the same order, and give what it was.
-_add = _changer("add")
-_swap = _changer("xchg")
-_least = _changer("umin")
+def _compare_exchange(builder: Builder, team: Any, place: Any, old: Any, new: Any) -> Any:
+    pointer = item_pointer(builder, team, place)
+    return builder.extract_value(builder.cmpxchg(pointer, old, new, "seq_cst", "seq_cst"), 1)
 
 
-@_intrinsic
-def _take(typing_context, box, place, old, new):  # type: ignore[no-untyped-def]
-    """Set the int64 at that place of the box to `new` if it is `old`; whether it was."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _pointer(builder, *arguments[:2])
-        return builder.extract_value(builder.cmpxchg(pointer, *arguments[2:], "seq_cst", "seq_cst"), 1)
-
-    return types.boolean(types.int64, types.int64, types.int64, types.int64), generate
-
-
-@_intrinsic
-def _now(typing_context):  # type: ignore[no-untyped-def]
-    """Nanoseconds of a clock that only goes forward."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pair = ir.ArrayType(_INT64, 2)
-        room = _cgutils.alloca_once(builder, pair)
-        clock = ir.FunctionType(ir.IntType(32), [ir.IntType(32), room.type])
-        function = _cgutils.get_or_insert_function(builder.module, clock, "clock_gettime")
-        builder.call(function, [ir.IntType(32)(1), room])
-        seconds, rest = (builder.extract_value(builder.load(room, typ=pair), at) for at in (0, 1))
-        return builder.add(builder.mul(seconds, _INT64(1_000_000_000)), rest)
-
-    return types.int64(), generate
+def _clock(builder: Builder) -> Any:
+    pair, number = ir.ArrayType(_INT64, 2), ir.IntType(32)
+    room = _cgutils.alloca_once(builder, pair)
+    kind = ir.FunctionType(number, [number, room.type])
+    function = _cgutils.get_or_insert_function(builder.module, kind, "clock_gettime")
+    builder.call(function, [number(_CLOCK_MONOTONIC), room])
+    seconds, rest = (builder.extract_value(builder.load(room, typ=pair), at) for at in (0, 1))
+    return builder.add(builder.mul(seconds, _INT64(1_000_000_000)), rest)
 
 
-@_intrinsic
-def _pause(typing_context):  # type: ignore[no-untyped-def]
-    """Let a core that only looks leave its means to others."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        if os.uname().machine == "x86_64":
-            nothing = ir.FunctionType(ir.VoidType(), [])
-            builder.call(_cgutils.get_or_insert_function(builder.module, nothing, "llvm.x86.sse2.pause"), [])
-        return context.get_dummy_value()
-
-    return types.none(), generate
+def _wait_a_moment(builder: Builder) -> None:
+    if os.uname().machine == "x86_64":
+        nothing = ir.FunctionType(ir.VoidType(), [])
+        builder.call(_cgutils.get_or_insert_function(builder.module, nothing, "llvm.x86.sse2.pause"), [])
 
 
-def _pointer(builder: Any, box: Any, place: Any) -> Any:
-    return builder.gep(builder.inttoptr(box, _INT64.as_pointer()), [place], inbounds=True, source_etype=_INT64)
+_load_seq_cst: Final[Callable[[Address, int], int]] = intrinsic(_int64, (_int64, _int64), _load)
+"""The int64 at that place of the team's memory."""
+_fetch_add_seq_cst: Final = _read_modify_write("add")
+_exchange_seq_cst: Final = _read_modify_write("xchg")
+_fetch_umin_seq_cst: Final = _read_modify_write("umin")
+"""Change the int64 at that place, and return what it was; the last one takes the smaller as unsigned."""
+_compare_exchange_seq_cst: Final[Callable[[Address, int, int, int], bool]] = intrinsic(
+    types.boolean, (_int64,) * 4, _compare_exchange
+)
+"""(team, place, old, new): set the int64 to `new` if it is `old`; whether it was."""
+_now: Final[Callable[[], int]] = intrinsic(_int64, (), _clock)
+"""Nanoseconds of a clock that only goes forward."""
+_pause: Final[Callable[[], None]] = intrinsic(types.none, (), _wait_a_moment)
+"""Let a core that only watches leave its means to others."""
+_sem_wait: Final[Any] = types.ExternalFunction("sem_wait", types.int32(_int64))
+_sem_post: Final[Any] = types.ExternalFunction("sem_post", types.int32(_int64))
+_sched_yield: Final[Any] = types.ExternalFunction("sched_yield", types.int32())
 
 
-_sem_wait: Any = types.ExternalFunction("sem_wait", types.int32(types.int64))
-_sem_post: Any = types.ExternalFunction("sem_post", types.int32(types.int64))
-_sched_yield: Any = types.ExternalFunction("sched_yield", types.int32())
+@inner
+def is_worth_sharing(team: Address, long: bool) -> bool:
+    """Whether a helper can be had: one that is awake, or any for a `long` gather or one of a close series.
 
-
-@_jitable
-def is_awake(box, long):  # type: ignore[no-untyped-def]
-    """Whether there is a helper to be had: one that is awake, or any for a `long` gather or one of a close series.
-
-    To wake a core may take the leader as long as a short gather does.
+    To wake a core may take the owner as long as a short gather does.
     """
-    asleep = _look(box, _ASLEEP)
-    return long or asleep < _look(box, _HELPERS) or _in_series(box)
+    return long or _load_seq_cst(team, _ASLEEP) < _load_seq_cst(team, _HELPERS) or _in_series(team)
 
 
-@_jitable
-def _in_series(box):  # type: ignore[no-untyped-def]
-    # Much sooner than helpers fall asleep again, or each gather of a series might wake them once more.
-    return _now() - _look(box, _ENDED) < _look(box, _SPIN) // 5
+@inner
+def _in_series(team: Address) -> bool:
+    """Whether the last gather ended just now.
+
+    That is much sooner than helpers fall asleep again: else each gather of a series might wake them once more.
+    """
+    return _now() - _load_seq_cst(team, _LAST_END) < _load_seq_cst(team, _SPIN) // 5
 
 
-@_jitable
-def lead(box):  # type: ignore[no-untyped-def]
-    """Whether the crew was free and is there; it is the caller's now, who writes the note and opens."""
-    return _look(box, _SERIAL) >= 0 and _look(box, _OWNER) == 0 and _take(box, _OWNER, 0, 1)
+@inner
+def acquire(team: Address) -> bool:
+    """Whether the team was free and is there: then it is the caller's, who writes the job and publishes it."""
+    if _load_seq_cst(team, _EPOCH) < 0 or _load_seq_cst(team, _OWNED) != 0:
+        return False
+    return _compare_exchange_seq_cst(team, _OWNED, 0, 1)
 
 
-@_jitable
-def open_to(box, helpers, long):  # type: ignore[no-untyped-def]
-    """Let so many helpers in; those that sleep are woken for a `long` gather or one of a close series."""
-    _swap(box, _TAKEN, 0)
-    _swap(box, _BACK, 0)
-    _swap(box, _BAD, -1)
-    _swap(box, _JOINED, -helpers)
-    _add(box, _SERIAL, 1)
-    asleep = _look(box, _ASLEEP)
-    missing = helpers + asleep - _look(box, _HELPERS)
-    if asleep > 0 and missing > 0 and (long or _in_series(box)):
-        _wake(box, missing)
+@inner
+def publish(team: Address, helpers: int, long: bool) -> None:
+    """Let so many helpers join; those that sleep are woken for a `long` gather or one of a close series."""
+    _exchange_seq_cst(team, _TAKEN, 0)
+    _exchange_seq_cst(team, _TAKEN_BY_HELPERS, 0)
+    _exchange_seq_cst(team, _FIRST_BAD, -1)
+    _exchange_seq_cst(team, _JOINED, -helpers)
+    _fetch_add_seq_cst(team, _EPOCH, 1)
+    asleep = _load_seq_cst(team, _ASLEEP)
+    missing = helpers + asleep - _load_seq_cst(team, _HELPERS)
+    if asleep > 0 and missing > 0 and (long or _in_series(team)):
+        _wake(team, missing)
 
 
-@_jitable
-def ended(box):  # type: ignore[no-untyped-def]
+@inner
+def record_end(team: Address) -> None:
     """A gather that helpers might have shared is over."""
-    _swap(box, _ENDED, _now())
+    _exchange_seq_cst(team, _LAST_END, _now())
 
 
-@_jitable
-def _wake(box, most):  # type: ignore[no-untyped-def]
+@inner
+def _wake(team: Address, most: int) -> None:
     """Wake two helpers or fewer; each of them wakes two more while there is room for them."""
     for _ in range(min(most, 2)):
-        asleep = _look(box, _ASLEEP)
-        while asleep > 0:
-            if _take(box, _ASLEEP, asleep, asleep - 1):
-                _sem_post(box + 8 * _SLEEP)
-                break
-            asleep = _look(box, _ASLEEP)
+        if _claim_sleeper(team):
+            _sem_post(team + 8 * _SEMAPHORE)
 
 
-@_jitable
-def close(box, patience):  # type: ignore[no-untyped-def]
-    """Let no more helpers in, wait for those that are inside, give the crew back, and give the first bad component.
+@inner
+def _claim_sleeper(team: Address) -> bool:
+    """Whether a helper was counted as asleep; it is no longer."""
+    asleep = _load_seq_cst(team, _ASLEEP)
+    while asleep > 0:
+        if _compare_exchange_seq_cst(team, _ASLEEP, asleep, asleep - 1):
+            return True
+        asleep = _load_seq_cst(team, _ASLEEP)
+    return False
 
-    After `patience` nanoseconds, unless that is negative, the gather is left as it is: UNFINISHED.
+
+@inner
+def close(team: Address, timeout_ns: int) -> int:
+    """Let no more helpers join, wait for those that are inside, and free the team: the first bad component, or -1.
+
+    After `timeout_ns`, unless that is negative, the gather is left as it is: UNFINISHED.
     """
-    _add(box, _SERIAL, 1)
-    return wait(box, patience)
+    _fetch_add_seq_cst(team, _EPOCH, 1)
+    return wait_for_helpers(team, timeout_ns)
 
 
-@_jitable
-def wait(box, patience):  # type: ignore[no-untyped-def]
-    """The rest of `close`, for a gather that it has left."""
-    looks = 0
-    until = 0
-    while _look(box, _INSIDE) != 0:
-        if patience == 0:
+@inner
+def wait_for_helpers(team: Address, timeout_ns: int) -> int:
+    """The rest of `close`, also for a gather that was left unfinished."""
+    reads = 0
+    ends = 0
+    while _load_seq_cst(team, _INSIDE) != 0:
+        if timeout_ns == 0:
             return UNFINISHED
-        looks += 1
-        if looks < 1000:
+        reads += 1
+        if reads < _PAUSES:
             _pause()
         else:
             _sched_yield()  # the helper's core may be this one
-            if patience >= 0:
+            if timeout_ns >= 0:
                 now = _now()
-                if until == 0:
-                    until = now + patience
-                elif now >= until:
+                if ends == 0:
+                    ends = now + timeout_ns
+                elif now >= ends:
                     return UNFINISHED
-    bad = _look(box, _BAD)
-    ended(box)
-    _swap(box, _OWNER, 0)
+    bad = _load_seq_cst(team, _FIRST_BAD)
+    record_end(team)
+    _exchange_seq_cst(team, _OWNED, 0)
     return bad
 
 
-@_jitable
-def join(box, last):  # type: ignore[no-untyped-def]
-    """For a helper that has done `last`: wait for another gather and go in. Its serial; negative for the end."""
-    until = 0
-    looks = 0
+@inner
+def join(team: Address, last: int) -> int:
+    """For a helper that was in epoch `last`: wait for another job and go inside. Its epoch; negative for the end."""
+    ends = 0
+    reads = 0
     slept = False
     while True:
-        serial = _look(box, _SERIAL)
-        if serial < 0:
-            return serial
-        if serial & 1 and serial != last:
-            last = serial
-            _add(box, _INSIDE, 1)
-            if _look(box, _SERIAL) == serial:
-                left = -1 - _add(box, _JOINED, 1)
-                if left >= 0:
-                    if slept and left > 0:
-                        _wake(box, left)
-                    return serial
-            _add(box, _INSIDE, -1)
-        looks += 1
-        if looks % _LOOKS == 0:
+        epoch = _load_seq_cst(team, _EPOCH)
+        if epoch < 0:
+            return epoch
+        if epoch & 1 and epoch != last:
+            last = epoch
+            _fetch_add_seq_cst(team, _INSIDE, 1)
+            if _load_seq_cst(team, _EPOCH) == epoch:
+                room = -1 - _fetch_add_seq_cst(team, _JOINED, 1)
+                if room >= 0:
+                    if slept and room > 0:
+                        _wake(team, room)
+                    return epoch
+            _fetch_add_seq_cst(team, _INSIDE, -1)
+        reads += 1
+        if reads % _READS_PER_CLOCK == 0:
             now = _now()
-            if until == 0:
-                until = now + _look(box, _SPIN)
-            elif now > until:
-                _sleep(box, serial)
+            if ends == 0:
+                ends = now + _load_seq_cst(team, _SPIN)
+            elif now > ends:
+                _sleep(team, epoch)
                 slept = True
-                until = 0
+                ends = 0
         _pause()
 
 
-@_jitable
-def _sleep(box, serial):  # type: ignore[no-untyped-def]
-    _add(box, _ASLEEP, 1)
-    if _look(box, _SERIAL) != serial:
-        # Something came meanwhile. Who does not find itself among the sleepers is about to be woken.
-        asleep = _look(box, _ASLEEP)
-        while asleep > 0:
-            if _take(box, _ASLEEP, asleep, asleep - 1):
-                return
-            asleep = _look(box, _ASLEEP)
-    while _sem_wait(box + 8 * _SLEEP) != 0:
+@inner
+def _sleep(team: Address, epoch: int) -> None:
+    """Sleep until woken, unless there is another epoch by now."""
+    _fetch_add_seq_cst(team, _ASLEEP, 1)
+    # Whoever has claimed this sleeper meanwhile is about to wake it: then there is a post to wait for all the same.
+    if _load_seq_cst(team, _EPOCH) != epoch and _claim_sleeper(team):
+        return
+    while _sem_wait(team + 8 * _SEMAPHORE) != 0:
         pass  # a signal
 
 
-@_jitable
-def finish(box):  # type: ignore[no-untyped-def]
-    """Let the helpers end, once nobody leads; whoever wants to lead from now on is told that there is no crew."""
-    while not _take(box, _OWNER, 0, 1):
+@inner
+def leave(team: Address) -> None:
+    """A helper reads nothing more of the job."""
+    _fetch_add_seq_cst(team, _INSIDE, -1)
+
+
+@inner
+def shut_down(team: Address) -> None:
+    """Let the helpers end, once nobody owns the team; from now on it cannot be acquired."""
+    while not _compare_exchange_seq_cst(team, _OWNED, 0, 1):
         _sched_yield()
-    _swap(box, _SERIAL, _END)
-    while _look(box, _ASLEEP) > 0:
-        _wake(box, 2)
-    _swap(box, _OWNER, 0)
+    _exchange_seq_cst(team, _EPOCH, _SHUT_DOWN)
+    while _load_seq_cst(team, _ASLEEP) > 0:
+        _wake(team, 2)
+    _exchange_seq_cst(team, _OWNED, 0)
 
 
-@_jitable
-def leave(box):  # type: ignore[no-untyped-def]
-    """A helper reads nothing more of the gather."""
-    _add(box, _INSIDE, -1)
+@inner
+def take_chunk(team: Address, chunks: int) -> bool:
+    """Whether one of so many chunks is left: the caller's now, from the front for the owner, from the back for helpers.
 
-
-@_jitable
-def take(box, count):  # type: ignore[no-untyped-def]
-    """Whether one of `count` parts is left: the caller's now, from the front for the leader, from the back for helpers.
-
-    So that every core is likely to have the memory again that it had in the gather before.
+    So every core is likely to have the memory again that it had in the gather before.
     """
-    return _add(box, _TAKEN, 1) < count
+    return _fetch_add_seq_cst(team, _TAKEN, 1) < chunks
 
 
-@_jitable
-def from_back(box):  # type: ignore[no-untyped-def]
-    """How many parts helpers had before: once for each that a helper takes."""
-    return _add(box, _BACK, 1)
+@inner
+def taken_by_helpers(team: Address) -> int:
+    """How many chunks helpers had before: called once for each that a helper takes."""
+    return _fetch_add_seq_cst(team, _TAKEN_BY_HELPERS, 1)
 
 
-@_jitable
-def found_bad(box, component):  # type: ignore[no-untyped-def]
-    """Say that the component is bad."""
-    _least(box, _BAD, component)
+@inner
+def report_bad(team: Address, component: int) -> None:
+    """The component is out of bounds."""
+    _fetch_umin_seq_cst(team, _FIRST_BAD, component)
 
 
-@_jitable
-def note_in(box):  # type: ignore[no-untyped-def]
-    """The address of the note about the gather, some int64."""
-    return box + 8 * _NOTE
+@inner
+def job_of(team: Address) -> Address:
+    """Where the owner describes its gather, in JOB_ITEMS int64."""
+    return team + 8 * _JOB
 
 
-@_jitable
-def setting(box, number):  # type: ignore[no-untyped-def]
-    """One of the crew's settings."""
-    return _look(box, _SETTINGS + number)
+@inner
+def setting(team: Address, number: int) -> int:
+    """One of the owners' settings."""
+    return _load_seq_cst(team, _SETTINGS + number)
 
 
-class LeftGather(Unfinished):
-    """A gather that its leader has left, for a helper has not given back its part."""
+class UnfinishedGather(Unfinished):
+    """A gather that its owner left, for a helper had not given back its chunk. It has the arrays until it is over."""
 
-    def __init__(self, crew: Crew, arrays: tuple[object, ...]) -> None:
-        super().__init__("a helper has not given back its part of a gather")
-        self._crew = crew
+    def __init__(self, team: ThreadTeam, arrays: tuple[object, ...]) -> None:
+        super().__init__("a helper has not given back its chunk of a gather")
+        self._team = team
         self._arrays = arrays
         self._lock = Lock()
         self._bad: int | None = None
@@ -339,63 +371,63 @@ class LeftGather(Unfinished):
         """See `Unfinished.wait`."""
         while True:
             with self._lock:
-                self._look()
+                self._poll()
             if self._bad is not None:
                 return self._bad
             sleep(_POLL_S)
 
-    def settle(self) -> None:
-        """Give the crew back if the gather is over; returns at once."""
+    def free_team(self) -> None:
+        """Free the team if the gather is over; returns at once."""
         if self._lock.acquire(blocking=False):
             try:
-                self._look()
+                self._poll()
             finally:
                 self._lock.release()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         if self._bad is None:
-            bad = self._crew.look_again()
+            bad = self._team.poll()
             if bad != UNFINISHED:
                 self._bad = bad
                 self._arrays = ()
-                self._crew.left.discard(self)
+                self._team.unfinished.discard(self)
 
 
-class Crew:
-    """A box and its helpers, threads that run `attend(box)`, compiled and without the GIL, until `finish(box)`.
+class ThreadTeam:
+    """The memory at `address` and its helpers, threads that run `help_with(address)` until `shut_down(address)`.
 
-    `settings` are for those who lead, and may be changed. `look_again` is `wait(box, 0)`, compiled, and `left` holds
-    the gather that was left, while there is one.
+    The three functions are compiled and run without the GIL; `poll_helpers` is `wait_for_helpers(address, 0)`.
+    `settings` are the owners', and may be changed. `unfinished` holds the gather that was left, while there is one.
     """
 
     def __init__(
         self,
-        attend: Callable[[int], object],
-        finish: Callable[[int], object],
-        look_again: Callable[[int], int],
+        help_with: Callable[[Address], object],
+        shut_down: Callable[[Address], object],
+        poll_helpers: Callable[[Address], int],
         settings: Sequence[int],
     ) -> None:
-        self._attend = attend
-        self._finish = finish
-        self._look_again = look_again
-        self.left: set[LeftGather] = set()
+        self._help_with = help_with
+        self._shut_down = shut_down
+        self._poll_helpers = poll_helpers
+        self.unfinished: set[UnfinishedGather] = set()
         self._lock = Lock()
         self._threads: list[Thread] = []
         self._ended = False
-        self._room: NDArray[np.int64] = np.zeros(_ITEMS + _LINES // 8, np.int64)
-        self.box = -(-self._room.ctypes.data // _LINES) * _LINES
-        start = (self.box - self._room.ctypes.data) // 8
-        self._items = self._room[start : start + _ITEMS]
+        self._memory: Integers = np.zeros(_ITEMS + _APART, np.int64)
+        self.address: Address = -(-self._memory.ctypes.data // _APART_BYTES) * _APART_BYTES
+        start = (self.address - self._memory.ctypes.data) // 8
+        self._items = self._memory[start : start + _ITEMS]
         self._items[_SPIN] = _SPIN_NS
         self.settings = self._items[_SETTINGS : _SETTINGS + len(settings)]
         self.settings[:] = settings
-        if ctypes.CDLL(None).sem_init(ctypes.c_void_p(self.box + 8 * _SLEEP), 0, 0) != 0:
+        if ctypes.CDLL(None).sem_init(ctypes.c_void_p(self.address + 8 * _SEMAPHORE), 0, 0) != 0:
             raise OSError("the C library has no semaphores")
         atexit.register(self.end)
 
-    def look_again(self) -> int:
+    def poll(self) -> int:
         """The first bad component, or -1, of the gather that was left, if it is over, else UNFINISHED."""
-        return self._look_again(self.box)
+        return self._poll_helpers(self.address)
 
     @property
     def helpers(self) -> int:
@@ -403,20 +435,20 @@ class Crew:
         return len(self._threads)
 
     def grow(self, helpers: int) -> None:
-        """Have at least so many helpers, unless the crew has ended."""
+        """Have at least so many helpers, unless the team has ended."""
         with self._lock:
             while len(self._threads) < helpers and not self._ended:
-                thread = Thread(target=self._attend, args=(self.box,), name="gather-helper", daemon=True)
+                thread = Thread(target=self._help_with, args=(self.address,), name="gather-helper", daemon=True)
                 thread.start()
                 self._threads.append(thread)
                 self._items[_HELPERS] += 1
 
     def end(self) -> None:
-        """Let the helpers end, once the gather is done that they have; later ones are done by who leads alone."""
-        for left in tuple(self.left):
+        """Let the helpers end, once the gather is done that they have; later ones their own threads do alone."""
+        for left in tuple(self.unfinished):
             left.wait()
         with self._lock:
             self._ended = True
-            self._finish(self.box)
+            self._shut_down(self.address)
             for thread in self._threads:
                 thread.join()

@@ -1,14 +1,14 @@
-"""Indices of other types than int64, compiled by Numba: widened chunk by chunk on their way into `gather_part`.
+"""Indices of other types than int64, compiled by Numba: widened piece by piece on their way into `gather_chunk`.
 
-A chunk is so small that it stays in the caches, and lies on the stack, so that a gather takes no memory for it however
-many indices there are. `gather_part` lies behind an address: it takes the chunk for memory that nobody writes.
+A piece is so small that it stays in the caches, and lies on the stack, so that a gather takes no memory for it however
+many indices there are. `gather_chunk` is called by its address: it takes the piece for memory that nobody writes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
-import numba.extending
 from llvmlite import ir
 from numba import types
 
@@ -16,15 +16,15 @@ from app.kernels.numba_cpu.gather_chunk import (
     AXES,
     BATCHES,
     BLOCK,
+    BROADCAST_INDICES,
+    CHUNK_SIZE,
     COMPONENTS,
     DATA,
     DEPTH,
     FLAGS,
-    INDEX,
+    GATHER_CHUNK,
+    INDEX_TYPE,
     OUTPUT,
-    PART,
-    SHARED,
-    SIZE,
     START,
     STRIDE,
     TOTAL,
@@ -32,104 +32,104 @@ from app.kernels.numba_cpu.gather_chunk import (
     WHOLE_BATCHES,
     WIDTH,
 )
-from app.kernels.numba_cpu.memory_intrinsics import call, get, put, scratch, stack_room
+from app.kernels.numba_cpu.memory_intrinsics import call_address, load_item, stack_scratch, store_item
+from app.llvm_intrinsics import Address, Builder, inlined, intrinsic, stack_words
 
 MAX_DEPTH: Final = 64
-_CHUNK: Final = 1 << 11  # components, unless a block of tuples has more
-_chunk = stack_room(BLOCK * MAX_DEPTH)
+"""Components of a tuple: the most axes that NumPy's arrays have (NPY_MAXDIMS of NumPy 2)."""
+_PIECE: Final = 1 << 11
+"""Components of a piece, unless a block of tuples has more: 16 KiB, half a first cache of 32 KiB."""
 _HIGHEST: Final = (1 << 63) - 1
-
-_intrinsic: Any = numba.extending.intrinsic
-_jitable: Any = numba.extending.register_jitable
 _INT64: Final = ir.IntType(64)
 
+_stack_piece: Final = stack_words(BLOCK * MAX_DEPTH)
 
-def _reader(bits: int, signed: bool) -> Any:
+
+def widen(bits: int, *, signed: bool) -> Callable[[Address, int, int, Address], None]:
+    """A loop that writes items [first, first + count) of those at `source`, integers of so many bits, as int64.
+
+    A uint64 above 2**63 - 1 becomes that, which is out of bounds everywhere.
+    """
     kind = ir.IntType(bits)
+    keep = bits < 64 or signed
 
-    @_intrinsic
-    def reader(typing_context, base, index):  # type: ignore[no-untyped-def]
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            base = builder.inttoptr(arguments[0], kind.as_pointer())
-            value = builder.load(builder.gep(base, [arguments[1]], inbounds=True, source_etype=kind), typ=kind)
-            if bits == 64:
-                return value
-            return builder.sext(value, _INT64) if signed else builder.zext(value, _INT64)
+    def build(builder: Builder, base: Any, index: Any) -> Any:
+        pointer = builder.inttoptr(base, kind.as_pointer())
+        value = builder.load(builder.gep(pointer, [index], inbounds=True, source_etype=kind), typ=kind)
+        if bits == 64:
+            return value
+        return builder.sext(value, _INT64) if signed else builder.zext(value, _INT64)
 
-        return types.int64(types.int64, types.int64), generate
+    load: Callable[[Address, int], int] = intrinsic(types.int64, (types.int64, types.int64), build)
 
-    return reader
+    @inlined
+    def loop(source: Address, first: int, count: int, target: Address) -> None:
+        for at in range(count):
+            value = load(source, first + at)
+            store_item(target, at, value if keep or value >= 0 else _HIGHEST)
 
-
-# Item `index` of those at `base`, as an int64.
-_int8 = _reader(8, True)
-_int16 = _reader(16, True)
-_int32 = _reader(32, True)
-_uint8 = _reader(8, False)
-_uint16 = _reader(16, False)
-_uint32 = _reader(32, False)
-_uint64 = _reader(64, False)
+    return loop
 
 
-@_jitable
-def _widen(kind, source, first, count, target):  # type: ignore[no-untyped-def]
-    """Write components [first, first + count) of those at `source` to `target`; `kind` is as of `index_type`."""
+_widen_int8: Final = widen(8, signed=True)
+_widen_int16: Final = widen(16, signed=True)
+_widen_int32: Final = widen(32, signed=True)
+_widen_uint8: Final = widen(8, signed=False)
+_widen_uint16: Final = widen(16, signed=False)
+_widen_uint32: Final = widen(32, signed=False)
+_widen_uint64: Final = widen(64, signed=False)
+
+
+@inlined
+def _widen(kind: int, source: Address, first: int, count: int, target: Address) -> None:
+    """The loop for the index type `kind` (see `ndarray_abi.index_type`)."""
     if kind == -1:
-        for at in range(count):
-            put(target, at, _uint8(source, first + at))
+        _widen_uint8(source, first, count, target)
     elif kind == 1:
-        for at in range(count):
-            put(target, at, _int8(source, first + at))
+        _widen_int8(source, first, count, target)
     elif kind == -2:
-        for at in range(count):
-            put(target, at, _uint16(source, first + at))
+        _widen_uint16(source, first, count, target)
     elif kind == 2:
-        for at in range(count):
-            put(target, at, _int16(source, first + at))
+        _widen_int16(source, first, count, target)
     elif kind == -4:
-        for at in range(count):
-            put(target, at, _uint32(source, first + at))
+        _widen_uint32(source, first, count, target)
     elif kind == 4:
-        for at in range(count):
-            put(target, at, _int32(source, first + at))
+        _widen_int32(source, first, count, target)
     else:
-        for at in range(count):
-            value = _uint64(source, first + at)
-            put(target, at, value if value >= 0 else _HIGHEST)  # which is out of bounds everywhere
+        _widen_uint64(source, first, count, target)
 
 
-def gather_narrow(note, number):  # type: ignore[no-untyped-def]
-    """As `gather_part`, for a note whose INDEX says that its components are of another type than int64."""
-    part, kind, source = get(note, PART), get(note, INDEX), get(note, COMPONENTS)
-    depth, tuples, flags = get(note, DEPTH), get(note, TUPLES), get(note, FLAGS)
-    batches = get(note, BATCHES)
-    low = number * get(note, SIZE)
-    high = min(low + get(note, SIZE), get(note, TOTAL))
-    own = scratch()
-    for at in (AXES, DEPTH, TUPLES, WIDTH, STRIDE):
-        put(own, at, get(note, at))
-    put(own, DATA, get(note, DATA))
-    put(own, OUTPUT, get(note, OUTPUT))
+def gather_narrow_chunk(job: Address, number: int) -> int:
+    """As `gather_chunk`, for a job whose INDEX_TYPE is another one than int64."""
+    kind, source, depth = load_item(job, INDEX_TYPE), load_item(job, COMPONENTS), load_item(job, DEPTH)
+    batches, tuples, flags = load_item(job, BATCHES), load_item(job, TUPLES), load_item(job, FLAGS)
+    low = number * load_item(job, CHUNK_SIZE)
+    high = min(low + load_item(job, CHUNK_SIZE), load_item(job, TOTAL))
+    own = stack_scratch()  # a job for each piece
+    for field in (AXES, DEPTH, TUPLES, WIDTH, STRIDE):
+        store_item(own, field, load_item(job, field))
+    store_item(own, DATA, load_item(job, DATA))
+    store_item(own, OUTPUT, load_item(job, OUTPUT))
     if flags & WHOLE_BATCHES != 0:
         batches = high - low
-        put(own, DATA, get(note, DATA) + low * get(note, STRIDE))
-        put(own, OUTPUT, get(note, OUTPUT) + low * tuples * get(note, WIDTH))
+        store_item(own, DATA, load_item(job, DATA) + low * load_item(job, STRIDE))
+        store_item(own, OUTPUT, load_item(job, OUTPUT) + low * tuples * load_item(job, WIDTH))
         low = 0
         high = tuples
-    put(own, BATCHES, batches)
-    put(own, FLAGS, flags & ~WHOLE_BATCHES)
-    most = max(BLOCK, _CHUNK // max(depth, 1))  # tuples
-    if flags & SHARED == 0 and 0 < tuples < BLOCK:
+    store_item(own, BATCHES, batches)
+    store_item(own, FLAGS, flags & ~WHOLE_BATCHES)
+    most = max(BLOCK, _PIECE // max(depth, 1))  # tuples
+    if flags & BROADCAST_INDICES == 0 and 0 < tuples < BLOCK:
         most = most // tuples * tuples
-    chunk = _chunk()
+    piece = _stack_piece()
     while True:
         count = min(most, high - low)
-        _widen(kind, source, low * depth, count * depth, chunk)
-        put(own, COMPONENTS, chunk - 8 * low * depth)
-        put(own, START, low)
-        put(own, SIZE, count)
-        put(own, TOTAL, low + count)
-        bad = call(part, own, 0)
+        _widen(kind, source, low * depth, count * depth, piece)
+        store_item(own, COMPONENTS, piece - 8 * low * depth)
+        store_item(own, START, low)
+        store_item(own, CHUNK_SIZE, count)
+        store_item(own, TOTAL, low + count)
+        bad = call_address(load_item(job, GATHER_CHUNK), own, 0)
         if bad >= 0:
             return bad
         low += count

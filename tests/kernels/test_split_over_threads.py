@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from app.kernels import Unfinished
 from app.kernels.numba_cpu import gather_kernel, split_over_threads
-from app.kernels.numba_cpu.split_over_threads import Crew
+from app.kernels.numba_cpu.split_over_threads import ThreadTeam
 from app.operators.gather_plan import GatherPlan
 from tests.conftest import samples
 from tests.kernels.loops import gather_by_loops
@@ -30,9 +30,9 @@ LONG = GatherPlan(1, 400_000, (50_000,), 1, 8, False, True)
 
 
 @pytest.fixture
-def crew(compiled: Path) -> Iterator[Crew]:
-    """The kernel's, which takes parts as small as can be while the test runs."""
-    found = gather_kernel.crew()
+def team(compiled: Path) -> Iterator[ThreadTeam]:
+    """The kernel's, which takes chunks as small as can be while the test runs."""
+    found = gather_kernel.thread_team()
     before = found.settings.copy()
     found.settings[:2] = (1, 1 << 12)
     yield found
@@ -40,7 +40,7 @@ def crew(compiled: Path) -> Iterator[Crew]:
 
 
 @pytest.fixture
-def other_crew(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Crew]:
+def other_team(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadTeam]:
     """One that the kernel has for as long as the test runs, and that has no helpers yet."""
     entry, made = gather_kernel._ready.__wrapped__()
     monkeypatch.setattr(gather_kernel, "_ready", lambda: (entry, made))
@@ -81,7 +81,7 @@ def checks_with(case: Case, threads: int, times: int) -> Iterator[None]:
 
 @given(case=cases(), threads=st.integers(1, 5))
 @settings(max_examples=6 * settings().max_examples, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_the_parts_together_give_what_the_whole_gives(crew: Crew, case: Case, threads: int) -> None:
+def test_the_chunks_together_give_what_the_whole_gives(team: ThreadTeam, case: Case, threads: int) -> None:
     check_with(case, threads)
 
 
@@ -95,10 +95,10 @@ def test_a_large_gather_over_threads_gives_what_the_reference_gives(
     check_with(make_case(plan, random.Random(spoiled), spoiled), 3)
 
 
-def test_several_threads_lead_at_once_and_all_are_right(crew: Crew) -> None:
-    """One of them has the crew at a time; the others do the whole alone, and nobody reads what is another's."""
+def test_several_threads_gather_at_once_and_all_are_right(team: ThreadTeam) -> None:
+    """One of them has the team at a time; the others do the whole alone, and nobody reads what is another's."""
 
-    def lead(seed: int) -> None:
+    def gather(seed: int) -> None:
         source = random.Random(seed)
         for _ in range(1500):
             plan = random_plan(source)
@@ -106,78 +106,78 @@ def test_several_threads_lead_at_once_and_all_are_right(crew: Crew) -> None:
                 check_with(make_case(plan, source, source.choice((0, 0, 1))), source.randint(1, 4))
 
     with ThreadPoolExecutor(4) as threads:
-        list(threads.map(lead, range(4)))
+        list(threads.map(gather, range(4)))
 
 
-def joined(crew: Crew, threads: int) -> int:
+def joined(team: ThreadTeam, threads: int) -> int:
     """How many helpers took part in the last gather, which was over so many threads."""
-    return int(crew._items[split_over_threads._JOINED]) + threads - 1
+    return int(team._items[split_over_threads._JOINED]) + threads - 1
 
 
-def asleep(crew: Crew) -> int:
-    return int(crew._items[split_over_threads._ASLEEP])
+def asleep(team: ThreadTeam) -> int:
+    return int(team._items[split_over_threads._ASLEEP])
 
 
-def wait_until_asleep(crew: Crew) -> None:
+def wait_until_asleep(team: ThreadTeam) -> None:
     ends = time.monotonic() + 60
-    while asleep(crew) < crew.helpers:
+    while asleep(team) < team.helpers:
         assert time.monotonic() < ends
         time.sleep(0.001)
 
 
-def test_a_long_gather_wakes_helpers(other_crew: Crew) -> None:
+def test_a_long_gather_wakes_helpers(other_team: ThreadTeam) -> None:
     case = make_case(LONG, random.Random(1))
     for threads in (2, 3):
         most = 0
         for _ in checks_with(case, threads, 200):
-            most = max(most, joined(other_crew, threads))
-            wait_until_asleep(other_crew)
+            most = max(most, joined(other_team, threads))
+            wait_until_asleep(other_team)
         assert most >= 1
-        assert other_crew.helpers == threads - 1
+        assert other_team.helpers == threads - 1
 
 
-def test_a_short_gather_wakes_nobody_unless_another_went_just_before(other_crew: Crew) -> None:
-    other_crew.settings[:2] = (1, 1 << 30)
+def test_a_short_gather_wakes_nobody_unless_another_went_just_before(other_team: ThreadTeam) -> None:
+    other_team.settings[:2] = (1, 1 << 30)
     case = make_case(GatherPlan(1, 2_000, (50,), 1, 8, False, True), random.Random(1))
     out = case.out()
-    other_crew.grow(1)
-    wait_until_asleep(other_crew)
-    other_crew._items[split_over_threads._SPIN] = 0  # however close, it is not close enough
-    other_crew._items[split_over_threads._JOINED] = -1
+    other_team.grow(1)
+    wait_until_asleep(other_team)
+    other_team._items[split_over_threads._SPIN] = 0  # however close, it is not close enough
+    other_team._items[split_over_threads._JOINED] = -1
     for _ in range(100):
         gather_kernel.run(case.plan, case.data, case.indices, out, 2)
-    assert (asleep(other_crew), joined(other_crew, 2)) == (1, 0)
-    other_crew._items[split_over_threads._SPIN] = 10**9
+    assert (asleep(other_team), joined(other_team, 2)) == (1, 0)
+    other_team._items[split_over_threads._SPIN] = 10**9
     most = 0
     for _ in range(10_000):
         gather_kernel.run(case.plan, case.data, case.indices, out, 2)
-        most = max(most, joined(other_crew, 2))
+        most = max(most, joined(other_team, 2))
         if most:
             break
     assert most == 1
 
 
-def test_helpers_that_do_not_come_do_not_keep_a_leader_waiting(
-    other_crew: Crew, monkeypatch: pytest.MonkeyPatch
+def test_helpers_that_do_not_come_do_not_keep_an_owner_waiting(
+    other_team: ThreadTeam, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(other_crew, "grow", lambda _: None)
-    other_crew._items[split_over_threads._HELPERS] = 3  # so many are said to be awake, and none is there
+    monkeypatch.setattr(other_team, "grow", lambda _: None)
+    other_team._items[split_over_threads._HELPERS] = 3  # so many are said to be awake, and none is there
     check_with(make_case(LONG, random.Random(2), 1), 3)
-    assert joined(other_crew, 3) == 0
+    assert joined(other_team, 3) == 0
 
 
-def stop_a_helper(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+def stop_a_helper(team: ThreadTeam, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if one had gone in, and the system had taken its core from it."""
-    monkeypatch.setattr(crew, "grow", lambda _: None)
-    crew._items[split_over_threads._HELPERS] = 1
-    crew._items[split_over_threads._INSIDE] += 1
+    monkeypatch.setattr(team, "grow", lambda _: None)
+    team._items[split_over_threads._HELPERS] = 1
+    team._items[split_over_threads._INSIDE] += 1
 
 
 @pytest.mark.parametrize("spoiled", [0, 3])
-def test_a_leader_in_a_hurry_leaves_a_gather_whose_helper_was_stopped_and_another_thread_ends_it(
-    other_crew: Crew, monkeypatch: pytest.MonkeyPatch, spoiled: int
+def test_an_owner_in_a_hurry_leaves_a_gather_whose_helper_was_stopped_and_another_thread_ends_it(
+    other_team: ThreadTeam, monkeypatch: pytest.MonkeyPatch, spoiled: int
 ) -> None:
-    stop_a_helper(other_crew, monkeypatch)
+    stop_a_helper(other_team, monkeypatch)
     case = make_case(LONG, random.Random(spoiled), spoiled)
     expected = np.zeros(case.plan.output_bytes, np.uint8)
     bad = gather_by_loops(case.plan, case.data, case.indices, expected)
@@ -186,20 +186,20 @@ def test_a_leader_in_a_hurry_leaves_a_gather_whose_helper_was_stopped_and_anothe
         gather_kernel.run(case.plan, case.data, case.indices, out, 2, False)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(left.value.wait)
-        # Meanwhile leaders do without the crew, and wait for nobody.
+        # Meanwhile others do without the team, and wait for nobody.
         check_with(make_case(LONG, random.Random(9), spoiled), 2, times=20)
         assert not waiting.done()
-        other_crew._items[split_over_threads._INSIDE] -= 1
+        other_team._items[split_over_threads._INSIDE] -= 1
         assert waiting.result(60) == bad
     assert bad >= 0 or out.tobytes() == expected.tobytes()
-    assert not other_crew.left
-    assert other_crew._items[split_over_threads._OWNER] == 0
+    assert not other_team.unfinished
+    assert other_team._items[split_over_threads._OWNED] == 0
 
 
 def test_arrays_of_a_gather_that_was_left_stay_as_long_as_a_helper_may_write_to_them(
-    other_crew: Crew, monkeypatch: pytest.MonkeyPatch
+    other_team: ThreadTeam, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stop_a_helper(other_crew, monkeypatch)
+    stop_a_helper(other_team, monkeypatch)
     case = make_case(LONG, random.Random(1))
     room = np.zeros(LONG.output_bytes, np.uint8)
     gone = weakref.ref(room)
@@ -208,56 +208,58 @@ def test_arrays_of_a_gather_that_was_left_stay_as_long_as_a_helper_may_write_to_
     del room
     gc.collect()
     assert gone() is not None
-    other_crew._items[split_over_threads._INSIDE] -= 1
-    check_with(case, 2)  # nobody waited: the next leader gives the crew back
+    other_team._items[split_over_threads._INSIDE] -= 1
+    check_with(case, 2)  # nobody waited: the next gather frees the team
     gc.collect()
     assert gone() is None
-    assert not other_crew.left
+    assert not other_team.unfinished
 
 
-def test_a_crew_ends_once_the_gather_is_over_that_was_left(other_crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
-    stop_a_helper(other_crew, monkeypatch)
+def test_a_team_ends_once_the_gather_is_over_that_was_left(
+    other_team: ThreadTeam, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_a_helper(other_team, monkeypatch)
     case = make_case(LONG, random.Random(1))
     with pytest.raises(Unfinished):
         gather_kernel.run(LONG, case.data, case.indices, case.out(), 2, False)
     with ThreadPoolExecutor(1) as threads:
-        ending = threads.submit(other_crew.end)
-        other_crew._items[split_over_threads._INSIDE] -= 1
+        ending = threads.submit(other_team.end)
+        other_team._items[split_over_threads._INSIDE] -= 1
         ending.result(60)
-    assert not other_crew.left
+    assert not other_team.unfinished
 
 
-def test_a_signal_does_not_end_a_helpers_sleep_for_good(other_crew: Crew) -> None:
+def test_a_signal_does_not_end_a_helpers_sleep_for_good(other_team: ThreadTeam) -> None:
     case = make_case(LONG, random.Random(1))
     check_with(case, 2)
-    (helper,) = other_crew._threads
+    (helper,) = other_team._threads
     assert helper.ident is not None
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     try:
         for _ in range(20):
-            wait_until_asleep(other_crew)
+            wait_until_asleep(other_team)
             signal.pthread_kill(helper.ident, signal.SIGUSR1)
         time.sleep(0.01)
-        assert asleep(other_crew) == 1
+        assert asleep(other_team) == 1
     finally:
         signal.signal(signal.SIGUSR1, before)
     most = 0
     for _ in checks_with(case, 2, 200):
-        most = max(most, joined(other_crew, 2))
+        most = max(most, joined(other_team, 2))
     assert most == 1
 
 
-def test_after_the_crew_has_ended_whoever_leads_does_the_whole_alone(other_crew: Crew) -> None:
+def test_after_the_team_has_ended_each_thread_gathers_alone(other_team: ThreadTeam) -> None:
     case = make_case(LONG, random.Random(1), 2)
     check_with(case, 3)
-    threads = list(other_crew._threads)
+    threads = list(other_team._threads)
     assert len(threads) == 2
-    other_crew.end()
+    other_team.end()
     assert not any(thread.is_alive() for thread in threads)
     for threads_wanted in (2, 9):
         check_with(case, threads_wanted)
-    assert other_crew.helpers == 2
-    other_crew.end()
+    assert other_team.helpers == 2
+    other_team.end()
 
 
 def test_a_process_ends_whatever_its_helpers_do(compiled: Path) -> None:
@@ -270,11 +272,11 @@ def test_a_process_ends_whatever_its_helpers_do(compiled: Path) -> None:
         kernel.configure(Path(sys.argv[1]))
         plan = GatherPlan(1, 400_000, (50,), 1, 8, False, True)
         data, indices, out = np.zeros(50, np.uint64), np.zeros(400_000, np.int64), np.zeros(400_000, np.uint64)
-        def lead():
+        def gather():
             while True:
                 kernel.run(plan, data, indices, out, 3)
         kernel.run(plan, data, indices, out, 3)
-        threading.Thread(target=lead, daemon=True).start()
+        threading.Thread(target=gather, daemon=True).start()
         kernel.run(plan, data, indices, out, 3)
     """
     for _ in range(samples(8)):
@@ -289,7 +291,7 @@ def test_a_process_ends_whatever_its_helpers_do(compiled: Path) -> None:
         assert (run.returncode, run.stderr) == (0, "")
 
 
-def test_no_semaphores_no_crew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_semaphores_no_team(monkeypatch: pytest.MonkeyPatch) -> None:
     class Library:
         @staticmethod
         def sem_init(*_: Any) -> int:
@@ -297,4 +299,4 @@ def test_no_semaphores_no_crew(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ctypes, "CDLL", lambda _: Library)
     with pytest.raises(OSError, match="semaphores"):
-        Crew(lambda box: None, lambda box: None, lambda box: 0, ())
+        ThreadTeam(lambda team: None, lambda team: None, lambda team: 0, ())
