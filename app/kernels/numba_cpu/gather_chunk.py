@@ -99,8 +99,8 @@ def _tuple_offset(depth: int) -> Callable[[Address, int, Axes, Axes, Axes], tupl
     """A function for the (offset in bytes, sign) of the tuple of `depth` components that begins at component `first`.
 
     `lasts` are the last good components of the axes, `wraps` is what a negative one needs there, `steps` are the bytes
-    from one index to the next. The sign is negative if a component is out of bounds: a bad one makes itself, or its distance to
-    the last good one, negative.
+    from one index to the next. The sign is negative if a component is out of bounds: a bad one makes itself, or its
+    distance to the last good one, negative.
     """
     if depth == 0:
 
@@ -175,7 +175,7 @@ def _write_offsets_4(
     wraps: Axes,
     steps: Axes,
 ) -> int:
-    """`write_offsets(4)` written out, which takes 2.74 µs for 1,000 tuples where LLVM's vector loop of that takes 2.88."""
+    """`write_offsets(4)` written out: 1,000 tuples take 2.74 µs, and 2.88 in the vector loop that LLVM makes of that."""
     signs = 0
     for t in range(count):
         a = load_invariant(components, first + 4 * t)
