@@ -175,7 +175,7 @@ def _write_offsets_4(
     wraps: Axes,
     steps: Axes,
 ) -> int:
-    """`write_offsets(4)` written out: 1,000 tuples take 2.74 µs, and 2.88 in the vector loop that LLVM makes of that."""
+    """`write_offsets(4)` written out: 1,000 tuples take 2.74 µs, and 2.88 in the loop that LLVM makes of that."""
     signs = 0
     for t in range(count):
         a = load_invariant(components, first + 4 * t)
