@@ -28,9 +28,8 @@ from app.operators.registry import OPERATORS
 from app.operators.shape_rules import check_dtypes, index_error
 from app.store import Resident, Store
 from app.telemetry.server_timing import RequestTimings
-from app.tensors.dtypes import DType
 from app.tensors.gather_call import Answer, Call
-from app.tensors.packed_strings import PackedStrings, framed_size, picked
+from app.tensors.packed_strings import PackedStrings
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 
@@ -38,8 +37,8 @@ _LARGE_INDEX_SCAN: Final = 1 << 16
 _RETRY_PAUSES_S: Final = (0.0, 0.0002, 0.001, 0.003, 0.01, 0.03)
 """Seconds before each further attempt to read a resident tensor that a scatter is changing."""
 _MAX_REMEMBERED_PLANS: Final = 4096
-_NUMBER_BYTES: Final = 8
-_BLOCK: Final = 1 << 16
+_FEW_STRINGS: Final = 1 << 10
+"""Strings whose sizes are added up on the event loop: the head of each may be anywhere in memory."""
 
 
 class _Planned(NamedTuple):
@@ -139,21 +138,25 @@ class Service:
                 timings.kernel_end = perf_counter()
                 if bad >= 0:
                     await self._raise_index_error(call, plan, data, first_axis, timings)
-                return Answer(Tensor(data.dtype, shape, _typed(array, data.dtype)), call.dialect, "gpu", etag)
+                return Answer(_output(data, shape, array), call.dialect, "gpu", etag)
         if here and choice.parts > 1:
             bad, array = await self._split_from_event_loop(plan, data, indices, timings)
         elif here:
-            bad, array = self._run(plan, data, indices, timings, reservation)
+            bad, array = self._run(plan, data, indices, timings)
         else:
-            bad, array = await self._run_in_pool(plan, data, indices, timings, reservation)
+            bad, array = await self._run_in_pool(plan, data, indices, timings)
         if resident is not None and not resident.is_consistent:
             del array  # what is read again takes its place
-            resident, bad, array = await self._read_again(name_of(call), resident, plan, indices, timings, reservation)
+            resident, bad, array = await self._read_again(name_of(call), resident, plan, indices, timings)
         timings.kernel_end = perf_counter()
         if bad >= 0:
             await self._raise_index_error(call, plan, data, first_axis, timings)
+        output = _output(data, shape, array)
+        if isinstance(output, PackedStrings):
+            await self._check_size(output, timings)
+            timings.kernel_end = perf_counter()
         etag = None if resident is None else resident.etag
-        return Answer(Tensor(data.dtype, shape, array), call.dialect, "cpu", etag)
+        return Answer(output, call.dialect, "cpu", etag)
 
     async def _raise_index_error(
         self, call: Call, plan: Plan, data: Tensor, first_axis: int, timings: RequestTimings
@@ -188,13 +191,13 @@ class Service:
 
         Raises device_unavailable.
         """
-        plan, strings = planned.plan, data.dtype.kind == "string"
+        plan = planned.plan
         cpu, close = planned.choice, False
         if planned.choice_with_locality is not None and has_locality(plan, call.indices.array):
             cpu, close = planned.choice_with_locality, True
         cold = resident is not None and resident.cold
         if cold and cpu.on_event_loop:
-            cpu = self.chooser.choose(plan, device="cpu", strings=strings, locality=close, cold=True)
+            cpu = self.chooser.choose(plan, device="cpu", locality=close, cold=True)
         if self.gpu is None or planned.cpu_only is not None:
             return _Decision(cpu, cpu, close, cold, on_device, fits_gpu=True)
         there = on_device or (resident is not None and self.gpu.has_copy(resident.etag))
@@ -222,7 +225,6 @@ class Service:
             resident=decided.data_on_gpu,
             device=call.device,
             gpu_fits=decided.fits_gpu,
-            strings=data.dtype.kind == "string",
             cold=decided.cold,
             locality=decided.locality,
             always_gpu=self.gpu is not None and self.gpu.always,
@@ -258,13 +260,12 @@ class Service:
             plan, shape, first_axis = operator.plan(
                 dialect, data, indices, call.parameter, call.parameter_pointer, self.limits
             )
-            strings = data.dtype.kind == "string"
-            cpu_only = NO_STRINGS if strings else None
+            cpu_only = NO_STRINGS if data.dtype.kind == "string" else None
             if not operator.on_gpu:
                 cpu_only = f"{operator.name} runs on the CPU alone"
-            choice = self.chooser.choose(plan, device="cpu", strings=strings)
+            choice = self.chooser.choose(plan, device="cpu")
             close = None
-            if not choice.on_event_loop and not strings:
+            if not choice.on_event_loop:
                 close = self.chooser.choose(plan, device="cpu", locality=True)
             planned = _Planned(plan, shape, first_axis, choice, close, coefficients, cpu_only)
             if len(self._plans) >= _MAX_REMEMBERED_PLANS:
@@ -280,14 +281,11 @@ class Service:
             raise GatherError("tensor_not_found", f"no tensor is named {call.data!r}", pointer=call.data_pointer)
         return resident.tensor, resident
 
-    def _run(
-        self, plan: Plan, data: Tensor, indices: Tensor, timings: RequestTimings, reservation: MemoryReservation
-    ) -> tuple[int, NDArray[Any]]:
+    def _run(self, plan: Plan, data: Tensor, indices: Tensor, timings: RequestTimings) -> tuple[int, NDArray[Any]]:
+        """The first bad component of the indices or -1, and the gathered items, as carriers (see `DType`)."""
         self._start_kernel(timings)
-        if data.dtype.kind == "string":
-            return self._run_strings(plan, data, indices, reservation)
         out = np.empty(plan.output_items, data.dtype.carrier)
-        return self.kernel.run(plan, data.items, indices.array, out), _typed(out, data.dtype)
+        return self.kernel.run(plan, data.items, indices.array, out), out
 
     async def _split_from_event_loop(
         self, plan: Plan, data: Tensor, indices: Tensor, timings: RequestTimings
@@ -301,13 +299,11 @@ class Service:
             drop_tracebacks(left)
             timings.admitted = True  # what has begun is finished
             bad = await self.pool.run(left.wait, timings)
-        return bad, _typed(out, data.dtype)
+        return bad, out
 
     async def _run_in_pool(
-        self, plan: Plan, data: Tensor, indices: Tensor, timings: RequestTimings, reservation: MemoryReservation
+        self, plan: Plan, data: Tensor, indices: Tensor, timings: RequestTimings
     ) -> tuple[int, NDArray[Any]]:
-        if data.dtype.kind == "string":
-            return await self.pool.run(lambda: self._run(plan, data, indices, timings, reservation), timings)
         # Allocated here: the C library keeps freed memory apart for each thread that asked for it.
         out = self._outputs.empty(plan.output_items, data.dtype.carrier)
 
@@ -315,7 +311,7 @@ class Service:
             self._start_kernel(timings)
             return self.kernel.run(plan, data.items, indices.array, out, timings.choice.parts)
 
-        return await self.pool.run(work, timings), _typed(out, data.dtype)
+        return await self.pool.run(work, timings), out
 
     async def _read_again(
         self,
@@ -324,7 +320,6 @@ class Service:
         plan: Plan,
         indices: Tensor,
         timings: RequestTimings,
-        reservation: MemoryReservation,
     ) -> tuple[Resident, int, NDArray[Any]]:
         """A scatter changed the content while it was read: read again until it did not, at last with writers kept out.
 
@@ -333,13 +328,13 @@ class Service:
         for pause in _RETRY_PAUSES_S:
             await asyncio.sleep(pause)
             resident = resident.refreshed()
-            bad, array = await self._run_in_pool(plan, resident.tensor, indices, timings, reservation)
+            bad, array = await self._run_in_pool(plan, resident.tensor, indices, timings)
             if resident.is_consistent:
                 return resident, bad, array
             del array
         async with without_writers(resident, name, self.run_in_lock_thread, timings.deadline):
             resident = resident.refreshed()
-            bad, array = await self._run_in_pool(plan, resident.tensor, indices, timings, reservation)
+            bad, array = await self._run_in_pool(plan, resident.tensor, indices, timings)
         return resident, bad, array
 
     def _start_kernel(self, timings: RequestTimings) -> None:
@@ -348,63 +343,22 @@ class Service:
             raise GatherError("deadline_exceeded", "the request waited until its deadline had passed", retry_after=1)
         timings.kernel = now
 
-    def _run_strings(
-        self, plan: Plan, data: Tensor, indices: Tensor, reservation: MemoryReservation
-    ) -> tuple[int, NDArray[Any]]:
-        """Strings go through the offsets: the kernel gathers item numbers, which then pick the strings.
-
-        The strings of a request are shared with its output, whose items are charged already (8 bytes each).
-        """
-        if isinstance(data, PackedStrings):
-            return self._run_packed(plan, data, indices, reservation)
-        working = _NUMBER_BYTES * (plan.data_items + plan.output_items)
-        reservation.charge(working)
-        numbers = np.empty(plan.output_items, np.uint64)
-        bad = self.kernel.run(plan, np.arange(plan.data_items, dtype=np.uint64), indices.array, numbers)
-        if bad < 0:
-            self._check_total(_total_size(data.array, numbers))
-            output: NDArray[Any] = picked(data.array, numbers.view(np.int64))
+    async def _check_size(self, output: PackedStrings, timings: RequestTimings) -> None:
+        """Raises output_too_large where the gathered strings have more bytes than an output may have."""
+        if output.array.size <= _FEW_STRINGS and not output.on_disk:
+            size = output.size
         else:
-            output = numbers
-        del numbers
-        reservation.adjust(working, 0)
-        return bad, output
-
-    def _run_packed(
-        self, plan: Plan, data: PackedStrings, indices: Tensor, reservation: MemoryReservation
-    ) -> tuple[int, NDArray[Any]]:
-        """Resident strings: the kernel gathers where their frames start, and only those become Python objects."""
-        working = _NUMBER_BYTES * plan.output_items
-        reservation.charge(working)
-        starts = np.empty(plan.output_items, np.uint64)
-        bad = self.kernel.run(plan, data.array, indices.array, starts)
-        if bad >= 0:
-            output = starts
-        else:
-            self._check_total(data.packed_size(starts))
-            output = data.pick(starts, reservation)
-        del starts
-        reservation.adjust(working, 0)
-        return bad, output
-
-    def _check_total(self, total: int) -> None:
-        if total > self.limits.output_bytes:
+            size = await self.pool.run(lambda: output.size, timings)
+        if size > self.limits.output_bytes:
             raise GatherError(
                 "output_too_large",
-                f"the gathered strings would have {total} bytes; the limit is {self.limits.output_bytes}",
+                f"the gathered strings would have {size} bytes; the limit is {self.limits.output_bytes}",
                 facts={"limit": "output_bytes", "maximum": self.limits.output_bytes},
             )
 
 
-def _total_size(strings: NDArray[Any], numbers: NDArray[np.uint64]) -> int:
-    """Bytes of the chosen strings, framed."""
-    sizes = np.fromiter(map(framed_size, strings), np.int64, len(strings))
-    total = 0
-    for start in range(0, len(numbers), _BLOCK):
-        total += int(sizes[numbers[start : start + _BLOCK].view(np.int64)].sum())
-    return total
-
-
-def _typed(out: NDArray[Any], dtype: DType) -> NDArray[Any]:
-    typed: NDArray[Any] = out.view(dtype.numpy)
-    return typed
+def _output(data: Tensor, shape: tuple[int, ...], carriers: NDArray[Any]) -> Tensor:
+    """The tensor of what was gathered from `data`."""
+    if isinstance(data, PackedStrings):
+        return data.gathered(shape, carriers)
+    return Tensor(data.dtype, shape, carriers.view(data.dtype.numpy))

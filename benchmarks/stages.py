@@ -127,7 +127,7 @@ async def timings(app: Application, seconds: float) -> dict[str, float]:
         "headers": best(exchange, seconds),
         "parse": best(lambda: gather_messages.read_call(BODY, signature, service.limits), seconds),
         "plan": best(lambda: service._plan(call, data, call.indices), seconds),
-        "run": best(lambda: service._run(plan, data, call.indices, one.timings, one.reservation), seconds),
+        "run": best(lambda: service._run(plan, data, call.indices, one.timings), seconds),
         "encode": best(lambda: gather_messages.write_answer(answer, encoding), seconds),
         "send": best(lambda: finish(one.send(200, b"application/json", text)), seconds),
         "whole": best(lambda: finish(app(scope(sink), receive, send)), seconds),

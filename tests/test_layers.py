@@ -28,7 +28,7 @@ BELOW: dict[str, set[str]] = {
     "operators": {"tensors"},
     "wire": {"tensors", "memory", "llvm_intrinsics"},
     "store": {"tensors", "memory"},
-    "tensors": {"errors"},
+    "tensors": {"errors", "llvm_intrinsics"},
     "memory": {"errors"},
     "errors": set(),
     "llvm_intrinsics": set(),

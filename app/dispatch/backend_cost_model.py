@@ -32,7 +32,6 @@ ODD_WIDTH: Final = 24
 """Bytes of a slice at which the surcharge is measured of those that are not moved by one instruction."""
 DEPTHS: Final = (1, 2, 3, 5)
 """Lengths of a tuple at which its components are priced; what is longer costs as much for each as the last."""
-_MAX_STRINGS_ON_LOOP: Final = 256
 _LOCAL_BYTES: Final = 1 << 14
 _SAMPLED_PAIRS: Final = 8
 _CACHE_LINE_BYTES: Final = 64
@@ -281,10 +280,6 @@ class BackendChooser:
         """Shortest gather to be split: as set, else one for which asking for helpers is next to nothing."""
         return _SPLIT_MIN_S if self.split_min_us is None else self.split_min_us * 1e-6
 
-    def many_strings(self, plan: Plan) -> bool:
-        """Whether a gather of strings is too long for the event loop."""
-        return plan.data_items + plan.output_items > _MAX_STRINGS_ON_LOOP or self.loop_max_s() == 0
-
     def predict(
         self, plan: Plan, resident: bool = False, locality: bool = False, cold: bool = False
     ) -> dict[Route, RouteChoice]:
@@ -301,7 +296,6 @@ class BackendChooser:
         resident: bool = False,
         device: Device = "auto",
         gpu_fits: bool = True,
-        strings: bool = False,
         locality: bool = False,
         cold: bool = False,
     ) -> RouteChoice:
@@ -309,16 +303,7 @@ class BackendChooser:
 
         `close` says that each slice lies near the one before (see `has_locality`), `cold` that to read the data waits
         for the disk, so that the event loop takes no part in it.
-
-        Strings are objects of Python, of which every one is looked at, and whose time is not predicted: only a few are
-        for the event loop, the others for a thread.
         """
-        if strings:
-            return (
-                RouteChoice("thread", 0.0)
-                if cold or self.many_strings(plan)
-                else RouteChoice("loop", 0.0, on_event_loop=True)
-            )
         if self.force_route is None and device != "gpu" and not cold:
             kernel_s = kernel_seconds(plan, self.coefficients, locality)
             if kernel_s < min(self.split_min_s(), self.coefficients.hand_off_s, self.loop_max_s()):
@@ -352,7 +337,8 @@ def _batch_seconds(slices: int, width: int, block: int, batches: int, prices: Se
     if batches == 1:
         return far
     return min(
-        far, slices * slice_seconds(block, width, prices) + block / _CACHE_LINE_BYTES * prices[-1][_CACHE_LINE_COLUMN]
+        far,
+        slices * slice_seconds(block, width, prices) + block / _CACHE_LINE_BYTES * prices[-1][_CACHE_LINE_COLUMN],
     )
 
 

@@ -29,29 +29,25 @@ def explain_routes(
     resident: bool = False,
     device: Device = "auto",
     gpu_fits: bool = True,
-    strings: bool = False,
     cold: bool = False,
     locality: bool = False,
     always_gpu: bool = False,
     cpu_only: str | None = None,
 ) -> list[RouteNote]:
-    """Every route, in the order of `ROUTES`. The choice is the shortest of those that are open; of strings, the first.
+    """Every route, in the order of `ROUTES`. The choice is the shortest of those that are open.
 
-    `device` is what the request asks for, `resident` says that the data lies on the GPU, `strings` that items are
-    Python objects, whose time is not predicted, `cold` that reading the data waits for the disk, `locality` that slices
-    lie close together, `always_gpu` that the service is set to use its GPU for whatever it can hold, and `cpu_only` why
-    no GPU can run this gather.
+    `device` is what the request asks for, `resident` says that the data lies on the GPU, `cold` that reading it waits
+    for the disk, `locality` that slices lie close together, `always_gpu` that the service is set to use its GPU for
+    whatever it can hold, and `cpu_only` why no GPU can run this gather.
     """
     routes = chooser.predict(plan, resident, locality, cold)
-    if strings:
-        cpu_only = NO_STRINGS
-    times: dict[Route, float] = {} if strings else {route: choice.seconds for route, choice in routes.items()}
+    times = {route: choice.seconds for route, choice in routes.items()}
     if cpu_only is not None:
         times.pop("gpu", None)
     closed: dict[Route, str | None] = {
-        "loop": _loop_closed(plan, chooser, routes["loop"].seconds, strings, cold),
+        "loop": _loop_closed(plan, chooser, routes["loop"].seconds, cold),
         "thread": None,
-        "split": _split_closed(plan, chooser, routes, strings),
+        "split": _split_closed(plan, chooser, routes),
         "gpu": _gpu_closed(chooser, device, gpu_fits, cpu_only),
     }
     only = None
@@ -64,19 +60,15 @@ def explain_routes(
     return [RouteNote(route, times.get(route), closed[route]) for route in ROUTES]
 
 
-def _loop_closed(plan: Plan, chooser: BackendChooser, seconds: float, strings: bool, cold: bool) -> str | None:
+def _loop_closed(plan: Plan, chooser: BackendChooser, seconds: float, cold: bool) -> str | None:
     if cold:
         return "reading this content waits for the disk"
-    if strings:
-        return "these are many strings" if chooser.many_strings(plan) else None
     if seconds > chooser.loop_max_s():
         return f"it would hold up other requests for more than {chooser.loop_max_s() * 1e6:.0f} µs"
     return None
 
 
-def _split_closed(plan: Plan, chooser: BackendChooser, routes: dict[Route, RouteChoice], strings: bool) -> str | None:
-    if strings:
-        return "strings are not split"
+def _split_closed(plan: Plan, chooser: BackendChooser, routes: dict[Route, RouteChoice]) -> str | None:
     if chooser.threads < 2:
         return "the pool has one thread"
     if plan.batches * plan.tuples < 2:

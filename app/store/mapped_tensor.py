@@ -65,12 +65,10 @@ class MappedContent:
         dtype = DTYPES[about.dtype]
         if dtype.kind == "string":
             starts = (
-                np.frombuffer(mapping, np.uint64, about.item_count, about.offsets_at)
-                if about.item_count
-                else _NO_STARTS
+                np.frombuffer(mapping, np.int64, about.item_count, about.offsets_at) if about.item_count else _NO_STARTS
             )
             octets = np.frombuffer(mapping, np.uint8, about.size, PAGE) if about.size else _NO_OCTETS
-            return PackedStrings(dtype, about.shape, starts, octets=octets)
+            return PackedStrings(dtype, about.shape, starts, octets=octets, on_disk=self.cold)
         if not about.item_count:
             return Tensor(dtype, about.shape, np.empty(0, dtype.numpy))
         return Tensor(dtype, about.shape, np.frombuffer(mapping, dtype.numpy, about.item_count, PAGE))
@@ -158,5 +156,5 @@ class CurrentContent:
         self.resident: Resident | None = None
 
 
-_NO_STARTS: Final = np.empty(0, np.uint64)
+_NO_STARTS: Final = np.empty(0, np.int64)
 _NO_OCTETS: Final = np.empty(0, np.uint8)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.store.tensor_metadata import ALWAYS, Conditions
 from app.tensors.scatter_call import Reduction
+from app.tensors.tensor import Tensor
 
 
 class ContentReplaced(Exception):
@@ -20,12 +20,12 @@ class ContentReplaced(Exception):
 class ScatterChange:
     """A scatter validated against the content of id `content`: update number i goes to row `rows[i]`.
 
-    `updates` are flat items, `width` of them a row. `key` is the Idempotency-Key, `digest` identifies the request.
+    `updates` have `width` items a row. `key` is the Idempotency-Key, `digest` identifies the request.
     """
 
     content: str
     rows: NDArray[np.int64]
-    updates: NDArray[Any]
+    updates: Tensor
     width: int
     reduction: Reduction
     key: str | None = None
@@ -46,7 +46,8 @@ class PendingScatter:
     @property
     def size(self) -> int:
         """Bytes of its updates and row numbers."""
-        return self.change.updates.nbytes + self.change.rows.nbytes
+        updates = self.change.updates.array
+        return updates.nbytes + self.change.rows.nbytes
 
     @property
     def etag(self) -> str | None:

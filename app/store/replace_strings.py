@@ -10,7 +10,8 @@ import numpy as np
 from app.store.pending_scatter import ScatterChange
 from app.store.scatter_in_place import WritableTensor
 from app.store.tensor_file import PAGE
-from app.tensors.packed_strings import LENGTH
+from app.tensors.packed_strings import PackedStrings
+from app.tensors.string_frames import HEAD
 
 _CHUNK_BYTES: Final = 1 << 20
 
@@ -27,6 +28,7 @@ def replaced_strings(writable: WritableTensor, change: ScatterChange) -> Iterato
 
 
 def _parts(writable: WritableTensor, change: ScatterChange) -> Iterator[bytes]:
+    assert isinstance(change.updates, PackedStrings)
     about = writable.description
     starts = (
         np.frombuffer(writable.mapping, np.uint64, about.item_count, about.offsets_at)
@@ -40,9 +42,8 @@ def _parts(writable: WritableTensor, change: ScatterChange) -> Iterator[bytes]:
         for column in range(change.width):
             begin = int(starts[row * change.width + column])
             yield from _pieces(writable, place, begin)
-            octets = change.updates[update + column].encode()
-            yield LENGTH.pack(len(octets)) + octets
-            place = begin + LENGTH.size + LENGTH.unpack_from(writable.mapping, PAGE + begin)[0]
+            yield bytes(change.updates.frame(update + column))
+            place = begin + HEAD + int.from_bytes(writable.mapping[PAGE + begin : PAGE + begin + HEAD], "little")
     yield from _pieces(writable, place, about.size)
 
 

@@ -28,7 +28,7 @@ def _can_join(change: ScatterChange, records: Sequence[Record]) -> bool:
     """Whether a change can be computed before `records` are applied, and its key is none of theirs."""
     if change.key is not None and any(record.entry.key == change.key for record in records):
         return False
-    width = change.width * change.updates.itemsize
+    width = change.width * change.updates.array.itemsize
     return change.reduction == "none" or all(record.entry.width in (0, width) for record in records)
 
 
@@ -85,7 +85,7 @@ class ScatterExecutor:
         if answered is not None:
             return answered
         description, change = writable.description, pending.change
-        rows, values = writable.new_rows(change.rows, change.updates, change.width, change.reduction, records)
+        rows, values = writable.new_rows(change.rows, change.updates.array, change.width, change.reduction, records)
         sequence = (writable.version >> 1 if last_sequence is None else last_sequence) + 1
         entry = Entry(
             sequence, time.time_ns(), change.key, change.digest, description.etag(sequence), len(rows),

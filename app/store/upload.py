@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from pathlib import Path
@@ -17,13 +16,15 @@ from typing import Any, Final
 from uuid import uuid4
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.errors import GatherError, Place
 from app.store import disk_writes
 from app.store.tensor_file import BLOCK, PAGE, BlockChecksums, Description, encode_page, new_hash
-from app.tensors.dtypes import DType
-from app.tensors.packed_strings import LENGTH
+from app.tensors.dtypes import DTYPES, DType
+from app.tensors.packed_strings import PackedStrings
 from app.tensors.shape_limits import NUMPY_BYTES, Limits
+from app.tensors.string_frames import HEAD, read_frames
 from app.tensors.tensor import coordinates
 
 BODY: Final = "/body"
@@ -260,41 +261,45 @@ class _FramedStrings:
         self._incomplete = bytearray()
         self._offset = 0
 
-    def feed(self, piece: bytes | bytearray | memoryview) -> array[int]:
+    def feed(self, piece: bytes | bytearray | memoryview) -> NDArray[np.int64]:
         """The starts of the strings that `piece` completes. Raises GatherError."""
-        starts: array[int] = array("Q")
         buffer = self._incomplete
         buffer += piece
-        place, size = 0, len(buffer)
-        with memoryview(buffer) as view:
-            while place + 4 <= size:
-                length = LENGTH.unpack_from(view, place)[0]
-                if self._count == self._expected:
-                    raise self._mismatch(f"more than {self._expected} strings are given")
-                if length > self._max_bytes:
-                    raise GatherError(
-                        "limit_exceeded",
-                        f"a string is longer than {self._max_bytes} bytes",
-                        places=[Place(BODY, coordinates(self._count, self._shape))],
-                        facts={"limit": "string_bytes", "maximum": self._max_bytes},
-                    )
-                end = place + 4 + length
-                if end > size:
-                    break
-                try:
-                    str(view[place + 4 : end], "utf-8")
-                except UnicodeDecodeError:
-                    raise GatherError(
-                        "value_not_representable",
-                        "a string is not UTF-8",
-                        places=[Place(BODY, coordinates(self._count, self._shape))],
-                    ) from None
-                starts.append(self._offset + place)
-                self._count += 1
-                place = end
-        self._offset += place
+        left = self._expected - self._count
+        starts = np.empty(min(left, len(buffer) // HEAD), np.int64)
+        octets = np.frombuffer(buffer, np.uint8)
+        octets.flags.writeable = False
+        count, _, no_utf8 = read_frames(octets, left, starts)
+        whole = PackedStrings(DTYPES["string"], (count,), starts[:count], octets=octets)
+        place = int(whole.array[-1]) + len(whole.frame(-1)) if len(whole.array) else 0
+        head = buffer[place : place + HEAD]
+        too_many = left if len(head) == HEAD and len(whole.array) == left else -1
+        too_long = whole.first_longer(self._max_bytes)
+        if too_long < 0 and len(head) == HEAD and int.from_bytes(head, "little") > self._max_bytes:
+            too_long = len(whole.array)
+        wrong = min((item for item in (too_many, too_long, no_utf8) if item >= 0), default=-1)
+        if wrong >= 0:
+            raise self._refusal(self._count + wrong, wrong == too_many, wrong == too_long)
+        starts = self._offset + whole.array
+        del octets, whole  # which keep the buffer from changing its size
         del buffer[:place]
+        self._count += len(starts)
+        self._offset += place
         return starts
+
+    def _refusal(self, item: int, too_many: bool, too_long: bool) -> GatherError:
+        """The error for string number `item`, which is not UTF-8 unless it is one of the other two."""
+        if too_many:
+            return self._mismatch(f"more than {self._expected} strings are given")
+        places = [Place(BODY, coordinates(item, self._shape))]
+        if too_long:
+            return GatherError(
+                "limit_exceeded",
+                f"a string is longer than {self._max_bytes} bytes",
+                places=places,
+                facts={"limit": "string_bytes", "maximum": self._max_bytes},
+            )
+        return GatherError("value_not_representable", "a string is not UTF-8", places=places)
 
     def finish(self) -> None:
         """The stream has ended. Raises element_count_mismatch."""

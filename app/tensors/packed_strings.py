@@ -1,142 +1,77 @@
-"""Strings that stay packed: a resident table of strings is never made of Python objects, only what is gathered is.
+"""Strings as the service has them everywhere: octets, and where the frame of each string begins within those.
 
-And what strings take of memory where they are Python objects.
+They are gathered as the 8-byte items that say where frames begin. Octets are never moved, but for an answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from struct import Struct
-from sys import getsizeof
-from typing import Any, Final, Protocol, TypeGuard
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.errors import GatherError
+from app.tensors.string_frames import HEAD, ROOM, copy_frames, first_longer, frames_size
 from app.tensors.tensor import Tensor
 
-LENGTH = Struct("<I")
-OBJECT_BYTES: Final = 96
-"""What a string takes beside its characters: the object, and its places in lists and arrays."""
-AT_ONCE: Final = 1 << 14
-"""Strings that are handled with the interpreter locked: other threads go on between these portions."""
-_BLOCK: Final = 1 << 12
-_LONG: Final = 1 << 16
-_ASCII: Final = 49  # bytes of an empty str
-_BEYOND_8_BITS: Final = 0xC4  # the first bytes of characters, in UTF-8
-_BEYOND_16_BITS: Final = 0xF0
+_NO_OCTETS = np.empty(0, np.uint8)
 
 
 @dataclass(slots=True)
 class PackedStrings(Tensor):
-    """A tensor of strings in BYTES framing: `array` holds, for each item, where its frame starts within `octets`.
+    """A tensor of strings: `array` holds, for each item, where its frame begins within `octets`, as int64.
 
-    A frame is a little-endian uint32 length and that many bytes of UTF-8, validated when the tensor was made.
+    A frame is a little-endian uint32 length and that many bytes of UTF-8, validated when the tensor was made (see
+    `app.tensors.string_frames`). Both arrays are read-only. `on_disk` says that to read octets may wait for the disk.
     """
 
-    octets: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
+    octets: NDArray[np.uint8] = field(default_factory=lambda: _NO_OCTETS)
+    on_disk: bool = False
+    _size: int | None = field(default=None, init=False, repr=False, compare=False)
 
-    def pick(self, starts: NDArray[Any], memory: Memory | None = None) -> NDArray[Any]:
-        """The strings whose frames start at `starts`, as an array of str, which `memory` is charged with before."""
-        if memory is not None:
-            memory.charge(self.packed_size(starts) + OBJECT_BYTES * len(starts))
-        octets = self.octets.data
-        picked: NDArray[Any] = np.empty(len(starts), object)
-        length = LENGTH.unpack_from
-        reader = StringReader(None if memory is None else memory.charge)
-        for first in range(0, len(starts), _BLOCK):
-            for item, start in enumerate(starts[first : first + _BLOCK].tolist(), first):
-                begin = start + 4
-                picked[item] = reader.read(octets[begin : begin + length(octets, start)[0]])
-        reader.close()
-        return picked
+    def __post_init__(self) -> None:
+        # Compiled functions are compiled for one type of array.
+        self.array.flags.writeable = self.octets.flags.writeable = False
 
-    def packed_size(self, starts: NDArray[Any]) -> int:
-        """Bytes of the frames that start at `starts`."""
-        octets = self.octets
-        total = 4 * len(starts)
-        for first in range(0, len(starts), _BLOCK):
-            at = starts[first : first + _BLOCK].astype(np.int64)
-            lengths = np.zeros(len(at), np.int64)
-            for byte in range(4):
-                lengths |= octets[at + byte].astype(np.int64) << (8 * byte)
-            total += int(lengths.sum())
-        return total
+    @property
+    def size(self) -> int:
+        """Bytes of all frames together; looked up once. Raises tensor_damaged."""
+        if self._size is None:
+            self._size = self.checked(frames_size(self.octets, self.array))
+        return self._size
 
+    def gathered(self, shape: tuple[int, ...], starts: NDArray[Any]) -> PackedStrings:
+        """Those of the strings whose frames begin at `starts`, 8-byte items of `array`; octets are shared."""
+        return PackedStrings(self.dtype, shape, starts.view(np.int64), octets=self.octets, on_disk=self.on_disk)
 
-class Memory(Protocol):
-    """Where bytes are charged (see `app.memory.budget.MemoryReservation`)."""
+    def first_longer(self, most: int) -> int:
+        """Number of the first string with more than `most` bytes of UTF-8, or -1."""
+        item: int = first_longer(self.octets, self.array, most)
+        return item
 
-    def charge(self, size: int) -> None:
-        """Take `size` more bytes; raises where they are not to be had."""
-        ...
+    def frame(self, item: int) -> memoryview:
+        """The frame of one string."""
+        start = int(self.array[item])
+        length = int.from_bytes(self.octets[start : start + HEAD].tobytes(), "little")
+        return self.octets[start : start + HEAD + length].data
 
-    def adjust(self, planned: int, size: int) -> None:
-        """What was charged as `planned` bytes takes `size`."""
-        ...
+    def packed(self, charge: Callable[[int], None] | None = None) -> memoryview:
+        """All frames, one behind the other. `charge` is told the bytes before they are taken, and may raise."""
+        size = self.size
+        if charge is not None:
+            charge(size + ROOM)
+        out = np.empty(size + ROOM, np.uint8)
+        self.checked(copy_frames(self.octets, self.array, out))
+        return out.data[:size]
 
+    @staticmethod
+    def checked(size: int) -> int:
+        """`size` as a compiled function returned it. Raises tensor_damaged where that found a frame beyond the octets.
 
-class StringReader:
-    """Makes strings of UTF-8; `charge` is told what they take beyond their bytes and OBJECT_BYTES each.
-
-    A character beyond ASCII makes its whole string take up to four bytes a character. Of long strings that is charged
-    before they are made, of short ones once there are some.
-    """
-
-    __slots__ = ("_charge", "_more")
-
-    def __init__(self, charge: Callable[[int], None] | None) -> None:
-        self._charge = charge
-        self._more = 0
-
-    def read(self, octets: memoryview) -> str:
-        """One string. Raises UnicodeDecodeError, and what charging raises."""
-        if len(octets) > _LONG and self._charge is not None:
-            self._charge(wider_by(np.frombuffer(octets, np.uint8)))
-            return str(octets, "utf-8")
-        text = str(octets, "utf-8")
-        if not text.isascii():
-            self._more += max(0, getsizeof(text) - len(octets) - _ASCII)
-            if self._more > _LONG:
-                self.close()
-        return text
-
-    def close(self) -> None:
-        """Charge what has not been. Raises what charging raises."""
-        more, self._more = self._more, 0
-        if more and self._charge is not None:
-            self._charge(more)
-
-
-def picked(strings: NDArray[Any], numbers: NDArray[np.int64]) -> NDArray[Any]:
-    """`strings[numbers]`, portion by portion."""
-    found: NDArray[Any] = np.empty(len(numbers), object)
-    for start in range(0, len(numbers), AT_ONCE):
-        found[start : start + AT_ONCE] = strings[numbers[start : start + AT_ONCE]]
-    return found
-
-
-def release(strings: NDArray[Any]) -> None:
-    """Let go of the strings of an array, which holds None afterwards, portion by portion.
-
-    A string takes as long to be freed as to be made, and an array frees all of its own without a pause.
-    """
-    for start in range(0, strings.size, AT_ONCE):
-        strings[start : start + AT_ONCE] = None
-
-
-def many_strings(tensor: object) -> TypeGuard[Tensor]:
-    """Whether letting go of a tensor's strings takes too long for the event loop."""
-    return isinstance(tensor, Tensor) and tensor.dtype.kind == "string" and tensor.array.size > AT_ONCE
-
-
-def wider_by(octets: NDArray[np.uint8]) -> int:
-    """How many bytes a string may take beyond its UTF-8, by the largest byte of that."""
-    top = int(octets.max(initial=0))
-    return 0 if top < _BEYOND_8_BITS else len(octets) if top < _BEYOND_16_BITS else 3 * len(octets)
-
-
-def framed_size(text: str) -> int:
-    """Bytes of a string in BYTES framing."""
-    return 4 + (len(text) if text.isascii() else len(text.encode()))
+        Only what lies on a disk can be so: what a request has was read frame by frame.
+        """
+        if size < 0:
+            raise GatherError("tensor_damaged", "a string reaches beyond the content that it is part of")
+        return size

@@ -14,7 +14,6 @@ from app.errors import GatherError
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import Answer, Call
 from app.tensors.operator_signature import Signature
-from app.tensors.packed_strings import Memory
 from app.tensors.scatter_call import ScatterCall
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
@@ -22,7 +21,7 @@ from app.wire import npy, safetensors, safetensors_scatter, upload_formats
 from app.wire.json import gather_messages, request_query, write_values
 from app.wire.json.gather_messages import Encoding
 from app.wire.npy import Start
-from app.wire.packed_items import Buffer, Charge
+from app.wire.packed_items import Buffer, Charge, Memory
 
 _ALL: Final = frozenset(DTYPES)
 _OF_SAFETENSORS: Final = frozenset(name for name, row in DTYPES.items() if row.safetensors is not None)

@@ -1,23 +1,23 @@
 """Packed items: a tensor's row-major little-endian bytes, as base64, raw bodies and binary formats carry them.
 
 bool is one byte, 0 or 1; strings are the inference protocol's BYTES framing, a little-endian uint32 length before the
-UTF-8 of each. The errors raised here know neither request nor pointer: the caller adds the place.
+UTF-8 of each, and stay as they came (see `PackedStrings`). The errors raised here know neither request nor pointer:
+the caller adds the place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from struct import pack_into
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import Code
 from app.tensors.dtypes import DType
-from app.tensors.packed_strings import AT_ONCE, Memory, framed_size
-from app.tensors.tensor import aligned
-from app.wire import decode_strings as texts_of
+from app.tensors.packed_strings import PackedStrings
+from app.tensors.string_frames import CUT_LENGTH, HEAD, WHOLE, read_frames
+from app.tensors.tensor import Form, Tensor, aligned
 
 Buffer = bytes | bytearray | memoryview
 Charge = Callable[[int], None]
@@ -25,7 +25,20 @@ Charge = Callable[[int], None]
 REFUSED_BY_CHARGE: Final[frozenset[Code]] = frozenset(("overloaded", "payload_too_large"))
 _BYTE: Final = np.dtype(np.uint8)
 _NO_BYTES: Final[NDArray[np.uint8]] = np.empty(0, _BYTE)
+_NO_STARTS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 _PORTION: Final = 1 << 20
+
+
+class Memory(Protocol):
+    """Where bytes are charged (see `app.memory.budget.MemoryReservation`)."""
+
+    def charge(self, size: int) -> None:
+        """Take `size` more bytes; raises where they are not to be had."""
+        ...
+
+    def adjust(self, planned: int, size: int) -> None:
+        """What was charged as `planned` bytes takes `size`."""
+        ...
 
 
 class PackedSizeError(Exception):
@@ -52,19 +65,28 @@ def check_packed(dtype: DType, shape: Sequence[int], raw: Buffer) -> None:
     """Raises PackedSizeError unless `raw` is as long as `shape` asks for; strings are counted by their framing."""
     wanted = bounded_product(shape, len(raw) + 1)
     if dtype.kind == "string":
-        _check_framing(min(wanted, len(raw) + 1), raw)
+        _read_starts(min(wanted, len(raw) + 1), raw, _NO_STARTS)
     elif wanted * dtype.item_size != len(raw):
         raise PackedSizeError(f"{len(raw)} bytes are given and {items_text(shape)} of {dtype.name} are asked for")
 
 
-def unpack(dtype: DType, raw: Buffer, charge: Charge | None = None) -> NDArray[Any]:
-    """The items of `raw`, which `check_packed` has passed, as a flat array. Raises PackedItemError.
+def unpack(
+    dtype: DType,
+    shape: tuple[int, ...],
+    raw: Buffer,
+    charge: Charge | None = None,
+    pointer: str = "",
+    shape_pointer: str = "",
+    dtype_pointer: str = "",
+) -> Tensor:
+    """The tensor whose items are `raw`. Raises PackedSizeError, as `check_packed` does, and PackedItemError.
 
-    The array shares the memory of `raw` where it is aligned. `charge` is told what it takes otherwise, in bytes, before
-    it does; what that raises is raised.
+    Its array shares the memory of `raw` where it is aligned, and so do octets of strings. `charge` is told what it
+    takes otherwise, in bytes, before it does; what that raises is raised.
     """
     if dtype.kind == "string":
-        return _unpack_strings(raw, charge)
+        return _unpack_strings(dtype, shape, raw, charge, (pointer, "whole", shape_pointer, dtype_pointer))
+    check_packed(dtype, shape, raw)
     items: NDArray[Any] = np.frombuffer(raw, dtype.numpy) if len(raw) else np.empty(0, dtype.numpy)
     if dtype.kind == "bool" and len(raw):
         octets = items.view(np.uint8)
@@ -73,7 +95,7 @@ def unpack(dtype: DType, raw: Buffer, charge: Charge | None = None) -> NDArray[A
             raise PackedItemError("a bool is one byte, 0 or 1", item, int(octets[item]))
     if charge is not None and not items.flags.aligned:
         charge(items.nbytes)
-    return aligned(items)
+    return Tensor(dtype, shape, aligned(items), pointer, "whole", shape_pointer, dtype_pointer)
 
 
 def first_no_bool(octets: NDArray[np.uint8]) -> int:
@@ -86,32 +108,15 @@ def first_no_bool(octets: NDArray[np.uint8]) -> int:
     return -1
 
 
-def longest_string(array: NDArray[Any], limit: int) -> int:
-    """Number of the first string of `array` with more than `limit` bytes of UTF-8, or -1."""
-    for start in range(0, array.size, AT_ONCE):
-        some = array[start : start + AT_ONCE]
-        if 4 * max(map(len, some)) <= limit:
-            continue
-        for item, text in enumerate(some, start):
-            if 4 * len(text) > limit and len(text.encode()) > limit:
-                return item
-    return -1
+def packed_bytes(tensor: Tensor, memory: Memory | None = None) -> memoryview:
+    """The packed bytes of a tensor: its own, or those of strings, which `memory` is charged with before.
 
-
-def pack_items(strings: NDArray[Any], memory: Memory | None = None) -> bytearray:
-    """The packed bytes of a flat array of strings, which `memory` is charged with. Raises what charging raises."""
-    size = sum(map(framed_size, strings))
-    if memory is not None:
-        memory.charge(size)
-    packed = bytearray(size)
-    place = 0
-    for text in strings:
-        octets = text.encode()
-        pack_into("<I", packed, place, len(octets))
-        start = place + 4
-        place = start + len(octets)
-        packed[start:place] = octets
-    return packed
+    Raises what charging raises, and tensor_damaged.
+    """
+    if isinstance(tensor, PackedStrings):
+        return tensor.packed(None if memory is None else memory.charge)
+    octets: NDArray[np.uint8] = tensor.array.view(_BYTE)
+    return octets.data
 
 
 def bounded_product(shape: Sequence[int], bound: int) -> int:
@@ -132,21 +137,28 @@ def items_text(shape: Sequence[int]) -> str:
     return f"{count} items" if count < 2**63 else "more than 2^63 items"
 
 
-def _check_framing(wanted: int, raw: Buffer) -> None:
-    count, fault = texts_of.framed(view_of(raw), wanted)
-    if fault:
-        which = "the length before string" if fault == 1 else "string"
+def _unpack_strings(
+    dtype: DType, shape: tuple[int, ...], raw: Buffer, charge: Charge | None, pointers: tuple[str, Form, str, str]
+) -> PackedStrings:
+    wanted = min(bounded_product(shape, len(raw) + 1), len(raw) + 1)
+    room = min(wanted, len(raw) // HEAD)  # there are no more, whatever is asked for
+    if charge is not None:
+        charge(_NO_STARTS.itemsize * room)
+    starts = np.empty(room, np.int64)
+    wrong = _read_starts(wanted, raw, starts)
+    if wrong >= 0:
+        raise PackedItemError("a string is not UTF-8", wrong, None)
+    return PackedStrings(dtype, shape, starts, *pointers, octets=view_of(raw))
+
+
+def _read_starts(wanted: int, raw: Buffer, starts: NDArray[np.int64]) -> int:
+    """Where the frames of `raw` begin, to `starts`: the first that is not UTF-8, or -1. Raises PackedSizeError."""
+    count, fault, wrong = read_frames(view_of(raw), wanted, starts)
+    if fault != WHOLE:
+        which = "the length before string" if fault == CUT_LENGTH else "string"
         raise PackedSizeError(f"{which} {count} ends early")
     if count != wanted:
         found = f"more than {wanted}" if count > wanted else str(count)
         raise PackedSizeError(f"{found} strings are given and the shape asks for {wanted}")
-
-
-def _unpack_strings(raw: Buffer, charge: Charge | None) -> NDArray[Any]:
-    if charge is not None:
-        charge(len(raw))
-    texts = np.empty(len(raw), _BYTE)
-    used, count, fine = texts_of.separated(view_of(raw), texts)
-    if not fine:
-        raise PackedItemError("a string is not UTF-8", count, None)
-    return texts_of.objects(texts[:used], count, charge)
+    item: int = wrong
+    return item

@@ -1,10 +1,10 @@
 """The Open Inference Protocol's REST bodies: the JSON and the binary parts of an infer request to a `Call`, and back.
 
 A request is JSON that describes the inputs; each input has its items either there, in `data`, or behind the JSON, as
-many bytes as its parameter `binary_data_size` says, in the order of the inputs. Items never become Python objects
-(strings do), and those behind the JSON are not copied where they are aligned. The JSON is read as `native_json` reads
-its own: the items are cut out, a library reads the small rest, `json_values` the items, and whatever is refused is
-held against the whole grammar first.
+many bytes as its parameter `binary_data_size` says, in the order of the inputs. Items never become Python objects,
+and those behind the JSON are not copied where they are aligned. The JSON is read as `native_json` reads its own: the
+items are cut out, a library reads the small rest, `json_values` the items, and whatever is refused is held against the
+whole grammar first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from app.errors import GatherError, Place
 from app.tensors.dtypes import BY_OIP, DTYPES, DType
 from app.tensors.gather_call import Answer, Call
 from app.tensors.operator_signature import DEFAULT_DIALECT, Signature
-from app.tensors.packed_strings import Memory, many_strings, release
+from app.tensors.packed_strings import PackedStrings
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor, coordinates
 from app.wire import v2_find_arrays
@@ -37,11 +37,11 @@ from app.wire.packed_items import (
     REFUSED_BY_CHARGE,
     Buffer,
     Charge,
+    Memory,
     PackedItemError,
     PackedSizeError,
     check_packed,
-    longest_string,
-    pack_items,
+    packed_bytes,
     unpack,
     view_of,
 )
@@ -178,7 +178,7 @@ def _read_raw(body: Buffer, model: Model) -> Request:
     count, rest = divmod(len(body), dtype.item_size)
     if rest:
         raise GatherError("element_count_mismatch", f"{len(body)} bytes are no whole number of int64", pointer=at)
-    indices = Tensor(dtype, (count, 1), unpack(dtype, body), at, "whole", at, at)
+    indices = unpack(dtype, (count, 1), body, None, at, at, at)
     call = Call(model.signature.operator, model.name, indices, 0, model.signature.default_dialect, data_pointer="")
     return Request(call, None, True, None)
 
@@ -209,36 +209,29 @@ def _read_tensors(
     view: NDArray[np.uint8] | None = None
     tensors: list[Tensor] = []
     over_limit: GatherError | None = None
-    try:
-        for at, (number, name, _, dtype, shape, size, first, end, depth) in enumerate(head.inputs):
-            assert dtype is not None
-            pointer, data_pointer, shape_pointer, dtype_pointer = _POINTERS[number]
-            if size is None:
-                if view is None:
-                    view = view_of(text)
-                values = Values(view, name, dtype, shape, first, end, depth, True)
-                tensor = values.read(charge)
-                if tensor is None:
-                    raise _WrongItemsError(head, at, raws, values, None)
-                tensor.pointer = data_pointer
-                tensor.shape_pointer = shape_pointer
-                tensor.dtype_pointer = dtype_pointer
-            else:
-                try:
-                    check_packed(dtype, shape, raws[name])
-                    array = unpack(dtype, raws[name], charge)
-                except PackedSizeError:
-                    raise _WrongItemsError(head, at, raws, None, None) from None
-                except PackedItemError as error:
-                    raise _WrongItemsError(head, at, raws, None, error) from None
-                tensor = Tensor(dtype, shape, array, pointer, "whole", shape_pointer, dtype_pointer)
-            if dtype.kind == "string" and over_limit is None:
-                over_limit = _too_long(name, tensor, end if size is None else size, limits)
-            tensors.append(tensor)
-    except (GatherError, _WrongItemsError):
-        for tensor in filter(many_strings, tensors):
-            release(tensor.array)
-        raise
+    for at, (number, name, _, dtype, shape, size, first, end, depth) in enumerate(head.inputs):
+        assert dtype is not None
+        pointer, data_pointer, shape_pointer, dtype_pointer = _POINTERS[number]
+        if size is None:
+            if view is None:
+                view = view_of(text)
+            values = Values(view, name, dtype, shape, first, end, depth, True)
+            tensor = values.read(charge)
+            if tensor is None:
+                raise _WrongItemsError(head, at, raws, values, None)
+            tensor.pointer = data_pointer
+            tensor.shape_pointer = shape_pointer
+            tensor.dtype_pointer = dtype_pointer
+        else:
+            try:
+                tensor = unpack(dtype, shape, raws[name], charge, pointer, shape_pointer, dtype_pointer)
+            except PackedSizeError:
+                raise _WrongItemsError(head, at, raws, None, None) from None
+            except PackedItemError as error:
+                raise _WrongItemsError(head, at, raws, None, error) from None
+        if isinstance(tensor, PackedStrings) and over_limit is None:
+            over_limit = _too_long(name, tensor, end if size is None else size, limits)
+        tensors.append(tensor)
     return tensors, over_limit
 
 
@@ -317,9 +310,9 @@ def _placed(one: Input) -> Iterator[None]:
         raise GatherError(error.code, error.detail, places=places, total=error.total) from None
 
 
-def _too_long(name: str, tensor: Tensor, most: int, limits: Limits) -> GatherError | None:
+def _too_long(name: str, tensor: PackedStrings, most: int, limits: Limits) -> GatherError | None:
     """The error for a string that is too long, if there is one; none has more than `most` bytes."""
-    item = longest_string(tensor.array, limits.string_bytes) if most > limits.string_bytes else -1
+    item = tensor.first_longer(limits.string_bytes) if most > limits.string_bytes else -1
     if item < 0:
         return None
     return GatherError(
@@ -356,6 +349,6 @@ def write_answer(
     )
     if not request.binary:
         return [f'{head}"data":'.encode(), *values_text(output, memory), b"}]}"], None
-    items: Buffer = pack_items(output.array, memory) if output.dtype.kind == "string" else output.array.view(_BYTE).data
+    items = packed_bytes(output, memory)
     text = f'{head}"parameters":{{"binary_data_size":{len(items)}}}}}]}}'.encode()
     return [text, items], len(text)

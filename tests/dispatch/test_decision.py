@@ -26,6 +26,7 @@ from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from tests.dispatch.fake_device import FakeDevice
 from tests.dispatch.test_cost import CARD
+from tests.strings import packed
 
 T = TypeVar("T")
 ROWS, WIDTH = 3000, 16
@@ -47,10 +48,9 @@ class Situation:
     def __init__(self, draw: st.DrawFn) -> None:
         strings = draw(st.integers(0, 7)) == 0
         if strings:
-            array: Any = np.array(["text"] * ROWS, object)
+            data: Tensor = packed(["text"] * ROWS)
         else:
-            array = np.arange(ROWS * WIDTH, dtype=np.float32)
-        data = Tensor(DTYPES["string" if strings else "float32"], (ROWS,) if strings else (ROWS, WIDTH), array)
+            data = Tensor(DTYPES["float32"], (ROWS, WIDTH), np.arange(ROWS * WIDTH, dtype=np.float32))
         self.named = draw(st.booleans()) and not strings
         self.cold = draw(st.booleans())
         self.gpu = draw(st.booleans())

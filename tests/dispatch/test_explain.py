@@ -3,12 +3,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.dispatch.backend_cost_model import ROUTES, TYPICAL, BackendChooser, Coefficients, Route
-from app.dispatch.explain import explain_routes
+from app.dispatch.explain import NO_STRINGS, explain_routes
 from app.operators.gather_plan import GatherPlan
 from tests.dispatch.test_cost import CARD, LARGE, TINY, WITH_CARD, gathers, machines
 
@@ -48,7 +47,7 @@ def test_the_choice_is_open_and_the_shortest_of_those(
 def test_a_gpu_is_closed_for_a_reason() -> None:
     chooser = BackendChooser(threads=2, coefficients=WITH_CARD, no_gpu=None)
     assert "gpu" not in closed(LARGE, chooser)
-    assert closed(LARGE, chooser, strings=True)["gpu"] == "a GPU holds no strings"
+    assert closed(LARGE, chooser, cpu_only=NO_STRINGS)["gpu"] == "a GPU holds no strings"
     assert closed(LARGE, chooser, device="cpu")["gpu"] == "the request asks for the device cpu"
     assert closed(LARGE, chooser, gpu_fits=False)["gpu"] == "it does not fit into the device's memory"
     assert closed(LARGE, BackendChooser(threads=2, no_gpu="it is broken"))["gpu"] == "it is broken"
@@ -71,11 +70,3 @@ def test_routes_of_a_cpu_are_closed_for_a_reason() -> None:
     )
     assert "shorter than 1000 µs" in closed(TINY, BackendChooser(threads=2, split_min_us=1000))["split"]
     assert "disk" in closed(TINY, BackendChooser(threads=2), cold=True)["loop"]
-    assert set(closed(TINY, BackendChooser(threads=2), strings=True)) == {"split", "gpu"}
-    assert closed(LARGE, BackendChooser(threads=2), strings=True)["loop"] == "these are many strings"
-
-
-@pytest.mark.parametrize("strings", [True, False])
-def test_strings_have_no_times(strings: bool) -> None:
-    found = explain_routes(TINY, BackendChooser(threads=2, coefficients=TYPICAL), strings=strings)
-    assert [note.seconds is None for note in found] == [strings, strings, strings, True]

@@ -134,16 +134,17 @@ def test_an_output_over_the_limit_is_refused_from_the_shapes(client: httpx.Clien
     assert client.post("/gathernd", params={"explain": "true"}, json=body).json()["code"] == "output_too_large"
 
 
-def test_strings_have_no_prediction(client: httpx.Client) -> None:
+def test_strings_are_gathered_as_numbers_are(client: httpx.Client) -> None:
     body = {"data": tensor("string", [2], ["a", "b"]), "indices": int64([1, 1], [1])}
     found = explained(client.post("/gathernd", params={"explain": "true"}, json=body))
-    assert found["choice"] == {"route": "loop", "parts": 1, "microseconds": None}
+    assert found["choice"]["route"] == "loop"
+    assert found["choice"]["microseconds"] > 0
     assert found["output"] == {"dtype": "string", "shape": [1]}
     assert found["output_bytes"] is None
     put_strings(client, "words", ["word"] * 1000)
     body = {"data": {"tensor": "words"}, "indices": int64([1, 1], [1])}
     found = explained(client.post("/gathernd", params={"explain": "true"}, json=body))
-    assert found["choice"]["route"] == "thread"
+    assert found["choice"]["route"] == "loop"
 
 
 @pytest.mark.parametrize(

@@ -7,19 +7,16 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from threading import Event, Thread
-from typing import Any
 
-import numpy as np
 import pytest
 
 from app.operators.registry import OPERATORS
-from app.tensors.packed_strings import picked, release
+from app.tensors.packed_strings import PackedStrings
 from app.tensors.shape_limits import Limits
-from app.tensors.tensor import Tensor
 from app.wire import v2_tensors
 from app.wire.body_formats import LONG_BINARY, LONG_HEADER, LONG_JSON
 from app.wire.json.gather_messages import read_call
-from app.wire.packed_items import longest_string
+from app.wire.json.write_strings import strings_text
 from benchmarks.costly_bodies import MAKERS, Body, native, read, repeated
 from benchmarks.hostile import attacked, bodies, latencies
 from tests.http.conftest import Start
@@ -113,14 +110,13 @@ def longest_hold(work: Callable[[], object]) -> float:
 def test_very_many_strings_let_other_threads_go_on() -> None:
     text, count = repeated('"ab"', 10_000_000)
     body = native(text, "string", f"[{count}]")
-    call, _ = read_call(body, OPERATORS["gathernd"].signature, Limits())
-    assert isinstance(call.data, Tensor)
-    strings = call.data.array
-    numbers = np.arange(count)[::-1].copy()
+    strings = read_strings(body)
     steps: dict[str, Callable[[], object]] = {
-        "the longest": lambda: longest_string(strings, 1 << 20),
-        "picked": lambda: picked(strings, numbers),
-        "read and released": lambda: release(read_strings(body)),
+        "read": lambda: read_strings(body),
+        "the longest": lambda: strings.first_longer(1 << 20),
+        "measured": lambda: strings.gathered((count,), strings.array[::-1].copy()).size,
+        "packed": strings.packed,
+        "written": lambda: strings_text(strings),
     }
     held = {}
     for name, step in steps.items():
@@ -132,11 +128,11 @@ def test_very_many_strings_let_other_threads_go_on() -> None:
     assert max(held.values()) <= HELD_S, held
 
 
-def read_strings(body: bytes) -> Any:
-    """The array of strings that a request has."""
+def read_strings(body: bytes) -> PackedStrings:
+    """The strings that a request has."""
     call, _ = read_call(body, OPERATORS["gathernd"].signature, Limits())
-    assert isinstance(call.data, Tensor)
-    return call.data.array
+    assert isinstance(call.data, PackedStrings)
+    return call.data
 
 
 def ordinary(size: int) -> list[Body]:

@@ -48,10 +48,10 @@ from app.api.routes.tensors_scatter import carry_out as carry_out_scatter
 from app.errors import GatherError
 from app.store import Conditions, LocalStore, Resident
 from app.store.pending_scatter import PendingScatter
-from app.tensors.packed_strings import PackedStrings
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import call_of, change_of, files, put, scatter_together, strings
 from tests.store.power import LOSSES, Power
+from tests.strings import items
 
 PAIRS = ("survivor", "outage")
 MODES = ("kill", "half", *LOSSES, *PAIRS, "recovered", "refused")
@@ -277,8 +277,7 @@ def look(store: LocalStore, name: str) -> tuple[NDArray[Any], str] | None:
 
 def values_of(resident: Resident) -> NDArray[Any]:
     tensor = resident.tensor
-    items = tensor.pick(tensor.array) if isinstance(tensor, PackedStrings) else tensor.array.copy()
-    return items.reshape(tensor.shape)
+    return items(tensor).reshape(tensor.shape)
 
 
 class Etags:

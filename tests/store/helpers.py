@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,17 @@ from app.operators.scatternd import plan_scatter
 from app.store import Conditions, LocalStore, Metadata
 from app.store.pending_scatter import ContentReplaced, PendingScatter, ScatterChange
 from app.tensors.dtypes import DTYPES
-from app.tensors.packed_strings import PackedStrings
 from app.tensors.scatter_call import Reduction, ScatterCall
 from app.tensors.tensor import Tensor
+from tests.strings import framed, items
+from tests.strings import packed as packed_strings
 
 BY_NUMPY = {row.numpy: row for row in DTYPES.values()}
 ALWAYS = Conditions()
 
 
 def packed(texts: list[str]) -> bytes:
-    return b"".join(struct.pack("<I", len(text.encode())) + text.encode() for text in texts)
+    return framed(texts)
 
 
 def put(
@@ -52,9 +52,16 @@ def read(store: LocalStore, name: str) -> NDArray[Any]:
     resident = store.get(name)
     assert resident is not None
     tensor = resident.tensor
-    items = tensor.pick(tensor.array) if isinstance(tensor, PackedStrings) else tensor.array.copy()
+    found = items(tensor)
     assert resident.is_consistent
-    return items.reshape(tensor.shape)
+    return found.reshape(tensor.shape)
+
+
+def made(array: NDArray[Any]) -> Tensor:
+    """A tensor with the items of an array; strings are those of an array of objects."""
+    if array.dtype == object:
+        return packed_strings(array.ravel().tolist(), array.shape)
+    return Tensor(BY_NUMPY[array.dtype], array.shape, array.ravel())
 
 
 def call_of(indices: Any, updates: NDArray[Any], reduction: Reduction = "none") -> ScatterCall:
@@ -62,7 +69,7 @@ def call_of(indices: Any, updates: NDArray[Any], reduction: Reduction = "none") 
     where = np.asarray(indices, np.int64)
     return ScatterCall(
         Tensor(DTYPES["int64"], where.shape, where.ravel()),
-        Tensor(BY_NUMPY[updates.dtype], updates.shape, updates.ravel()),
+        made(updates),
         reduction,
     )
 
@@ -80,7 +87,7 @@ def change_of(
     about = store.content(name).description
     call = call_of(indices, updates, reduction)
     plan = plan_scatter(DTYPES[about.dtype], about.shape, call)
-    return ScatterChange(about.id, plan.rows, call.updates.array, plan.slice_items, reduction, key, digest)
+    return ScatterChange(about.id, plan.rows, call.updates, plan.slice_items, reduction, key, digest)
 
 
 def scatter(

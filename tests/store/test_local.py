@@ -19,8 +19,10 @@ import pytest
 from app.errors import GatherError
 from app.store import Conditions, LocalStore, Quota, disk_writes
 from app.tensors.dtypes import DTYPES
+from app.tensors.packed_strings import PackedStrings
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import files, put, read, scatter, strings
+from tests.strings import items
 
 SAMPLES = {
     name: strings("", "a", "höher", "x" * 300)
@@ -68,9 +70,12 @@ def test_strings_are_found_without_reading_the_others(store: LocalStore) -> None
     put(store, "x", strings(*(str(number) for number in range(1000))))
     resident = store.get("x")
     assert resident is not None
-    tensor: Any = resident.tensor
-    assert tensor.pick(tensor.array[[999, 0, 500]]).tolist() == ["999", "0", "500"]
-    assert tensor.packed_size(tensor.array[[999, 0, 500]]) == 12 + 7
+    tensor = resident.tensor
+    assert isinstance(tensor, PackedStrings)
+    found = tensor.gathered((3,), tensor.array[[999, 0, 500]])
+    assert items(found).tolist() == ["999", "0", "500"]
+    assert found.size == 12 + 7
+    assert found.octets is tensor.octets
 
 
 def test_the_hash_is_that_of_the_content_and_the_etag_is_of_this_upload_alone(store: LocalStore) -> None:
@@ -474,6 +479,8 @@ PREFAULT = """
 import sys, numpy as np
 from pathlib import Path
 sys.path.insert(0, {root!r})
+from app.tensors.packed_strings import PackedStrings
+from tests.strings import items
 from tests.store.helpers import put, read
 from app.store import LocalStore
 from app.tensors.shape_limits import Limits

@@ -20,7 +20,7 @@ from app.store.pending_scatter import ContentReplaced, PendingScatter, ScatterCh
 from app.tensors.dtypes import DTYPES
 from app.tensors.scatter_call import REDUCTIONS, Reduction
 from app.tensors.shape_limits import Limits
-from tests.store.helpers import change_of, files, put, read, scatter, scatter_together, strings
+from tests.store.helpers import change_of, files, made, put, read, scatter, scatter_together, strings
 
 NUMBERS = [name for name, row in DTYPES.items() if row.kind in ("int", "uint", "float")]
 
@@ -229,7 +229,7 @@ def test_a_change_for_a_content_that_was_replaced_is_planned_again(store: LocalS
     put(store, "x", np.arange(4))
     from app.store.pending_scatter import ScatterChange
 
-    change = ScatterChange(store.content("x").description.id, np.array([3]), np.array([9]), 1, "none")
+    change = ScatterChange(store.content("x").description.id, np.array([3]), made(np.array([9])), 1, "none")
     put(store, "x", np.arange(2))
     with pytest.raises(ContentReplaced):
         store.scatter("x", change)

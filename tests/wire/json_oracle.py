@@ -24,7 +24,6 @@ from app.wire.packed_items import (
     PackedSizeError,
     bounded_product,
     check_packed,
-    longest_string,
     unpack,
 )
 
@@ -77,7 +76,7 @@ def read_call(body: bytes | bytearray | memoryview, signature: Signature, limits
     made = {name: _tensor(name, fields, *rest) for name, fields, rest in counted}
     for name, tensor in made.items():
         if tensor.dtype.kind == "string" and name == "data":  # indices of strings are refused for their type
-            item = longest_string(tensor.array, limits.string_bytes)
+            item = next((i for i, text in enumerate(tensor.array) if len(text.encode()) > limits.string_bytes), -1)
             if item >= 0:
                 raise GatherError(
                     "limit_exceeded",
@@ -279,7 +278,7 @@ def _tensor(name: str, fields: dict[str, Any], shape: tuple[int, ...], form: For
     tensor = Tensor(dtype, shape, np.empty(0), pointer, form, f"/{name}/shape", f"/{name}/dtype")
     if "base64" in fields:
         try:
-            tensor.array = unpack(dtype, fields["base64"])
+            tensor.array = _unpacked(dtype, shape, fields["base64"])
         except PackedItemError as error:
             place = Place(pointer, coordinates(error.item, shape), error.value)
             raise GatherError("value_not_representable", str(error), places=[place]) from None
@@ -342,6 +341,20 @@ def _item(dtype: DType, leaf: Any) -> Any:
 
 def _narrow(dtype: DType, value: float) -> float:
     return float(_floats(dtype, np.array([value]))[0].real)
+
+
+def _unpacked(dtype: DType, shape: tuple[int, ...], raw: bytes) -> NDArray[Any]:
+    if dtype.kind != "string":
+        return unpack(dtype, shape, raw).array
+    texts, place = [], 0
+    while place < len(raw):
+        text = place + 4
+        place = text + int.from_bytes(raw[place:text], "little")
+        try:
+            texts.append(raw[text:place].decode())
+        except UnicodeDecodeError:
+            raise PackedItemError("a string is not UTF-8", len(texts), None) from None
+    return _array(dtype, texts)
 
 
 def _floats(dtype: DType, values: NDArray[np.float64]) -> NDArray[Any]:

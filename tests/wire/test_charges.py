@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from sys import getsizeof
 from typing import Any
 
 import numpy as np
@@ -16,14 +15,16 @@ from app.errors import GatherError
 from app.operators.registry import OPERATORS
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer
-from app.tensors.packed_strings import OBJECT_BYTES as STRING_BYTES
 from app.tensors.packed_strings import PackedStrings
 from app.tensors.shape_limits import Limits
+from app.tensors.string_frames import ROOM
 from app.tensors.tensor import Tensor
 from app.wire import v2_tensors
 from app.wire.json import gather_messages
 from app.wire.json.write_values import most_text, values_text
+from app.wire.packed_items import packed_bytes
 from app.wire.v2_tensors import Model
+from tests.strings import framed, items, packed
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -59,12 +60,23 @@ def test_where_no_shape_is_given_the_commas_tell(values: Sequence[Any]) -> None:
     assert taken <= told <= max(taken, 8)
 
 
-def test_strings_are_told_as_the_objects_that_they_become() -> None:
-    told, _ = charged({"dtype": "string", "shape": [1000], "values": ["ab"] * 1000})
-    assert told >= 1000 * (STRING_BYTES + 2)
-    framed = b"".join(len(text).to_bytes(4, "little") + text for text in [b"ab"] * 1000)
-    told, _ = charged({"dtype": "string", "shape": [1000], "base64": pybase64.b64encode(framed).decode()})
-    assert told >= 1000 * (STRING_BYTES + 2)
+def test_strings_are_told_as_their_frames_and_where_those_begin() -> None:
+    values = ["ab"] * 1000
+    told, starts = charged({"dtype": "string", "shape": [1000], "values": values})
+    span = len(json.dumps(values))
+    assert starts == 8000
+    assert told == 8000 + span + 1000 + 8  # a frame has a byte more beside its text than JSON, at least
+    raw = framed(values)
+    told, starts = charged({"dtype": "string", "shape": [1000], "base64": pybase64.b64encode(raw).decode()})
+    assert told == len(raw) + starts
+
+
+def test_of_strings_without_a_shape_the_commas_tell() -> None:
+    values = ["ab"] * 1000
+    told, _ = charged({"dtype": "string", "values": values})
+    assert told == charged({"dtype": "string", "shape": [1000], "values": values})[0]
+    told, _ = charged({"dtype": "string", "values": [",,,,"]})
+    assert told == 5 * 8 + len('[",,,,"]') + 5 + 8
 
 
 def test_base64_is_told_by_its_length() -> None:
@@ -94,14 +106,14 @@ def test_what_the_charge_raises_is_raised_before_anything_is_made(monkeypatch: p
 
 def test_strings_behind_the_json_are_told() -> None:
     told: list[int] = []
-    framed = b"\2\0\0\0ab" * 100
+    raw = framed(["ab"] * 100)
     inputs = [
-        {"name": "data", "datatype": "BYTES", "shape": [100], "parameters": {"binary_data_size": len(framed)}},
+        {"name": "data", "datatype": "BYTES", "shape": [100], "parameters": {"binary_data_size": len(raw)}},
         {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]},
     ]
     text = json.dumps({"inputs": inputs}).encode()
-    v2_tensors.read_request(text + framed, len(text), MODEL, Limits(), told.append)
-    assert sum(told[:-1]) >= 100 * (STRING_BYTES + 2)
+    v2_tensors.read_request(text + raw, len(text), MODEL, Limits(), told.append)
+    assert told == [100 * 8, 8]
 
 
 class Account:
@@ -121,8 +133,6 @@ class Account:
 def widest(dtype: str, count: int) -> NDArray[Any]:
     """Items whose text is as long as it can be."""
     known = DTYPES[dtype]
-    if dtype == "string":
-        return np.array(["\0" * 50, "plain", "\N{GRINNING FACE}", "é" * 30] * (count // 4), object)
     if known.kind in ("int", "uint"):
         return np.full(count, known.low or known.high, known.numpy)
     if known.kind == "bool":
@@ -137,12 +147,15 @@ def widest(dtype: str, count: int) -> NDArray[Any]:
 @pytest.mark.parametrize("dtype", [*NUMBERS, "bool", "complex64", "complex128", "string"])
 def test_the_text_of_an_answer_is_charged_before_it_is_made(dtype: str, count: int, encoding: Any) -> None:
     known = DTYPES[dtype]
-    answer = Answer(Tensor(known, (count,), widest(dtype, count).astype(known.numpy)), "onnx-13", "cpu")
+    if dtype == "string":
+        output: Tensor = packed(["\0" * 50, "plain", "\N{GRINNING FACE}", "é" * 30] * (count // 4))
+    else:
+        output = Tensor(known, (count,), widest(dtype, count).astype(known.numpy))
+    answer = Answer(output, "onnx-13", "cpu")
     account = Account()
     found = gather_messages.write_answer(answer, encoding, account)
     size = len(found) if isinstance(found, bytes) else sum(map(len, found))
-    utf8 = 0 if dtype != "string" or encoding == "base64" else size
-    assert size - 200 <= account.held <= size + utf8 + 64
+    assert size - 200 <= account.held <= size + 64
     assert account.most <= 2 * account.held + 3_000_000
     whole = found if isinstance(found, bytes) else b"".join(found)
     plain = gather_messages.write_answer(answer, encoding)
@@ -158,38 +171,47 @@ def test_no_item_has_a_longer_text_than_is_charged(dtype: str) -> None:
     assert len(text) <= 4 * most_text(known)
 
 
-@pytest.mark.parametrize(
-    "text", ["a", "abc" * 20, "é", "żółw" * 9, "\N{GRINNING FACE}", "a" * 99 + "\N{GRINNING FACE}"]
-)
-@pytest.mark.parametrize("how", ["plain", "escaped", "base64", "behind", "resident"])
+@pytest.mark.parametrize("text", ["", "a", "abc" * 20, "é", "żółw" * 9, "a" * 99 + "\N{GRINNING FACE}"])
+@pytest.mark.parametrize("how", ["plain", "escaped", "base64", "behind"])
 def test_strings_are_charged_as_the_memory_that_they_take(text: str, how: str) -> None:
     count = 2000
     texts = [text + str(number) for number in range(count)]
     told: list[int] = []
-    framed = b"".join(len(octets).to_bytes(4, "little") + octets for octets in map(str.encode, texts))
+    raw = framed(texts)
     if how == "behind":
         inputs = [
-            {"name": "data", "datatype": "BYTES", "shape": [count], "parameters": {"binary_data_size": len(framed)}},
+            {"name": "data", "datatype": "BYTES", "shape": [count], "parameters": {"binary_data_size": len(raw)}},
             {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]},
         ]
         head = json.dumps({"inputs": inputs}).encode()
-        call = v2_tensors.read_request(head + framed, len(head), MODEL, Limits(), told.append).call
-    elif how == "resident":
-        starts = np.cumsum([0, *(4 + len(octets.encode()) for octets in texts[:-1])]).astype(np.uint64)
-        table = PackedStrings(DTYPES["string"], (count,), starts, octets=np.frombuffer(framed, np.uint8))
-        account = Account()
-        picked = table.pick(starts, account)
-        assert picked.tolist() == texts
-        assert account.held >= sum(map(getsizeof, texts)) + picked.nbytes
-        return
+        call = v2_tensors.read_request(head + raw, len(head), MODEL, Limits(), told.append).call
     else:
         data = {"dtype": "string", "shape": [count]}
-        data |= {"base64": pybase64.b64encode(framed).decode()} if how == "base64" else {"values": texts}
+        data |= {"base64": pybase64.b64encode(raw).decode()} if how == "base64" else {"values": texts}
         body = json.dumps({"data": data, "indices": INDICES}, ensure_ascii=how == "escaped").encode()
         call, _ = gather_messages.read_call(body, OPERATORS["gathernd"].signature, Limits(), told.append)
-    assert isinstance(call.data, Tensor)
-    assert call.data.array.tolist() == texts
-    assert sum(told) >= sum(map(getsizeof, texts)) + 2 * call.data.array.nbytes
+    assert isinstance(call.data, PackedStrings)
+    assert items(call.data).tolist() == texts
+    octets = 0 if how == "behind" else call.data.octets.nbytes  # else those of the body
+    assert sum(told) >= call.data.array.nbytes + octets + call.indices.array.nbytes
+
+
+@pytest.mark.parametrize("texts", [["x" * 300] * 9, ["\0"] * 999, [], [""]])
+def test_an_answer_of_strings_is_charged_exactly_and_before_it_is_made(texts: list[str]) -> None:
+    def full(size: int) -> None:
+        raise GatherError("overloaded", f"no room for {size}")
+
+    strings = packed(texts)
+    for write, size in (
+        (lambda memory: values_text(strings, memory), len(json.dumps(texts, separators=(",", ":")))),
+        (lambda memory: packed_bytes(strings, memory), len(framed(texts))),
+    ):
+        account = Account()
+        write(account)
+        assert account.held == account.most == size + ROOM
+        account.charge = full  # type: ignore[method-assign]
+        with pytest.raises(GatherError, match=f"no room for {size + ROOM}"):
+            write(account)
 
 
 def test_a_tensor_behind_the_json_that_is_not_aligned_is_charged_with_its_copy() -> None:

@@ -15,6 +15,7 @@ from app.tensors.dtypes import DTYPES
 from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
 from app.wire.json import gather_messages
+from tests.strings import items
 from tests.wire.json_requests import DATA, INDICES, call, made, refused, refused_items, request, tensor
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -30,8 +31,8 @@ COUNT, VALUE, FIELD, MALFORMED = (
 
 
 def listed(dtype: str, values: str, shape: str | None = None) -> list[Any]:
-    items: list[Any] = made(dtype, values, shape).array.tolist()
-    return items
+    found: list[Any] = items(made(dtype, values, shape)).tolist()
+    return found
 
 
 class TestNumbers:
@@ -239,7 +240,7 @@ class TestStrings:
 
     def test_nested_strings(self) -> None:
         data = made("string", '[["a", "]"], ["[", "\\""]]')
-        assert (data.shape, data.array.tolist()) == ((2, 2), ["a", "]", "[", '"'])
+        assert (data.shape, items(data).tolist()) == ((2, 2), ["a", "]", "[", '"'])
 
 
 class TestNesting:
@@ -417,7 +418,7 @@ class TestBase64:
 
     def test_strings_are_framed(self) -> None:
         raw = b"".join(len(text).to_bytes(4, "little") + text for text in (b"", "é".encode(), b"\0"))
-        assert made("string", self.encoded(raw), "[3]", "base64").array.tolist() == ["", "é", "\0"]
+        assert items(made("string", self.encoded(raw), "[3]", "base64")).tolist() == ["", "é", "\0"]
         for wrong in (raw[:-1], raw + b"\0", raw[:-5], raw + bytes(4), b"\xff\xff\xff\xff"):
             refused(request(tensor("string", self.encoded(wrong), "[3]", "base64")), COUNT, "/data/base64")
         bad = raw.replace("é".encode(), b"\xff\xff")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from time import perf_counter
 from typing import Final
 
@@ -14,7 +13,6 @@ from app.orjson_dump import dump
 from app.service import Service
 from app.tensors.gather_call import Answer, Call
 from app.tensors.operator_signature import Signature
-from app.tensors.packed_strings import many_strings, release
 from app.tensors.tensor import Tensor
 from app.wire import body_formats
 from app.wire.body_formats import GATHERS, GatherCodec
@@ -50,11 +48,7 @@ class NativeRoute:
         accept = context.headers.get(b"accept")
         if accept is not None and accept != codec.media_type:
             codec = GATHERS[preferred(accept, GATHERS, codec.media_type)]
-        try:
-            await self._answer(context, call, encoding, codec)
-        finally:
-            if many_strings(call.data):
-                await asyncio.to_thread(release, call.data.array)
+        await self._answer(context, call, encoding, codec)
 
     def _read(self, codec: GatherCodec, body: Buffer, query: bytes, charge: Charge | None) -> tuple[Call, Encoding]:
         return codec.read(body, query, self.signature, self.service.limits, charge)
@@ -80,8 +74,6 @@ class NativeRoute:
         else:
             chosen = codec
             content = await service.pool.run(lambda: chosen.write(answer, encoding, reservation), timings)
-            if many_strings(output):
-                await asyncio.to_thread(release, output.array)
         fields = binary_headers(answer) if codec.binary else ()
         await context.send(200, codec.media_type, content, *fields)
 

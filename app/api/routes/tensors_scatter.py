@@ -14,7 +14,7 @@ from app.store import Conditions, LocalStore
 from app.store.group_commit import QueuedScatter
 from app.store.pending_scatter import ContentReplaced, ScatterChange
 from app.tensors.dtypes import DTYPES
-from app.tensors.packed_strings import framed_size
+from app.tensors.packed_strings import PackedStrings
 from app.tensors.scatter_call import ScatterCall
 from app.tensors.shape_limits import Limits
 from app.wire.body_formats import ScatterCodec
@@ -97,7 +97,7 @@ class Scattering:
         about, call = self._store.content(self._name).description, self._call
         plan = plan_scatter(DTYPES[about.dtype], about.shape, call)
         return ScatterChange(
-            about.id, plan.rows, call.updates.array, plan.slice_items, call.reduction, self._key, self._digest
+            about.id, plan.rows, call.updates, plan.slice_items, call.reduction, self._key, self._digest
         )
 
 
@@ -125,8 +125,8 @@ def working_bytes(call: ScatterCall) -> int:
     """
     indices, updates = call.indices.array, call.updates.array
     values = updates.nbytes
-    if call.updates.dtype.kind == "string":
-        values += sum(map(framed_size, updates))
+    if isinstance(call.updates, PackedStrings):
+        values += call.updates.size
     depth = call.indices.shape[-1] if call.indices.shape else 1
     return _ROW_BYTES * (indices.size // max(depth, 1)) + 3 * values
 

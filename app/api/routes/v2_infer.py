@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from time import perf_counter
 from typing import Final
 
@@ -12,7 +11,6 @@ from app.api.error_responses import JSON
 from app.api.protocol_models import Models
 from app.api.routes.gather import UNCOUNTED
 from app.errors import GatherError
-from app.tensors.packed_strings import many_strings, release
 from app.wire import v2_tensors
 from app.wire.json.write_values import is_long
 from app.wire.v2_tensors import LARGE, Model, Request
@@ -38,11 +36,7 @@ class InferRoute:
         try:
             arrived, request = await self._read(context, model)
             timings.parsed = perf_counter()
-            try:
-                answer = await self.service.gather(request.call, timings, context.reservation)
-            finally:
-                if many_strings(request.call.data):
-                    await asyncio.to_thread(release, request.call.data.array)
+            answer = await self.service.gather(request.call, timings, context.reservation)
             timings.gathered = timings.kernel_end
             output = answer.output
             reservation = context.reservation
@@ -55,8 +49,6 @@ class InferRoute:
                 pieces, json_size = await self.service.pool.run(
                     lambda: v2_tensors.write_answer(answer, known, request, reservation), timings
                 )
-                if many_strings(output):
-                    await asyncio.to_thread(release, output.array)
             statistics.succeeded(timings, arrived)
         except Exception as error:
             statistics.failed(timings.start)

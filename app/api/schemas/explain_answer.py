@@ -14,7 +14,7 @@ NOT_CHECKED: Final = "The values of the indices were not checked: one of them ma
 
 
 def explanation_body(explanation: Explanation) -> dict[str, Any]:
-    """The JSON body; times are microseconds, null where none is predicted, as for strings."""
+    """The JSON body; times are microseconds, null where none is predicted."""
     call, data, shape, plan, routes, choice = explanation
     strings = data.dtype.kind == "string"
     device = "gpu" if choice.route == "gpu" else "cpu"
@@ -40,7 +40,7 @@ def explanation_body(explanation: Explanation) -> dict[str, Any]:
         "choice": {
             "route": choice.route,
             "parts": choice.parts,
-            "microseconds": None if strings else _microseconds(choice.seconds),
+            "microseconds": _microseconds(choice.seconds),
         },
         "not_checked": NOT_CHECKED,
     }

@@ -137,7 +137,9 @@ class ExplainedPlan(OpenModel):
     tuples: _Bytes
     dims: list[Size]
     slice_items: _Bytes
-    item_size: int = Field(description="Bytes of an item; strings are gathered by number, which has 8.")
+    item_size: int = Field(
+        description="Bytes of an item; of strings it is where they begin that is gathered, 8 bytes each."
+    )
     shared: bool = Field(description="Whether all batches use the same tuples.")
     wrap: bool = Field(description="Whether a negative index counts from the end.")
 

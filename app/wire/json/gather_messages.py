@@ -19,21 +19,30 @@ from numpy.typing import NDArray
 
 from app import llvm_intrinsics
 from app.errors import GatherError, Place
+from app.tensors import string_frames, utf8
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import DEVICES, Call, Device
 from app.tensors.operator_signature import DEFAULT_DIALECT, PARAMETERS, Signature
-from app.tensors.packed_strings import many_strings, release
+from app.tensors.packed_strings import PackedStrings
 from app.tensors.scatter_call import REDUCTIONS, ScatterCall
 from app.tensors.shape_limits import Limits
+from app.tensors.string_frames import HEAD
 from app.tensors.tensor import Tensor, coordinates
 from app.tensors.tensor_name import TENSOR_NAME
-from app.wire import decode_strings
-from app.wire.json import check_grammar, find_arrays, format_float, lossless_json, parse_float, parse_number_arrays
+from app.wire.json import (
+    check_grammar,
+    find_arrays,
+    format_float,
+    lossless_json,
+    parse_float,
+    parse_number_arrays,
+    write_strings,
+)
 from app.wire.json.find_arrays import ESCAPED, STRING, scan
 from app.wire.json.read_base64 import Packed
 from app.wire.json.read_values import Values
 from app.wire.json.write_values import is_long, values_text, write_answer
-from app.wire.packed_items import REFUSED_BY_CHARGE, Buffer, Charge, longest_string, view_of
+from app.wire.packed_items import REFUSED_BY_CHARGE, Buffer, Charge, view_of
 
 __all__ = [
     "ENCODINGS",
@@ -66,9 +75,11 @@ _COMPILED: Final[tuple[Any, ...]] = (
     find_arrays.scan,
     check_grammar.check,
     parse_number_arrays.read_elements,
-    decode_strings.framed,
-    decode_strings.separated,
-    decode_strings.room_for,
+    string_frames.read_frames,
+    string_frames.frames_size,
+    string_frames.first_longer,
+    string_frames.copy_frames,
+    write_strings.write_strings,
     format_float.write_singles,
 )
 _NO_INTS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
@@ -81,7 +92,7 @@ _ANY_TYPE: Final = DTYPES["bool"]
 
 def configure(cache_dir: Path) -> None:
     """Keep the compiled code under `cache_dir`, so that the next start loads it; call before anything is read."""
-    llvm_intrinsics.keep_compiled(cache_dir, "json", (llvm_intrinsics, parse_float, find_arrays), _COMPILED)
+    llvm_intrinsics.keep_compiled(cache_dir, "json", (llvm_intrinsics, parse_float, find_arrays, utf8), _COMPILED)
 
 
 def warm(progress: Callable[[str], None] | None = None) -> None:
@@ -91,7 +102,11 @@ def warm(progress: Callable[[str], None] | None = None) -> None:
     read_call(body, _WARMING, Limits())
     values_text(Tensor(DTYPES["float32"], (1,), np.ones(1, np.float32)))
     check_grammar.fault(body)
-    decode_strings.warm()
+    strings = Packed("warm", DTYPES["string"], (1,), b"\1\0\0\0a").read()
+    assert isinstance(strings, PackedStrings)
+    strings.first_longer(1)
+    strings.packed()
+    values_text(strings)
     for function in _COMPILED:
         function.disable_compile()  # a request never compiles
     if progress is not None:
@@ -174,11 +189,9 @@ def _read_call(body: Buffer, signature: Signature, limits: Limits, charge: Charg
     data_tensor = resident if data is None else data.read(charge)
     index_tensor = indices.read(charge)
     if data_tensor is None or index_tensor is None:
-        if many_strings(data_tensor):
-            release(data_tensor.array)
         raise _WrongTensors([source for source in (data, indices) if source is not None])
     call = Call(signature.operator, data_tensor, index_tensor, parameter, dialect, device, signature.pointer)
-    if len(body) > limits.string_bytes and type(data_tensor) is Tensor:
+    if len(body) > limits.string_bytes and type(data_tensor) is PackedStrings:
         call.over_limit = _too_long(data_tensor, limits)
     if text is not None and (data is None or type(data) is Values) and type(indices) is Values:
         _remember((signature, text), marks, resident if data is None else data, indices, call, encoding)
@@ -269,11 +282,9 @@ def _fill(
         data_tensor = data.read(charge)
     index_tensor = indices.read(charge)
     if data_tensor is None or index_tensor is None:
-        if many_strings(data_tensor):
-            release(data_tensor.array)
         raise _WrongTensors([source for source in (data, indices) if source is not None])
     call = Call(signature.operator, data_tensor, index_tensor, parameter, dialect, device, signature.pointer)
-    if len(body) > limits.string_bytes and type(data_tensor) is Tensor:
+    if len(body) > limits.string_bytes and type(data_tensor) is PackedStrings:
         call.over_limit = _too_long(data_tensor, limits)
     return call, encoding
 
@@ -309,8 +320,7 @@ def _read_scatter(body: Buffer, limits: Limits, charge: Charge | None) -> Scatte
     if indices is None or updates is None:
         raise _WrongTensors(sources)
     for tensor in (indices, updates):
-        over_limit = _too_long(tensor, limits)
-        if over_limit is not None:
+        if isinstance(tensor, PackedStrings) and (over_limit := _too_long(tensor, limits)) is not None:
             raise over_limit
     return ScatterCall(indices, updates, reduction)
 
@@ -426,15 +436,10 @@ def _given(
 
 def _unescaped(name: str, view: NDArray[np.uint8], first: int, end: int, charge: Charge | None) -> memoryview:
     """The UTF-8 of the string in [first, end) of `view`. Raises invalid_field for what is none."""
-    if charge is not None:
-        charge(end - first)
-    out = np.empty(end - first, _BYTE)
-    fine, _, _, used, _, _ = parse_number_arrays.read_elements(
-        view, first, end, parse_number_arrays.KINDS["string"], 0, 1, 1, _NO_INTS, out, False
-    )
-    if not fine:
+    string = Values(view, name, DTYPES["string"], (), first, end, 0).read(charge)
+    if not isinstance(string, PackedStrings):
         raise _no_base64(name)
-    return out[: used - 1].data
+    return string.frame(0)[HEAD:]
 
 
 def _no_base64(name: str) -> GatherError:
@@ -485,11 +490,9 @@ def _explain(error: Exception, body: Buffer, charge: Charge | None) -> None:
             source.explain_value()
 
 
-def _too_long(tensor: Tensor, limits: Limits) -> GatherError | None:
+def _too_long(tensor: PackedStrings, limits: Limits) -> GatherError | None:
     """The error for a string that is too long, if there is one."""
-    if tensor.dtype.kind != "string":
-        return None
-    item = longest_string(tensor.array, limits.string_bytes)
+    item = tensor.first_longer(limits.string_bytes)
     if item < 0:
         return None
     return GatherError(

@@ -3,7 +3,7 @@
 One reader walks the nesting and holds it to the shape, checks the grammar of each element, rounds or ranges it to its
 type and stores it. It gives up at the first thing that is not as it should be and says at which element; whoever
 called finds out what that is (the reader of kind SKIP tells whether the nesting is right, whatever the elements).
-Strings are stored as their UTF-8, each with a byte SEPARATOR behind it, which UTF-8 does not have.
+Strings are stored as frames (see `app.tensors.string_frames`), and where each begins.
 """
 
 # Comparisons are spelt out, since that is what compiles well.
@@ -38,6 +38,7 @@ from app.llvm_intrinsics import (
     store_u64,
     ult,
 )
+from app.tensors.string_frames import HEAD, ROOM
 from app.wire.json.find_arrays import (
     MAX_DEPTH,
     character,
@@ -63,9 +64,12 @@ from app.wire.json.parse_float import (
     whole_digits,
 )
 
+_LONGEST: Final = 2**32 - 1
+"""Bytes of a string that a frame can say."""
 OPEN: Final = MAX_DEPTH + 1
 """The depth of the elements where the first one is to set it."""
 SKIP: Final = 0
+_WORD: Final = 8
 _BOOL: Final = 1
 _INT8: Final = 2
 _INT64: Final = 5
@@ -74,7 +78,6 @@ _BRAIN: Final = 11
 _SINGLE: Final = 12
 _DOUBLE: Final = 13
 _TEXT: Final = 14
-SEPARATOR: Final = b"\xff"
 KINDS: Final[Mapping[str, int]] = {
     "string": _TEXT,
     "bool": _BOOL,
@@ -114,6 +117,14 @@ _QUOTES: Final = 34 * _ONES
 _BACKSLASHES: Final = 92 * _ONES
 _TRUE: Final[NDArray[np.int64]] = np.frombuffer(b"true", np.uint8).astype(np.int64)
 _FALSE: Final[NDArray[np.int64]] = np.frombuffer(b"false", np.uint8).astype(np.int64)
+
+
+def strings_room(strings: int, span: int) -> int:
+    """Bytes that `read_elements` has to have for so many strings in a span of so many bytes.
+
+    A string takes three bytes of the span beside its text, two quotes and a comma, and HEAD bytes of the frames.
+    """
+    return _WORD * strings + span + (HEAD - 3) * strings + ROOM
 
 
 @inlined
@@ -307,12 +318,15 @@ def _put_text(base: Address, place: int, stop: int, target: Address) -> tuple[in
             # A byte of 128 or more, one below 32, a quote or a backslash sets its highest bit.
             quotes, slashes = eight ^ _QUOTES, eight ^ _BACKSLASHES
             marks = eight | ((eight - _SPACES) & ~eight) | ((quotes - _ONES) & ~quotes) | ((slashes - _ONES) & ~slashes)
-            plain = count_trailing_zeros(marks & _TOPS) >> 3
+            marks &= _TOPS
             store_u64(target, eight)
+            if marks == 0:
+                place += 8
+                target += 8
+                continue
+            plain = count_trailing_zeros(marks) >> 3
             place += plain
             target += plain
-            if plain == 8:
-                continue
         c = load_u8(base + place)
         if c == 34 or c == 92:
             break
@@ -353,25 +367,30 @@ def _put_code(target: Address, code: int) -> Address:
 
 @inner
 def _read_text(base: Address, place: int, end: int, target: Address) -> tuple[int, Address]:
-    """(place after, target after) of the string whose opening quote is at `place`, stored with a separator behind it.
+    """(place after, target after) of the string whose opening quote is at `place`, stored as a frame.
 
     The place is -1 where it is no string, is not JSON, or has a lone surrogate.
     """
+    frame = target
     if load_u8(base + place) != 34:
-        return -1, target
+        return -1, frame
     place += 1
+    target += HEAD
     while True:
         place, target = _put_text(base, place, end, target)
         if place < 0 or place >= end:
-            return -1, target
+            return -1, frame
         c = load_u8(base + place)
         place += 1
         if c == 34:
-            store_u8(target, 0xFF)
-            return place, target + 1
+            length = target - frame - HEAD
+            if length > _LONGEST:
+                return -1, frame
+            store_u32(frame, length)
+            return place, target
         place, c = escaped(base, place)
         if c < 0 or c & 0xFFFFF800 == 0xD800:
-            return -1, target
+            return -1, frame
         target = _put_code(target, c)
 
 
@@ -410,7 +429,8 @@ def read_elements(
     half of `dims` says, outermost first (the second half is working room). Where `leaf` is OPEN and `inner` and `dims`
     are -1, the first lists set them. `room` is how many elements there may be. Where not `fine`, the element at
     `place` or the nesting there is wrong. `bare` floats may be NaN and infinities without quotes, which is not JSON.
-    Strings use `used` bytes of `out`, which has to be as long as the span.
+    Of strings the first `room` words of `out` say where each frame begins behind those, in as many bytes as `used` says
+    (see `strings_room`).
     """
     base, size, target = address_of(view), view.size, address_of(out)
     counters = dims.size // 2
@@ -453,8 +473,9 @@ def read_elements(
                 if kind >= _HALF and kind != _TEXT:
                     stop = _read_odd_float(base, place, kind, target, element, bare)
                 elif kind == _TEXT:
-                    stop, used = _read_text(base, place, end, target + used)
-                    used -= target
+                    store_u64(target + 8 * element, used)
+                    stop, used = _read_text(base, place, end, target + 8 * room + used)
+                    used -= target + 8 * room
                 elif kind >= _INT8:
                     stop = _read_odd_integer(base, place, kind, target, element)
                 elif kind == _BOOL:

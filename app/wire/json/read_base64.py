@@ -21,20 +21,18 @@ class Packed:
     wrong: PackedItemError | None = None
 
     def read(self, charge: Charge | None = None) -> Tensor | None:
-        """The tensor, or None where something is wrong with it. `charge` is told what strings will take, in bytes.
+        """The tensor, or None where something is wrong with it. `charge` is told what it will take beside `raw`.
 
         Raises what `charge` raises.
         """
         name, dtype, shape = self.name, self.dtype, self.shape
         try:
-            check_packed(dtype, shape, self.raw)
-            array = unpack(dtype, self.raw, charge)
+            return unpack(dtype, shape, self.raw, charge, f"/{name}/base64", f"/{name}/shape", f"/{name}/dtype")
         except PackedSizeError:
             return None
         except PackedItemError as error:
             self.wrong = error
             return None
-        return Tensor(dtype, shape, array, f"/{name}/base64", "whole", f"/{name}/shape", f"/{name}/dtype")
 
     def explain_nesting(self) -> None:
         """Raises element_count_mismatch where there are too few or too many bytes."""

@@ -17,16 +17,17 @@ from numpy.typing import NDArray
 
 from app.errors import GatherError, Place
 from app.tensors.dtypes import DType
+from app.tensors.packed_strings import PackedStrings
 from app.tensors.tensor import Form, Tensor, coordinates
-from app.wire import decode_strings
 from app.wire.json import lossless_json
 from app.wire.json.find_arrays import MAX_DEPTH
-from app.wire.json.parse_number_arrays import KINDS, OPEN, SKIP, read_elements
+from app.wire.json.parse_number_arrays import KINDS, OPEN, SKIP, read_elements, strings_room
 from app.wire.packed_items import Charge, bounded_product, items_text
 
 _FEW: Final = 8
 _FLAT: Final[Form] = "flat"
 _BYTE: Final = np.dtype(np.uint8)
+_START: Final = np.dtype(np.int64)
 _NO_INTS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 _NO_BYTES: Final[NDArray[np.uint8]] = np.empty(0, np.uint8)
 _STRING_START: Final = re.compile(rb'"(?:[^"\\]|\\u.{4}|\\[^u]){0,400}', re.DOTALL)
@@ -84,10 +85,10 @@ class Values:
                 return None
             form, leaf, inner, dims, parts = nesting
         if charge is not None:
-            if shape is None and dtype.item_size:
+            if shape is None:
                 parts = min(parts, self._commas() + 1)
-            charge(parts * _width(dtype) if dtype.item_size else end - first)
-        raw = np.empty(parts * _width(dtype) if dtype.item_size else end - first, _BYTE)
+            charge(_room(dtype, parts, end - first))
+        raw = np.empty(_room(dtype, parts, end - first), _BYTE)
         fine, place, element, used, leaf, inner = read_elements(
             self.view, first, end, KINDS[dtype.name], leaf, inner, parts, dims, raw, self.bare
         )
@@ -98,10 +99,14 @@ class Values:
             shape = _found_shape(dtype, leaf, inner, dims)
             if shape is None:
                 return None
-            raw = raw[: prod(shape) * dtype.item_size] if dtype.item_size else raw
             form = "flat" if len(shape) == 1 else "nested"
-        array = raw.view(dtype.numpy) if dtype.item_size else decode_strings.objects(raw[:used], element, charge)
-        return Tensor(dtype, shape, array, *_pointers(self.name, form))
+            if dtype.item_size:
+                raw = raw[: prod(shape) * dtype.item_size]
+        if dtype.item_size:
+            return Tensor(dtype, shape, raw.view(dtype.numpy), *_pointers(self.name, form))
+        starts = raw[: _START.itemsize * element].view(_START)
+        octets = raw[_START.itemsize * parts :][:used]
+        return PackedStrings(dtype, shape, starts, *_pointers(self.name, form), octets=octets)
 
     def _commas(self) -> int:
         """The commas of the span: one less than the elements, or more. No second array is as long."""
@@ -166,6 +171,11 @@ class Values:
 def _pointers(name: str, form: Form) -> tuple[str, Form, str, str]:
     """The last fields of a Tensor."""
     return f"/{name}/values", form, f"/{name}/shape", f"/{name}/dtype"
+
+
+def _room(dtype: DType, parts: int, span: int) -> int:
+    """Bytes that so many elements take, of a span of so many bytes."""
+    return parts * _width(dtype) if dtype.item_size else strings_room(parts, span)
 
 
 def _width(dtype: DType) -> int:

@@ -18,30 +18,26 @@ from numpy.typing import NDArray
 
 from app.tensors.dtypes import DType
 from app.tensors.gather_call import Answer
-from app.tensors.packed_strings import Memory
+from app.tensors.packed_strings import PackedStrings
 from app.tensors.tensor import Tensor
 from app.wire.json.format_float import ROOM, WIDEST, write_singles
-from app.wire.packed_items import Buffer, pack_items
+from app.wire.json.write_strings import strings_text
+from app.wire.packed_items import Buffer, Memory, packed_bytes
 
 _NUMPY: Final = orjson.OPT_SERIALIZE_NUMPY
 _JOINED: Final = 1 << 16
 _LONG: Final = 1 << 16
 _BLOCK: Final = 1 << 16
-_MANY_STRINGS: Final = 1 << 8
-_STRINGS: Final = 1 << 12
-_CHARACTERS: Final = 1 << 18
-_ESCAPED: Final = 6
 _DOUBLE: Final = 26
-"""Bytes of the longest text of a character, and of a float64 with its comma."""
+"""Bytes of the longest text of a float64 with its comma."""
 _BYTE: Final = np.dtype(np.uint8)
 
 
 def is_long(tensor: Tensor) -> bool:
     """Whether the text of the items takes so long that it is not for the event loop."""
-    array = tensor.array
-    if tensor.dtype.kind != "string":
-        return array.nbytes > _LONG
-    return array.size > _MANY_STRINGS or sum(map(len, array)) > _LONG
+    if isinstance(tensor, PackedStrings):
+        return tensor.on_disk or tensor.size > _LONG
+    return tensor.array.nbytes > _LONG
 
 
 def write_answer(
@@ -69,7 +65,7 @@ def _around(
 
 def _base64(output: Tensor, memory: Memory | None) -> list[Buffer]:
     """The packed items in base64, as a JSON string."""
-    packed: Buffer = output.array.view(_BYTE).data if output.dtype.item_size else pack_items(output.array, memory)
+    packed = packed_bytes(output, memory)
     if memory is not None:
         memory.charge(-(-len(packed) // 3) * 4)
     text = pybase64.b64encode(packed)
@@ -81,8 +77,8 @@ def _base64(output: Tensor, memory: Memory | None) -> list[Buffer]:
 def values_text(tensor: Tensor, memory: Memory | None = None) -> list[Buffer]:
     """The items in a flat list, in pieces; `memory` is charged with them. Raises what charging raises."""
     dtype, array = tensor.dtype, tensor.array
-    if dtype.kind == "string":
-        return _strings(array, memory)
+    if isinstance(tensor, PackedStrings):
+        return [strings_text(tensor, memory)]
     if array.size <= _BLOCK:
         if memory is None:
             return [_numbers(dtype, array)]
@@ -130,44 +126,6 @@ def _numbers(dtype: DType, array: NDArray[Any]) -> bytes | memoryview:
         array = array.view(np.float64).reshape(-1, 2)
     text = orjson.dumps(array, option=_NUMPY)
     return text if array.dtype.kind != "f" else _named(text, array.reshape(-1))
-
-
-def _strings(array: NDArray[Any], memory: Memory | None) -> list[Buffer]:
-    pieces: list[Buffer] = []
-    for block in _blocks_of_strings(array):
-        most = 0
-        if memory is not None:
-            # Whoever writes a string that is not ASCII leaves its UTF-8 with it.
-            most = sum(map(_most_text, block))
-            memory.charge(most)
-        text = orjson.dumps(block)
-        if memory is not None:
-            memory.adjust(most, len(text) if text.isascii() else 2 * len(text))
-        pieces += (b"," if pieces else b"[", memoryview(text)[1:-1])
-    pieces.append(b"]" if pieces else b"[]")
-    return pieces
-
-
-def _blocks_of_strings(array: NDArray[Any]) -> Iterator[list[str]]:
-    """So many strings at a time that neither their number nor their length is large, one at least."""
-    block: list[str] = []
-    size = 0
-    for text in array:
-        size += len(text)
-        if block and (size > _CHARACTERS or len(block) >= _STRINGS):
-            yield block
-            block, size = [], len(text)
-        block.append(text)
-    if block:
-        yield block
-
-
-def _most_text(text: str) -> int:
-    if not text.isascii():
-        return (_ESCAPED + 4) * len(text) + 3
-    if len(text) > _CHARACTERS and text.isprintable():
-        return len(text) + text.count('"') + text.count("\\") + 3
-    return _ESCAPED * len(text) + 3
 
 
 def _singles(array: NDArray[Any], pairs: bool) -> bytes | memoryview:
