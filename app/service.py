@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from app.bounded_cache import BoundedCache
 from app.dispatch.backend_cost_model import BackendChooser, Coefficients, RouteChoice, has_locality
 from app.dispatch.explain import NO_STRINGS, RouteNote, explain_routes
 from app.dispatch.gpu import Gpu, Outcome, name_of
@@ -106,7 +107,7 @@ class Service:
         self.run_in_lock_thread: RunInLockThread = default_thread
         """Where gathers wait until scatters of their tensor can be kept out."""
         self._outputs = OutputBufferPool(min(budget.total // 8, MAX_KEPT_BYTES))
-        self._plans: dict[tuple[object, ...], _Planned] = {}
+        self._plans: BoundedCache[tuple[object, ...], _Planned] = BoundedCache(_MAX_REMEMBERED_PLANS)
 
     async def gather(self, call: Call, timings: RequestTimings, reservation: MemoryReservation) -> Answer:
         """Resolve, validate, choose, run. The output's bytes are charged to `reservation` before they are allocated.
@@ -268,8 +269,6 @@ class Service:
             if not choice.on_event_loop:
                 close = self.chooser.choose(plan, device="cpu", locality=True)
             planned = _Planned(plan, shape, first_axis, choice, close, coefficients, cpu_only)
-            if len(self._plans) >= _MAX_REMEMBERED_PLANS:
-                self._plans.clear()
             self._plans[key] = planned
         return planned
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from app.bounded_cache import BoundedCache
 from app.errors import GatherError
 from app.operators.registry import OPERATORS
 from app.service import Service
@@ -25,7 +26,7 @@ class Models:
     def __init__(self, service: Service, statistics: Statistics) -> None:
         self.service = service
         self.statistics = statistics
-        self._known = dict(_MODELS)
+        self._known: BoundedCache[str, Model] = BoundedCache(_REMEMBERED)
 
     def find(self, name: str, version: str = VERSION) -> tuple[Model, Resident | None]:
         """The model, and the resident tensor that it is.
@@ -36,6 +37,7 @@ class Models:
             raise GatherError("model_not_found", f"no model has a version {version!r}; {VERSION!r} is the only one")
         model = _MODELS.get(name)
         if model is not None:
+            self._known[name] = model
             return model, None
         resident = self.service.store.get(name)
         if resident is None:
@@ -43,8 +45,6 @@ class Models:
         v2_tensors.check_writable(resident.tensor.dtype)
         model = self._known.get(name)
         if model is None:
-            if len(self._known) > _REMEMBERED:
-                self._known = dict(_MODELS)
             model = self._known[name] = Model(name, _RESIDENT, resident=True)
         return model, resident
 

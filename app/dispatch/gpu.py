@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
+from app.bounded_cache import BoundedCache
 from app.dispatch.backend_cost_model import BackendChooser, Coefficients, RouteChoice, device_bytes, gpu_seconds
 from app.dispatch.request_thread_pool import PoolRequest, RequestThreadPool
 from app.dispatch.writer_exclusion import RunInLockThread, default_thread, without_writers
@@ -118,9 +119,9 @@ class Gpu:
         self._copies: dict[str, _DeviceCopy] = {}  # by ETag; the one used longest ago is the first
         self._lock = Lock()
         self._upload_lock = Lock()
-        self._saved_seconds: dict[str, float] = {}
+        self._saved_seconds: BoundedCache[str, float] = BoundedCache(_MAX_REMEMBERED)
         self._copy_tasks: set[asyncio.Task[None]] = set()
-        self._predictions: dict[Plan, _Prediction] = {}
+        self._predictions: BoundedCache[Plan, _Prediction] = BoundedCache(_MAX_REMEMBERED)
         self._coefficients: Coefficients | None = None
         self._warned_at = -_WARN_INTERVAL_S
         self.run_in_lock_thread: RunInLockThread = default_thread
@@ -176,8 +177,6 @@ class Gpu:
                 inline_s, resident_s = (
                     gpu_seconds(plan, there, coefficients.hand_off_s, coefficients.gpu) for there in (False, True)
                 )
-            if len(self._predictions) >= _MAX_REMEMBERED:
-                self._predictions.clear()
             prices = self._predictions[plan] = _Prediction(inline_s, resident_s)
         return prices
 
@@ -317,8 +316,6 @@ class Gpu:
             return
         saved = self._saved_seconds.get(etag, 0.0) + seconds
         if saved < nbytes * gpu.to_device_byte_s:
-            if len(self._saved_seconds) >= _MAX_REMEMBERED:
-                self._saved_seconds.clear()
             self._saved_seconds[etag] = saved
             return
         self._saved_seconds[etag] = float("-inf")  # until this attempt has ended

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 from urllib.parse import urlsplit
 
+from app.bounded_cache import BoundedCache
 from app.errors import GatherError
 
 _REMEMBERED: Final = 1024
@@ -47,8 +48,8 @@ class HostHeaderCheck:
     def __init__(self, host: str, allowed: Iterable[str], origins: Iterable[str] = ()) -> None:
         self._allowed = frozenset(name.lower() for name in allowed)
         self.active = bool(self._allowed) or is_loopback_name(host)
-        self._hosts: set[bytes] = set()
-        self._origins: set[bytes] = set()
+        self._hosts: BoundedCache[bytes, None] = BoundedCache(_REMEMBERED)
+        self._origins: BoundedCache[bytes, None] = BoundedCache(_REMEMBERED)
         self._allowed_origins = frozenset(origin.encode() for origin in origins)
 
     def check(self, headers: dict[bytes, bytes]) -> None:
@@ -63,14 +64,14 @@ class HostHeaderCheck:
                     f"the Host {host.decode('latin-1')!r} is not a name of this service; "
                     "GATHERND_ALLOWED_HOSTS can add it",
                 )
-            _remember(self._hosts, host)
+            self._hosts[host] = None
         origin = headers.get(b"origin")
         if origin is not None and origin not in self._origins and origin not in self._allowed_origins:
             if not self._is_own_name(_origin_host(origin.decode("latin-1"))):
                 raise GatherError(
                     "forbidden", f"requests from pages of the origin {origin.decode('latin-1')!r} are refused"
                 )
-            _remember(self._origins, origin)
+            self._origins[origin] = None
 
     def _is_own_name(self, host: str) -> bool:
         return bool(host) and (host.lower() in self._allowed or is_loopback_name(host))
@@ -81,9 +82,3 @@ def _origin_host(origin: str) -> str:
         return urlsplit(origin).hostname or ""
     except ValueError:
         return ""
-
-
-def _remember(seen: set[bytes], value: bytes) -> None:
-    if len(seen) >= _REMEMBERED:
-        seen.clear()
-    seen.add(value)

@@ -16,6 +16,8 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
+from app.bounded_cache import BoundedCache
+
 LARGEST: Final = 1 << 11
 """Most bytes of a header that is kept."""
 _MAX_HEADERS: Final = 1 << 10
@@ -35,7 +37,7 @@ class CachedHeader(NamedTuple):
     route_match: Any
 
 
-known: Final[dict[bytes, CachedHeader]] = {}
+known: Final[BoundedCache[bytes, CachedHeader]] = BoundedCache(_MAX_HEADERS)
 """Headers by their bytes, from the method to the empty line, or, once `hashed` is true, by the SHA-256 of these."""
 hashed = False
 
@@ -56,7 +58,5 @@ def remember(header: bytes, scope: dict[str, Any], length: int, route_match: Any
         known.clear()
     fields = scope["headers"]
     if not any(name in _PER_REQUEST for name, _ in fields) and (b"content-length", b"%d" % length) in fields:
-        if len(known) >= _MAX_HEADERS:
-            known.clear()
         common = {name: value for name, value in scope.items() if name not in _PER_CONNECTION}
         known[sha256(header).digest() if hashed else header] = CachedHeader(common, length, route_match)

@@ -17,6 +17,7 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from app.bounded_cache import BoundedCache
 from app.errors import Code, GatherError
 from app.telemetry import compiled_increments
 from app.telemetry.compiled_increments import HEADER_TEMPLATE_AT, compiled
@@ -64,11 +65,11 @@ class Metrics(Collector):
         self._received = self.counters.cell("gathernd_received_bytes")
         self._sent = self.counters.cell("gathernd_sent_bytes")
         self._values = np.asarray(self.counters.values)
-        self._request_cells: dict[tuple[str, str, int], tuple[int, int]] = {}
-        self._cell_tables: dict[tuple[str, str, str, str | None], int] = {}
+        self._request_cells: BoundedCache[tuple[str, str, int], tuple[int, int]] = BoundedCache(_REMEMBERED)
+        self._cell_tables: BoundedCache[tuple[str, str, str, str | None], int] = BoundedCache(_REMEMBERED)
         self._answer: Callable[..., bool]
         self._add: Callable[..., None]
-        self._addresses: list[NDArray[np.int64]] = []
+        self._addresses: BoundedCache[tuple[str, str, str, str | None], NDArray[np.int64]] = BoundedCache(_REMEMBERED)
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -182,8 +183,6 @@ class Metrics(Collector):
             names += [f"gathernd_stage_seconds|{template}|{stage}" for stage in STAGES]
             counters = self.counters
             place = counters.cell(f"gathernd_requests|{shown}|{template}|{status}"), counters.adjacent_cells(names)
-            if len(self._request_cells) >= _REMEMBERED:
-                self._request_cells.clear()
             self._request_cells[method, path, status] = place
         return place
 
@@ -191,13 +190,11 @@ class Metrics(Collector):
         """The address of the table of addresses of the cells in which gathers like this one are counted."""
         method, path = context.method, context.path
         predicted, taken = context.timings.choice.route, context.timings.route
-        found = self._cell_tables.get((method, path, predicted, taken))
+        key = method, path, predicted, taken
+        found = self._cell_tables.get(key)
         if found is not None:
             return found
         self._answer, self._add = compiled()
-        if len(self._addresses) >= _REMEMBERED:
-            self._cell_tables.clear()
-            self._addresses.clear()
         cell = self.counters.cell
         cells: list[int | None] = [None] * compiled_increments.CELLS
         cells[compiled_increments.REQUESTS], cells[compiled_increments.TIMES] = self._cells_of(method, path, 200)
@@ -208,8 +205,8 @@ class Metrics(Collector):
             cells[compiled_increments.MEASURED] = cell(f"gathernd_route_measured_seconds|{taken}")
         first = self._values.ctypes.data
         addresses = np.array([0 if place is None else first + 8 * place for place in cells], np.int64)
-        self._addresses.append(addresses)
-        found = self._cell_tables[method, path, predicted, taken] = addresses.ctypes.data
+        self._addresses[key] = addresses
+        found = self._cell_tables[key] = addresses.ctypes.data
         return found
 
     def publish(self) -> None:

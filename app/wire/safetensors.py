@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from app.bounded_cache import BoundedCache
 from app.errors import GatherError, Place
 from app.tensors.dtypes import BY_SAFETENSORS, DType
 from app.tensors.gather_call import DEVICES, Answer, Call, Device
@@ -59,8 +60,6 @@ def read_call(body: Buffer, query: bytes, signature: Signature, charge: Charge |
     if form is None or form.size != len(body):
         form = _read_form(body, query, signature, charge)
         if key is not None:
-            if len(_forms) >= _MOST_FORMS:
-                _forms.clear()
             _forms[key] = form
     tensors = _tensors(body, form.start, form.entries, charge)
     asked = form.asked
@@ -99,7 +98,7 @@ class _Form(NamedTuple):
 
 # Callers repeat themselves, and what they repeat takes longer to read than a small gather: the header, which the same
 # shapes make the same, and the query. Refusals are not remembered.
-_forms: Final[dict[tuple[Signature, bytes, bytes], _Form]] = {}
+_forms: Final[BoundedCache[tuple[Signature, bytes, bytes], _Form]] = BoundedCache(_MOST_FORMS)
 
 
 def _read_form(body: Buffer, query: bytes, signature: Signature, charge: Charge | None) -> _Form:
