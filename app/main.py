@@ -36,8 +36,8 @@ from app.api.schemas.tensors import add_tensor_routes
 from app.dispatch.admission import Admission
 from app.dispatch.backend_calibration import calibrated
 from app.dispatch.backend_cost_model import BackendChooser
-from app.dispatch.gpu import Gpu
 from app.dispatch.gpu_calibration import measure_gpu
+from app.dispatch.gpu_gathers import Gpu
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.kernels import Kernel, numba_cpu, numpy_cpu
@@ -258,7 +258,7 @@ def create_app(
         gathernd_memory_budget_bytes=lambda: budget.total + budget.small_total,
         gathernd_gpu_memory_bytes=lambda: service.gpu.device.memory if service.gpu else 0,
         gathernd_gpu_used_bytes=lambda: service.gpu.device.used() if service.gpu else 0,
-        gathernd_gpu_resident_bytes=lambda: service.gpu.resident_bytes() if service.gpu else 0,
+        gathernd_gpu_resident_bytes=lambda: service.gpu.copies.nbytes if service.gpu else 0,
     )
     metrics.common = lambda: _common_gauges(store, settings, damaged)
     infer = InferRoute(models, settings.max_json_bytes, settings.max_body_bytes)
@@ -334,7 +334,7 @@ async def _sweep(store: LocalStore, service: Service, interval: float = 0.5) -> 
         await in_thread(store.sweep)
         await in_thread(store.remove_leftovers)
         if service.gpu is not None:
-            await in_thread(service.gpu.sweep, etag_of)
+            await in_thread(service.gpu.copies.sweep, etag_of)
 
 
 async def _count_damaged(store: LocalStore, damaged: DamagedCount) -> None:

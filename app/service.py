@@ -5,7 +5,7 @@ It takes a `Call` and gives an `Answer` or raises a `GatherError`; it knows neit
 
 from __future__ import annotations
 
-import asyncio
+from contextlib import aclosing
 from time import perf_counter
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from app.bounded_cache import BoundedCache
 from app.dispatch.backend_cost_model import BackendChooser, Coefficients, RouteChoice, has_locality
+from app.dispatch.consistent_reads import RunInLockThread, attempts, default_thread
 from app.dispatch.explain import NO_STRINGS, RouteNote, explain_routes
-from app.dispatch.gpu import Gpu, Outcome, name_of
+from app.dispatch.gpu_gathers import Gpu, Outcome, name_of
 from app.dispatch.request_thread_pool import RequestThreadPool
-from app.dispatch.writer_exclusion import RunInLockThread, default_thread, without_writers
 from app.errors import GatherError
 from app.kernels import Kernel, Unfinished
 from app.memory.budget import Budget, MemoryReservation
@@ -35,8 +35,6 @@ from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 
 _LARGE_INDEX_SCAN: Final = 1 << 16
-_RETRY_PAUSES_S: Final = (0.0, 0.0002, 0.001, 0.003, 0.01, 0.03)
-"""Seconds before each further attempt to read a resident tensor that a scatter is changing."""
 _MAX_REMEMBERED_PLANS: Final = 4096
 _FEW_STRINGS: Final = 1 << 10
 """Strings whose sizes are added up on the event loop: the head of each may be anywhere in memory."""
@@ -320,21 +318,21 @@ class Service:
         indices: Tensor,
         timings: RequestTimings,
     ) -> tuple[Resident, int, NDArray[Any]]:
-        """A scatter changed the content while it was read: read again until it did not, at last with writers kept out.
+        """Read again until no scatter changed the content meanwhile, at last with writers kept out.
 
-        Dtype and shape stay as they were, and so does the plan; another content under the name is not looked at.
+        Dtype and shape of a content never change, and so the plan holds; a new content under the name is not read.
         """
-        for pause in _RETRY_PAUSES_S:
-            await asyncio.sleep(pause)
-            resident = resident.refreshed()
-            bad, array = await self._run_in_pool(plan, resident.tensor, indices, timings)
-            if resident.is_consistent:
-                return resident, bad, array
-            del array
-        async with without_writers(resident, name, self.run_in_lock_thread, timings.deadline):
-            resident = resident.refreshed()
-            bad, array = await self._run_in_pool(plan, resident.tensor, indices, timings)
-        return resident, bad, array
+        found: tuple[int, NDArray[Any]] | None = None
+        versions = attempts(resident, name, self.run_in_lock_thread, timings.deadline)
+        async with aclosing(versions):
+            async for version in versions:
+                found = None  # frees the output of the last attempt
+                found = await self._run_in_pool(plan, version.tensor, indices, timings)
+                resident = version
+                if version.is_consistent:
+                    break
+        assert found is not None
+        return resident, *found
 
     def _start_kernel(self, timings: RequestTimings) -> None:
         now = perf_counter()

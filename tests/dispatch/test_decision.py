@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.dispatch.backend_cost_model import TYPICAL, BackendChooser, Device
-from app.dispatch.gpu import Gpu
+from app.dispatch.gpu_gathers import Gpu
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.kernels import numpy_cpu
@@ -108,7 +108,7 @@ async def explained_and_taken(situation: Situation) -> tuple[Explanation, Reques
     timings = RequestTimings(0.0, 1e12)
     try:
         if situation.there:
-            made.gpu._copies['"1-0"'] = _held(made, situation)  # type: ignore[union-attr]
+            made.gpu.copies._copies['"1-0"'] = _held(made, situation)  # type: ignore[union-attr]
         before = dict(made.gpu._saved_seconds) if made.gpu is not None else {}
         said, refused = await result(asyncio.to_thread(made.explain, situation.call, MemoryReservation(made.budget)))
         assert made.gpu is None or (made.gpu._saved_seconds == before and not made.gpu._copy_tasks)
@@ -129,14 +129,14 @@ async def explained_and_taken(situation: Situation) -> tuple[Explanation, Reques
 
 
 def _held(made: Service, situation: Situation) -> Any:
-    from app.dispatch.gpu import _DeviceCopy
+    from app.dispatch.gpu_tensor_copies import TensorCopy
     from tests.dispatch.fake_device import FakeCopy
 
     assert made.gpu is not None
     device = made.gpu.device
     assert isinstance(device, FakeDevice)
     device.memory += situation.store.resident.tensor.array.nbytes
-    held = _DeviceCopy(FakeCopy(device, situation.store.resident.tensor.items))
+    held = TensorCopy(FakeCopy(device, situation.store.resident.tensor.items))
     held.names.add("table")
     return held
 

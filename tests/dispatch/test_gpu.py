@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from app.dispatch.backend_cost_model import TYPICAL, BackendChooser, Device, GpuCoefficients
-from app.dispatch.gpu import Gpu, Outcome
 from app.dispatch.gpu_calibration import measure_gpu
+from app.dispatch.gpu_gathers import Gpu, Outcome
 from app.errors import GatherError
 from app.kernels.gpu_protocol import DeviceFailed, OutOfDeviceMemory
 from app.operators.gather_plan import GatherPlan
@@ -253,10 +253,10 @@ def test_copies_that_no_name_has_any_more_are_dropped_and_others_stay(store: Loc
         await harness.call("gpu", old, name="b")
         await harness.call("gpu", other)
         etags = {"a": "another", "b": old.etag, "t2": other.etag}
-        harness.gpu.sweep(etags.get)
+        harness.gpu.copies.sweep(etags.get)
         assert harness.gpu.has_copy(old.etag)
         etags["b"] = "another"
-        harness.gpu.sweep(etags.get)
+        harness.gpu.copies.sweep(etags.get)
         assert not harness.gpu.has_copy(old.etag)
         assert harness.gpu.has_copy(other.etag)
 
@@ -289,7 +289,7 @@ def test_the_copy_used_longest_ago_goes_when_room_is_short(store: LocalStore) ->
         assert [harness.gpu.has_copy(content.etag) for content in contents] == [False, False, True, True]
 
     run(harness, script)
-    assert harness.gpu.evictions == 2
+    assert harness.gpu.copies.evictions == 2
 
 
 def test_an_output_makes_room_for_itself_but_not_in_the_data_that_it_reads(store: LocalStore) -> None:
@@ -560,10 +560,10 @@ def test_nothing_is_held_after_closing(store: LocalStore) -> None:
 
     async def script() -> None:
         await harness.call("gpu", Stored(store, 1))
-        assert harness.gpu.resident_bytes() == ROWS * WIDTH * 4
+        assert harness.gpu.copies.nbytes == ROWS * WIDTH * 4
 
     run(harness, script)
-    assert harness.gpu.resident_bytes() == harness.device.held == 0
+    assert harness.gpu.copies.nbytes == harness.device.held == 0
 
 
 def test_a_device_is_measured_in_full() -> None:

@@ -11,7 +11,7 @@ from time import perf_counter
 import pytest
 
 from app.api.disk_threads import DiskThreads
-from app.dispatch.writer_exclusion import without_writers
+from app.dispatch.consistent_reads import without_writers
 from app.errors import GatherError
 
 

@@ -1,0 +1,258 @@
+"""Gathers on a GPU: which of them run there, which resident tensors are copied there, and what happens on errors.
+
+A resident tensor is copied to the device
+
+- at once, for a request that asks for the device gpu;
+- in the background, under `auto`, once its lookups would have saved as much time on the device as the copy takes.
+  Whatever requests come later, that costs at most twice what knowing them would have cost.
+
+Nothing here imports CuPy or needs a GPU: the device is a `app.kernels.gpu_protocol.Device`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import aclosing, suppress
+from functools import partial
+from math import inf
+from time import monotonic
+from typing import Any, Final, NamedTuple
+
+from numpy.typing import NDArray
+
+from app.bounded_cache import BoundedCache
+from app.dispatch.backend_cost_model import BackendChooser, Coefficients, RouteChoice, device_bytes, gpu_seconds
+from app.dispatch.consistent_reads import ResidentTensor, RunInLockThread, attempts, default_thread
+from app.dispatch.gpu_tensor_copies import ContentChanged, GpuTensorCopies
+from app.dispatch.request_thread_pool import PoolRequest, RequestThreadPool
+from app.errors import GatherError
+from app.kernels.gpu_protocol import Device, DeviceFailed, OutOfDeviceMemory
+from app.operators.gather_plan import GatherPlan, Plan
+from app.tensors.gather_call import Call
+from app.tensors.tensor import Tensor
+
+logger = logging.getLogger("gathernd")
+
+THREADS: Final = 4
+"""Gathers at a time, as many as the device has streams."""
+_RETRY_PAUSES_S: Final = (0.0, 0.001)
+"""Fewer attempts than on the CPU: each sends the whole content to the device."""
+_MAX_REMEMBERED: Final = 4096
+_WARN_INTERVAL_S: Final = 60.0
+
+
+class Outcome(NamedTuple):
+    """The result of a gather on the device: the first bad index or -1, the output, and the ETag of resident data."""
+
+    bad: int
+    out: NDArray[Any]
+    etag: str | None
+
+
+class _Prediction(NamedTuple):
+    """Seconds predicted for one plan on the device: with data in the request, and with data that is on the device."""
+
+    inline_s: float
+    resident_s: float
+
+
+class Gpu:
+    """One device, the gathers that run on it and the copies of tensors that it holds. For the event loop."""
+
+    def __init__(
+        self,
+        device: Device,
+        chooser: BackendChooser,
+        queue: int,
+        queue_timeout: float = 3600.0,
+        *,
+        always: bool = False,
+    ) -> None:
+        """`queue` gathers may wait, each for `queue_timeout` seconds; `always`: whatever fits runs on the device."""
+        self.device = device
+        self.always = always
+        self.chooser = chooser
+        self.pool = RequestThreadPool(THREADS, queue, queue_timeout)
+        self.failed: str | None = None
+        self.copies = GpuTensorCopies(device)
+        self.fallbacks = 0
+        self._saved_seconds: BoundedCache[str, float] = BoundedCache(_MAX_REMEMBERED)
+        self._copy_tasks: set[asyncio.Task[None]] = set()
+        self._predictions: BoundedCache[Plan, _Prediction] = BoundedCache(_MAX_REMEMBERED)
+        self._coefficients: Coefficients | None = None
+        self._warned_at = -_WARN_INTERVAL_S
+        self.run_in_lock_thread: RunInLockThread = default_thread
+        """As in `Service`."""
+
+    # Choosing
+
+    def has_copy(self, etag: str) -> bool:
+        """Whether the device holds a copy of the content with this ETag."""
+        return etag in self.copies
+
+    def choose(self, call: Call, plan: Plan, cpu: RouteChoice, on_device: bool) -> RouteChoice:
+        """The route `gpu` where that is asked for or, under `auto`, predicted to be the shortest; else `cpu`.
+
+        For data that a GPU can hold; `cpu` is the best of the CPU's routes, and `there` says that the data lies on the
+        device. Changes nothing. Raises device_unavailable.
+        """
+        if self.failed is not None and call.device == "gpu":
+            detail = f"{self.failed}; use device auto or cpu"
+            raise GatherError("device_unavailable", detail, pointer=call.device_pointer)
+        if call.device == "cpu" or self.failed is not None:
+            return cpu
+        prices = self._predict(plan)
+        seconds = prices.resident_s if on_device else prices.inline_s
+        if call.device == "gpu" or self.always:
+            return RouteChoice("gpu", seconds)
+        return RouteChoice("gpu", seconds) if seconds < cpu.seconds and self.fits(plan, on_device) else cpu
+
+    def fits(self, plan: Plan, on_device: bool) -> bool:
+        """Whether the gather fits into the device's memory."""
+        return device_bytes(plan, on_device) <= self.device.memory
+
+    def count_saving(self, call: Call, plan: Plan, cpu: RouteChoice, content: ResidentTensor) -> None:
+        """Count what a lookup of `content` under `auto`, for which `cpu` is the CPU's best, would save on the device.
+
+        Once that is as much as the sending takes, it is sent there, aside; nothing happens where it lies there already.
+        """
+        if call.device != "auto" or self.always or self.failed is not None or content.etag in self.copies:
+            return
+        saved = cpu.seconds - self._predict(plan).resident_s
+        if saved > 0:
+            self._add_saving(name_of(call), content, saved)
+
+    def _predict(self, plan: Plan) -> _Prediction:
+        coefficients = self.chooser.coefficients
+        if coefficients is not self._coefficients:
+            self._predictions.clear()
+            self._coefficients = coefficients
+        prices = self._predictions.get(plan)
+        if prices is None:
+            inline_s = resident_s = float("inf")
+            if coefficients.gpu is not None:
+                inline_s, resident_s = (
+                    gpu_seconds(plan, there, coefficients.hand_off_s, coefficients.gpu) for there in (False, True)
+                )
+            prices = self._predictions[plan] = _Prediction(inline_s, resident_s)
+        return prices
+
+    # Running
+
+    async def gather(
+        self,
+        call: Call,
+        plan: Plan,
+        data: Tensor,
+        content: ResidentTensor | None,
+        out: NDArray[Any],
+        started: Callable[[], None],
+        request: PoolRequest | None = None,
+    ) -> Outcome | None:
+        """Gather on the device into `out`, or None where that failed and the request leaves the device to the service.
+
+        `started` is called in a thread when the gather begins; `request` is as for the pool. Raises overloaded for want
+        of device memory and device_unavailable for a broken device where the request asks for the device gpu, and what
+        the pool raises.
+        """
+        assert isinstance(plan, GatherPlan)  # what other plans the service has run on the CPU
+        indices = call.indices.array
+
+        def work(content: ResidentTensor | None) -> Outcome:
+            started()
+            if content is None:
+                bad = self.copies.with_eviction(lambda: self.device.run(plan, data.items, indices, out))
+                return Outcome(bad, out, None)
+            copy = self.copies.acquire(name_of(call), content)
+            try:
+                bad = self.copies.with_eviction(lambda: self.device.run(plan, copy.items, indices, out))
+            finally:
+                self.copies.release(copy)
+            return Outcome(bad, out, content.etag)
+
+        try:
+            return await self._run_consistently(name_of(call), work, content, request)
+        except OutOfDeviceMemory as short:
+            problem, code = f"the GPU is short of memory: {short}", "overloaded"
+        except DeviceFailed as failure:
+            self._mark_failed(str(failure))
+            problem, code = f"the GPU has failed: {failure}", "device_unavailable"
+        if call.device == "gpu":
+            if code == "overloaded":
+                raise GatherError("overloaded", problem, retry_after=1)
+            raise GatherError("device_unavailable", problem, pointer=call.device_pointer)
+        self.fallbacks += 1
+        if monotonic() - self._warned_at >= _WARN_INTERVAL_S:
+            self._warned_at = monotonic()
+            logger.warning("%s; gathers for which the device is ours to choose run on the CPU", problem)
+        return None
+
+    async def _run_consistently(
+        self,
+        name: str,
+        work: Callable[[ResidentTensor | None], Outcome],
+        content: ResidentTensor | None,
+        request: PoolRequest | None,
+    ) -> Outcome:
+        """Run `work` in the pool; again where a scatter changed the content while it was copied."""
+        try:
+            return await self.pool.run(partial(work, content), request)
+        except ContentChanged:
+            assert content is not None
+        deadline = inf if request is None else request.deadline
+        async with aclosing(attempts(content, name, self.run_in_lock_thread, deadline, _RETRY_PAUSES_S)) as versions:
+            async for version in versions:
+                with suppress(ContentChanged):
+                    return await self.pool.run(partial(work, version), request)
+        raise ContentChanged
+
+    # Copies made in the background
+
+    def _add_saving(self, name: str, content: ResidentTensor, seconds: float) -> None:
+        """Add the seconds that a lookup would have saved; once they are as many as a copy takes, make the copy."""
+        etag = content.etag
+        gpu = self.chooser.coefficients.gpu
+        nbytes = content.tensor.items.nbytes
+        if gpu is None or nbytes > self.device.memory:
+            return
+        saved = self._saved_seconds.get(etag, 0.0) + seconds
+        if saved < nbytes * gpu.to_device_byte_s:
+            self._saved_seconds[etag] = saved
+            return
+        self._saved_seconds[etag] = float("-inf")  # until this attempt has ended
+        task = asyncio.get_running_loop().create_task(self._copy_in_background(name, content))
+        self._copy_tasks.add(task)
+        task.add_done_callback(self._copy_tasks.discard)
+
+    async def _copy_in_background(self, name: str, content: ResidentTensor) -> None:
+        def work() -> None:
+            self.copies.release(self.copies.acquire(name, content))
+
+        try:
+            await self.pool.run(work)
+        except (OutOfDeviceMemory, GatherError, ContentChanged) as reason:
+            logger.debug("%r is not copied to the GPU: %s", name, reason)
+        except DeviceFailed as failure:
+            self._mark_failed(str(failure))
+        finally:
+            self._saved_seconds.pop(content.etag, None)
+
+    def close(self) -> None:
+        """Run the gathers that wait, and free the device's memory."""
+        self.pool.close()
+        self.copies.clear()
+
+    def _mark_failed(self, why: str) -> None:
+        """The device has reported an error, after which this process cannot use it any more."""
+        if self.failed is None:
+            logger.error("the GPU has failed and is not used until the service is started again: %s", why)
+            self.failed = f"the GPU has failed: {why}"
+            self.chooser.no_gpu = self.failed
+            self.copies.clear()
+
+
+def name_of(call: Call) -> str:
+    """The name of the resident tensor that a call reads, "" for data of its own."""
+    return call.data if isinstance(call.data, str) else ""

@@ -1,0 +1,124 @@
+"""The copies of resident tensors on the GPU: made when a gather needs one, dropped by least use when memory is short.
+
+A copy is known by the ETag of its content. That is made of an id which is new for each upload and of the number of
+scatters since, and never names two contents, so a copy can never be stale; `sweep` drops those whose ETag no tensor has
+any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock
+from typing import TypeVar
+
+from app.dispatch.consistent_reads import ResidentTensor
+from app.kernels.gpu_protocol import Copy, Device, OutOfDeviceMemory
+
+Result = TypeVar("Result")
+
+
+class ContentChanged(Exception):
+    """A scatter changed the content while it was copied to the device."""
+
+
+class TensorCopy:
+    """A copy on the device, how many gathers read it now, and the names whose tensors have that content."""
+
+    __slots__ = ("items", "names", "readers")
+
+    def __init__(self, items: Copy) -> None:
+        self.items = items
+        self.names: set[str] = set()
+        self.readers = 0
+
+
+class GpuTensorCopies:
+    """The copies on one device. Methods that take memory block; any number of threads may call."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.evictions = 0
+        self._copies: dict[str, TensorCopy] = {}  # by ETag; the one used longest ago is the first
+        self._lock = Lock()
+        self._upload_lock = Lock()
+
+    def __contains__(self, etag: str) -> bool:
+        return etag in self._copies
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all copies."""
+        return sum(copy.items.nbytes for copy in list(self._copies.values()))
+
+    def acquire(self, name: str, content: ResidentTensor) -> TensorCopy:
+        """The copy of `content`, that of tensor `name`, made now if need be; `release` is to follow.
+
+        Raises OutOfDeviceMemory, DeviceFailed and ContentChanged.
+        """
+        found = self._find(name, content.etag)
+        if found is None:
+            with self._upload_lock:  # one upload at a time: several would share the same bandwidth
+                found = self._find(name, content.etag)
+                if found is None:
+                    found = TensorCopy(self._upload(content))
+                    found.readers = 1
+                    found.names.add(name)
+                    with self._lock:
+                        self._copies[content.etag] = found
+        return found
+
+    def release(self, copy: TensorCopy) -> None:
+        """A reader has finished with the copy."""
+        with self._lock:
+            copy.readers -= 1
+
+    def _find(self, name: str, etag: str) -> TensorCopy | None:
+        with self._lock:
+            found = self._copies.pop(etag, None)
+            if found is not None:
+                self._copies[etag] = found  # as the one used last
+                found.names.add(name)
+                found.readers += 1
+            return found
+
+    def _upload(self, content: ResidentTensor) -> Copy:
+        items = content.tensor.items
+        if items.nbytes > self.device.memory:
+            raise OutOfDeviceMemory(f"{items.nbytes} bytes are more than the {self.device.memory} that it has for us")
+        if not content.is_consistent:
+            raise ContentChanged
+        copy = self.with_eviction(lambda: self.device.upload(items))
+        if not content.is_consistent:
+            raise ContentChanged
+        return copy
+
+    def with_eviction(self, work: Callable[[], Result]) -> Result:
+        """The result of `work`, tried again after each copy that could be dropped when memory was short."""
+        while True:
+            try:
+                return work()
+            except OutOfDeviceMemory:
+                if not self._evict():
+                    raise
+
+    def _evict(self) -> bool:
+        """Drop the copy that was used longest ago and has no reader; False where there is none."""
+        with self._lock:
+            for etag, copy in self._copies.items():
+                if copy.readers == 0:
+                    del self._copies[etag]
+                    self.evictions += 1
+                    return True
+        return False
+
+    def sweep(self, etag_of: Callable[[str], str | None]) -> None:
+        """Drop copies of contents that no tensor has any more; `etag_of` gives the present ETag of a name. Cheap."""
+        with self._lock:
+            for etag, copy in list(self._copies.items()):
+                copy.names = {name for name in copy.names if etag_of(name) == etag}
+                if not copy.names:
+                    del self._copies[etag]
+
+    def clear(self) -> None:
+        """Drop all copies; their memory is free once their readers have finished."""
+        self._copies.clear()
