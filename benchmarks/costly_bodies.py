@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, Final, Literal, NamedTuple
 
-from app.api.asgi_request import RequestContext
+from app.api.request_body import inflate
 from app.errors import Code, GatherError
 from app.operators.registry import OPERATORS
 from app.tensors.shape_limits import Limits
@@ -159,10 +159,9 @@ CODINGS: Final[dict[str, tuple[bytes, Callable[[bytes], bytes]]]] = {
 def read_coded(body: Body, encoding: bytes, coded: bytes, cap: int, charge: Charge | None = None) -> Code | None:
     """As `read`, of the body that `coded` inflates to, `cap` bytes at most; `body` says what else the request has."""
     told = charge or (lambda size: None)
-    reservation = SimpleNamespace(charge=told, settle=lambda planned, size: told(size - planned))
-    exchange: Any = SimpleNamespace(reservation=reservation)
+    memory: Any = SimpleNamespace(charge=told, adjust=lambda planned, size: told(size - planned))
     try:
-        content = RequestContext.inflate(exchange, coded, encoding, cap)
+        content = inflate(coded, encoding, cap, memory)
     except GatherError as error:
         return error.code
     return read(body._replace(content=content), charge)  # type: ignore[arg-type]  # codecs take any buffer

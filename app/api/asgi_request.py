@@ -1,30 +1,26 @@
-"""One request and its answer on the data plane: its header fields, its body within the limits, and what is sent back.
+"""One request and its answer: the fields of its header, what is known of it so far, and what is sent back.
 
-Everything that reaches a client passes through `RequestContext.send`, so that every answer carries Server-Timing and
-X-Request-ID.
+Every answer of the data plane passes through `RequestContext`, so that each carries Server-Timing and X-Request-ID. The
+body is read by `app.api.request_body`.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from time import monotonic, perf_counter
+from time import perf_counter
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from urllib.parse import unquote_to_bytes
 
-import numpy as np
-
-from app.api.content_codings import inflater
 from app.api.error_responses import STATUS, error_body, problem_headers
-from app.api.growing_body import GrowingBody, too_large
 from app.api.route_table import Route
-from app.dispatch.admission import SMALL_BODY_BYTES, Admission
-from app.dispatch.request_thread_pool import ClientGone
+from app.dispatch.admission import Admission
 from app.errors import Code, GatherError
 from app.memory.budget import MemoryReservation
 from app.server.header_fields import REQUEST_ID, SECRETS, combined, key_digest, repeated_single
 from app.telemetry import compiled_increments
 from app.telemetry.compiled_increments import HEADER_TEMPLATE
+from app.telemetry.request_metrics import Metrics
 from app.telemetry.server_timing import RequestTimings
 
 Buffer = bytes | bytearray | memoryview
@@ -39,8 +35,6 @@ _TLS_WRITE_BYTES: Final = 1 << 20
 """Bytes of one write under TLS, which encrypts a write whole, twice over, before the first of it is sent."""
 AT_ONCE: Final = 1 << 18
 """Answers of up to this many bytes are written at once, however slowly the client reads."""
-
-
 TIMEOUT: Final = b"x-gathernd-timeout"
 """The header field of a caller's own deadline, in seconds from the arrival of the header."""
 _NONE: Final[dict[str, Any]] = {}
@@ -100,17 +94,6 @@ class ServerExchange(Protocol):
         ...
 
 
-class RequestCounter(Protocol):
-    """Counts requests (see `app.telemetry.request_metrics`)."""
-
-    def answered(self, context: RequestContext, sent: int) -> bool:
-        """Count a gather whose answer of `sent` bytes is written next, and write its id and times to HEADER_TEMPLATE.
-
-        False, having done neither, for one that took long or that the server has refused.
-        """
-        ...
-
-
 class RequestContext:
     """A request being answered. `headers` has lower-case names; `timings` collects the times, `code` is an error's.
 
@@ -122,12 +105,12 @@ class RequestContext:
     __slots__ = (
         "admission",
         "code",
-        "counter",
         "credential",
         "exchange",
         "given_id",
         "headers",
         "method",
+        "metrics",
         "number",
         "path",
         "query",
@@ -143,14 +126,14 @@ class RequestContext:
     )
 
     def __init__(
-        self, scope: Scope, receive: Receive, send: Send, admission: Admission, deadline: float, counter: RequestCounter
+        self, scope: Scope, receive: Receive, send: Send, admission: Admission, deadline: float, metrics: Metrics
     ) -> None:
         now = perf_counter()
         self.scope = scope
         self.receive = receive
         self.sender = send
         self.admission = admission
-        self.counter = counter
+        self.metrics = metrics
         self.reservation = MemoryReservation(admission.budget)
         self.method: str = scope["method"]
         self.path: str = scope["path"]
@@ -209,9 +192,14 @@ class RequestContext:
     def request_id(self, request_id: str) -> None:
         self.given_id = request_id
 
+    def content_length(self) -> int | None:
+        """The declared length of the body, if it is declared."""
+        declared = self.headers.get(b"content-length")
+        return int(declared) if declared is not None and declared.isdigit() else None
+
     def fields(self, content_type: bytes, size: int) -> bytes:
         """The header lines of an answer of `size` bytes, which is written next; most gathers are counted here."""
-        if self.timings.gathered and self.given_id is None and self.code is None and self.counter.answered(self, size):
+        if self.timings.gathered and self.given_id is None and self.code is None and self.metrics.answered(self, size):
             return b"content-type: %b\r\ncontent-length: %d\r\n%b" % (content_type, size, HEADER_TEMPLATE)
         return b"content-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\nserver-timing: %b\r\n" % (
             content_type,
@@ -282,100 +270,6 @@ class RequestContext:
         self.code = error.code
         content_type, body = error_body(error, self.request_id, self.path)
         await self.send(STATUS[error.code], content_type, body, *problem_headers(error), *extra)
-
-    def content_length(self) -> int | None:
-        """The declared length of the body, if it is declared."""
-        declared = self.headers.get(b"content-length")
-        return int(declared) if declared is not None and declared.isdigit() else None
-
-    async def read_body(self, limit: int, lead: int = 0) -> Buffer:
-        """The body as sent, charged to the budget as it arrives; one growing buffer unless it came in one piece.
-
-        A body in several pieces starts `lead` bytes, modulo 16, behind an aligned address, so that arrays
-        whose place in the body is known are aligned and need no copy. Raises payload_too_large above `limit` bytes
-        (before reading, if the length is declared), overloaded, and ClientGone.
-        """
-        if self.exchange is not None and (body := self.exchange.whole_body()) is not None:
-            if len(body) > limit:
-                raise too_large(limit)
-            self.reservation.charge(len(body))
-            return body
-        declared = self.content_length()
-        if declared is not None and declared > limit:
-            raise too_large(limit)
-        self.admission.admit(declared)
-        begun = perf_counter()
-        if self.exchange is None or (declared is not None and declared <= SMALL_BODY_BYTES):
-            found = await self._read_slowly(declared, limit, lead)
-        else:
-            body_reads = self.admission.body_reads
-            await body_reads.acquire(self.exchange)
-            try:
-                found = await self._read_slowly(declared, limit, lead)
-            finally:
-                body_reads.release(self.exchange)
-        # A large request that has arrived is no longer refused where threads are busy. The service's own deadline
-        # counts only the time that it takes itself, the caller's all of it.
-        if len(found) > SMALL_BODY_BYTES:
-            self.timings.admitted = True
-        if TIMEOUT not in self.headers:
-            self.timings.deadline += perf_counter() - begun
-        return found
-
-    async def _read_slowly(self, declared: int | None, limit: int, lead: int) -> Buffer:
-        if self.exchange is not None and TIMEOUT in self.headers:
-            self.exchange.deadline = monotonic() + self.timings.deadline - perf_counter()
-        message = await self.receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        first: bytes = message["body"]
-        if len(first) > limit:
-            raise too_large(limit)
-        if not message["more_body"]:
-            self.reservation.charge(len(first))
-            return first
-        if self.exchange is not None and declared is not None:
-            self.reservation.charge(len(first))
-            # Pages that are not written to take no memory: what is announced and never comes costs nothing.
-            view: memoryview = np.empty(lead + declared, np.uint8).data[lead:]
-            view[: len(first)] = first
-            if not await self.exchange.read_into(view[len(first) :], self.reservation.charge):
-                raise ClientGone
-            return view
-        grown = GrowingBody(self.reservation, limit, lead)
-        grown.add(first)
-        del first, message
-        await self._read_rest(grown)
-        return grown.finish()
-
-    async def _read_rest(self, grown: GrowingBody) -> None:
-        if self.exchange is not None:
-            if not await self.exchange.collect(grown.add):
-                raise ClientGone
-            return
-        while True:
-            message = await self.receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            grown.add(message["body"])
-            if not message["more_body"]:
-                return
-
-    def inflate(self, body: Buffer, encoding: bytes, limit: int, lead: int = 0) -> Buffer:
-        """The body without its Content-Encoding (gzip or deflate, with or without the zlib header).
-
-        Never holds more than `limit` bytes of result; `lead` as in `read_body`. Raises payload_too_large,
-        unsupported_media_type, overloaded, and malformed_request for a stream that is damaged, cut short or followed
-        by other bytes.
-        """
-        stream = inflater(encoding)
-        if stream is None:
-            return body
-        grown = GrowingBody(self.reservation, limit, lead)
-        for piece in stream.pieces(body):
-            grown.add(piece)
-        stream.finish()
-        return grown.finish()
 
 
 def decoded_path(raw: bytes) -> str:

@@ -51,10 +51,10 @@ class GrowingBody:
         return self._block.data[self._lead :]
 
 
-def too_large(limit: int) -> GatherError:
-    """The refusal of a body of more than `limit` bytes."""
+def too_large(maximum: int, what: str = "body", limit: str = "body_bytes") -> GatherError:
+    """The refusal of a body, or `what` it is, of more than `maximum` bytes, by the limit of this name."""
     return GatherError(
         "payload_too_large",
-        f"the body is larger than the limit of {limit} bytes",
-        facts={"limit": "body_bytes", "maximum": limit},
+        f"the {what} is larger than the limit of {maximum} bytes",
+        facts={"limit": limit, "maximum": maximum},
     )

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from app.api.asgi_request import RequestContext
 from app.api.content_codings import inflater
+from app.api.growing_body import too_large
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
 from app.store.upload import Upload
@@ -54,7 +55,7 @@ class Receiver:
         for part in (piece,) if self._inflater is None else self._inflater.pieces(piece):
             self._size += len(part)
             if self._size > self._limit:
-                raise too_large(self._limit)
+                raise upload_too_large(self._limit)
             if self.upload is not None:
                 self.upload.write(part)
                 continue
@@ -145,10 +146,6 @@ def _bad_digest() -> GatherError:
     return GatherError("invalid_field", "Content-Digest must be as in sha-256=:BASE64:", pointer="/content-digest")
 
 
-def too_large(limit: int) -> GatherError:
-    """The refusal of a body of more than `limit` bytes."""
-    return GatherError(
-        "payload_too_large",
-        f"the upload is larger than the limit of {limit} bytes",
-        facts={"limit": "upload_bytes", "maximum": limit},
-    )
+def upload_too_large(maximum: int) -> GatherError:
+    """The refusal of an upload of more than `maximum` bytes."""
+    return too_large(maximum, "upload", "upload_bytes")

@@ -7,6 +7,7 @@ from typing import Final
 
 from app.api.accept_header import media_weights, preferred
 from app.api.asgi_request import Buffer, RequestContext
+from app.api.request_body import inflate, read_body
 from app.api.schemas.explain_answer import explanation_body
 from app.errors import GatherError
 from app.orjson_dump import dump
@@ -79,11 +80,11 @@ class NativeRoute:
 
     async def _read_body(self, context: RequestContext, limit: int) -> Buffer:
         """The body without its Content-Encoding."""
-        body = await context.read_body(limit)
+        body = await read_body(context, limit)
         encoding = context.headers.get(b"content-encoding")
         if encoding is None:
             return body
-        return await self.service.pool.run(lambda: context.inflate(body, encoding, limit), context.timings)
+        return await self.service.pool.run(lambda: inflate(body, encoding, limit, context.reservation), context.timings)
 
 
 def codec_of(content_type: bytes | None) -> GatherCodec:

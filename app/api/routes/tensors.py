@@ -20,10 +20,11 @@ from app.api.accept_header import preferred_by_name
 from app.api.asgi_request import Handler, RequestContext
 from app.api.conditional_requests import read_conditions
 from app.api.disk_threads import DiskThreads
+from app.api.request_body import inflate, read_body
 from app.api.routes.gather import check_json_type
 from app.api.routes.health import Readiness
 from app.api.routes.tensors_scatter import Scattering, read_key, read_request
-from app.api.upload_receiver import HELD, Receiver, receive, too_large
+from app.api.upload_receiver import HELD, Receiver, receive, upload_too_large
 from app.errors import GatherError
 from app.service import Service
 from app.store import Conditions, LocalStore, Metadata
@@ -114,7 +115,7 @@ class TensorsRoute:
         codec = _codec_of(context.headers.get(b"content-type"))
         declared = context.content_length()
         if declared is not None and declared > self.limits.upload:
-            raise too_large(self.limits.upload)
+            raise upload_too_large(self.limits.upload)
         if conditions != Conditions():
             # Judged again when the upload is committed; here it saves the sending.
             conditions.check(await self.threads.look_up(name, lambda: self.store.etag(name)))
@@ -211,11 +212,11 @@ class TensorsRoute:
         conditions = read_conditions(context.headers)
         key = read_key(context.headers.get(b"idempotency-key"))
         limit = self.limits.body if codec.binary else self.limits.json
-        body = await context.read_body(limit)
+        body = await read_body(context, limit)
         encoding = context.headers.get(b"content-encoding")
         if encoding is not None:
             raw = body
-            body = await self.threads.change(name, lambda: context.inflate(raw, encoding, limit))
+            body = await self.threads.change(name, lambda: inflate(raw, encoding, limit, context.reservation))
         read = partial(
             read_request,
             body,

@@ -8,7 +8,9 @@ from typing import Final
 from app.api.asgi_request import Buffer, RequestContext
 from app.api.content_codings import coding_of_answer, compressed
 from app.api.error_responses import JSON
+from app.api.growing_body import too_large
 from app.api.protocol_models import Models
+from app.api.request_body import inflate, read_body
 from app.api.routes.gather import UNCOUNTED
 from app.errors import GatherError
 from app.wire import v2_tensors
@@ -74,18 +76,14 @@ class InferRoute:
         limit, lead = self.max_json_bytes, 0
         if json_size is not None:
             if json_size > limit:
-                raise GatherError(
-                    "payload_too_large",
-                    f"the JSON of the request is larger than the limit of {limit} bytes",
-                    facts={"limit": "json_bytes", "maximum": limit},
-                )
+                raise too_large(limit, "JSON of the request", "json_bytes")
             limit, lead = self.max_body_bytes, -json_size % _ALIGNMENT
-        body = await context.read_body(limit, lead)
+        body = await read_body(context, limit, lead)
         arrived = perf_counter()
         encoding = context.headers.get(b"content-encoding")
         if encoding is not None:
             sent = body
-            body = await service.pool.run(lambda: context.inflate(sent, encoding, limit, lead), timings)
+            body = await service.pool.run(lambda: inflate(sent, encoding, limit, context.reservation, lead), timings)
         if len(body) <= LARGE or not v2_tensors.is_heavy(body, json_size, model):
             charge = context.reservation.charge if len(body) > UNCOUNTED else None
             request = v2_tensors.read_request(body, json_size, model, service.limits, charge)

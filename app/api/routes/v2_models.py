@@ -12,6 +12,7 @@ from fastapi import Depends, FastAPI, Request, Response
 from app.api.asgi_request import RequestContext
 from app.api.openapi_document import OF_MODEL, protocol_operation
 from app.api.protocol_models import Models
+from app.api.request_body import read_body
 from app.api.routes.health import Readiness
 from app.api.schemas.v2_messages import (
     IndexEntry,
@@ -143,7 +144,7 @@ def _index_entry(name: str, models: Models, readiness: Readiness) -> IndexEntry:
 
 async def _wants_ready(context: RequestContext) -> bool:
     """Whether the body of a repository index request asks for ready models only; the body may be empty."""
-    body = await context.read_body(_INDEX_BYTES)
+    body = await read_body(context, _INDEX_BYTES)
     if not body:
         return False
     try:

@@ -1,0 +1,109 @@
+"""The body of a request of the data plane: read within its limit, charged to the memory budget, inflated."""
+
+from __future__ import annotations
+
+from time import monotonic, perf_counter
+
+import numpy as np
+
+from app.api.asgi_request import TIMEOUT, Buffer, RequestContext
+from app.api.content_codings import inflater
+from app.api.growing_body import GrowingBody, too_large
+from app.dispatch.admission import SMALL_BODY_BYTES
+from app.dispatch.request_thread_pool import ClientGone
+from app.tensors.packed_strings import Memory
+
+
+async def read_body(context: RequestContext, limit: int, lead: int = 0) -> Buffer:
+    """The body as sent, charged to the budget as it arrives; in one block of memory unless it came in one piece.
+
+    A body in several pieces starts `lead` bytes, modulo 16, behind an aligned address, so that arrays whose place in
+    the body is known are aligned and need no copy. Raises payload_too_large above `limit` bytes (before reading, if the
+    length is declared), overloaded, and ClientGone.
+    """
+    if context.exchange is not None and (body := context.exchange.whole_body()) is not None:
+        if len(body) > limit:
+            raise too_large(limit)
+        context.reservation.charge(len(body))
+        return body
+    declared = context.content_length()
+    if declared is not None and declared > limit:
+        raise too_large(limit)
+    context.admission.admit(declared)
+    begun = perf_counter()
+    if context.exchange is None or (declared is not None and declared <= SMALL_BODY_BYTES):
+        found = await _receive(context, declared, limit, lead)
+    else:
+        body_reads = context.admission.body_reads
+        await body_reads.acquire(context.exchange)
+        try:
+            found = await _receive(context, declared, limit, lead)
+        finally:
+            body_reads.release(context.exchange)
+    # A large request that has arrived is no longer refused where threads are busy. The service's own deadline
+    # counts only the time that it takes itself, the caller's all of it.
+    if len(found) > SMALL_BODY_BYTES:
+        context.timings.admitted = True
+    if TIMEOUT not in context.headers:
+        context.timings.deadline += perf_counter() - begun
+    return found
+
+
+async def _receive(context: RequestContext, declared: int | None, limit: int, lead: int) -> Buffer:
+    """The body as it arrives, into memory of the declared size or into a growing block."""
+    if context.exchange is not None and TIMEOUT in context.headers:
+        context.exchange.deadline = monotonic() + context.timings.deadline - perf_counter()
+    message = await context.receive()
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    first: bytes = message["body"]
+    if len(first) > limit:
+        raise too_large(limit)
+    if not message["more_body"]:
+        context.reservation.charge(len(first))
+        return first
+    if context.exchange is not None and declared is not None:
+        context.reservation.charge(len(first))
+        # Pages that are not written to take no memory: what is announced and never comes costs nothing.
+        view: memoryview = np.empty(lead + declared, np.uint8).data[lead:]
+        view[: len(first)] = first
+        if not await context.exchange.read_into(view[len(first) :], context.reservation.charge):
+            raise ClientGone
+        return view
+    grown = GrowingBody(context.reservation, limit, lead)
+    grown.add(first)
+    del first, message
+    await _collect(context, grown)
+    return grown.finish()
+
+
+async def _collect(context: RequestContext, grown: GrowingBody) -> None:
+    """Add the rest of the body to `grown`."""
+    if context.exchange is not None:
+        if not await context.exchange.collect(grown.add):
+            raise ClientGone
+        return
+    while True:
+        message = await context.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        grown.add(message["body"])
+        if not message["more_body"]:
+            return
+
+
+def inflate(body: Buffer, encoding: bytes, limit: int, memory: Memory, lead: int = 0) -> Buffer:
+    """The body without its Content-Encoding (gzip or deflate, with or without the zlib header).
+
+    Never holds more than `limit` bytes of result, of which `memory` is told before they are taken; `lead` as in
+    `read_body`. Raises payload_too_large, unsupported_media_type, overloaded, and malformed_request for a stream that
+    is damaged, cut short or followed by other bytes.
+    """
+    stream = inflater(encoding)
+    if stream is None:
+        return body
+    grown = GrowingBody(memory, limit, lead)
+    for piece in stream.pieces(body):
+        grown.add(piece)
+    stream.finish()
+    return grown.finish()
