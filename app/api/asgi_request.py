@@ -22,8 +22,8 @@ from app.telemetry import compiled_increments
 from app.telemetry.compiled_increments import HEADER_TEMPLATE
 from app.telemetry.request_metrics import Metrics
 from app.telemetry.server_timing import RequestTimings
+from app.wire.packed_items import Buffer
 
-Buffer = bytes | bytearray | memoryview
 Piece = bytes | bytearray
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

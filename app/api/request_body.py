@@ -6,12 +6,12 @@ from time import monotonic, perf_counter
 
 import numpy as np
 
-from app.api.asgi_request import TIMEOUT, Buffer, RequestContext
+from app.api.asgi_request import TIMEOUT, RequestContext
 from app.api.content_codings import inflater
 from app.api.growing_body import GrowingBody, too_large
 from app.dispatch.admission import SMALL_BODY_BYTES
 from app.dispatch.request_thread_pool import ClientGone
-from app.tensors.packed_strings import Memory
+from app.wire.packed_items import Buffer, Memory
 
 
 async def read_body(context: RequestContext, limit: int, lead: int = 0) -> Buffer:

@@ -6,7 +6,7 @@ from time import perf_counter
 from typing import Final
 
 from app.api.accept_header import media_weights, preferred
-from app.api.asgi_request import Buffer, RequestContext
+from app.api.asgi_request import RequestContext
 from app.api.request_body import inflate, read_body
 from app.api.schemas.explain_answer import explanation_body
 from app.errors import GatherError
@@ -18,7 +18,7 @@ from app.tensors.tensor import Tensor
 from app.wire import body_formats
 from app.wire.body_formats import GATHERS, GatherCodec
 from app.wire.json.gather_messages import Encoding
-from app.wire.packed_items import Charge
+from app.wire.packed_items import Buffer, Charge
 
 JSON: Final = body_formats.JSON.media_type
 _FORM: Final = b"application/x-www-form-urlencoded"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import perf_counter
 from typing import Final
 
-from app.api.asgi_request import Buffer, RequestContext
+from app.api.asgi_request import RequestContext
 from app.api.content_codings import coding_of_answer, compressed
 from app.api.error_responses import JSON
 from app.api.growing_body import too_large
@@ -15,6 +15,7 @@ from app.api.routes.gather import UNCOUNTED
 from app.errors import GatherError
 from app.wire import v2_tensors
 from app.wire.json.write_values import is_long
+from app.wire.packed_items import Buffer
 from app.wire.v2_tensors import LARGE, Model, Request
 
 _OCTETS: Final = b"application/octet-stream"
