@@ -22,7 +22,7 @@ from app.telemetry import compiled_increments
 from app.telemetry.compiled_increments import HEADER_TEMPLATE
 from app.telemetry.request_metrics import Metrics
 from app.telemetry.server_timing import RequestTimings
-from app.wire.packed_items import Buffer
+from app.tensors.buffer import Buffer
 
 Piece = bytes | bytearray
 Scope = MutableMapping[str, Any]

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from app.errors import GatherError
-from app.wire.packed_items import Buffer, Charge
+from app.tensors.buffer import Buffer
+from app.wire.packed_items import Charge
 
 STEP: Final = 1 << 18
 """Most bytes that are inflated at once: zlib holds them twice."""

@@ -11,7 +11,8 @@ from app.api.content_codings import inflater
 from app.api.growing_body import GrowingBody, too_large
 from app.dispatch.admission import SMALL_BODY_BYTES
 from app.dispatch.request_thread_pool import ClientGone
-from app.wire.packed_items import Buffer, Memory
+from app.tensors.buffer import Buffer
+from app.wire.packed_items import Memory
 
 
 async def read_body(context: RequestContext, limit: int, lead: int = 0) -> Buffer:

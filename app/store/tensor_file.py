@@ -23,6 +23,7 @@ from typing import Any, Final
 import orjson
 
 from app.errors import GatherError
+from app.tensors.buffer import Buffer
 from app.tensors.dtypes import DTYPES, DType
 
 PAGE: Final = 4096
@@ -190,7 +191,7 @@ class BlockChecksums:
         self._crc = 0
         self._in_block = 0
 
-    def update(self, piece: bytes | bytearray | memoryview) -> None:
+    def update(self, piece: Buffer) -> None:
         """Take the next bytes."""
         with memoryview(piece) as view:
             place = 0

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from app.errors import GatherError, Place
 from app.store import disk_writes
 from app.store.tensor_file import BLOCK, PAGE, BlockChecksums, Description, encode_page, new_hash
+from app.tensors.buffer import Buffer
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.packed_strings import PackedStrings
 from app.tensors.shape_limits import NUMPY_BYTES, Limits
@@ -96,7 +97,7 @@ class Upload:
         if self._fortran or self._strings is not None:
             self._scratch_fd = disk_writes.create(self._scratch_path)
 
-    def write(self, piece: bytes | bytearray | memoryview) -> None:
+    def write(self, piece: Buffer) -> None:
         """Take the next bytes. Raises OSError, element_count_mismatch, value_not_representable and limit_exceeded."""
         if self.expected is not None and self._size + len(self._incomplete) + len(piece) > self.expected:
             raise self._wrong_count(f"more than {self.expected} bytes are given")
@@ -108,13 +109,13 @@ class Upload:
         else:
             self._append(piece)
 
-    def _swapped(self, piece: bytes | bytearray | memoryview) -> bytes:
+    def _swapped(self, piece: Buffer) -> bytes:
         raw = self._incomplete + bytes(piece)
         whole = len(raw) - len(raw) % self._swap_bytes
         self._incomplete = raw[whole:]
         return np.frombuffer(raw[:whole], f"u{self._swap_bytes}").byteswap().tobytes()
 
-    def _append(self, piece: bytes | bytearray | memoryview) -> None:
+    def _append(self, piece: Buffer) -> None:
         """Append bytes in their final order and form."""
         if self.dtype.kind == "bool":
             self._check_bools(piece)
@@ -132,7 +133,7 @@ class Upload:
         if not self._fortran:
             self._size = self._written
 
-    def _check_bools(self, piece: bytes | bytearray | memoryview) -> None:
+    def _check_bools(self, piece: Buffer) -> None:
         octets = np.frombuffer(piece, np.uint8)
         if len(octets) and int(octets.max()) > 1:
             bad = int(np.argmax(octets > 1))
@@ -261,7 +262,7 @@ class _FramedStrings:
         self._incomplete = bytearray()
         self._offset = 0
 
-    def feed(self, piece: bytes | bytearray | memoryview) -> NDArray[np.int64]:
+    def feed(self, piece: Buffer) -> NDArray[np.int64]:
         """The starts of the strings that `piece` completes. Raises GatherError."""
         buffer = self._incomplete
         buffer += piece

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.errors import GatherError
+from app.tensors.buffer import Buffer
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import Answer, Call
 from app.tensors.operator_signature import Signature
@@ -21,7 +22,7 @@ from app.wire import npy, safetensors, safetensors_scatter, upload_formats
 from app.wire.json import gather_messages, request_query, write_values
 from app.wire.json.gather_messages import Encoding
 from app.wire.npy import Start
-from app.wire.packed_items import Buffer, Charge, Memory
+from app.wire.packed_items import Charge, Memory
 
 _ALL: Final = frozenset(DTYPES)
 _OF_SAFETENSORS: Final = frozenset(name for name, row in DTYPES.items() if row.safetensors is not None)

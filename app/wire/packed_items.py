@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import Code
+from app.tensors.buffer import Buffer
 from app.tensors.dtypes import DType
 from app.tensors.packed_strings import PackedStrings
 from app.tensors.string_frames import CUT_LENGTH, HEAD, WHOLE, read_frames
 from app.tensors.tensor import Form, Tensor, aligned
 
-Buffer = bytes | bytearray | memoryview
 Charge = Callable[[int], None]
 """Told how many bytes will be taken next; raises GatherError of a code in REFUSED_BY_CHARGE where there is no room."""
 REFUSED_BY_CHARGE: Final[frozenset[Code]] = frozenset(("overloaded", "payload_too_large"))

@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 
 from app.bounded_cache import BoundedCache
 from app.errors import GatherError, Place
+from app.tensors.buffer import Buffer
 from app.tensors.dtypes import BY_SAFETENSORS, DType
 from app.tensors.gather_call import DEVICES, Answer, Call, Device
 from app.tensors.operator_signature import Signature
 from app.tensors.tensor import Tensor, aligned, coordinates
 from app.tensors.tensor_name import TENSOR_NAME
 from app.wire.json.lossless_json import shown
-from app.wire.packed_items import Buffer, Charge, first_no_bool
+from app.wire.packed_items import Charge, first_no_bool
 from app.wire.query_fields import escape, query_fields
 from app.wire.safetensors_header import HEADER_BYTES, Entry, read_header
 

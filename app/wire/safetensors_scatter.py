@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from app.errors import GatherError
+from app.tensors.buffer import Buffer
 from app.tensors.scatter_call import REDUCTIONS, ScatterCall
 from app.wire import safetensors
 from app.wire.json.lossless_json import shown
-from app.wire.packed_items import Buffer, Charge
+from app.wire.packed_items import Charge
 from app.wire.query_fields import escape
 
 

@@ -15,12 +15,13 @@ import numpy as np
 import orjson
 
 from app.errors import GatherError
+from app.tensors.buffer import Buffer
 from app.tensors.dtypes import BY_OIP, DType
 from app.tensors.gather_call import DEVICES
 from app.tensors.operator_signature import PARAMETERS, Signature
 from app.wire.json import check_grammar, lossless_json
 from app.wire.json.gather_messages import MAX_FIELDS, check_fields_size
-from app.wire.packed_items import Buffer, Charge, view_of
+from app.wire.packed_items import Charge, view_of
 from app.wire.v2_find_arrays import scan
 
 OUTPUT: Final = "output"

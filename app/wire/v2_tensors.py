@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from app import llvm_intrinsics
 from app.errors import GatherError, Place
+from app.tensors.buffer import Buffer
 from app.tensors.dtypes import BY_OIP, DTYPES, DType
 from app.tensors.gather_call import Answer, Call
 from app.tensors.operator_signature import DEFAULT_DIALECT, Signature
@@ -35,7 +36,6 @@ from app.wire.json.read_values import Values
 from app.wire.json.write_values import values_text
 from app.wire.packed_items import (
     REFUSED_BY_CHARGE,
-    Buffer,
     Charge,
     Memory,
     PackedItemError,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from app.api.content_codings import coding_of_answer, compressed, inflater
+from app.tensors.buffer import Buffer
 
 
 @pytest.mark.parametrize("coding", [b"gzip", b"deflate"])
 @pytest.mark.parametrize("pieces", [[], [b""], [b"abc", bytearray(3 << 20), memoryview(b"xyz")]])
-def test_what_is_compressed_inflates_to_the_same(coding: bytes, pieces: list[bytes | bytearray | memoryview]) -> None:
+def test_what_is_compressed_inflates_to_the_same(coding: bytes, pieces: list[Buffer]) -> None:
     charged: list[int] = []
     sent = b"".join(compressed(pieces, coding, charged.append))
     stream = inflater(coding)

@@ -14,6 +14,7 @@ import pybase64
 from numpy.typing import NDArray
 
 from app.errors import GatherError, Place
+from app.tensors.buffer import Buffer
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import DEVICES, Call
 from app.tensors.operator_signature import Signature
@@ -42,7 +43,7 @@ class _Bad(Exception):
     pass
 
 
-def read_call(body: bytes | bytearray | memoryview, signature: Signature, limits: Limits) -> tuple[Call, Encoding]:
+def read_call(body: Buffer, signature: Signature, limits: Limits) -> tuple[Call, Encoding]:
     """The call that `body` asks for, and how its answer is to be encoded. Raises GatherError."""
     operator, dialects = signature.operator, signature.dialects
     document = _parse(body)
@@ -108,7 +109,7 @@ def _escape(name: str) -> str:
     return name.encode("utf-8", "replace").decode().replace("~", "~0").replace("/", "~1")
 
 
-def _parse(body: bytes | bytearray | memoryview) -> Any:
+def _parse(body: Buffer) -> Any:
     try:
         text = str(body, "utf-8")
     except UnicodeDecodeError as error:

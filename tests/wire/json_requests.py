@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from app.errors import GatherError
+from app.tensors.buffer import Buffer
 from app.tensors.gather_call import Call
 from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from app.wire.json.gather_messages import read_call
-from app.wire.packed_items import Buffer
 
 DIALECTS = ("onnx-13", "onnx-12", "onnx-11", "openvino-8")
 SIGNATURES = {

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from app.errors import GatherError
+from app.tensors.buffer import Buffer
 from app.tensors.packed_strings import PackedStrings
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from app.wire.json import check_grammar, gather_messages
-from app.wire.packed_items import Buffer
 from tests.strings import items
 from tests.wire import json_oracle
 from tests.wire.json_random import Requests

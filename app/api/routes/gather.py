@@ -12,13 +12,14 @@ from app.api.schemas.explain_answer import explanation_body
 from app.errors import GatherError
 from app.orjson_dump import dump
 from app.service import Service
+from app.tensors.buffer import Buffer
 from app.tensors.gather_call import Answer, Call
 from app.tensors.operator_signature import Signature
 from app.tensors.tensor import Tensor
 from app.wire import body_formats
 from app.wire.body_formats import GATHERS, GatherCodec
 from app.wire.json.gather_messages import Encoding
-from app.wire.packed_items import Buffer, Charge
+from app.wire.packed_items import Charge
 
 JSON: Final = body_formats.JSON.media_type
 _FORM: Final = b"application/x-www-form-urlencoded"

@@ -13,9 +13,9 @@ from app.api.protocol_models import Models
 from app.api.request_body import inflate, read_body
 from app.api.routes.gather import UNCOUNTED
 from app.errors import GatherError
+from app.tensors.buffer import Buffer
 from app.wire import v2_tensors
 from app.wire.json.write_values import is_long
-from app.wire.packed_items import Buffer
 from app.wire.v2_tensors import LARGE, Model, Request
 
 _OCTETS: Final = b"application/octet-stream"

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.llvm_intrinsics import Address, Bytes, Integers, address_of, entry, inner, int64, load_u8, load_u64, lshr
+from app.tensors.buffer import Buffer
 from app.wire.json.find_arrays import MAX_DEPTH, character, escaped, skip_space, spells
 from app.wire.json.parse_float import signed
-from app.wire.packed_items import Buffer, Charge
+from app.wire.packed_items import Charge
 
 _BYTE: Final = np.dtype(np.uint8)
 _LAST: Final = b"]}"

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from app import llvm_intrinsics
 from app.errors import GatherError, Place
 from app.tensors import string_frames, utf8
+from app.tensors.buffer import Buffer
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import DEVICES, Call, Device
 from app.tensors.operator_signature import DEFAULT_DIALECT, PARAMETERS, Signature
@@ -42,7 +43,7 @@ from app.wire.json.find_arrays import ESCAPED, STRING, scan
 from app.wire.json.read_base64 import Packed
 from app.wire.json.read_values import Values
 from app.wire.json.write_values import is_long, values_text, write_answer
-from app.wire.packed_items import REFUSED_BY_CHARGE, Buffer, Charge, view_of
+from app.wire.packed_items import REFUSED_BY_CHARGE, Charge, view_of
 
 __all__ = [
     "ENCODINGS",

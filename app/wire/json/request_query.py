@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from app.errors import GatherError
+from app.tensors.buffer import Buffer
 from app.tensors.gather_call import Call
 from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
 from app.wire.json.gather_messages import Encoding, read_call
 from app.wire.json.lossless_json import shown
-from app.wire.packed_items import Buffer, Charge
+from app.wire.packed_items import Charge
 from app.wire.query_fields import escape, query_fields
 
 
