@@ -1,9 +1,10 @@
-"""What hostile bodies cost the service, and what they cost a tiny request that comes beside them.
+"""What hostile bodies cost a tiny request that comes beside them.
 
 python -m benchmarks.hostile [--size 60000] [--seconds 20] [--connections 4]
 
 Bodies of `benchmarks.costly_bodies` go to a server over some connections without a pause, while one more asks for the
-specification's first example again and again. First without the others, as a measure of the machine.
+specification's first example again and again: first without the others, as a measure of the machine, then beside plain
+bodies, beside the same in every content coding, and beside small bodies that inflate to `BOMB` bytes.
 """
 
 from __future__ import annotations
@@ -11,47 +12,80 @@ from __future__ import annotations
 import argparse
 import http.client
 import multiprocessing
+import random
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from itertools import cycle
 from multiprocessing.synchronize import Event, Semaphore
 from time import monotonic, perf_counter
 
 from benchmarks import common
-from benchmarks.costly_bodies import MAKERS, Body
+from benchmarks.costly_bodies import CODINGS, MAKERS, Body, bombs
 
 TINY = b'{"data":{"dtype":"float32","values":[[0,1],[2,3]]},"indices":{"dtype":"int64","values":[[0,0],[1,1]]}}'
 GROUPS = ("values", "single", "base64", "fields", "binary")
+BOMB = 1_000_000
 _PATHS = {"native": "/gathernd", "v2": "/v2/models/gathernd/infer", "safetensors": "/gathernd"}
 
 
-def bodies(size: int) -> list[Body]:
-    """Those that a gather route takes."""
-    return [body for group in GROUPS for body in MAKERS[group](size) if body.codec in _PATHS]
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One request."""
+
+    path: str
+    content: bytes
+    fields: dict[str, str]
 
 
-def post(connection: http.client.HTTPConnection, body: Body) -> None:
+def requests(made: Iterable[Body], coding: str | None = None) -> list[Sent]:
+    """Those of the bodies that a gather route takes, in a content coding of `CODINGS`."""
+    encoding, compress = CODINGS[coding] if coding else (b"", bytes)
+    found = []
+    for body in made:
+        if body.codec not in _PATHS:
+            continue
+        fields = {"Content-Type": "application/x-safetensors" if body.codec == "safetensors" else common.JSON}
+        if body.json_size is not None:
+            fields["Inference-Header-Content-Length"] = str(body.json_size)
+        if coding:
+            fields["Content-Encoding"] = encoding.decode()
+        found.append(Sent(_PATHS[body.codec], compress(body.content), fields))
+    return found
+
+
+def plain(size: int) -> list[Sent]:
+    """Every hostile body of about `size` bytes."""
+    return requests(body for group in GROUPS for body in MAKERS[group](size))
+
+
+def compressed(size: int) -> list[Sent]:
+    """The same in every content coding, in a random order."""
+    made = [body for group in GROUPS for body in MAKERS[group](size)]
+    found = [sent for coding in CODINGS for sent in requests(made, coding)]
+    random.Random(7).shuffle(found)
+    return found
+
+
+def post(connection: http.client.HTTPConnection, sent: Sent) -> None:
     """Send one and read the answer, whatever it is."""
-    fields = {"Content-Type": "application/x-safetensors" if body.codec == "safetensors" else common.JSON}
-    if body.json_size is not None:
-        fields["Inference-Header-Content-Length"] = str(body.json_size)
-    connection.request("POST", _PATHS[body.codec], body.content, fields)
+    connection.request("POST", sent.path, sent.content, sent.fields)
     connection.getresponse().read()
 
 
-def attack(port: int, made: list[Body], begun: Semaphore, stop: Event) -> None:
+def attack(port: int, made: list[Sent], begun: Semaphore, stop: Event) -> None:
     """Send all of them, over and over, until `stop`; `begun` is released after the first."""
     with closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
         post(connection, made[0])
         begun.release()
-        for body in cycle(made):
+        for sent in cycle(made):
             if stop.is_set():
                 break
-            post(connection, body)
+            post(connection, sent)
 
 
 @contextmanager
-def attacked(port: int, made: list[Body], connections: int) -> Iterator[None]:
+def attacked(port: int, made: list[Sent], connections: int) -> Iterator[None]:
     """Meanwhile so many processes send these bodies, each over a connection of its own."""
     context = multiprocessing.get_context("spawn")
     begun, stop = context.Semaphore(0), context.Event()
@@ -74,7 +108,7 @@ def attacked(port: int, made: list[Body], connections: int) -> Iterator[None]:
 
 def latencies(port: int, seconds: float) -> list[float]:
     """Milliseconds of tiny requests, one after the other."""
-    tiny = Body("tiny", "native", TINY)
+    tiny = Sent("/gathernd", TINY, {"Content-Type": common.JSON})
     times = []
     end = monotonic() + seconds
     with closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
@@ -100,12 +134,18 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=4)
     options = parser.parse_args()
     print(common.machine_line())
-    made = bodies(options.size)
+    beside = {
+        f"beside bodies of {options.size} bytes": plain(options.size),
+        "beside the same, compressed": compressed(options.size),
+        f"beside bodies inflated to {BOMB} bytes": [
+            sent for coding in CODINGS for sent in requests(bombs(BOMB), coding)
+        ],
+    }
     with common.serving(common.gathernd_command, limit=180) as port:
         print(line("tiny requests alone", latencies(port, options.seconds)), flush=True)
-        title = f"beside {options.connections} connections of {options.size} bytes"
-        with attacked(port, made, options.connections):
-            print(line(title, latencies(port, options.seconds)), flush=True)
+        for title, sent in beside.items():
+            with attacked(port, sent, options.connections):
+                print(line(title, latencies(port, options.seconds)), flush=True)
 
 
 if __name__ == "__main__":

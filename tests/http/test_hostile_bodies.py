@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from app.wire.body_formats import LONG_BINARY, LONG_HEADER, LONG_JSON
 from app.wire.json.gather_messages import read_call
 from app.wire.json.write_strings import strings_text
 from benchmarks.costly_bodies import MAKERS, Body, native, read, repeated
-from benchmarks.hostile import attacked, bodies, latencies
+from benchmarks.hostile import Sent, attacked, compressed, latencies, plain, requests
 from tests.http.conftest import Start
 from tests.wire.test_cost import seconds
 
@@ -135,10 +136,10 @@ def read_strings(body: bytes) -> PackedStrings:
     return call.data
 
 
-def ordinary(size: int) -> list[Body]:
+def ordinary(size: int) -> list[Sent]:
     """Requests as everybody sends them."""
     text, count = repeated("0.25", size)
-    return [Body("ordinary", "native", native(text, "float32", f"[{count}]"))] * CONNECTIONS
+    return requests([Body("ordinary", "native", native(text, "float32", f"[{count}]"))] * CONNECTIONS)
 
 
 def slowest_in_thousand(times: list[float]) -> float:
@@ -148,7 +149,8 @@ def slowest_in_thousand(times: list[float]) -> float:
 
 @pytest.mark.slow
 def test_tiny_requests_beside_hostile_bodies_wait_no_longer_than_beside_ordinary_ones(start: Start) -> None:
-    hostile = bodies(SIZE)
+    hostile = [*plain(SIZE), *compressed(SIZE)]
+    random.Random(3).shuffle(hostile)
     with start() as server:
         with attacked(server.port, ordinary(SIZE), CONNECTIONS):
             usual = latencies(server.port, 15)
