@@ -270,8 +270,8 @@ def create_app(
         readiness,
     )
     handlers: dict[str, Handler] = {
-        name: NativeRoute(operator.signature, service, settings.max_json_bytes, settings.max_body_bytes)
-        for name, operator in OPERATORS.items()
+        row.operation: NativeRoute(row.signature, service, settings.max_json_bytes, settings.max_body_bytes)
+        for row in OPERATORS.values()
     }
     handlers |= {"modelInfer": infer, "modelVersionInfer": infer} | tensors.handlers()
     app = (CrossOriginApplication if settings.cors_origins else Application)(

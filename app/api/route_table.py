@@ -57,7 +57,7 @@ _MODEL: Final = "/v2/models/{name}"
 _VERSION: Final = "/v2/models/{name}/versions/{version}"
 
 ROUTES: Final = (
-    *(Route(f"/{name}", GATHER, Access.GATHER, {"POST": name}) for name in OPERATORS),
+    *(Route(f"/{row.name}", GATHER, Access.GATHER, {"POST": row.operation}) for row in OPERATORS.values()),
     # Health, metrics and pages
     Route("/livez", CONTROL, Access.PUBLIC, {"GET": "livez"}, health="alive"),
     Route("/readyz", CONTROL, Access.PUBLIC, {"GET": "readyz"}, health="ready"),

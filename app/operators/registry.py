@@ -43,6 +43,12 @@ class Operator:
         return self.signature.operator
 
     @property
+    def operation(self) -> str:
+        """Its name in OpenAPI, in camel case, as generated clients' methods have it."""
+        first, *others = self.name.split("_")
+        return first + "".join(map(str.capitalize, others))
+
+    @property
     def codes(self) -> tuple[Code, ...]:
         """The errors of its rules on shapes and indices, in the catalogue's order."""
         broken = {code for dialect in self.dialects.values() for code in dialect.rules}
