@@ -32,7 +32,7 @@ def _add_operator(app: FastAPI, operator: Operator) -> None:
     answer.__annotations__["body"] = REQUEST_MODELS[operator.name]
     describe = operation(
         app,
-        operator.name,
+        operator.operation,
         tags=["gather"],
         summary=operator.summary,
         response_model=GatherAnswer,
