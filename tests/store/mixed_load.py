@@ -206,8 +206,9 @@ class Model:
 class Load:
     """The threads, what they know together, and what they have counted."""
 
-    def __init__(self, service: Service, seed: int, tensors: int) -> None:
-        self.service, self.seed, self.tensors = service, seed, tensors
+    def __init__(self, service: Service, seed: int, tensors: int, kills: int = 0) -> None:
+        self.service, self.seed, self.tensors, self.kills = service, seed, tensors, kills
+        self.end = 0.0
         self.counts: Counter[str] = Counter()
         self.stop = Event()
         self.failures: list[BaseException] = []
@@ -224,6 +225,12 @@ class Load:
         if known != fingerprint(content):
             raise Wrong(f"the ETag {etag} names two contents")
 
+    def over(self) -> bool:
+        """Whether its time is up, and as many workers and groups have been killed as are asked for."""
+        return time.monotonic() >= self.end and self.kills <= min(
+            self.counts["workers killed"], self.counts["groups killed"]
+        )
+
     def run(self, seconds: float) -> None:
         """Prepare, load, and judge. Raises Wrong."""
         self.service.start()
@@ -235,10 +242,10 @@ class Load:
 
     def _load(self, works: Sequence[Client], seconds: float) -> None:
         self._together([work.prepare for work in works])
-        end = time.monotonic() + seconds
-        killer = threading.Thread(target=self._guarded, args=(lambda: self._kill(end),))
+        self.end = time.monotonic() + seconds
+        killer = threading.Thread(target=self._guarded, args=(self._kill,))
         killer.start()
-        self._together([lambda work=work: work.work(end) for work in works])
+        self._together([work.work for work in works])
         killer.join()
         self._raise()
         self._together([work.judge for work in works])
@@ -263,9 +270,9 @@ class Load:
             self.failures.append(failure)
             self.stop.set()
 
-    def _kill(self, end: float) -> None:
+    def _kill(self) -> None:
         rng = random.Random(self.seed)
-        while not self.stop.wait(1 + 3 * rng.random()) and time.monotonic() < end:
+        while not self.stop.wait(1 + 3 * rng.random()) and not self.over():
             kind = rng.random()
             if kind < 0.6:
                 self.counts["workers killed"] += self.service.kill_worker(rng)
@@ -378,7 +385,7 @@ class Client:
             self.load.counts.update(self.counts)
         self.counts.clear()
 
-    def work(self, end: float) -> None:
+    def work(self) -> None:
         ways = (
             (30, self.scatter), (20, self.gather), (10, self.put), (6, self.remove), (8, self.download),
             (6, self.metadata), (8, self.again), (4, self.stale_condition), (10, self.other), (3, self.hot),
@@ -386,7 +393,7 @@ class Client:
         kinds = [way for _, way in ways]
         weights = [weight for weight, _ in ways]
         turn = 0
-        while time.monotonic() < end and not self.load.stop.is_set():
+        while not self.load.over() and not self.load.stop.is_set():
             turn += 1
             if self.number == 0 and turn % 12 == 0:
                 self.stamp_large()
@@ -595,11 +602,14 @@ def fingerprint(content: bytes) -> str:
     return hashlib.md5(content).hexdigest()
 
 
-def run(folder: Path, cache: Path, seconds: float, seed: int, tensors: int = 1100) -> dict[str, int]:
-    """The counts of a load that was judged right. Raises Wrong."""
+def run(folder: Path, cache: Path, seconds: float, seed: int, tensors: int = 1100, kills: int = 0) -> dict[str, int]:
+    """The counts of a load that was judged right. Raises Wrong.
+
+    It goes on for `seconds`, and until `kills` workers and `kills` groups have been killed.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     service = Service(folder, cache)
-    load = Load(service, seed, tensors)
+    load = Load(service, seed, tensors, kills)
     try:
         load.run(seconds)
     finally:
