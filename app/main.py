@@ -1,4 +1,7 @@
-"""The only wiring: settings in, the ASGI application out."""
+"""Wires the parts together: settings in, the ASGI application out.
+
+The module is long because it is the one that knows every part: each statement builds one or hands it to another.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,7 @@ KERNELS: dict[str, Kernel] = {"numba": numba_cpu, "numpy": numpy_cpu}
 
 
 def limits_of(settings: Settings) -> Limits:
-    """The limits on tensors that the settings ask for."""
+    """The limits on tensors, from the settings."""
     return Limits(
         rank=settings.max_rank,
         dimension=settings.max_dimension,
@@ -79,16 +82,16 @@ def limits_of(settings: Settings) -> Limits:
 
 
 def split_threads(settings: Settings) -> int:
-    """Over how many threads a gather may be split: one where the kernel cannot."""
+    """Over how many threads a gather may be split: 1 where the kernel does not split."""
     return settings.threads if KERNELS[settings.kernel].splits else 1
 
 
 def allow_gpu(settings: Settings) -> None:
-    """Raises NoDevice where the settings leave no GPU to this process."""
+    """Raises NoDevice where the settings allow this process no GPU."""
     if settings.device == "cpu":
         raise NoDevice("this service uses no GPU (GATHERND_DEVICE=cpu)")
     if settings.workers > 1:
-        # A device has one owner, which knows what lies there; an answer must not depend on which worker was hit.
+        # One process owns the device and its copies; the answer must not depend on the worker that got the request.
         raise NoDevice("this service has several workers, and a GPU works for a service of one process")
 
 
@@ -107,9 +110,9 @@ def find_gpu(settings: Settings) -> Device:
 
 
 def use_gpu(settings: Settings, service: Service) -> None:
-    """Give the service the GPU that there is, measured; without one it says why not.
+    """Find and measure a GPU for the service; without one `no_gpu` says why.
 
-    Raises NoDevice where the settings ask for one.
+    Raises NoDevice where the settings require one.
     """
     chooser = service.chooser
     try:
@@ -138,17 +141,17 @@ class Application(DataPlane):
     background: BackgroundTasks
 
     def release(self) -> None:
-        """Give up the claim on the store, where the process ends without the end of the lifespan."""
+        """Release the store, where the process ends without the end of the lifespan."""
         self.store.close()
 
 
 class CrossOriginApplication(Application):
-    """The application of a service that pages of some other sites may call; the others do not pay for it."""
+    """The application of a service with GATHERND_CORS_ORIGINS; others skip the check of each request."""
 
     _cross_origin: CrossOrigin
 
     def allow(self, origins: Sequence[str]) -> None:
-        """Let pages of `origins` call."""
+        """Let web pages of `origins` call."""
         self._cross_origin = CrossOrigin(self, super().__call__, origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -168,8 +171,8 @@ def create_app(
 ) -> Application:
     """Build the service. Kernels are compiled once the server has started, before /readyz says yes.
 
-    A worker gets from its parent the `counters` that it shares with others, the token of the process group that owns
-    the store, and the lines of the keys file as they were when last good. Raises BadKeysFile and NoTracing.
+    A worker gets from its parent the `counters` that all workers share, the token of the process group that owns the
+    store, and the lines of the keys file as they last were valid. Raises BadKeysFile and NoTracing.
     """
     readiness = Readiness("kernels")
     log = RequestLog(settings.log_rate, READINESS, access=settings.access_log)
@@ -295,13 +298,13 @@ def create_app(
 
 @dataclass
 class DamagedCount:
-    """How many resident tensors are known to be damaged, as last counted."""
+    """The number of damaged resident tensors at the last count."""
 
     tensors: int = 0
 
 
 def _common_gauges(store: LocalStore, settings: Settings, damaged: DamagedCount) -> dict[str, float]:
-    """What /metrics says of the store and the settings, which is the same whichever process is asked."""
+    """The gauges of the store and the settings, which are the same in every process."""
     tensors, size = store.usage()
     free = shutil.disk_usage(store.folder).free
     if settings.max_store_bytes is not None:
@@ -317,9 +320,9 @@ def _common_gauges(store: LocalStore, settings: Settings, damaged: DamagedCount)
 
 
 async def _sweep(store: LocalStore, service: Service, interval: float = 0.5) -> None:
-    """Let go of replaced contents, also those that nobody asks for any more, and remove what dead workers have left.
+    """Unmap replaced contents, remove the files of dead workers, and drop stale copies on the GPU.
 
-    Runs until it is cancelled, and works in a thread, since it may look at the file of every tensor.
+    Runs until it is cancelled; the work is done in a thread, since it may read the file of every tensor.
     """
 
     def etag_of(name: str) -> str | None:
@@ -340,8 +343,8 @@ async def _sweep(store: LocalStore, service: Service, interval: float = 0.5) -> 
 async def _count_damaged(store: LocalStore, damaged: DamagedCount) -> None:
     """Count the damaged tensors every DAMAGE_INTERVAL_S, more rarely where there are many. Runs until it is cancelled.
 
-    Each tensor's file is looked at, a few at a time: it rests DAMAGE_REST times as long as it works, in time of
-    the processor.
+    It reads the first page of each tensor's file, a few at a time, and then pauses DAMAGE_PAUSE_RATIO times the
+    processor time that this took.
     """
 
     def look(after: str | None) -> tuple[int, str | None, float]:
@@ -368,7 +371,7 @@ async def _verify(store: LocalStore, stop: Event) -> None:
 
 
 async def _publish(metrics: Metrics, interval: float = 0.25) -> None:
-    """Let other processes see how things are in this one. Runs until it is cancelled."""
+    """Publish the gauges of this process to the others. Runs until it is cancelled."""
     while True:
         metrics.publish()
         metrics.log.sweep()
@@ -382,7 +385,7 @@ async def _prepare(work: Callable[[], None], readiness: Readiness) -> None:
         logger.exception("the kernels could not be prepared")
         readiness.failed = type(error).__name__
         return
-    # What start-up made lives as long as the process: the collector need not look at it again.
+    # Objects made at start-up live as long as the process: the collector need not scan them again.
     gc.collect()
     gc.freeze()
     readiness.done("kernels")

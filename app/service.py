@@ -116,19 +116,19 @@ class Service:
         data, resident = self._resolve(call)
         indices = call.indices
         planned = self._plan(call, data, indices)
-        plan, shape, first_axis, choice, close, _, cpu_only = planned
+        plan, shape, first_axis, choice, choice_with_locality, _, cpu_only = planned
         if call.over_limit is not None:
             raise call.over_limit
         if call.device == "gpu":
             self._check_device(call, planned)
         reservation.charge(plan.output_bytes)
-        if close is not None or self.gpu is not None or (resident is not None and resident.cold):
+        if choice_with_locality is not None or self.gpu is not None or (resident is not None and resident.cold):
             decided = self._decide(call, planned, data, resident)
             choice = decided.choice
             if self.gpu is not None and resident is not None and cpu_only is None:
                 self.gpu.count_saving(call, plan, decided.cpu, resident)
         timings.choice = choice
-        route, here = choice.route, choice.on_event_loop
+        route, on_event_loop = choice.route, choice.on_event_loop
         timings.route = route
         if route == "gpu":
             on_gpu = await self._run_on_gpu(call, plan, data, resident, decided, timings)
@@ -138,9 +138,9 @@ class Service:
                 if bad >= 0:
                     await self._raise_index_error(call, plan, data, first_axis, timings)
                 return Answer(_output(data, shape, array), call.dialect, "gpu", etag)
-        if here and choice.parts > 1:
+        if on_event_loop and choice.parts > 1:
             bad, array = await self._split_from_event_loop(plan, data, indices, timings)
-        elif here:
+        elif on_event_loop:
             bad, array = self._run(plan, data, indices, timings)
         else:
             bad, array = await self._run_in_pool(plan, data, indices, timings)
@@ -191,17 +191,17 @@ class Service:
         Raises device_unavailable.
         """
         plan = planned.plan
-        cpu, close = planned.choice, False
+        cpu, locality = planned.choice, False
         if planned.choice_with_locality is not None and has_locality(plan, call.indices.array):
-            cpu, close = planned.choice_with_locality, True
+            cpu, locality = planned.choice_with_locality, True
         cold = resident is not None and resident.cold
         if cold and cpu.on_event_loop:
-            cpu = self.chooser.choose(plan, device="cpu", locality=close, cold=True)
+            cpu = self.chooser.choose(plan, device="cpu", locality=locality, cold=True)
         if self.gpu is None or planned.cpu_only is not None:
-            return _Decision(cpu, cpu, close, cold, on_device, fits_gpu=True)
-        there = on_device or (resident is not None and self.gpu.has_copy(resident.etag))
-        choice = self.gpu.choose(call, plan, cpu, there)
-        return _Decision(choice, cpu, close, cold, there, self.gpu.fits(plan, there))
+            return _Decision(cpu, cpu, locality, cold, on_device, fits_gpu=True)
+        data_on_gpu = on_device or (resident is not None and self.gpu.has_copy(resident.etag))
+        choice = self.gpu.choose(call, plan, cpu, data_on_gpu)
+        return _Decision(choice, cpu, locality, cold, data_on_gpu, self.gpu.fits(plan, data_on_gpu))
 
     def explain(self, call: Call, reservation: MemoryReservation, *, on_device: bool = False) -> Explanation:
         """Everything that `gather` does before it runs, and no more: what it would do, and why.
@@ -263,10 +263,10 @@ class Service:
             if not operator.on_gpu:
                 cpu_only = f"{operator.name} runs on the CPU alone"
             choice = self.chooser.choose(plan, device="cpu")
-            close = None
+            choice_with_locality = None
             if not choice.on_event_loop:
-                close = self.chooser.choose(plan, device="cpu", locality=True)
-            planned = _Planned(plan, shape, first_axis, choice, close, coefficients, cpu_only)
+                choice_with_locality = self.chooser.choose(plan, device="cpu", locality=True)
+            planned = _Planned(plan, shape, first_axis, choice, choice_with_locality, coefficients, cpu_only)
             self._plans[key] = planned
         return planned
 

@@ -1,4 +1,4 @@
-"""Compiling ahead: all that requests use, or loading it from the cache.
+"""Compiling ahead, or loading from the cache, all compiled code that requests use.
 
 That is the gather kernel, unless it is NumPy's, and what every service needs: the readers and writers of JSON, and the
 counting of requests.
@@ -25,8 +25,8 @@ NUMBA: Final = "numba"
 def warm(cache_dir: Path, progress: Callable[[str], None], kernel: str = NUMBA) -> None:
     """Compile all that requests to a service with this kernel use, or load it from `cache_dir`.
 
-    Where nothing is cached yet, a second process compiles its half into the cache meanwhile: compilers of one process
-    take turns. What it did not do is done here.
+    Where nothing is cached yet, a second process compiles half of it into the cache meanwhile, since a process compiles
+    on one core at a time. What is missing afterwards is compiled here.
     """
     _configure(cache_dir, kernel)
     helper = None
@@ -46,7 +46,7 @@ def warm(cache_dir: Path, progress: Callable[[str], None], kernel: str = NUMBA) 
 
 
 def warm_half(cache_dir: str, kernel: str) -> None:
-    """What the second process of `warm` does, as long as the first one lives, at the other end of its input."""
+    """The second process of `warm`; ends when the first one ends and closes its standard input."""
     Thread(target=_end_with_parent, daemon=True).start()
     _configure(Path(cache_dir), kernel)
     if kernel == NUMBA:

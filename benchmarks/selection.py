@@ -37,8 +37,8 @@ from numpy.typing import NDArray
 
 from app.cli import line_chart
 from app.cli.calibrate_command import ROW_BYTES, TABLE_ROWS, curves
-from app.dispatch.backend_calibration import hopeful
 from app.dispatch.backend_calibration import measure as calibrate
+from app.dispatch.backend_calibration import with_min_gain
 from app.dispatch.backend_cost_model import BackendChooser, Coefficients, Route, RouteChoice, has_locality
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.kernels import numba_cpu
@@ -231,7 +231,7 @@ async def sweep(
     """Every shape on every route, and the choice for each."""
     octets = np.random.default_rng(0).integers(0, 2, _MOST_DATA, np.uint8)
     measured_here = await neighbours.without(lambda: asyncio.to_thread(calibrate, numba_cpu, threads))
-    coefficients = hopeful(measured_here, threads)  # as the service does
+    coefficients = with_min_gain(measured_here, threads)  # as the service does
     pool = RequestThreadPool(threads, 64)
     rows: list[Row] = []
     for start in range(0, len(drawn), _GROUP):

@@ -1,4 +1,4 @@
-"""Who is let in: the one place that says whether a request may begin, before any work is done for it.
+"""Admission: the one place that decides, before any work, whether a request may begin.
 
 A request whose body is large or of unknown length is judged when its header has come, so that a service that is full
 says so without reading the body first.
@@ -14,12 +14,12 @@ from app.errors import GatherError
 from app.memory.budget import Budget
 
 SMALL_BODY_BYTES: Final = 1 << 16
-"""Bodies of up to this many bytes are read on the event loop, and are no reason to look at the queue."""
+"""Bodies of up to this many bytes are read on the event loop, and need no place in a queue."""
 
 
 class Admission:
-    """What a request needs: bytes of `budget`, a thread of `pool`, a place in `body_reads` for a large body, and that
-    no more than `requests` are under way.
+    """Checks what a request needs: bytes of `budget`, a thread of `pool`, a place in `body_reads` for a large body, and
+    fewer than `requests` others under way.
     """
 
     def __init__(self, budget: Budget, pool: RequestThreadPool, requests: int) -> None:
@@ -38,7 +38,7 @@ class Admission:
         )
 
     def admit(self, size: int | None) -> None:
-        """Judge a request whose body, of `size` bytes as far as is known, is still to be read.
+        """Check a request whose body, of `size` bytes or of unknown length (None), is still to be read.
 
         Raises payload_too_large where the memory budget can never hold it, and overloaded where it cannot now, or
         where the queue is full.

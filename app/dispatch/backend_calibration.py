@@ -1,7 +1,7 @@
 """Measures the cost model's coefficients on this machine, in well under a second, and keeps them on disk.
 
-The file is for one machine and one state of the software: its name holds a digest of CPU, cores, kernel and versions,
-so that nothing measured elsewhere is ever taken for this place. `refresh` measures anew.
+The file is for one machine and one version of the software: its name holds a digest of CPU, cores, kernel and versions,
+so that no measurement of another machine is used. `refresh` measures anew.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ except ImportError:
 
 logger = logging.getLogger("gathernd")
 
-_COUNT: Final = 8192
+_SLICES: Final = 8192
 _WORK_BYTES: Final = 1 << 18
 _REPEATS: Final = 5
 _HAND_OFFS: Final = 100
-_MOVES: Final = 30
-_ROW_OF_CALLS: Final = 5
-_MANY: Final = 250_000
-_MOVED_BYTES: Final = 1 << 21
+_TRANSFER_CALLS: Final = 30
+_CALLS_IN_A_ROW: Final = 5
+_MANY_ITEMS: Final = 250_000
+_TRANSFER_BYTES: Final = 1 << 21
 _GAIN_BYTES: Final = 1 << 26
-_ROW: Final = 4096
+_ROW_BYTES: Final = 4096
 _GAIN_ROUNDS: Final = 8
 _GAIN_TRIES: Final = 3
-_JOINS: Final = 25
+_WAKEUPS: Final = 25
 _PAUSE_S: Final = 0.0002
-_LEAST_GAIN: Final = 0.4  # of what the other threads could bring, in what is kept: see `hopeful`
-_FLOOR: Final = 1e-13  # of a rate: a difference of two measured times may come out at nothing or below
+_MIN_GAIN_SHARE: Final = 0.4  # of what the other threads could bring, in what is kept: see `with_min_gain`
+_FLOOR: Final = 1e-13  # seconds: a difference of two measured times may come out at zero or below
 
 
 def calibrated(
@@ -84,7 +84,7 @@ def calibrated(
         found = _load(path)
         if found is not None:
             return found
-    coefficients = hopeful(measure(kernel, threads, gpu() if gpu is not None else None), threads)
+    coefficients = with_min_gain(measure(kernel, threads, gpu() if gpu is not None else None), threads)
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
         aside = path.with_suffix(f".{os.getpid()}")
@@ -95,35 +95,38 @@ def calibrated(
     return coefficients
 
 
-def hopeful(measured: Coefficients, threads: int) -> Coefficients:
+def with_min_gain(measured: Coefficients, threads: int) -> Coefficients:
     """`measured` with a gain on items of no less than a part of what `threads` threads could bring.
 
-    A busy neighbour makes gains look worse than they are, and the file keeps them: one bad moment is not to end all
-    splitting. Gains on rows stay as they were measured, since memory may be all that bounds those.
+    Another process makes gains look worse than they are, and the file would keep that: one busy moment must not end all
+    splitting. Gains on rows stay as measured, since memory alone may bound those.
     """
-    return replace(measured, item_gain=max(measured.item_gain, _least_gain(threads)))
+    return replace(measured, item_gain=max(measured.item_gain, _min_gain(threads)))
 
 
-def _least_gain(threads: int) -> float:
-    return 1 + (threads - 1) * _LEAST_GAIN
+def _min_gain(threads: int) -> float:
+    return 1 + (threads - 1) * _MIN_GAIN_SHARE
 
 
 def measure(kernel: Kernel, threads: int, gpu: GpuCoefficients | None = None) -> Coefficients:
     """Time the kernel over the table's data sizes and widths, the depths of a tuple, large output, and hand-offs."""
     source = np.random.default_rng(1)
     data = source.integers(0, 255, DATA_BYTES[-1], np.uint8)
-    call_s = _best(_Work(kernel, data, 16, 4, 1, 2, source), 50)
+    call_s = _best(_KernelCall(kernel, data, 16, 4, 1, 2, source), 50)
     slice_s = tuple(
-        tuple(_slice_price(_Work(kernel, data, size, width, 1, _count(width), source), call_s) for width in WIDTHS)
+        tuple(
+            _slice_price(_KernelCall(kernel, data, size, width, 1, _slice_count(width), source), call_s)
+            for width in WIDTHS
+        )
         for size in DATA_BYTES
     )
-    odd = _slice_price(_Work(kernel, data, DATA_BYTES[0], ODD_WIDTH, 1, _COUNT, source), call_s)
+    odd = _slice_price(_KernelCall(kernel, data, DATA_BYTES[0], ODD_WIDTH, 1, _SLICES, source), call_s)
     flat, *deep = (
-        _slice_price(_Work(kernel, data, DATA_BYTES[0], 4, depth, _COUNT, source), call_s) for depth in DEPTHS
+        _slice_price(_KernelCall(kernel, data, DATA_BYTES[0], 4, depth, _SLICES, source), call_s) for depth in DEPTHS
     )
     tuple_s = (0.0, *accumulate((max(price - flat, _FLOOR) for price in deep), max))
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        handed = runner.run(_handed_off(kernel, data, source))
+        handed = runner.run(_measure_hand_off(kernel, data, source))
     return Coefficients(
         call_s=call_s,
         slice_s=slice_s,
@@ -132,15 +135,15 @@ def measure(kernel: Kernel, threads: int, gpu: GpuCoefficients | None = None) ->
         output_byte_s=_output_price(kernel, data, slice_s[0], source),
         gpu=gpu,
         **handed,
-        **_shared(kernel, data, threads, source),
+        **_measure_split(kernel, data, threads, source),
     )
 
 
-class _Work:
-    """A call of the kernel for `count` slices of `width` bytes from the first `size` bytes of `data`, or one slice.
+class _KernelCall:
+    """A call of the kernel for `count` slices of `width` bytes from the first `size` bytes of `data`.
 
-    The tuples of `depth` components are at random, and others each time: with the same ones again, even data that
-    caches do not hold would come out of them. By several `threads` it is as much work for each.
+    The tuples of `depth` components are random, and others in each call: the slices of repeated ones would come out of
+    the caches. With several `threads` each has as much work.
     """
 
     def __init__(
@@ -177,12 +180,12 @@ class _Work:
         return self._kernel.run(self._plan, self._data, next(self._indices), self._out, self._threads)
 
 
-def _count(width: int) -> int:
-    """How many slices of a width make enough work to be timed, and fit into caches that are not the first."""
-    return max(4, min(_COUNT, _WORK_BYTES // width))
+def _slice_count(width: int) -> int:
+    """How many slices of a width are enough to be timed, with an output that fits into the second cache."""
+    return max(4, min(_SLICES, _WORK_BYTES // width))
 
 
-def _slice_price(work: _Work, call_s: float) -> float:
+def _slice_price(work: _KernelCall, call_s: float) -> float:
     return max((_best(work) - call_s) / work.count, _FLOOR)
 
 
@@ -190,24 +193,24 @@ def _output_price(
     kernel: Kernel, data: NDArray[np.uint8], prices: tuple[float, ...], source: np.random.Generator
 ) -> float:
     """Seconds a byte that output of LARGE_OUTPUT bytes takes beyond what its slices cost in a small one."""
-    work = _Work(kernel, data, DATA_BYTES[0], _ROW, 1, LARGE_OUTPUT // _ROW, source)
-    return max(_best(work, 3) / LARGE_OUTPUT - prices[WIDTHS.index(_ROW)] / _ROW, _FLOOR)
+    work = _KernelCall(kernel, data, DATA_BYTES[0], _ROW_BYTES, 1, LARGE_OUTPUT // _ROW_BYTES, source)
+    return max(_best(work, 3) / LARGE_OUTPUT - prices[WIDTHS.index(_ROW_BYTES)] / _ROW_BYTES, _FLOOR)
 
 
-async def _handed_off(kernel: Kernel, data: NDArray[np.uint8], source: np.random.Generator) -> dict[str, float]:
+async def _measure_hand_off(kernel: Kernel, data: NDArray[np.uint8], source: np.random.Generator) -> dict[str, float]:
     """The coefficients of a thread of the pool.
 
-    Of hand-offs the median counts, for the least is a lucky one. A hand-off is measured around work as long as the
-    shortest that may be handed off, since a core that has waited so long takes longer to wake; then comes what more
-    indices and more output take longer in another core's thread.
+    The median of the hand-offs counts. Each is measured around work as long as the shortest that is handed off, since a
+    core that has waited so long takes longer to wake; then comes what more indices and more output take longer in
+    another core's thread.
     """
     pool = RequestThreadPool(1, 0)
-    usual = _Work(kernel, data, data.size, 64, 1, _COUNT, source)
+    usual = _KernelCall(kernel, data, data.size, 64, 1, _SLICES, source)
     hand_off_s = await _median_extra(pool, usual, _HAND_OFFS)
-    indices = _Work(kernel, data, DATA_BYTES[0], 1, 1, _MANY, source)
-    output = _Work(kernel, data, DATA_BYTES[0], 64, 1, _MOVED_BYTES // 64, source)
-    index_move_s = (await _median_extra(pool, indices, _MOVES) - hand_off_s) / indices.count
-    output_move_s = (await _median_extra(pool, output, _MOVES) - hand_off_s) / _MOVED_BYTES
+    indices = _KernelCall(kernel, data, DATA_BYTES[0], 1, 1, _MANY_ITEMS, source)
+    output = _KernelCall(kernel, data, DATA_BYTES[0], 64, 1, _TRANSFER_BYTES // 64, source)
+    index_move_s = (await _median_extra(pool, indices, _TRANSFER_CALLS) - hand_off_s) / indices.count
+    output_move_s = (await _median_extra(pool, output, _TRANSFER_CALLS) - hand_off_s) / _TRANSFER_BYTES
     pool.close()
     return {
         "hand_off_s": max(hand_off_s, _FLOOR),
@@ -216,35 +219,39 @@ async def _handed_off(kernel: Kernel, data: NDArray[np.uint8], source: np.random
     }
 
 
-def _shared(kernel: Kernel, data: NDArray[np.uint8], threads: int, source: np.random.Generator) -> dict[str, float]:
+def _measure_split(
+    kernel: Kernel, data: NDArray[np.uint8], threads: int, source: np.random.Generator
+) -> dict[str, float]:
     """The coefficients of a split over `threads`: what helpers that sleep cost, and how much faster all are than one.
 
-    Of gains the most counts, for neighbours only lessen them; a small one is measured again.
+    The largest gain counts, since other processes only lower it; a small one is measured again.
     """
-    # All threads together hold no more than two of them would, however many there are.
-    rows = min(4_000, _GAIN_BYTES // _ROW // threads)
-    items = min(_MANY, 2 * _MANY // threads)
+    # The memory of all threads together is that of two, however many there are.
+    rows = min(4_000, _GAIN_BYTES // _ROW_BYTES // threads)
+    items = min(_MANY_ITEMS, 2 * _MANY_ITEMS // threads)
     found = {}
     wakeup_s = 0.0
     for name, size, width, count in (
         ("item_gain", data.size, 4, items),
-        ("row_gain", data.size, _ROW, rows),
-        ("output_gain", DATA_BYTES[0], _ROW, rows),
+        ("row_gain", data.size, _ROW_BYTES, rows),
+        ("output_gain", DATA_BYTES[0], _ROW_BYTES, rows),
     ):
         gain = 1.0
         if threads > 1 and kernel.splits:
-            one, all_of_them = (_Work(kernel, data, size, width, 1, count, source, threads=n) for n in (1, threads))
-            here, together = [], []
+            one, all_of_them = (
+                _KernelCall(kernel, data, size, width, 1, count, source, threads=n) for n in (1, threads)
+            )
+            alone, shared = [], []
             for _ in range(_GAIN_TRIES):
                 for _ in range(_GAIN_ROUNDS):
-                    here.append(_best(one, 1))
-                    together.append(_best(all_of_them, 2))
-                gain = min(max(threads * min(here) / min(together), 1.0), float(threads))
-                if gain >= _least_gain(threads):
+                    alone.append(_best(one, 1))
+                    shared.append(_best(all_of_them, 2))
+                gain = min(max(threads * min(alone) / min(shared), 1.0), float(threads))
+                if gain >= _min_gain(threads):
                     break
             if name == "item_gain":
-                late = float(np.median([_after_pause(all_of_them) for _ in range(_JOINS)]))
-                wakeup_s = (late - float(np.median(together))) / (threads - 1)
+                late = float(np.median([_after_pause(all_of_them) for _ in range(_WAKEUPS)]))
+                wakeup_s = (late - float(np.median(shared))) / (threads - 1)
         found[name] = gain
     return {**found, "wakeup_s": max(wakeup_s, _FLOOR)}
 
@@ -258,15 +265,15 @@ def _after_pause(work: Callable[[], Any]) -> float:
 
 
 async def _median_extra(pool: RequestThreadPool, work: Callable[[], Any], times: int) -> float:
-    """How many seconds longer than here `work` takes in the pool; never less than nothing.
+    """How many seconds longer `work` takes in the pool than in this thread, 0 at least.
 
-    Each side runs a few times in a row, and the first does not count: it finds its memory in the other core's caches.
+    Each side runs a few times in a row, and the first run does not count: its memory is in the other core's caches.
     """
-    here, there = [], []
-    for _ in range(times // _ROW_OF_CALLS):
-        here += [_seconds(work) for _ in range(_ROW_OF_CALLS + 1)][1:]
-        there += [await _in_pool(pool, work) for _ in range(_ROW_OF_CALLS + 1)][1:]
-    return max(float(np.median(there)) - float(np.median(here)), 0.0)
+    here, in_pool = [], []
+    for _ in range(times // _CALLS_IN_A_ROW):
+        here += [_seconds(work) for _ in range(_CALLS_IN_A_ROW + 1)][1:]
+        in_pool += [await _in_pool(pool, work) for _ in range(_CALLS_IN_A_ROW + 1)][1:]
+    return max(float(np.median(in_pool)) - float(np.median(here)), 0.0)
 
 
 async def _in_pool(pool: RequestThreadPool, work: Callable[[], Any]) -> float:
@@ -287,7 +294,7 @@ def _best(call: Callable[[], Any], repeats: int = _REPEATS) -> float:
 
 
 def _load(path: Path) -> Coefficients | None:
-    """What the file holds; None where there is none, or it is not whole."""
+    """The coefficients in the file; None where there is none, or it is not whole."""
     try:
         content = json.loads(path.read_text())
     except (FileNotFoundError, NotADirectoryError):
@@ -329,7 +336,7 @@ def _fingerprint(kernel: Kernel, threads: int, gpu: bool) -> str:
 
 
 def _kernels_digest() -> str:
-    """What tells the sources of one version's kernels from those of a changed checkout."""
+    """A digest of the kernels' sources, which in a checkout change without the version."""
     digest = sha256()
     for source in sorted(Path(kernels.__file__).parent.rglob("*")):
         if source.suffix in (".py", ".cu"):

@@ -1,11 +1,12 @@
-"""Predicts how long a gather takes on each route, and chooses one.
+"""The cost model: predicts how long a gather takes on each route, and chooses one.
 
-Pure arithmetic over the plan and coefficients that `app.dispatch.backend_calibration` measured on this machine, so that
-every choice can be tested without that machine. The model of one thread is a call, a visit of each slice, whose price
-is a table of data sizes and slice widths with a way between its points, the check of each further component of its
-tuple, and a surcharge for output that caches do not hold. A thread of the pool adds a hand-off, a split shares the work
-with helpers that take a while to come and get in each other's way a little, a GPU adds what must be sent to it and
-back.
+Pure arithmetic over the plan and the coefficients that `backend_calibration` measured on this machine, so that every
+choice can be tested without that machine. On one thread a gather takes the time of a call; of a visit of each slice,
+from a table by data size and slice width, interpolated between its points; of the check of each further component of a
+tuple; and a surcharge for output that caches do not hold. A pool thread adds a hand-off. A split shares the work with
+helpers that take a while to wake and slow each other down a little. A GPU adds the transfers to it and back.
+
+The module is long because it is one formula: the functions are its terms.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ ROUTES: Final[tuple[Route, ...]] = get_args(Route)
 Device = Literal["auto", "cpu", "gpu"]
 
 DATA_BYTES: Final = (1 << 15, 1 << 20, 1 << 23, 1 << 26)
-"""Sizes of data at which a slice is priced: about what a first, a second and a third cache hold, and none."""
+"""Sizes of data at which slices are measured: those of a first, a second and a third cache, and beyond."""
 WIDTHS: Final = (1, 16, 64, 512, 4096, 65536)
-"""Bytes of a slice at which it is priced."""
+"""Widths of slices that are measured, in bytes."""
 ODD_WIDTH: Final = 24
-"""Bytes of a slice at which the surcharge is measured of those that are not moved by one instruction."""
+"""A width that is no power of two, for the surcharge of slices that no single instruction can move."""
 DEPTHS: Final = (1, 2, 3, 5)
-"""Lengths of a tuple at which its components are priced; what is longer costs as much for each as the last."""
+"""Lengths of tuples that are measured; the components of longer ones cost as much as the last."""
 _LOCAL_BYTES: Final = 1 << 14
 _SAMPLED_PAIRS: Final = 8
 _CACHE_LINE_BYTES: Final = 64
@@ -39,29 +40,28 @@ _WIDE_SLICE_BYTES: Final = 512
 _CACHE_LINE_COLUMN: Final = WIDTHS.index(_CACHE_LINE_BYTES)
 SMALL_OUTPUT: Final = 1 << 21
 LARGE_OUTPUT: Final = 1 << 24
-"""Bytes of output up to which there is no surcharge, and from which it is the whole; in between by the logarithm."""
+"""Bytes of output up to which there is no surcharge, and from which it is full; interpolated by the logarithm."""
 _LOOP_MAX_BOUNDS_S: Final = (50e-6, 1200e-6)
 _LOOP_HAND_OFFS: Final = 10
-"""The event loop is held for as long as this many hand-offs at most, between the two bounds: what is longer loses less
-than a tenth by leaving it, and all others win."""
+"""The event loop is held for this many hand-offs at most, within the bounds: a longer gather loses less than a tenth by
+moving to a thread, and all other requests gain."""
 
 
-_NEVER: Final = -1.0  # as the longest gather for the event loop
+_NEVER: Final = -1.0  # as `loop_max_s`: nothing may run on the event loop
 _MAX_SPLIT_SHARE: Final = 0.92
-"""A split takes more of the machine than one thread does: shared work must be shorter by more than this factor."""
+"""A split uses more of the machine than one thread does: it must be shorter by more than this factor."""
 _SPLIT_MIN_S: Final = 6e-6
-"""To share a gather takes a microsecond, which is too much for a shorter one."""
+"""To wake helpers takes about a microsecond, which is too much for a shorter gather."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuCoefficients:
-    """Seconds on the device: to launch and come back, a byte to it and from it, a slice, and a byte gathered."""
+    """Seconds on the device: of a launch with its return, of a byte to it and from it, and of a slice."""
 
     launch_s: float
     to_device_byte_s: float
     from_device_byte_s: float
     slice_s: float
-    byte_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,9 @@ class Coefficients:
 
 
 class RouteChoice(NamedTuple):
-    """A route, the seconds predicted for it, over how many threads it splits the work, and whether the event loop is
-    the one of them that leads.
+    """A route, the seconds predicted for it, and over how many threads it splits the work.
+
+    `on_event_loop` says that the event loop runs the gather, or is the leader of a split.
     """
 
     route: Route
@@ -124,7 +125,7 @@ TYPICAL: Final = Coefficients(
 
 
 def kernel_seconds(plan: Plan, coefficients: Coefficients, locality: bool = False) -> float:
-    """How long one thread takes; where slices lie `close` together, as long as from data that a cache holds."""
+    """How long one thread takes; with `locality`, as long as from data that a cache holds."""
     width = plan.slice_items * plan.item_size
     slices = plan.batches * plan.tuples
     tuples = plan.tuples if plan.shared else slices  # those that batches share are checked once
@@ -145,14 +146,14 @@ def kernel_seconds(plan: Plan, coefficients: Coefficients, locality: bool = Fals
 
 
 def cache_transfer_seconds(plan: Plan, coefficients: Coefficients) -> float:
-    """What a thread takes longer than the event loop, in whose core's caches indices and output are or will be read."""
+    """What a thread takes longer than the event loop, whose core has the indices in its caches and reads the output."""
     return plan.index_items * coefficients.index_move_s + plan.output_bytes * coefficients.output_move_s
 
 
 def split_seconds(plan: Plan, kernel_s: float, threads: int, coefficients: Coefficients) -> tuple[float, int]:
     """The seconds of the best split of a gather that one thread does in `kernel_s`, and its number of parts.
 
-    Whoever leads begins at once, so that helpers that come too late cost nothing. Infinity and 1 where no number of
+    The leader begins at once, so that helpers that wake too late cost nothing. Infinity and 1 where no number of
     threads is worth while.
     """
     gain = coefficients.item_gain
@@ -163,7 +164,7 @@ def split_seconds(plan: Plan, kernel_s: float, threads: int, coefficients: Coeff
     call_s = coefficients.call_s
     work_s = kernel_s - call_s
     moved_s = cache_transfer_seconds(plan, coefficients)
-    # How much each further thread slows the others down: as much as makes all threads together gain what was measured.
+    # How much each further thread slows the others down, so that all threads together gain what was measured.
     drag = max(0.0, (threads / gain - 1) / (threads - 1)) if threads > 1 else 0.0
     most = min(threads, plan.batches * plan.tuples)
     best, best_parts = float("inf"), 1
@@ -179,16 +180,16 @@ def split_seconds(plan: Plan, kernel_s: float, threads: int, coefficients: Coeff
 
 
 def gpu_seconds(plan: Plan, resident: bool, hand_off_s: float, gpu: GpuCoefficients) -> float:
-    """How long the device takes; `resident` says that the data lies there already, else it is sent."""
+    """How long the device takes; `resident` says that it has a copy of the data, which else is sent."""
     sent = 8 * plan.index_items + (0 if resident else plan.data_items * plan.item_size)
     output = plan.output_bytes
-    gathered = plan.batches * plan.tuples * gpu.slice_s + output * gpu.byte_s
+    gathered = plan.batches * plan.tuples * gpu.slice_s
     moved = sent * gpu.to_device_byte_s + output * gpu.from_device_byte_s
     return hand_off_s + gpu.launch_s + moved + gathered
 
 
 def device_bytes(plan: Plan, resident: bool) -> int:
-    """Bytes of device memory that the gather takes beside what is resident there."""
+    """Bytes of device memory that the gather takes, copies of resident tensors apart."""
     return 8 * plan.index_items + plan.output_bytes + (0 if resident else plan.data_items * plan.item_size)
 
 
@@ -200,7 +201,7 @@ def predict_routes(
     locality: bool = False,
     loop_max_s: float = float("inf"),
 ) -> dict[Route, RouteChoice]:
-    """What each route would take that there is; `resident` says that the data lies on the GPU, where there is one.
+    """The prediction for each route that exists; `resident` says that the GPU has a copy of the data.
 
     A split that takes longer than `loop_max_s` is led by a thread of the pool, and takes a hand-off more.
     """
@@ -229,16 +230,16 @@ def choose_route(
 ) -> RouteChoice:
     """The shortest of the routes that are allowed.
 
-    The event loop takes nothing that is predicted to hold it, and so all other requests, for more than `loop_max_s`;
-    nothing of less than `split_min_s` on one thread is split; `device` leaves out the CPU's routes or the GPU's, and
-    what does not fit into the device's memory goes there only where that is asked for, to be refused there. Raises
-    KeyError for the device gpu where there is none.
+    Nothing runs on the event loop that is predicted to take longer than `loop_max_s`, since all other requests wait
+    meanwhile; nothing shorter than `split_min_s` on one thread is split; `device` leaves out the CPU's routes or the
+    GPU's. What does not fit into the device's memory (`gpu_fits`) runs there only if the request asks for the GPU, and
+    is refused then. Raises KeyError for the device gpu where there is none.
     """
     if device == "gpu":
         return routes["gpu"]
     loop_s = routes["loop"].seconds
     best = routes["loop"] if loop_s <= loop_max_s else routes["thread"]
-    # Helpers that happen to be awake make it shorter than predicted, so that it wins a tie.
+    # Helpers that are awake make a split shorter than predicted, so it wins a tie.
     if "split" in routes and loop_s >= split_min_s and routes["split"].seconds <= best.seconds:
         best = routes["split"]
     if device == "auto" and "gpu" in routes and gpu_fits and routes["gpu"].seconds < best.seconds:
@@ -247,9 +248,9 @@ def choose_route(
 
 
 class BackendChooser:
-    """`choose` with the settings of the service; `coefficients` are replaced once they have been measured.
+    """Chooses routes by the settings of the service; `coefficients` are replaced once they have been measured.
 
-    `no_gpu` says why there is no GPU to be had, None where there is one.
+    `no_gpu` says why there is no GPU, None where there is one.
     """
 
     def __init__(
@@ -270,20 +271,20 @@ class BackendChooser:
         self.no_gpu = no_gpu
 
     def loop_max_s(self) -> float:
-        """Longest gather for the event loop: as set, else some hand-offs."""
+        """Seconds of the longest gather for the event loop: as set, else a number of hand-offs."""
         if self.loop_max_us is not None:
             return self.loop_max_us * 1e-6
         low, high = _LOOP_MAX_BOUNDS_S
         return min(max(_LOOP_HAND_OFFS * self.coefficients.hand_off_s, low), high)
 
     def split_min_s(self) -> float:
-        """Shortest gather to be split: as set, else one for which asking for helpers is next to nothing."""
+        """Seconds of the shortest gather to be split: as set, else one that waking helpers hardly lengthens."""
         return _SPLIT_MIN_S if self.split_min_us is None else self.split_min_us * 1e-6
 
     def predict(
         self, plan: Plan, resident: bool = False, locality: bool = False, cold: bool = False
     ) -> dict[Route, RouteChoice]:
-        """What each route would take that there is."""
+        """The prediction for each route that exists."""
         loop_max_s = _NEVER if cold else self.loop_max_s()
         routes = predict_routes(plan, resident, self.threads, self.coefficients, locality, loop_max_s)
         if self.no_gpu is not None:
@@ -301,15 +302,15 @@ class BackendChooser:
     ) -> RouteChoice:
         """The route for this plan. Raises KeyError for the device gpu where there is none.
 
-        `close` says that each slice lies near the one before (see `has_locality`), `cold` that to read the data waits
-        for the disk, so that the event loop takes no part in it.
+        `locality` says that each slice lies near the one before (see `has_locality`), `cold` that reading the data
+        waits for the disk, so that the event loop takes no part in it.
         """
         if self.force_route is None and device != "gpu" and not cold:
             kernel_s = kernel_seconds(plan, self.coefficients, locality)
             if kernel_s < min(self.split_min_s(), self.coefficients.hand_off_s, self.loop_max_s()):
                 return RouteChoice(
                     "loop", kernel_s, on_event_loop=True
-                )  # what most requests are: too short for any other route
+                )  # most requests are too short for any other route
         routes = self.predict(plan, resident, locality, cold)
         if self.force_route in routes and not (cold and self.force_route == "loop"):
             return routes[self.force_route]
@@ -317,7 +318,7 @@ class BackendChooser:
 
 
 def has_locality(plan: Plan, indices: NDArray[Any]) -> bool:
-    """Whether slices lie close together, as far as some pairs of neighbouring tuples of `indices`, flat, tell."""
+    """Whether neighbouring slices lie close together, judged by some pairs of neighbouring tuples of `indices`."""
     depth = plan.depth
     tuples = indices.size // depth
     if tuples < 2 or not plan.dims[0]:
@@ -329,9 +330,9 @@ def has_locality(plan: Plan, indices: NDArray[Any]) -> bool:
 
 
 def _batch_seconds(slices: int, width: int, block: int, batches: int, prices: Sequence[Sequence[float]]) -> float:
-    """The price of the slices of one batch, which has `block` bytes of data.
+    """Seconds of the slices of one batch, which has `block` bytes of data.
 
-    Where they are many, the batch is brought into the caches once and visited there.
+    With many slices the data of a batch is brought into the caches once, and read from there.
     """
     far = slices * slice_seconds(batches * block, width, prices)
     if batches == 1:
@@ -343,7 +344,7 @@ def _batch_seconds(slices: int, width: int, block: int, batches: int, prices: Se
 
 
 def slice_seconds(data_bytes: int, width: int, prices: Sequence[Sequence[float]]) -> float:
-    """The price of a slice, by the logarithms of data size, width and price between the points of a table `prices`."""
+    """Seconds of a slice, interpolated in the table `prices` by the logarithms of size, width and seconds."""
     row, share = _interval(data_bytes, DATA_BYTES)
     low = _width_seconds(width, prices[row])
     return low if not share else exp(log(low) + share * (log(_width_seconds(width, prices[row + 1])) - log(low)))

@@ -1,4 +1,4 @@
-"""Why a gather runs where it does: every route with the time predicted for it, and why it is not open if it is not."""
+"""Explains where a gather runs: every route with the time predicted for it, and why it is closed if it is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ALWAYS_GPU: Final = "this service runs on its GPU whatever that can hold (GATHE
 
 @dataclass(frozen=True, slots=True)
 class RouteNote:
-    """One route: the seconds predicted for it, None where nothing is, and why it is not open, None where it is."""
+    """One route: its predicted seconds, None where there are none, and why it is closed, None where it is open."""
 
     route: Route
     seconds: float | None

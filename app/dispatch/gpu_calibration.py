@@ -1,7 +1,7 @@
-"""Measures what `app.dispatch.backend_cost_model` needs to know of a GPU, in a fraction of a second.
+"""Measures the coefficients of a GPU for the cost model, in a fraction of a second.
 
-Every figure is that of whole gathers as a request makes them, through staging memory and back, since that is what is
-predicted; what the device itself could do shows in `benchmarks/gpu.py`.
+All figures are of whole gathers as a request makes them, through staging memory and back, since those are predicted;
+what the device itself can do is measured by `benchmarks/gpu.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from app.dispatch.backend_cost_model import GpuCoefficients
 from app.kernels.gpu_protocol import Device
 from app.operators.gather_plan import GatherPlan
 
-_FLOOR: Final = 1e-13  # of a rate: a difference of two measured times may come out at nothing or below
+_FLOOR: Final = 1e-13  # seconds: a difference of two measured times may come out at zero or below
 _BYTES: Final = 1 << 26
 _ROW: Final = 4096
 _ITEMS: Final = 200_000
@@ -24,9 +24,9 @@ _REPEATS: Final = 5
 
 
 def measure_gpu(device: Device, nbytes: int = _BYTES) -> GpuCoefficients:
-    """Time a small gather, the way to the device and back, and many small slices.
+    """Time a small gather, the transfers to the device and back, and many small slices.
 
-    `nbytes` is the size of the data, of which the device has an eighth of its memory at most. Raises OutOfDeviceMemory
+    `nbytes` is the size of the data, reduced to an eighth of the device's memory. Raises OutOfDeviceMemory
     and DeviceFailed.
     """
     nbytes = max(min(nbytes, device.memory // 8) // _ROW, 1) * _ROW
@@ -44,7 +44,7 @@ def measure_gpu(device: Device, nbytes: int = _BYTES) -> GpuCoefficients:
 
     launch = _best(gather(4, 2), 50)
     rows = nbytes // _ROW
-    # What the kernel takes for a byte is in it: nothing could tell the two apart, and nothing needs to.
+    # It includes the kernel's own time for a byte, which cannot be told apart and need not be.
     from_device = max((_best(gather(_ROW, rows)) - launch - 8 * rows * to_device) / nbytes, _FLOOR)
     items = min(_ITEMS, nbytes // 4)
     item = (_best(gather(4, items)) - launch) / items - 8 * to_device - 4 * from_device
@@ -53,7 +53,6 @@ def measure_gpu(device: Device, nbytes: int = _BYTES) -> GpuCoefficients:
         to_device_byte_s=max(to_device, _FLOOR),
         from_device_byte_s=from_device,
         slice_s=max(item, _FLOOR),
-        byte_s=_FLOOR,
     )
 
 

@@ -1,11 +1,11 @@
-"""Threads of the service's own, for gathers too long for the event loop, with a typed refusal when they are all taken.
+"""The pool of threads for gathers too long for the event loop, with a typed refusal when they are all taken.
 
 Plain threads on one queue, woken by it and answering through the loop: measured, a hand-off this way takes about half
 of what `loop.run_in_executor` takes, and a fifth under load.
 
-A request may need several calls: to inflate, to read, to gather, to write. Only its first one is refused for want of
-room, and its later ones go before those of requests that have not begun: work that was begun is finished, or an
-overloaded service would do most of its work for requests that it refuses in the end.
+A request may need several calls: to inflate, to read, to gather, to write. Only its first one is refused when the queue
+is full, and its later ones run before those of new requests: otherwise an overloaded service would spend most of its
+time on requests that it refuses in the end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 
 class ClientGone(Exception):
-    """The client has gone before its request was complete or carried out: there is nobody to answer."""
+    """The client closed its connection before its request was complete or carried out: no answer can be sent."""
 
 
 class Caller(Protocol):
@@ -36,25 +36,23 @@ class Caller(Protocol):
 
 
 class PoolRequest(Protocol):
-    """What the pool has to know of a request; `admitted` says whether work was done for it before. Times are those of
-    `perf_counter`.
-    """
+    """The request of a call. `admitted` says whether the pool has run a call for it before."""
 
     admitted: bool
 
     @property
     def deadline(self) -> float:
-        """Until when the request may wait."""
+        """Until when the request may wait, in seconds of `perf_counter`."""
         ...
 
     @property
     def caller(self) -> Caller | None:
-        """Whose it is."""
+        """The client's side of it."""
         ...
 
 
 class RequestThreadPool:
-    """`threads` threads; beyond the calls that these can carry out, `queue` more may wait, each for `patience` seconds.
+    """`threads` threads; beyond the calls that these run, `queue` more may wait, each for `queue_timeout` seconds.
 
     All methods are for one event loop, from its own thread. Threads start with the first call.
     """
@@ -66,7 +64,7 @@ class RequestThreadPool:
         self._free = self._room = threads + queue
         self._queue_of_admitted: deque[_PoolCall] = deque()
         self._queue_of_new: deque[_PoolCall] = deque()
-        self._tokens: SimpleQueue[bool] = SimpleQueue()  # one for each call that waits, False for a thread's end
+        self._tokens: SimpleQueue[bool] = SimpleQueue()  # one True for each queued call, False ends a thread
         self._running: list[Thread] = []
         self._closed = False
 
@@ -81,7 +79,7 @@ class RequestThreadPool:
         return self._free <= 0
 
     async def run(self, work: Callable[[], Result], ticket: PoolRequest | None = None) -> Result:
-        """Carry out `work` in a thread, for the request that `ticket` is of.
+        """Carry out `work` in a thread, for `request` if it is for one.
 
         Raises overloaded when too many wait or this one has waited too long, deadline_exceeded when its deadline passes
         while it waits, not_ready after `close`, and ClientGone.
@@ -129,7 +127,7 @@ class RequestThreadPool:
             del future
 
     def overloaded(self) -> GatherError:
-        """The refusal of a request for which there is no room."""
+        """The refusal of a request when the queue is full."""
         return GatherError(
             "overloaded",
             "too many gathers wait for a thread at this moment",
@@ -138,7 +136,7 @@ class RequestThreadPool:
         )
 
     def close(self) -> None:
-        """Carry out what waits, then end the threads; later calls are refused."""
+        """Run the queued calls, then end the threads; later calls are refused."""
         self._closed = True
         for _ in self._running:
             self._tokens.put(False)
@@ -147,7 +145,7 @@ class RequestThreadPool:
         self._running.clear()
 
     def _time_out(self, work: _PoolCall, past_deadline: bool) -> None:
-        """A call has waited for as long as it may."""
+        """A call has waited as long as it may."""
         if past_deadline:
             work.drop(
                 GatherError("deadline_exceeded", "the request waited until its deadline had passed", retry_after=1)
@@ -172,11 +170,11 @@ class RequestThreadPool:
             except IndexError:
                 work = self._queue_of_new.popleft()
             work.run()
-            del work  # a thread that waits holds on to nothing: a body, perhaps
+            del work  # a waiting thread must not keep the call's arrays
 
 
 class _PoolCall:
-    """One call: its result, and the future that the caller awaits."""
+    """A call: its result, and the future that its request awaits."""
 
     __slots__ = ("_begun", "_dropped", "_failure", "_lock", "_loop", "_release", "_result", "_work", "future")
 
@@ -191,7 +189,7 @@ class _PoolCall:
         self._lock = Lock()
 
     def abandon(self) -> None:
-        """The client has gone: do nothing of it that has not begun."""
+        """The client has gone: drop the call unless it has begun."""
         self.drop(ClientGone())
 
     def drop(self, reason: Exception) -> None:
@@ -208,7 +206,7 @@ class _PoolCall:
         self.future.set_exception(reason)
 
     def run(self) -> None:
-        """Do it, in a thread of the pool; nothing once the caller has gone."""
+        """Run it, in a thread of the pool, unless it was dropped."""
         with self._lock:
             if self._dropped:
                 return
@@ -220,7 +218,7 @@ class _PoolCall:
             except BaseException as failure:  # noqa: BLE001  (the caller raises it)
                 self._failure = failure
         del work
-        # A loop that has closed in the meantime has nobody left who waits.
+        # RuntimeError: the loop was closed meanwhile, and no request waits any more.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._set_result)
 
@@ -231,7 +229,7 @@ class _PoolCall:
         if self._failure is None:
             self.future.set_result(self._result)
         else:
-            # The failure's traceback leads back here, to what the work holds, a body perhaps: so let go of the failure.
+            # The failure's traceback refers to this frame and so to the call's arrays: drop the cycle.
             self.future.set_exception(self._failure)
             self._failure = None
             del self.future

@@ -1,7 +1,7 @@
-"""The memory budget: what all requests and answers together may hold, charged as bytes arrive.
+"""The memory budget: the bytes that all requests and answers together may hold, charged before they are allocated.
 
-Requests that stay small have a lane of their own, so that large ones, finished or stalled, cannot starve them. A lease
-belongs to one request and gives everything back when it is released.
+Small requests are charged to a budget of their own, so that large ones, running or stalled, cannot starve them. A
+`MemoryReservation` belongs to one request and gives everything back when it is released.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from app.memory.malloc_tuning import FreedMemoryLimit
 
 SMALL_REQUEST_BYTES: Final = 1 << 20
 MIN_UNCHARGED_BYTES: Final = 1 << 14
-"""So little a request holds uncharged at least: it takes about as much for itself."""
+"""Every request may hold this much uncharged: its own objects take about as much."""
 _MAX_UNCHARGED_BYTES: Final = 1 << 17
 
 
 class Budget:
     """`total` bytes for large requests, and an eighth of that (at least 16 MiB) beside it for small ones.
 
-    So little that `requests`, as many as there may be at once, hold no more than another eighth, but always FREE, a
-    request holds uncharged (`free`): counting, which must be safe between threads, takes longer than a small gather's
-    other checks. `freed` is told what large requests charge.
+    A request holds up to `uncharged` bytes without being counted, since counting takes a lock, and so longer than the
+    other checks of a small gather. It is so little that `requests`, as many as there may be at once, hold no more than
+    another eighth together, but never less than MIN_UNCHARGED_BYTES.
     """
 
     def __init__(self, total: int, requests: int = 1024, freed: FreedMemoryLimit | None = None) -> None:
@@ -33,10 +33,10 @@ class Budget:
         self.uncharged = max(MIN_UNCHARGED_BYTES, min(_MAX_UNCHARGED_BYTES, total // 8 // requests))
         self.used = 0
         self.small_used = 0
-        self.lock = Lock()  # bodies are inflated, and charged, in threads
+        self.lock = Lock()  # requests charge from threads, too
 
     def admit(self, size: int) -> None:
-        """Refuse at once what can never fit. Raises payload_too_large."""
+        """Check that `size` bytes can ever fit. Raises payload_too_large."""
         if size > self.total:
             raise GatherError(
                 "payload_too_large",
@@ -45,13 +45,13 @@ class Budget:
             )
 
     def admit_now(self, size: int) -> None:
-        """Refuse what can never fit, and what could not be held as things are. Raises payload_too_large, overloaded."""
+        """Check that `size` bytes fit now. Raises payload_too_large where they never can, else overloaded."""
         self.admit(size)
         if size > SMALL_REQUEST_BYTES and self.used + size > self.total:
             raise self.overloaded()
 
     def overloaded(self) -> GatherError:
-        """The refusal of a request that could be carried out later."""
+        """The refusal of a request that may be tried again later."""
         return GatherError(
             "overloaded",
             "the memory budget is full at this moment",
@@ -61,7 +61,7 @@ class Budget:
 
 
 class MemoryReservation:
-    """What one request holds of the budget."""
+    """The bytes that one request has charged to the budget."""
 
     __slots__ = ("_budget", "_held")
 
@@ -70,7 +70,7 @@ class MemoryReservation:
         self._held = 0
 
     def charge(self, size: int) -> None:
-        """Take `size` more bytes. Raises overloaded when they are not free now; what is held stays held."""
+        """Charge `size` more bytes. Raises overloaded when they are not free now; what is charged stays charged."""
         budget, held = self._budget, self._held
         grown = held + size
         free = budget.uncharged
@@ -99,7 +99,7 @@ class MemoryReservation:
             budget.freed.charged(taken, budget.used - taken)
 
     def adjust(self, planned: int, size: int) -> None:
-        """Of what was charged as `planned` bytes it has become known that it takes `size`. Raises as `charge` does."""
+        """Replace a charge of `planned` bytes by the `size` that were needed. Raises as `charge` does."""
         if size > planned:
             self.charge(size - planned)
             return
@@ -112,18 +112,18 @@ class MemoryReservation:
                 left = self._held - less
                 budget.small_used -= less if left > budget.uncharged else self._held
                 self._held = left
-            else:  # and it stays among the large ones
+            else:  # it stays a large request
                 back = min(less, self._held - SMALL_REQUEST_BYTES - 1)
                 budget.used -= back
                 self._held -= back
 
     def admit(self, size: int) -> None:
-        """Refuse what could never fit beside what is held, and take nothing. Raises payload_too_large."""
+        """Check that `size` bytes more can ever fit, and charge nothing. Raises payload_too_large."""
         if self._held + size > SMALL_REQUEST_BYTES:
             self._budget.admit(self._held + size)
 
     def release(self) -> None:
-        """Give everything back; the lease is empty and may be used again."""
+        """Give everything back; the reservation may be used again."""
         budget = self._budget
         if self._held <= budget.uncharged:
             self._held = 0

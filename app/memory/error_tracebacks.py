@@ -1,14 +1,14 @@
-"""Frees what an error's traceback keeps alive."""
+"""Frees the arrays and bodies that an error's traceback keeps alive."""
 
 from __future__ import annotations
 
 
 def drop_tracebacks(error: BaseException) -> None:
-    """Let go of the tracebacks of `error` and of what led to it, once it is handled.
+    """Drop the tracebacks of `error` and of its causes, once it is handled.
 
-    The traceback of a refusal leads to the body and to arrays, and often back to itself: a frame names the future that
-    keeps the error. Such a cycle would stay, uncharged, until the garbage collector comes by. The frames themselves are
-    left alone: several requests may meet one error, and some of them may still be answering.
+    A traceback refers to the frames of a request, and so to its body and arrays; often a frame refers back to the
+    error. Such a cycle would stay in memory, uncharged, until a garbage collection. The frames themselves are not
+    cleared: several requests may meet one error, and some of them may still be answering.
     """
     seen = set()
     each: BaseException | None = error

@@ -1,8 +1,8 @@
-"""Memory for large outputs, used again: what the C library gives back to the kernel at once, whatever it is told.
+"""Memory for large outputs, reused, which the C library would give back to the kernel at once at these sizes.
 
 A fresh output is cleared page by page before it is filled: for 160 MB, twice as much work as the gather itself. Blocks
 come back by themselves, when the last view of an output is gone, in whatever thread that happens, even in the middle of
-`empty` where the collector runs: so there is no lock here, only operations that are whole by themselves.
+`empty` where the garbage collector runs: so there is no lock here, only operations that are atomic by themselves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from app.memory.malloc_tuning import MAX_MMAP_THRESHOLD
 
-_STEPS: Final = 4  # sizes of blocks between two powers of two, so that outputs of about one size share them
+_STEPS: Final = 4  # block sizes between two powers of two, so that outputs of similar size share blocks
 
 
 class OutputBufferPool:
@@ -36,7 +36,7 @@ class OutputBufferPool:
         return sum(map(len, tuple(self._kept)))
 
     def empty(self, items: int, carrier: np.dtype[Any]) -> NDArray[Any]:
-        """A new array of one axis; what it holds is undefined, as with numpy.empty."""
+        """A new array of one axis, uninitialised as with numpy.empty."""
         size = items * carrier.itemsize
         if not MAX_MMAP_THRESHOLD <= size <= self._max_bytes:
             return np.empty(items, carrier)
@@ -48,7 +48,7 @@ class OutputBufferPool:
     def _reuse_or_map(self, size: int) -> mmap.mmap:
         for block in tuple(self._kept):
             if size <= len(block) <= 2 * size:
-                with suppress(ValueError):  # another thread was faster
+                with suppress(ValueError):  # another thread has taken it
                     self._kept.remove(block)
                     _release_pages_behind(block, size)
                     return block
@@ -66,7 +66,7 @@ class OutputBufferPool:
 
 
 def _release_pages_behind(block: mmap.mmap, size: int) -> None:
-    """Let the kernel have the pages behind the first `size` bytes, which an output of that size is not charged with."""
+    """Give the kernel the pages behind the first `size` bytes, which the output is not charged with."""
     begin = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
     if begin < len(block):
         block.madvise(mmap.MADV_DONTNEED, begin, len(block) - begin)

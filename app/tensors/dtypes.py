@@ -1,4 +1,4 @@
-"""The one table of element types: every name a type has anywhere, and how its items are held.
+"""The one table of element types: the name of a type in each format, and how its items are held.
 
 `numpy` is the dtype of the array that holds the items (object for string). `carrier` is the dtype of the same size
 that kernels see, so that a kernel is compiled for five item sizes and not for sixteen types; strings are gathered by
@@ -19,15 +19,13 @@ Kind = Literal["bool", "int", "uint", "float", "complex", "string"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """One element type: `item_size` in bytes (0 for string); None where a format or peer lacks the type."""
+    """One element type: `item_size` in bytes (0 for string); None where a format lacks the type."""
 
     name: str
     kind: Kind
     item_size: int
     numpy: np.dtype[Any]
     carrier: np.dtype[Any]
-    onnx: str
-    openvino: str | None
     oip: str | None
     safetensors: str | None
     low: int = 0
@@ -41,8 +39,6 @@ def _row(
     name: str,
     kind: Kind,
     numpy: Any,
-    onnx: str,
-    openvino: str | None,
     oip: str | None,
     safetensors: str | None,
 ) -> DType:
@@ -53,28 +49,28 @@ def _row(
     if kind in ("int", "uint"):
         info = np.iinfo(dtype)
         low, high = int(info.min), int(info.max)
-    return DType(name, kind, size, dtype, carrier, onnx, openvino, oip, safetensors, low, high)
+    return DType(name, kind, size, dtype, carrier, oip, safetensors, low, high)
 
 
 DTYPES: Final[Mapping[str, DType]] = {
     row.name: row
     for row in (
-        _row("bool", "bool", "?", "tensor(bool)", "boolean", "BOOL", "BOOL"),
-        _row("int8", "int", "i1", "tensor(int8)", "i8", "INT8", "I8"),
-        _row("int16", "int", "<i2", "tensor(int16)", "i16", "INT16", "I16"),
-        _row("int32", "int", "<i4", "tensor(int32)", "i32", "INT32", "I32"),
-        _row("int64", "int", "<i8", "tensor(int64)", "i64", "INT64", "I64"),
-        _row("uint8", "uint", "u1", "tensor(uint8)", "u8", "UINT8", "U8"),
-        _row("uint16", "uint", "<u2", "tensor(uint16)", "u16", "UINT16", "U16"),
-        _row("uint32", "uint", "<u4", "tensor(uint32)", "u32", "UINT32", "U32"),
-        _row("uint64", "uint", "<u8", "tensor(uint64)", "u64", "UINT64", "U64"),
-        _row("float16", "float", "<f2", "tensor(float16)", "f16", "FP16", "F16"),
-        _row("bfloat16", "float", ml_dtypes.bfloat16, "tensor(bfloat16)", "bf16", "BF16", "BF16"),
-        _row("float32", "float", "<f4", "tensor(float)", "f32", "FP32", "F32"),
-        _row("float64", "float", "<f8", "tensor(double)", "f64", "FP64", "F64"),
-        _row("complex64", "complex", "<c8", "tensor(complex64)", None, None, "C64"),
-        _row("complex128", "complex", "<c16", "tensor(complex128)", None, None, None),
-        _row("string", "string", object, "tensor(string)", "string", "BYTES", None),
+        _row("bool", "bool", "?", "BOOL", "BOOL"),
+        _row("int8", "int", "i1", "INT8", "I8"),
+        _row("int16", "int", "<i2", "INT16", "I16"),
+        _row("int32", "int", "<i4", "INT32", "I32"),
+        _row("int64", "int", "<i8", "INT64", "I64"),
+        _row("uint8", "uint", "u1", "UINT8", "U8"),
+        _row("uint16", "uint", "<u2", "UINT16", "U16"),
+        _row("uint32", "uint", "<u4", "UINT32", "U32"),
+        _row("uint64", "uint", "<u8", "UINT64", "U64"),
+        _row("float16", "float", "<f2", "FP16", "F16"),
+        _row("bfloat16", "float", ml_dtypes.bfloat16, "BF16", "BF16"),
+        _row("float32", "float", "<f4", "FP32", "F32"),
+        _row("float64", "float", "<f8", "FP64", "F64"),
+        _row("complex64", "complex", "<c8", None, "C64"),
+        _row("complex128", "complex", "<c16", None, None),
+        _row("string", "string", object, "BYTES", None),
     )
 }
 BY_OIP: Final[Mapping[str, DType]] = {row.oip: row for row in DTYPES.values() if row.oip}

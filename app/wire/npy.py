@@ -2,6 +2,10 @@
 
 A file is a magic number, two bytes of version, the length of a header (uint16 in version 1, uint32 in 2 and 3), the
 header, which is the text of a Python dictionary, and the items.
+
+The header is not read by `numpy.lib.format`, which hands all of it to `ast.literal_eval`: a hostile header of 10,000
+characters, the most that NumPy takes, costs 28 ms and 4.7 MB there (measured on an Intel Xeon). Here it is refused in
+microseconds, and a header as NumPy writes it is read by a regular expression.
 """
 
 from __future__ import annotations
@@ -17,11 +21,13 @@ from app.tensors.dtypes import DTYPES, DType
 MAGIC: Final = b"\x93NUMPY"
 MAX_HEADER: Final = 1 << 16
 """Most bytes of a header: NumPy itself writes about 128, and refuses to read more than 10,000."""
-_MOST_TEXT: Final = 1 << 10
+_MAX_LITERAL_CHARACTERS: Final = 1 << 10
 """Most characters of a header that is not as NumPy writes it: Python takes about a microsecond to read each."""
-_WRITTEN: Final = re.compile(r"{'descr': '([^'\\]*+)', 'fortran_order': (True|False), 'shape': \(([0-9, ]*+)\),? ?}")
+_NUMPY_HEADER: Final = re.compile(
+    r"{'descr': '([^'\\]*+)', 'fortran_order': (True|False), 'shape': \(([0-9, ]*+)\),? ?}"
+)
 _SIZES: Final = re.compile(r"(?:[0-9]{1,40}, ?)+(?:[0-9]{1,40})?")
-_MOST_DIMENSIONS: Final = 64
+_MAX_DIMENSIONS: Final = 64
 """Of an array in NumPy 2. A shape of more is refused by its rank, whatever the sizes are, and they are not read."""
 _DESCR: Final = re.compile(r"([<>=|]?)([a-zA-Z])([0-9]*)")
 _KINDS: Final = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
@@ -71,7 +77,7 @@ def read_start(head: bytes | bytearray) -> Start | None:
     members = _members(bytes(head[begin:offset]), "utf-8" if version == 3 else "latin-1")
     dtype, swap = _dtype(members["descr"])
     shape = members["shape"]
-    if type(shape) is not tuple or not all(type(size) is int and size >= 0 for size in shape[:_MOST_DIMENSIONS]):
+    if type(shape) is not tuple or not all(type(size) is int and size >= 0 for size in shape[:_MAX_DIMENSIONS]):
         raise _malformed("its shape is not a tuple of integers of 0 or more")
     if type(members["fortran_order"]) is not bool:
         raise _malformed("its fortran_order is not True or False")
@@ -81,12 +87,12 @@ def read_start(head: bytes | bytearray) -> Start | None:
 def _members(raw: bytes, encoding: str) -> dict[str, Any]:
     try:
         text = raw.decode(encoding).strip()
-        match = _WRITTEN.fullmatch(text)
+        match = _NUMPY_HEADER.fullmatch(text)
         rank = 0 if match is None else match[3].rstrip(", ").count(",") + 1
-        if match is not None and (rank > _MOST_DIMENSIONS or _SIZES.fullmatch(match[3])):
-            shape = (1,) * rank if rank > _MOST_DIMENSIONS else tuple(map(int, match[3].rstrip(", ").split(",")))
+        if match is not None and (rank > _MAX_DIMENSIONS or _SIZES.fullmatch(match[3])):
+            shape = (1,) * rank if rank > _MAX_DIMENSIONS else tuple(map(int, match[3].rstrip(", ").split(",")))
             return {"descr": match[1], "fortran_order": match[2] == "True", "shape": shape}
-        if len(text) > _MOST_TEXT:
+        if len(text) > _MAX_LITERAL_CHARACTERS:
             raise _malformed(f"its header has {len(text)} characters, which is more than a dtype and a shape need")
         members = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):

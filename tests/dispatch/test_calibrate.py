@@ -11,7 +11,7 @@ import pytest
 
 from app import kernels
 from app.dispatch import backend_calibration
-from app.dispatch.backend_calibration import calibrated, hopeful, measure
+from app.dispatch.backend_calibration import calibrated, measure, with_min_gain
 from app.dispatch.backend_cost_model import DATA_BYTES, DEPTHS, TYPICAL, WIDTHS, Coefficients, GpuCoefficients
 from app.kernels import numpy_cpu
 
@@ -58,11 +58,11 @@ def test_one_thread_gains_nothing() -> None:
 
 
 def test_a_busy_moment_does_not_end_all_splitting() -> None:
-    kept = hopeful(replace(TYPICAL, item_gain=1.0, row_gain=1.1), 4)
+    kept = with_min_gain(replace(TYPICAL, item_gain=1.0, row_gain=1.1), 4)
     assert 2 < kept.item_gain < 3
     assert kept.row_gain == 1.1
-    assert hopeful(replace(TYPICAL, item_gain=3.9), 4).item_gain == 3.9
-    assert hopeful(replace(TYPICAL, item_gain=1.0), 1).item_gain == 1
+    assert with_min_gain(replace(TYPICAL, item_gain=3.9), 4).item_gain == 3.9
+    assert with_min_gain(replace(TYPICAL, item_gain=1.0), 1).item_gain == 1
 
 
 def test_a_second_start_reads_what_the_first_measured(tmp_path: Path, measured: list[int]) -> None:
@@ -101,7 +101,7 @@ def test_another_kernel_does_not_use_this_ones_figures(
 
 
 def test_the_figures_of_a_gpu_are_kept_too(tmp_path: Path, measured: list[int]) -> None:
-    card = GpuCoefficients(1e-5, 1e-10, 1e-10, 1e-11, 1e-12)
+    card = GpuCoefficients(1e-5, 1e-10, 1e-10, 1e-11)
     assert calibrated(numpy_cpu, tmp_path, gpu=lambda: card).gpu == card
     assert calibrated(numpy_cpu, tmp_path, gpu=lambda: card).gpu == card
     assert calibrated(numpy_cpu, tmp_path).gpu is None

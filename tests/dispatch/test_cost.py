@@ -33,7 +33,7 @@ LOOKUP = GatherPlan(1, 256, (200_000,), 64, 4, False, True)
 FEW = GatherPlan(1, 64, (200_000,), 64, 4, False, True)
 MIDDLING = GatherPlan(1, 40_000, (100_000_000,), 1, 4, False, True)
 LARGE = GatherPlan(1, 1_000_000, (100_000_000,), 1, 4, False, True)
-CARD = GpuCoefficients(launch_s=10e-6, to_device_byte_s=0.1e-9, from_device_byte_s=0.1e-9, slice_s=1e-11, byte_s=1e-12)
+CARD = GpuCoefficients(launch_s=10e-6, to_device_byte_s=0.1e-9, from_device_byte_s=0.1e-9, slice_s=1e-11)
 WITH_CARD = replace(TYPICAL, gpu=CARD)
 NOTHING = Coefficients(
     call_s=0.0,

@@ -30,7 +30,7 @@ from tests.store.helpers import put, scatter
 Result = TypeVar("Result")
 ROWS = 1000
 WIDTH = 16
-FAST = GpuCoefficients(launch_s=1e-6, to_device_byte_s=1e-10, from_device_byte_s=1e-12, slice_s=1e-12, byte_s=1e-13)
+FAST = GpuCoefficients(launch_s=1e-6, to_device_byte_s=1e-10, from_device_byte_s=1e-12, slice_s=1e-12)
 """A device on which everything is faster than here, but for the way there."""
 
 
