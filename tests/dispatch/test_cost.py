@@ -86,7 +86,7 @@ def machines() -> st.SearchStrategy[Coefficients]:
         st.floats(1, 16),
         st.floats(1, 16),
         st.floats(1, 16),
-        st.none() | st.builds(GpuCoefficients, rates, rates, rates, rates, rates),
+        st.none() | st.builds(GpuCoefficients, rates, rates, rates, rates),
     )
 
 
