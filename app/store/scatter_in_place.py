@@ -22,7 +22,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from app.store import disk_writes, download_snapshots, memory_barrier
+from app.store import disk_writes, download_snapshots, seqlock_barrier
 from app.store.scatter_log import Record, ScatterLog
 from app.store.tensor_file import BLOCK, DAMAGED, PAGE, Description, HeaderWord, decode_page
 from app.tensors.dtypes import DTYPES
@@ -120,13 +120,13 @@ class WritableTensor:
         # The odd version counts the scatters before these, so that a process that dies here leaves them to be replayed.
         mark = self.words[HeaderWord.VERSION] & DAMAGED
         self._set_word(HeaderWord.VERSION, self.words[HeaderWord.VERSION] | 1)
-        memory_barrier.fence()
+        seqlock_barrier.fence()
         for record in changes:
             if len(record.rows):
                 self._write_rows(record)
         last = changes[-1].entry
         self._set_word(HeaderWord.MODIFIED, last.time)
-        memory_barrier.fence()
+        seqlock_barrier.fence()
         assert last.sequence is not None
         self._set_word(HeaderWord.VERSION, mark | 2 * last.sequence)
 
@@ -174,12 +174,8 @@ class WritableTensor:
 
     def checksums_of(self, blocks: Iterable[int]) -> dict[int, int]:
         """The checksums of these blocks as they are now, by their numbers."""
-        end = self.description.checksums_at
         with memoryview(self.mapping) as view:
-            return {
-                block: zlib.crc32(view[PAGE + block * BLOCK : min(PAGE + (block + 1) * BLOCK, end)])
-                for block in sorted(blocks)
-            }
+            return {block: zlib.crc32(view[slice(*self.description.block_span(block))]) for block in sorted(blocks)}
 
     def make_durable(self, records: Sequence[Record], checksums: Mapping[int, int] = _NO_CHECKSUMS) -> None:
         """Make the content durable, and the checksums of the blocks that `records` have changed. Raises OSError.

@@ -98,6 +98,11 @@ class Description:
         """Number of checksums."""
         return -(-(self.checksums_at - PAGE) // BLOCK)
 
+    def block_span(self, block: int) -> tuple[int, int]:
+        """Where in the file the bytes of checksum number `block` begin and end."""
+        begin = PAGE + block * BLOCK
+        return begin, min(begin + BLOCK, self.checksums_at)
+
     @property
     def file_size(self) -> int:
         """Bytes of the whole file."""

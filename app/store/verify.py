@@ -17,7 +17,7 @@ from app.store.directory_lock import ProcessGroup
 from app.store.scatter_in_place import dirty_blocks
 from app.store.scatter_log import BrokenLog, ScatterLog
 from app.store.scatter_logs import ScatterLogs
-from app.store.tensor_file import BLOCK, PAGE, BadFile, Description, decode_page
+from app.store.tensor_file import PAGE, BadFile, Description, decode_page
 from app.store.tensor_index import TensorIndex
 
 logger = logging.getLogger("gathernd")
@@ -54,19 +54,22 @@ class Verifier:
             return
         fd = os.open(self._tensors / row.file, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            about = decode_page(os.pread(fd, PAGE, 0), os.fstat(fd).st_size)
+            description = decode_page(os.pread(fd, PAGE, 0), os.fstat(fd).st_size)
             changed = _ChangedBlocks(ScatterLog(self._logs / row.content))
-            for first in range(0, about.block_count, _BLOCKS_PER_PAUSE):
+            for first in range(0, description.block_count, _BLOCKS_PER_PAUSE):
                 began = perf_counter()
-                for block in range(first, min(first + _BLOCKS_PER_PAUSE, about.block_count)):
-                    if not _is_sound(fd, about, block) and not self._is_sound(row, fd, about, block, changed):
+                for block in range(first, min(first + _BLOCKS_PER_PAUSE, description.block_count)):
+                    is_sound = _is_sound(fd, description, block)
+                    if not is_sound and not self._is_sound(row, fd, description, block, changed):
+                        row, fd, description, block, changed
+                    ):
                         return
                 if stop.wait((perf_counter() - began) * pace):
                     return
         finally:
             os.close(fd)
 
-    def _is_sound(self, row: Row, fd: int, about: Description, block: int, changed: _ChangedBlocks) -> bool:
+    def _is_sound(self, row: Row, fd: int, description: Description, block: int, changed: _ChangedBlocks) -> bool:
         """Whether a block with a wrong checksum was changed by a scatter since the last checkpoint; else mark damage.
 
         The tensor's lock is held only while the new part of the log and this block are read.
@@ -77,7 +80,7 @@ class Verifier:
             with suppress(GatherError), self._scatter_logs.open(row) as writable:
                 try:
                     changed.catch_up()
-                    if block in changed.blocks or _is_sound(fd, about, block):
+                    if block in changed.blocks or _is_sound(fd, description, block):
                         return True
                 except BrokenLog:
                     pass
@@ -103,11 +106,8 @@ class _ChangedBlocks:
             self.blocks |= dirty_blocks(record)
 
 
-def _is_sound(fd: int, about: Description, block: int) -> bool:
+def _is_sound(fd: int, description: Description, block: int) -> bool:
     """Whether a block matches its checksum."""
-    return _checksum(fd, about, block) == int.from_bytes(os.pread(fd, 4, about.checksums_at + 4 * block), "little")
-
-
-def _checksum(fd: int, about: Description, block: int) -> int:
-    begin = PAGE + block * BLOCK
-    return zlib.crc32(os.pread(fd, min(BLOCK, about.checksums_at - begin), begin))
+    begin, end = description.block_span(block)
+    checksum = int.from_bytes(os.pread(fd, 4, description.checksums_at + 4 * block), "little")
+    return zlib.crc32(os.pread(fd, end - begin, begin)) == checksum
