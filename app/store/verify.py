@@ -60,16 +60,14 @@ class Verifier:
                 began = perf_counter()
                 for block in range(first, min(first + _BLOCKS_PER_PAUSE, description.block_count)):
                     is_sound = _is_sound(fd, description, block)
-                    if not is_sound and not self._is_sound(row, fd, description, block, changed):
-                        row, fd, description, block, changed
-                    ):
+                    if not is_sound and not self._was_changed(row, fd, description, block, changed):
                         return
                 if stop.wait((perf_counter() - began) * pace):
                     return
         finally:
             os.close(fd)
 
-    def _is_sound(self, row: Row, fd: int, description: Description, block: int, changed: _ChangedBlocks) -> bool:
+    def _was_changed(self, row: Row, fd: int, description: Description, block: int, changed: _ChangedBlocks) -> bool:
         """Whether a block with a wrong checksum was changed by a scatter since the last checkpoint; else mark damage.
 
         The tensor's lock is held only while the new part of the log and this block are read.
