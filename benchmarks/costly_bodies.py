@@ -6,6 +6,7 @@ Each is made to a wanted size, so that its cost can be divided by its bytes. `re
 from __future__ import annotations
 
 import json
+import random
 import struct
 import zlib
 from collections.abc import Callable, Iterator
@@ -332,13 +333,27 @@ def fields_bodies(size: int) -> Iterator[Body]:
     yield Body("name of ~", "native", ('{"' + "~" * size + '":0}').encode())
 
 
+def _any_strings(size: int) -> tuple[bytes, int]:
+    """Framed strings of letters of one to four bytes, of lengths that nobody can guess, and how many they are."""
+    rng = random.Random(size)
+    texts = []
+    while size > 0:
+        texts.append("".join(rng.choices("aé\u4e00\U0001f642", (4, 2, 2, 1), k=rng.randrange(12))).encode())
+        size -= 4 + len(texts[-1])
+    return b"".join(struct.pack("<I", len(text)) + text for text in texts), len(texts)
+
+
 def binary_bodies(size: int) -> Iterator[Body]:
     """Headers and items of the binary formats."""
     for name, raw, count in (
         ("empty strings", bytes(4) * (size // 4), size // 4),
         ("1 letter", b"\1\0\0\0a" * (size // 5), size // 5),
         ("2 letters", b"\2\0\0\0ab" * (size // 6), size // 6),
-        ("2 other letters", b"\4\0\0\0\xe4\xb8\x80\xc3" * 0 + b"\3\0\0\0\xe4\xb8\x80" * (size // 7), size // 7),
+        ("1 letter of 3 bytes", b"\3\0\0\0\xe4\xb8\x80" * (size // 7), size // 7),
+        ("1 letter of 2 bytes", b"\2\0\0\0\xc3\xa9" * (size // 6), size // 6),
+        ("any letters", *_any_strings(size)),
+        ("one of letters of 3 bytes", struct.pack("<I", size // 3 * 3) + b"\xe4\xb8\x80" * (size // 3), 1),
+        ("one of any letters", struct.pack("<I", size // 3 * 3) + b"a\xc3\xa9" * (size // 3), 1),
         ("no UTF-8", b"\2\0\0\0\xff\xfe" * (size // 6), size // 6),
         ("no UTF-8 at the end", b"\1\0\0\0a" * (size // 5) + b"\1\0\0\0\xff", size // 5 + 1),
         ("one too long", struct.pack("<I", size) + b"a" * size, 1),

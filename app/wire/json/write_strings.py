@@ -131,7 +131,7 @@ def write_strings(octets: Bytes, starts: Integers, out: Bytes) -> int:
         target += 2
     if starts.size > 0:
         target -= 1
-    if target > end:
+    if target >= end:
         return -1
     if write:
         store_u8(target, _CLOSING)

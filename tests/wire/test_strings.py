@@ -1,0 +1,339 @@
+"""Strings from every body to every answer, against lists of Python's; framing and UTF-8 that are wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import orjson
+import pybase64
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.dispatch.backend_cost_model import BackendChooser
+from app.dispatch.request_thread_pool import RequestThreadPool
+from app.errors import GatherError
+from app.kernels import numpy_cpu
+from app.kernels.numba_cpu import gather_kernel
+from app.memory.budget import Budget, MemoryReservation
+from app.operators.registry import OPERATORS
+from app.service import Service
+from app.store import EmptyStore, Resident
+from app.telemetry.server_timing import RequestTimings
+from app.tensors.dtypes import DTYPES
+from app.tensors.gather_call import Answer, Call
+from app.tensors.packed_strings import PackedStrings
+from app.tensors.shape_limits import Limits
+from app.tensors.string_frames import read_frames
+from app.wire import v2_tensors
+from app.wire.json import gather_messages
+from app.wire.json.write_values import values_text
+from app.wire.packed_items import PackedItemError, PackedSizeError, packed_bytes, unpack
+from app.wire.v2_tensors import Model
+from tests.conftest import samples
+from tests.strings import framed, items, packed
+
+pytestmark = pytest.mark.usefixtures("compiled")
+
+STRING = DTYPES["string"]
+SIGNATURE = OPERATORS["gathernd"].signature
+MODEL = Model("gathernd", SIGNATURE)
+TABLE = Model("table", SIGNATURE, resident=True)
+LETTERS = st.text(max_size=12)
+TEXTS = st.lists(LETTERS | st.sampled_from(("", "é" * 40)))
+NO_STARTS = np.empty(0, np.int64)
+
+
+def reading(octets: bytes, count: int) -> Any:
+    """What `unpack` makes of `octets` as so many strings."""
+    try:
+        return items(unpack(STRING, (count,), octets)).tolist()
+    except PackedSizeError as error:
+        return str(error)
+    except PackedItemError as error:
+        return error.item
+
+
+def reference(octets: bytes, count: int) -> Any:
+    """The same by Python."""
+    count = min(count, len(octets) + 1)  # an error names no more
+    found: list[bytes] = []
+    place = 0
+    while place < len(octets) and len(found) <= count:
+        if place + 4 > len(octets):
+            return f"the length before string {len(found)} ends early"
+        end = place + 4 + int.from_bytes(octets[place : place + 4], "little")
+        if end > len(octets):
+            return f"string {len(found)} ends early"
+        found.append(octets[place + 4 : end])
+        place = end
+    if len(found) != count:
+        given = f"more than {count}" if len(found) > count else str(len(found))
+        return f"{given} strings are given and the shape asks for {count}"
+    texts = []
+    for text in found:
+        try:
+            texts.append(text.decode())
+        except UnicodeDecodeError:
+            return len(texts)
+    return texts
+
+
+FRAMES = st.builds(
+    lambda text, more: (len(text) + more).to_bytes(5, "little", signed=True)[:4] + text,
+    st.binary(max_size=9),
+    st.sampled_from((0, 0, 0, 0, 0, 1, -1, 2**31, 2**32 - 1)),
+)
+
+
+@given(st.lists(FRAMES | LETTERS.map(lambda text: framed([text])), max_size=6), st.integers(-1, 2), st.data())
+def test_frames_are_read_as_python_reads_them(frames: list[bytes], more: int, data: st.DataObject) -> None:
+    octets = b"".join(frames)
+    octets = octets[: data.draw(st.sampled_from((len(octets), data.draw(st.integers(0, len(octets))))))]
+    count = max(0, len(frames) + more)
+    assert reading(octets, count) == reference(octets, count)
+
+
+@pytest.mark.parametrize(
+    ("octets", "count", "found"),
+    [
+        (b"\xff\xff\xff\xff", 1, "string 0 ends early"),
+        (b"\0\0\0\0\xff\xff\xff\xffab", 2, "string 1 ends early"),
+        (b"\0\0\0\x80" + bytes(100), 1, "string 0 ends early"),
+        (b"\1\0\0", 1, "the length before string 0 ends early"),
+        (b"\1\0\0\0a\0", 1, "the length before string 1 ends early"),
+        (b"\1\0\0\0a\0\0\0\0", 1, "more than 1 strings are given and the shape asks for 1"),
+        (b"", 1, "0 strings are given and the shape asks for 1"),
+        (b"\0\0\0\0", 0, "more than 0 strings are given and the shape asks for 0"),
+        (b"\1\0\0\0\xff", 2, "1 strings are given and the shape asks for 2"),
+        (b"\1\0\0\0\xff\1\0\0", 2, "the length before string 1 ends early"),
+        (b"", 2**40, "0 strings are given and the shape asks for 1"),
+        (bytes(8), 2**63, "2 strings are given and the shape asks for 9"),
+    ],
+)
+def test_framing_that_is_wrong_is_told_before_text_that_is_wrong(octets: bytes, count: int, found: str) -> None:
+    with pytest.raises(PackedSizeError) as caught:
+        unpack(STRING, (count,), octets)
+    assert str(caught.value) == found
+
+
+EDGES = (0x00, 0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xFF)
+
+
+def sequences() -> Iterator[bytes]:
+    """Every one and two bytes, and longer ones whose bytes are at the edges of what may stand there."""
+    yield from (bytes((byte,)) for byte in range(256))
+    yield from map(bytes, product(range(256), repeat=2))
+    yield from map(bytes, product(range(0xC0, 0x100), EDGES, EDGES))
+    yield from map(bytes, product(range(0xE0, 0x100), EDGES, (0x7F, 0x80, 0xBF, 0xC0), (0x7F, 0x80, 0xBF, 0xC0)))
+
+
+def test_utf_8_is_what_python_takes_for_it() -> None:
+    wrong = []
+    for sequence in sequences():
+        try:
+            sequence.decode()
+            fine = True
+        except UnicodeDecodeError:
+            fine = False
+        octets = np.frombuffer(len(sequence).to_bytes(4, "little") + sequence, np.uint8)
+        octets.flags.writeable = False
+        if read_frames(octets, 1, NO_STARTS) != (1, 0, -1 if fine else 0):
+            wrong.append(sequence)
+    assert not wrong
+
+
+def test_utf_8_is_checked_at_every_place_of_a_text_and_up_to_its_very_end() -> None:
+    for length, place in product(range(1, 40), range(40)):
+        for letter in ("é", "一", "\U0001f642"):
+            text = ("a" * place + letter + "b" * length)[:length]
+            assert reading(framed([text, "é"]), 2) == [text, "é"]
+            for cut in range(1, len(letter.encode())):
+                octets = text[:place].encode() + letter.encode()[:cut]
+                # What follows would go on with the character.
+                raw = len(octets).to_bytes(4, "little") + octets + (0x80).to_bytes(4, "little") + b"\x80" * 0x80
+                assert reading(raw, 2) == 0
+
+
+def test_a_million_empty_strings_and_one_very_long_one() -> None:
+    tensor = unpack(STRING, (1_000_000,), bytes(4_000_000))
+    assert isinstance(tensor, PackedStrings)
+    assert tensor.size == 4_000_000
+    assert (tensor.array == np.arange(0, 4_000_000, 4)).all()
+    assert bytes(values_text(tensor)[0]) == orjson.dumps([""] * 1_000_000)
+    text = "aé一\U0001f642" * 2_000_000
+    (found,) = items(unpack(STRING, (), framed([text])))
+    assert found == text
+
+
+def test_every_character_is_written_as_orjson_writes_it() -> None:
+    every = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    assert bytes(values_text(packed(every))[0]) == orjson.dumps(every)
+    texts = ["x" * place + chr(code) + "y" * (11 - place) for code in range(256) for place in range(12)]
+    assert bytes(values_text(packed(texts))[0]) == orjson.dumps(texts)
+
+
+class Table:
+    """A store with one tensor."""
+
+    def __init__(self, data: PackedStrings) -> None:
+        self.resident = Resident(data, '"etag"')
+
+    def get(self, name: str) -> Resident | None:
+        return self.resident if name == "table" else None
+
+    def names(self) -> list[str]:
+        return ["table"]
+
+
+def gathered(call: Call, kernel: ModuleType, data: PackedStrings | None = None, **limits: int) -> Answer:
+    """What the service answers, by a route that is drawn by lot."""
+    store: Any = EmptyStore() if data is None else Table(data)
+    route: Any = random.Random(str(call.indices.array.tolist())).choice((None, "loop", "thread", "split"))
+    pool, budget = RequestThreadPool(2, 8), Budget(2**30)
+    made = Service(Limits(**limits), store, kernel, pool, BackendChooser(threads=2, force_route=route), budget)
+    try:
+        return asyncio.run(made.gather(call, RequestTimings(0.0, 1e12), MemoryReservation(budget)))
+    finally:
+        pool.close()
+
+
+def written(text: str, rng: random.Random) -> str:
+    """A string of JSON, some of its characters escaped in any of the ways that there are."""
+    short = {'"': '\\"', "\\": "\\\\", "/": "\\/", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+    parts = []
+    for letter in text:
+        must = letter in '"\\' or ord(letter) < 32
+        if letter in short and rng.random() < 0.5:
+            parts.append(short[letter])
+        elif must or rng.random() < 0.2:
+            parts.append(escaped(letter, rng))
+        else:
+            parts.append(letter)
+    return f'"{"".join(parts)}"'
+
+
+def escaped(letter: str, rng: random.Random) -> str:
+    units = letter.encode("utf-16-be")
+    pairs = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
+    return "".join(f"\\u{unit:04x}" if rng.random() < 0.5 else f"\\u{unit:04X}" for unit in pairs)
+
+
+def nested(texts: list[str], shape: tuple[int, ...]) -> str:
+    """Lists of JSON strings, nested as `shape` says."""
+    if not shape:
+        return texts[0]
+    step = len(texts) // shape[0] if shape[0] else 0
+    return "[" + ", ".join(nested(texts[i * step : (i + 1) * step], shape[1:]) for i in range(shape[0])) + "]"
+
+
+@pytest.mark.parametrize("kernel", [numpy_cpu, gather_kernel], ids=["numpy", "numba"])
+@given(TEXTS, st.randoms(use_true_random=False))
+def test_every_way_in_and_out_gives_what_lists_of_strings_give(
+    kernel: ModuleType, texts: list[str], rng: random.Random
+) -> None:
+    width = rng.choice((1, 2, 3))
+    rows = len(texts) // width
+    texts = texts[: rows * width]
+    shape = (rows, width) if rng.random() < 0.5 else (rows * width,)
+    count = rng.randrange(5) if rows else 0
+    where = [rng.randrange(-shape[0], shape[0]) for _ in range(count)]
+    table = np.empty(len(texts), object)
+    table[:] = texts
+    wanted = table.reshape(shape)[where].ravel().tolist() if count else []
+    answers = []
+    leaves = [written(text, rng) for text in texts]
+    indices = {"dtype": "int64", "shape": [count, 1], "values": where}
+    for form in ("flat", "nested", "unshaped", "base64", "resident"):
+        part = f'"values": {nested(leaves, shape if form != "flat" else (len(leaves),))}'
+        if form == "base64":
+            part = f'"base64": "{pybase64.b64encode(framed(texts)).decode()}"'.replace("/", rng.choice(("/", "\\/")))
+        given_shape = "" if form == "unshaped" else f'"shape": {list(shape)}, '
+        data = '{"tensor": "table"}' if form == "resident" else f'{{"dtype": "string", {given_shape}{part}}}'
+        if form == "unshaped" and not len(texts):
+            continue
+        body = f'{{"data": {data}, "indices": {json.dumps(indices)}}}'.encode()
+        call, _ = gather_messages.read_call(body, SIGNATURE, Limits())
+        answers.append(gathered(call, kernel, packed(texts, shape) if form == "resident" else None))
+    for binary in (False, True):
+        raw = framed(texts) if binary else b""
+        part = f'"parameters": {{"binary_data_size": {len(raw)}}}' if binary else f'"data": {nested(leaves, shape)}'
+        index_part = f'"shape": [{count}, 1], "data": {where}'
+        head = (
+            f'{{"inputs": [{{"name": "data", "datatype": "BYTES", "shape": {list(shape)}, {part}}}, '
+            f'{{"name": "indices", "datatype": "INT64", {index_part}}}]}}'
+        ).encode()
+        request = v2_tensors.read_request(head + raw, len(head) if binary else None, MODEL, Limits())
+        answer = gathered(request.call, kernel)
+        answers.append(answer)
+        for into_binary in (False, True):
+            pieces, size = v2_tensors.write_answer(answer, MODEL, request._replace(binary=into_binary))
+            body = b"".join(pieces)
+            if size is None:
+                assert json.loads(body)["outputs"][0]["data"] == wanted
+            else:
+                assert body[size:] == framed(wanted)
+    for answer in answers:
+        output = answer.output
+        assert output.shape == (count, *shape[1:])
+        assert items(output).tolist() == wanted
+        assert b"".join(values_text(output)) == orjson.dumps(wanted)
+        assert bytes(packed_bytes(output)) == framed(wanted)
+        text = gather_messages.write_answer(answer, "base64")
+        assert pybase64.b64decode(json.loads(text)["output"]["base64"]) == framed(wanted)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "text", [r"\ud800", r"\udc00", r"a\ud83d", r"\ud83d\ud83d\ude42", r"\ude42\ud83d", r"\ud83dx\ude42", r"\uDBFF "]
+)
+@pytest.mark.parametrize("place", [0, 1, 40])
+def test_a_lone_surrogate_is_told_by_its_place(text: str, place: int) -> None:
+    values = ", ".join(['"a"'] * place + [f'"{text}"', '"b"'])
+    body = f'{{"data": {{"dtype": "string", "values": [{values}]}}, "indices": {{"dtype": "int64", "values": [[0]]}}}}'
+    with pytest.raises(GatherError) as caught:
+        gather_messages.read_call(body.encode(), SIGNATURE, Limits())
+    assert caught.value.code == "value_not_representable"
+    assert [found.pointer for found in caught.value.places] == [f"/data/values/{place}"]
+
+
+@pytest.mark.parametrize("route", ["loop", "thread", "split"])
+@pytest.mark.parametrize("count", [3, 5000])
+def test_the_bytes_of_gathered_strings_are_limited_exactly(route: Any, count: int) -> None:
+    indices = unpack(DTYPES["int64"], (count, 1), bytes(8 * count))
+    call = Call("gathernd", packed(["é" * 5, ""]), indices, 0, "onnx-13")
+    assert gathered(call, numpy_cpu, output_bytes=14 * count).output.shape == (count,)
+    with pytest.raises(GatherError) as caught:
+        gathered(call, numpy_cpu, output_bytes=14 * count - 1)
+    assert caught.value.code == "output_too_large"
+    assert caught.value.detail == (f"the gathered strings would have {14 * count} bytes; the limit is {14 * count - 1}")
+
+
+def test_a_content_whose_strings_reach_beyond_it_is_damaged_and_nothing_beyond_it_is_read() -> None:
+    for starts, octets in (([0], b"\2\0\0\0a"), ([2], b"\0\0\0\0"), ([-4], b"\0\0\0\0"), ([2**62], b"\0\0\0\0")):
+        table = PackedStrings(STRING, (1,), np.array(starts, np.int64), octets=np.frombuffer(octets, np.uint8))
+        indices = unpack(DTYPES["int64"], (1, 1), bytes(8))
+        with pytest.raises(GatherError) as caught:
+            gathered(Call("gathernd", "table", indices, 0, "onnx-13"), numpy_cpu, table)
+        assert caught.value.code == "tensor_damaged"
+        for write in (values_text, packed_bytes):
+            with pytest.raises(GatherError, match="tensor_damaged"):
+                write(table)
+
+
+def test_nothing_is_read_or_written_out_of_bounds(compiled: Path) -> None:
+    command = [sys.executable, "-X", "faulthandler", "-m", "tests.wire.guarded_strings"]
+    run = subprocess.run(
+        [*command, str(samples(8000)), "1", str(compiled)],
+        capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout[-20:] + run.stderr
