@@ -115,7 +115,7 @@ class Service:
         """
         data, resident = self._resolve(call)
         indices = call.indices
-        planned = self._plan(call, data, indices)
+        planned = self.plan(call, data, indices)
         plan, shape, first_axis, choice, choice_with_locality, _, cpu_only = planned
         if call.over_limit is not None:
             raise call.over_limit
@@ -141,7 +141,7 @@ class Service:
         if on_event_loop and choice.parts > 1:
             bad, array = await self._split_from_event_loop(plan, data, indices, timings)
         elif on_event_loop:
-            bad, array = self._run(plan, data, indices, timings)
+            bad, array = self.run_at_once(plan, data, indices, timings)
         else:
             bad, array = await self._run_in_pool(plan, data, indices, timings)
         if resident is not None and not resident.is_consistent:
@@ -211,7 +211,7 @@ class Service:
         `gather` raises, but for index_out_of_bounds, overloaded and deadline_exceeded.
         """
         data, resident = self._resolve(call)
-        planned = self._plan(call, data, call.indices)
+        planned = self.plan(call, data, call.indices)
         plan = planned.plan
         if call.over_limit is not None:
             raise call.over_limit
@@ -239,7 +239,7 @@ class Service:
             detail = f"{reason}; use device auto or cpu"
             raise GatherError("device_unavailable", detail, pointer=call.device_pointer)
 
-    def _plan(self, call: Call, data: Tensor, indices: Tensor) -> _Planned:
+    def plan(self, call: Call, data: Tensor, indices: Tensor) -> _Planned:
         """Validate, plan and choose; calls of the same types, shapes and parameters share one plan."""
         key = (
             call.operator,
@@ -278,7 +278,9 @@ class Service:
             raise GatherError("tensor_not_found", f"no tensor is named {call.data!r}", pointer=call.data_pointer)
         return resident.tensor, resident
 
-    def _run(self, plan: Plan, data: Tensor, indices: Tensor, timings: RequestTimings) -> tuple[int, NDArray[Any]]:
+    def run_at_once(
+        self, plan: Plan, data: Tensor, indices: Tensor, timings: RequestTimings
+    ) -> tuple[int, NDArray[Any]]:
         """The first bad component of the indices or -1, and the gathered items, as carriers (see `DType`)."""
         self._start_kernel(timings)
         out = np.empty(plan.output_items, data.dtype.carrier)

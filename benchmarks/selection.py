@@ -1,6 +1,6 @@
 """Whether the service chooses the right route: a sweep of shapes, each run on every CPU route in turns.
 
-    python -m benchmarks.selection [--shapes 240] [--seed 1] [--rounds 5] [--patience 300] [--all] [--plot FILE.svg]
+    python -m benchmarks.selection [--shapes 240] [--seed 1] [--rounds 5] [--quiet-wait 300] [--all] [--plot FILE.svg]
 
 Runs `Service.gather` in process, as a request does once it has been read, with each route forced in turn, and compares
 what the calibrated choice takes with what the best route takes. A shape is well chosen where that is at most 1.1 times
@@ -10,7 +10,7 @@ MiB, batches, Gather's shared indices, indices at random or in order, and work o
 milliseconds.
 
 A split over two cores gains nothing while another process has one of them. So what is measured while others take more
-than a little of the machine is measured again, as long as `--patience` seconds of that last; the report says how much
+than a little of the machine is measured again, as long as `--quiet-wait` seconds of that last; the report says how much
 was measured beside busy neighbours in the end.
 """
 
@@ -199,12 +199,12 @@ class Row:
 class Neighbours:
     """Notices what other processes take of the machine's time (Linux)."""
 
-    def __init__(self, patience: float) -> None:
-        self.patience = patience
+    def __init__(self, wait_s: float) -> None:
+        self.wait_s = wait_s
         self.disturbed = 0
 
     async def without(self, work: Callable[[], Awaitable[Result]]) -> Result:
-        """`work` done while others take less than `_DISTURBED` of the machine, or once patience has run out."""
+        """`work` done while others take less than `_DISTURBED` of the machine, or once the waiting time is used up."""
         while True:
             started, busy, own = perf_counter(), _busy_seconds(), process_time()
             result = await work()
@@ -212,11 +212,11 @@ class Neighbours:
             others = _busy_seconds() - busy - (process_time() - own)
             if others <= max(_DISTURBED * took * (os.cpu_count() or 1), _TICK_S):
                 return result
-            if self.patience <= 0:
+            if self.wait_s <= 0:
                 self.disturbed += 1
                 return result
             await asyncio.sleep(_PAUSE_S)
-            self.patience -= took + _PAUSE_S
+            self.wait_s -= took + _PAUSE_S
 
 
 def _busy_seconds() -> float:
@@ -283,7 +283,7 @@ def _services(
         chooser = BackendChooser(threads=pool.threads, force_route=route, coefficients=coefficients)
         service = Service(Limits(), EmptyStore(), numba_cpu, pool, chooser, Budget(1 << 34))
         assert isinstance(call.data, Tensor)
-        planned = service._plan(call, call.data, call.indices)
+        planned = service.plan(call, call.data, call.indices)
         plan = planned.plan
         if planned.choice.route == route:
             found[route] = service
@@ -321,7 +321,7 @@ def main() -> None:
     parser.add_argument("--shapes", type=int, default=240)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5, help="turns of each route")
-    parser.add_argument("--patience", type=float, default=300, help="seconds to wait for a quiet machine, all in all")
+    parser.add_argument("--quiet-wait", type=float, default=300, help="seconds to wait for a quiet machine, all in all")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--all", action="store_true", help="print every shape, not only those chosen badly")
     parser.add_argument("--plot", type=Path, help="SVG file for the crossovers of lookups")
@@ -331,7 +331,7 @@ def main() -> None:
         numba_cpu.configure(Path(folder))
         numba_cpu.warm()
         drawn = list(shapes(arguments.shapes, arguments.seed))
-        neighbours = Neighbours(arguments.patience)
+        neighbours = Neighbours(arguments.quiet_wait)
         rows, coefficients = uvloop.run(sweep(drawn, arguments.rounds, arguments.threads, neighbours))
         if arguments.plot is not None:
             drawn_text = uvloop.run(draw(arguments.rounds, arguments.threads, coefficients, neighbours))

@@ -3,7 +3,7 @@
 python -m benchmarks.stages [--seconds 0.5]
 
 The stages of `POST /gathernd` with the specification's first example in JSON, each timed alone, in process and on a
-warm cache: `headers` makes the exchange and judges Host and Origin, `parse` turns the body into a call, `plan`
+warm cache: `headers` makes the request's context and checks Host and Origin, `parse` turns the body into a call, `plan`
 validates it and chooses a route, `run` gathers, `encode` writes the body of the answer, `send` its header and bytes.
 `whole` is a request through the data plane from its scope to its bytes; what it takes beyond the stages is the way
 between them. uvicorn's part and the socket's are not in it: compare `benchmarks.http_json`.
@@ -114,7 +114,7 @@ async def timings(app: Application, seconds: float) -> dict[str, float]:
     data = call.data
     answer = await service.gather(call, one.timings, one.reservation)
     text = gather_messages.write_answer(answer, encoding)
-    plan = service._plan(call, data, call.indices).plan
+    plan = service.plan(call, data, call.indices).plan
 
     def finish(coroutine: Any) -> None:
         try:
@@ -126,8 +126,8 @@ async def timings(app: Application, seconds: float) -> dict[str, float]:
     return {
         "headers": best(exchange, seconds),
         "parse": best(lambda: gather_messages.read_call(BODY, signature, service.limits), seconds),
-        "plan": best(lambda: service._plan(call, data, call.indices), seconds),
-        "run": best(lambda: service._run(plan, data, call.indices, one.timings), seconds),
+        "plan": best(lambda: service.plan(call, data, call.indices), seconds),
+        "run": best(lambda: service.run_at_once(plan, data, call.indices, one.timings), seconds),
         "encode": best(lambda: gather_messages.write_answer(answer, encoding), seconds),
         "send": best(lambda: finish(one.send(200, b"application/json", text)), seconds),
         "whole": best(lambda: finish(app(scope(sink), receive, send)), seconds),

@@ -1,12 +1,12 @@
-"""The service with everything that watches over requests switched off, for `benchmarks.cost` to compare it with itself.
+"""The service with observability, limits and keys switched off, for `benchmarks.cost` to compare it with itself.
 
 python -m benchmarks.switched on|off|turns FLAGS OF GATHERND SERVE
 
 `off` is the same code with these parts replaced from outside by ones that do nothing: metrics and the count of requests
-under way, API keys, Host and Origin, the memory budget, Server-Timing, request ids. What takes no time of its own, such
-as the moments that deadlines and Server-Timing are made from, stays, and so does the sweep for slow clients, once a
-second. `on` replaces nothing. `turns` is off and on by turns, and writes after
-each what it did. The service has no such switch.
+under way, API keys, Host and Origin, the memory budget, Server-Timing, request ids. Reading the clock for deadlines and
+Server-Timing stays, and so does the check for slow clients, once a second. `on` replaces nothing. `turns` is off and on
+by turns, and writes what it did after each. The service has no such switch, so that this one file replaces attributes
+of it; a test holds that each replaced part is off.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ in one piece needs neither parser nor checks of its fields. Whether its key allo
 From the first header that holds a key on, headers are kept by their SHA-256, so that no key stays in memory. To hash
 takes a microsecond of each request; a service that is sent no keys does without, as does a connection's last header.
 
-Measured by `benchmarks.choices` on 2026-11-20 (2 cores, AMD EPYC): with every header parsed, 0.82 times the rate of
+Measured on 2026-11-20 (2 cores, AMD EPYC): with every header parsed, 0.82 times the rate of
 tiny JSON gathers, 0.87 of binary lookups; 4 MB inline show no difference beyond noise.
 """
 

@@ -1,8 +1,8 @@
 """Answers that are ready in one turn of the event loop are written together, at its end.
 
-A write wakes the client's process, which costs this one more than the answer of a small gather. Measured by
-`benchmarks.choices` on 2026-11-20 (2 cores, AMD EPYC): with a write for each answer as it is made, 0.85 times the rate
-of tiny JSON gathers and 0.74 of binary lookups.
+A write wakes the client's process, which costs this one more than the answer of a small gather. Measured on 2026-11-20
+(2 cores, AMD EPYC): with a write for each answer as it is made, 0.85 times the rate of tiny JSON gathers and 0.74 of
+binary lookups.
 """
 
 from __future__ import annotations
