@@ -1,8 +1,8 @@
 """The one table of element types: the name of a type in each format, and how its items are held.
 
-`numpy` is the dtype of the array that holds the items (object for string). `carrier` is the dtype of the same size
-that kernels see, so that a kernel is compiled for five item sizes and not for sixteen types; strings are gathered by
-item number, which is an 8-byte item.
+`numpy` is the dtype of the array that holds the items; strings, which are objects for NumPy, are held as
+`PackedStrings`. `carrier` is the dtype of the same size that kernels see, so that a kernel is compiled for five item
+sizes and not for sixteen types; of strings it is where they begin that is gathered, 8 bytes each.
 """
 
 from __future__ import annotations

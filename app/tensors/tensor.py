@@ -38,7 +38,7 @@ class Tensor:
 
     @property
     def items(self) -> NDArray[Any]:
-        """The items as kernels see them: an array of the type's carrier (see `DType`); never for strings."""
+        """The items as kernels see them: an array of the type's carrier (see `DType`)."""
         return self.array.view(self.dtype.carrier)
 
     def locate(self, item: int) -> str:

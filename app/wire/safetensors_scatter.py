@@ -1,4 +1,4 @@
-"""The body of `POST /tensors/{name}/scatter` in safetensors to a `ScatterCall`; JSON is `native_json.read_scatter`."""
+"""The body of `POST /tensors/{name}/scatter` in safetensors to a `ScatterCall` (in JSON: `gather_messages`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The JSON of an infer request: what it says of the inputs, and where the items of those that it holds itself are.
 
-The items are cut out (`oip_scan`) and a library reads the small rest, as `native_json` does with its bodies. Here
+The items are cut out (`v2_find_arrays`) and a library reads the small rest, as `gather_messages` does it. Here
 unknown members and parameters are ignored, as the protocol asks for; and NaN and infinities may stand bare, as many
 libraries write them, which is not JSON: as items of floats they are numbers, everywhere else they are null.
 """

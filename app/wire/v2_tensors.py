@@ -2,9 +2,9 @@
 
 A request is JSON that describes the inputs; each input has its items either there, in `data`, or behind the JSON, as
 many bytes as its parameter `binary_data_size` says, in the order of the inputs. Items never become Python objects,
-and those behind the JSON are not copied where they are aligned. The JSON is read as `native_json` reads its own: the
-items are cut out, a library reads the small rest, `json_values` the items, and whatever is refused is held against the
-whole grammar first.
+and those behind the JSON are not copied where they are aligned. The JSON is read as `gather_messages` reads its own:
+the items are cut out, a library reads the small rest, `read_values` the items, and whatever is refused is held against
+the whole grammar first.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def configure(cache_dir: Path) -> None:
 
 
 def warm(progress: Callable[[str], None] | None = None) -> None:
-    """Compile, or load from the cache, what `native_json.warm`, which comes first, has not."""
+    """Compile, or load from the cache, what `gather_messages.warm`, which comes first, has not."""
     started = perf_counter()
     read_head(b'{"inputs": [{"name": "indices", "datatype": "INT8", "shape": [1], "data": [1]}]}', _WARMING)
     v2_find_arrays.scan.disable_compile()

@@ -1,8 +1,8 @@
 """The native JSON codec: the body of `POST /gathernd` and `POST /gather` to a `Call`, an `Answer` to its body.
 
-A body is read in three steps: `json_scan` finds the values of the tensors and cuts them out, a JSON library reads the
-small rest, and `json_values` reads the spans straight into arrays. Whatever is refused is held against the whole
-grammar (`json_check`) first, for what is no JSON is refused as that, wherever else it is wrong.
+A body is read in three steps: `find_arrays` finds the values of the tensors and cuts them out, a JSON library reads
+the small rest, and `read_values` reads the spans straight into arrays. Whatever is refused is held against the whole
+grammar (`check_grammar`) first, for what is no JSON is refused as that, wherever else it is wrong.
 """
 
 from __future__ import annotations

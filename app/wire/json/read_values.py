@@ -1,7 +1,7 @@
 """One tensor out of the span of a JSON body that holds its values: flat or nested, of any type.
 
-One pass of `json_numbers` reads the span straight into the tensor's memory. Where it refuses something, the nesting
-alone is looked at again, since it comes before the values.
+One pass of `parse_number_arrays` reads the span straight into the tensor's memory. Where it refuses something, the
+nesting alone is looked at again, since it comes before the values.
 """
 
 from __future__ import annotations
