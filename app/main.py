@@ -11,14 +11,13 @@ import logging
 import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from threading import Event
-from time import thread_time
 
 from fastapi import FastAPI
 
-from app import warmup
+from app import periodic_tasks, warmup
 from app.api.asgi_app import DataPlane
 from app.api.asgi_request import Handler, Receive, Scope, Send
 from app.api.cross_origin import CrossOrigin
@@ -42,7 +41,6 @@ from app.dispatch.backend_cost_model import BackendChooser
 from app.dispatch.gpu_calibration import measure_gpu
 from app.dispatch.gpu_gathers import Gpu
 from app.dispatch.request_thread_pool import RequestThreadPool
-from app.errors import GatherError
 from app.kernels import Kernel, numba_cpu, numpy_cpu
 from app.kernels.gpu_protocol import Device, DeviceFailed, NoDevice, OutOfDeviceMemory
 from app.memory.budget import Budget
@@ -51,7 +49,7 @@ from app.operators.registry import OPERATORS
 from app.security.authorizer import KeyAuthorizer, make_authorizer
 from app.security.host_header_check import HostHeaderCheck, is_loopback_name
 from app.server import request_header_cache
-from app.server.background_tasks import BackgroundTasks, in_thread
+from app.server.background_tasks import BackgroundTasks
 from app.service import Service
 from app.settings import Settings
 from app.store import LocalStore, Quota
@@ -64,9 +62,6 @@ from app.telemetry.tracing import start_tracing
 from app.tensors.shape_limits import Limits
 
 logger = logging.getLogger("gathernd")
-DAMAGE_INTERVAL_S = 30.0
-DAMAGE_PAUSE_RATIO = 100
-_DAMAGE_PAGE = 100
 KERNELS: dict[str, Kernel] = {"numba": numba_cpu, "numpy": numpy_cpu}
 
 
@@ -210,7 +205,7 @@ def create_app(
         last_good=last_good_keys,
         on_change=request_header_cache.clear,
     )
-    damaged = DamagedCount()
+    damaged = periodic_tasks.DamagedCount()
     background = BackgroundTasks(lambda name: metrics.counters.add(f"gathernd_background_failures|{name}"))
 
     def prepare() -> None:
@@ -223,10 +218,10 @@ def create_app(
         await asyncio.to_thread(store.open)
         stop = Event()
         preparing = asyncio.create_task(_prepare(prepare, readiness))
-        background.start("sweep", lambda: _sweep(store, service))
-        background.start("verify", lambda: _verify(store, stop))
-        background.start("publish", lambda: _publish(metrics))
-        background.start("damage", lambda: _count_damaged(store, damaged))
+        background.start("sweep", lambda: periodic_tasks.sweep(store, service))
+        background.start("verify", lambda: periodic_tasks.verify(store, stop))
+        background.start("publish", lambda: periodic_tasks.publish(metrics))
+        background.start("damage", lambda: periodic_tasks.count_damaged(store, damaged))
         if isinstance(authorizer, KeyAuthorizer):
             background.start("keys", authorizer.watch)
         try:
@@ -296,14 +291,7 @@ def create_app(
     return app
 
 
-@dataclass
-class DamagedCount:
-    """The number of damaged resident tensors at the last count."""
-
-    tensors: int = 0
-
-
-def _common_gauges(store: LocalStore, settings: Settings, damaged: DamagedCount) -> dict[str, float]:
+def _common_gauges(store: LocalStore, settings: Settings, damaged: periodic_tasks.DamagedCount) -> dict[str, float]:
     """The gauges of the store and the settings, which are the same in every process."""
     tensors, size = store.usage()
     free = shutil.disk_usage(store.folder).free
@@ -317,65 +305,6 @@ def _common_gauges(store: LocalStore, settings: Settings, damaged: DamagedCount)
         "gathernd_resident_tensors_limit": settings.max_tensors,
         "gathernd_resident_bytes_free": free,
     }
-
-
-async def _sweep(store: LocalStore, service: Service, interval: float = 0.5) -> None:
-    """Unmap replaced contents, remove the files of dead workers, and drop stale copies on the GPU.
-
-    Runs until it is cancelled; the work is done in a thread, since it may read the file of every tensor.
-    """
-
-    def etag_of(name: str) -> str | None:
-        try:
-            resident = store.get(name)
-        except GatherError:
-            return None
-        return None if resident is None else resident.etag
-
-    while True:
-        await asyncio.sleep(interval)
-        await in_thread(store.sweep)
-        await in_thread(store.remove_leftovers)
-        if service.gpu is not None:
-            await in_thread(service.gpu.copies.sweep, etag_of)
-
-
-async def _count_damaged(store: LocalStore, damaged: DamagedCount) -> None:
-    """Count the damaged tensors every DAMAGE_INTERVAL_S, more rarely where there are many. Runs until it is cancelled.
-
-    It reads the first page of each tensor's file, a few at a time, and then pauses DAMAGE_PAUSE_RATIO times the
-    processor time that this took.
-    """
-
-    def look(after: str | None) -> tuple[int, str | None, float]:
-        begun = thread_time()
-        page, further = store.page(_DAMAGE_PAGE, after)
-        return sum(tensor.damaged for tensor in page), further, thread_time() - begun
-
-    while True:
-        found, after, worked = 0, None, 0.0
-        while True:
-            more, after, seconds = await in_thread(look, after)
-            found += more
-            worked += seconds
-            if after is None:
-                break
-            await asyncio.sleep(0.1)
-        damaged.tensors = found
-        await asyncio.sleep(max(DAMAGE_INTERVAL_S, DAMAGE_PAUSE_RATIO * worked))
-
-
-async def _verify(store: LocalStore, stop: Event) -> None:
-    """Compare contents with their checksums, until that is done or `stop` is set."""
-    await in_thread(store.verify, stop)
-
-
-async def _publish(metrics: Metrics, interval: float = 0.25) -> None:
-    """Publish the gauges of this process to the others. Runs until it is cancelled."""
-    while True:
-        metrics.publish()
-        metrics.log.sweep()
-        await asyncio.sleep(interval)
 
 
 async def _prepare(work: Callable[[], None], readiness: Readiness) -> None:

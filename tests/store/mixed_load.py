@@ -319,7 +319,7 @@ class Load:
                 raise Wrong(f"{folder}: {left}")
         self.counts["tensors"] = len(store.names())
         store.close()
-        for text in ("Traceback", "damaged", "could not be emptied", "acknowledged changes are lost"):
+        for text in ("Traceback", "damaged", "could not be checkpointed", "acknowledged changes are lost"):
             if text in self.service.log.read_text(errors="replace"):
                 raise Wrong(f"the log speaks of {text!r}:\n{self.service.tail()}")
 

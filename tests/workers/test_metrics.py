@@ -350,7 +350,10 @@ def test_a_deadline_of_the_services_own_is_its_failure(start: Start) -> None:
     assert not any(name == "gathernd_caller_deadlines_total" for name, _ in found)
 
 
-_OFTEN = "import app.main as m; m.DAMAGE_INTERVAL_S = 0.05; m.DAMAGE_REST = 1; from gathernd_cli import main; main()"
+_OFTEN = (
+    "import app.periodic_tasks as m; m.DAMAGE_INTERVAL_S = 0.05; m.DAMAGE_PAUSE_RATIO = 1; "
+    "from gathernd_cli import main; main()"
+)
 
 
 def test_damaged_tensors_are_counted_though_nobody_asks_for_them(start: Start, tmp_path: Path) -> None:
