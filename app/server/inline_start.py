@@ -38,8 +38,6 @@ def continued(coroutine: Coroutine[Any, Any, None], awaited: Any) -> Generator[A
         try:
             value = yield awaited
         except BaseException as error:  # noqa: BLE001  (cancellation too belongs to the coroutine)
-            # A failed future keeps its error, whose traceback keeps this frame: a cycle, if the frame named the future.
-            awaited = None
             try:
                 awaited = coroutine.throw(error)
             except StopIteration:

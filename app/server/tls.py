@@ -62,11 +62,6 @@ class Tls:
                 ) from None
             self.context.verify_mode = ssl.CERT_REQUIRED
 
-    def renew(self) -> bool:
-        """Read the files, and take over what is new in them; whether others are in force now."""
-        found = self._watcher.changed()
-        return found is not None and self._take(found)
-
     async def watch(self, interval: float = 1.0) -> None:
         """Take over a renewed certificate within a second. Runs until it is cancelled."""
         await self._watcher.watch(self._take, interval)
