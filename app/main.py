@@ -29,7 +29,9 @@ from app.api.route_table import READINESS, template
 from app.api.routes.gather import NativeRoute
 from app.api.routes.health import Readiness, add_health_routes
 from app.api.routes.pages import add_page_routes
-from app.api.routes.tensors import BodyLimits, TensorsRoute
+from app.api.routes.tensors import TensorsRoute, with_name
+from app.api.routes.tensors_content import ContentRoute
+from app.api.routes.tensors_scatter import ScatterRoute
 from app.api.routes.v2_infer import InferRoute
 from app.api.routes.v2_models import add_model_routes
 from app.api.routes.v2_server import add_server_routes
@@ -260,18 +262,23 @@ def create_app(
     )
     metrics.common = lambda: _common_gauges(store, settings, damaged)
     infer = InferRoute(models, settings.max_json_bytes, settings.max_body_bytes)
-    tensors = TensorsRoute(
-        store,
-        service,
-        BodyLimits(settings.max_upload_bytes, settings.max_json_bytes, settings.max_body_bytes),
-        disk_threads,
-        readiness,
-    )
+    tensors = TensorsRoute(store, limits, disk_threads, settings.max_upload_bytes)
+    content = ContentRoute(store, disk_threads)
+    scatter = ScatterRoute(store, limits, disk_threads, readiness, settings.max_json_bytes, settings.max_body_bytes)
     handlers: dict[str, Handler] = {
         row.operation: NativeRoute(row.signature, service, settings.max_json_bytes, settings.max_body_bytes)
         for row in OPERATORS.values()
     }
-    handlers |= {"modelInfer": infer, "modelVersionInfer": infer} | tensors.handlers()
+    handlers |= {
+        "modelInfer": infer,
+        "modelVersionInfer": infer,
+        "listTensors": tensors.list,
+        "getTensor": with_name(tensors.metadata),
+        "putTensor": with_name(tensors.put),
+        "deleteTensor": with_name(tensors.delete),
+        "tensorContent": with_name(content),
+        "scatterTensor": with_name(scatter),
+    }
     app = (CrossOriginApplication if settings.cors_origins else Application)(
         control,
         handlers,

@@ -1,4 +1,4 @@
-"""If-Match and If-None-Match (RFC 9110, 13.1): from header fields to the ETags that the store compares."""
+"""If-Match and If-None-Match (RFC 9110, 13.1): from header fields to the ETags that are compared, and 304."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from app.api.asgi_request import RequestContext
 from app.errors import GatherError
 from app.store import Conditions
 
@@ -22,6 +23,21 @@ def read_conditions(headers: Mapping[bytes, bytes]) -> Conditions:
     if none_match is not None:
         none_match = tuple(tag.removeprefix("W/") for tag in none_match)
     return Conditions(match, none_match)
+
+
+def etag_field(etag: str) -> tuple[bytes, bytes]:
+    """The header field ETag."""
+    return b"etag", etag.encode()
+
+
+async def is_unchanged(context: RequestContext, etag: str) -> bool:
+    """Judge the conditions of a GET; True once 304 has been sent."""
+    conditions = read_conditions(context.headers)
+    Conditions(match=conditions.match).check(etag)
+    if conditions.none_match is not None and (etag in conditions.none_match or conditions.none_match == ("*",)):
+        await context.send_empty(304, etag_field(etag))
+        return True
+    return False
 
 
 def _tags(headers: Mapping[bytes, bytes], name: str) -> tuple[str, ...] | None:

@@ -186,12 +186,6 @@ def test_a_renewed_certificate_is_shown_without_a_restart(start: Start, tmp_path
         assert str(tmp_path) not in server.log_text()
 
 
-def renewed(tls: Tls) -> bool:
-    """Whether another certificate is in force after one look at the files, as `Tls.watch` takes it."""
-    found = tls._watcher.changed()
-    return found is not None and tls._take(found)
-
-
 def test_a_renewed_key_that_could_not_be_used_at_first_is_tried_again(tmp_path: Path) -> None:
     """Its file looks the same from outside: only what it holds has changed."""
     first, second = make_pair(tmp_path / "1", "first"), make_pair(tmp_path / "2", "second")

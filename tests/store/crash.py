@@ -44,7 +44,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.api.routes.tensors_scatter import carry_out as carry_out_scatter
+from app.api.routes.tensors_scatter import ScatterAttempt
 from app.errors import GatherError
 from app.store import Conditions, LocalStore, Resident
 from app.store.pending_scatter import PendingScatter
@@ -233,7 +233,12 @@ def tried(store: LocalStore, change: Change, key: str) -> tuple[list[str], Gathe
 def request(store: LocalStore, change: Change, key: str) -> str:
     """A scatter as it comes from a client; the ETag."""
     _, name, (rows, values, reduction) = change
-    return carry_out_scatter(store, name, call_of(rows, values, reduction), ALWAYS, key, digest(key))
+    turn = Event()
+    attempt = ScatterAttempt(store, name, call_of(rows, values, reduction), ALWAYS, key, digest(key), turn.set)
+    while (etag := attempt.advance()) is None:
+        turn.wait()
+        turn.clear()
+    return etag
 
 
 def digest(key: str) -> str:

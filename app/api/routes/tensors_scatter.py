@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 from collections.abc import Callable
-from threading import Event
+from functools import partial
 from typing import Final
 
+import orjson
+
+from app.api.asgi_request import RequestContext
+from app.api.conditional_requests import etag_field, read_conditions
+from app.api.disk_threads import DiskThreads
+from app.api.request_body import inflate, read_body
+from app.api.routes.gather import check_json_type
+from app.api.routes.health import Readiness
 from app.errors import GatherError
 from app.operators.scatternd import plan_scatter
 from app.store import Conditions, LocalStore
@@ -18,12 +27,98 @@ from app.tensors.dtypes import DTYPES
 from app.tensors.packed_strings import PackedStrings
 from app.tensors.scatter_call import ScatterCall
 from app.tensors.shape_limits import Limits
-from app.wire.body_formats import ScatterCodec
+from app.wire.body_formats import SCATTERS, ScatterCodec
 from app.wire.packed_items import Charge
 
+_JSON: Final = b"application/json"
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,256}")
 _ATTEMPTS: Final = 8
+"""So often a scatter begins anew where its tensor is replaced meanwhile."""
 _ROW_BYTES: Final = 64
+"""Memory for one row of a scatter while rows are worked out and put in order."""
+
+
+class ScatterRoute:
+    """Scatters into resident tensors."""
+
+    def __init__(
+        self,
+        store: LocalStore,
+        limits: Limits,
+        threads: DiskThreads,
+        readiness: Readiness,
+        max_json_bytes: int,
+        max_body_bytes: int,
+    ) -> None:
+        self.store = store
+        self.limits = limits
+        self.threads = threads
+        self.readiness = readiness
+        self.max_json_bytes = max_json_bytes
+        self.max_body_bytes = max_body_bytes
+        self._tasks: set[asyncio.Task[str]] = set()
+
+    async def __call__(self, context: RequestContext, name: str) -> None:
+        """Read, change, answer. Raises GatherError for everything it refuses."""
+        content_type = context.headers.get(b"content-type", _JSON)
+        codec = SCATTERS.get(content_type.partition(b";")[0].strip().lower())
+        if codec is None or codec.media_type == _JSON:
+            check_json_type(content_type)
+            codec = SCATTERS[_JSON]
+        codec.check_query(context.query)
+        if codec.compiled and self.readiness.waiting_for:
+            raise self.readiness.error()
+        conditions = read_conditions(context.headers)
+        key = read_key(context.headers.get(b"idempotency-key"))
+        limit = self.max_body_bytes if codec.binary else self.max_json_bytes
+        body = await read_body(context, limit)
+        encoding = context.headers.get(b"content-encoding")
+        if encoding is not None:
+            raw = body
+            body = await self.threads.change(name, lambda: inflate(raw, encoding, limit, context.reservation))
+        read = partial(
+            read_request,
+            body,
+            context.query,
+            codec=codec,
+            key=key,
+            limits=self.limits,
+            charge=context.reservation.charge,
+        )
+        etag = await self._carry_out(name, read, conditions, key)
+        await context.send(200, _JSON, orjson.dumps({"name": name, "etag": etag}), etag_field(etag))
+
+    async def _carry_out(
+        self, name: str, read: Callable[[], tuple[ScatterCall, str]], conditions: Conditions, key: str | None
+    ) -> str:
+        """The ETag after the scatter that `read` reads. It takes no thread while others of the tensor are carried out."""
+        loop = asyncio.get_running_loop()
+        turn = asyncio.Event()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(turn.set)
+
+        def begin() -> tuple[ScatterAttempt, str | None]:
+            call, digest = read()
+            attempt = ScatterAttempt(self.store, name, call, conditions, key, digest, wake)
+            return attempt, attempt.advance()
+
+        async def finish(attempt: ScatterAttempt) -> str:
+            while True:
+                await turn.wait()
+                turn.clear()
+                etag = attempt.outcome() or await self.threads.change(name, attempt.advance)
+                if etag is not None:
+                    return etag
+
+        attempt, etag = await self.threads.change(name, begin)
+        if etag is None:
+            # A task of its own: others wait for this one to carry them out, also when its own request is cancelled.
+            task = loop.create_task(finish(attempt))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            etag = await asyncio.shield(task)
+        return etag
 
 
 def read_key(field: bytes | None) -> str | None:
@@ -40,8 +135,8 @@ def read_key(field: bytes | None) -> str | None:
     return text
 
 
-class Scattering:
-    """One request, which is carried out with others that wait for the same tensor; `wake` is called from any thread.
+class ScatterAttempt:
+    """The scatter of one request, which is carried out together with others that wait for the same tensor.
 
     A request that was answered before, by its key, is answered again and not carried out again, whatever has become of
     the tensor since.
@@ -57,29 +152,29 @@ class Scattering:
         digest: str,
         wake: Callable[[], None],
     ) -> None:
-        """`digest` tells the request from others with the same key."""
+        """`digest` tells the request from others with the same key; `wake` is called from any thread."""
         self._store, self._name, self._call, self._conditions = store, name, call, conditions
         self._key, self._digest, self._wake = key, digest, wake
         self._attempts = _ATTEMPTS
-        self._place: QueuedScatter | None = None
+        self._queued: QueuedScatter | None = None
 
-    def go_on(self) -> str | None:
+    def advance(self) -> str | None:
         """The ETag; None where others are carried out first: call again once `wake` was called. Blocks on the disk.
 
         Raises every error of the routes.
         """
         try:
-            while self._place is not None or self._attempts:
-                if self._place is None:
+            while self._queued is not None or self._attempts:
+                if self._queued is None:
                     self._attempts -= 1
                     change = self._change()
-                    self._place = self._store.queue_scatter(self._name, change, self._conditions, self._wake)
-                    if not self._place.is_leader:
+                    self._queued = self._store.queue_scatter(self._name, change, self._conditions, self._wake)
+                    if not self._queued.is_leader:
                         return None
                 try:
-                    return self._store.complete_scatter(self._place)
+                    return self._store.complete_scatter(self._queued)
                 except ContentReplaced:
-                    self._place = None
+                    self._queued = None
         except GatherError:
             # The tensor may be another one by now, which the request does not fit: a key that is known still counts.
             answered = None
@@ -90,9 +185,9 @@ class Scattering:
             return answered
         raise GatherError("overloaded", f"{self._name!r} is being replaced again and again", retry_after=1)
 
-    def settled(self) -> str | None:
-        """The ETag if others have carried this one out; None where `go_on` is needed."""
-        return None if self._place is None else self._place.one.etag
+    def outcome(self) -> str | None:
+        """The ETag if others have carried this one out; None where `advance` is needed."""
+        return None if self._queued is None else self._queued.one.etag
 
     def _change(self) -> ScatterChange:
         about, call = self._store.content(self._name).description, self._call
@@ -130,15 +225,3 @@ def working_bytes(call: ScatterCall) -> int:
         values += call.updates.size
     depth = call.indices.shape[-1] if call.indices.shape else 1
     return _ROW_BYTES * (indices.size // max(depth, 1)) + 3 * values
-
-
-def carry_out(
-    store: LocalStore, name: str, call: ScatterCall, conditions: Conditions, key: str | None, digest: str
-) -> str:
-    """The ETag after a request; blocks until it is carried out. Raises every error of the routes."""
-    turn = Event()
-    scattering = Scattering(store, name, call, conditions, key, digest, turn.set)
-    while (etag := scattering.go_on()) is None:
-        turn.wait()
-        turn.clear()
-    return etag

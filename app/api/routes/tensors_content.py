@@ -1,0 +1,130 @@
+"""`GET /tensors/{name}/content`: a tensor or some of its rows, all of one content however many scatters come meanwhile.
+
+A small content is copied before it is sent; of a large one a snapshot is kept until it has been sent.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Final
+
+from app.api.accept_header import preferred_by_name
+from app.api.asgi_request import RequestContext
+from app.api.conditional_requests import etag_field, is_unchanged
+from app.api.disk_threads import DiskThreads
+from app.errors import GatherError
+from app.store import LocalStore
+from app.store.mapped_tensor import MappedContent
+from app.tensors.dtypes import DTYPES
+from app.wire import safetensors
+from app.wire.body_formats import RAW, TENSORS
+
+Field = tuple[bytes, bytes]
+_FORMATS: Final = {name.encode(): codec for name, codec in TENSORS.items()}
+_ROWS: Final = re.compile(r"([0-9]{1,20}):([0-9]{1,20})")
+_CHUNK: Final = 1 << 20
+_WHOLE: Final = 8 * _CHUNK
+"""Contents of up to this many bytes are copied before they are sent, so that a scatter meanwhile does not matter."""
+_COPIES: Final = 20
+"""So often a small content is copied anew where scatters change it meanwhile; then they wait."""
+
+
+class ContentRoute:
+    """Downloads."""
+
+    def __init__(self, store: LocalStore, threads: DiskThreads) -> None:
+        self.store = store
+        self.threads = threads
+
+    async def __call__(self, context: RequestContext, name: str) -> None:
+        """Answer with the content, from its head to its last byte. Raises GatherError for everything it refuses."""
+        fields = safetensors.read_query(context.query, ("rows",))
+        codec = _FORMATS[preferred_by_name(context.headers.get(b"accept", b""), _FORMATS, RAW.media_type.encode())]
+        content = await self.threads.look_up(name, lambda: self.store.content(name))
+        resident = content.resident()
+        etag = resident.etag
+        if await is_unchanged(context, etag):
+            return
+        shape, begin, end = _rows(content, fields.get("rows"))
+        head = codec.write_head(DTYPES[content.description.dtype], shape, end - begin)
+        size = len(head) + end - begin
+
+        def fields_of(etag: str) -> tuple[Field, ...]:
+            return (
+                (b"content-type", codec.media_type.encode()),
+                (b"content-length", b"%d" % size),
+                (b"x-request-id", context.request_id.encode()),
+                etag_field(etag),
+                (b"x-gathernd-dtype", content.description.dtype.encode()),
+                (b"x-gathernd-shape", ",".join(map(str, shape)).encode()),
+            )
+
+        if context.method == "HEAD":
+            await _start(context, fields_of(etag))
+            await context.sender({"type": "http.response.body", "body": b""})
+            return
+        context.reservation.charge(min(end - begin, _WHOLE))
+        if end - begin <= _WHOLE:
+            read, body = await self.threads.read(name, lambda: _copy(content, begin, end))
+            if body is None:
+                read, body = await self.threads.change(name, lambda: _copy_held(content, begin, end))
+            if read != etag and await is_unchanged(context, read):
+                return
+            await _start(context, fields_of(read))
+            assert body is not None
+            await context.sender({"type": "http.response.body", "body": head + body})
+            return
+        snapshot = await self.threads.change(name, lambda: self.store.snapshot(content))
+        try:
+            if snapshot.etag != etag and await is_unchanged(context, snapshot.etag):
+                return
+            await _start(context, fields_of(snapshot.etag))
+            await context.sender({"type": "http.response.body", "body": head, "more_body": True})
+            for place in range(begin, end, _CHUNK):
+                last = min(place + _CHUNK, end)
+                piece = await self.threads.read(name, partial(snapshot.read, place, last))
+                await context.sender({"type": "http.response.body", "body": piece, "more_body": last < end})
+        finally:
+            self.threads.streams.submit(snapshot.close)
+
+
+def _rows(content: MappedContent, text: str | None) -> tuple[tuple[int, ...], int, int]:
+    """The shape of the rows asked for, and where their bytes begin and end. Raises range_not_satisfiable."""
+    about = content.description
+    if text is None:
+        return about.shape, 0, about.size
+    match = _ROWS.fullmatch(text)
+    if match is None:
+        raise GatherError("invalid_field", "rows must be a:b, as in rows=0:100", pointer="/query/rows")
+    first, last = int(match[1]), int(match[2])
+    if not about.shape or not first <= last <= about.shape[0]:
+        rows = f"{about.shape[0]} rows" if about.shape else "no rows, as it is a scalar"
+        raise GatherError(
+            "range_not_satisfiable", f"rows {first}:{last} are asked for; the tensor has {rows}", pointer="/query/rows"
+        )
+    begin, end = content.row_span(first, last)
+    return (last - first, *about.shape[1:]), begin, end
+
+
+def _copy(content: MappedContent, begin: int, end: int) -> tuple[str, bytes | None]:
+    """The bytes, None where scatters changed them again and again, and the ETag that names them."""
+    for _ in range(_COPIES):
+        resident = content.resident()
+        piece = content.read(begin, end)
+        if resident.is_consistent:
+            return resident.etag, piece
+    return resident.etag, None
+
+
+def _copy_held(content: MappedContent, begin: int, end: int) -> tuple[str, bytes]:
+    """The bytes and the ETag that names them, with writers kept out; blocks."""
+    with content.exclude_writers():
+        return content.resident().etag, content.read(begin, end)
+
+
+async def _start(context: RequestContext, headers: tuple[Field, ...]) -> None:
+    context.started = True
+    context.status = 200
+    timing = (b"server-timing", context.timings.header_field())
+    await context.sender({"type": "http.response.start", "status": 200, "headers": [*headers, timing]})
