@@ -91,7 +91,7 @@ class ScatterRoute:
     async def _carry_out(
         self, name: str, read: Callable[[], tuple[ScatterCall, str]], conditions: Conditions, key: str | None
     ) -> str:
-        """The ETag after the scatter that `read` reads. It takes no thread while others of the tensor are carried out."""
+        """The ETag after the scatter of `read`; while others of the tensor are carried out it takes no thread."""
         loop = asyncio.get_running_loop()
         turn = asyncio.Event()
 
