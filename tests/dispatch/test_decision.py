@@ -25,7 +25,7 @@ from app.tensors.gather_call import Call
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from tests.dispatch.fake_device import FakeDevice
-from tests.dispatch.test_cost import CARD
+from tests.dispatch.test_backend_cost_model import CARD
 from tests.strings import packed
 
 T = TypeVar("T")

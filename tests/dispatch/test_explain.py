@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from app.dispatch.backend_cost_model import ROUTES, TYPICAL, BackendChooser, Coefficients, Route
 from app.dispatch.explain import NO_STRINGS, explain_routes
 from app.operators.gather_plan import GatherPlan
-from tests.dispatch.test_cost import CARD, LARGE, TINY, WITH_CARD, gathers, machines
+from tests.dispatch.test_backend_cost_model import CARD, LARGE, TINY, WITH_CARD, gathers, machines
 
 
 def closed(plan: GatherPlan, chooser: BackendChooser, **options: Any) -> dict[Route, str]:
