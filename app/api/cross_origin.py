@@ -1,10 +1,15 @@
-"""CORS: which pages of other sites browsers let call the service: none, unless GATHERND_CORS_ORIGINS names origins."""
+"""CORS: which pages of other sites browsers let call the service: none, unless GATHERND_CORS_ORIGINS names origins.
+
+Starlette's middleware decides which origins are allowed, and what preflight requests and answers are told. It does not
+stand around the application under our own server, since what that writes at once, most gathers and its own refusals,
+does not pass through the middleware's `send`; and a refused preflight request has the one shape of errors.
+"""
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
@@ -31,7 +36,10 @@ _PLAIN: Final = b"text/plain; charset=utf-8"
 
 
 class CrossOrigin:
-    """`plane` for requests with the field Origin: pages of `origins` may make them and read the answers."""
+    """Answers requests with the field Origin: pages of `origins` may make them and read the answers.
+
+    `answer` is the ASGI entry of `plane` for all but preflight requests.
+    """
 
     def __init__(self, plane: DataPlane, answer: ASGIApp, origins: Sequence[str]) -> None:
         self._plane = plane
@@ -56,19 +64,12 @@ class CrossOrigin:
                 RequestContext(scope, receive, send, plane.admission, plane.deadline, plane.metrics)
             )
             return
-        fields = self._fields(next(value for name, value in scope["headers"] if name == b"origin"))
         connection = scope.get("extensions", {}).get("gathernd")
-        if connection is not None:
-            connection.add_fields(fields)
-            await self._answer(scope, receive, send)
+        if connection is None:
+            await self._rules.simple_response(scope, receive, send, Headers(scope=scope))
             return
-
-        async def send_with_fields(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *fields]
-            await send(message)
-
-        await self._answer(scope, receive, send_with_fields)
+        connection.add_fields(self._fields(next(value for name, value in scope["headers"] if name == b"origin")))
+        await self._answer(scope, receive, send)
 
     def _fields(self, origin: bytes) -> list[tuple[bytes, bytes]]:
         """The header fields that an answer to a page of `origin` carries for its browser."""

@@ -1,0 +1,51 @@
+"""CORS under another ASGI server; tests/http/test_foreign_callers.py has our own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import MutableMapping
+from typing import Any
+
+import pytest
+
+from app.main import create_app
+from app.settings import Settings
+
+PAGE = "https://app.example"
+
+
+def fields(origin: str) -> dict[str, str]:
+    """The header fields of the answer to a page of `origin` that asks whether the service is alive."""
+    app = create_app(Settings(cors_origins=(PAGE,)))
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "GET",
+        "path": "/livez",
+        "query_string": b"",
+        "headers": [(b"host", b"localhost"), (b"origin", origin.encode())],
+    }
+    asyncio.run(app(scope, receive, send))
+    return {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+
+
+def test_a_page_of_a_named_origin_may_read_the_answer() -> None:
+    found = fields(PAGE)
+    assert found["access-control-allow-origin"] == PAGE
+    assert "X-Request-ID" in found["access-control-expose-headers"]
+    assert found["vary"] == "Origin"
+
+
+@pytest.mark.parametrize("origin", ["https://other.example", "null", "http://localhost:3000"])
+def test_no_other_page_may(origin: str) -> None:
+    found = fields(origin)
+    assert "access-control-allow-origin" not in found
+    assert found["vary"] == "Origin"
