@@ -191,7 +191,7 @@ class Settings(BaseSettings):
     log_rate: int = Field(
         100,
         ge=0,
-        description="Most lines a second and process about refused requests; what is beyond is told in one line.",
+        description="Most lines a second and process about refused requests; one line says how many more there were.",
     )
     access_log: bool = Field(
         False, description="Whether every request gets a line in the log, which costs small requests a good deal."

@@ -1,4 +1,4 @@
-"""What `gathernd calibrate` and `gathernd explain` share: a service that chooses backends and serves nobody."""
+"""A service without a server or a store, by which `gathernd calibrate` and `gathernd explain` choose routes."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Admission:
         self.body_reads = BodyReadLimit(queue_timeout=pool.queue_timeout)
 
     def too_many(self) -> GatherError:
-        """The refusal of a request where as many as may be are under way."""
+        """The refusal of a request while as many as may be are under way."""
         return GatherError(
             "overloaded",
             f"{self.requests} requests are under way, as many as may be",

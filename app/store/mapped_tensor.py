@@ -29,7 +29,7 @@ _POPULATE_READ: Final = 22  # MADV_POPULATE_READ, linux/mman.h
 
 
 class MappedContent:
-    """One mapped content. Stays mapped as long as somebody refers to it, also after its file was removed."""
+    """One mapped content. Stays mapped as long as anything refers to it, also after its file was removed."""
 
     __slots__ = ("_exclude_writers", "_size", "_tensor", "cold", "description", "mapping", "path", "words")
 

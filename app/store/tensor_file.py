@@ -184,7 +184,7 @@ def decode_page(page: bytes, file_size: int) -> Description:
 
 
 def page_version(page: bytes) -> int:
-    """The STAMP word of a file's first page."""
+    """The VERSION word of a file's first page."""
     return int.from_bytes(page[:8], "little")
 
 
