@@ -115,18 +115,18 @@ class Snapshot:
             self._fd = -1
 
 
-def save_pages(mapping: mmap, about: Description, folder: Path, records: Sequence[Record]) -> bool:
+def save_pages(mapping: mmap, description: Description, folder: Path, records: Sequence[Record]) -> bool:
     """Copy the pages that `records` will change into the snapshots of the content; False where there are none.
 
     Within the lock of the tensor.
     """
-    living = list(_open_snapshots(folder, about.id))
+    living = list(_open_snapshots(folder, description.id))
     if not living:
         return False
     pages = pages_of(records)
     for fd in living:
         try:
-            _save_into(mapping, about, fd, pages)
+            _save_into(mapping, description, fd, pages)
         except OSError:
             # The scatter goes on, and the reader sees the empty file. To truncate needs no room.
             disk_writes.truncate(fd, 0)
@@ -135,14 +135,14 @@ def save_pages(mapping: mmap, about: Description, folder: Path, records: Sequenc
     return True
 
 
-def _save_into(mapping: mmap, about: Description, fd: int, pages: NDArray[np.int64]) -> None:
-    pages_at = _pages_at(about)
+def _save_into(mapping: mmap, description: Description, fd: int, pages: NDArray[np.int64]) -> None:
+    pages_at = _pages_at(description)
     if not len(pages) or not os.fstat(fd).st_size:
         return
     first, last = int(pages[0]), int(pages[-1]) + 1
     flags = np.frombuffer(_read(fd, first, last - first), np.uint8)
     for start, stop in _runs(pages[flags[pages - first] == 0]):
-        begin, end = start * PAGE, min(stop * PAGE, about.size)
+        begin, end = start * PAGE, min(stop * PAGE, description.size)
         with memoryview(mapping) as view:
             disk_writes.write_at(fd, view[PAGE + begin : PAGE + end], pages_at + begin)
         disk_writes.write_at(fd, b"\1" * (stop - start), start)
@@ -211,9 +211,9 @@ def _runs(pages: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
         yield from zip(starts.tolist(), ends.tolist(), strict=True)
 
 
-def _pages_at(about: Description) -> int:
+def _pages_at(description: Description) -> int:
     """Where the pages begin: behind one byte for each, from a multiple of the page size."""
-    flags = -(-about.size // PAGE)
+    flags = -(-description.size // PAGE)
     return flags + -flags % PAGE
 
 

@@ -24,17 +24,17 @@ Work = Callable[[str, Take], Callable[[], None] | None]
 class QueuedScatter:
     """A scatter in the queue of its tensor. `is_leader` says that its caller is to call `complete` at once."""
 
-    __slots__ = ("is_leader", "name", "one", "wake")
+    __slots__ = ("is_leader", "name", "scatter", "wake")
 
     def __init__(self, name: str, scatter: PendingScatter, wake: Callable[[], None]) -> None:
         self.name = name
-        self.one = scatter
+        self.scatter = scatter
         self.wake = wake
         self.is_leader = False
 
 
 class ScatterQueues:
-    """The queues of scatters, one for each tensor that has any."""
+    """The queues of scatters, one for member tensor that has any."""
 
     def __init__(self, work: Work) -> None:
         """`work` takes the name of a tensor, and a function that takes at most so many scatters from its queue.
@@ -46,64 +46,64 @@ class ScatterQueues:
         self._lock = Lock()
         self._queues: dict[str, list[QueuedScatter]] = {}
 
-    def run(self, name: str, one: PendingScatter) -> str:
+    def run(self, name: str, scatter: PendingScatter) -> str:
         """The new ETag after `scatter`, or its error; blocks."""
         turn = Event()
-        place = self.enqueue(name, one, turn.set)
-        if not place.is_leader:
+        queued = self.enqueue(name, scatter, turn.set)
+        if not queued.is_leader:
             turn.wait()
-        return self.complete(place)
+        return self.complete(queued)
 
-    def enqueue(self, name: str, one: PendingScatter, wake: Callable[[], None]) -> QueuedScatter:
+    def enqueue(self, name: str, scatter: PendingScatter, wake: Callable[[], None]) -> QueuedScatter:
         """Queue a scatter; never blocks.
 
         A caller that is not the leader waits, without a thread if it likes, until `wake` is called, from any thread;
         then, as the leader does at once, it calls `complete`. It must, or all behind it wait for ever.
         """
-        place = QueuedScatter(name, one, wake)
+        queued = QueuedScatter(name, scatter, wake)
         with self._lock:
             queue = self._queues.setdefault(name, [])
-            queue.append(place)
-            place.is_leader = len(queue) == 1
-        return place
+            queue.append(queued)
+            queued.is_leader = len(queue) == 1
+        return queued
 
-    def complete(self, place: QueuedScatter) -> str:
+    def complete(self, queued: QueuedScatter) -> str:
         """The new ETag, or the error; carries out a batch unless the scatter is done, which blocks."""
-        if not place.one.done:
-            self._run_batch(place)
-        return place.one.result()
+        if not queued.scatter.done:
+            self._run_batch(queued)
+        return queued.scatter.result()
 
-    def _run_batch(self, place: QueuedScatter) -> None:
+    def _run_batch(self, queued: QueuedScatter) -> None:
         """Carry out the first scatter of a queue, and others behind it."""
-        queue = self._queues[place.name]
-        taken = [place]
+        queue = self._queues[queued.name]
+        taken = [queued]
 
-        def take(most: int) -> list[PendingScatter]:
+        def take(maximum: int) -> list[PendingScatter]:
             with self._lock:
-                size = place.one.size
-                for other in queue[1:most]:
-                    size += other.one.size
+                size = queued.scatter.size
+                for other in queue[1:maximum]:
+                    size += other.scatter.size
                     if size > MAX_BATCH_BYTES:
                         break
                     taken.append(other)
-            return [each.one for each in taken]
+            return [member.scatter for member in taken]
 
         afterwards = None
         try:
-            afterwards = self._work(place.name, take)
-        except BaseException as error:  # noqa: BLE001  (raised by `result`, in each caller's own thread)
-            for each in taken:
-                if not each.one.done:
-                    each.one.finish(error)
+            afterwards = self._work(queued.name, take)
+        except BaseException as error:  # noqa: BLE001  (`result` raises it, in each caller's thread)
+            for member in taken:
+                if not member.scatter.done:
+                    member.scatter.finish(error)
         finally:
             with self._lock:
                 del queue[: len(taken)]
                 following = queue[0] if queue else None
                 if following is None:
-                    del self._queues[place.name]
+                    del self._queues[queued.name]
             if following is not None:
                 following.wake()
-            for each in taken[1:]:
-                each.wake()
+            for member in taken[1:]:
+                member.wake()
         if afterwards is not None:
             afterwards()

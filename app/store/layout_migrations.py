@@ -96,15 +96,16 @@ def _row_of(path: Path) -> Row | None:
         with path.open("rb") as file:
             page = file.read(PAGE)
             size = os.fstat(file.fileno()).st_size
-        about, members = decode_page(page, size), read_members(page)
+        description, members = decode_page(page, size), read_members(page)
     except (BadFile, OSError):
         return None
-    if digest_of(about.name) != path.name:
+    if digest_of(description.name) != path.name:
         return None
     created, modified = members.get("created"), int.from_bytes(page[8:16], "little")
     return Row(
-        about.name, about.id, path.name, about.dtype, about.shape, about.size, size, about.sha256,
-        created if isinstance(created, int) else modified, modified, about.prefault, about.lock,
+        description.name, description.id, path.name, description.dtype, description.shape, description.size, size,
+        description.sha256,
+        created if isinstance(created, int) else modified, modified, description.prefault, description.lock,
     )  # fmt: skip
 
 

@@ -87,7 +87,7 @@ class LocalStore:
     ) -> None:
         """`token` is that of the process group that this process joins, None for the first process, which claims it.
 
-        `memory` is about how many bytes of contents the system's cache can hold, None where that is not known;
+        `memory` is description how many bytes of contents the system's cache can hold, None where that is not known;
         `processes` how many processes serve the store.
         """
         self.folder = folder
@@ -294,7 +294,7 @@ class LocalStore:
             if row is None:
                 raise not_found(name)
             try:
-                about, page = read_first_page(self._path(row, name))
+                description, page = read_first_page(self._path(row, name))
             except (BadFile, OSError) as problem:
                 if self._index.find(name) is not row:
                     continue  # replaced meanwhile
@@ -302,7 +302,7 @@ class LocalStore:
                     raise unreadable(name, problem) from None
                 raise damaged(name, str(problem)) from None
             metadata = _metadata(row, page)
-            if metadata.damaged or about.id != row.content:
+            if metadata.damaged or description.id != row.content:
                 raise damaged(name, "its checksums or its log do not match")
             return metadata
 
@@ -319,8 +319,8 @@ class LocalStore:
     def _describe(self, row: Row) -> Metadata:
         """The metadata of a tensor, damaged or not. Raises OSError for want of descriptors or memory."""
         try:
-            about, page = read_first_page(self._tensor_folder / row.file)
-            return _metadata(row, page) if about.id == row.content else damaged_metadata(row)
+            description, page = read_first_page(self._tensor_folder / row.file)
+            return _metadata(row, page) if description.id == row.content else damaged_metadata(row)
         except (BadFile, OSError) as problem:
             # Want of descriptors or memory says nothing about this file; other errors mean that it is damaged.
             if isinstance(problem, OSError) and problem.errno in _SHORTAGE_ERRNOS:

@@ -36,7 +36,7 @@ class MappedContent:
     def __init__(self, path: Path, row: Row, hold: ExcludeWriters, memory: int | None = None) -> None:
         """Map the file. Raises OSError, and tensor_damaged where it is not whole.
 
-        `memory` is about how many bytes of contents the system's cache holds. A larger content is mapped without
+        `memory` is description how many bytes of contents the system's cache holds. A larger content is mapped without
         read-ahead, whose pages would only push out others.
         """
         self.path = path
@@ -61,17 +61,19 @@ class MappedContent:
         self._tensor = self._make_tensor()
 
     def _make_tensor(self) -> Tensor:
-        about, mapping = self.description, self.mapping
-        dtype = DTYPES[about.dtype]
+        description, mapping = self.description, self.mapping
+        dtype = DTYPES[description.dtype]
         if dtype.kind == "string":
             starts = (
-                np.frombuffer(mapping, np.int64, about.item_count, about.offsets_at) if about.item_count else _NO_STARTS
+                np.frombuffer(mapping, np.int64, description.item_count, description.offsets_at)
+                if description.item_count
+                else _NO_STARTS
             )
-            octets = np.frombuffer(mapping, np.uint8, about.size, PAGE) if about.size else _NO_OCTETS
-            return PackedStrings(dtype, about.shape, starts, octets=octets, on_disk=self.cold)
-        if not about.item_count:
-            return Tensor(dtype, about.shape, np.empty(0, dtype.numpy))
-        return Tensor(dtype, about.shape, np.frombuffer(mapping, dtype.numpy, about.item_count, PAGE))
+            octets = np.frombuffer(mapping, np.uint8, description.size, PAGE) if description.size else _NO_OCTETS
+            return PackedStrings(dtype, description.shape, starts, octets=octets, on_disk=self.cold)
+        if not description.item_count:
+            return Tensor(dtype, description.shape, np.empty(0, dtype.numpy))
+        return Tensor(dtype, description.shape, np.frombuffer(mapping, dtype.numpy, description.item_count, PAGE))
 
     def resident(self, last: Resident | None = None) -> Resident:
         """The content at its present version; `last`, what this returned before, where the version is the same.
@@ -98,25 +100,26 @@ class MappedContent:
 
     def populate(self) -> None:
         """Read the content ahead (`prefault`) and keep it in memory (`lock`), if the upload asked for it. Blocks."""
-        about = self.description
-        if not about.size or not (about.prefault or about.lock):
+        description = self.description
+        if not description.size or not (description.prefault or description.lock):
             return
         libc = ctypes.CDLL(None, use_errno=True)  # unlike mmap's methods, calls release the interpreter lock
         region = ctypes.c_void_p(np.frombuffer(self.mapping, np.uint8).ctypes.data), ctypes.c_size_t(len(self.mapping))
         if libc.madvise(*region, _POPULATE_READ):
             libc.madvise(*region, mmap.MADV_WILLNEED)
-        if about.lock and libc.mlock(*region):
+        if description.lock and libc.mlock(*region):
             reason = os.strerror(ctypes.get_errno() or errno.ENOMEM)
-            logger.warning("%s could not be locked in memory: %s", about.name, reason)
+            logger.warning("%s could not be locked in memory: %s", description.name, reason)
 
     def row_span(self, first: int, last: int) -> tuple[int, int]:
         """Where the bytes of rows `first` to `last` begin and end."""
-        about = self.description
-        width = prod(about.shape[1:])
+        description = self.description
+        width = prod(description.shape[1:])
         if isinstance(self._tensor, PackedStrings):
             starts = self._tensor.array
             begin, end = (
-                int(starts[row * width]) if row * width < about.item_count else about.size for row in (first, last)
+                int(starts[row * width]) if row * width < description.item_count else description.size
+                for row in (first, last)
             )
             return begin, end
         width *= self._tensor.dtype.item_size

@@ -29,10 +29,10 @@ def replaced_strings(writable: WritableTensor, change: ScatterChange) -> Iterato
 
 def _parts(writable: WritableTensor, change: ScatterChange) -> Iterator[bytes]:
     assert isinstance(change.updates, PackedStrings)
-    about = writable.description
+    description = writable.description
     starts = (
-        np.frombuffer(writable.mapping, np.uint64, about.item_count, about.offsets_at)
-        if about.item_count
+        np.frombuffer(writable.mapping, np.uint64, description.item_count, description.offsets_at)
+        if description.item_count
         else np.empty(0)
     )
     place = 0
@@ -44,7 +44,7 @@ def _parts(writable: WritableTensor, change: ScatterChange) -> Iterator[bytes]:
             yield from _pieces(writable, place, begin)
             yield bytes(change.updates.frame(update + column))
             place = begin + HEAD + int.from_bytes(writable.mapping[PAGE + begin : PAGE + begin + HEAD], "little")
-    yield from _pieces(writable, place, about.size)
+    yield from _pieces(writable, place, description.size)
 
 
 def _pieces(writable: WritableTensor, begin: int, end: int) -> Iterator[bytes]:

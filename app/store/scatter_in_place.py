@@ -94,8 +94,8 @@ class WritableTensor:
             new = values[len(rows) - 1 - last]
         else:
             unique, place = np.unique(rows, return_inverse=True)
-            about = self.description
-            items = np.frombuffer(self.mapping, DTYPES[about.dtype].numpy, about.item_count, PAGE)
+            description = self.description
+            items = np.frombuffer(self.mapping, DTYPES[description.dtype].numpy, description.item_count, PAGE)
             new = items.reshape(-1, width)[unique]
             for record in unapplied:
                 _overlay(new, unique, record)
@@ -183,13 +183,13 @@ class WritableTensor:
         `records` are all that have changed it since this last succeeded, less those of whose blocks `checksums` has the
         checksums already.
         """
-        about = self.description
+        description = self.description
         with self._fsync_lock():
             if self.words[HeaderWord.UNWRITTEN]:
                 self.rewrite(records)
             found = {**checksums, **self.checksums_of(set().union(*map(dirty_blocks, records)))}
             if found:
-                table = np.frombuffer(self.mapping, np.uint32, about.block_count, about.checksums_at)
+                table = np.frombuffer(self.mapping, np.uint32, description.block_count, description.checksums_at)
                 disk_writes.store_words(self.mapping, lambda _: table.__setitem__(list(found), list(found.values())))
             with self._unwritten_on_error():
                 disk_writes.fsync(self._fd)

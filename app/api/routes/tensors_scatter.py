@@ -187,7 +187,7 @@ class ScatterAttempt:
 
     def outcome(self) -> str | None:
         """The ETag if others have carried this one out; None where `advance` is needed."""
-        return None if self._queued is None else self._queued.one.etag
+        return None if self._queued is None else self._queued.scatter.etag
 
     def _change(self) -> ScatterChange:
         about, call = self._store.content(self._name).description, self._call
