@@ -1,6 +1,6 @@
 """The JSON of an infer request: what it says of the inputs, and where the items of those that it holds itself are.
 
-The items are cut out (`v2_find_arrays`) and a library reads the small rest, as `gather_messages` does it. Here
+The items are cut out (`find_arrays`) and a library reads the rest (`json_envelope`), as of a gather's body. Here
 unknown members and parameters are ignored, as the protocol asks for; and NaN and infinities may stand bare, as many
 libraries write them, which is not JSON: as items of floats they are numbers, everywhere else they are null.
 """
@@ -8,11 +8,7 @@ libraries write them, which is not JSON: as items of floats they are numbers, ev
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from itertools import chain, zip_longest
 from typing import Any, Final, NamedTuple
-
-import numpy as np
-import orjson
 
 from app.errors import GatherError
 from app.tensors.buffer import Buffer
@@ -20,13 +16,11 @@ from app.tensors.dtypes import BY_OIP, DType
 from app.tensors.gather_call import DEVICES
 from app.tensors.operator_signature import PARAMETERS, Signature
 from app.wire.json import check_grammar, lossless_json
-from app.wire.json.gather_messages import MAX_FIELDS, check_fields_size
+from app.wire.json.find_arrays import FoundArrays, find_inputs
+from app.wire.json.json_envelope import MOST_ARRAYS, read_envelope
 from app.wire.packed_items import Charge, view_of
-from app.wire.v2_find_arrays import scan
 
 OUTPUT: Final = "output"
-_SPANS: Final = 16
-_DIGITS: Final = tuple(b"%d " % number for number in range(_SPANS))
 _NO_LIST: Final = b"{n"
 
 
@@ -88,19 +82,17 @@ def read_head(text: Buffer, model: Model, charge: Charge | None = None) -> Head:
 
     `charge` is told what a check of the whole grammar takes, in bytes, before it does.
     """
-    spans = np.empty(3 * _SPANS, np.int64)
-    fine, members, odd, count = scan(view_of(text), spans)
-    if not fine:
+    found = find_inputs(view_of(text), MOST_ARRAYS)
+    if not found.closed:
         raise malformed("the JSON of the request is not JSON: quotes or brackets do not close")
-    if count > _SPANS:
+    if found.arrays > MOST_ARRAYS:
         raise GatherError(
             "limit_exceeded",
-            f"{count} objects of the request have a member data; {_SPANS} may",
+            f"{found.arrays} objects of the request have a member data; {MOST_ARRAYS} may",
             pointer="/inputs",
-            facts={"limit": "data_members", "maximum": _SPANS},
+            facts={"limit": "data_members", "maximum": MOST_ARRAYS},
         )
-    marks: list[int] = spans[: 3 * count].tolist()
-    document = _small_part(text, marks, odd, charge)
+    document = read_envelope(text, found, "the items of the inputs", check_framing, charge)
     if type(document) is not dict:
         raise field("", "the body must be a JSON object")
     identifier = document.get("id")
@@ -112,7 +104,7 @@ def read_head(text: Buffer, model: Model, charge: Charge | None = None) -> Head:
     inputs: dict[str, Input] = {}
     counted, cut = len(document), 0
     for number, value in enumerate(given):
-        one = _input(number, value, model, text, marks, charge)
+        one = _input(number, value, model, text, found, charge)
         if one.name in inputs:
             raise field(f"/inputs/{number}/name", f"the input {one.name!a} is given twice")
         inputs[one.name] = one
@@ -136,38 +128,12 @@ def read_head(text: Buffer, model: Model, charge: Charge | None = None) -> Head:
         timeout = _timeout(parameters)
     if "outputs" in document:
         binary = _outputs(document["outputs"], binary)
-    if cut != count or (counted != members and _members(document) != members):
+    if cut != found.arrays or (counted != found.members and _members(document) != found.members):
         # A key that is given twice, or items among what is ignored, which nobody else looks at.
         check_framing(text, charge)
     ordered = tuple([inputs[name] for name in model.inputs])
     blobs = tuple([one for one in inputs.values() if one.size is not None])
     return Head(ordered, blobs, parameter, dialect, device, identifier, binary, timeout)
-
-
-def _around(text: Buffer, marks: list[int]) -> list[Buffer]:
-    """All but the spans, without a copy: what stands before the first, between them, and behind the last."""
-    pieces: list[Buffer] = []
-    end = 0
-    view = memoryview(text)
-    for at in range(0, len(marks), 3):
-        pieces.append(view[end : marks[at]])
-        end = marks[at + 1]
-    return [*pieces, view[end:]]
-
-
-def _small_part(text: Buffer, marks: list[int], odd: bool, charge: Charge | None) -> Any:
-    """All but the spans, each of which a number stands for: its own."""
-    pieces = _around(text, marks)
-    if len(text) > MAX_FIELDS:
-        check_fields_size(pieces, "the items of the inputs", charge)
-    small = b"".join(chain.from_iterable(zip_longest(pieces, _DIGITS[: len(pieces) - 1], fillvalue=b"")))
-    if not odd and len(small) <= MAX_FIELDS:  # orjson takes twelve bytes for each, white space too
-        try:
-            return orjson.loads(small)
-        except orjson.JSONDecodeError:
-            pass  # a lone surrogate, a bare NaN, or no JSON
-    check_framing(text, charge)
-    return lossless_json.loads(small.decode())
 
 
 def _members(value: Any) -> int:
@@ -177,7 +143,7 @@ def _members(value: Any) -> int:
     return sum(map(_members, value)) if type(value) is list else 0
 
 
-def _input(number: int, value: Any, model: Model, text: Buffer, marks: list[int], charge: Charge | None) -> Input:
+def _input(number: int, value: Any, model: Model, text: Buffer, found: FoundArrays, charge: Charge | None) -> Input:
     if type(value) is not dict:
         raise field(f"/inputs/{number}", "an input must be an object")
     name, datatype, shape = value.get("name"), value.get("datatype"), value.get("shape")
@@ -199,8 +165,7 @@ def _input(number: int, value: Any, model: Model, text: Buffer, marks: list[int]
         size = _binary_size(value, f"/inputs/{number}")
     first = end = kind = 0
     if "data" in value:
-        at = 3 * int(value["data"])
-        first, end, kind = marks[at : at + 3]
+        first, end, kind = found.places[int(value["data"])]
         if text[first] in _NO_LIST:
             if text[first] == _NO_LIST[0]:
                 raise field(f"/inputs/{number}/data", "data must be a list")

@@ -2,9 +2,9 @@
 
 A request is JSON that describes the inputs; each input has its items either there, in `data`, or behind the JSON, as
 many bytes as its parameter `binary_data_size` says, in the order of the inputs. Items never become Python objects,
-and those behind the JSON are not copied where they are aligned. The JSON is read as `gather_messages` reads its own:
-the items are cut out, a library reads the small rest, `read_values` the items, and whatever is refused is held against
-the whole grammar first.
+and those behind the JSON are not copied where they are aligned. The JSON is read as that of a gather: the
+items are cut out, a library reads the small rest, `read_values` the items, and whatever is refused is held against the
+whole grammar first.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from app.tensors.operator_signature import DEFAULT_DIALECT, Signature
 from app.tensors.packed_strings import PackedStrings
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor, coordinates
-from app.wire import v2_find_arrays
-from app.wire.json import find_arrays, lossless_json
+from app.wire.json import characters, find_arrays, lossless_json
 from app.wire.json.read_values import Values
 from app.wire.json.write_values import values_text
 from app.wire.packed_items import (
@@ -79,14 +78,14 @@ class Request(NamedTuple):
 
 def configure(cache_dir: Path) -> None:
     """Keep the compiled code under `cache_dir`, so that the next start loads it; call before anything is read."""
-    llvm_intrinsics.keep_compiled(cache_dir, "oip", (llvm_intrinsics, find_arrays), (v2_find_arrays.scan,))
+    llvm_intrinsics.keep_compiled(cache_dir, "oip", (llvm_intrinsics, characters), (find_arrays.scan_inputs,))
 
 
 def warm(progress: Callable[[str], None] | None = None) -> None:
     """Compile, or load from the cache, what `gather_messages.warm`, which comes first, has not."""
     started = perf_counter()
     read_head(b'{"inputs": [{"name": "indices", "datatype": "INT8", "shape": [1], "data": [1]}]}', _WARMING)
-    v2_find_arrays.scan.disable_compile()
+    find_arrays.scan_inputs.disable_compile()
     if progress is not None:
         progress(f"inference protocol ready after {perf_counter() - started:.2f} s")
 

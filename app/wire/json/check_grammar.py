@@ -5,7 +5,7 @@ compiled, so that a large array does not become Python objects because one of it
 """
 
 # Comparisons are spelt out, since that is what compiles well.
-# ruff: noqa: PLR1714
+# ruff: noqa: PLR1714, SIM109
 from __future__ import annotations
 
 from typing import Final
@@ -15,7 +15,30 @@ from numpy.typing import NDArray
 
 from app.llvm_intrinsics import Address, Bytes, Integers, address_of, entry, inner, int64, load_u8, load_u64, lshr
 from app.tensors.buffer import Buffer
-from app.wire.json.find_arrays import MAX_DEPTH, character, escaped, skip_space, spells
+from app.wire.json.characters import (
+    ASCII_END,
+    BACKSLASH,
+    CLOSING_BRACE,
+    CLOSING_BRACKET,
+    COLON,
+    COMMA,
+    LETTER_E,
+    LOWER,
+    MAX_DEPTH,
+    MINUS,
+    NINE,
+    OPENING_BRACE,
+    OPENING_BRACKET,
+    PLUS,
+    POINT,
+    QUOTE,
+    SPACE,
+    ZERO,
+    character,
+    escaped,
+    skip_space,
+    spells,
+)
 from app.wire.json.parse_float import signed
 from app.wire.packed_items import Charge
 
@@ -90,17 +113,17 @@ def _after_string(base: Address, place: int, end: int, serial: int) -> tuple[int
         if place >= end:
             return place, False, code
         c = load_u8(base + place)
-        if c == 34:
+        if c == QUOTE:
             return place + 1, True, code
-        if c < 32:
+        if c < SPACE:
             return place, False, code
         place += 1
-        if c == 92:
+        if c == BACKSLASH:
             after, c = escaped(base, place)
             if c < 0:
                 return place, False, code
             place = after
-        elif c >= 128:
+        elif c >= ASCII_END:
             after, c = character(base, place - 1, end)
             if after < 0:
                 return place - 1, False, code
@@ -123,17 +146,17 @@ def _after_text(base: Address, place: int, end: int) -> tuple[int, bool]:
         if place >= end:
             return place, False
         c = load_u8(base + place)
-        if c == 34:
+        if c == QUOTE:
             return place + 1, True
-        if c < 32:
+        if c < SPACE:
             return place, False
         place += 1
-        if c == 92:
+        if c == BACKSLASH:
             after, c = escaped(base, place)
             if c < 0:
                 return place, False
             place = after
-        elif c >= 128:
+        elif c >= ASCII_END:
             after, c = character(base, place - 1, end)
             if after < 0:
                 return place - 1, False
@@ -149,7 +172,7 @@ def _after_digits(base: Address, place: int, end: int) -> int:
         if eight & _UPPER_HALVES != _ZEROS or (eight + _SIXES) & _UPPER_HALVES != _ZEROS:
             break
         place += 8
-    while 48 <= load_u8(base + place) <= 57:
+    while ZERO <= load_u8(base + place) <= NINE:
         place += 1
     return place
 
@@ -159,17 +182,17 @@ def _after_number(base: Address, place: int, end: int) -> int:
     """The place after an unsigned JSON number, or -1."""
     first = place
     place = _after_digits(base, place, end)
-    if place == first or (place > first + 1 and load_u8(base + first) == 48):
+    if place == first or (place > first + 1 and load_u8(base + first) == ZERO):
         return -1
-    if load_u8(base + place) == 46:
+    if load_u8(base + place) == POINT:
         first = place + 1
         place = _after_digits(base, first, end)
         if place == first:
             return -1
-    if load_u8(base + place) | 32 == 101:
+    if load_u8(base + place) | LOWER == LETTER_E:
         place += 1
         c = load_u8(base + place)
-        first = place + (c == 43 or c == 45)
+        first = place + (c == PLUS or c == MINUS)
         place = _after_digits(base, first, end)
         if place == first:
             return -1
@@ -189,15 +212,15 @@ def check(view: Bytes, end: int, stack: Integers, keys: Integers, bare: bool) ->
     place = skip_space(base, zero, end)
     while True:
         c = load_u8(base + place)
-        opened = c == 123 or c == 91
+        opened = c == OPENING_BRACE or c == OPENING_BRACKET
         if opened:
             if depth == MAX_DEPTH:
                 return place, members
             depth += 1
             objects += 1
-            stack[depth] = objects if c == 123 else 0
+            stack[depth] = objects if c == OPENING_BRACE else 0
             place = skip_space(base, place + 1, end)
-        elif c == 34:
+        elif c == QUOTE:
             place, fine = _after_text(base, place + 1, end)
             if not fine:
                 return place, members
@@ -206,12 +229,12 @@ def check(view: Bytes, end: int, stack: Integers, keys: Integers, bare: bool) ->
         elif spells(base, place, _FALSE):
             place += 5
         else:
-            stop = _after_number(base, place + (c == 45), end)
+            stop = _after_number(base, place + (c == MINUS), end)
             if stop < 0 and bare:
                 if spells(base, place, _NAN):
                     stop = place + 3
-                elif spells(base, place + (c == 45), _INFINITY):
-                    stop = place + (c == 45) + 8
+                elif spells(base, place + (c == MINUS), _INFINITY):
+                    stop = place + (c == MINUS) + 8
             if stop < 0:
                 return place, members
             place = stop
@@ -224,17 +247,17 @@ def check(view: Bytes, end: int, stack: Integers, keys: Integers, bare: bool) ->
                 return place, members
             c = load_u8(base + place)
             inside = stack[depth]
-            if c == (125 if inside else 93):
+            if c == (CLOSING_BRACE if inside else CLOSING_BRACKET):
                 depth -= 1
                 place += 1
                 opened = False
                 continue
             if not opened:
-                if c != 44:
+                if c != COMMA:
                     return place, members
                 place = skip_space(base, place + 1, end)
             if inside:
-                if load_u8(base + place) != 34:
+                if load_u8(base + place) != QUOTE:
                     return place, members
                 place, fine, code = _after_string(base, place + 1, end, inside)
                 if not fine:
@@ -243,7 +266,7 @@ def check(view: Bytes, end: int, stack: Integers, keys: Integers, bare: bool) ->
                     keys[members] = code
                 members += 1
                 place = skip_space(base, place, end)
-                if load_u8(base + place) != 58:
+                if load_u8(base + place) != COLON:
                     return place, members
                 place = skip_space(base, place + 1, end)
             break

@@ -1,312 +1,246 @@
-"""Where the tensors of a JSON body are, found without reading them, and a strict check of the whole.
+"""Where the arrays of a JSON body are, found without reading them.
 
-`scan` walks the small part of a body and cuts out what the `values` and `base64` members hold, large or not: the rest
-goes to a JSON library, the spans to `json_numbers`. It looks at no more than it needs and so accepts much that is not
-JSON; the library and the readers of the spans refuse that. `check` is the whole grammar of RFC 8259 together with
-UTF-8, the depth and a hash of each key; it runs when something is refused, to tell what is no JSON from what is wrong
-for another reason.
+One scanner walks all but the arrays of a body, and is told of what depth and name the members are that hold them:
+`values` and `base64` of a tensor in a gather, `data` of an input in an inference request. The arrays are cut out, a
+library reads the rest (`json_envelope`), and `parse_number_arrays` reads the arrays. The scanner looks at no more than
+it needs and so accepts much that is not JSON; what reads the parts refuses that, and `check_grammar` tells what is no
+JSON from what is wrong for another reason.
 """
 
 # Comparisons are spelt out, since that is what compiles well.
-# ruff: noqa: PLR1714, SIM109, SIM110
+# ruff: noqa: PLR1714, SIM109
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
 
 from app.llvm_intrinsics import (
     Address,
     Bytes,
     Integers,
     address_of,
-    count_trailing_zeros,
     entry,
-    find_string_ends,
-    find_structure,
     inner,
     int64,
     load_u8,
     load_u64,
     lshr,
+    stack_words,
+    store_u64,
+)
+from app.wire.json.characters import (
+    ASCII_END,
+    BACKSLASH,
+    CLOSING_BRACE,
+    CLOSING_BRACKET,
+    COLON,
+    COMMA,
+    LETTER_E,
+    LETTER_U,
+    LOWER,
+    MAX_DEPTH,
+    NINE,
+    OPENING_BRACE,
+    OPENING_BRACKET,
+    POINT,
+    QUOTE,
+    ZERO,
+    hex_4,
+    is_space,
+    skip_nested,
+    skip_space,
+    skip_string,
 )
 
-MAX_DEPTH: Final = 512
-SPANS: Final = 4
-"""How many spans are cut out at most: values and base64 of data and of indices; whoever has more repeats a key."""
+MOST_ARRAYS: Final = 4
+"""How many arrays of a gather are cut out: values and base64 of both tensors; one that has more repeats a key."""
 SCALAR: Final = 0
 STRING: Final = -1
 ESCAPED: Final = -2
-_VALUES: Final = int.from_bytes(b"values", "little")
-_BASE64: Final = int.from_bytes(b"base64", "little")
-_SIX: Final = (1 << 48) - 1
+"""Kinds of an array: how many brackets it opens with, or SCALAR, STRING, or ESCAPED for a string with a backslash."""
+_SHORTEST_KEY, _LONGEST_KEY = 4, 6
+_PLAIN_DIGITS: Final = 18
+"""Digits of an integer that any reader takes exactly: 10**18 is below 2**63."""
+_TENSOR_DEPTH: Final = 2
+"""Of a tensor's members in a gather: {"data": {"values": ..."""
+_INPUT_DEPTH: Final = 3
+"""Of an input's members in an inference request: {"inputs": [{"data": ..."""
 
 
-@inner
-def is_space(c: int) -> bool:
-    """Whether `c` is one of JSON's four white-space characters."""
-    return c == 32 or c == 10 or c == 13 or c == 9
+ArrayPlace: TypeAlias = tuple[int, int, int]
+"""The first byte of an array, its end and its kind."""
 
 
-@inner
-def skip_space(base: Address, place: int, end: int) -> int:
-    """The first place from `place` on that is no white space."""
-    while place < end and is_space(load_u8(base + place)):
-        place += 1
-    return place
+class FoundArrays(NamedTuple):
+    """The arrays of a body, and what is known of the rest.
 
-
-@inner
-def spells(base: Address, place: int, text: Integers) -> bool:
-    """Whether `text` stands at `place`; looks no further than the first byte that differs."""
-    for i in range(text.size):
-        if load_u8(base + place + i) != text[i]:
-            return False
-    return True
-
-
-@inner
-def skip_string(base: Address, place: int, end: int) -> tuple[int, bool]:
-    """`place` is after the opening quote: (the place after the closing one, or -1; whether there is a backslash)."""
-    escaped = False
-    while place + 64 <= end:
-        marks = find_string_ends(base + place)
-        if marks == 0:
-            place += 64
-            continue
-        place += count_trailing_zeros(marks)
-        if load_u8(base + place) == 34:
-            return place + 1, escaped
-        escaped = True
-        place += 2
-    while place < end:
-        c = load_u8(base + place)
-        if c == 34:
-            return place + 1, escaped
-        if c == 92:
-            escaped = True
-            place += 1
-        place += 1
-    return -1, escaped
-
-
-@inner
-def skip_nested(base: Address, place: int, end: int, depth: int) -> int:
-    """`place` is at an opening bracket or brace, `depth` levels deep: the place after the one that closes it, or -1."""
-    outside = depth
-    while place < end:
-        if place + 64 <= end:
-            marks = find_structure(base + place)
-            if marks == 0:
-                place += 64
-                continue
-            block = place
-            place = block + 64
-            while marks != 0:
-                here = block + count_trailing_zeros(marks)
-                c = load_u8(base + here)
-                if c == 34:
-                    place, _ = skip_string(base, here + 1, end)
-                    if place < 0:
-                        return -1
-                    break
-                if c & 2 != 0:  # [ and { but not ] and }
-                    depth += 1
-                    if depth > MAX_DEPTH:
-                        return -1
-                else:
-                    depth -= 1
-                    if depth == outside:
-                        return here + 1
-                marks &= marks - 1
-            continue
-        c = load_u8(base + place)
-        place += 1
-        if c == 34:
-            place, _ = skip_string(base, place, end)
-            if place < 0:
-                return -1
-        elif c == 91 or c == 123:
-            depth += 1
-            if depth > MAX_DEPTH:
-                return -1
-        elif c == 93 or c == 125:
-            depth -= 1
-            if depth == outside:
-                return place
-    return -1
-
-
-@inner
-def hex_4(base: Address, place: int) -> int:
-    """The value of four hexadecimal digits at `place`, or -1; looks no further than the first that is none."""
-    value = 0
-    for i in range(4):
-        c = load_u8(base + place + i)
-        if 48 <= c <= 57:
-            c -= 48
-        elif 97 <= c | 32 <= 102:
-            c = (c | 32) - 87
-        else:
-            return -1
-        value = value * 16 + c
-    return value
-
-
-@inner
-def escaped(base: Address, place: int) -> tuple[int, int]:
-    """`place` is after a backslash: (place after the escape, the number of its character, or -1 where it is none).
-
-    Two escapes that are a surrogate pair are one character, a surrogate alone is itself.
+    `closed` is False where strings or brackets do not close. `members` counts the members of all objects outside the
+    arrays. `nontrivial_numbers` says that one outside them is not a plain integer of at most 18 digits. `arrays` counts
+    them, of which those that there was room for have their `places`.
     """
-    c = load_u8(base + place)
-    place += 1
-    if c == 117:
-        c = hex_4(base, place)
-        place += 4
-        if c & 0xFFFFFC00 == 0xD800 and load_u8(base + place) == 92 and load_u8(base + place + 1) == 117:
-            low = hex_4(base, place + 2)
-            if low & 0xFFFFFC00 == 0xDC00:
-                c = 0x10000 + ((c & 0x3FF) << 10) + (low & 0x3FF)
-                place += 6
-        return place, c
-    if c == 98:
-        c = 8
-    elif c == 102:
-        c = 12
-    elif c == 110:
-        c = 10
-    elif c == 114:
-        c = 13
-    elif c == 116:
-        c = 9
-    elif c != 34 and c != 92 and c != 47:
-        c = -1
-    return place, c
+
+    closed: bool
+    members: int
+    nontrivial_numbers: bool
+    arrays: int
+    places: Sequence[ArrayPlace]
+
+
+def _packed(key: bytes) -> int:
+    """What `_pack_key` makes of a key."""
+    return int.from_bytes(key, "little") | len(key) << 56
+
+
+_VALUES: Final = _packed(b"values")
+_BASE64: Final = _packed(b"base64")
+_DATA: Final = _packed(b"data")
 
 
 @inner
-def character(base: Address, place: int, stop: int) -> tuple[int, int]:
-    """(place after, its number) of a character whose UTF-8 has more than one byte; the place is -1 where it is none.
+def _pack_key(base: Address, begin: int, stop: int, escaped: bool) -> int:
+    """The key within the quotes at begin - 1 and `stop`, and its length: -1 for one that is no array's.
 
-    Looks no further than `stop`.
+    Two bytes follow the closing quote at least, a colon and a value.
     """
-    c = load_u8(base + place)
-    more = 1 if c & 0xE0 == 0xC0 else 2 if c & 0xF0 == 0xE0 else 3 if c & 0xF8 == 0xF0 else 0
-    if more == 0 or place + more >= stop:
-        return -1, 0
-    code = c & (0x3F >> more)
-    for i in range(1, more + 1):
-        c = load_u8(base + place + i)
-        if c & 0xC0 != 0x80:
-            return -1, 0
-        code = code << 6 | c & 0x3F
-    least = 0x80 if more == 1 else 0x800 if more == 2 else 0x10000
-    if code < least or code > 0x10FFFF or code & 0xFFFFF800 == 0xD800:
-        return -1, 0
-    return place + more + 1, code
-
-
-@inner
-def _is_span_key(base: Address, begin: int, stop: int, escaped: bool) -> bool:
-    """Whether the key within the quotes at begin - 1 and `stop` is `values` or `base64`."""
     if not escaped:
-        if stop - begin != 6:
-            return False
-        key = lshr(load_u64(base + begin - 1), 8) & _SIX  # both quotes are part of the body
-        return key == _VALUES or key == _BASE64
+        length = stop - begin
+        if length < _SHORTEST_KEY or length > _LONGEST_KEY:
+            return -1
+        return lshr(load_u64(base + begin - 1), 8) & ((1 << 8 * length) - 1) | length << 56
     key, length = 0, 0
     while begin < stop:
         c = load_u8(base + begin)
         begin += 1
-        if c == 92:
-            if load_u8(base + begin) != 117:
-                return False
+        if c == BACKSLASH:
+            if load_u8(base + begin) != LETTER_U:
+                return -1
             c = hex_4(base, begin + 1)
             begin += 5
-        if c < 0 or c > 127 or length == 6:
-            return False
+        if c < 0 or c >= ASCII_END or length == _LONGEST_KEY:
+            return -1
         key |= c << (8 * length)
         length += 1
-    return length == 6 and (key == _VALUES or key == _BASE64)
+    return key | length << 56
 
 
-@entry
-def scan(view: Bytes) -> tuple[int, ...]:
-    """(fine, members, odd, spans, then first byte, end and kind of each of SPANS spans).
-
-    `fine` is False where strings or brackets do not close. `members` counts the members of all objects outside the
-    spans. `odd` says that a number outside the spans is not a plain integer of at most 18 digits. The kind of a span is
-    the number of brackets it opens with, or SCALAR, STRING, or ESCAPED for a string with a backslash.
-    """
-    base, end = address_of(view), view.size
-    first_0 = end_0 = kind_0 = first_1 = end_1 = kind_1 = 0
-    first_2 = end_2 = kind_2 = first_3 = end_3 = kind_3 = 0
-    fine, odd = True, False
-    zero = int64(0)
-    place = depth = members = spans = zero
+@inner
+def _skip_value(base: Address, place: int, end: int, depth: int) -> tuple[int, int]:
+    """(the place after the value that begins at `place`, -1 where it does not close; its kind)."""
+    kind = SCALAR
+    c = load_u8(base + place)
+    if c == QUOTE:
+        place, escaped = skip_string(base, place + 1, end)
+        return place, ESCAPED if escaped else STRING
+    if c == OPENING_BRACKET or c == OPENING_BRACE:
+        ahead = place
+        while ahead < end and load_u8(base + ahead) == OPENING_BRACKET:
+            kind += 1
+            ahead = skip_space(base, ahead + 1, end)
+        return skip_nested(base, place, end, depth), kind
     while place < end:
         c = load_u8(base + place)
-        if c == 34:
+        if c == COMMA or c == CLOSING_BRACE or c == CLOSING_BRACKET or is_space(c):
+            break
+        place += 1
+    return place, kind
+
+
+@inner
+def _scan(
+    base: Address, end: int, level: int, key: int, other_key: int, places: Address, most: int
+) -> tuple[bool, int, bool, int]:
+    """(closed, members, nontrivial numbers, count) of the arrays that members of depth `level` named by a key hold.
+
+    Three words of each, as many as `most`, go to `places`: its first byte, its end and its kind. What there was no room
+    for counts, but is walked like the rest.
+    """
+    nontrivial = False
+    place = depth = members = count = int64(0)
+    while place < end:
+        c = load_u8(base + place)
+        if c == QUOTE:
             begin = place + 1
             place, escaped = skip_string(base, begin, end)
             if place < 0:
-                fine = False
-                break
+                return False, members, nontrivial, count
             stop = place - 1
             place = skip_space(base, place, end)
-            if place >= end or load_u8(base + place) != 58:
+            if place >= end or load_u8(base + place) != COLON:
                 continue
             members += 1
             place = skip_space(base, place + 1, end)
-            if depth != 2 or spans == SPANS or place == end or not _is_span_key(base, begin, stop, escaped):
+            if depth != level or place == end:
                 continue
-            first, kind = place, SCALAR
-            c = load_u8(base + place)
-            if c == 34:
-                place, escaped = skip_string(base, place + 1, end)
-                kind = ESCAPED if escaped else STRING
-            elif c == 91 or c == 123:
-                ahead = place
-                while ahead < end and load_u8(base + ahead) == 91:
-                    kind += 1
-                    ahead = skip_space(base, ahead + 1, end)
-                place = skip_nested(base, place, end, depth)
-            else:
-                while place < end:
-                    c = load_u8(base + place)
-                    if c == 44 or c == 125 or c == 93 or is_space(c):
-                        break
-                    place += 1
+            found = _pack_key(base, begin, stop, escaped)
+            if found != key and found != other_key:
+                continue
+            count += 1
+            if count > most:
+                continue
+            first = place
+            place, kind = _skip_value(base, place, end, depth)
             if place < 0:
-                fine = False
-                break
-            if spans == 0:
-                first_0, end_0, kind_0 = first, place, kind
-            elif spans == 1:
-                first_1, end_1, kind_1 = first, place, kind
-            elif spans == 2:
-                first_2, end_2, kind_2 = first, place, kind
-            else:
-                first_3, end_3, kind_3 = first, place, kind
-            spans += 1
+                return False, members, nontrivial, count
+            words = places + 24 * (count - 1)
+            store_u64(words, first)
+            store_u64(words + 8, place)
+            store_u64(words + 16, kind)
             continue
         place += 1
-        if c == 123 or c == 91:
+        if c == OPENING_BRACE or c == OPENING_BRACKET:
             depth += 1
             if depth > MAX_DEPTH:
-                fine = False
-                break
-        elif c == 125 or c == 93:
+                return False, members, nontrivial, count
+        elif c == CLOSING_BRACE or c == CLOSING_BRACKET:
             depth -= 1
-        elif 48 <= c <= 57:
+        elif ZERO <= c <= NINE:
             begin = place - 1
-            while place < end and 48 <= load_u8(base + place) <= 57:
+            while place < end and ZERO <= load_u8(base + place) <= NINE:
                 place += 1
-            if place - begin > 18:
-                odd = True
+            if place - begin > _PLAIN_DIGITS:
+                nontrivial = True
             elif place < end:
                 c = load_u8(base + place)
-                odd |= c == 46 or c == 69 or c == 101
-    return (
-        fine, members, odd, spans, first_0, end_0, kind_0, first_1, end_1, kind_1, first_2, end_2, kind_2,
-        first_3, end_3, kind_3,
-    )  # fmt: skip
+                nontrivial |= c == POINT or c | LOWER == LETTER_E
+    return True, members, nontrivial, count
+
+
+_stack_places: Final = stack_words(3 * MOST_ARRAYS)
+
+
+@inner
+def _place(places: Address, number: int) -> ArrayPlace:
+    words = places + 24 * number
+    return load_u64(words), load_u64(words + 8), load_u64(words + 16)
+
+
+@entry
+def scan_tensors(view: Bytes) -> tuple[bool, int, bool, int, tuple[ArrayPlace, ArrayPlace, ArrayPlace, ArrayPlace]]:
+    """The fields of `FoundArrays` for the body of a gather or a scatter; unused places are zeros."""
+    places = _stack_places()
+    for word in range(3 * MOST_ARRAYS):
+        store_u64(places + 8 * word, 0)
+    closed, members, nontrivial, arrays = _scan(
+        address_of(view), view.size, _TENSOR_DEPTH, _VALUES, _BASE64, places, MOST_ARRAYS
+    )
+    four = _place(places, 0), _place(places, 1), _place(places, 2), _place(places, 3)
+    return closed, members, nontrivial, min(arrays, MOST_ARRAYS), four
+
+
+@entry
+def scan_inputs(view: Bytes, places: Integers) -> tuple[bool, int, bool, int]:
+    """The first four fields of `FoundArrays` for an inference request; `places` is filled as `_scan` does.
+
+    Of its arrays there may be any number, as a request has objects that the protocol ignores.
+    """
+    most = places.size // 3
+    return _scan(address_of(view), view.size, _INPUT_DEPTH, _DATA, _DATA, address_of(places), most)
+
+
+def find_inputs(view: Bytes, most: int) -> FoundArrays:
+    """The arrays of an inference request, the places of so many of them at most."""
+    words = np.empty((most, 3), np.int64)
+    closed, members, nontrivial, arrays = scan_inputs(view, words.reshape(-1))
+    return FoundArrays(closed, members, nontrivial, arrays, words[: min(arrays, most)].tolist())

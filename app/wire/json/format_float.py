@@ -32,6 +32,7 @@ from app.llvm_intrinsics import (
     udiv,
     ult,
 )
+from app.wire.json.characters import CLOSING_BRACKET, COMMA, LETTER_E, MINUS, OPENING_BRACKET, POINT, QUOTE, ZERO
 from app.wire.json.parse_float import TENS, nearest_called, signed
 
 WIDEST: Final = 20
@@ -138,7 +139,7 @@ def _put_decimal(to: Address, digits: int, power: int) -> Address:
     rest = _spread(digits - first * 10**8)
     count = 9 - (count_leading_zeros(rest) >> 3)
     rest |= _ZEROS
-    first += 48
+    first += ZERO
     if -4 < point <= 0:
         store_u64(to, _ZERO_POINT)
         to += 2 - point
@@ -149,27 +150,27 @@ def _put_decimal(to: Address, digits: int, power: int) -> Address:
     if 0 < point <= 16:
         store_u64(to + 1, rest)
         if point < 9:
-            store_u8(to + point, 46)
+            store_u8(to + point, POINT)
             store_u64(to + point + 1, lshr(rest, 8 * (point - 1)))
             return to + point + 1 + max(count - point, 1)
         store_u64(to + 9, _ZEROS)
         store_u16(to + point, _POINT_ZERO)
         return to + point + 2
     if count > 1:
-        store_u8(to + 1, 46)
+        store_u8(to + 1, POINT)
         store_u64(to + 2, rest)
         count += 1
-    store_u8(to + count, 101)
+    store_u8(to + count, LETTER_E)
     to += count + 1
     point -= 1
     if point < 0:
-        store_u8(to, 45)
+        store_u8(to, MINUS)
         to += 1
         point = -point
     if point >= 10:
-        store_u8(to, 48 + udiv(point, 10))
+        store_u8(to, ZERO + udiv(point, 10))
         to += 1
-    store_u8(to, 48 + point - 10 * udiv(point, 10))
+    store_u8(to, ZERO + point - 10 * udiv(point, 10))
     return to + 1
 
 
@@ -178,12 +179,12 @@ def write_singles(items: Bytes, pairs: bool, text: Bytes) -> int:
     """Write the float32 in the bytes `items` as a JSON list to `text`: its length. With `pairs` each two are a list."""
     source, to = address_of(items), address_of(text)
     start = to
-    store_u8(to, 91)
+    store_u8(to, OPENING_BRACKET)
     to += 1
     for item in range(items.size >> 2):
         bits = load_u32(source + 4 * item)
         if pairs and item & 1 == 0:
-            store_u8(to, 91)
+            store_u8(to, OPENING_BRACKET)
             to += 1
         negative = bits >> 31
         bits &= 0x7FFFFFFF
@@ -191,21 +192,21 @@ def write_singles(items: Bytes, pairs: bool, text: Bytes) -> int:
             store_u64(to, _NAN)
             to += 5
             if bits == _INFINITY_BITS:
-                store_u8(to - 4, 45)
+                store_u8(to - 4, MINUS)
                 to += negative - 4
                 store_u64(to, _INFINITY)
-                store_u8(to + 8, 34)
+                store_u8(to + 8, QUOTE)
                 to += 9
         else:
-            store_u8(to, 45)
+            store_u8(to, MINUS)
             to += negative
             digits, power = _digits(bits)
             to = _put_decimal(to, digits, power)
         if pairs and item & 1 != 0:
-            store_u8(to, 93)
+            store_u8(to, CLOSING_BRACKET)
             to += 1
-        store_u8(to, 44)
+        store_u8(to, COMMA)
         to += 1
     to -= items.size > 0
-    store_u8(to, 93)
+    store_u8(to, CLOSING_BRACKET)
     return to + 1 - start

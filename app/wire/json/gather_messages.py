@@ -1,8 +1,8 @@
 """The native JSON codec: the body of `POST /gathernd` and `POST /gather` to a `Call`, an `Answer` to its body.
 
-A body is read in three steps: `find_arrays` finds the values of the tensors and cuts them out, a JSON library reads
-the small rest, and `read_values` reads the spans straight into arrays. Whatever is refused is held against the whole
-grammar (`check_grammar`) first, for what is no JSON is refused as that, wherever else it is wrong.
+A body is read in three steps: `find_arrays` finds the values of the tensors and cuts them out, a JSON library reads the
+rest (`json_envelope`), and `read_values` reads the values straight into arrays. Whatever is refused is held against the
+whole grammar (`check_grammar`) first, for what is no JSON is refused as that, wherever else it is wrong.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from time import perf_counter
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
-import orjson
 import pybase64
 from numpy.typing import NDArray
 
 from app import llvm_intrinsics
+from app.bounded_cache import BoundedCache
 from app.errors import GatherError, Place
 from app.tensors import string_frames, utf8
 from app.tensors.buffer import Buffer
@@ -31,6 +31,7 @@ from app.tensors.string_frames import HEAD
 from app.tensors.tensor import Tensor, coordinates
 from app.tensors.tensor_name import TENSOR_NAME
 from app.wire.json import (
+    characters,
     check_grammar,
     find_arrays,
     format_float,
@@ -39,7 +40,8 @@ from app.wire.json import (
     parse_number_arrays,
     write_strings,
 )
-from app.wire.json.find_arrays import ESCAPED, STRING, scan
+from app.wire.json.find_arrays import ESCAPED, STRING, ArrayPlace, FoundArrays, scan_tensors
+from app.wire.json.json_envelope import read_envelope
 from app.wire.json.read_base64 import Packed
 from app.wire.json.read_values import Values
 from app.wire.json.write_values import is_long, values_text, write_answer
@@ -47,9 +49,7 @@ from app.wire.packed_items import REFUSED_BY_CHARGE, Charge, view_of
 
 __all__ = [
     "ENCODINGS",
-    "MAX_FIELDS",
     "Encoding",
-    "check_fields_size",
     "configure",
     "is_long",
     "read_call",
@@ -60,20 +60,13 @@ __all__ = [
 
 Encoding = Literal["values", "base64"]
 ENCODINGS: Final[tuple[Encoding, ...]] = ("values", "base64")
-MAX_FIELDS: Final = 1 << 15
-"""Most bytes of all but the values of the tensors, since that part becomes Python objects, on the event loop."""
-MAX_SPACED_FIELDS: Final = 1 << 20
-"""The same with its white space, of which nothing is made."""
-_READ_EXACTLY: Final = 5
-"""Bytes that a byte of a part with much white space takes: itself, and as text, of which one character is wide."""
 _BYTE: Final = np.dtype(np.uint8)
 _COMMON: Final = frozenset(("data", "indices", "dialect", "device", "output_encoding"))
 _FIELDS: Final[Mapping[str, frozenset[str]]] = {parameter: _COMMON | {parameter} for parameter in PARAMETERS}
 _SCATTER_FIELDS: Final = frozenset(("indices", "updates", "reduction"))
 _TENSOR_FIELDS: Final = frozenset(("dtype", "shape", "values", "base64"))
-_DIGITS: Final = (b"0 ", b"1 ", b"2 ", b"3 ")
 _COMPILED: Final[tuple[Any, ...]] = (
-    find_arrays.scan,
+    find_arrays.scan_tensors,
     check_grammar.check,
     parse_number_arrays.read_elements,
     string_frames.read_frames,
@@ -84,16 +77,13 @@ _COMPILED: Final[tuple[Any, ...]] = (
     format_float.write_singles,
 )
 _NO_INTS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
-# What `scan` returns: whether it is fine, members, whether there are odd numbers, how many spans, and three integers
-# for each span: its first byte, its end and its kind.
-_FINE, _MEMBERS, _ODD, _SPANS, _FIRST_SPAN = range(5)
 _ANY_TYPE: Final = DTYPES["bool"]
 """Stands for a type that does not exist, until everything else has been looked at."""
 
 
 def configure(cache_dir: Path) -> None:
     """Keep the compiled code under `cache_dir`, so that the next start loads it; call before anything is read."""
-    llvm_intrinsics.keep_compiled(cache_dir, "json", (llvm_intrinsics, parse_float, find_arrays, utf8), _COMPILED)
+    llvm_intrinsics.keep_compiled(cache_dir, "json", (llvm_intrinsics, parse_float, characters, utf8), _COMPILED)
 
 
 def warm(progress: Callable[[str], None] | None = None) -> None:
@@ -148,13 +138,15 @@ def _read_call(body: Buffer, signature: Signature, limits: Limits, charge: Charg
     view = np.frombuffer(body, _BYTE)
     if type(body) is not bytes:
         view.flags.writeable = False  # as `view_of`
-    marks: tuple[int, ...] = scan(view)
-    text = _usual_text(body, marks)
-    if text is not None:
-        template = _templates.get((signature, text))
-        if template is not None and template.members == marks[_MEMBERS]:
-            return _fill(template, signature, body, view, marks, limits, charge)
-    document = _small_part(body, marks, charge)
+    closed, members, nontrivial_numbers, arrays, places = scan_tensors(view)
+    text = None
+    if closed and not nontrivial_numbers:
+        text = _short_envelope(body, arrays, places)
+        if text is not None:
+            template = _templates.get((signature, text))
+            if template is not None and template.members == members:
+                return _fill(template, signature, body, view, places, limits, charge)
+    document = _read_envelope(body, FoundArrays(closed, members, nontrivial_numbers, arrays, places), charge)
     if type(document) is not dict:
         raise _field("", "the body must be a JSON object")
     parameter_name = signature.parameter
@@ -162,10 +154,10 @@ def _read_call(body: Buffer, signature: Signature, limits: Limits, charge: Charg
         raise _unknown("", document, _FIELDS[parameter_name])
     fields = document.get("data")
     resident = _resident(fields) if type(fields) is dict and "tensor" in fields else None
-    data, data_unknown, members = (
-        _given("data", document, body, view, marks, charge) if resident is None else (None, None, 1)
+    data, data_unknown, data_members = (
+        _given("data", document, body, view, places, charge) if resident is None else (None, None, 1)
     )
-    indices, index_unknown, index_members = _given("indices", document, body, view, marks, charge)
+    indices, index_unknown, index_members = _given("indices", document, body, view, places, charge)
     parameter = document.get(parameter_name, 0)
     if type(parameter) is not int:
         parameter = lossless_json.integer(parameter)
@@ -180,7 +172,7 @@ def _read_call(body: Buffer, signature: Signature, limits: Limits, charge: Charg
     encoding = document.get("output_encoding", "values")
     if type(encoding) is not str or encoding not in ENCODINGS:
         raise _choice("output_encoding", ENCODINGS)
-    if len(document) + members + index_members != marks[_MEMBERS]:
+    if len(document) + data_members + index_members != members:
         _check_framing(body, charge)
 
     if data_unknown is not None:
@@ -195,70 +187,59 @@ def _read_call(body: Buffer, signature: Signature, limits: Limits, charge: Charg
     if len(body) > limits.string_bytes and type(data_tensor) is PackedStrings:
         call.over_limit = _too_long(data_tensor, limits)
     if text is not None and (data is None or type(data) is Values) and type(indices) is Values:
-        _remember((signature, text), marks, resident if data is None else data, indices, call, encoding)
+        places_of = {place[0]: number for number, place in enumerate(places)}
+        kept = resident if data is None else _Array(places_of[data.first], data.dtype, data.shape)
+        assert kept is not None
+        _templates[signature, text] = _Template(
+            members,
+            kept,
+            _Array(places_of[indices.first], indices.dtype, indices.shape),
+            parameter,
+            dialect,
+            device,
+            encoding,
+        )
     return call, encoding
+
+
+class _Array(NamedTuple):
+    """An array of a template: which one of those found it is, and the tensor's type and shape."""
+
+    number: int
+    dtype: DType
+    shape: tuple[int, ...] | None
 
 
 class _Template(NamedTuple):
     """What all but the values of a request said: requests that differ in nothing else are checked once.
 
-    A tensor is the place of its span in the marks, its type and its shape; `data` is a str if it is a resident one.
+    `data` is a str if it is a resident tensor.
     """
 
     members: int
-    data: str | tuple[int, DType, tuple[int, ...] | None]
-    indices: tuple[int, DType, tuple[int, ...] | None]
+    data: str | _Array
+    indices: _Array
     parameter: int
     dialect: str
     device: Device
     encoding: Encoding
 
 
-_templates: Final[dict[tuple[Signature, bytes], _Template]] = {}
-_TEMPLATES: Final = 1024
+_templates: Final[BoundedCache[tuple[Signature, bytes], _Template]] = BoundedCache(1024)
 _TEMPLATE_BYTES: Final = 1 << 10
+"""Of the longest envelope that is kept: those of the specification's examples have 120 to 200."""
 
 
-def _usual_text(body: Buffer, marks: tuple[int, ...]) -> bytes | None:
-    """All but the values, where that is short and plain and the values are lists, else None."""
-    spans = marks[_SPANS]
-    if not marks[_FINE] or marks[_ODD]:
-        return None
-    if spans == 2 and len(body) - marks[5] + marks[4] - marks[8] + marks[7] <= _TEMPLATE_BYTES:
-        if marks[6] > 0 and marks[9] > 0:
-            return b"".join((body[: marks[4]], b"0 ", body[marks[5] : marks[7]], b"1 ", body[marks[8] :]))
-    elif spans == 1 and len(body) - marks[5] + marks[4] <= _TEMPLATE_BYTES and marks[6] > 0:
-        return b"".join((body[: marks[4]], b"0 ", body[marks[5] :]))
+def _short_envelope(body: Buffer, arrays: int, places: Sequence[ArrayPlace]) -> bytes | None:
+    """All but the arrays, where that is short and the arrays are lists, else None."""
+    first, end, kind = places[0]
+    if arrays == 2:
+        other, other_end, other_kind = places[1]
+        if len(body) - end + first - other_end + other <= _TEMPLATE_BYTES and kind > 0 and other_kind > 0:
+            return b"".join((body[:first], b"0 ", body[end:other], b"1 ", body[other_end:]))
+    elif arrays == 1 and len(body) - end + first <= _TEMPLATE_BYTES and kind > 0:
+        return b"".join((body[:first], b"0 ", body[end:]))
     return None
-
-
-def _remember(
-    key: tuple[Signature, bytes],
-    marks: tuple[int, ...],
-    data: str | Values | None,
-    indices: Values,
-    call: Call,
-    encoding: Encoding,
-) -> None:
-    """Keep the template of a request that was found right."""
-    places = {marks[at]: at for at in range(_FIRST_SPAN, _FIRST_SPAN + 3 * marks[_SPANS], 3)}
-    found = data if isinstance(data, str) else None
-    if found is None:
-        assert isinstance(data, Values)
-        kept: str | tuple[int, DType, tuple[int, ...] | None] = (places[data.first], data.dtype, data.shape)
-    else:
-        kept = found
-    if len(_templates) >= _TEMPLATES:
-        _templates.clear()
-    _templates[key] = _Template(
-        marks[_MEMBERS],
-        kept,
-        (places[indices.first], indices.dtype, indices.shape),
-        call.parameter,
-        call.dialect,
-        call.device,
-        encoding,
-    )
 
 
 def _fill(
@@ -266,20 +247,22 @@ def _fill(
     signature: Signature,
     body: Buffer,
     view: NDArray[np.uint8],
-    marks: tuple[int, ...],
+    places: Sequence[ArrayPlace],
     limits: Limits,
     charge: Charge | None,
 ) -> tuple[Call, Encoding]:
     """The call of a request whose template is known: only its values are read."""
-    _, kept, (at, dtype, shape), parameter, dialect, device, encoding = template
-    indices = Values(view, "indices", dtype, shape, marks[at], marks[at + 1], marks[at + 2])
+    _, kept, (number, dtype, shape), parameter, dialect, device, encoding = template
+    first, end, depth = places[number]
+    indices = Values(view, "indices", dtype, shape, first, end, depth)
     data: Values | None = None
     data_tensor: Tensor | str | None
     if isinstance(kept, str):
         data_tensor = kept
     else:
-        at, dtype, shape = kept
-        data = Values(view, "data", dtype, shape, marks[at], marks[at + 1], marks[at + 2])
+        number, dtype, shape = kept
+        first, end, depth = places[number]
+        data = Values(view, "data", dtype, shape, first, end, depth)
         data_tensor = data.read(charge)
     index_tensor = indices.read(charge)
     if data_tensor is None or index_tensor is None:
@@ -301,17 +284,17 @@ def read_scatter(body: Buffer, limits: Limits, charge: Charge | None = None) -> 
 
 def _read_scatter(body: Buffer, limits: Limits, charge: Charge | None) -> ScatterCall:
     view = view_of(body)
-    marks: tuple[int, ...] = scan(view)
-    document = _small_part(body, marks, charge)
+    found = FoundArrays._make(scan_tensors(view))
+    document = _read_envelope(body, found, charge)
     if type(document) is not dict:
         raise _field("", "the body must be a JSON object")
     if not document.keys() <= _SCATTER_FIELDS:
         raise _unknown("", document, _SCATTER_FIELDS)
-    given = {name: _given(name, document, body, view, marks, charge) for name in ("indices", "updates")}
+    given = {name: _given(name, document, body, view, found.places, charge) for name in ("indices", "updates")}
     reduction = document.get("reduction", "none")
     if type(reduction) is not str or reduction not in REDUCTIONS:
         raise _choice("reduction", REDUCTIONS)
-    if len(document) + sum(members for _, _, members in given.values()) != marks[_MEMBERS]:
+    if len(document) + sum(members for _, _, members in given.values()) != found.members:
         _check_framing(body, charge)
     for name, (_, unknown, _) in given.items():
         if unknown is not None:
@@ -326,59 +309,14 @@ def _read_scatter(body: Buffer, limits: Limits, charge: Charge | None) -> Scatte
     return ScatterCall(indices, updates, reduction)
 
 
-def check_fields_size(pieces: Sequence[Buffer], what: str, charge: Charge | None) -> None:
-    """Raises limit_exceeded where the small part of a body, in `pieces`, is too large; white space hardly counts.
-
-    `charge` is told what a large one takes to be counted and read: each byte, and a character of text for it.
-    """
-    size, most = sum(map(len, pieces)), MAX_FIELDS
-    if size > MAX_SPACED_FIELDS:
-        most = MAX_SPACED_FIELDS
-    elif size > MAX_FIELDS:
-        if charge is not None:
-            charge(_READ_EXACTLY * size)
-        size = sum(len(bytes(piece).translate(None, b" \t\r\n")) for piece in pieces)
-    if size > most:
-        detail = f"all but {what} takes {size} bytes of at most {most}"
-        raise GatherError("limit_exceeded", detail, facts={"limit": "fields_bytes", "maximum": most})
-
-
-def _check_spans(body: Buffer, marks: tuple[int, ...], count: int, charge: Charge | None) -> None:
-    pieces: list[Buffer] = []
-    end = 0
-    view = memoryview(body)
-    for at in range(_FIRST_SPAN, _FIRST_SPAN + 3 * count, 3):
-        pieces.append(view[end : marks[at]])
-        end = marks[at + 1]
-    check_fields_size((*pieces, view[end:]), "the values of the tensors", charge)
-
-
-def _small_part(body: Buffer, marks: tuple[int, ...], charge: Charge | None) -> Any:
-    """All but the spans, each of which a number stands for: its own."""
-    fine, _, odd, count = marks[:_FIRST_SPAN]
-    if not fine:
+def _read_envelope(body: Buffer, found: FoundArrays, charge: Charge | None) -> Any:
+    """All but the arrays. Raises malformed_request and limit_exceeded."""
+    if not found.closed:
         raise GatherError("malformed_request", "the body is not JSON: quotes or brackets do not close")
-    if len(body) > MAX_FIELDS:
-        _check_spans(body, marks, count, charge)
-    if count == 2:  # as most have
-        text = b"".join((body[: marks[4]], b"0 ", body[marks[5] : marks[7]], b"1 ", body[marks[8] :]))
-    else:
-        pieces: list[Buffer] = []
-        end = 0
-        for span in range(count):
-            at = _FIRST_SPAN + 3 * span
-            pieces += (body[end : marks[at]], _DIGITS[span])
-            end = marks[at + 1]
-        text = b"".join((*pieces, body[end:]))
-    if count > 2:
+    document = read_envelope(body, found, "the values of the tensors", _check_framing, charge)
+    if found.arrays > 2:
         _check_framing(body, charge)  # with a key given twice, the numbers would not be what they seem
-    if not odd and len(text) <= MAX_FIELDS:  # orjson takes twelve bytes for each, white space too
-        try:
-            return orjson.loads(text)
-        except orjson.JSONDecodeError:
-            pass  # a lone surrogate, or no JSON
-    _check_framing(body, charge)
-    return lossless_json.loads(text.decode())
+    return document
 
 
 def _given(
@@ -386,15 +324,15 @@ def _given(
     document: Mapping[str, Any],
     body: Buffer,
     view: NDArray[np.uint8],
-    marks: tuple[int, ...],
+    places: Sequence[ArrayPlace],
     charge: Charge | None = None,
 ) -> _Given:
     """The fields of the tensor `name`, checked one by one. Raises invalid_field."""
     fields = document.get(name)
     if type(fields) is not dict:
         raise _field(f"/{name}", f"{name} must be an object" if name in document else f"{name} is missing")
-    type_name, shape, span = fields.get("dtype"), fields.get("shape", ...), fields.get("values")
-    usual = len(fields) == 3 and type_name is not None and shape is not ... and span is not None
+    type_name, shape, array = fields.get("dtype"), fields.get("shape", ...), fields.get("values")
+    usual = len(fields) == 3 and type_name is not None and shape is not ... and array is not None
     if not usual and not fields.keys() <= _TENSOR_FIELDS:
         raise _unknown(f"/{name}", fields, _TENSOR_FIELDS)
     if type(type_name) is not str:
@@ -404,21 +342,20 @@ def _given(
     known = DTYPES.get(type_name)
     dtype = known or _ANY_TYPE
     unknown = None if known else type_name
-    if span is not None:
+    if array is not None:
         if "base64" in fields:
             raise _field(f"/{name}", f"{name} has both values and base64")
-        at = _FIRST_SPAN + 3 * (span if type(span) is int else int(span))
-        first, depth = marks[at], marks[at + 2]
+        first, end, depth = places[int(array)]
         if depth <= 0:  # no list
             depth = 0
             if body[first] in b"n{":
                 raise _field(f"/{name}/values", "values must be a list, or one value for a tensor without dimensions")
         if shape is ...:
             shape = None
-        return Values(view, name, dtype, shape, first, marks[at + 1], depth), unknown, len(fields)
+        return Values(view, name, dtype, shape, first, end, depth), unknown, len(fields)
     if "base64" not in fields:
         raise _field(f"/{name}", f"{name} has neither values nor base64")
-    first, end, kind = marks[_FIRST_SPAN + 3 * int(fields["base64"]) :][:3]
+    first, end, kind = places[int(fields["base64"])]
     if kind not in (STRING, ESCAPED):
         raise _field(f"/{name}/base64", "base64 must be a string")
     if shape is ...:

@@ -7,7 +7,7 @@ value from both sides: where the two bounds round apart, `above_middle` compares
 """
 
 # Comparisons are spelt out, since that is what compiles well.
-# ruff: noqa: PLR1714
+# ruff: noqa: PLR1714, SIM109
 from __future__ import annotations
 
 from typing import Final
@@ -35,6 +35,7 @@ from app.llvm_intrinsics import (
     udiv,
     ult,
 )
+from app.wire.json.characters import LETTER_E, LOWER, MINUS, NINE, PLUS, POINT, ZERO
 
 MIN_POWER: Final = -342
 MAX_POWER: Final = 308
@@ -114,7 +115,7 @@ def digits(base: Address, place: int) -> tuple[int, int]:
     """(value modulo 2**64, how many) of the digits at `place`."""
     first, value = place, 0
     while True:
-        c = load_u8(base + place) - 48
+        c = load_u8(base + place) - ZERO
         if c < 0 or c > 9:
             return value, place - first
         value = value * 10 + c
@@ -125,7 +126,7 @@ def digits(base: Address, place: int) -> tuple[int, int]:
 def whole_digits(base: Address, place: int) -> tuple[int, int]:
     """As `digits`; none where the first is 0 and not the only one."""
     value, count = digits(base, place)
-    if count > 1 and load_u8(base + place) == 48:
+    if count > 1 and load_u8(base + place) == ZERO:
         return 0, 0
     return value, count
 
@@ -135,8 +136,8 @@ def long_whole(base: Address, place: int, count: int) -> tuple[int, bool]:
     """(value, fits) of an integer of `count` digits, 20 or more, without leading zeros: whether it is below 2**64."""
     value = 0
     for i in range(19):
-        value = value * 10 + load_u8(base + place + i) - 48
-    last = load_u8(base + place + 19) - 48
+        value = value * 10 + load_u8(base + place + i) - ZERO
+    last = load_u8(base + place + 19) - ZERO
     fits = count == 20 and (ult(value, _TENTH) or (value == _TENTH and last <= 5))
     return value * 10 + last, fits
 
@@ -152,17 +153,17 @@ def _long_digits(base: Address, place: int, most: int) -> tuple[int, int, bool]:
     while True:
         c = load_u8(base + place)
         place += 1
-        if c == 46:
+        if c == POINT:
             fraction = True
             continue
-        if c < 48 or c > 57:
+        if c < ZERO or c > NINE:
             return value, power, cut
         if kept < most:
-            value = value * 10 + c - 48
+            value = value * 10 + c - ZERO
             kept += value != 0
             power -= fraction
         else:
-            cut |= c != 48
+            cut |= c != ZERO
             power += not fraction
 
 
@@ -173,16 +174,17 @@ def quick_decimal(base: Address, place: int) -> tuple[int, int, int]:
 
     As in `digits_before`, steps are done for nothing rather than left to the processor's guess.
     """
-    begin = place + (load_u8(base + place) == 45)
+    begin = place + (load_u8(base + place) == MINUS)
     marks = find_non_digits(base + place) & -2  # bit 0 is a sign, or a digit
     stop = place + count_trailing_zeros(marks)
     count = stop - begin
-    if count == 0 or count > 8 or not 48 <= load_u8(base + begin) <= 57 or (count > 1 and load_u8(base + begin) == 48):
+    initial = load_u8(base + begin)
+    if count == 0 or count > 8 or not ZERO <= initial <= NINE or (count > 1 and initial == ZERO):
         return 0, 0, 0
     value = _eight((load_u64(base + stop - 8) ^ _ZEROS) & _KEPT[count])
     power = 0
     c = load_u8(base + stop)
-    if c == 46:
+    if c == POINT:
         power = -1 - stop
         stop = place + count_trailing_zeros(marks & (marks - 1))
         power += stop
@@ -195,20 +197,20 @@ def quick_decimal(base: Address, place: int) -> tuple[int, int, int]:
         value = value * TENS[power] + part
         c = load_u8(base + stop)
     power = -power
-    if c | 32 == 101:
+    if c | LOWER == LETTER_E:
         sign = load_u8(base + stop + 1)
-        first = stop + (2 if sign == 43 or sign == 45 else 1)
+        first = stop + (2 if sign == PLUS or sign == MINUS else 1)
         stop = first
         part = 0
         while True:
-            c = load_u8(base + stop) - 48
+            c = load_u8(base + stop) - ZERO
             if c < 0 or c > 9:
                 break
             part = part * 10 + c
             stop += 1
         if stop == first or stop > first + 4:
             return 0, 0, 0
-        power += -part if sign == 45 else part
+        power += -part if sign == MINUS else part
     return stop, value, power
 
 
@@ -217,11 +219,11 @@ def _exponent(base: Address, place: int) -> tuple[int, int]:
     """(place after, value) of the exponent whose `e` is at `place`, cut to ±10**15; the place is -1 without digits."""
     place += 1
     sign = load_u8(base + place)
-    if sign == 43 or sign == 45:
+    if sign == PLUS or sign == MINUS:
         place += 1
     exponent, begin = 0, place
     while True:
-        c = load_u8(base + place) - 48
+        c = load_u8(base + place) - ZERO
         if c < 0 or c > 9:
             break
         if exponent < _FAR:
@@ -229,7 +231,7 @@ def _exponent(base: Address, place: int) -> tuple[int, int]:
         place += 1
     if place == begin:
         return -1, 0
-    return place, -exponent if sign == 45 else exponent
+    return place, -exponent if sign == MINUS else exponent
 
 
 @inner
@@ -245,13 +247,13 @@ def decimal(base: Address, place: int) -> tuple[int, int, int, bool]:
     place += count
     power, cut = 0, False
     c = load_u8(base + place)
-    if c == 46:
+    if c == POINT:
         place += 1
         while True:
             c = load_u8(base + place)
-            if c < 48 or c > 57:
+            if c < ZERO or c > NINE:
                 break
-            value = value * 10 + c - 48
+            value = value * 10 + c - ZERO
             place += 1
             power -= 1
         if power == 0:
@@ -259,7 +261,7 @@ def decimal(base: Address, place: int) -> tuple[int, int, int, bool]:
         count -= power
     if count > 19:
         value, power, cut = _long_digits(base, first, _MOST_OF_FLOAT)
-    if c | 32 == 101:
+    if c | LOWER == LETTER_E:
         place, exponent = _exponent(base, place)
         if place < 0:
             return -1, 0, 0, False
@@ -408,25 +410,25 @@ def above_middle(base: Address, place: int, low: float) -> int:
     cut, fraction = False, False
     while True:
         c = load_u8(base + place)
-        if c == 46:
+        if c == POINT:
             fraction = True
-        elif c < 48 or c > 57:
+        elif c < ZERO or c > NINE:
             break
         elif kept < _MOST_DIGITS:
             power -= fraction
-            if kept > 0 or c != 48:
+            if kept > 0 or c != ZERO:
                 kept += 1
-                part = part * 10 + c - 48
+                part = part * 10 + c - ZERO
                 digits_in_part += 1
                 if digits_in_part == 18:
                     size = _grown(left, size, TENS[18], part)
                     part = digits_in_part = zero
         else:
-            cut |= c != 48
+            cut |= c != ZERO
             power += not fraction
         place += 1
     size = _grown(left, size, TENS[digits_in_part], part)
-    if load_u8(base + place) | 32 == 101:
+    if load_u8(base + place) | LOWER == LETTER_E:
         _, exponent = _exponent(base, place)
         power += exponent
     bits = f64_bits(low)

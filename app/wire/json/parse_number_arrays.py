@@ -7,7 +7,7 @@ Strings are stored as frames (see `app.tensors.string_frames`), and where each b
 """
 
 # Comparisons are spelt out, since that is what compiles well.
-# ruff: noqa: PLR1714
+# ruff: noqa: PLR1714, SIM109
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -39,8 +39,25 @@ from app.llvm_intrinsics import (
     ult,
 )
 from app.tensors.string_frames import HEAD, ROOM
-from app.wire.json.find_arrays import (
+from app.wire.json.characters import (
+    ASCII_END,
+    BACKSLASH,
+    CLOSING_BRACE,
+    CLOSING_BRACKET,
+    COMMA,
+    LETTER_E,
+    LETTER_U,
+    LOWER,
     MAX_DEPTH,
+    MINUS,
+    OPENING_BRACE,
+    OPENING_BRACKET,
+    POINT,
+    QUOTE,
+    SPACE,
+    SURROGATE,
+    SURROGATE_BITS,
+    ZERO,
     character,
     escaped,
     hex_4,
@@ -162,7 +179,7 @@ def _run_floats(
     Stops at the delimiter after an element that no comma follows (`after`), or at an element for someone else.
     """
     while 32 <= place <= last and element < room:
-        negative = load_u8(base + place) == 45
+        negative = load_u8(base + place) == MINUS
         stop, value, power = quick_decimal(base, place)
         if stop == 0:
             break
@@ -171,10 +188,10 @@ def _run_floats(
             break
         _put_float(target, element, kind, number, negative)
         element += 1
-        if load_u8(base + stop) != 44:
+        if load_u8(base + stop) != COMMA:
             return stop, element, True
         place = stop + 1
-        while load_u8(base + place) == 32:
+        while load_u8(base + place) == SPACE:
             place += 1
     return place, element, False
 
@@ -186,24 +203,24 @@ def _run_integers(
     """As `_run_floats`, for integers."""
     low, high = _LOW[kind], _HIGH[kind]
     while 32 <= place <= last and element < room:
-        negative = load_u8(base + place) == 45
+        negative = load_u8(base + place) == MINUS
         begin = place + negative
         stop = place + count_trailing_zeros(find_non_digits(base + place) & -2)  # bit 0 is a sign, or a digit
         count = stop - begin
-        after, first = load_u8(base + stop), load_u8(base + begin) - 48
+        after, first = load_u8(base + stop), load_u8(base + begin) - ZERO
         if not 0 <= first <= 9 or count == 0 or count > 19 or (count > 1 and first == 0):
             break
-        if after == 46 or after | 32 == 101:
+        if after == POINT or after | LOWER == LETTER_E:
             break
         value = digits_before(base, stop, count)
         if ult(low if negative else high, value):
             break
         _put_integer(target, element, kind, -value if negative else value)
         element += 1
-        if after != 44:
+        if after != COMMA:
             return stop, element, True
         place = stop + 1
-        while load_u8(base + place) == 32:
+        while load_u8(base + place) == SPACE:
             place += 1
     return place, element, False
 
@@ -214,7 +231,7 @@ def _after_name(base: Address, place: int, name: Integers, quoted: bool) -> int:
     for i in range(name.size):
         c = load_u8(base + place)
         place += 1
-        if quoted and c == 92 and load_u8(base + place) == 117:
+        if quoted and c == BACKSLASH and load_u8(base + place) == LETTER_U:
             c = hex_4(base, place + 1)
             place += 5
         if c != name[i]:
@@ -228,7 +245,7 @@ def _non_finite(base: Address, place: int, bare: bool) -> tuple[int, float, bool
 
     `bare` ones have no quotes.
     """
-    quoted = load_u8(base + place) == 34
+    quoted = load_u8(base + place) == QUOTE
     if not quoted and not bare:
         return -1, np.nan, False
     place += quoted
@@ -239,7 +256,7 @@ def _non_finite(base: Address, place: int, bare: bool) -> tuple[int, float, bool
         number, negative = np.inf, minus >= 0
         stop = _after_name(base, minus if negative else place, _INFINITY, quoted)
     if quoted and stop >= 0:
-        stop = stop + 1 if load_u8(base + stop) == 34 else -1
+        stop = stop + 1 if load_u8(base + stop) == QUOTE else -1
     return stop, number, negative
 
 
@@ -262,7 +279,7 @@ def _odd_finite(base: Address, place: int) -> tuple[int, float]:
 @inner
 def _read_odd_float(base: Address, place: int, kind: int, target: Address, element: int, bare: bool) -> int:
     """The place after any element of a float type, or -1."""
-    negative = load_u8(base + place) == 45
+    negative = load_u8(base + place) == MINUS
     stop, number = _odd_finite(base, place + negative)
     if stop < 0:
         stop, number, negative = _non_finite(base, place, bare)
@@ -276,14 +293,14 @@ def _read_odd_float(base: Address, place: int, kind: int, target: Address, eleme
 @inner
 def _read_odd_integer(base: Address, place: int, kind: int, target: Address, element: int) -> int:
     """The place after any element of an integer type, or -1."""
-    negative = load_u8(base + place) == 45
+    negative = load_u8(base + place) == MINUS
     place += negative
     value, count = whole_digits(base, place)
     if count == 0:
         return -1
     stop = place + count
     after = load_u8(base + stop)
-    if after == 46 or after | 32 == 101:
+    if after == POINT or after | LOWER == LETTER_E:
         stop, value, fits = integral(base, place)
         if not fits:
             return -1
@@ -328,12 +345,12 @@ def _put_text(base: Address, place: int, stop: int, target: Address) -> tuple[in
             place += plain
             target += plain
         c = load_u8(base + place)
-        if c == 34 or c == 92:
+        if c == QUOTE or c == BACKSLASH:
             break
-        if c < 32:
+        if c < SPACE:
             return -1, target
         after = place + 1
-        if c >= 128:
+        if c >= ASCII_END:
             after, _ = character(base, place, stop)
             if after < 0:
                 return -1, target
@@ -372,7 +389,7 @@ def _read_text(base: Address, place: int, end: int, target: Address) -> tuple[in
     The place is -1 where it is no string, is not JSON, or has a lone surrogate.
     """
     frame = target
-    if load_u8(base + place) != 34:
+    if load_u8(base + place) != QUOTE:
         return -1, frame
     place += 1
     target += HEAD
@@ -382,14 +399,14 @@ def _read_text(base: Address, place: int, end: int, target: Address) -> tuple[in
             return -1, frame
         c = load_u8(base + place)
         place += 1
-        if c == 34:
+        if c == QUOTE:
             length = target - frame - HEAD
             if length > _LONGEST:
                 return -1, frame
             store_u32(frame, length)
             return place, target
         place, c = escaped(base, place)
-        if c < 0 or c & 0xFFFFF800 == 0xD800:
+        if c < 0 or c & SURROGATE_BITS == SURROGATE:
             return -1, frame
         target = _put_code(target, c)
 
@@ -398,13 +415,20 @@ def _read_text(base: Address, place: int, end: int, target: Address) -> tuple[in
 def _skip_element(base: Address, place: int, end: int) -> int:
     """The place after a string, an object, or whatever goes on to the next delimiter; -1 where there is nothing."""
     c = load_u8(base + place)
-    if c == 34:
+    if c == QUOTE:
         place, _ = skip_string(base, place + 1, end)
         return place
-    if c == 123:
+    if c == OPENING_BRACE:
         return skip_nested(base, place, end, int64(0))
     first = place
-    while place < end and c != 44 and c != 91 and c != 93 and c != 125 and not is_space(c):
+    while (
+        place < end
+        and c != COMMA
+        and c != OPENING_BRACKET
+        and c != CLOSING_BRACKET
+        and c != CLOSING_BRACE
+        and not is_space(c)
+    ):
         place += 1
         c = load_u8(base + place)
     return place if place > first else -1
@@ -439,16 +463,16 @@ def read_elements(
     depth = here = element = used = zero
     while True:
         c = load_u8(base + place)
-        if c <= 32:
+        if c <= SPACE:
             place = skip_space(base, place, end)
             c = load_u8(base + place)
-        if c == 91 and depth < leaf:
+        if c == OPENING_BRACKET and depth < leaf:
             if depth > 0:
                 dims[counters + depth - 1] = here
             depth += 1
             place = skip_space(base, place + 1, end)
             here = 0
-            if load_u8(base + place) != 93:
+            if load_u8(base + place) != CLOSING_BRACKET:
                 continue
             here = -1
             if leaf == OPEN:
@@ -491,13 +515,13 @@ def read_elements(
                 return place == end, place, element, used, leaf, inner
             here += 1
             c = load_u8(base + place)
-            if c <= 32:
+            if c <= SPACE:
                 place = skip_space(base, place, end)
                 c = load_u8(base + place)
-            if c == 44:
+            if c == COMMA:
                 place += 1
                 break
-            if c != 93:
+            if c != CLOSING_BRACKET:
                 return False, place, element, used, leaf, inner
             if depth == leaf:
                 if inner < 0:

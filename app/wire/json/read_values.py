@@ -1,7 +1,7 @@
 """One tensor out of the span of a JSON body that holds its values: flat or nested, of any type.
 
-One pass of `parse_number_arrays` reads the span straight into the tensor's memory. Where it refuses something, the
-nesting alone is looked at again, since it comes before the values.
+`parse_number_arrays` reads the values straight into the tensor's memory. Where it refuses something, the nesting alone
+is looked at again, since it comes before the values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from app.tensors.dtypes import DType
 from app.tensors.packed_strings import PackedStrings
 from app.tensors.tensor import Form, Tensor, coordinates
 from app.wire.json import lossless_json
-from app.wire.json.find_arrays import MAX_DEPTH
+from app.wire.json.characters import MAX_DEPTH
 from app.wire.json.parse_number_arrays import KINDS, OPEN, SKIP, read_elements, strings_room
 from app.wire.packed_items import Charge, bounded_product, items_text
 

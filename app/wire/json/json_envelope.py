@@ -1,0 +1,76 @@
+"""The envelope of a JSON body: all of it but its arrays, which becomes Python objects.
+
+Each array is replaced by its number, so that the field that held it says which one it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import orjson
+
+from app.errors import GatherError
+from app.tensors.buffer import Buffer
+from app.wire.json import lossless_json
+from app.wire.json.find_arrays import FoundArrays
+from app.wire.packed_items import Charge
+
+MAX_BYTES: Final = 1 << 15
+"""Most bytes of an envelope, since it becomes Python objects, on the event loop: orjson takes twelve bytes for each."""
+MAX_SPACED_BYTES: Final = 1 << 20
+"""The same with its white space, of which nothing is made."""
+_READ_EXACTLY: Final = 5
+"""Bytes that a byte of an envelope with much white space takes: itself, and as text, of which one character is wide."""
+_SPACE: Final = b" \t\r\n"
+MOST_ARRAYS: Final = 16
+"""Arrays that an envelope may have had."""
+_NUMBERS: Final = tuple(b"%d " % number for number in range(MOST_ARRAYS))
+
+
+def read_envelope(
+    body: Buffer,
+    found: FoundArrays,
+    what: str,
+    check_grammar: Callable[[Buffer, Charge | None], None],
+    charge: Charge | None,
+) -> Any:
+    """The value of `body`, in which number i stands for array i of those `found`.
+
+    Raises limit_exceeded where all but `what` is too large, and what `check_grammar` raises, which is called where the
+    library refuses the envelope or would round a number of it.
+    """
+    whole = body if len(body) <= MAX_BYTES else memoryview(body)
+    pieces: list[Buffer] = []
+    end = 0
+    for number, (first, after, _) in enumerate(found.places[: found.arrays]):
+        pieces += (whole[end:first], _NUMBERS[number])
+        end = after
+    pieces.append(whole[end:])
+    if len(body) > MAX_BYTES:
+        _check_size(pieces[::2], what, charge)
+    text = b"".join(pieces)
+    if not found.nontrivial_numbers and len(text) <= MAX_BYTES:
+        try:
+            return orjson.loads(text)
+        except orjson.JSONDecodeError:
+            pass  # a lone surrogate, a bare NaN, or no JSON
+    check_grammar(body, charge)
+    return lossless_json.loads(text.decode())
+
+
+def _check_size(pieces: Sequence[Buffer], what: str, charge: Charge | None) -> None:
+    """Raises limit_exceeded where an envelope, in `pieces`, is too large; white space hardly counts.
+
+    `charge` is told what a large one takes to be counted and read: each byte, and a character of text for it.
+    """
+    size, most = sum(map(len, pieces)), MAX_BYTES
+    if size > MAX_SPACED_BYTES:
+        most = MAX_SPACED_BYTES
+    elif size > MAX_BYTES:
+        if charge is not None:
+            charge(_READ_EXACTLY * size)
+        size = sum(len(bytes(piece).translate(None, _SPACE)) for piece in pieces)
+    if size > most:
+        detail = f"all but {what} takes {size} bytes of at most {most}"
+        raise GatherError("limit_exceeded", detail, facts={"limit": "fields_bytes", "maximum": most})
