@@ -1,4 +1,4 @@
-"""The small part of a JSON body, read with every number as it was written: for what a fast library would round."""
+"""A JSON envelope, read with every number as it was written: for what a fast library would round."""
 
 from __future__ import annotations
 
