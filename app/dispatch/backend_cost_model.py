@@ -95,7 +95,7 @@ class Coefficients:
 class RouteChoice(NamedTuple):
     """A route, the seconds predicted for it, and over how many threads it splits the work.
 
-    `on_event_loop` says that the event loop runs the gather, or is the leader of a split.
+    `on_event_loop` says that the event loop runs the gather, or owns a split one.
     """
 
     route: Route
@@ -153,7 +153,7 @@ def cache_transfer_seconds(plan: Plan, coefficients: Coefficients) -> float:
 def split_seconds(plan: Plan, kernel_s: float, threads: int, coefficients: Coefficients) -> tuple[float, int]:
     """The seconds of the best split of a gather that one thread does in `kernel_s`, and its number of parts.
 
-    The leader begins at once, so that helpers that wake too late cost nothing. Infinity and 1 where no number of
+    The owner begins at once, so that helpers that wake too late cost nothing. Infinity and 1 where no number of
     threads is worth while.
     """
     gain = coefficients.item_gain
