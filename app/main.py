@@ -196,7 +196,7 @@ def create_app(
         settings.workers,
     )
     disk_threads = DiskThreads()
-    store.run_in_background = disk_threads.aside
+    store.run_in_background = disk_threads.run_in_background
     service = Service(limits, store, kernel, pool, chooser, budget)
     service.run_in_lock_thread = disk_threads.change
     host_check = HostHeaderCheck(settings.host, settings.allowed_hosts, settings.cors_origins)

@@ -31,7 +31,7 @@ class DiskThreads:
         self._changes = _Shared(ThreadPoolExecutor(THREADS, "change"), SHARE)
         self._lookups = _Shared(ThreadPoolExecutor(THREADS, "lookup"), SHARE)
         self._downloads = _Shared(self.streams, THREADS // 4)
-        self._aside = ThreadPoolExecutor(THREADS, "aside")
+        self._background = ThreadPoolExecutor(THREADS, "background")
 
     async def change(self, name: str, work: Callable[[], T]) -> T:
         """The result of `work`, which may wait for the lock of tensor `name`."""
@@ -45,25 +45,25 @@ class DiskThreads:
         """The result of `work`, which reads a piece of tensor `name`."""
         return await self._downloads.run(name, work)
 
-    def aside(self, work: Callable[[], None]) -> None:
-        """Do `work` when a thread is free; nobody waits for it. From any thread."""
-        self._aside.submit(work).add_done_callback(_tell)
+    def run_in_background(self, work: Callable[[], None]) -> None:
+        """Do `work` when a thread is free, and log its error if it fails. From any thread."""
+        self._background.submit(work).add_done_callback(_log_failure)
 
     def shutdown(self) -> None:
         """Finish what was begun."""
-        # Changes give work to be done aside.
-        for executor in (self.streams, self._changes.executor, self._lookups.executor, self._aside):
+        # In this order, since changes submit work for the background.
+        for executor in (self.streams, self._changes.executor, self._lookups.executor, self._background):
             executor.shutdown()
 
 
-def _tell(done: Future[None]) -> None:
+def _log_failure(done: Future[None]) -> None:
     error = done.exception()
     if error is not None:
-        logger.error("work that nobody waits for failed", exc_info=error)
+        logger.error("work in the background failed", exc_info=error)
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
-    with suppress(RuntimeError):  # the loop has been closed: nobody waits there
+    with suppress(RuntimeError):  # the loop has been closed, and the request has ended with it
         loop.call_soon_threadsafe(function)
 
 
@@ -88,5 +88,5 @@ class _Shared:
             if working.done():
                 free.release()
             else:
-                # Whoever waited for it has gone, and the thread is still taken.
+                # The request was cancelled, and the thread is still taken.
                 working.add_done_callback(lambda _: _call_in(loop, free.release))

@@ -49,7 +49,7 @@ class Models:
         return model, resident
 
     def find_quickly(self, name: str, version: str = VERSION) -> Model:
-        """As `find`, without asking the store for a tensor that it had before: whoever reads it finds out."""
+        """As `find`, without asking the store for a tensor that was there before; if it has gone, the gather fails."""
         return (self._known.get(name) if version == VERSION else None) or self.find(name, version)[0]
 
     def forget(self, name: str) -> None:

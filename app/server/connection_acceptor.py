@@ -65,14 +65,14 @@ class Acceptor:
             listener.setblocking(False)
         self.accepting = True
         self.publish_count()
-        self._counters.head[SlotHeader.ACCEPTING] = 1
+        self._counters.header[SlotHeader.ACCEPTING] = 1
         self._watch()
 
     def stop(self, *, rest: bool) -> None:
         """Accept no more. Those in the backlog are left to the other workers or, with `rest`, still accepted."""
         if self.accepting:
             self.accepting = False
-            self._counters.head[SlotHeader.ACCEPTING] = 0
+            self._counters.header[SlotHeader.ACCEPTING] = 0
             self._unwatch()
             if self._timer is not None:
                 self._timer.cancel()
@@ -92,7 +92,7 @@ class Acceptor:
     def publish_count(self) -> int:
         """Write for the other workers how many connections this one has, and return the number."""
         number = len(self._connections) + len(self._in_setup)
-        self._counters.head[SlotHeader.CONNECTIONS] = number
+        self._counters.header[SlotHeader.CONNECTIONS] = number
         return number
 
     def balance(self, now: float) -> None:

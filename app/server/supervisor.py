@@ -358,7 +358,7 @@ class Supervisor:
                 overdue = now - worker.born > START_S
             else:
                 # Counted in looks, not in time: where everything stood still, as in a suspended machine, nothing hangs.
-                beat = self._group.slots[worker.slot].head[SlotHeader.BEAT]
+                beat = self._group.slots[worker.slot].header[SlotHeader.HEARTBEAT]
                 worker.looks_without_beat = worker.looks_without_beat + 1 if beat == worker.last_beat else 0
                 worker.last_beat = beat
                 overdue = worker.looks_without_beat >= HANG_LOOKS

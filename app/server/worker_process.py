@@ -162,7 +162,7 @@ class WorkerServer(Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Called ten times a second."""
-        self._counters.head[SlotHeader.BEAT] += 1
+        self._counters.header[SlotHeader.HEARTBEAT] += 1
         if self._acceptor is not None and self._acceptor.accepting:
             self._acceptor.publish_count()
             if counter % 10 == 0:

@@ -7,7 +7,7 @@ counting where the last one ended, so a sum never falls.
 A slot is a table of cells, each a name and a float64, which holds counts exactly up to 2**53. A process names a cell
 when it first counts under that name.
 
-    slot   head    HEAD_WORDS uint64, see `SlotHeader`
+    slot   header  HEADER_WORDS uint64, see `SlotHeader`
            values  CELLS float64
            names   CELLS times one byte for the length and NAME_BYTES - 1 for UTF-8
 
@@ -28,10 +28,10 @@ from app import __version__
 
 logger = logging.getLogger("gathernd")
 
-HEAD_WORDS: Final = 8
+HEADER_WORDS: Final = 8
 CELLS: Final = 1 << 14
 NAME_BYTES: Final = 192
-_VALUES: Final = HEAD_WORDS * 8
+_VALUES: Final = HEADER_WORDS * 8
 _NAMES: Final = _VALUES + CELLS * 8
 _SPARE: Final = CELLS - 64
 """The first of the cells that stay unnamed: what is counted once all others are taken goes there, and is not shown."""
@@ -44,10 +44,10 @@ GAUGE: Final = "="
 
 
 class SlotHeader(IntEnum):
-    """The words of a slot's head."""
+    """The words of a slot's header."""
 
     PID = 0  # 0: no process has the slot
-    BEAT = 1  # a count that moves as long as the process's event loop does
+    HEARTBEAT = 1  # a count that moves as long as the process's event loop does
     ACCEPTING = 2  # 1 while the process takes new connections
     CONNECTIONS = 3
     USED = 4  # cells that have a name or had one
@@ -60,7 +60,7 @@ class Slot:
     def __init__(self, memory: memoryview, number: int) -> None:
         self.number = number
         whole = memory[number * SLOT_BYTES : (number + 1) * SLOT_BYTES]
-        self.head = whole[:_VALUES].cast("Q")
+        self.header = whole[:_VALUES].cast("Q")
         self.values = whole[_VALUES:_NAMES].cast("d")
         self._names = whole[_NAMES : _NAMES + CELLS * NAME_BYTES]
 
@@ -89,15 +89,15 @@ class Counters:
         self._slots = [Slot(memory, place) for place in range(len(memory) // SLOT_BYTES)]
         self.slot = self._slots[number]
         self.shared = len(self._slots) > 1
-        self.head = self.slot.head
-        if self.head[SlotHeader.LAYOUT] not in (0, _LAYOUT):
+        self.header = self.slot.header
+        if self.header[SlotHeader.LAYOUT] not in (0, _LAYOUT):
             raise RuntimeError("the workers of this service are of another version: stop it and start it again")
-        self.head[SlotHeader.LAYOUT] = _LAYOUT
+        self.header[SlotHeader.LAYOUT] = _LAYOUT
         self.values = self.slot.values
         self._cells: dict[str, int] = {}
         self._free: list[int] = []
         self._full = False
-        for cell in range(self.head[SlotHeader.USED]):
+        for cell in range(self.header[SlotHeader.USED]):
             name = self.slot.name(cell)
             if name:
                 self._cells[name] = cell
@@ -105,8 +105,8 @@ class Counters:
                     self.values[cell] = 0.0
             else:
                 self._free.append(cell)
-        self.head[SlotHeader.BEAT] = self.head[SlotHeader.ACCEPTING] = self.head[SlotHeader.CONNECTIONS] = 0
-        self.head[SlotHeader.PID] = os.getpid()
+        self.header[SlotHeader.HEARTBEAT] = self.header[SlotHeader.ACCEPTING] = self.header[SlotHeader.CONNECTIONS] = 0
+        self.header[SlotHeader.PID] = os.getpid()
 
     def cell(self, name: str) -> int:
         """The cell of this name, added if it is not there; one that nobody reads, once all are taken."""
@@ -124,7 +124,7 @@ class Counters:
         found = self._cells.get(names[0])
         if found is not None:
             return found
-        first = self.head[SlotHeader.USED]
+        first = self.header[SlotHeader.USED]
         if first + len(names) > _SPARE:
             if not self._full:
                 logger.error("all %d counters are taken: %s and later ones are not counted", _SPARE, names[0])
@@ -132,7 +132,7 @@ class Counters:
             return _SPARE
         for place, name in enumerate(names):
             self._name(first + place, name)
-        self.head[SlotHeader.USED] = first + len(names)
+        self.header[SlotHeader.USED] = first + len(names)
         return first
 
     def _name(self, cell: int, name: str) -> None:
@@ -163,8 +163,8 @@ class Counters:
         """Each name with the sum over all processes; of gauges, over those that live."""
         found: dict[str, float] = {}
         for slot in self._slots:
-            lives = slot.head[SlotHeader.PID] != 0
-            for cell in range(slot.head[SlotHeader.USED]):
+            lives = slot.header[SlotHeader.PID] != 0
+            for cell in range(slot.header[SlotHeader.USED]):
                 name = slot.name(cell)
                 if name and (lives or not name.startswith(GAUGE)):
                     found[name] = found.get(name, 0.0) + slot.values[cell]
@@ -177,7 +177,7 @@ class Counters:
 
     def accepting(self) -> list[int]:
         """How many connections each process has that takes new ones."""
-        return [slot.head[SlotHeader.CONNECTIONS] for slot in self._slots if slot.head[SlotHeader.ACCEPTING]]
+        return [slot.header[SlotHeader.CONNECTIONS] for slot in self._slots if slot.header[SlotHeader.ACCEPTING]]
 
 
 def unshared_counters() -> Counters:
@@ -196,8 +196,8 @@ class CounterGroup:
 
     def release(self, number: int) -> None:
         """The process of this slot has ended."""
-        head = self.slots[number].head
-        head[SlotHeader.ACCEPTING] = head[SlotHeader.CONNECTIONS] = head[SlotHeader.PID] = 0
+        header = self.slots[number].header
+        header[SlotHeader.ACCEPTING] = header[SlotHeader.CONNECTIONS] = header[SlotHeader.PID] = 0
 
 
 def join(fd: int, number: int) -> Counters:

@@ -45,7 +45,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Scenario], None]]
             listener.listen()
             taking = Acceptor([listener], lambda: Connections(opened), opened, mine)
             taking.start()
-            other.head[SlotHeader.ACCEPTING] = 1
+            other.header[SlotHeader.ACCEPTING] = 1
             try:
                 await scenario(taking, listener, opened, mine, other)
             finally:
@@ -68,11 +68,11 @@ def test_the_one_with_fewer_takes_it_at_once(run: Callable[[Scenario], None]) ->
         taking: Acceptor, listener: socket.socket, opened: set[Any], mine: Counters, other: Counters
     ) -> None:
         for number in range(5):
-            other.head[SlotHeader.CONNECTIONS] = number
+            other.header[SlotHeader.CONNECTIONS] = number
             writer = await connect(listener)
             await asyncio.sleep(PATIENCE / 4)
             assert len(opened) == number + 1
-            assert mine.head[SlotHeader.CONNECTIONS] <= number + 1
+            assert mine.header[SlotHeader.CONNECTIONS] <= number + 1
             writer.close()
 
     run(scenario)
@@ -100,7 +100,7 @@ def test_a_worker_that_takes_none_is_not_waited_for(run: Callable[[Scenario], No
     async def scenario(
         taking: Acceptor, listener: socket.socket, opened: set[Any], mine: Counters, other: Counters
     ) -> None:
-        other.head[SlotHeader.ACCEPTING] = 0
+        other.header[SlotHeader.ACCEPTING] = 0
         writers = [await connect(listener) for _ in range(5)]
         await asyncio.sleep(PATIENCE / 4)
         assert len(opened) == 5
@@ -123,7 +123,7 @@ def test_what_waits_at_the_end_is_taken_if_nobody_else_will(rest: bool, run: Cal
         taking.stop(rest=rest)
         await taking.finish_setup()
         assert len(opened) == (4 if rest else 0)
-        assert mine.head[SlotHeader.ACCEPTING] == 0
+        assert mine.header[SlotHeader.ACCEPTING] == 0
         for client in waiting:
             client.close()
 
@@ -143,7 +143,7 @@ def test_too_many_connections_send_some_clients_over(run: Callable[[Scenario], N
         idle.last_received = 1.0
         taking._connections = many
         for of_other, expected in [(12, 0), (9, 0), (0, 6)]:
-            other.head[SlotHeader.CONNECTIONS] = of_other
+            other.header[SlotHeader.CONNECTIONS] = of_other
             taking.balance(10.5)
             assert sum(connection.leaving for connection in many) == expected, of_other
         assert not idle.leaving

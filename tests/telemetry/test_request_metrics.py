@@ -135,9 +135,9 @@ def test_a_full_slot_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shared_counters._SPARE + WIDTH <= CELLS  # compiled code writes that far without looking
     monkeypatch.setattr(shared_counters, "_SPARE", 5)
     found = known()
-    before = bytes(found.counters.slot.head), found.counters.slot.name(0)
+    before = bytes(found.counters.slot.header), found.counters.slot.name(0)
     for turn in range(3):
         found.begin()
         found.count(gathered(path=f"/{turn}"), None)
     assert found.counters.totals()["gathernd_received_bytes"] == 15
-    assert (bytes(found.counters.slot.head)[:32], found.counters.slot.name(0)) == (before[0][:32], before[1])
+    assert (bytes(found.counters.slot.header)[:32], found.counters.slot.name(0)) == (before[0][:32], before[1])

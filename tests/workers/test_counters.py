@@ -94,7 +94,7 @@ def test_a_cell_given_up_is_named_anew_and_starts_at_nothing() -> None:
     assert mine.totals() == {}
     mine.add("new", 1)
     assert mine.totals() == {"new": 1.0}
-    assert mine.head[SlotHeader.USED] == 1
+    assert mine.header[SlotHeader.USED] == 1
 
 
 def test_a_full_slot_counts_no_further_and_says_so_once(
@@ -121,7 +121,7 @@ def test_the_name_of_a_counter_fits_its_cell_or_is_refused() -> None:
 
 def test_another_version_does_not_join(group: CounterGroup) -> None:
     join(group.fd, 1)
-    group.slots[1].head[SlotHeader.LAYOUT] += 1
+    group.slots[1].header[SlotHeader.LAYOUT] += 1
     with pytest.raises(RuntimeError, match="another version"):
         join(group.fd, 1)
 

@@ -14,7 +14,7 @@ from app.telemetry.request_metrics import Metrics
 class Readiness:
     """`waiting_for` names what must still happen before the first gather; `draining` is set once a stop has begun.
 
-    A draining service is not ready and still answers: whoever balances the load reads it here first.
+    A draining service is not ready and still answers, so that load balancers can turn away from it first.
     """
 
     def __init__(self, *waiting_for: str) -> None:
