@@ -129,6 +129,7 @@ class Service:
     def kill_parent(self) -> None:
         """SIGKILL the parent alone, whose workers then stop by themselves."""
         assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)  # it starts no worker that is not in the list
         self.orphans = self.workers()
         self.process.kill()
         self.process.wait()
