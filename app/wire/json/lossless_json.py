@@ -1,22 +1,22 @@
-"""A JSON envelope, read with every number as it was written: for what a fast library would round."""
+"""JSON with every number kept as it was written, for values that a fast library would round."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
 from math import isinf
 from typing import Any, Final
 
 from app.errors import GatherError
 
-_NUMBER: Final = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?)0*([0-9]*))?")
 _PLAIN: Final = re.compile(r"-?[0-9]+")
-MOST_DIGITS: Final = 4000
-_SHOWN: Final = 64
-_WORD: Final = 64
+MAX_DIGITS: Final = 4000
+_SHOWN_CHARACTERS: Final = 64
+_WORD_BITS: Final = 64
 _DIMENSION_DIGITS: Final = 40
-_MOST_ODD: Final = 256
+_MAX_ODD_DIMENSIONS: Final = 256
 
 
 class Number(str):
@@ -31,50 +31,52 @@ def loads(text: str) -> Any:
     NaN and infinities without quotes, where the check has let them pass, are None.
     """
     try:
-        return json.loads(text, parse_float=Number, parse_constant=_nothing)
+        return json.loads(text, parse_float=Number, parse_constant=_none)
     except ValueError:  # int() takes no more than 4,300 digits; a Number takes three times as long as an int
-        return json.loads(text, parse_int=Number, parse_float=Number, parse_constant=_nothing)
+        return json.loads(text, parse_int=Number, parse_float=Number, parse_constant=_none)
 
 
-def _nothing(name: str) -> None:
+def _none(name: str) -> None:
     """What NaN and the infinities are read as."""
 
 
-def integer(value: Any, most_digits: int = MOST_DIGITS) -> int | None:
+def integer(value: Any, max_digits: int = MAX_DIGITS) -> int | None:
     """The integer that a JSON value is, `1.0` and `1e2` included, exactly; None where it is none.
 
-    Beyond `most_digits` it is ±10**most_digits, which is as far out of every range: nobody makes the service compute
-    more.
+    Beyond `max_digits` it is ±10**max_digits, which is out of every range, so that no larger power is computed.
     """
     if type(value) is int:
         whole: int = value
-        return whole if whole.bit_length() <= _WORD else max(-(10**most_digits), min(whole, 10**most_digits))
-    match = _NUMBER.fullmatch(value) if isinstance(value, Number) else None
-    if match is None:
+        return whole if whole.bit_length() <= _WORD_BITS else max(-(10**max_digits), min(whole, 10**max_digits))
+    if not isinstance(value, Number):
         return None
-    sign, before, part, exponent_sign, exponent_digits = match.groups(default="")
-    written = before + part
-    digits = written.rstrip("0")
-    power = int(exponent_digits[:20] or "0")
-    power = (-power if exponent_sign == "-" else power) + len(written) - len(digits) - len(part)
-    digits = digits.lstrip("0")
-    if not digits:
-        return 0
-    if power < 0:
+    try:
+        number = Decimal(value)
+    except InvalidOperation:  # an exponent of more than 18 digits
+        mantissa, exponent = value.lower().split("e")
+        if not Decimal(mantissa):
+            return 0
+        return None if exponent.startswith("-") else _beyond(value, max_digits)
+    integral = number.to_integral_value()
+    if integral != number:
         return None
-    size: int = 10**most_digits if len(digits) + power > most_digits else int(digits) * 10**power
-    return -size if sign else size
+    return _beyond(value, max_digits) if number and number.adjusted() >= max_digits else int(integral)
+
+
+def _beyond(number: Number, max_digits: int) -> int:
+    power: int = 10**max_digits
+    return -power if number.startswith("-") else power
 
 
 def dimensions(sizes: Sequence[Any]) -> tuple[int, ...] | int:
-    """A shape, exactly, cut to 10**40; where it is none, the number of the first that is no dimension.
+    """A shape, exactly, each dimension at most 10**40; where it is none, the number of the first wrong dimension.
 
     Raises limit_exceeded where very many are not written as plain integers, each of which takes microseconds.
     """
     shape = []
-    if len(sizes) > _MOST_ODD and sum(type(size) is Number for size in sizes) > _MOST_ODD:
-        detail = f"more than {_MOST_ODD} dimensions of a shape have a fraction or an exponent"
-        raise GatherError("limit_exceeded", detail, facts={"limit": "odd_dimensions", "maximum": _MOST_ODD})
+    if len(sizes) > _MAX_ODD_DIMENSIONS and sum(type(size) is Number for size in sizes) > _MAX_ODD_DIMENSIONS:
+        detail = f"more than {_MAX_ODD_DIMENSIONS} dimensions of a shape have a fraction or an exponent"
+        raise GatherError("limit_exceeded", detail, facts={"limit": "odd_dimensions", "maximum": _MAX_ODD_DIMENSIONS})
     for axis, size in enumerate(sizes):
         whole = integer(size, _DIMENSION_DIGITS)
         if whole is None or whole < 0:
@@ -84,7 +86,7 @@ def dimensions(sizes: Sequence[Any]) -> tuple[int, ...] | int:
 
 
 def shown(value: object) -> int | float | str | None:
-    """A JSON value for an error's body: text is cut, and a number that 64 bits cannot hold is shown as written."""
+    """A JSON value for an error's body: text is cut, and a number that 64 bits cannot hold is text as written."""
     if type(value) is int:
         return value if -(2**63) <= value < 2**64 else _cut(str(value))
     if type(value) is Number:
@@ -105,5 +107,5 @@ def printable(text: str) -> str:
 
 
 def _cut(text: str) -> str:
-    cut = printable(text[: _SHOWN + 1])
-    return cut if len(text) <= _SHOWN else cut[:_SHOWN] + "…"
+    cut = printable(text[: _SHOWN_CHARACTERS + 1])
+    return cut if len(text) <= _SHOWN_CHARACTERS else cut[:_SHOWN_CHARACTERS] + "…"
