@@ -77,7 +77,7 @@ class DataPlane:
                 authorizer.check(context.method, match.route.access, match.credential)
                 if context.exchange is not None and context.exchange.route_match is not None:
                     context.exchange.route_match = match._replace(keys_version=authorizer.keys_version)
-            plane = match.route.plane
+            plane = match.plane
             if plane is not CONTROL:
                 if plane is GATHER and self.readiness.waiting_for:
                     raise self.readiness.error()
@@ -134,19 +134,19 @@ class DataPlane:
         headers = context.headers
         route, parameters = TABLE.find(context.path)
         operation = route.operation(context.method)
+        plane = CONTROL if operation is None else route.plane
         handler: Handler
         if operation is None:
             handler = self._refuse
-        elif route.plane is CONTROL:
+        elif plane is CONTROL:
             handler = self._pass_on
         else:
             handler = self.handlers[operation]
-        is_gather = operation is not None and route.plane is GATHER
         timeout = headers.get(TIMEOUT)
-        if timeout is not None and is_gather:
+        if timeout is not None and plane is GATHER:
             handler = _limited(handler, _seconds(timeout))
-        match = context.route_match = RouteMatch(headers, route, parameters, handler, None, context.credential)
-        if is_gather and context.exchange is not None:
+        match = context.route_match = RouteMatch(headers, route, parameters, plane, handler, None, context.credential)
+        if plane is GATHER and context.exchange is not None:
             context.exchange.route_match = match
         return match
 

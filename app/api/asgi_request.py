@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from urllib.parse import unquote_to_bytes
 
 from app.api.error_responses import STATUS, error_body, problem_headers
-from app.api.route_table import Route
+from app.api.route_table import Plane, Route
 from app.dispatch.admission import Admission
 from app.errors import Code, GatherError
 from app.memory.budget import MemoryReservation
@@ -44,13 +44,15 @@ _CLOSE: Final = (b"connection", b"close")
 class RouteMatch(NamedTuple):
     """What was found of a header; a gather's holds for each request with the same header.
 
-    `handler` answers it; `parameters` are the segments of the path in the places of the template's braces. `credential`
-    was allowed to by the keys of `keys_version`, which is None where no keys have allowed it yet.
+    `handler` answers it, on the plane `plane`, which is the control plane for what is refused. `parameters` are the
+    segments of the path in the places of the template's braces. `credential` was allowed to by the keys of
+    `keys_version`, which is None where no keys have allowed it yet.
     """
 
     headers: dict[bytes, bytes]
     route: Route
     parameters: tuple[str, ...]
+    plane: Plane
     handler: Handler
     keys_version: object
     credential: bytes | None

@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import MutableMapping
-from typing import Any
-
 import pytest
 
 from app.main import create_app
 from app.settings import Settings
+from tests.api.asgi import ask
 
 PAGE = "https://app.example"
 
 
 def fields(origin: str) -> dict[str, str]:
     """The header fields of the answer to a page of `origin` that asks whether the service is alive."""
-    app = create_app(Settings(cors_origins=(PAGE,)))
-    sent: list[MutableMapping[str, Any]] = []
-
-    async def receive() -> MutableMapping[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: MutableMapping[str, Any]) -> None:
-        sent.append(message)
-
-    scope = {
-        "type": "http",
-        "http_version": "1.1",
-        "method": "GET",
-        "path": "/livez",
-        "query_string": b"",
-        "headers": [(b"host", b"localhost"), (b"origin", origin.encode())],
-    }
-    asyncio.run(app(scope, receive, send))
-    return {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return ask(create_app(Settings(cors_origins=(PAGE,))), "GET", "/livez", (b"origin", origin.encode()))[1]
 
 
 def test_a_page_of_a_named_origin_may_read_the_answer() -> None:
