@@ -74,9 +74,9 @@ class Machine:
 
     def check(self, address: int, nbytes: int) -> None:
         """Raises AssertionError unless all these bytes are held."""
-        assert any(start <= address and address + nbytes <= start + size for start, size in self.spaces.items()), (
-            f"{nbytes} bytes at {address:#x} are not held"
-        )
+        assert any(
+            start <= address and address + nbytes <= start + size for start, size in tuple(self.spaces.items())
+        ), f"{nbytes} bytes at {address:#x} are not held"
 
 
 class Pointer:

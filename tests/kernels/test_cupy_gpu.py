@@ -146,10 +146,10 @@ def test_without_a_limit_most_of_what_is_free_is_used(cupy_gpu: ModuleType, mach
     [(CUDARuntimeError(2), OutOfDeviceMemory), (CUDADriverError(2), OutOfDeviceMemory),
      (CUDARuntimeError(700), DeviceFailed), (CUDADriverError(719), DeviceFailed)],
 )  # fmt: skip
-def test_errors_of_the_device_have_two_names_and_lanes_survive(
+def test_errors_of_the_device_have_two_names_and_streams_survive(
     operation: str, error: Exception, raised: type[Exception], cupy_gpu: ModuleType, machine: Machine
 ) -> None:
-    device = cupy_gpu.CupyDevice(body_reads=1)
+    device = cupy_gpu.CupyDevice(streams=1)
     case = make_case(GatherPlan(1, 5, (40,), 7, 4, False, True), random.Random(5))
 
     def fail(name: str) -> None:
@@ -163,8 +163,8 @@ def test_errors_of_the_device_have_two_names_and_lanes_survive(
     check(named(device), case)
 
 
-def test_more_threads_than_lanes_wait_for_each_other(cupy_gpu: ModuleType) -> None:
-    device = named(cupy_gpu.CupyDevice(body_reads=2, stage_bytes=1024))
+def test_more_threads_than_streams_wait_for_each_other(cupy_gpu: ModuleType) -> None:
+    device = named(cupy_gpu.CupyDevice(streams=2, stage_bytes=1024))
     failures: list[BaseException] = []
 
     def work(seed: int) -> None:

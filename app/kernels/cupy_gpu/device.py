@@ -31,8 +31,8 @@ name = "cupy"
 splits = False
 
 STAGE_BYTES: Final = 4 << 20
-"""Bytes of each of the two halves of a lane's pinned memory."""
-LANES: Final = 4
+"""Bytes of each of the two halves of a stream's pinned memory."""
+STREAMS: Final = 4
 _HEADER: Final = 256  # bytes before the output for the first bad position, which keep it aligned
 _MEMORY_SHARE: Final = 0.9
 _OUT_OF_MEMORY: Final = 2  # the number of that error, of the driver and of the runtime
@@ -56,7 +56,7 @@ class DeviceCopy:
 class CupyDevice:
     """See `app.kernels.gpu_protocol.Device`."""
 
-    def __init__(self, memory: int | None = None, body_reads: int = LANES, stage_bytes: int = STAGE_BYTES) -> None:
+    def __init__(self, memory: int | None = None, streams: int = STREAMS, stage_bytes: int = STAGE_BYTES) -> None:
         """Open the device, compile the kernel or load it from CuPy's cache.
 
         `memory` is the most bytes to use of the device's, by default nine tenths of what is free now. Raises NoDevice.
@@ -71,9 +71,9 @@ class CupyDevice:
             self._pool.set_limit(size=self.memory)
             module = cupy.RawModule(code=kernel_launch.SOURCE.read_text(), options=kernel_launch.OPTIONS)
             self._entries = {entry: module.get_function(entry) for entry in kernel_launch.ENTRIES}
-            self._lanes: SimpleQueue[_Lane] = SimpleQueue()
-            for _ in range(body_reads):
-                self._lanes.put(_Lane(stage_bytes))
+            self._streams: SimpleQueue[_StagedStream] = SimpleQueue()
+            for _ in range(streams):
+                self._streams.put(_StagedStream(stage_bytes))
         except (runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError) as error:
             raise NoDevice(f"the GPU cannot be used: {error}") from None
         except cupy.cuda.compiler.CompileException as error:
@@ -89,10 +89,10 @@ class CupyDevice:
 
     def upload(self, items: NDArray[Any]) -> DeviceCopy:
         """See `Device.upload`."""
-        with self._lane() as lane:
+        with self._stream() as staged:
             copy = self._room(items.nbytes)
-            lane.send(copy.pointer, items.view(_BYTES))
-            lane.stream.synchronize()
+            staged.send(copy.pointer, items.view(_BYTES))
+            staged.stream.synchronize()
             return copy
 
     def run(self, plan: GatherPlan, data: DeviceCopy | NDArray[Any], indices: NDArray[Any], out: NDArray[Any]) -> int:
@@ -106,7 +106,7 @@ class CupyDevice:
         if plan.index_items == 0:
             return -1
         travelling = travelling_type(indices.dtype)
-        with self._lane() as lane:
+        with self._stream() as staged:
             # One stretch of memory: indices, then the first bad position, then the output.
             header = -(-indices.size * travelling.itemsize // _HEADER) * _HEADER
             work = self._room(header + _HEADER + out.nbytes)
@@ -115,12 +115,12 @@ class CupyDevice:
                 there = data
             else:
                 there = self._room(data.nbytes)
-                lane.send(there.pointer, data.view(_BYTES))
-            lane.send(work.pointer, indices, travelling)
-            runtime.memsetAsync(first, 0xFF, 8, lane.stream.ptr)
-            with lane.stream:
+                staged.send(there.pointer, data.view(_BYTES))
+            staged.send(work.pointer, indices, travelling)
+            runtime.memsetAsync(first, 0xFF, 8, staged.stream.ptr)
+            with staged.stream:
                 self.start(plan, travelling.itemsize, (there.pointer, work.pointer, first + _HEADER, first))
-            return lane.receive(first, out)
+            return staged.receive(first, out)
 
     def start(self, plan: GatherPlan, index_size: int, addresses: tuple[int, int, int, int]) -> None:
         """Put the kernel into the current stream, for what lies at `addresses`, as in `kernel_launch.launch`.
@@ -138,24 +138,24 @@ class CupyDevice:
         return DeviceCopy(self._pool.malloc(max(nbytes, 1)), nbytes)
 
     @contextmanager
-    def _lane(self) -> Iterator[_Lane]:
-        """A lane of one's own, and errors by their own names. Nothing is under way in it afterwards."""
-        lane = self._lanes.get()
+    def _stream(self) -> Iterator[_StagedStream]:
+        """A stream of one's own, and errors by their own names. Nothing is under way in it afterwards."""
+        staged = self._streams.get()
         try:
-            yield lane
+            yield staged
         except cupy.cuda.memory.OutOfMemoryError as error:
-            lane.settle()
+            staged.wait()
             raise OutOfDeviceMemory(str(error)) from None
         except (runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError) as error:
-            lane.settle()
+            staged.wait()
             if error.status == _OUT_OF_MEMORY:
                 raise OutOfDeviceMemory(str(error)) from None
             raise DeviceFailed(str(error)) from None
         finally:
-            self._lanes.put(lane)
+            self._streams.put(staged)
 
 
-class _Lane:
+class _StagedStream:
     """A stream, and two halves of pinned memory through which everything goes to the device and back in turns."""
 
     def __init__(self, half: int) -> None:
@@ -205,7 +205,7 @@ class _Lane:
                 octets[at - _HEADER : at - _HEADER + piece.size] = piece
         return -1
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Wait until nothing is under way, so that memory can be given back; after an error."""
         with suppress(runtime.CUDARuntimeError):
             self.stream.synchronize()
