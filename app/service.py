@@ -41,8 +41,8 @@ _FEW_STRINGS: Final = 1 << 10
 
 
 class _Planned(NamedTuple):
-    """What is known of a call from its types, shapes and parameters: the CPU's best route too, and the prices that it
-    was chosen by.
+    """What follows from a call's types, shapes and parameters: its plan, the CPU's best route, and the coefficients by
+    which that was chosen.
     """
 
     plan: Plan
@@ -50,15 +50,15 @@ class _Planned(NamedTuple):
     first_axis: int
     choice: RouteChoice
     choice_with_locality: RouteChoice | None
-    """What would be chosen if slices lie close together; None where the event loop runs or leads it either way."""
+    """The CPU's best route if slices lie close together; None where the event loop runs it either way."""
     coefficients: Coefficients
     cpu_only: str | None
-    """Why no GPU could run it, whatever device there is."""
+    """Why no GPU can run it; None where one could."""
 
 
 class _Decision(NamedTuple):
-    """The route that was chosen, the best of the CPU's, and what decided it: whether slices lie close together, whether
-    reading the data waits for the disk, whether the data lies on the GPU, and whether the gather fits there.
+    """The chosen route, the CPU's best one, and the reasons: whether slices lie close together (`locality`), whether
+    reading the data waits for the disk (`cold`), whether the GPU has the data, and whether the gather fits there.
     """
 
     choice: RouteChoice
@@ -70,7 +70,7 @@ class _Decision(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """What a call would come to: its data, the output's shape, the plan, every route, and the choice."""
+    """An explained call: its data, the output's shape, the plan, every route, and the choice."""
 
     call: Call
     data: Tensor
@@ -103,7 +103,7 @@ class Service:
         self.budget = budget
         self.gpu: Gpu | None = None
         self.run_in_lock_thread: RunInLockThread = default_thread
-        """Where gathers wait until scatters of their tensor can be kept out."""
+        """Runs the wait for a tensor's lock in a thread that other tensors do not need."""
         self._outputs = OutputBufferPool(min(budget.total // 8, MAX_KEPT_BYTES))
         self._plans: BoundedCache[tuple[object, ...], _Planned] = BoundedCache(_MAX_REMEMBERED_PLANS)
 
@@ -204,7 +204,7 @@ class Service:
         return _Decision(choice, cpu, locality, cold, data_on_gpu, self.gpu.fits(plan, data_on_gpu))
 
     def explain(self, call: Call, reservation: MemoryReservation, *, on_device: bool = False) -> Explanation:
-        """Everything that `gather` does before it runs, and no more: what it would do, and why.
+        """Everything that `gather` does before it runs, and no more: the routes, the choice and the reasons.
 
         Of the indices only some are looked at, to see whether slices lie close together; nothing is allocated, and
         `reservation` is charged nothing. `on_device` says that the data counts as resident on a GPU. Raises what
@@ -289,21 +289,21 @@ class Service:
     async def _split_from_event_loop(
         self, plan: Plan, data: Tensor, indices: Tensor, timings: RequestTimings
     ) -> tuple[int, NDArray[Any]]:
-        """Share a gather with helpers, on the event loop, which waits for none of them for long."""
+        """Split a gather over helpers, with the event loop as the leader, which waits for none of them for long."""
         self._start_kernel(timings)
         out = self._outputs.empty(plan.output_items, data.dtype.carrier)
         try:
             bad = self.kernel.run(plan, data.items, indices.array, out, timings.choice.parts, False)
         except Unfinished as left:
             drop_tracebacks(left)
-            timings.admitted = True  # what has begun is finished
+            timings.admitted = True  # a gather that has begun is not refused
             bad = await self.pool.run(left.wait, timings)
         return bad, out
 
     async def _run_in_pool(
         self, plan: Plan, data: Tensor, indices: Tensor, timings: RequestTimings
     ) -> tuple[int, NDArray[Any]]:
-        # Allocated here: the C library keeps freed memory apart for each thread that asked for it.
+        # Allocated on the event loop: the C library keeps freed memory apart for each thread that allocates.
         out = self._outputs.empty(plan.output_items, data.dtype.carrier)
 
         def work() -> int:

@@ -43,7 +43,7 @@ PEAK_CONNECTIONS: Final = 8
 SAFETENSORS: Final = {"Content-Type": "application/x-safetensors"}
 ROWS: Final = 4096
 CONSTANT: Final = 32 * MIB
-"""What the service may hold beside its budget: the lane of its small requests is counted apart."""
+"""What the service may hold beside its budget: that of its small requests is counted apart."""
 
 
 def inflate() -> common.Request:

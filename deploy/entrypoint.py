@@ -32,7 +32,7 @@ def cpu_level(machine: str, cpuinfo: str) -> str:
 
 
 def numba_target(environ: Mapping[str, str], level: str) -> dict[str, str]:
-    """The variables that make Numba compile for `level` and look for that in its cache; who set a name keeps it."""
+    """The variables that make Numba compile for `level` and look for that in its cache; a name that is set is kept."""
     if "NUMBA_CPU_NAME" in environ:
         return {}
     return {"NUMBA_CPU_NAME": level, "NUMBA_CPU_FEATURES": ""}

@@ -30,18 +30,21 @@ def serve_command(context: typer.Context) -> None:
         if settings.workers > 1:
             raise typer.Exit(serve_workers(settings))
         serve(settings, create_app(settings))
-    except BadKeysFile as error:
-        typer.echo(f"gathernd: --api-keys-file (GATHERND_API_KEYS_FILE) {settings.api_keys_file}: {error}", err=True)
-        raise typer.Exit(2) from None
-    except NoTracing as error:
-        typer.echo(f"gathernd: --otlp-endpoint (GATHERND_OTLP_ENDPOINT): {error}", err=True)
-        raise typer.Exit(2) from None
-    except BadTls as error:
-        typer.echo(f"gathernd: --tls-cert (GATHERND_TLS_CERT): {error}", err=True)
+    except (BadKeysFile, NoTracing, BadTls) as error:
+        typer.echo(f"gathernd: {_flag(error, settings)}: {error}", err=True)
         raise typer.Exit(2) from None
     except CannotListen as error:
         typer.echo(f"gathernd: {error}", err=True)
         raise typer.Exit(1) from None
+
+
+def _flag(error: BadKeysFile | NoTracing | BadTls, settings: Settings) -> str:
+    """The flag and variable of the setting that an error is about."""
+    if isinstance(error, BadKeysFile):
+        return f"--api-keys-file (GATHERND_API_KEYS_FILE) {settings.api_keys_file}"
+    if isinstance(error, NoTracing):
+        return "--otlp-endpoint (GATHERND_OTLP_ENDPOINT)"
+    return "--tls-cert (GATHERND_TLS_CERT)"
 
 
 def _settings(arguments: list[str]) -> Settings:

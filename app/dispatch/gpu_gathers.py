@@ -95,7 +95,7 @@ class Gpu:
     def choose(self, call: Call, plan: Plan, cpu: RouteChoice, on_device: bool) -> RouteChoice:
         """The route `gpu` where that is asked for or, under `auto`, predicted to be the shortest; else `cpu`.
 
-        For data that a GPU can hold; `cpu` is the best of the CPU's routes, and `there` says that the data lies on the
+        For data that a GPU can hold; `cpu` is the best of the CPU's routes, `on_device` says that the data is on the
         device. Changes nothing. Raises device_unavailable.
         """
         if self.failed is not None and call.device == "gpu":
@@ -116,7 +116,7 @@ class Gpu:
     def count_saving(self, call: Call, plan: Plan, cpu: RouteChoice, content: ResidentTensor) -> None:
         """Count what a lookup of `content` under `auto`, for which `cpu` is the CPU's best, would save on the device.
 
-        Once that is as much as the sending takes, it is sent there, aside; nothing happens where it lies there already.
+        Once that is as much as a copy takes, it is copied in the background; does nothing if there is a copy.
         """
         if call.device != "auto" or self.always or self.failed is not None or content.etag in self.copies:
             return
@@ -134,7 +134,7 @@ class Gpu:
             inline_s = resident_s = float("inf")
             if coefficients.gpu is not None:
                 inline_s, resident_s = (
-                    gpu_seconds(plan, there, coefficients.hand_off_s, coefficients.gpu) for there in (False, True)
+                    gpu_seconds(plan, resident, coefficients.hand_off_s, coefficients.gpu) for resident in (False, True)
                 )
             prices = self._predictions[plan] = _Prediction(inline_s, resident_s)
         return prices
@@ -186,7 +186,7 @@ class Gpu:
         self.fallbacks += 1
         if monotonic() - self._warned_at >= _WARN_INTERVAL_S:
             self._warned_at = monotonic()
-            logger.warning("%s; gathers for which the device is ours to choose run on the CPU", problem)
+            logger.warning("%s; gathers under auto run on the CPU", problem)
         return None
 
     async def _run_consistently(

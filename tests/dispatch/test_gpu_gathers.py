@@ -337,7 +337,7 @@ def test_short_memory_is_a_refusal_for_a_request_for_the_device_and_the_cpu_s_wo
     with caplog.at_level(logging.WARNING, "gathernd"):
         run(harness, script)
     assert [record.message for record in caplog.records] == [
-        "the GPU is short of memory: others have it; gathers for which the device is ours to choose run on the CPU"
+        "the GPU is short of memory: others have it; gathers under auto run on the CPU"
     ]
 
 
