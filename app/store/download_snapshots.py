@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from app.errors import GatherError
 from app.store import disk_writes
 from app.store.mapped_tensor import MappedContent
-from app.store.scatter_log import Record
+from app.store.scatter_log import Record, read_at
 from app.store.tensor_file import PAGE, Description, HeaderWord, decode_page
 
 FOLDER: Final = "snapshots"
@@ -219,13 +219,4 @@ def _pages_at(description: Description) -> int:
 
 def _read(fd: int, offset: int, size: int) -> bytes:
     """Exactly `size` bytes; zeros where the file ends early."""
-    pieces = []
-    while size:
-        piece = os.pread(fd, size, offset)
-        if not piece:
-            pieces.append(bytes(size))
-            break
-        pieces.append(piece)
-        offset += len(piece)
-        size -= len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return read_at(fd, offset, size).ljust(size, b"\0")

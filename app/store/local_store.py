@@ -40,6 +40,7 @@ from app.store.download_snapshots import Snapshot
 from app.store.file_system_check import check_folder, check_processor
 from app.store.group_commit import MAX_BATCH, QueuedScatter, ScatterQueues, Take
 from app.store.idempotency import IdempotencyKeys
+from app.store.log_replay import ReplayedLogs
 from app.store.mapped_tensor import CurrentContent, MappedContent
 from app.store.pending_scatter import PendingScatter, ScatterChange
 from app.store.quota import Quota, QuotaCheck
@@ -48,7 +49,6 @@ from app.store.replace_strings import replaced_strings
 from app.store.scatter_checkpoints import Checkpoints
 from app.store.scatter_execution import ScatterExecutor
 from app.store.scatter_in_place import WritableTensor
-from app.store.scatter_logs import ScatterLogs
 from app.store.store_errors import damaged, not_found, over_quota, storage_errors, unreadable
 from app.store.store_protocol import Resident
 from app.store.tensor_file import BadFile, Description, HeaderWord, page_version
@@ -110,7 +110,7 @@ class LocalStore:
         self._state: memoryview = memoryview(bytes(8)).cast("Q")
         self._index: TensorIndex
         self._keys: IdempotencyKeys
-        self._scatter_logs: ScatterLogs
+        self._replayed_logs: ReplayedLogs
         self._checkpoints: Checkpoints
         self._scatter_executor: ScatterExecutor
         self._uploads: UploadFolder
@@ -163,8 +163,8 @@ class LocalStore:
         self._state = group.state
         self._index = TensorIndex(self._catalogue, group, self._drop_mapping)
         self._keys = IdempotencyKeys(self._catalogue, self._index.change, group.state, self.quota.keys)
-        self._scatter_logs = ScatterLogs(self._tensor_folder, self._log_folder, self._keys)
-        self._checkpoints = Checkpoints(group, self._index, self._scatter_logs, self._keys, self._index.change)
+        self._replayed_logs = ReplayedLogs(self._tensor_folder, self._log_folder, self._keys)
+        self._checkpoints = Checkpoints(group, self._index, self._replayed_logs, self._keys, self._index.change)
         self._scatter_executor = ScatterExecutor(self._keys, self._checkpoints)
         self._uploads = UploadFolder(self._upload_folder, group)
         self._quota_check = QuotaCheck(self.quota, self._index, self._uploads)
@@ -258,7 +258,7 @@ class LocalStore:
         with self.group.lock_tensor(row.name):
             if self._index.find(row.name) is row:
                 # Finishes the scatter of a process that died: readers would wait for it in vain.
-                with suppress(OSError), self._scatter_logs.open(row):
+                with suppress(OSError), self._replayed_logs.open(row):
                     pass
             yield
 
@@ -382,7 +382,7 @@ class LocalStore:
 
     def _commit(self, upload: Upload, row: Row, old: Row | None, more: Sequence[AnsweredKey] = ()) -> None:
         """Put a sealed upload in the place of `old`, durably; keeps the Idempotency-Keys of `old`'s log, and `more`."""
-        keys = [*more] if old is None else self._scatter_logs.unexpired_keys(old, more)
+        keys = [*more] if old is None else self._replayed_logs.unexpired_keys(old, more)
         path = self._tensor_folder / row.file
         with self._index.change() as transaction:
             self._quota_check.check_count(old)
@@ -407,7 +407,7 @@ class LocalStore:
     def _remove_files(self, row: Row, content: str | None = None) -> None:
         """Remove the file of a replaced or removed content, and its log unless the new content has the same id."""
         if row.content != content:
-            self._scatter_logs.remove(row.content)
+            self._replayed_logs.remove(row.content)
         # What cannot be removed now is removed later: see `remove_leftovers`.
         with suppress(OSError):
             disk_writes.unlink(self._tensor_folder / row.file)
@@ -424,7 +424,7 @@ class LocalStore:
                 raise not_found(name)
             if conditions != ALWAYS:
                 conditions.check(self._describe(row).etag)
-            self._reserve.retry_with(partial(self._remove, row, self._scatter_logs.unexpired_keys(row)))
+            self._reserve.retry_with(partial(self._remove, row, self._replayed_logs.unexpired_keys(row)))
             # This process unmaps it now, others at their next sweep; then the disk gets the space back.
             self._index.catch_up()
             self._remove_files(row)
@@ -446,7 +446,7 @@ class LocalStore:
             row = self._index.find(name)
             if answered is not None or row is None:
                 return answered
-            with self._scatter_logs.open(row) as writable:
+            with self._replayed_logs.open(row) as writable:
                 return self._keys.find_etag(name, writable.log, key, digest)
 
     def scatter(self, name: str, change: ScatterChange, conditions: Conditions = ALWAYS) -> str:
@@ -480,7 +480,7 @@ class LocalStore:
             row = self._index.find(name)
             if row is None:
                 raise not_found(name)
-            with self._scatter_logs.open(row) as writable:
+            with self._replayed_logs.open(row) as writable:
                 if row.dtype != "string":
                     self._scatter_executor.execute(writable, take(MAX_BATCH))
                     checkpoint = self._checkpoints.prepare_if_due(row, writable)
@@ -519,7 +519,7 @@ class LocalStore:
 
         Pauses `pause_ratio` times as long as it works. Scatters and replacements may come meanwhile.
         """
-        verifier = Verifier(self.group, self._scatter_logs, self._index, self._tensor_folder, self._log_folder)
+        verifier = Verifier(self.group, self._replayed_logs, self._index, self._tensor_folder, self._log_folder)
         verifier.run(stop, pause_ratio)
 
     # Start-up

@@ -18,9 +18,9 @@ from app.store.catalogue import Row, Transaction
 from app.store.checkpoint_preparation import REMAINDER_DIVISOR, ROUNDS, CheckpointPreparation
 from app.store.directory_lock import ProcessGroup
 from app.store.idempotency import IdempotencyKeys
+from app.store.log_replay import ReplayedLogs
 from app.store.scatter_in_place import WritableTensor
 from app.store.scatter_log import BrokenLog, Entry, Record
-from app.store.scatter_logs import ScatterLogs
 from app.store.tensor_file import BadFile
 from app.store.tensor_index import TensorIndex
 
@@ -43,7 +43,7 @@ class Checkpoints:
         self,
         group: ProcessGroup,
         index: TensorIndex,
-        logs: ScatterLogs,
+        logs: ReplayedLogs,
         keys: IdempotencyKeys,
         change: Callable[[], AbstractContextManager[Transaction]],
     ) -> None:

@@ -124,7 +124,7 @@ class ScatterLog:
                 self._reset()
             if self.end < size:
                 # The last frame may be torn: it was never acknowledged. A torn frame before others is damage.
-                if _holds_record(_read(fd, self.end, size - self.end)[1:]):
+                if _holds_record(read_at(fd, self.end, size - self.end)[1:]):
                     raise BrokenLog
                 disk_writes.truncate(fd, self.end)
                 disk_writes.fsync(fd)
@@ -160,7 +160,7 @@ class ScatterLog:
             magic, crc, text_size, rows_size = _FRAME.unpack(os.pread(fd, _FRAME.size, self.end))
             length = _FRAME.size + text_size + rows_size
             whole = magic == _FRAME_MAGIC and self.end + length <= size
-            body = _read(fd, self.end + _CHECKED_FROM, length - _CHECKED_FROM) if whole else b""
+            body = read_at(fd, self.end + _CHECKED_FROM, length - _CHECKED_FROM) if whole else b""
             if not whole or zlib.crc32(body) != crc:
                 return
             self.end += length
@@ -210,7 +210,7 @@ class ScatterLog:
         fd = disk_writes.open_or_create(self.path)
         try:
             # Written again, since after a failed fsync the bytes are in memory alone, and the next fsync succeeds.
-            disk_writes.write_at(fd, _read(fd, 0, self.end), 0)
+            disk_writes.write_at(fd, read_at(fd, 0, self.end), 0)
             disk_writes.fsync(fd)
         finally:
             os.close(fd)
@@ -231,7 +231,8 @@ def _undo_append(fd: int, end: int) -> None:
         disk_writes.fsync(fd)
 
 
-def _read(fd: int, offset: int, size: int) -> bytes:
+def read_at(fd: int, offset: int, size: int) -> bytes:
+    """`size` bytes of a file from `offset`, fewer where it ends."""
     pieces: list[bytes] = []
     while size:
         piece = os.pread(fd, min(size, 1 << 26), offset)

@@ -14,9 +14,9 @@ from typing import Final
 from app.errors import GatherError
 from app.store.catalogue import Row
 from app.store.directory_lock import ProcessGroup
+from app.store.log_replay import ReplayedLogs
 from app.store.scatter_in_place import dirty_blocks
 from app.store.scatter_log import BrokenLog, ScatterLog
-from app.store.scatter_logs import ScatterLogs
 from app.store.tensor_file import PAGE, BadFile, Description, decode_page
 from app.store.tensor_index import TensorIndex
 
@@ -28,27 +28,27 @@ class Verifier:
     """Verifies all contents once, in the first process of the group that tries."""
 
     def __init__(
-        self, group: ProcessGroup, scatter_logs: ScatterLogs, index: TensorIndex, tensors: Path, logs: Path
+        self, group: ProcessGroup, replayed_logs: ReplayedLogs, index: TensorIndex, tensors: Path, logs: Path
     ) -> None:
         self._group = group
-        self._scatter_logs = scatter_logs
+        self._replayed_logs = replayed_logs
         self._index = index
         self._tensors = tensors
         self._logs = logs
 
-    def run(self, stop: Event, pace: float) -> None:
+    def run(self, stop: Event, pause_ratio: float) -> None:
         """See `LocalStore.verify`."""
         with self._group.claim_verification() as chosen:
             if not chosen:
                 return
             for name in list(self._index.names()):
                 with suppress(OSError, BadFile):
-                    self._check(name, stop, pace)
+                    self._check(name, stop, pause_ratio)
                 if stop.is_set():
                     return
             self._group.mark_verified()
 
-    def _check(self, name: str, stop: Event, pace: float) -> None:
+    def _check(self, name: str, stop: Event, pause_ratio: float) -> None:
         row = self._index.find(name)
         if row is None:
             return
@@ -62,7 +62,7 @@ class Verifier:
                     is_sound = _is_sound(fd, description, block)
                     if not is_sound and not self._was_changed(row, fd, description, block, changed):
                         return
-                if stop.wait((perf_counter() - began) * pace):
+                if stop.wait((perf_counter() - began) * pause_ratio):
                     return
         finally:
             os.close(fd)
@@ -75,7 +75,7 @@ class Verifier:
         with self._group.lock_tensor(row.name):
             if self._index.find(row.name) != row:
                 return False
-            with suppress(GatherError), self._scatter_logs.open(row) as writable:
+            with suppress(GatherError), self._replayed_logs.open(row) as writable:
                 try:
                     changed.catch_up()
                     if block in changed.blocks or _is_sound(fd, description, block):

@@ -129,7 +129,7 @@ def test_what_the_disk_refused_at_a_checkpoint_is_stored_again_before_the_log_go
     row = store._index.rows()[0]
     with monkeypatch.context() as patch:
         patch.setattr(disk_writes, "fsync", fsync)
-        with pytest.raises(OSError, match="Input/output"), store._scatter_logs.open(row) as writable:
+        with pytest.raises(OSError, match="Input/output"), store._replayed_logs.open(row) as writable:
             store._checkpoints.checkpoint(writable)
     assert len(list((folder / "logs").iterdir())) == 1
     before = path.read_bytes()
@@ -146,7 +146,7 @@ def test_what_the_disk_refused_at_a_checkpoint_is_stored_again_before_the_log_go
 
     with monkeypatch.context() as patch:
         patch.setattr(disk_writes, "store_words", noting)
-        with store._scatter_logs.open(row) as writable:
+        with store._replayed_logs.open(row) as writable:
             assert writable.words[HeaderWord.UNWRITTEN] == 1
             store._checkpoints.checkpoint(writable)
             assert writable.words[HeaderWord.UNWRITTEN] == 0
@@ -292,7 +292,7 @@ def test_a_key_too_many_is_refused_before_anything_changes_and_old_ones_make_roo
     put(store, "x", np.zeros(2, np.int64))
     for number in range(3):
         scatter(store, "x", [[0]], np.array([1]), "add", key=f"k{number}")
-        with store._scatter_logs.open(store._index.rows()[0]) as writable:
+        with store._replayed_logs.open(store._index.rows()[0]) as writable:
             store._checkpoints.checkpoint(writable)
     assert store.group.state[StateWord.KEYS] == 3
     before = files(folder)
@@ -317,7 +317,7 @@ def test_keys_by_the_hundred_thousand_are_all_remembered(store: LocalStore, monk
         scatter_log.Entry(None, 0, f"key-{number}", "d", f'"{number}"', clock=store._keys.clock.now())
         for number in range(130_000)
     ]
-    with store._scatter_logs.open(row) as writable:
+    with store._replayed_logs.open(row) as writable:
         writable.log.keys.update({str(entry.key): entry for entry in entries})
         living = store._keys.unexpired("x", writable.log.keys.values())
         with store._index.change() as transaction:

@@ -1,4 +1,4 @@
-"""Opening tensors for scatters: each with its redo log read to the end and replayed where a process died.
+"""Opening tensors for scatters: each with its redo log read to the end, and replayed where a process died.
 
 Everything here happens within the lock of the tensor that it is about.
 """
@@ -24,8 +24,8 @@ _MAX_KNOWN_LOGS: Final = 1000
 """Logs whose position is kept between scatters; a log that was dropped is read from its start again."""
 
 
-class ScatterLogs:
-    """The redo logs of a store and the tensors' files that they belong to."""
+class ReplayedLogs:
+    """The redo logs of a store, replayed into the tensors' files as those are opened."""
 
     def __init__(self, tensors: Path, logs: Path, keys: IdempotencyKeys) -> None:
         self.tensor_folder = tensors
