@@ -39,7 +39,7 @@ from app.api.schemas.operator_routes import add_operator_routes
 from app.api.schemas.tensor_routes import add_tensor_routes
 from app.dispatch.admission import Admission
 from app.dispatch.backend_calibration import calibrated
-from app.dispatch.backend_cost_model import BackendChooser
+from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.gpu_calibration import measure_gpu
 from app.dispatch.gpu_gathers import Gpu
 from app.dispatch.request_thread_pool import RequestThreadPool

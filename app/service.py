@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.bounded_cache import BoundedCache
-from app.dispatch.backend_cost_model import BackendChooser, Coefficients, RouteChoice, has_locality
+from app.dispatch.backend_cost_model import Coefficients, RouteChoice
+from app.dispatch.choose_backend import BackendChooser, has_locality
 from app.dispatch.consistent_reads import RunInLockThread, attempts, default_thread
 from app.dispatch.explain import NO_STRINGS, RouteNote, explain_routes
 from app.dispatch.gpu_gathers import Gpu, Outcome, name_of

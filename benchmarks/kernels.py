@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.dispatch.backend_calibration import calibrated
-from app.dispatch.backend_cost_model import BackendChooser
+from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.kernels import numba_cpu
 from benchmarks.common import machine_line

@@ -39,7 +39,8 @@ from app.cli import line_chart
 from app.cli.calibrate_command import ROW_BYTES, TABLE_ROWS, curves
 from app.dispatch.backend_calibration import measure as calibrate
 from app.dispatch.backend_calibration import with_min_gain
-from app.dispatch.backend_cost_model import BackendChooser, Coefficients, Route, RouteChoice, has_locality
+from app.dispatch.backend_cost_model import Coefficients, Route, RouteChoice
+from app.dispatch.choose_backend import BackendChooser, has_locality
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.kernels import numba_cpu
 from app.memory.budget import Budget, MemoryReservation

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from app.dispatch.backend_cost_model import TYPICAL, BackendChooser, Coefficients
+from app.dispatch.backend_cost_model import TYPICAL, Coefficients
+from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.kernels import Unfinished, numpy_cpu

@@ -13,7 +13,8 @@ from rich.table import Table
 
 from app.cli import line_chart
 from app.cli.offline_service import ROUTE_NAMES, CacheDir, Json, service_of, settings_with
-from app.dispatch.backend_cost_model import DATA_BYTES, DEPTHS, ROUTES, WIDTHS, BackendChooser, Route
+from app.dispatch.backend_cost_model import DATA_BYTES, DEPTHS, ROUTES, WIDTHS, Route
+from app.dispatch.choose_backend import BackendChooser
 from app.operators.gather_plan import GatherPlan
 
 # The lookup whose times are shown: rows of 64 float32 from a table of 51 MB, more than most CPUs cache.

@@ -8,7 +8,8 @@ from typing import Annotated, Final
 import typer
 
 from app.dispatch.backend_calibration import calibrated
-from app.dispatch.backend_cost_model import BackendChooser, Route
+from app.dispatch.backend_cost_model import Route
+from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.kernels import numba_cpu
 from app.kernels.gpu_protocol import NoDevice

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from app.dispatch.backend_cost_model import ROUTES, BackendChooser, Device, Route, RouteChoice
+from app.dispatch.backend_cost_model import ROUTES, Route, RouteChoice
+from app.dispatch.choose_backend import BackendChooser, Device
 from app.operators.gather_plan import Plan
 
 NO_STRINGS: Final = "a GPU holds no strings"

@@ -23,7 +23,8 @@ from typing import Any, Final, NamedTuple
 from numpy.typing import NDArray
 
 from app.bounded_cache import BoundedCache
-from app.dispatch.backend_cost_model import BackendChooser, Coefficients, RouteChoice, device_bytes, gpu_seconds
+from app.dispatch.backend_cost_model import Coefficients, RouteChoice, device_bytes, gpu_seconds
+from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.consistent_reads import ResidentTensor, RunInLockThread, attempts, default_thread
 from app.dispatch.gpu_tensor_copies import ContentChanged, GpuTensorCopies
 from app.dispatch.request_thread_pool import PoolRequest, RequestThreadPool

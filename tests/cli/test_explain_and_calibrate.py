@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from app.api.schemas.gather_request import GatherAnswer
 from app.cli import calibrate_command, offline_service
 from app.dispatch import backend_calibration
-from app.dispatch.backend_cost_model import TYPICAL, BackendChooser, Coefficients
+from app.dispatch.backend_cost_model import TYPICAL, Coefficients
+from app.dispatch.choose_backend import BackendChooser
 from app.kernels import numpy_cpu
 from gathernd_cli.command_line import app
 

@@ -14,18 +14,16 @@ from app.dispatch.backend_cost_model import (
     ROUTES,
     TYPICAL,
     WIDTHS,
-    BackendChooser,
     Coefficients,
     GpuCoefficients,
     Route,
     RouteChoice,
-    choose_route,
     device_bytes,
-    has_locality,
     kernel_seconds,
     predict_routes,
     split_seconds,
 )
+from app.dispatch.choose_backend import BackendChooser, choose_route, has_locality
 from app.operators.gather_plan import GatherPlan
 
 TINY = GatherPlan(1, 2, (2, 2), 1, 4, False, True)

@@ -11,7 +11,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.dispatch.backend_cost_model import TYPICAL, BackendChooser, Device
+from app.dispatch.backend_cost_model import TYPICAL
+from app.dispatch.choose_backend import BackendChooser, Device
 from app.dispatch.gpu_gathers import Gpu
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError

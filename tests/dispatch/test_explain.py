@@ -6,7 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dispatch.backend_cost_model import ROUTES, TYPICAL, BackendChooser, Coefficients, Route
+from app.dispatch.backend_cost_model import ROUTES, TYPICAL, Coefficients, Route
+from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.explain import NO_STRINGS, explain_routes
 from app.operators.gather_plan import GatherPlan
 from tests.dispatch.test_backend_cost_model import CARD, LARGE, TINY, WITH_CARD, gathers, machines

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
-from app.dispatch.backend_cost_model import TYPICAL, BackendChooser, Device, GpuCoefficients
+from app.dispatch.backend_cost_model import TYPICAL, GpuCoefficients
+from app.dispatch.choose_backend import BackendChooser, Device
 from app.dispatch.gpu_calibration import measure_gpu
 from app.dispatch.gpu_gathers import Gpu, Outcome
 from app.errors import GatherError

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from app.api.disk_threads import DiskThreads
-from app.dispatch.backend_cost_model import BackendChooser
+from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.kernels import numpy_cpu
