@@ -84,11 +84,12 @@ class Values:
             if nesting is None:
                 return None
             form, leaf, inner, dims, parts = nesting
+        if charge is not None and shape is None:
+            parts = min(parts, self._commas() + 1)
+        room = parts * _width(dtype) if dtype.item_size else strings_room(parts, end - first)
         if charge is not None:
-            if shape is None:
-                parts = min(parts, self._commas() + 1)
-            charge(_room(dtype, parts, end - first))
-        raw = np.empty(_room(dtype, parts, end - first), _BYTE)
+            charge(room)
+        raw = np.empty(room, _BYTE)
         fine, place, element, used, leaf, inner = read_elements(
             self.view, first, end, KINDS[dtype.name], leaf, inner, parts, dims, raw, self.bare
         )
@@ -171,11 +172,6 @@ class Values:
 def _pointers(name: str, form: Form) -> tuple[str, Form, str, str]:
     """The last fields of a Tensor."""
     return f"/{name}/values", form, f"/{name}/shape", f"/{name}/dtype"
-
-
-def _room(dtype: DType, parts: int, span: int) -> int:
-    """Bytes that so many elements take, of a span of so many bytes."""
-    return parts * _width(dtype) if dtype.item_size else strings_room(parts, span)
 
 
 def _width(dtype: DType) -> int:
