@@ -51,6 +51,16 @@ class Compiled(Protocol[_P, _R_co]):
     def enable_caching(self) -> None: ...
 
 
+def signed(bits: int) -> int:
+    """The int64 that has the bits of the uint64 `bits`."""
+    return bits - 2**64 if bits >= 2**63 else bits
+
+
+def eight(byte: int) -> int:
+    """The word of eight times this byte, as an int64."""
+    return signed(byte * 0x0101010101010101)
+
+
 _njit: Any = numba.njit
 _intrinsic: Any = numba.extending.intrinsic
 _config: Any = numba.config

@@ -19,6 +19,7 @@ name = "numpy"
 splits = False
 
 _BLOCK_COMPONENTS: Final = 1 << 16
+"""Components that are checked at a time: half a MiB of int64, and as much again for each temporary array."""
 
 
 def run(

@@ -10,7 +10,7 @@ from app.kernels.gpu_protocol import NoDevice
 KERNELS = (
     "app.kernels.numpy_cpu",
     "app.kernels.numba_cpu.gather_kernel",
-    "app.kernels.cupy_gpu.device",
+    "tests.kernels.cupy_kernel",
     "tests.kernels.emulated",
 )
 
@@ -22,7 +22,7 @@ def kernel(request: pytest.FixtureRequest) -> Any:
         module = importlib.import_module(request.param)
         if request.param == "tests.kernels.emulated":
             module.library()
-        elif request.param == "app.kernels.cupy_gpu.device":
+        elif request.param == "tests.kernels.cupy_kernel":
             module.open_device()
     except (ImportError, NoDevice) as absent:
         pytest.skip(str(absent))

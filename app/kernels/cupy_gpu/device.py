@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -27,15 +26,17 @@ from app.kernels.cupy_gpu import kernel_launch
 from app.kernels.gpu_protocol import DeviceFailed, NoDevice, OutOfDeviceMemory
 from app.operators.gather_plan import GatherPlan
 
-name = "cupy"
-splits = False
-
 STAGE_BYTES: Final = 4 << 20
 """Bytes of each of the two halves of a stream's pinned memory."""
 STREAMS: Final = 4
-_HEADER: Final = 256  # bytes before the output for the first bad position, which keep it aligned
+"""Gathers that are under way at a time, so that the copies of some overlap the kernels of others."""
+_HEADER: Final = 256
+"""Bytes before the output for the first bad position: as CUDA aligns what it allocates (Programming Guide, "Device
+Memory Accesses"), so that the output is aligned as if it had memory of its own."""
 _MEMORY_SHARE: Final = 0.9
-_OUT_OF_MEMORY: Final = 2  # the number of that error, of the driver and of the runtime
+"""Of the free memory, which the service takes where no setting says how much: the rest is for CUDA's own and others."""
+_OUT_OF_MEMORY: Final = 2
+"""CUDA_ERROR_OUT_OF_MEMORY and cudaErrorMemoryAllocation."""
 _ARGUMENT: Final = np.dtype((np.void, kernel_launch.PLAN_BYTES))
 _BYTES: Final = np.dtype(np.uint8)
 _INT32: Final = np.dtype(np.int32)
@@ -225,21 +226,3 @@ def travelling_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
     A uint64 above 2**63 - 1 turns negative, which is out of bounds in every dialect that takes uint64.
     """
     return _INT64 if dtype.itemsize == 8 or dtype == np.uint32 else _INT32
-
-
-@cache
-def open_device() -> CupyDevice:
-    """The device of `run`, opened once. Raises NoDevice."""
-    return CupyDevice()
-
-
-def run(
-    plan: GatherPlan,
-    data: NDArray[Any],
-    indices: NDArray[Any],
-    out: NDArray[Any],
-    threads: int = 1,
-    patient: bool = True,
-) -> int:
-    """See `app.kernels.Kernel.run`; everything travels there and back. Raises NoDevice and what the device raises."""
-    return open_device().run(plan, data, indices, out)

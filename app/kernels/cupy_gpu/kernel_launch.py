@@ -15,10 +15,15 @@ from app.operators.gather_plan import GatherPlan
 
 SOURCE: Final = Path(__file__).with_name("gather.cu")
 OPTIONS: Final = ("--std=c++17",)
+# The next four are those of gather.cu.
 BLOCK: Final = 256
+"""Threads of a block."""
 AT_ONCE: Final = 4
+"""Slices that a thread has under way, so that their waits overlap."""
 MAX_DEPTH: Final = 64
+"""Components of a tuple: the most axes of NumPy's arrays (NPY_MAXDIMS of NumPy 2)."""
 UNITS: Final = (16, 8, 4, 2, 1)
+"""Bytes that are copied at once, up to those of CUDA's int4."""
 ENTRIES: Final = tuple(
     f"gather_{bits}_{unit}_{kind}" for bits in (32, 64) for unit in UNITS for kind in ("1", "2", "3", "any", "wide")
 )
@@ -26,6 +31,7 @@ ENTRIES: Final = tuple(
 NOTHING: Final = (1 << 64) - 1
 """What `Plan.first` points to before the launch, and after it where no component is bad."""
 _WARP_BITS: Final = 5
+"""2**5 threads of a warp, on all of CUDA's devices."""
 _ADDRESSES: Final = Struct("<4Q")
 _REST: Final = Struct(f"<5Q6I{MAX_DEPTH}q")
 PLAN_BYTES: Final = _ADDRESSES.size + _REST.size
@@ -33,6 +39,7 @@ PLAN_BYTES: Final = _ADDRESSES.size + _REST.size
 _BUSY: Final = 4
 _MOST: Final = 32
 _MOST_ROWS_OF_BLOCKS: Final = 65535
+"""The most that CUDA takes for a grid's second dimension (Programming Guide, "Compute Capabilities")."""
 
 
 class Launch(NamedTuple):

@@ -13,7 +13,20 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from app.llvm_intrinsics import Address, Bytes, Integers, address_of, entry, inner, int64, load_u8, load_u64, lshr
+from app.llvm_intrinsics import (
+    Address,
+    Bytes,
+    Integers,
+    address_of,
+    eight,
+    entry,
+    inner,
+    int64,
+    load_u8,
+    load_u64,
+    lshr,
+    signed,
+)
 from app.tensors.buffer import Buffer
 from app.wire.json.characters import (
     ASCII_END,
@@ -39,26 +52,27 @@ from app.wire.json.characters import (
     skip_space,
     spells,
 )
-from app.wire.json.parse_float import signed
 from app.wire.packed_items import Charge
 
 _BYTE: Final = np.dtype(np.uint8)
 _LAST: Final = b"]}"
 _SPACE: Final = b" \t\n\r"
 _MIX: Final = signed(0x9E3779B97F4A7C15)
+"""2**64 over the golden ratio, odd (Knuth, The Art of Computer Programming 3, 6.4)."""
 _LITERALS: Final = tuple(
     np.frombuffer(text, np.uint8).astype(np.int64) for text in (b"true", b"false", b"null", b"NaN", b"Infinity")
 )
 _TRUE, _FALSE, _NULL, _NAN, _INFINITY = _LITERALS
 _STEP: Final = 1 << 12
-_UPPER_HALVES: Final = signed(0xF0F0F0F0F0F0F0F0)
-_ZEROS: Final = 0x3030303030303030
-_SIXES: Final = 0x0606060606060606
-_HIGH_BITS: Final = signed(0x8080808080808080)
-_ONES: Final = 0x0101010101010101
-_SPACES: Final = 0x2020202020202020
-_QUOTES: Final = 0x2222222222222222
-_BACKSLASHES: Final = 0x5C5C5C5C5C5C5C5C
+"""Bytes of which the white space is looked for at a time, from the end: a page."""
+_UPPER_HALVES: Final = eight(0xF0)
+_ZEROS: Final = eight(ZERO)
+_SIXES: Final = eight(6)
+_HIGH_BITS: Final = eight(0x80)
+_ONES: Final = eight(1)
+_SPACES: Final = eight(SPACE)
+_QUOTES: Final = eight(QUOTE)
+_BACKSLASHES: Final = eight(BACKSLASH)
 _NO_KEYS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 
 

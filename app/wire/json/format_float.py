@@ -19,6 +19,7 @@ from app.llvm_intrinsics import (
     Bytes,
     address_of,
     count_leading_zeros,
+    eight,
     entry,
     f32_bits,
     inlined,
@@ -26,6 +27,7 @@ from app.llvm_intrinsics import (
     load_u32,
     lshr,
     mulhi_u64,
+    signed,
     store_u8,
     store_u16,
     store_u64,
@@ -33,7 +35,7 @@ from app.llvm_intrinsics import (
     ult,
 )
 from app.wire.json.characters import CLOSING_BRACKET, COMMA, LETTER_E, MINUS, OPENING_BRACKET, POINT, QUOTE, ZERO
-from app.wire.json.parse_float import TENS, nearest_called, signed
+from app.wire.json.parse_float import TENS, nearest_called
 
 WIDEST: Final = 20
 """Bytes of the longest text of a float32, with its sign, comma and brackets."""
@@ -41,10 +43,12 @@ ROOM: Final = 32
 """Bytes that must be there behind all texts."""
 _LEAST_POWER: Final = -31
 _MOST_POWER: Final = 45
+"""A float32 is digits * 10**p with p from -45 (2**-149) to 31 (2**104): it is multiplied by 10**-p."""
 _FINE: Final = 24
 """Bits of a quarter of a digit that are worked out; the product is wrong by less than two of the last."""
 _ONE: Final = 4 << _FINE
 _UNSURE: Final = 4
+"""Twice that error: a decimal that is nearer to an edge is read back."""
 _INFINITY_BITS: Final = 0xFF << 23
 
 
@@ -63,8 +67,11 @@ def _powers_of_ten() -> NDArray[np.int64]:
     return np.array(rows, np.int64)
 
 
+_LOG10_2: Final = 1262611
+_LOG2_10: Final = 1741647
+"""log10(2) * 2**22 and log2(10) * 2**19: products with the exponents here have the right whole part (Giulietti)."""
 _POWERS: Final[NDArray[np.int64]] = _powers_of_ten()
-_ZEROS: Final = 0x3030303030303030
+_ZEROS: Final = eight(ZERO)
 _ZERO_POINT: Final = int.from_bytes(b"0.000000", "little")
 _POINT_ZERO: Final = int.from_bytes(b".0", "little")
 _INFINITY: Final = int.from_bytes(b"Infinity", "little")
@@ -79,8 +86,8 @@ def _digits(bits: int) -> tuple[int, int]:
     whole = fraction | (exponent > 0) << 23
     uneven = fraction == 0  # the lower neighbour may be half as far as the upper one
     exponent = max(exponent, 1) - 150
-    power = (exponent * 1262611) >> 22
-    shift = exponent + ((-power * 1741647) >> 19) + 1 + _FINE
+    power = (exponent * _LOG10_2) >> 22
+    shift = exponent + ((-power * _LOG2_10) >> 19) + 1 + _FINE
     factor = _POWERS[-power - _LEAST_POWER]
     value = mulhi_u64(factor, whole << (shift + 2))
     reach = lshr(factor, 63 - shift)  # half the way to the next float
@@ -122,16 +129,16 @@ def _spread(number: int) -> int:
     """The eight digits of a number below 10**8, a byte each, the first one lowest."""
     pairs = udiv(number, 10000)
     pairs |= (number - 10000 * pairs) << 32
-    hundreds = ((pairs * 10486) >> 20) & 0x7F0000007F
+    hundreds = ((pairs * 10486) >> 20) & 0x7F0000007F  # 2**20 / 100, rounded up: right for four digits
     pairs = hundreds | (pairs - 100 * hundreds) << 16
-    tens = ((pairs * 103) >> 10) & 0x000F000F000F000F
+    tens = ((pairs * 103) >> 10) & 0x000F000F000F000F  # 2**10 / 10, rounded up: right for two digits
     return tens | (pairs - 10 * tens) << 8
 
 
 @inlined
 def _put_decimal(to: Address, digits: int, power: int) -> Address:
     """Write digits * 10**power, of nine digits at most, at the address `to`: the address after it."""
-    count = ((64 - count_leading_zeros(digits)) * 1233) >> 12
+    count = ((64 - count_leading_zeros(digits)) * 1233) >> 12  # log10(2) * 2**12, of the number of bits
     count += digits >= TENS[count]
     point: int = count + power
     digits *= TENS[9 - count]

@@ -19,6 +19,7 @@ from app.llvm_intrinsics import (
     Address,
     count_leading_zeros,
     count_trailing_zeros,
+    eight,
     f64_bits,
     f64_from_bits,
     find_non_digits,
@@ -30,6 +31,7 @@ from app.llvm_intrinsics import (
     load_u64,
     lshr,
     mulhi_u64,
+    signed,
     stack_words,
     store_u64,
     udiv,
@@ -38,14 +40,13 @@ from app.llvm_intrinsics import (
 from app.wire.json.characters import LETTER_E, LOWER, MINUS, NINE, PLUS, POINT, ZERO
 
 MIN_POWER: Final = -342
+"""With a lower one all digits below 2**64 are less than half of the least float64, 2**-1074, and round to 0."""
 MAX_POWER: Final = 308
+"""With a higher one 1 is above the largest float64."""
 INFINITY_BITS: Final = 0x7FF << 52
 _EXACT: Final = 10**15
-
-
-def signed(bits: int) -> int:
-    """The int64 that has the bits of the uint64 `bits`."""
-    return bits - 2**64 if bits >= 2**63 else bits
+"""Below 2**53: such digits, and powers of ten up to 10**22, are float64 exactly, and one operation rounds once (Clinger
+1990)."""
 
 
 def _powers_of_five() -> NDArray[np.int64]:
@@ -69,15 +70,23 @@ def _powers_of_five() -> NDArray[np.int64]:
 _FIVES: Final[NDArray[np.int64]] = _powers_of_five()
 TENS: Final[NDArray[np.int64]] = np.array([10**power for power in range(19)], np.int64)
 _FLOAT_TENS: Final[NDArray[np.float64]] = np.array([10.0**power for power in range(23)])
-_ZEROS: Final = signed(0x3030303030303030)
+_ZEROS: Final = eight(ZERO)
 _KEPT: Final[NDArray[np.int64]] = np.array([signed(2**64 - (1 << (64 - 8 * count))) for count in range(9)], np.int64)
+"""Masks of the last `count` of eight bytes."""
+# Eight digits become four pairs, and these become one number by two multiplications, as in fast_float's
+# `parse_eight_digits_unrolled`: the halves of a factor are 100 and 10**6, or 1 and 10**4.
 _PAIRS: Final = 0x000000FF000000FF
 _PAIRS_TO_MILLIONS: Final = 0x000F424000000064
 _PAIRS_TO_UNITS: Final = 0x0000271000000001
+_LOG2_10: Final = 217706
+"""log2(10) * 2**16, exact enough for all powers here (fast_float's `power`)."""
 _FAR: Final = 10**15
+"""An exponent so large that no number of digits, of which a body has fewer, brings the value back into a range."""
 _TENTH: Final = 2**64 // 10
 _MOST_OF_FLOAT: Final = int64(19)
+"""Digits that are below 2**64 whatever they are."""
 _MOST_OF_INTEGER: Final = int64(20)
+"""Digits of the largest uint64."""
 _MOST_DIGITS: Final = 800
 """More than the 767 digits that the middle between two floats can have: what follows them only breaks a tie."""
 _LIMBS: Final = 64
@@ -85,6 +94,7 @@ _LIMBS: Final = 64
 _two_numbers: Final = stack_words(2 * _LIMBS)
 _SMALL_FIVES: Final[NDArray[np.int64]] = np.array([5**power for power in range(28)], np.int64)
 _FIVE_STEP: Final = 27
+"""5**27 is the largest power of five below 2**63."""
 
 
 @inlined
@@ -289,7 +299,7 @@ def nearest(value: int, power: int) -> float:
         upper += ult(lower, more)
     top = lshr(upper, 63)
     mantissa = lshr(upper, top + 9)
-    exponent = ((217706 * power) >> 16) + 63 + top - zeros + 1023
+    exponent = ((_LOG2_10 * power) >> 16) + 63 + top - zeros + 1023
     if exponent <= 0:
         if exponent <= -63:
             return 0.0

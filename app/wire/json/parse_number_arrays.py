@@ -22,6 +22,7 @@ from app.llvm_intrinsics import (
     Integers,
     address_of,
     count_trailing_zeros,
+    eight,
     entry,
     f64_bits,
     f64_from_bits,
@@ -31,6 +32,7 @@ from app.llvm_intrinsics import (
     int64,
     load_u8,
     load_u64,
+    signed,
     store_f32,
     store_u8,
     store_u16,
@@ -77,7 +79,6 @@ from app.wire.json.parse_float import (
     nearest,
     nearest_called,
     quick_decimal,
-    signed,
     whole_digits,
 )
 
@@ -90,13 +91,13 @@ _WORD: Final = 8
 _BOOL: Final = 1
 _INT8: Final = 2
 _INT64: Final = 5
-_HALF: Final = 10
-_BRAIN: Final = 11
-_SINGLE: Final = 12
-_DOUBLE: Final = 13
-_TEXT: Final = 14
+_FLOAT16: Final = 10
+_BFLOAT16: Final = 11
+_FLOAT32: Final = 12
+_FLOAT64: Final = 13
+_STRING: Final = 14
 KINDS: Final[Mapping[str, int]] = {
-    "string": _TEXT,
+    "string": _STRING,
     "bool": _BOOL,
     "int8": _INT8,
     "int16": 3,
@@ -106,32 +107,33 @@ KINDS: Final[Mapping[str, int]] = {
     "uint16": 7,
     "uint32": 8,
     "uint64": 9,
-    "float16": _HALF,
-    "bfloat16": _BRAIN,
-    "float32": _SINGLE,
-    "float64": _DOUBLE,
-    "complex64": _SINGLE,
-    "complex128": _DOUBLE,
+    "float16": _FLOAT16,
+    "bfloat16": _BFLOAT16,
+    "float32": _FLOAT32,
+    "float64": _FLOAT64,
+    "complex64": _FLOAT32,
+    "complex128": _FLOAT64,
 }
 """What `read_elements` calls the types: a complex one is pairs of its parts."""
 
-# The largest magnitudes of negative and of other integers, unsigned, and the least that rounds to infinity, by kind.
+# By kind: the largest magnitudes of negative and of other integers, unsigned, and the least float that rounds to
+# infinity, half a unit in the last place above the largest of its type.
 _LOW: Final[NDArray[np.int64]] = np.array([0, 0, *(signed(2**bits) for bits in (7, 15, 31, 63)), *[0] * 8], np.int64)
 _HIGH: Final[NDArray[np.int64]] = np.array(
     [0, 0, *(2**bits - 1 for bits in (7, 15, 31, 63)), *(signed(2**bits - 1) for bits in (8, 16, 32, 64)), *[0] * 4],
     np.int64,
 )
 TOO_LARGE: Final[NDArray[np.float64]] = np.array(
-    [*[0.0] * 10, 65520.0, 2.0**128 - 2.0**119, 2.0**128 - 2.0**103, np.inf]
+    [*[0.0] * 10, 2.0**16 - 2.0**4, 2.0**128 - 2.0**119, 2.0**128 - 2.0**103, np.inf]
 )
 _NAN: Final[NDArray[np.int64]] = np.frombuffer(b"NaN", np.uint8).astype(np.int64)
 _INFINITY: Final[NDArray[np.int64]] = np.frombuffer(b"Infinity", np.uint8).astype(np.int64)
 _MINUS: Final[NDArray[np.int64]] = np.frombuffer(b"-", np.uint8).astype(np.int64)
-_ONES: Final = signed(0x0101010101010101)
-_TOPS: Final = signed(0x8080808080808080)
-_SPACES: Final = 32 * _ONES
-_QUOTES: Final = 34 * _ONES
-_BACKSLASHES: Final = 92 * _ONES
+_ONES: Final = eight(1)
+_HIGH_BITS: Final = eight(0x80)
+_SPACES: Final = eight(SPACE)
+_QUOTES: Final = eight(QUOTE)
+_BACKSLASHES: Final = eight(BACKSLASH)
 _TRUE: Final[NDArray[np.int64]] = np.frombuffer(b"true", np.uint8).astype(np.int64)
 _FALSE: Final[NDArray[np.int64]] = np.frombuffer(b"false", np.uint8).astype(np.int64)
 
@@ -148,12 +150,12 @@ def strings_room(strings: int, span: int) -> int:
 def _put_float(target: Address, element: int, kind: int, number: float, negative: bool) -> None:
     """Store the number, which is not negative, with its sign."""
     bits = f64_bits(number)
-    if kind == _SINGLE:
+    if kind == _FLOAT32:
         store_f32(target + 4 * element, f64_from_bits(bits | negative << 63))
-    elif kind == _DOUBLE:
+    elif kind == _FLOAT64:
         store_u64(target + 8 * element, bits | negative << 63)
     else:
-        width, bias = (10, 15) if kind == _HALF else (7, 127)
+        width, bias = (10, 15) if kind == _FLOAT16 else (7, 127)
         store_u16(target + 2 * element, narrow(bits, width, bias) | negative << 15)
 
 
@@ -261,7 +263,7 @@ def _non_finite(base: Address, place: int, bare: bool) -> tuple[int, float, bool
 
 
 @inner
-def _odd_finite(base: Address, place: int) -> tuple[int, float]:
+def _finite(base: Address, place: int) -> tuple[int, float]:
     """(place after, number) of any unsigned JSON number; the place is -1 where there is none."""
     stop, value, power, cut = decimal(base, place)
     if stop < 0:
@@ -277,10 +279,10 @@ def _odd_finite(base: Address, place: int) -> tuple[int, float]:
 
 
 @inner
-def _read_odd_float(base: Address, place: int, kind: int, target: Address, element: int, bare: bool) -> int:
+def _read_any_float(base: Address, place: int, kind: int, target: Address, element: int, bare: bool) -> int:
     """The place after any element of a float type, or -1."""
     negative = load_u8(base + place) == MINUS
-    stop, number = _odd_finite(base, place + negative)
+    stop, number = _finite(base, place + negative)
     if stop < 0:
         stop, number, negative = _non_finite(base, place, bare)
     elif number >= TOO_LARGE[kind]:
@@ -291,7 +293,7 @@ def _read_odd_float(base: Address, place: int, kind: int, target: Address, eleme
 
 
 @inner
-def _read_odd_integer(base: Address, place: int, kind: int, target: Address, element: int) -> int:
+def _read_any_integer(base: Address, place: int, kind: int, target: Address, element: int) -> int:
     """The place after any element of an integer type, or -1."""
     negative = load_u8(base + place) == MINUS
     place += negative
@@ -335,7 +337,7 @@ def _put_text(base: Address, place: int, stop: int, target: Address) -> tuple[in
             # A byte of 128 or more, one below 32, a quote or a backslash sets its highest bit.
             quotes, slashes = eight ^ _QUOTES, eight ^ _BACKSLASHES
             marks = eight | ((eight - _SPACES) & ~eight) | ((quotes - _ONES) & ~quotes) | ((slashes - _ONES) & ~slashes)
-            marks &= _TOPS
+            marks &= _HIGH_BITS
             store_u64(target, eight)
             if marks == 0:
                 place += 8
@@ -483,9 +485,9 @@ def read_elements(
             if depth != leaf or element >= room:
                 return False, place, element, used, leaf, inner
             after = False
-            if _INT8 <= kind < _TEXT and depth > 0:
+            if _INT8 <= kind < _STRING and depth > 0:
                 before = element
-                if kind >= _HALF:
+                if kind >= _FLOAT16:
                     place, element, after = _run_floats(base, place, size - 64, kind, target, element, room)
                 else:
                     place, element, after = _run_integers(base, place, size - 64, kind, target, element, room)
@@ -494,14 +496,14 @@ def read_elements(
                 place = skip_space(base, place, end)
                 if element >= room:
                     return False, place, element, used, leaf, inner
-                if kind >= _HALF and kind != _TEXT:
-                    stop = _read_odd_float(base, place, kind, target, element, bare)
-                elif kind == _TEXT:
+                if kind >= _FLOAT16 and kind != _STRING:
+                    stop = _read_any_float(base, place, kind, target, element, bare)
+                elif kind == _STRING:
                     store_u64(target + 8 * element, used)
                     stop, used = _read_text(base, place, end, target + 8 * room + used)
                     used -= target + 8 * room
                 elif kind >= _INT8:
-                    stop = _read_odd_integer(base, place, kind, target, element)
+                    stop = _read_any_integer(base, place, kind, target, element)
                 elif kind == _BOOL:
                     stop = _read_bool(base, place, target, element)
                 else:

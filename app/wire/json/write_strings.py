@@ -16,6 +16,7 @@ from app.llvm_intrinsics import (
     Integers,
     address_of,
     count_trailing_zeros,
+    eight,
     entry,
     inner,
     int64,
@@ -27,16 +28,16 @@ from app.llvm_intrinsics import (
 )
 from app.tensors.packed_strings import PackedStrings
 from app.tensors.string_frames import HEAD, ROOM, frame_size
-from app.wire.json.parse_float import signed
+from app.wire.json.characters import BACKSLASH, QUOTE, SPACE
 from app.wire.packed_items import Memory
 
 _BYTE: Final = np.dtype(np.uint8)
 _NOWHERE: Final[NDArray[np.uint8]] = np.empty(0, _BYTE)
-_ONES: Final = signed(0x0101010101010101)
-_HIGH_BITS: Final = signed(0x8080808080808080)
-_SPACES: Final = 32 * _ONES
-_QUOTES: Final = 34 * _ONES
-_BACKSLASHES: Final = 92 * _ONES
+_ONES: Final = eight(1)
+_HIGH_BITS: Final = eight(0x80)
+_SPACES: Final = eight(SPACE)
+_QUOTES: Final = eight(QUOTE)
+_BACKSLASHES: Final = eight(BACKSLASH)
 _ENDLESS: Final = 2**62
 _OPENING, _CLOSING, _QUOTE, _QUOTE_COMMA = 0x5B, 0x5D, 0x22, 0x2C22
 
