@@ -52,6 +52,8 @@ MEMORY = 40
 """How many scatters of a tensor come again, at random."""
 BINARY = {"content-type": "application/x-safetensors"}
 RAW = {"content-type": "application/octet-stream"}
+PORT_OR_STORE_TAKEN = 1
+"""The exit code of a start that finds another service, or workers of a killed parent that have not left yet."""
 Content = bytes | None
 """The items of a tensor; None where there is none."""
 
@@ -77,18 +79,25 @@ class Service:
         """Workers whose parent was killed, which still answer for a moment."""
 
     def start(self) -> None:
-        """Start it, and wait until it is ready."""
+        """Start it, and wait until it is ready: again, as a supervisor does, while workers of a killed parent leave."""
         variables = {name: value for name, value in os.environ.items() if not name.startswith("GATHERND_")}
         command = [
             str(Path(sys.executable).with_name("gathernd")), "serve", "--workers", "2", "--kernel", "numpy",
             "--port", str(self.port), "--store-dir", str(self.folder / "store"), "--cache-dir", str(self.cache),
         ]  # fmt: skip
+        end = time.monotonic() + 120
+        while not self._ready(command, variables, end):
+            assert self.process is not None
+            if time.monotonic() > end or self.process.poll() != PORT_OR_STORE_TAKEN:
+                raise Wrong(f"the service does not start:\n{self.tail()}")
+
+    def _ready(self, command: Sequence[str], variables: dict[str, str], end: float) -> bool:
+        """Whether it becomes ready until `end`, and does not end before."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 command, cwd=ROOT, env=variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
-        end = time.monotonic() + 120
         while time.monotonic() < end and self.process.poll() is None:
             self.orphans = [each for each in self.orphans if Path(f"/proc/{each}").exists()]
             if self.orphans:
@@ -100,9 +109,9 @@ class Service:
                     connection.ask("GET", "/readyz")[0] == 200
                     and b"gathernd_processes 2.0" in connection.ask("GET", "/metrics")[2]
                 ):
-                    return
+                    return True
             time.sleep(0.05)
-        raise Wrong(f"the service does not start:\n{self.tail()}")
+        return False
 
     def workers(self) -> list[int]:
         assert self.process is not None
