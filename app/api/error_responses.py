@@ -12,9 +12,10 @@ from app.api.route_table import is_protocol
 from app.errors import CATALOGUE, Code, GatherError, Place
 from app.orjson_dump import dump
 from app.server.refusal_response import RenderedError
+from app.wire import body_formats
 
 PROBLEM_JSON: Final = b"application/problem+json"
-JSON: Final = b"application/json"
+JSON: Final = body_formats.JSON.media_type
 
 STATUS: Final[Mapping[Code, int]] = {
     "malformed_request": 400,

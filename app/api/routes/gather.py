@@ -7,6 +7,7 @@ from typing import Final
 
 from app.api.accept_header import media_weights, preferred
 from app.api.asgi_request import RequestContext
+from app.api.error_responses import JSON
 from app.api.request_body import inflate, read_body
 from app.api.schemas.explain_answer import explanation_body
 from app.errors import GatherError
@@ -21,7 +22,6 @@ from app.wire.body_formats import GATHERS, GatherCodec
 from app.wire.json.gather_messages import Encoding
 from app.wire.packed_items import Charge
 
-JSON: Final = body_formats.JSON.media_type
 _FORM: Final = b"application/x-www-form-urlencoded"
 UNCOUNTED: Final = 1 << 9
 """Bodies and outputs of up to this many bytes become so little that it is not charged (see `MIN_UNCHARGED_BYTES`)."""

@@ -16,6 +16,7 @@ import orjson
 from app.api.asgi_request import Handler, RequestContext
 from app.api.conditional_requests import etag_field, is_unchanged, read_conditions
 from app.api.disk_threads import DiskThreads
+from app.api.error_responses import JSON
 from app.api.upload_receiver import HELD, Receiver, receive, upload_too_large
 from app.errors import GatherError
 from app.store import Conditions, LocalStore, Metadata
@@ -28,7 +29,6 @@ from app.wire.body_formats import MEDIA_TYPES, TENSORS, TensorCodec, start_of
 from app.wire.npy import Start
 
 Field = tuple[bytes, bytes]
-_JSON: Final = b"application/json"
 _LIMIT: Final = re.compile(r"[0-9]{1,9}")
 MAX_LIST: Final = 1000
 
@@ -50,7 +50,7 @@ class TensorsRoute:
             raise GatherError("invalid_field", f"limit must be from 1 to {MAX_LIST}", pointer="/query/limit")
         found, following = await self.threads.look_up("", lambda: self.store.page(int(limit), fields.get("after")))
         body: dict[str, Any] = {"tensors": [_described(metadata) for metadata in found], "next": following}
-        await context.send(200, _JSON, orjson.dumps(body))
+        await context.send(200, JSON, orjson.dumps(body))
 
     async def metadata(self, context: RequestContext, name: str) -> None:
         """`GET /tensors/{name}`."""
@@ -58,7 +58,7 @@ class TensorsRoute:
         metadata = await self.threads.look_up(name, lambda: self.store.metadata(name))
         if await is_unchanged(context, metadata.etag):
             return
-        await context.send(200, _JSON, orjson.dumps(_described(metadata)), etag_field(metadata.etag))
+        await context.send(200, JSON, orjson.dumps(_described(metadata)), etag_field(metadata.etag))
 
     async def put(self, context: RequestContext, name: str) -> None:
         """`PUT /tensors/{name}`."""
@@ -96,7 +96,7 @@ class TensorsRoute:
         metadata, created = await self.threads.change(name, lambda: self.store.put(name, upload, conditions))
         where: tuple[Field, ...] = ((b"location", context.path.encode()),) if created else ()
         body = orjson.dumps(_described(metadata))
-        await context.send(201 if created else 200, _JSON, body, etag_field(metadata.etag), *where)
+        await context.send(201 if created else 200, JSON, body, etag_field(metadata.etag), *where)
 
     async def delete(self, context: RequestContext, name: str) -> None:
         """`DELETE /tensors/{name}`."""

@@ -14,6 +14,7 @@ import orjson
 from app.api.asgi_request import RequestContext
 from app.api.conditional_requests import etag_field, read_conditions
 from app.api.disk_threads import DiskThreads
+from app.api.error_responses import JSON
 from app.api.request_body import inflate, read_body
 from app.api.routes.gather import check_json_type
 from app.api.routes.health import Readiness
@@ -30,7 +31,6 @@ from app.tensors.shape_limits import Limits
 from app.wire.body_formats import SCATTERS, ScatterCodec
 from app.wire.packed_items import Charge
 
-_JSON: Final = b"application/json"
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,256}")
 _ATTEMPTS: Final = 8
 """So often a scatter begins anew where its tensor is replaced meanwhile."""
@@ -60,11 +60,11 @@ class ScatterRoute:
 
     async def __call__(self, context: RequestContext, name: str) -> None:
         """Read, change, answer. Raises GatherError for everything it refuses."""
-        content_type = context.headers.get(b"content-type", _JSON)
+        content_type = context.headers.get(b"content-type", JSON)
         codec = SCATTERS.get(content_type.partition(b";")[0].strip().lower())
-        if codec is None or codec.media_type == _JSON:
+        if codec is None or codec.media_type == JSON:
             check_json_type(content_type)
-            codec = SCATTERS[_JSON]
+            codec = SCATTERS[JSON]
         codec.check_query(context.query)
         if codec.compiled and self.readiness.waiting_for:
             raise self.readiness.error()
@@ -86,7 +86,7 @@ class ScatterRoute:
             charge=context.reservation.charge,
         )
         etag = await self._carry_out(name, read, conditions, key)
-        await context.send(200, _JSON, orjson.dumps({"name": name, "etag": etag}), etag_field(etag))
+        await context.send(200, JSON, orjson.dumps({"name": name, "etag": etag}), etag_field(etag))
 
     async def _carry_out(
         self, name: str, read: Callable[[], tuple[ScatterCall, str]], conditions: Conditions, key: str | None

@@ -14,11 +14,11 @@ from app.api.request_body import inflate, read_body
 from app.api.routes.gather import UNCOUNTED
 from app.errors import GatherError
 from app.tensors.buffer import Buffer
-from app.wire import v2_tensors
+from app.wire import body_formats, v2_tensors
 from app.wire.json.write_values import is_long
 from app.wire.v2_tensors import LARGE, Model, Request
 
-_OCTETS: Final = b"application/octet-stream"
+_OCTETS: Final = body_formats.RAW.media_type.encode()
 _ALIGNMENT: Final = 64
 
 

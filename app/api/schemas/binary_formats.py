@@ -12,8 +12,9 @@ from pydantic import BaseModel
 
 from app.tensors.operator_signature import Signature
 from app.tensors.tensor_name import PATTERN
+from app.wire import body_formats
 
-MEDIA_TYPE: Final = "application/x-safetensors"
+MEDIA_TYPE: Final = body_formats.SAFETENSORS.media_type.decode()
 _BINARY: Final = {"type": "string", "format": "binary"}
 _ONLY: Final = "Only with a safetensors body; a JSON request has this field in its body."
 
