@@ -18,7 +18,6 @@ SERVERS: dict[str, Callable[[int], list[str]]] = {
     "gathernd": common.gathernd_command,
     "bare": common.uvicorn_command("benchmarks.bare:app"),
 }
-LARGE = 2**20
 
 
 def tiny() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -53,21 +52,12 @@ def measure(work: str, seconds: float, rounds: int) -> tuple[int, dict[str, comm
     data, indices = WORK[work]()
     body = save({"data": data, "indices": indices})
     request = common.Request("/gathernd", body, {"Content-Type": "application/x-safetensors"})
-    best: dict[str, common.Figures] = {}
-    size = 2
-    for _ in range(rounds):
-        for name, command in SERVERS.items():
-            with common.serving(command, environ={"BARE_BYTES": str(size)}, limit=120) as port:
-                answer = common.post(port, request)
-                if name == "gathernd":
-                    size = len(answer)
-                    if not np.array_equal(load(answer)["output"], data[tuple(indices.T)]):
-                        raise RuntimeError("the service answers otherwise than NumPy")
-                long = 2 if len(body) >= LARGE else 1
-                figures = common.wrk(port, request, seconds=seconds * long)
-            if name not in best or figures.rate > best[name].rate:
-                best[name] = figures
-    return len(body), best
+
+    def check(answer: bytes) -> None:
+        if not np.array_equal(load(answer)["output"], data[tuple(indices.T)]):
+            raise RuntimeError("the service answers otherwise than NumPy")
+
+    return len(body), common.best_beside_floor(SERVERS, request, check, seconds=seconds, rounds=rounds)
 
 
 def main() -> None:

@@ -21,7 +21,6 @@ SERVERS: dict[str, Callable[[int], list[str]]] = {
     "gathernd": common.gathernd_command,
     "bare": common.uvicorn_command("benchmarks.bare:app"),
 }
-LARGE = 2**20
 SIZE = "Inference-Header-Content-Length"
 Array = NDArray[Any]
 Work = tuple[common.Request, Array]
@@ -98,22 +97,16 @@ def measure(work: str, seconds: float, rounds: int) -> tuple[int, dict[str, comm
     The service's answer must be what NumPy gathers, or RuntimeError is raised; the floor answers as many bytes.
     """
     asked, expected = WORK[work]()
-    best: dict[str, common.Figures] = {}
-    size = 2
-    for _ in range(rounds):
-        for name, command in SERVERS.items():
-            with common.serving(command, environ={"BARE_BYTES": str(size)}, limit=120) as port:
-                if name == "gathernd" and "/table/" in asked.path:
-                    upload(port)
-                answer = common.post(port, asked)
-                if name == "gathernd":
-                    size = len(answer)
-                    if not np.array_equal(values(answer, expected, SIZE in asked.headers), expected):
-                        raise RuntimeError("the service answers otherwise than NumPy")
-                long = 2 if len(asked.body) >= LARGE else 1
-                figures = common.wrk(port, asked, seconds=seconds * long)
-            if name not in best or figures.rate > best[name].rate:
-                best[name] = figures
+
+    def check(answer: bytes) -> None:
+        if not np.array_equal(values(answer, expected, SIZE in asked.headers), expected):
+            raise RuntimeError("the service answers otherwise than NumPy")
+
+    def prepare(port: int) -> None:
+        if "/table/" in asked.path:
+            upload(port)
+
+    best = common.best_beside_floor(SERVERS, asked, check, seconds=seconds, rounds=rounds, prepare=prepare)
     return len(asked.body), best
 
 
