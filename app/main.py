@@ -25,9 +25,10 @@ from app.api.disk_threads import DiskThreads
 from app.api.error_responses import STATUS
 from app.api.fastapi_app import create_control
 from app.api.protocol_models import Models
+from app.api.readiness import Readiness
 from app.api.route_table import READINESS, template
 from app.api.routes.gather import NativeRoute
-from app.api.routes.health import Readiness, add_health_routes
+from app.api.routes.health import add_health_routes
 from app.api.routes.pages import add_page_routes
 from app.api.routes.tensors import TensorsRoute, with_name
 from app.api.routes.tensors_content import ContentRoute

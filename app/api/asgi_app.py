@@ -17,8 +17,8 @@ from starlette.types import ASGIApp
 
 from app.api.asgi_request import TIMEOUT, Handler, Receive, RequestContext, RouteMatch, Scope, Send
 from app.api.error_responses import STATUS
+from app.api.readiness import Readiness
 from app.api.route_table import CONTROL, GATHER, TABLE
-from app.api.routes.health import Readiness
 from app.dispatch.admission import Admission
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError

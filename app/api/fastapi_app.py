@@ -48,8 +48,7 @@ def create_control(lifespan: Any) -> FastAPI:
     return app
 
 
-def problem_response(error: GatherError, request: Request) -> Response:
-    """The error body of `error` as a response of the control plane."""
+def _error_response(error: GatherError, request: Request) -> Response:
     headers = {name.decode(): value.decode() for name, value in problem_headers(error)}
     context: RequestContext = request.scope["context"]
     context.code = error.code
@@ -59,9 +58,9 @@ def problem_response(error: GatherError, request: Request) -> Response:
 
 async def _gather_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, GatherError)
-    return problem_response(error, request)
+    return _error_response(error, request)
 
 
 async def _failure(request: Request, error: Exception) -> Response:
     """What Starlette would answer in plain text; it raises `error` again afterwards, and the data plane logs it."""
-    return problem_response(GatherError("internal", "the service failed; its log has the request_id"), request)
+    return _error_response(GatherError("internal", "the service failed; its log has the request_id"), request)

@@ -12,8 +12,8 @@ from fastapi import Depends, FastAPI, Request, Response
 from app.api.asgi_request import RequestContext
 from app.api.openapi_document import OF_MODEL, protocol_operation
 from app.api.protocol_models import Models
+from app.api.readiness import Readiness
 from app.api.request_body import read_body
-from app.api.routes.health import Readiness
 from app.api.schemas.v2_messages import (
     IndexEntry,
     InferAnswer,

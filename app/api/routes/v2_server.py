@@ -13,8 +13,8 @@ from fastapi import Depends, FastAPI
 from app import __version__
 from app.api.openapi_document import OF_MODEL, protocol_operation
 from app.api.protocol_models import Models
+from app.api.readiness import Readiness
 from app.api.route_table import OPERATIONS
-from app.api.routes.health import Readiness
 from app.api.schemas.v2_messages import ServerLive, ServerMetadata, ServerReady
 from app.errors import Code, GatherError
 
