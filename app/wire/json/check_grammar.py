@@ -151,10 +151,10 @@ def _after_text(base: Address, place: int, end: int) -> tuple[int, bool]:
     """The same for a string that is no key, whose characters nobody needs: (place, whether it is one)."""
     while True:
         while place + 8 <= end:
-            eight = load_u64(base + place)
+            word = load_u64(base + place)
             # A high bit stays clear for ASCII from the space on that is neither quote nor backslash.
-            low = eight - _SPACES
-            if (eight | low | ((eight ^ _QUOTES) - _ONES) | ((eight ^ _BACKSLASHES) - _ONES)) & _HIGH_BITS != 0:
+            low = word - _SPACES
+            if (word | low | ((word ^ _QUOTES) - _ONES) | ((word ^ _BACKSLASHES) - _ONES)) & _HIGH_BITS != 0:
                 break
             place += 8
         if place >= end:
@@ -181,9 +181,9 @@ def _after_text(base: Address, place: int, end: int) -> tuple[int, bool]:
 def _after_digits(base: Address, place: int, end: int) -> int:
     """The first place from `place` on that is no digit."""
     while place + 8 <= end:
-        eight = load_u64(base + place)
+        word = load_u64(base + place)
         # A digit's upper half is 3, also when 6 is added to it.
-        if eight & _UPPER_HALVES != _ZEROS or (eight + _SIXES) & _UPPER_HALVES != _ZEROS:
+        if word & _UPPER_HALVES != _ZEROS or (word + _SIXES) & _UPPER_HALVES != _ZEROS:
             break
         place += 8
     while ZERO <= load_u8(base + place) <= NINE:

@@ -38,6 +38,7 @@ from app.wire.json import (
     lossless_json,
     parse_float,
     parse_number_arrays,
+    parse_string,
     write_strings,
 )
 from app.wire.json.find_arrays import ESCAPED, STRING, ArrayPlace, FoundArrays, scan_tensors
@@ -83,7 +84,9 @@ _ANY_TYPE: Final = DTYPES["bool"]
 
 def configure(cache_dir: Path) -> None:
     """Keep the compiled code under `cache_dir`, so that the next start loads it; call before anything is read."""
-    llvm_intrinsics.keep_compiled(cache_dir, "json", (llvm_intrinsics, parse_float, characters, utf8), _COMPILED)
+    llvm_intrinsics.keep_compiled(
+        cache_dir, "json", (llvm_intrinsics, characters, parse_float, parse_string, utf8), _COMPILED
+    )
 
 
 def warm(progress: Callable[[str], None] | None = None) -> None:

@@ -7,7 +7,7 @@ Strings are stored as frames (see `app.tensors.string_frames`), and where each b
 """
 
 # Comparisons are spelt out, since that is what compiles well.
-# ruff: noqa: PLR1714, SIM109
+# ruff: noqa: PLR1714
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -22,7 +22,6 @@ from app.llvm_intrinsics import (
     Integers,
     address_of,
     count_trailing_zeros,
-    eight,
     entry,
     f64_bits,
     f64_from_bits,
@@ -31,7 +30,6 @@ from app.llvm_intrinsics import (
     inner,
     int64,
     load_u8,
-    load_u64,
     signed,
     store_f32,
     store_u8,
@@ -42,7 +40,6 @@ from app.llvm_intrinsics import (
 )
 from app.tensors.string_frames import HEAD, ROOM
 from app.wire.json.characters import (
-    ASCII_END,
     BACKSLASH,
     CLOSING_BRACE,
     CLOSING_BRACKET,
@@ -57,11 +54,7 @@ from app.wire.json.characters import (
     POINT,
     QUOTE,
     SPACE,
-    SURROGATE,
-    SURROGATE_BITS,
     ZERO,
-    character,
-    escaped,
     hex_4,
     is_space,
     skip_nested,
@@ -81,9 +74,8 @@ from app.wire.json.parse_float import (
     quick_decimal,
     whole_digits,
 )
+from app.wire.json.parse_string import parse_string
 
-_LONGEST: Final = 2**32 - 1
-"""Bytes of a string that a frame can say."""
 OPEN: Final = MAX_DEPTH + 1
 """The depth of the elements where the first one is to set it."""
 SKIP: Final = 0
@@ -129,11 +121,6 @@ TOO_LARGE: Final[NDArray[np.float64]] = np.array(
 _NAN: Final[NDArray[np.int64]] = np.frombuffer(b"NaN", np.uint8).astype(np.int64)
 _INFINITY: Final[NDArray[np.int64]] = np.frombuffer(b"Infinity", np.uint8).astype(np.int64)
 _MINUS: Final[NDArray[np.int64]] = np.frombuffer(b"-", np.uint8).astype(np.int64)
-_ONES: Final = eight(1)
-_HIGH_BITS: Final = eight(0x80)
-_SPACES: Final = eight(SPACE)
-_QUOTES: Final = eight(QUOTE)
-_BACKSLASHES: Final = eight(BACKSLASH)
 _TRUE: Final[NDArray[np.int64]] = np.frombuffer(b"true", np.uint8).astype(np.int64)
 _FALSE: Final[NDArray[np.int64]] = np.frombuffer(b"false", np.uint8).astype(np.int64)
 
@@ -326,94 +313,6 @@ def _read_bool(base: Address, place: int, target: Address, element: int) -> int:
 
 
 @inner
-def _put_text(base: Address, place: int, stop: int, target: Address) -> tuple[int, Address]:
-    """(place after, target after): UTF-8 from `place` to the quote or backslash, or to `stop`, copied to `target`.
-
-    The place is -1 at a control character and at what is not UTF-8. `target` has room for all up to `stop`.
-    """
-    while place < stop:
-        if place + 8 <= stop:
-            eight = load_u64(base + place)
-            # A byte of 128 or more, one below 32, a quote or a backslash sets its highest bit.
-            quotes, slashes = eight ^ _QUOTES, eight ^ _BACKSLASHES
-            marks = eight | ((eight - _SPACES) & ~eight) | ((quotes - _ONES) & ~quotes) | ((slashes - _ONES) & ~slashes)
-            marks &= _HIGH_BITS
-            store_u64(target, eight)
-            if marks == 0:
-                place += 8
-                target += 8
-                continue
-            plain = count_trailing_zeros(marks) >> 3
-            place += plain
-            target += plain
-        c = load_u8(base + place)
-        if c == QUOTE or c == BACKSLASH:
-            break
-        if c < SPACE:
-            return -1, target
-        after = place + 1
-        if c >= ASCII_END:
-            after, _ = character(base, place, stop)
-            if after < 0:
-                return -1, target
-        while place < after:
-            store_u8(target, load_u8(base + place))
-            place += 1
-            target += 1
-    return place, target
-
-
-@inner
-def _put_code(target: Address, code: int) -> Address:
-    """The target after the UTF-8 of the character `code`."""
-    if code < 0x80:
-        store_u8(target, code)
-        return target + 1
-    if code < 0x800:
-        store_u8(target, 0xC0 | code >> 6)
-    elif code < 0x10000:
-        store_u8(target, 0xE0 | code >> 12)
-    else:
-        store_u8(target, 0xF0 | code >> 18)
-        target += 1
-        store_u8(target, 0x80 | code >> 12 & 0x3F)
-    if code >= 0x800:
-        target += 1
-        store_u8(target, 0x80 | code >> 6 & 0x3F)
-    store_u8(target + 1, 0x80 | code & 0x3F)
-    return target + 2
-
-
-@inner
-def _read_text(base: Address, place: int, end: int, target: Address) -> tuple[int, Address]:
-    """(place after, target after) of the string whose opening quote is at `place`, stored as a frame.
-
-    The place is -1 where it is no string, is not JSON, or has a lone surrogate.
-    """
-    frame = target
-    if load_u8(base + place) != QUOTE:
-        return -1, frame
-    place += 1
-    target += HEAD
-    while True:
-        place, target = _put_text(base, place, end, target)
-        if place < 0 or place >= end:
-            return -1, frame
-        c = load_u8(base + place)
-        place += 1
-        if c == QUOTE:
-            length = target - frame - HEAD
-            if length > _LONGEST:
-                return -1, frame
-            store_u32(frame, length)
-            return place, target
-        place, c = escaped(base, place)
-        if c < 0 or c & SURROGATE_BITS == SURROGATE:
-            return -1, frame
-        target = _put_code(target, c)
-
-
-@inner
 def _skip_element(base: Address, place: int, end: int) -> int:
     """The place after a string, an object, or whatever goes on to the next delimiter; -1 where there is nothing."""
     c = load_u8(base + place)
@@ -500,7 +399,7 @@ def read_elements(
                     stop = _read_any_float(base, place, kind, target, element, bare)
                 elif kind == _STRING:
                     store_u64(target + 8 * element, used)
-                    stop, used = _read_text(base, place, end, target + 8 * room + used)
+                    stop, used = parse_string(base, place, end, target + 8 * room + used)
                     used -= target + 8 * room
                 elif kind >= _INT8:
                     stop = _read_any_integer(base, place, kind, target, element)

@@ -68,10 +68,10 @@ def strings_text(strings: PackedStrings, memory: Memory | None = None) -> memory
 
 
 @inner
-def _escape_marks(eight: int) -> int:
+def _escape_marks(word: int) -> int:
     """The high bits of those of eight bytes that have to be escaped, and of some behind the first; 0 where none has."""
-    quotes, slashes = eight ^ _QUOTES, eight ^ _BACKSLASHES
-    marks = ((eight - _SPACES) & ~eight) | ((quotes - _ONES) & ~quotes) | ((slashes - _ONES) & ~slashes)
+    quotes, slashes = word ^ _QUOTES, word ^ _BACKSLASHES
+    marks = ((word - _SPACES) & ~word) | ((quotes - _ONES) & ~quotes) | ((slashes - _ONES) & ~slashes)
     return marks & _HIGH_BITS
 
 
@@ -105,10 +105,10 @@ def write_strings(octets: Bytes, starts: Integers, out: Bytes) -> int:
             if target > end:
                 return -1
             if place + 8 <= limit:
-                eight = load_u64(place)
-                marks = _escape_marks(eight)
+                word = load_u64(place)
+                marks = _escape_marks(word)
                 if write:
-                    store_u64(target, eight)
+                    store_u64(target, word)
                 if marks == 0 and place + 8 <= stop:
                     place += 8
                     target += 8
