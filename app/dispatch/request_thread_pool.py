@@ -61,24 +61,24 @@ class RequestThreadPool:
         self.threads = threads
         self.queue = queue
         self.queue_timeout = queue_timeout
-        self._free = self._room = threads + queue
-        self._queue_of_admitted: deque[_PoolCall] = deque()
-        self._queue_of_new: deque[_PoolCall] = deque()
-        self._tokens: SimpleQueue[bool] = SimpleQueue()  # one True for each queued call, False ends a thread
-        self._running: list[Thread] = []
+        self._free = self._capacity = threads + queue
+        self._admitted_calls: deque[_PoolCall] = deque()
+        self._new_calls: deque[_PoolCall] = deque()
+        self._wakeups: SimpleQueue[bool] = SimpleQueue()  # one True for each queued call, False ends a thread
+        self._threads: list[Thread] = []
         self._closed = False
 
     @property
     def in_use(self) -> int:
         """Calls that run or wait."""
-        return self._room - self._free
+        return self._capacity - self._free
 
     @property
     def full(self) -> bool:
         """Whether the first call of a request would be refused."""
         return self._free <= 0
 
-    async def run(self, work: Callable[[], Result], ticket: PoolRequest | None = None) -> Result:
+    async def run(self, work: Callable[[], Result], request: PoolRequest | None = None) -> Result:
         """Carry out `work` in a thread, for `request` if it is for one.
 
         Raises overloaded when too many wait or this one has waited too long, deadline_exceeded when its deadline passes
@@ -87,35 +87,33 @@ class RequestThreadPool:
         if self._closed:
             raise GatherError("not_ready", "the service is being stopped", retry_after=1)
         caller = None
-        queue = self._queue_of_new
-        if ticket is not None:
-            caller = ticket.caller
+        queue = self._new_calls
+        if request is not None:
+            caller = request.caller
             if caller is not None and caller.disconnected:
                 raise ClientGone
-            if ticket.admitted:
-                queue = self._queue_of_admitted
-        if self._free <= 0 and queue is self._queue_of_new:
+            if request.admitted:
+                queue = self._admitted_calls
+        if self._free <= 0 and queue is self._new_calls:
             raise self.overloaded()
-        if not self._running:
+        if not self._threads:
             self._start()
         loop = asyncio.get_running_loop()
         self._free -= 1
-        waiting = _PoolCall(work, loop, self._release)
+        call = _PoolCall(work, loop, self._release)
         del work
-        queue.append(waiting)
-        self._tokens.put(True)
+        queue.append(call)
+        self._wakeups.put(True)
         timer = None
-        if ticket is not None:
-            ticket.admitted = True
-            if self._free < self.queue:  # it waits
-                left = ticket.deadline - perf_counter()
-                timer = loop.call_later(
-                    min(self.queue_timeout, left), self._time_out, waiting, left < self.queue_timeout
-                )
+        if request is not None:
+            request.admitted = True
+            if self._free < self.queue:  # all threads are taken, so the call waits
+                left = request.deadline - perf_counter()
+                timer = loop.call_later(min(self.queue_timeout, left), self._time_out, call, left < self.queue_timeout)
             if caller is not None:
-                caller.on_disconnect = waiting.abandon
-        future = waiting.future
-        del waiting
+                caller.on_disconnect = call.abandon
+        future = call.future
+        del call
         try:
             result: Result = await future
             return result
@@ -138,11 +136,11 @@ class RequestThreadPool:
     def close(self) -> None:
         """Run the queued calls, then end the threads; later calls are refused."""
         self._closed = True
-        for _ in self._running:
-            self._tokens.put(False)
-        for thread in self._running:
+        for _ in self._threads:
+            self._wakeups.put(False)
+        for thread in self._threads:
             thread.join()
-        self._running.clear()
+        self._threads.clear()
 
     def _time_out(self, work: _PoolCall, past_deadline: bool) -> None:
         """A call has waited as long as it may."""
@@ -160,15 +158,15 @@ class RequestThreadPool:
     def _start(self) -> None:
         for number in range(self.threads):
             thread = Thread(target=self._thread_main, name=f"gather-{number}", daemon=True)
-            self._running.append(thread)
+            self._threads.append(thread)
             thread.start()
 
     def _thread_main(self) -> None:
-        while self._tokens.get():
+        while self._wakeups.get():
             try:
-                work = self._queue_of_admitted.popleft()
+                work = self._admitted_calls.popleft()
             except IndexError:
-                work = self._queue_of_new.popleft()
+                work = self._new_calls.popleft()
             work.run()
             del work  # a waiting thread must not keep the call's arrays
 

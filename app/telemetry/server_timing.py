@@ -64,8 +64,8 @@ class RequestTimings:
     `kernel_end` from when the whole gather has succeeded. `finished` is when it was counted: when the header of a small
     gather's answer was made, for others when all had been sent.
 
-    `choice` is the route that was chosen, `route` the one that was taken. It is the request's ticket for the thread
-    pool, too: `caller` is whose request it is, `admitted` whether work was done for it before, `deadline` when it is
+    `choice` is the route that was chosen, `route` the one that was taken. It is what the thread pool knows of the
+    request, too: `caller` is whose request it is, `admitted` whether work was done for it before, `deadline` when it is
     refused if it has not run, `callers_deadline` whether the caller set that.
     """
 
