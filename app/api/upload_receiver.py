@@ -6,10 +6,7 @@ While the thread checks, hashes and writes one piece, the next one arrives; no m
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import hashlib
-import re
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -17,23 +14,27 @@ from typing import Any, Final
 
 from app.api.asgi_request import RequestContext
 from app.api.content_codings import inflater
+from app.api.content_digest import read_digest
 from app.api.growing_body import too_large
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
 from app.store.upload import Upload
 from app.wire.npy import Start
 
-STEP: Final = 1 << 20
+PIECE_BYTES: Final = 1 << 20
 """Bytes of the body that are worked on at once."""
-HELD: Final = 4 * STEP
-"""What an upload holds of memory, however large it is."""
-_DIGEST: Final = re.compile(r"\s*([a-z0-9*-]+)\s*=\s*:([A-Za-z0-9+/=]*):\s*")
+MEMORY_BYTES: Final = 4 * PIECE_BYTES
+"""Memory that is charged for an upload, in bytes, however large it is."""
 Starter = Callable[[bytearray, bool], Start | None]
 Opener = Callable[[Start], Upload]
 
 
-class Receiver:
-    """Turns the bytes of a body into an `Upload`. `take` and `end` belong on a thread, one call at a time."""
+class UploadReceiver:
+    """Turns the bytes of a body into an `Upload`. `take` and `end` block, and are called one at a time, in threads.
+
+    `starter` makes of the first bytes what the upload says of itself, None where it needs more; `opener` begins the
+    upload in the store.
+    """
 
     def __init__(
         self, starter: Starter, opener: Opener, limit: int, *, encoding: bytes | None, digest: bytes | None
@@ -90,7 +91,7 @@ class Receiver:
                 self.upload.abandon()
 
 
-async def receive(context: RequestContext, receiver: Receiver, threads: Executor) -> Upload:
+async def receive(context: RequestContext, receiver: UploadReceiver, threads: Executor) -> Upload:
     """Read the body of `context` into `receiver`. Raises GatherError, OSError and ClientGone, and cleans up then."""
     loop = asyncio.get_running_loop()
     working: asyncio.Future[Any] | None = None
@@ -103,7 +104,7 @@ async def receive(context: RequestContext, receiver: Receiver, threads: Executor
                 raise ClientGone
             piece += message.get("body", b"")
             more = message.get("more_body", False)
-            if len(piece) >= STEP or not more:
+            if len(piece) >= PIECE_BYTES or not more:
                 if working is not None:
                     await working
                 working = loop.run_in_executor(threads, receiver.take, piece)
@@ -118,32 +119,6 @@ async def receive(context: RequestContext, receiver: Receiver, threads: Executor
             await asyncio.wait([working])
         await asyncio.shield(loop.run_in_executor(threads, receiver.abandon))
         raise
-
-
-def read_digest(field: bytes | None) -> bytes | None:
-    """The SHA-256 of a Content-Digest field (RFC 9530), None where there is none. Raises invalid_field.
-
-    Digests of other algorithms are not checked. Two of SHA-256 that differ cannot both hold and are invalid.
-    """
-    if field is None:
-        return None
-    found: set[bytes] = set()
-    for member in field.decode("latin-1").split(","):
-        match = _DIGEST.fullmatch(member)
-        if match is None:
-            raise _bad_digest()
-        if match[1] == "sha-256":
-            try:
-                found.add(base64.b64decode(match[2], validate=True))
-            except binascii.Error:
-                raise _bad_digest() from None
-    if len(found) > 1 or any(len(value) != hashlib.sha256().digest_size for value in found):
-        raise _bad_digest()
-    return found.pop() if found else None
-
-
-def _bad_digest() -> GatherError:
-    return GatherError("invalid_field", "Content-Digest must be as in sha-256=:BASE64:", pointer="/content-digest")
 
 
 def upload_too_large(maximum: int) -> GatherError:

@@ -17,7 +17,7 @@ from app.api.asgi_request import Handler, RequestContext
 from app.api.conditional_requests import etag_field, is_unchanged, read_conditions
 from app.api.disk_threads import DiskThreads
 from app.api.error_responses import JSON
-from app.api.upload_receiver import HELD, Receiver, receive, upload_too_large
+from app.api.upload_receiver import MEMORY_BYTES, UploadReceiver, receive, upload_too_large
 from app.errors import GatherError
 from app.store import Conditions, LocalStore, Metadata
 from app.store.store_errors import storage_errors
@@ -73,7 +73,7 @@ class TensorsRoute:
         if conditions != Conditions():
             # Judged again when the upload is committed; here it saves the sending.
             conditions.check(await self.threads.look_up(name, lambda: self.store.etag(name)))
-        context.reservation.charge(HELD)
+        context.reservation.charge(MEMORY_BYTES)
         encoding = context.headers.get(b"content-encoding")
 
         def begin(start: Start) -> Upload:
@@ -84,7 +84,7 @@ class TensorsRoute:
                 start.dtype, start.shape, name=name, swap=start.swap, fortran=start.fortran, **options
             )
 
-        receiver = Receiver(
+        receiver = UploadReceiver(
             lambda head, whole: start_of(codec, head, fields, whole=whole, charge=context.reservation.charge),
             begin,
             self.max_upload_bytes,
