@@ -225,12 +225,12 @@ def test_threads_that_are_in_each_others_way_are_no_split() -> None:
     assert split_seconds(LARGE, 1.0, 2, priced(item_gain=1.1))[1] == 2
 
 
-@pytest.mark.parametrize(("loop_max_s", "here"), [(1.0, True), (0.4, False)])
-def test_a_split_is_led_by_the_event_loop_unless_it_holds_that_for_too_long(loop_max_s: float, here: bool) -> None:
+@pytest.mark.parametrize(("loop_max_s", "on_loop"), [(1.0, True), (0.4, False)])
+def test_a_split_is_led_by_the_event_loop_unless_it_holds_that_for_too_long(loop_max_s: float, on_loop: bool) -> None:
     machine = priced(slice_s=tuple((1e-6,) * len(WIDTHS) for _ in DATA_BYTES), item_gain=2.0, hand_off_s=0.2)
     split = predict_routes(LARGE, False, 2, machine, loop_max_s=loop_max_s)["split"]
-    assert split.on_event_loop is here
-    assert split.seconds == pytest.approx(0.5 if here else 0.7)
+    assert split.on_event_loop is on_loop
+    assert split.seconds == pytest.approx(0.5 if on_loop else 0.7)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_a_split_that_takes_no_longer_is_taken_since_helpers_may_be_awake(split_
 
 
 @pytest.mark.parametrize(
-    ("rows", "close"),
+    ("rows", "locality"),
     [
         (range(1000), True),
         (range(1000, 0, -1), True),
@@ -292,9 +292,9 @@ def test_a_split_that_takes_no_longer_is_taken_since_helpers_may_be_awake(split_
         ([], False),
     ],
 )
-def test_neighbouring_tuples_tell_whether_slices_lie_close(rows: Any, close: bool) -> None:
+def test_neighbouring_tuples_tell_whether_slices_lie_close(rows: Any, locality: bool) -> None:
     plan = GatherPlan(1, len(rows), (100_000,), 64, 4, False, True)
-    assert has_locality(plan, np.array(rows, np.int32)) is close
+    assert has_locality(plan, np.array(rows, np.int32)) is locality
 
 
 def test_only_the_first_component_counts_and_hostile_ones_do_no_harm() -> None:

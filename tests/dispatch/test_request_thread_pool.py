@@ -204,12 +204,14 @@ def test_a_request_that_was_let_in_is_not_refused_and_goes_first() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(("patience", "seconds", "code"), [(0.01, 60, "overloaded"), (60, 0.01, "deadline_exceeded")])
+@pytest.mark.parametrize(
+    ("queue_timeout", "seconds", "code"), [(0.01, 60, "overloaded"), (60, 0.01, "deadline_exceeded")]
+)
 def test_a_request_that_waits_too_long_is_refused_and_leaves_its_place(
-    patience: float, seconds: float, code: str
+    queue_timeout: float, seconds: float, code: str
 ) -> None:
     async def main() -> None:
-        pool = RequestThreadPool(1, 1, patience)
+        pool = RequestThreadPool(1, 1, queue_timeout)
         go, ran = threading.Event(), threading.Event()
         running = asyncio.ensure_future(pool.run(lambda: go.wait(10), Request()))
         await asyncio.sleep(0)

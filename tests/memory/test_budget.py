@@ -56,7 +56,7 @@ def test_what_every_request_may_hold_is_charged_with_what_goes_beyond() -> None:
 
 
 @pytest.mark.parametrize(
-    ("total", "requests", "free"),
+    ("total", "requests", "uncharged"),
     [
         (1 << 30, 1024, 1 << 17),
         (1 << 30, 4096, 1 << 15),
@@ -64,13 +64,15 @@ def test_what_every_request_may_hold_is_charged_with_what_goes_beyond() -> None:
         (1 << 40, 16, 1 << 17),
     ],
 )
-def test_what_is_held_uncharged_is_bounded_by_the_requests_there_may_be(total: int, requests: int, free: int) -> None:
+def test_what_is_held_uncharged_is_bounded_by_the_requests_there_may_be(
+    total: int, requests: int, uncharged: int
+) -> None:
     budget = Budget(total, requests)
     reservation = MemoryReservation(budget)
-    reservation.charge(free)
+    reservation.charge(uncharged)
     assert budget.small_used == 0
     reservation.charge(1)
-    assert budget.small_used == free + 1
+    assert budget.small_used == uncharged + 1
     reservation.release()
     assert budget.small_used == 0
 
