@@ -211,8 +211,8 @@ _stack_places: Final = stack_words(3 * MOST_ARRAYS)
 
 
 @inner
-def _place(places: Address, number: int) -> ArrayPlace:
-    words = places + 24 * number
+def _place(words: Address) -> ArrayPlace:
+    """The three words at an address."""
     return load_u64(words), load_u64(words + 8), load_u64(words + 16)
 
 
@@ -225,7 +225,7 @@ def scan_tensors(view: Bytes) -> tuple[bool, int, bool, int, tuple[ArrayPlace, A
     closed, members, nontrivial, arrays = _scan(
         address_of(view), view.size, _TENSOR_DEPTH, _VALUES, _BASE64, places, MOST_ARRAYS
     )
-    four = _place(places, 0), _place(places, 1), _place(places, 2), _place(places, 3)
+    four = _place(places), _place(places + 24), _place(places + 48), _place(places + 72)
     return closed, members, nontrivial, min(arrays, MOST_ARRAYS), four
 
 
