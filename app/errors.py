@@ -37,10 +37,12 @@ Code = Literal[
     "value_not_representable",
     "element_count_mismatch",
     "rank_too_small",
+    "rank_mismatch",
     "batch_dims_out_of_range",
     "batch_shape_mismatch",
     "index_depth_out_of_range",
     "axis_out_of_range",
+    "indices_shape_mismatch",
     "index_out_of_bounds",
     "output_too_large",
     "limit_exceeded",
@@ -141,7 +143,7 @@ CATALOGUE: Final[Mapping[Code, Entry]] = {
         "Not found",
         "No route has this path.",
         "POST /gather_nd",
-        "See /docs for the routes. The operators are POST /gathernd and POST /gather.",
+        "See /docs for the routes. The operators are POST /gathernd, POST /gather and POST /gather_elements.",
     ),
     "method_not_allowed": Entry(
         "Method not allowed",
@@ -157,8 +159,8 @@ CATALOGUE: Final[Mapping[Code, Entry]] = {
     ),
     "model_not_found": Entry(
         "Model not found",
-        "No model has this name or this version: there are 'gathernd', 'gather' and one for each resident tensor, each "
-        "in version 1 only.",
+        "No model has this name or this version: there is one for each operator, such as 'gathernd', and one for each "
+        "resident tensor, each in version 1 only.",
         "POST /v2/models/gathernd/versions/2/infer",
         "List the models with POST /v2/repository/index.",
     ),
@@ -230,9 +232,16 @@ CATALOGUE: Final[Mapping[Code, Entry]] = {
     ),
     "rank_too_small": Entry(
         "Rank too small",
-        "GatherND needs data and indices of rank 1 or more; Gather needs data of rank 1 or more.",
+        "GatherND needs data and indices of rank 1 or more; Gather and GatherElements need data of rank 1 or more.",
         '{"data": {"dtype": "float32", "shape": [], "values": [1]}, …}',
         "Add a dimension: shape [1] instead of [].",
+    ),
+    "rank_mismatch": Entry(
+        "Rank mismatch",
+        "GatherElements needs indices of the rank of data: each entry of indices picks the item at its own place, but "
+        "for the axis.",
+        "data of shape [2, 3], indices of shape [2]",
+        "Give indices as many dimensions as data has; for whole slices use POST /gather.",
     ),
     "batch_dims_out_of_range": Entry(
         "batch_dims out of range",
@@ -258,6 +267,12 @@ CATALOGUE: Final[Mapping[Code, Entry]] = {
         "axis must be within [-r, r-1] where r is the rank of data.",
         "data of rank 2, axis 2",
         "Use an axis that data has; negative ones count from the back.",
+    ),
+    "indices_shape_mismatch": Entry(
+        "Indices shape mismatch",
+        "GatherElements needs indices that are no larger than data on every axis but `axis`. Nothing is broadcast.",
+        "data of shape [2, 3], indices of shape [4, 5], axis 1",
+        "Cut indices to the size of data on every other axis, or choose another axis.",
     ),
     "index_out_of_bounds": Entry(
         "Index out of bounds",

@@ -77,16 +77,17 @@ def warmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def compiled(warmed: Path) -> Path:
     """The folder `warmed`, out of which this process has loaded all that is compiled."""
+    from app.kernels import numba_cpu
     from app.kernels.numba_cpu import gather_kernel
     from app.telemetry import compiled_increments
     from app.wire import v2_tensors
     from app.wire.json import gather_messages
 
     if not gather_kernel.ready():
-        gather_kernel.configure(warmed)
+        numba_cpu.configure(warmed)
     for module in (gather_messages, v2_tensors, compiled_increments):
         module.configure(warmed)
-    for module in (gather_kernel, gather_messages, v2_tensors, compiled_increments):
+    for module in (numba_cpu, gather_messages, v2_tensors, compiled_increments):
         module.warm()
     return warmed
 

@@ -124,11 +124,12 @@ def test_the_dialects_are_the_dialects() -> None:
     assert set(table) == {(operator, name) for operator, row in OPERATORS.items() for name in row.dialects}
     for (operator, name), (version, data, indices, negative, parameter) in table.items():
         row: Dialect = OPERATORS[operator].dialects[name]
-        assert version == f"{'GatherND' if operator == 'gathernd' else 'Gather'}-{name.split('-')[1]}"
+        title = {"gathernd": "GatherND", "gather": "Gather", "gather_elements": "GatherElements"}[operator]
+        assert version == f"{title}-{name.split('-')[1]}"
         assert _types(data) == row.data_dtypes
         assert _types(indices) == row.index_dtypes
         assert negative == ("wrap" if row.wrap else "an error")
-        expected = "`axis`" if operator == "gather" else "`batch_dims`" if row.has_batch_dims else "none"
+        expected = "`axis`" if operator != "gathernd" else "`batch_dims`" if row.has_batch_dims else "none"
         assert parameter == expected
 
 

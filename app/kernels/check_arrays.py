@@ -11,7 +11,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from app.operators.gather_plan import GatherPlan
+from app.operators.gather_elements import GatherElementsPlan
+from app.operators.gather_plan import GatherPlan, Plan
 
 INDEX_TYPES: Final = tuple(np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8))
 _CARRIER_KINDS: Final = "uc"  # of the types that data and output have (see `app.tensors.dtypes.DType.carrier`)
@@ -23,12 +24,25 @@ def check_arrays(plan: GatherPlan, data: object, indices: object, out: object) -
     check_indices_and_output(plan, indices, out)
 
 
-def check_data(plan: GatherPlan, data: object) -> None:
+def check_elements_arrays(plan: GatherElementsPlan, data: object, indices: object, out: object) -> None:
+    """`check_arrays` for single elements: no place that the plan can make lies outside data, either."""
+    numbers = (*plan.sizes, *plan.strides, plan.axis_size, plan.axis_stride, plan.data_items)
+    if len(plan.sizes) != len(plan.strides) or min(numbers) < 0:
+        raise TypeError("the plan has a negative size, or not a stride for each")
+    check_data(plan, data)
+    check_indices_and_output(plan, indices, out)
+    last = (plan.axis_size - 1) * plan.axis_stride
+    last += sum((size - 1) * stride for size, stride in zip(plan.sizes, plan.strides, strict=True))
+    if plan.index_items and plan.axis_size and last >= plan.data_items:
+        raise TypeError(f"the plan reaches item {last} of data, which has {plan.data_items}")
+
+
+def check_data(plan: Plan, data: object) -> None:
     """The part of `check_arrays` for data that lie in this machine's memory."""
     _check_carriers(plan, data, "data", plan.data_items)
 
 
-def check_indices_and_output(plan: GatherPlan, indices: object, out: object) -> None:
+def check_indices_and_output(plan: Plan, indices: object, out: object) -> None:
     """The rest of `check_arrays`."""
     if min(plan.batches, plan.tuples, plan.slice_items, *plan.dims) < 0:
         raise TypeError("the plan has a negative size")
@@ -41,7 +55,7 @@ def check_indices_and_output(plan: GatherPlan, indices: object, out: object) -> 
         raise TypeError("the output is read-only")
 
 
-def _check_carriers(plan: GatherPlan, array: object, role: str, items: int) -> NDArray[Any]:
+def _check_carriers(plan: Plan, array: object, role: str, items: int) -> NDArray[Any]:
     found = _check_array(array, role, items)
     if found.dtype.kind not in _CARRIER_KINDS or found.itemsize != plan.item_size or not found.dtype.isnative:
         raise TypeError(f"{role} of type {found.dtype}: the plan is for carriers of {plan.item_size} bytes")

@@ -12,7 +12,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from app.kernels.check_arrays import check_arrays, widened
+from app.kernels.check_arrays import check_arrays, check_elements_arrays, widened
+from app.operators.gather_elements import GatherElementsPlan
 from app.operators.gather_plan import GatherPlan, Plan
 
 name = "numpy"
@@ -48,7 +49,23 @@ def _gather(plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: ND
     return first
 
 
-def _first_bad(plan: GatherPlan, components: NDArray[Any], step: int) -> int:
+def _gather_elements(plan: GatherElementsPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any]) -> int:
+    check_elements_arrays(plan, data, indices, out)
+    first = _first_bad(plan, indices.reshape(-1, 1), _BLOCK_COMPONENTS)
+    if first >= 0:
+        return first
+    for start in range(0, len(out), _BLOCK_COMPONENTS):
+        entries = widened(indices[start : start + _BLOCK_COMPONENTS])
+        places = np.arange(start, start + len(entries), dtype=np.int64)
+        offsets = np.where(entries < 0, entries + plan.axis_size, entries) * plan.axis_stride
+        for size, stride in zip(reversed(plan.sizes), reversed(plan.strides), strict=True):
+            offsets += places % size * stride
+            places //= size
+        np.take(data, offsets, out=out[start : start + _BLOCK_COMPONENTS], mode="clip")
+    return -1
+
+
+def _first_bad(plan: Plan, components: NDArray[Any], step: int) -> int:
     sizes = np.array(plan.dims, dtype=np.int64)
     lowest = -sizes if plan.wrap else np.zeros_like(sizes)
     for start in range(0, len(components), step):
@@ -76,4 +93,4 @@ def _copy(plan: GatherPlan, data: NDArray[Any], components: NDArray[Any], out: N
         np.take(source, offsets, axis=0, out=target[start : start + step], mode="clip")
 
 
-_FUNCTIONS: Final[Mapping[type, Callable[..., int]]] = {GatherPlan: _gather}
+_FUNCTIONS: Final[Mapping[type, Callable[..., int]]] = {GatherPlan: _gather, GatherElementsPlan: _gather_elements}

@@ -1,7 +1,8 @@
 """The dialects, one row each: which types they take, whether indices wrap, and the wording of every rule.
 
-`clause` is the number that the dialect's own text gives the rule, None where that text numbers nothing: the Gather and
-OpenVINO texts number no rule. GatherND-11 numbers its three rules 1 to 3, GatherND-12 and -13 their five 1 to 5.
+`clause` is the number that the dialect's own text gives the rule, None where that text numbers nothing: the Gather,
+GatherElements and OpenVINO texts number no rule. GatherND-11 numbers its three rules 1 to 3, GatherND-12 and -13 their
+five 1 to 5.
 """
 
 from __future__ import annotations
@@ -99,6 +100,22 @@ _GATHER: dict[str, tuple[str | None, str]] = {
 _GATHER_1 = _GATHER | {
     "index_out_of_bounds": (None, "indices - tensor of int32/int64 indices, each in [0, s-1] along axis of size s"),
 }
+_GATHER_ELEMENTS: dict[str, tuple[str | None, str]] = {
+    "data_dtype": (None, "T in (every tensor type of this operator version)"),
+    "index_dtype": (None, "Tind in (tensor(int32), tensor(int64))"),
+    "rank_too_small": (None, "Tensor of rank r >= 1"),
+    "rank_mismatch": (None, "Tensor of int32/int64 indices, with the same rank r as the input"),
+    "axis_out_of_range": (None, "Accepted range is [-r, r-1] where r = rank(data)"),
+    "indices_shape_mismatch": (
+        None,
+        "out[i][j][k] = input[index[i][j][k]][j][k] if axis = 0, and so on; here each place in indices must be one in "
+        "data, but for the axis",
+    ),
+    "index_out_of_bounds": (
+        None,
+        "All index values are expected to be within bounds [-s, s-1] along axis of size s",
+    ),
+}
 _INT64 = ("int64",)
 _INT32_64 = ("int32", "int64")
 
@@ -117,5 +134,12 @@ GATHER: Final[Mapping[str, Dialect]] = {
         _dialect("onnx-13", _ALL, _INT32_64, wrap=True, rules=_GATHER),
         _dialect("onnx-11", _NO_BFLOAT16, _INT32_64, wrap=True, rules=_GATHER),
         _dialect("onnx-1", _NO_BFLOAT16, _INT32_64, wrap=False, rules=_GATHER_1),
+    )
+}
+GATHER_ELEMENTS: Final[Mapping[str, Dialect]] = {
+    row.name: row
+    for row in (
+        _dialect("onnx-13", _ALL, _INT32_64, wrap=True, rules=_GATHER_ELEMENTS),
+        _dialect("onnx-11", _NO_BFLOAT16, _INT32_64, wrap=True, rules=_GATHER_ELEMENTS),
     )
 }

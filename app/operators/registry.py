@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.errors import CODES, Code
-from app.operators.dialects import GATHER, GATHERND, Dialect
+from app.operators.dialects import GATHER, GATHER_ELEMENTS, GATHERND, Dialect
 from app.operators.gather import plan_gather
+from app.operators.gather_elements import plan_gather_elements
 from app.operators.gather_plan import Plan
 from app.operators.gathernd import plan_gathernd
 from app.tensors.operator_signature import OperatorName, Parameter, Signature
@@ -84,6 +85,15 @@ _ROWS: Final = (
         plan_gather,
         summary="Gather slices along an axis (Gather)",
         texts=("ONNX Gather 1, 11 and 13",),
+    ),
+    _row(
+        "gather_elements",
+        "axis",
+        GATHER_ELEMENTS,
+        plan_gather_elements,
+        summary="Gather single elements along an axis (GatherElements)",
+        texts=("ONNX GatherElements 11 and 13",),
+        on_gpu=False,
     ),
 )
 OPERATORS: Final[Mapping[str, Operator]] = {row.name: row for row in _ROWS}

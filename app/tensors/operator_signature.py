@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal, get_args
 
-OperatorName = Literal["gathernd", "gather"]
+OperatorName = Literal["gathernd", "gather", "gather_elements"]
 OPERATOR_NAMES: Final[tuple[OperatorName, ...]] = get_args(OperatorName)
 Parameter = Literal["batch_dims", "axis"]
 PARAMETERS: Final[tuple[Parameter, ...]] = get_args(Parameter)

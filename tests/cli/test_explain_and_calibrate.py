@@ -96,6 +96,9 @@ def test_explain_knows_gather_and_batches(measured: list[int]) -> None:
     assert json.loads(run(*gather))["output"]["shape"] == [8, 5, 7]
     batches = ["explain", "--data-shape", "8,9", "--indices-shape", "8,3,1", "--batch-dims", "1", "--json"]
     assert json.loads(run(*batches))["output"]["shape"] == [8, 3]
+    elements = ["explain", "--data-shape", "8,9", "--indices-shape", "7,9", "--op", "gather_elements", "--json"]
+    assert json.loads(run(*elements))["output"]["shape"] == [7, 9]
+    assert "rank_mismatch" in run("explain", "--data-shape", "8,9", "--indices-shape", "7", *elements[5:7], code=1)
     scalar = ["explain", "--data-shape", "5", "--indices-shape", "", "--op", "gather", "--json"]
     assert json.loads(run(*scalar))["output"]["shape"] == []
 
@@ -117,6 +120,8 @@ def test_explain_refuses_what_the_service_refuses(measured: list[int]) -> None:
         ["--data-dtype", "float"],
         ["--axis", "1"],
         ["--op", "gather", "--batch-dims", "1"],
+        ["--op", "gather_elements", "--batch-dims", "1"],
+        ["--op", "gatherelements"],
     ],
 )
 def test_a_wrong_option_is_named(measured: list[int], wrong: list[str]) -> None:

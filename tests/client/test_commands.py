@@ -54,6 +54,9 @@ def test_call_prints_or_writes_what_was_gathered(run: Run, tmp_path: Path) -> No
     assert same(np.load("out.npy"), DATA[:, [3, 0]])
     assert listing(tmp_path) == ["columns.npy", "data.npy", "indices.npy", "out.npy"]
     assert (tmp_path / "out.npy").stat().st_mode == (tmp_path / "data.npy").stat().st_mode
+    np.save("elements.npy", np.array([[3, 0], [1, -1]]))
+    done = run("call", "data.npy", "elements.npy", "--op", "gather_elements", "--axis", "1")
+    assert done.output == "[[3. 0.]\n [5. 7.]]\n"
     np.save("batch.npy", np.array([[0], [1], [2]]))
     assert run("call", "data.npy", "batch.npy", "--batch-dims", "1", "--dialect", "onnx-12").output == "[ 0.  5. 10.]\n"
 
@@ -83,6 +86,9 @@ def test_call_shows_where_a_request_is_wrong(run: Run, tmp_path: Path) -> None:
         (["call", "several.npz", "indices.npy"], 1, "several arrays"),
         (["call", "data.npy", "indices.npy", "--axis", "1"], 2, "--axis"),
         (["call", "data.npy", "indices.npy", "--op", "gather", "--batch-dims", "1"], 2, "--batch-dims"),
+        (["call", "data.npy", "indices.npy", "--op", "gather_elements", "--batch-dims", "1"], 2, "--batch-dims"),
+        (["call", "data.npy", "columns.npy", "--op", "gather_elements"], 1, "rank_mismatch"),
+        (["call", "data.npy", "data.npy", "--axis", "1"], 2, "gather or gather_elements"),
         (["call", "data.npy", "indices.npy", "--op", "scatter"], 2, "scatter"),
         (["call", "data.npy", "indices.npy", "--device", "tpu"], 1, "invalid_field"),
         (["call", "data.npy", "indices.npy", "--url", "http://127.0.0.1:9"], 1, "ConnectError"),

@@ -31,7 +31,7 @@ def test_every_exception_is_one_of_ours() -> None:
 def test_the_public_names_are_these() -> None:
     assert gathernd.__all__ == [
         "AsyncGatherND", "GatherND", "GatherNDError", "Retries", "ServiceError", "TensorInfo", "TransportError",
-        "errors", "gather", "gathernd",
+        "errors", "gather", "gather_elements", "gathernd",
     ]  # fmt: skip
 
 

@@ -53,6 +53,10 @@ def test_every_type_comes_back_bit_by_bit(service: Any, dtype: str) -> None:
     assert same(service.gathernd(data, indices), data[tuple(indices.T)])
     assert same(service.gather(data, indices, 1), data[:, indices])
     assert same(service.gather(data, np.array(-1), -1), data[..., -1])
+    picked = np.array([[[4], [0], [-1], [2]], [[0], [1], [2], [3]]])
+    assert same(service.gather_elements(data, picked, -1), np.take_along_axis(data[:2], picked % 5, 2))
+    rows = np.array([[[2], [0], [-1], [1]]], np.int32)
+    assert same(service.gather_elements(data, rows), np.take_along_axis(data[:, :, :1], rows % 3, 0))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex128", "string"])

@@ -380,6 +380,57 @@ RULES = [
         for dialect in OPERATORS["gather"].dialects
         for given, shown in ((2, 2), (-3, -3), (2**64, str(2**64)))
     ),
+    *(
+        case
+        for dialect in OPERATORS["gather_elements"].dialects
+        for case in (
+            Case(
+                "rank_too_small",
+                body(tensor("int8", [], [1]), int64([], [0]), dialect=dialect),
+                at("/data/shape"),
+                "/gather_elements",
+                rule=(dialect, None),
+            ),
+            *(
+                Case(
+                    "rank_mismatch",
+                    body(DATA, indices, dialect=dialect),
+                    at("/indices/shape", value=rank, allowed=[2, 2]),
+                    "/gather_elements",
+                    rule=(dialect, None),
+                )
+                for indices, rank in ((int64([], [0]), 0), (int64([1], [0]), 1), (int64([1, 1, 1], [0]), 3))
+            ),
+            *(
+                Case(
+                    "axis_out_of_range",
+                    body(DATA, int64([1, 1], [0]), axis=given, dialect=dialect),
+                    at("/axis", value=shown, allowed=[-2, 1]),
+                    "/gather_elements",
+                    rule=(dialect, None),
+                )
+                for given, shown in ((2, 2), (-3, -3), (2**63, 2**63), (-(2**63) - 1, str(-(2**63) - 1)))
+            ),
+            Case(
+                "indices_shape_mismatch",
+                body(DATA, int64([3, 1], [0, 0, 0]), axis=-1, dialect=dialect),
+                at("/indices/shape", value=3, axis=0, size=2, allowed=[0, 2]),
+                "/gather_elements",
+                rule=(dialect, None),
+            ),
+            Case(
+                "index_out_of_bounds",
+                body(tensor("int8", [2, 3], [0] * 6), int64([2, 2], [0, 0, 5, -4]), axis=1, dialect=dialect),
+                [
+                    *at("/indices/values/2", position=[1, 0], value=5, axis=1, size=3, allowed=[-3, 2]),
+                    *at("/indices/values/3", position=[1, 1], value=-4, axis=1, size=3, allowed=[-3, 2]),
+                ],
+                "/gather_elements",
+                rule=(dialect, None),
+                total=2,
+            ),
+        )
+    ),
 ]
 _OUT = {"onnx-13": "5", "onnx-12": "5", "onnx-11": "3"}
 BOUNDS = [

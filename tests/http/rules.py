@@ -1,4 +1,4 @@
-"""The rules of both operators stated once more, from the design and the texts and from nothing in `app`.
+"""The rules of the operators stated once more, from the design and the texts and from nothing in `app`.
 
 `broken` judges each rule on its own, also where an earlier one is broken too, as far as that has a meaning: that is
 how a test knows that a request breaks two rules at once, and which of them must be answered. `gathered` is the answer
@@ -17,7 +17,7 @@ from tests.http.forms import COMPLEX, FLOATS, INTEGERS, TYPES
 
 Rule = Literal[
     "framing", "fields", "dtype", "count", "values", "data type", "index type", "rank", "batch_dims", "axis",
-    "batch shape", "index depth", "limits", "device", "index values",
+    "batch shape", "indices shape", "index depth", "limits", "device", "index values",
 ]  # fmt: skip
 PRECEDENCE: tuple[Rule, ...] = Rule.__args__  # type: ignore[attr-defined]
 CODES: dict[Rule, tuple[str, ...]] = {
@@ -28,10 +28,11 @@ CODES: dict[Rule, tuple[str, ...]] = {
     "values": ("value_not_representable",),
     "data type": ("unsupported_dtype",),
     "index type": ("unsupported_dtype",),
-    "rank": ("rank_too_small",),
+    "rank": ("rank_too_small", "rank_mismatch"),
     "batch_dims": ("batch_dims_out_of_range",),
     "axis": ("axis_out_of_range",),
     "batch shape": ("batch_shape_mismatch",),
+    "indices shape": ("indices_shape_mismatch",),
     "index depth": ("index_depth_out_of_range",),
     "limits": ("limit_exceeded", "output_too_large"),
     "device": ("device_unavailable",),
@@ -48,6 +49,8 @@ DIALECTS: dict[tuple[str, str], tuple[frozenset[str], frozenset[str], bool]] = {
     ("/gather", "onnx-13"): (frozenset(TYPES), frozenset({"int32", "int64"}), True),
     ("/gather", "onnx-11"): (_NO_BFLOAT16, frozenset({"int32", "int64"}), True),
     ("/gather", "onnx-1"): (_NO_BFLOAT16, frozenset({"int32", "int64"}), False),
+    ("/gather_elements", "onnx-13"): (frozenset(TYPES), frozenset({"int32", "int64"}), True),
+    ("/gather_elements", "onnx-11"): (_NO_BFLOAT16, frozenset({"int32", "int64"}), True),
 }
 ITEM_BYTES = {"bool": 1, "complex64": 8, "complex128": 16, "string": 4, "bfloat16": 2}
 ITEM_BYTES |= {name: int(name.strip("uintfloa")) // 8 for name in (*INTEGERS, *FLOATS) if name != "bfloat16"}
@@ -95,7 +98,7 @@ def _broken(path: str, body: dict[str, Any], limits: Limits) -> Iterator[Rule]:
         yield "index type"
     if body.get("device") == "gpu":
         yield "device"
-    judge = _gathernd if path == "/gathernd" else _gather
+    judge = {"/gathernd": _gathernd, "/gather": _gather, "/gather_elements": _gather_elements}[path]
     yield from judge(body, body.get(name, 0), wrap, limits)
 
 
@@ -146,6 +149,24 @@ def _gather(body: dict[str, Any], axis: int, wrap: bool, limits: Limits) -> Iter
         if any(_outside(value, shape[axis], wrap) for value in indices["values"]):
             yield "index values"
     if _over(data, indices, output, limits):
+        yield "limits"
+
+
+def _gather_elements(body: dict[str, Any], axis: int, wrap: bool, limits: Limits) -> Iterator[Rule]:
+    data, indices = body["data"], body["indices"]
+    shape, index_shape = data["shape"], indices["shape"]
+    r = len(shape)
+    if r < 1 or len(index_shape) != r:
+        yield "rank"
+    if not -r <= axis < r:
+        yield "axis"
+    else:
+        axis += r if axis < 0 else 0
+        if len(index_shape) == r and any(index_shape[i] > shape[i] for i in range(r) if i != axis):
+            yield "indices shape"
+        if any(_outside(value, shape[axis], wrap) for value in indices["values"]):
+            yield "index values"
+    if _over(data, indices, index_shape, limits):
         yield "limits"
 
 
@@ -221,7 +242,7 @@ def bad_indices(path: str, body: dict[str, Any]) -> list[BadIndex]:
     """All of them, in row-major order, of a request that breaks no other rule."""
     shape, index_shape = body["data"]["shape"], body["indices"]["shape"]
     wrap = DIALECTS[path, body.get("dialect", "onnx-13")][2]
-    if path == "/gather":
+    if path != "/gathernd":
         axes = [body.get("axis", 0) % len(shape)]
     else:
         axes = [body.get("batch_dims", 0) + j for j in range(index_shape[-1])]
@@ -245,6 +266,12 @@ def gathered(path: str, body: dict[str, Any]) -> tuple[list[int], list[Any]]:
     shape, index_shape = data["shape"], indices["shape"]
     chosen = dict(zip(product(*map(range, index_shape)), indices["values"], strict=True))
     held = dict(zip(product(*map(range, shape)), data["values"], strict=True))
+    if path == "/gather_elements":
+        axis = body.get("axis", 0) % len(shape)
+        values = []
+        for place, index in chosen.items():
+            values.append(held[(*place[:axis], _from_front(index, shape[axis]), *place[axis + 1 :])])
+        return index_shape, values
     if path == "/gather":
         r = len(shape)
         axis = body.get("axis", 0) % r

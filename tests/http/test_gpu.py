@@ -113,6 +113,20 @@ def test_strings_are_refused_and_run_on_the_cpu_where_the_service_may_choose(cli
     assert ask(client, body, "gpu").json()["code"] == "device_unavailable"
 
 
+def test_an_operator_that_has_no_kernel_there_runs_on_the_cpu(client: httpx.Client) -> None:
+    body = {"data": MATRIX, "indices": int64([1, 2], [1, 0])}
+    problem = ask(client, body, "gpu", "/gather_elements").json()
+    assert (problem["code"], "gather_elements runs on the CPU alone" in problem["detail"]) == (
+        "device_unavailable",
+        True,
+    )
+    answer = ask(client, body, "auto", "/gather_elements")
+    assert values(answer).tolist() == [[2, 1]]
+    assert answer.json()["device"] == "cpu"
+    explained = client.post("/gather_elements", params={"explain": "true"}, json=body).json()["explanation"]
+    assert explained["routes"][-1]["reason"] == "gather_elements runs on the CPU alone"
+
+
 def test_a_resident_tensor_is_gathered_from_the_gpu_whatever_becomes_of_it(client: httpx.Client) -> None:
     body = {"data": {"tensor": "table"}, "indices": int64([2, 1], [4999, 0])}
     for table in (TABLE, TABLE + 1):

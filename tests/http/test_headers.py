@@ -21,8 +21,8 @@ PAGES = (
     "/readyz",
     "/metrics",
 )
-OPERATORS = ("/gathernd", "/gather")
-SMALL = {"/gathernd": TINY, "/gather": TINY.replace(b"[1,1]", b"[1]")}
+OPERATORS = ("/gathernd", "/gather", "/gather_elements")
+SMALL = {"/gathernd": TINY} | dict.fromkeys(OPERATORS[1:], TINY.replace(b"[1,1]", b"[1]"))
 
 
 @pytest.mark.parametrize("path", OPERATORS)

@@ -97,12 +97,27 @@ BLOCKS: dict[str, dict[Rule, list[Parts]]] = {
         "axis": [{"axis": value} for value in (2, -3, 9, -9, 2**64, -(2**63))],
     },
 }
+BLOCKS["/gather_elements"] = {
+    **SHARED,
+    "data type": [{"dialect": "onnx-11", "dtype": "bfloat16"}],
+    "rank": [{"shape": []}, {"index_shape": []}, {"index_shape": [2]}, {"index_shape": [2, 1, 1]}],
+    "axis": BLOCKS["/gather"]["axis"],
+    "indices shape": [
+        {"index_shape": [2, 4]},
+        {"index_shape": [3, 1], "axis": 1},
+        {"index_shape": [3, 1], "axis": -1},
+        {"shape": [2, 0], "index_shape": [2, 1]},
+    ],
+}
 _NO_AXIS = "where there is no axis, no index has a range"
 IMPOSSIBLE: dict[tuple[str, Rule, Rule], str] = {
     ("/gathernd", "rank", "batch shape"): "a tensor of rank 0 has no dimension that could differ",
     ("/gathernd", "rank", "index values"): _NO_AXIS,
     ("/gather", "rank", "index values"): _NO_AXIS,
     ("/gather", "axis", "index values"): _NO_AXIS,
+    ("/gather_elements", "axis", "index values"): _NO_AXIS,
+    ("/gather_elements", "axis", "indices shape"): "where there is no axis, any may be the one that is left out",
+    ("/gather_elements", "rank", "indices shape"): "shapes of different ranks are not compared",
 }
 
 

@@ -66,6 +66,12 @@ def requests(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
         if axis or draw(st.booleans()):
             body["axis"] = axis
         index_shape = draw(st.lists(st.sampled_from((1, 2, 3, 0)), max_size=4))
+    elif path == "/gather_elements":
+        axis = draw(st.integers(-len(shape), len(shape) - 1))
+        if axis or draw(st.booleans()):
+            body["axis"] = axis
+        index_shape = [draw(st.sampled_from((size, size, size // 2, min(size, 1)))) for size in shape]
+        index_shape[axis] = draw(st.sampled_from((1, 2, 3, 5, 0)))
     else:
         b = draw(st.integers(0, len(shape) - 1)) if dialect != "onnx-11" else 0
         if b or draw(st.booleans()):
@@ -83,7 +89,7 @@ def requests(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
 
 
 def spoil_shape(path: str, body: dict[str, Any], shape: list[int], index_shape: list[int], source: Random) -> None:
-    name = "axis" if path == "/gather" else "batch_dims"
+    name = "batch_dims" if path == "/gathernd" else "axis"
     match source.randrange(8):
         case 0:
             body[name] = source.choice((-7, -1, 1, 2, 6, 7, 2**63, -(2**64)))
@@ -109,7 +115,7 @@ def indices_for(
     """Good indices as far as the shapes allow that, and bad ones by the share `spread`."""
     dtype = body["indices"]["dtype"]
     wrap = DIALECTS[path, body.get("dialect", "onnx-13")][2]
-    start = body.get("axis" if path == "/gather" else "batch_dims", 0)
+    start = body.get("batch_dims" if path == "/gathernd" else "axis", 0)
     values: list[Any] = []
     for item in range(prod(index_shape)):
         j = item % index_shape[-1] if path == "/gathernd" and index_shape else 0

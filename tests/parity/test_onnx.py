@@ -26,6 +26,7 @@ from tests.http.rules import broken
 from tests.http.test_properties import requests
 
 ort = pytest.importorskip("onnxruntime")
+NODES = {"/gathernd": "GatherND", "/gather": "Gather", "/gather_elements": "GatherElements"}
 OPSETS = {"onnx-13": 13, "onnx-12": 12, "onnx-11": 11, "onnx-1": 10}
 EXAMPLES = settings(
     max_examples=samples(600), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -56,9 +57,7 @@ def model(path: str, body: dict[str, Any]) -> onnx.ModelProto:
     dialect = body.get("dialect", "onnx-13")
     if dialect == "onnx-11":
         attributes.pop("batch_dims", None)
-    node = helper.make_node(
-        "GatherND" if path == "/gathernd" else "Gather", ["data", "indices"], ["output"], **attributes
-    )
+    node = helper.make_node(NODES[path], ["data", "indices"], ["output"], **attributes)
     shapes = [body[role]["shape"] for role in ("data", "indices")]
     graph = helper.make_graph(
         [node],
@@ -108,6 +107,11 @@ def known_to_differ(peer: str, path: str, body: dict[str, Any]) -> bool:
     if peer == "runtime":
         # It has no kernels for these types; and its Gather copies the first string of each slice only.
         return body["data"]["dtype"] in {"bfloat16", *COMPLEX, *(["string"] if path == "/gather" else [])}
+    if path == "/gather_elements":
+        # It wants indices of data's size on every other axis, and takes a negative axis for another one.
+        axis = body.get("axis", 0)
+        sizes = zip(body["data"]["shape"], body["indices"]["shape"], strict=True)
+        return axis < 0 or any(size != given for at, (size, given) in enumerate(sizes) if at != axis)
     # It reshapes with one dimension left open, which NumPy cannot work out for arrays without items.
     return path == "/gathernd" and 0 in (*body["data"]["shape"], *body["indices"]["shape"])
 
@@ -228,6 +232,30 @@ FORBIDDEN: dict[str, tuple[str, dict[str, Any], str, frozenset[str]]] = {
         "/gathernd",
         {"data": floats(3), "indices": int64([], [1])},
         "rank_too_small",
+        NEITHER,
+    ),
+    "entries of another rank": (
+        "/gather_elements",
+        {"data": floats(2, 3), "indices": int64([2], [0, 1])},
+        "rank_mismatch",
+        NEITHER,
+    ),
+    "entries at places that data has not": (
+        "/gather_elements",
+        {"data": floats(2, 3), "indices": int64([3, 1], [0, 1, 2]), "axis": 1},
+        "indices_shape_mismatch",
+        NEITHER,
+    ),
+    "an entry out of range": (
+        "/gather_elements",
+        {"data": floats(2, 3), "indices": int64([1, 3], [0, 2, 0])},
+        "index_out_of_bounds",
+        REFERENCE,
+    ),
+    "an entry of an empty axis": (
+        "/gather_elements",
+        {"data": floats(2, 0), "indices": int64([2, 1], [0, 0]), "axis": 1},
+        "index_out_of_bounds",
         NEITHER,
     ),
     "bfloat16 before 13": (

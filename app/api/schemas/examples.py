@@ -61,6 +61,17 @@ REQUESTS: Final[dict[str, dict[str, tuple[str, dict[str, Any], dict[str, Any]]]]
             },
         ),
     },
+    "gather_elements": {
+        "elements": (
+            "In each row of a matrix, the entries choose columns",
+            {"data": _DATA, "indices": _indices([2, 2], [0, 0, 1, 0]), "axis": 1},
+            {
+                "output": {"dtype": "float32", "shape": [2, 2], "values": [0.0, 0.0, 3.0, 2.0]},
+                "dialect": "onnx-13",
+                "device": "cpu",
+            },
+        ),
+    },
 }
 ERRORS: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
     "index_out_of_bounds": (
@@ -101,6 +112,43 @@ ERRORS: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
                 "text": "Accepted range is [-r, r-1] where r = rank(data)",
             },
             "errors": [{"pointer": "/axis", "value": 2, "allowed": [-2, 1]}],
+            "total": 1,
+        },
+    ),
+    "rank_mismatch": (
+        "gather_elements",
+        {"data": _DATA, "indices": _indices([2], [0, 1])},
+        {
+            "type": "/errors/rank_mismatch",
+            "title": "Rank mismatch",
+            "status": 422,
+            "code": "rank_mismatch",
+            "detail": "indices has rank 1 and data rank 2; they must be equal",
+            "rule": {
+                "dialect": "onnx-13",
+                "clause": None,
+                "text": "Tensor of int32/int64 indices, with the same rank r as the input",
+            },
+            "errors": [{"pointer": "/indices/shape", "value": 1, "allowed": [2, 2]}],
+            "total": 1,
+        },
+    ),
+    "indices_shape_mismatch": (
+        "gather_elements",
+        {"data": _DATA, "indices": _indices([3, 1], [0, 0, 1]), "axis": 1},
+        {
+            "type": "/errors/indices_shape_mismatch",
+            "title": "Indices shape mismatch",
+            "status": 422,
+            "code": "indices_shape_mismatch",
+            "detail": "axis 0 has size 3 in indices and only 2 in data",
+            "rule": {
+                "dialect": "onnx-13",
+                "clause": None,
+                "text": "out[i][j][k] = input[index[i][j][k]][j][k] if axis = 0, and so on; here each place in indices "
+                "must be one in data, but for the axis",
+            },
+            "errors": [{"pointer": "/indices/shape", "value": 3, "axis": 0, "size": 2, "allowed": [0, 2]}],
             "total": 1,
         },
     ),

@@ -101,9 +101,17 @@ class GatherRequest(_Request):
     dialect: Literal["onnx-13", "onnx-11", "onnx-1"] = Field("onnx-13", description="Whose rules hold.")
 
 
+class GatherElementsRequest(_Request):
+    """A GatherElements: each entry of `indices`, which has data's rank, picks one item of `data` along `axis`."""
+
+    axis: int = Field(0, description="Axis to gather on; negative counts from the back.", json_schema_extra=_INT64)
+    dialect: Literal["onnx-13", "onnx-11"] = Field("onnx-13", description="Whose rules hold.")
+
+
 REQUEST_MODELS: Final[Mapping[OperatorName, type[BaseModel]]] = {
     "gathernd": GatherNDRequest,
     "gather": GatherRequest,
+    "gather_elements": GatherElementsRequest,
 }
 """The JSON of each operator's requests."""
 

@@ -8,13 +8,17 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from app.kernels.numba_cpu import gather_kernel
+from app.kernels.numba_cpu import gather_elements_kernel, gather_kernel
+from app.operators.gather_elements import GatherElementsPlan
 from app.operators.gather_plan import GatherPlan, Plan
 
 name = "numba"
 splits = True
 
-_FUNCTIONS: Final[Mapping[type, Callable[..., int]]] = {GatherPlan: gather_kernel.run}
+_FUNCTIONS: Final[Mapping[type, Callable[..., int]]] = {
+    GatherPlan: gather_kernel.run,
+    GatherElementsPlan: gather_elements_kernel.run,
+}
 
 
 def configure(cache_dir: Path) -> None:
@@ -25,6 +29,7 @@ def configure(cache_dir: Path) -> None:
 def warm(progress: Callable[[str], None] | None = None) -> None:
     """Compile, or load from the cache, all that `run` ever uses."""
     gather_kernel.warm(progress)
+    gather_elements_kernel.warm(progress)
 
 
 def run(

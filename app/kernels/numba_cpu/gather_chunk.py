@@ -65,8 +65,10 @@ START: Final = 13
 """The first tuple of chunk 0."""
 INDEX_TYPE: Final = 14
 """Of the components; int64 for `gather_chunk`. See `ndarray_abi.index_type`."""
+OWN_INDEX_TYPE: Final = 0
+"""In its place: GATHER_CHUNK reads components of any type."""
 GATHER_CHUNK: Final = 15
-"""The address of `gather_chunk`."""
+"""The address of `gather_chunk`, or of another operator's function for its chunks."""
 JOB_ITEMS: Final = 16
 
 # What FLAGS is made of.
@@ -81,7 +83,7 @@ NONTEMPORAL: Final = 8
 WHOLE_BATCHES: Final = 16
 """TOTAL and CHUNK_SIZE count batches rather than tuples."""
 
-_NEIGHBOURS_BYTES: Final = 48
+NEIGHBOURS_BYTES: Final = 48
 """From one slice to the next on average, below which they share cache lines, and to ask for each costs a third."""
 _ITEMS_AHEAD: Final = 128
 """How many slices before its copy a slice is asked for; measured with `benchmarks.kernels`, as the next two."""
@@ -476,7 +478,7 @@ def gather_chunk(job: Address, number: int) -> int:
         place = next_place
         # Items that share cache lines are found by the hardware, which asking by hand only disturbs.
         ahead = reach
-        if width < LINE and abs(load_item(offsets, count - 1) - load_item(offsets, 0)) < _NEIGHBOURS_BYTES * count:
+        if width < LINE and abs(load_item(offsets, count - 1) - load_item(offsets, 0)) < NEIGHBOURS_BYTES * count:
             ahead = 0
     if nontemporal:
         fence()

@@ -42,6 +42,7 @@ from app.kernels.numba_cpu.gather_chunk import (
     INDEX_TYPE,
     NONTEMPORAL,
     OUTPUT,
+    OWN_INDEX_TYPE,
     START,
     STRIDE,
     TOTAL,
@@ -90,16 +91,16 @@ from app.operators.gather_plan import GatherPlan
 name = "numba"
 splits = True
 
-_CACHED_BYTES: Final = 1 << 21
+CACHED_BYTES: Final = 1 << 21
 """Data of so many bytes are in a cache anyway: to ask for them ahead takes more than it brings (`benchmarks/README.md`,
 as for all figures here)."""
-_LONG: Final = 200_000
+LONG: Final = 200_000
 """Components, slices and 16 bytes of output, of which so many take some 80 µs: a sleeping helper is worth waking."""
-_CHUNKS_PER_THREAD: Final = 4
+CHUNKS_PER_THREAD: Final = 4
 """So that all end together: a helper that the system puts aside keeps all waiting for one chunk."""
 _LONG_CHUNK_BYTES: Final = 1 << 14
 """Of output, from which on a chunk need not have the least number of tuples: it takes much longer than to be taken."""
-_REFUSED: Final = -2
+REFUSED: Final = -2
 """In place of a component: the arrays are not as the plan says."""
 
 # Settings of the team, and what they are unless they are changed.
@@ -110,9 +111,9 @@ _NONTEMPORAL_FROM: Final = 1
 _GATHER_CHUNK: Final = 2
 _GATHER_NARROW_CHUNK: Final = 3
 """Addresses of the two functions."""
-_ARRAY_TYPE: Final = 4
+ARRAY_TYPE: Final = 4
 """The address of `numpy.ndarray`."""
-_TIMEOUT: Final = 5
+TIMEOUT: Final = 5
 """Nanoseconds for which an owner waits that is not patient: on the event loop, other requests wait meanwhile."""
 _SETTINGS: Final = (BLOCK, 20 << 20)
 _TIMEOUT_NS: Final = 500_000
@@ -164,10 +165,7 @@ def run(
     """See `app.kernels.Kernel.run`."""
     entry, team = _ready()
     if threads > 1:
-        if threads - 1 > team.helpers:
-            team.grow(threads - 1)
-        for left in tuple(team.unfinished):
-            left.free_team()
+        prepare(team, threads)
     first: int = entry(
         data,
         indices,
@@ -191,6 +189,14 @@ def run(
         check_arrays(plan, data, indices, out)
         raise TypeError("the plan has a size that no array can have")
     return first
+
+
+def prepare(team: ThreadTeam, threads: int) -> None:
+    """Have helpers for so many threads, and the team free again if what it was left with is over."""
+    if threads - 1 > team.helpers:
+        team.grow(threads - 1)
+    for left in tuple(team.unfinished):
+        left.free_team()
 
 
 def thread_team() -> ThreadTeam:
@@ -247,10 +253,13 @@ def _ready() -> tuple[Any, ThreadTeam]:
 
 
 @inner
-def _take_chunks(team: Address, owning: bool) -> None:
+def take_chunks(team: Address, owning: bool) -> None:
     """Take chunks of the team's job until none is left."""
     job = job_of(team)
-    function = setting(team, _GATHER_CHUNK if load_item(job, INDEX_TYPE) == 8 else _GATHER_NARROW_CHUNK)
+    kind = load_item(job, INDEX_TYPE)
+    function = load_item(job, GATHER_CHUNK)
+    if kind not in (8, OWN_INDEX_TYPE):
+        function = setting(team, _GATHER_NARROW_CHUNK)
     chunks = load_item(job, CHUNKS)
     front = 0
     while take_chunk(team, chunks):
@@ -276,16 +285,16 @@ def _gather(
     helpers: int,
     patient: bool,
 ) -> int:
-    """The whole gather, with up to so many helpers: its first bad component, -1 or _REFUSED.
+    """The whole gather, with up to so many helpers: its first bad component, -1 or REFUSED.
 
     If not `patient`, perhaps UNFINISHED.
     """
-    array_type = setting(team, _ARRAY_TYPE)
+    array_type = setting(team, ARRAY_TYPE)
     if not (is_array(data, array_type) and is_array(indices, array_type) and is_array(out, array_type)):
-        return _REFUSED
+        return REFUSED
     kind = index_type(indices)
     if kind == 0 or not (holds_carriers(data, item_size) and holds_carriers(out, item_size) and is_writable(out)):
-        return _REFUSED
+        return REFUSED
     depth = length(sizes)
     axes = address(sizes)
     negative = batches | tuples | slice_items
@@ -296,14 +305,14 @@ def _gather(
     slices = checked_product(batches, tuples)
     total = tuples if broadcast else slices  # tuples in indices
     if negative < 0 or not 1 <= depth <= MAX_DEPTH or length(data) != items:
-        return _REFUSED
+        return REFUSED
     if length(indices) != checked_product(total, depth) or length(out) != checked_product(slices, slice_items):
-        return _REFUSED
+        return REFUSED
     width = slice_items * item_size
     data_bytes = items * item_size
     out_bytes = length(out) * item_size
     flags = 0
-    if data_bytes <= _CACHED_BYTES:
+    if data_bytes <= CACHED_BYTES:
         flags |= DATA_IN_CACHE
     if broadcast:
         flags |= BROADCAST_INDICES
@@ -312,7 +321,7 @@ def _gather(
     if out_bytes > setting(team, _NONTEMPORAL_FROM):
         flags |= NONTEMPORAL
     size = total
-    long = length(indices) + slices + out_bytes // 16 > _LONG
+    long = length(indices) + slices + out_bytes // 16 > LONG
     shared = helpers > 0 and total > 0 and is_worth_sharing(team, long) and acquire(team)
     job = stack_scratch()
     if shared:
@@ -320,7 +329,7 @@ def _gather(
         if broadcast and batches > 0 and tuples < BLOCK * helpers:
             flags |= WHOLE_BATCHES
             total = batches
-        size = max(total // (_CHUNKS_PER_THREAD * (helpers + 1)), 1)
+        size = max(total // (CHUNKS_PER_THREAD * (helpers + 1)), 1)
         if flags & WHOLE_BATCHES == 0:
             size = max(size, min(setting(team, _LEAST_TUPLES), max(1, _LONG_CHUNK_BYTES // max(width, 1))))
             if not broadcast and batches > 1 and tuples < BLOCK:
@@ -347,8 +356,8 @@ def _gather(
         return bad
     store_item(job, CHUNKS, (total + size - 1) // size)
     publish(team, helpers, long)
-    _take_chunks(team, True)
-    return close(team, -1 if patient else setting(team, _TIMEOUT))
+    take_chunks(team, True)
+    return close(team, -1 if patient else setting(team, TIMEOUT))
 
 
 def _attend(team: Address, what: int) -> int:
@@ -360,7 +369,7 @@ def _attend(team: Address, what: int) -> int:
         return wait_for_helpers(team, 0)
     epoch = join(team, 0)
     while epoch >= 0:
-        _take_chunks(team, False)
+        take_chunks(team, False)
         leave(team)
         epoch = join(team, epoch)
     return 0

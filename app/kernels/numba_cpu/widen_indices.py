@@ -81,7 +81,7 @@ _widen_uint64: Final = widen(64, signed=False)
 
 
 @inlined
-def _widen(kind: int, source: Address, first: int, count: int, target: Address) -> None:
+def widen_components(kind: int, source: Address, first: int, count: int, target: Address) -> None:
     """The loop for the index type `kind` (see `ndarray_abi.index_type`)."""
     if kind == -1:
         _widen_uint8(source, first, count, target)
@@ -124,7 +124,7 @@ def gather_narrow_chunk(job: Address, number: int) -> int:
     piece = _stack_piece()
     while True:
         count = min(most, high - low)
-        _widen(kind, source, low * depth, count * depth, piece)
+        widen_components(kind, source, low * depth, count * depth, piece)
         store_item(own, COMPONENTS, piece - 8 * low * depth)
         store_item(own, START, low)
         store_item(own, CHUNK_SIZE, count)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from . import errors
 from ._client import AsyncGatherND, GatherND
 from ._endpoints import TensorInfo
-from ._module_functions import gather, gathernd
+from ._module_functions import gather, gather_elements, gathernd
 from ._retries import Retries
 from .errors import GatherNDError, ServiceError, TransportError
 
@@ -27,5 +27,6 @@ __all__ = [
     "TransportError",
     "errors",
     "gather",
+    "gather_elements",
     "gathernd",
 ]

@@ -73,6 +73,19 @@ class GatherND:
         """
         return self._run(_endpoints.gather("gather", data, indices, axis, dialect, device))
 
+    def gather_elements(
+        self, data: Any, indices: Any, axis: int = 0, *, dialect: str = "onnx-13", device: str = "auto"
+    ) -> NDArray[Any]:
+        """GatherElements: each entry of `indices` picks the item of `data` at its own place, but for `axis`.
+
+        `data` is an array of rank r >= 1, or a str, the name of a resident tensor. `indices` has the same rank, and on
+        every axis but `axis` at most data's size. Returns an array of data's type and of the shape of `indices`, as
+        NumPy's take_along_axis does.
+
+        dialect is onnx-13 or onnx-11; device is auto or cpu.
+        """
+        return self._run(_endpoints.gather("gather_elements", data, indices, axis, dialect, device))
+
     def put(
         self,
         name: str,
@@ -214,6 +227,12 @@ class AsyncGatherND:
     ) -> NDArray[Any]:
         """Gather, see `GatherND.gather`."""
         return await self._run(_endpoints.gather("gather", data, indices, axis, dialect, device))
+
+    async def gather_elements(
+        self, data: Any, indices: Any, axis: int = 0, *, dialect: str = "onnx-13", device: str = "auto"
+    ) -> NDArray[Any]:
+        """GatherElements, see `GatherND.gather_elements`."""
+        return await self._run(_endpoints.gather("gather_elements", data, indices, axis, dialect, device))
 
     async def put(
         self,

@@ -20,13 +20,13 @@ from ._safetensors import read_safetensors, write_safetensors
 from .errors import UnexpectedAnswer
 
 T = TypeVar("T")
-Operator = Literal["gathernd", "gather"]
+Operator = Literal["gathernd", "gather", "gather_elements"]
 Reduction = Literal["none", "add", "mul", "min", "max"]
 Progress = Callable[[int], None]
 
 JSON: Final = "application/json"
 SAFETENSORS: Final = "application/x-safetensors"
-PARAMETERS: Final[Mapping[Operator, str]] = {"gathernd": "batch_dims", "gather": "axis"}
+PARAMETERS: Final[Mapping[Operator, str]] = {"gathernd": "batch_dims", "gather": "axis", "gather_elements": "axis"}
 """The name of each operator's parameter."""
 RAW: Final = "application/octet-stream"
 # complex128 and string, which safetensors lacks, come as JSON; of a resident tensor only the service knows the type.

@@ -1,4 +1,4 @@
-"""`gathernd.gathernd` and `gathernd.gather`: functions for code that expects a function and has no client.
+"""`gathernd.gathernd`, `gather` and `gather_elements`: functions for code that expects a function and has no client.
 
 They find their service in the environment: GATHERND_URL, and GATHERND_API_KEY where it asks for a key.
 """
@@ -43,6 +43,11 @@ def gathernd(data: Any, indices: Any, batch_dims: int = 0) -> NDArray[Any]:
 def gather(data: Any, indices: Any, axis: int = 0) -> NDArray[Any]:
     """Gather by the service at GATHERND_URL (default http://127.0.0.1:8080), see `GatherND.gather`."""
     return default_client().gather(data, indices, axis)
+
+
+def gather_elements(data: Any, indices: Any, axis: int = 0) -> NDArray[Any]:
+    """GatherElements by the service at GATHERND_URL (default http://127.0.0.1:8080), see `GatherND.gather_elements`."""
+    return default_client().gather_elements(data, indices, axis)
 
 
 @atexit.register

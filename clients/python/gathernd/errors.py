@@ -217,6 +217,12 @@ class RankTooSmall(ServiceError):
     code = "rank_too_small"
 
 
+class RankMismatch(ServiceError):
+    """Indices have not as many dimensions as data."""
+
+    code = "rank_mismatch"
+
+
 class BatchDimsOutOfRange(ServiceError):
     """batch_dims is negative, or not less than both ranks."""
 
@@ -239,6 +245,12 @@ class AxisOutOfRange(ServiceError):
     """The axis is not one of data."""
 
     code = "axis_out_of_range"
+
+
+class IndicesShapeMismatch(ServiceError):
+    """Indices are larger than data on another axis than the one to gather on."""
+
+    code = "indices_shape_mismatch"
 
 
 class IndexOutOfBounds(ServiceError, IndexError):

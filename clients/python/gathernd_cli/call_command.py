@@ -21,9 +21,14 @@ class Operator(Enum):
 
     GATHERND = "gathernd"
     GATHER = "gather"
+    GATHER_ELEMENTS = "gather_elements"
 
 
-PARAMETERS: Final[Mapping[Operator, str]] = {Operator.GATHERND: "batch_dims", Operator.GATHER: "axis"}
+PARAMETERS: Final[Mapping[Operator, str]] = {
+    Operator.GATHERND: "batch_dims",
+    Operator.GATHER: "axis",
+    Operator.GATHER_ELEMENTS: "axis",
+}
 """The name of each operator's parameter."""
 
 
@@ -37,7 +42,7 @@ def call(
     indices: Annotated[Path, typer.Argument(help="npy file of the indices.")],
     op: Annotated[Operator, typer.Option(help="Which operator.")] = Operator.GATHERND,
     batch_dims: Annotated[int, typer.Option(help="Leading dimensions that are batches (gathernd).")] = 0,
-    axis: Annotated[int, typer.Option(help="Axis to gather on (gather).")] = 0,
+    axis: Annotated[int, typer.Option(help="Axis to gather on (gather, gather_elements).")] = 0,
     dialect: Annotated[str, typer.Option(help="Whose rules hold.")] = "onnx-13",
     device: Annotated[str, typer.Option(help="auto, cpu or gpu.")] = "auto",
     output: Annotated[Path | None, typer.Option(help="npy file to write; without it the output is printed.")] = None,

@@ -1,0 +1,384 @@
+"""GatherElements in one function compiled by Numba, with the jobs, the widening and the threads of the gather's kernel.
+
+A chunk goes over the entries of indices in blocks: it checks each entry and writes the address of its item, row by row
+along the last axis, and then copies the items. Where a row ends it counts on along the axes before, so that nothing is
+divided in the loop. The first bad component is the least of the chunks' own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, lru_cache
+from time import perf_counter
+from typing import Any, Final
+
+import numpy as np
+from numba import cfunc, njit, types
+from numpy.typing import NDArray
+
+from app.kernels.check_arrays import check_elements_arrays
+from app.kernels.numba_cpu import gather_kernel
+from app.kernels.numba_cpu.gather_chunk import (
+    AXES,
+    BATCHES,
+    BLOCK,
+    CHUNK_SIZE,
+    CHUNKS,
+    COMPONENTS,
+    DATA,
+    DATA_IN_CACHE,
+    DEPTH,
+    FLAGS,
+    GATHER_CHUNK,
+    INDEX_TYPE,
+    NEIGHBOURS_BYTES,
+    OUTPUT,
+    OWN_INDEX_TYPE,
+    STRIDE,
+    TOTAL,
+    TUPLES,
+    WIDTH,
+    WRAP_NEGATIVE,
+    copy_slices,
+)
+from app.kernels.numba_cpu.gather_kernel import (
+    ARRAY_TYPE,
+    CACHED_BYTES,
+    CHUNKS_PER_THREAD,
+    LONG,
+    REFUSED,
+    TIMEOUT,
+    take_chunks,
+)
+from app.kernels.numba_cpu.memory_intrinsics import (
+    call_address,
+    copy_1,
+    copy_2,
+    copy_4,
+    copy_8,
+    copy_16,
+    load_item,
+    prefetch,
+    stack_scratch,
+    store_item,
+)
+from app.kernels.numba_cpu.ndarray_abi import (
+    ArrayHeader,
+    address,
+    checked_product,
+    header,
+    holds_carriers,
+    index_type,
+    is_array,
+    is_writable,
+    length,
+)
+from app.kernels.numba_cpu.split_over_threads import (
+    UNFINISHED,
+    UnfinishedGather,
+    acquire,
+    close,
+    is_worth_sharing,
+    job_of,
+    publish,
+    record_end,
+    setting,
+)
+from app.kernels.numba_cpu.widen_indices import MAX_DEPTH, widen_components
+from app.llvm_intrinsics import Address, inner
+from app.operators.gather_elements import GatherElementsPlan
+
+# Fields of the job that say something else here than in a gather.
+_INDEX_TYPE: Final = TUPLES
+"""The type of the entries (`ndarray_abi.index_type`): INDEX_TYPE says that the function looks for it itself."""
+_AXIS_SIZE: Final = BATCHES
+_AXIS_STEP: Final = STRIDE
+"""Bytes of data from one entry to the next."""
+# AXES has the address of DEPTH sizes of indices and then as many steps, in bytes of data; WIDTH the bytes of an item.
+
+
+def warm(progress: Callable[[str], None] | None = None) -> None:
+    """Compile, or load from the cache that `gather_kernel.configure` has named, all that `run` ever uses."""
+    started = perf_counter()
+    _ready()
+    if progress is not None:
+        progress(f"kernel of single elements ready after {perf_counter() - started:.2f} s")
+
+
+def run(
+    plan: GatherElementsPlan,
+    data: NDArray[Any],
+    indices: NDArray[Any],
+    out: NDArray[Any],
+    threads: int = 1,
+    patient: bool = True,
+) -> int:
+    """See `app.kernels.Kernel.run`."""
+    entry, chunk = _ready()
+    team = gather_kernel.thread_team()
+    if threads > 1:
+        gather_kernel.prepare(team, threads)
+    axes = _axes(plan.sizes, plan.strides)
+    first: int = entry(
+        data,
+        indices,
+        out,
+        axes,
+        plan.axis_size,
+        plan.axis_stride,
+        plan.data_items,
+        plan.item_size,
+        plan.wrap,
+        chunk,
+        team.address,
+        threads - 1,
+        patient,
+    )
+    if first < -1:
+        if first == UNFINISHED:
+            left = UnfinishedGather(team, (data, indices, out, axes))
+            team.unfinished.add(left)
+            raise left
+        check_elements_arrays(plan, data, indices, out)
+        raise TypeError("the plan has a size that no array can have")
+    return first
+
+
+@lru_cache(maxsize=4096)
+def _axes(sizes: tuple[int, ...], strides: tuple[int, ...]) -> NDArray[np.int64]:
+    return np.array((*sizes, *strides), dtype=np.int64)
+
+
+@cache
+def _compiled() -> tuple[Any, Any]:
+    """`_gather_elements` and `gather_elements_chunk`."""
+    integer, flag = types.int64, types.boolean
+    chunk = cfunc(integer(integer, integer), cache=True, error_model="numpy")(gather_elements_chunk)
+    gather: Any = njit(nogil=True, cache=True, error_model="numpy")(_gather_elements)
+    gather.compile((*(header,) * 4, *(integer,) * 4, flag, *(integer,) * 3, flag))
+    gather.disable_compile()
+    return gather, chunk
+
+
+@cache
+def _ready() -> tuple[Any, Address]:
+    """`_gather_elements` without the search for a signature that fits, and the address of `gather_elements_chunk`."""
+    gather, chunk = _compiled()
+    return gather.overloads[gather.signatures[0]].entry_point, chunk.address
+
+
+@inner
+def _is_inside(axes: Address, depth: int, axis_size: int, axis_stride: int, items: int) -> bool:
+    """Whether all places that the plan can make are among `items` items of data."""
+    last = checked_product(axis_size - 1, axis_stride)
+    for axis in range(depth):
+        if last < 0 or last >= items:
+            return False
+        step = checked_product(load_item(axes, axis) - 1, load_item(axes, depth + axis))
+        if step < 0 or step >= items:
+            return False
+        last += step  # both below `items`: their sum overflows at most into the sign
+    return 0 <= last < items
+
+
+def _gather_elements(
+    data: ArrayHeader,
+    indices: ArrayHeader,
+    out: ArrayHeader,
+    axes_array: ArrayHeader,
+    axis_size: int,
+    axis_stride: int,
+    data_items: int,
+    item_size: int,
+    wrap: bool,
+    chunk: Address,
+    team: Address,
+    helpers: int,
+    patient: bool,
+) -> int:
+    """The whole gather, with up to so many helpers: its first bad component, -1 or REFUSED.
+
+    If not `patient`, perhaps UNFINISHED.
+    """
+    array_type = setting(team, ARRAY_TYPE)
+    if not (is_array(data, array_type) and is_array(indices, array_type) and is_array(out, array_type)):
+        return REFUSED
+    kind = index_type(indices)
+    if kind == 0 or not (holds_carriers(data, item_size) and holds_carriers(out, item_size) and is_writable(out)):
+        return REFUSED
+    depth = length(axes_array) // 2
+    axes = address(axes_array)
+    negative = axis_size | axis_stride
+    total = 1
+    for axis in range(depth):
+        negative |= load_item(axes, axis) | load_item(axes, depth + axis)
+        total = checked_product(total, load_item(axes, axis))
+    if negative < 0 or not 1 <= depth <= MAX_DEPTH or total < 0:
+        return REFUSED
+    if length(data) != data_items or length(indices) != total or length(out) != total:
+        return REFUSED
+    if total > 0 and axis_size > 0 and not _is_inside(axes, depth, axis_size, axis_stride, data_items):
+        return REFUSED
+    flags = 0
+    if data_items * item_size <= CACHED_BYTES:
+        flags |= DATA_IN_CACHE
+    if wrap:
+        flags |= WRAP_NEGATIVE
+    size = total
+    long = 2 * total + total * item_size // 16 > LONG
+    shared = helpers > 0 and total > 0 and is_worth_sharing(team, long) and acquire(team)
+    job = stack_scratch()
+    if shared:
+        job = job_of(team)
+        size = max(total // (CHUNKS_PER_THREAD * (helpers + 1)), BLOCK)
+    store_item(job, DATA, address(data))
+    store_item(job, OUTPUT, address(out))
+    store_item(job, COMPONENTS, address(indices))
+    store_item(job, AXES, axes)
+    store_item(job, DEPTH, depth)
+    store_item(job, _AXIS_SIZE, axis_size)
+    store_item(job, _INDEX_TYPE, kind)
+    store_item(job, WIDTH, item_size)
+    store_item(job, _AXIS_STEP, axis_stride * item_size if total > 0 and axis_size > 0 else 0)
+    store_item(job, TOTAL, total)
+    store_item(job, CHUNK_SIZE, size)
+    store_item(job, FLAGS, flags)
+    store_item(job, INDEX_TYPE, OWN_INDEX_TYPE)
+    store_item(job, GATHER_CHUNK, chunk)
+    if not shared:
+        bad = call_address(chunk, job, 0)
+        if helpers > 0:
+            record_end(team)
+        return bad
+    store_item(job, CHUNKS, (total + size - 1) // size)
+    publish(team, helpers, long)
+    take_chunks(team, True)
+    return close(team, -1 if patient else setting(team, TIMEOUT))
+
+
+def gather_elements_chunk(job: Address, number: int) -> int:
+    """Gather chunk `number` of a job: its first bad component, or -1.
+
+    The scratch memory has the addresses of the items of a block, the entries of a block where they have to be widened,
+    and the place along each axis of the entry that comes next.
+    """
+    target, components, axes = load_item(job, OUTPUT), load_item(job, COMPONENTS), load_item(job, AXES)
+    depth, width, kind = load_item(job, DEPTH), load_item(job, WIDTH), load_item(job, _INDEX_TYPE)
+    axis_size, axis_step, flags = load_item(job, _AXIS_SIZE), load_item(job, _AXIS_STEP), load_item(job, FLAGS)
+    wrapped = axis_size if flags & WRAP_NEGATIVE != 0 else 0
+    low = number * load_item(job, CHUNK_SIZE)
+    high = min(low + load_item(job, CHUNK_SIZE), load_item(job, TOTAL))
+    if low >= high:
+        return -1
+    sources = stack_scratch()
+    entries = sources + 8 * BLOCK
+    places = sources + 16 * BLOCK
+    last = depth - 1
+    row, row_step = load_item(axes, last), load_item(axes, depth + last) * width
+    origin = load_item(job, DATA)  # of the item that an entry of 0 at the beginning of the row would pick
+    rest = low // row
+    column = low - rest * row
+    for back in range(last):
+        axis = last - 1 - back
+        size = load_item(axes, axis)
+        place = rest % size
+        rest //= size
+        store_item(places, axis, place)
+        origin += place * load_item(axes, depth + axis) * width
+    done = low
+    while done < high:
+        count = min(BLOCK, high - done)
+        given, first = components, done
+        if kind != 8:
+            widen_components(kind, components, done, count, entries)
+            given, first = entries, 0
+        signs = 0
+        filled = 0
+        while filled < count:
+            stretch = min(row - column, count - filled)
+            signs |= _write_addresses(
+                sources + 8 * filled,
+                origin + column * row_step,
+                row_step,
+                given + 8 * (first + filled),
+                stretch,
+                axis_size,
+                wrapped,
+                axis_step,
+            )
+            filled += stretch
+            column += stretch
+            if column == row:
+                column = 0
+                origin += _next_row(axes, places, depth) * width
+        if signs < 0:
+            for t in range(count):
+                entry = load_item(given, first + t)
+                if entry >= axis_size or entry < -wrapped:
+                    return done + t
+        _copy_items(target + width * done, sources, count, width, flags & DATA_IN_CACHE != 0)
+        done += count
+    return -1
+
+
+@inner
+def _next_row(axes: Address, places: Address, depth: int) -> int:
+    """Count on along the axes before the last one: items of data from the row that ends to the next."""
+    moved = 0
+    axis = depth - 2
+    while axis >= 0:
+        place, step = load_item(places, axis) + 1, load_item(axes, depth + axis)
+        moved += step
+        if place < load_item(axes, axis):
+            store_item(places, axis, place)
+            return moved
+        moved -= place * step
+        store_item(places, axis, 0)
+        axis -= 1
+    return moved
+
+
+_copy_1: Final = copy_slices(1, copy_1)
+_copy_2: Final = copy_slices(2, copy_2)
+_copy_4: Final = copy_slices(4, copy_4)
+_copy_8: Final = copy_slices(8, copy_8)
+_copy_16: Final = copy_slices(16, copy_16)
+
+
+@inner
+def _copy_items(target: Address, sources: Address, count: int, width: int, cached: bool) -> None:
+    """Copy the items of a block, all asked for at first unless caches hold them or they lie close together."""
+    if not cached and abs(load_item(sources, count - 1) - load_item(sources, 0)) >= NEIGHBOURS_BYTES * count:
+        for t in range(count):
+            prefetch(load_item(sources, t))
+    if width == 1:
+        _copy_1(target, sources, count, 0)
+    elif width == 2:
+        _copy_2(target, sources, count, 0)
+    elif width == 4:
+        _copy_4(target, sources, count, 0)
+    elif width == 8:
+        _copy_8(target, sources, count, 0)
+    else:
+        _copy_16(target, sources, count, 0)
+
+
+@inner
+def _write_addresses(
+    target: Address,
+    origin: Address,
+    row_step: int,
+    entries: Address,
+    count: int,
+    axis_size: int,
+    wrapped: int,
+    axis_step: int,
+) -> int:
+    """Write the addresses of the items of `count` entries of a row: their sign, negative if one is out of bounds."""
+    signs = 0
+    for t in range(count):
+        entry = load_item(entries, t)
+        entry += (entry >> 63) & wrapped
+        signs |= entry | (axis_size - 1 - entry)
+        store_item(target, t, origin + t * row_step + entry * axis_step)
+    return signs

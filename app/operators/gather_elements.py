@@ -1,0 +1,153 @@
+"""GatherElements: the rules on its shapes, and the plan that follows from them.
+
+With r = rank(data) = rank(indices) and an axis a of data: output.shape = indices.shape, and the entry of indices at
+(..., i, ...) picks data at the same place, with its own value along axis a: data[..., indices[..., i, ...], ...].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from app.errors import GatherError, Place
+from app.operators.dialects import Dialect
+from app.operators.shape_rules import check_axis, check_limits, check_rank
+from app.tensors.shape_limits import Limits
+from app.tensors.tensor import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class GatherElementsPlan:
+    """indices and output have the axes `sizes`, and data `data_items` items in all.
+
+    The entry of indices at (p0, p1, ...) picks item p0 * strides[0] + p1 * strides[1] + ... + entry * axis_stride of
+    data; along the gather's own axis the stride is 0. Entries are below `axis_size`; `item_size` is in bytes (1, 2, 4,
+    8 or 16); `wrap` says that an entry in [-axis_size, -1] counts from the end (else it is out of bounds).
+    """
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    axis_size: int
+    axis_stride: int
+    data_items: int
+    item_size: int
+    wrap: bool
+
+    # As the cost model sees it: single items, picked from anywhere in data by tuples of length 1.
+
+    @property
+    def batches(self) -> int:
+        """One: data is not cut."""
+        return 1
+
+    @property
+    def tuples(self) -> int:
+        """Entries of indices."""
+        return prod(self.sizes)
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The size of the gather's axis."""
+        return (self.axis_size,)
+
+    @property
+    def slice_items(self) -> int:
+        """One: each entry picks an item."""
+        return 1
+
+    @property
+    def shared(self) -> bool:
+        """Each entry is used once."""
+        return False
+
+    @property
+    def depth(self) -> int:
+        """One: an entry is a tuple of length 1."""
+        return 1
+
+    @property
+    def index_items(self) -> int:
+        """Items of indices: components to check."""
+        return prod(self.sizes)
+
+    @property
+    def block_items(self) -> int:
+        """Items of data among which an entry picks."""
+        return self.axis_size * self.axis_stride
+
+    @property
+    def output_items(self) -> int:
+        """Items of the output."""
+        return prod(self.sizes)
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of the output."""
+        return self.output_items * self.item_size
+
+
+def plan_gather_elements(
+    dialect: Dialect, data: Tensor, indices: Tensor, axis: int, pointer: str, limits: Limits
+) -> tuple[GatherElementsPlan, tuple[int, ...], int]:
+    """Check ranks, axis and shapes; return the plan, the output shape and the axis counted from the front.
+
+    Raises rank_too_small, rank_mismatch, axis_out_of_range, indices_shape_mismatch, limit_exceeded or
+    output_too_large, in this order.
+    """
+    check_rank(dialect, "data", data)
+    check_same_rank(dialect, data, indices)
+    axis = check_axis(dialect, data, axis, pointer)
+    check_indices_shape(dialect, data, indices, axis)
+    shape = data.shape
+    check_limits(data, indices, indices.shape, limits)
+    steps = [prod(shape[number + 1 :]) for number in range(len(shape))]
+    strides = [0 if number == axis else step for number, step in enumerate(steps)]
+    sizes, strides = _joined(indices.shape, strides)
+    plan = GatherElementsPlan(
+        sizes=tuple(sizes),
+        strides=tuple(strides),
+        axis_size=shape[axis],
+        axis_stride=steps[axis],
+        data_items=prod(shape),
+        item_size=data.dtype.carrier.itemsize,
+        wrap=dialect.wrap,
+    )
+    return plan, indices.shape, axis
+
+
+def check_same_rank(dialect: Dialect, data: Tensor, indices: Tensor) -> None:
+    """rank(indices) == rank(data). Raises rank_mismatch."""
+    rank, given = len(data.shape), len(indices.shape)
+    if given != rank:
+        raise GatherError(
+            "rank_mismatch",
+            f"indices has rank {given} and data rank {rank}; they must be equal",
+            places=[Place(indices.shape_pointer, value=given, allowed=(rank, rank))],
+            rule=dialect.rules["rank_mismatch"],
+        )
+
+
+def check_indices_shape(dialect: Dialect, data: Tensor, indices: Tensor, axis: int) -> None:
+    """indices.shape[d] <= data.shape[d] on every axis d but the gather's own. Raises indices_shape_mismatch."""
+    for number, (size, given) in enumerate(zip(data.shape, indices.shape, strict=True)):
+        if number != axis and given > size:
+            raise GatherError(
+                "indices_shape_mismatch",
+                f"axis {number} has size {given} in indices and only {size} in data",
+                places=[Place(indices.shape_pointer, value=given, axis=number, size=size, allowed=(0, size))],
+                rule=dialect.rules["indices_shape_mismatch"],
+            )
+
+
+def _joined(sizes: tuple[int, ...], strides: list[int]) -> tuple[list[int], list[int]]:
+    """The same places by as few axes as possible: axes that lie one behind the other in data become one."""
+    found: list[tuple[int, int]] = []
+    for size, stride in zip(sizes, strides, strict=True):
+        if size == 1:
+            continue
+        if found and found[-1][1] == size * stride and stride:
+            found[-1] = found[-1][0] * size, stride
+        else:
+            found.append((size, stride))
+    found = found or [(1, 0)]
+    return [size for size, _ in found], [stride for _, stride in found]
