@@ -34,7 +34,7 @@ from app.kernels.numba_cpu.memory_intrinsics import (
     stack_scratch,
     store_item,
 )
-from app.llvm_intrinsics import Address, inner, spliced, udiv
+from app.llvm_intrinsics import Address, inlined, inner, spliced, udiv
 
 BLOCK: Final = SCRATCH_ITEMS // 3
 """Most tuples that are checked and copied at a time, 256; chunks begin with a batch where a batch has fewer.
@@ -264,9 +264,12 @@ _copy_slices_8: Final = copy_slices(8, copy_8)
 _copy_slices_16: Final = copy_slices(16, copy_16)
 
 
-@spliced
+@inlined
 def _copy_short_slices(target: Address, sources: Address, count: int, ahead: int, width: int) -> None:
-    """The same for slices of any width from 3 to 63: two copies each, which overlap."""
+    """The same for slices of any width from 3 to 63: two copies each, which overlap.
+
+    LLVM inlines it: spliced into the caller, 200,000 rows of 48 bytes took 10 % longer.
+    """
     for t in range(count):
         source, to = load_item(sources, t), target + t * width
         prefetch(load_item(sources, t + ahead))
