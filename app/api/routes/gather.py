@@ -20,7 +20,6 @@ from app.tensors.tensor import Tensor
 from app.wire import body_formats
 from app.wire.body_formats import GATHERS, GatherCodec
 from app.wire.json.gather_messages import Encoding
-from app.wire.packed_items import Charge
 
 _FORM: Final = b"application/x-www-form-urlencoded"
 UNCOUNTED: Final = 1 << 9
@@ -33,31 +32,34 @@ class NativeRoute:
     def __init__(self, signature: Signature, service: Service, max_json_bytes: int, max_body_bytes: int) -> None:
         self.signature = signature
         self.service = service
+        self.limits = service.limits
         self.max_json_bytes = max_json_bytes
         self.max_body_bytes = max_body_bytes
 
     async def __call__(self, context: RequestContext) -> None:
         """Read, gather, answer. Raises GatherError for everything it refuses."""
-        codec = codec_of(context.headers.get(b"content-type"))
+        content_type = context.headers.get(b"content-type")
+        codec = body_formats.JSON if content_type is None or content_type == JSON else codec_of(content_type)
         body = await self._read_body(context, self.max_body_bytes if codec.binary else self.max_json_bytes)
-        if codec.is_long_body(body):
-            call, encoding = await self.service.pool.run(
-                lambda: self._read(codec, body, context.query, context.reservation.charge), context.timings
-            )
+        if len(body) <= UNCOUNTED:
+            call, encoding = codec.read(body, context.query, self.signature, self.limits, None)
+        elif not codec.is_long_body(body):
+            charge = context.reservation.charge
+            call, encoding = codec.read(body, context.query, self.signature, self.limits, charge)
         else:
-            charge = context.reservation.charge if len(body) > UNCOUNTED else None
-            call, encoding = self._read(codec, body, context.query, charge)
+            charge = context.reservation.charge
+            call, encoding = await self.service.pool.run(
+                lambda: codec.read(body, context.query, self.signature, self.limits, charge), context.timings
+            )
         accept = context.headers.get(b"accept")
         if accept is not None and accept != codec.media_type:
             codec = GATHERS[preferred(accept, GATHERS, codec.media_type)]
         await self._answer(context, call, encoding, codec)
 
-    def _read(self, codec: GatherCodec, body: Buffer, query: bytes, charge: Charge | None) -> tuple[Call, Encoding]:
-        return codec.read(body, query, self.signature, self.service.limits, charge)
-
     async def _answer(self, context: RequestContext, call: Call, encoding: Encoding, codec: GatherCodec) -> None:
         timings, service = context.timings, self.service
-        if isinstance(call.data, Tensor) and call.data.dtype.name not in codec.dtypes:
+        # JSON, which most answers are, has every type: nothing is looked up for it.
+        if codec.binary and isinstance(call.data, Tensor) and call.data.dtype.name not in codec.dtypes:
             codec = other_codec(codec, context, call, call.data)
         timings.parsed = perf_counter()
         if call.explain:
@@ -66,7 +68,7 @@ class NativeRoute:
         answer = await service.gather(call, timings, context.reservation)
         timings.gathered = timings.kernel_end
         output, reservation = answer.output, context.reservation
-        if output.dtype.name not in codec.dtypes:
+        if codec.binary and output.dtype.name not in codec.dtypes:
             codec = other_codec(codec, context, call, output)
         content: bytes | list[Buffer]
         if output.array.nbytes <= UNCOUNTED and output.dtype.item_size:
@@ -76,8 +78,10 @@ class NativeRoute:
         else:
             chosen = codec
             content = await service.pool.run(lambda: chosen.write(answer, encoding, reservation), timings)
-        fields = binary_headers(answer) if codec.binary else ()
-        await context.send(200, codec.media_type, content, *fields)
+        if codec.binary:
+            await context.send(200, codec.media_type, content, *binary_headers(answer))
+        else:
+            await context.send(200, JSON, content)
 
     async def _read_body(self, context: RequestContext, limit: int) -> Buffer:
         """The body without its Content-Encoding."""
@@ -88,10 +92,8 @@ class NativeRoute:
         return await self.service.pool.run(lambda: inflate(body, encoding, limit, context.reservation), context.timings)
 
 
-def codec_of(content_type: bytes | None) -> GatherCodec:
-    """The format of a request's body: JSON where it does not say one. Raises unsupported_media_type."""
-    if content_type is None or content_type == JSON:
-        return body_formats.JSON
+def codec_of(content_type: bytes) -> GatherCodec:
+    """The format of a request's body. Raises unsupported_media_type."""
     codec = GATHERS.get(content_type.partition(b";")[0].strip().lower(), body_formats.JSON)
     if codec is body_formats.JSON:
         check_json_type(content_type)

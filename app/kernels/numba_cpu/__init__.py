@@ -42,6 +42,8 @@ def run(
     **further: NDArray[Any],
 ) -> int:
     """See `app.kernels.Kernel.run`."""
+    if type(plan) is GatherPlan and not further:  # most of all calls: no table to look into, no further names to pass
+        return gather_kernel.run(plan, data, indices, out, threads, patient)
     function = _FUNCTIONS.get(type(plan))
     if function is None:
         raise TypeError(f"no function for a {type(plan).__name__}")
