@@ -36,8 +36,8 @@ from app.api.routes.tensors_scatter import ScatterRoute
 from app.api.routes.v2_infer import InferRoute
 from app.api.routes.v2_models import add_model_routes
 from app.api.routes.v2_server import add_server_routes
-from app.api.schemas.operator_routes import add_operator_routes
-from app.api.schemas.tensor_routes import add_tensor_routes
+from app.api.schemas.operator_openapi import add_operator_routes
+from app.api.schemas.tensor_openapi import add_tensor_routes
 from app.dispatch.admission import Admission
 from app.dispatch.backend_calibration import calibrated
 from app.dispatch.choose_backend import BackendChooser

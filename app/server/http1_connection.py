@@ -3,7 +3,7 @@
 It refuses what ASGI never sees: headers that are too large, bad framing, requests beyond the limit on connections. Slow
 senders and readers are found by one sweep a second over all connections (`slow_clients`), not by a timer for each
 request. The shorter ways are modules of their own: `request_header_cache`, `inline_start`, `body_reader`,
-`whole_answer` and `write_batch`.
+`whole_answer_response` and `write_batch`.
 
 Parser callbacks, pipelining and the end of a connection share one state, so they stay in one class.
 """

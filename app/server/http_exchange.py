@@ -1,9 +1,9 @@
 """One request and its answer at the connection's side: uvicorn's RequestResponseCycle, with shorter ways through it.
 
-`respond` writes a whole answer at once (see `whole_answer`), `collect` hands pieces of the body on as they come off the
-socket, where ASGI wakes the application for each, and `read_into` has a large body read straight into its place (see
-`body_reader`). An application finds them at `scope["extensions"]["gathernd"]` and uses plain ASGI messages where that
-is absent, as under any other server.
+`respond` writes a whole answer at once (see `whole_answer_response`), `collect` hands pieces of the body on as they
+come off the socket, where ASGI wakes the application for each, and `read_into` has a large body read straight into its
+place (see `body_reader`). An application finds them at `scope["extensions"]["gathernd"]` and uses plain ASGI messages
+where that is absent, as under any other server.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from uvicorn._types import ASGI3Application, ASGIReceiveEvent, ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from app.errors import Code
-from app.server import body_reader, whole_answer
+from app.server import body_reader, whole_answer_response
 from app.server.connection import Connection
 from app.server.write_batch import flush
 
@@ -87,8 +87,8 @@ class HttpExchange(RequestResponseCycle):
         self.defaults += self.added
         self.default_headers = [*self.default_headers, *fields]
 
-    ready = whole_answer.ready
-    respond = whole_answer.respond
+    ready = whole_answer_response.ready
+    respond = whole_answer_response.respond
 
     async def run_asgi(self, app: ASGI3Application) -> None:
         """Run the application. After it, scope and exchange no longer refer to each other, so both are freed."""

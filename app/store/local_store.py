@@ -45,10 +45,10 @@ from app.store.mapped_tensor import CurrentContent, MappedContent
 from app.store.pending_scatter import PendingScatter, ScatterChange
 from app.store.quota import Quota, QuotaCheck
 from app.store.remove_leftovers import OrphanedFiles, UploadFolder, file_names, remove_or_warn
-from app.store.replace_strings import replaced_strings
 from app.store.scatter_checkpoints import Checkpoints
 from app.store.scatter_execution import ScatterExecutor
 from app.store.scatter_in_place import WritableTensor
+from app.store.scatter_strings import replaced_strings
 from app.store.store_errors import damaged, not_found, over_quota, storage_errors, unreadable
 from app.store.store_protocol import Resident
 from app.store.tensor_file import BadFile, Description, HeaderWord, page_version

@@ -44,7 +44,7 @@ from app.wire.packed_items import (
     unpack,
     view_of,
 )
-from app.wire.v2_header import OUTPUT, Head, Input, Model, check_framing, malformed, read_head
+from app.wire.v2_request_json import OUTPUT, Head, Input, Model, check_framing, malformed, read_head
 
 __all__ = [
     "OUTPUT",

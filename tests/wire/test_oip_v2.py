@@ -12,7 +12,7 @@ from app.tensors.gather_call import Answer
 from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
-from app.wire.v2_header import read_head
+from app.wire.v2_request_json import read_head
 from app.wire.v2_tensors import LARGE, Model, Request, is_heavy, read_request, write_answer
 
 GATHERND = Model("gathernd", Signature("gathernd", "batch_dims", ("onnx-13", "openvino-8")))
