@@ -26,8 +26,9 @@ from app.memory.error_tracebacks import drop_tracebacks
 from app.memory.malloc_tuning import MAX_KEPT_BYTES
 from app.memory.output_buffer_pool import OutputBufferPool
 from app.operators.gather_plan import Plan
+from app.operators.index_error import index_error
 from app.operators.registry import OPERATORS
-from app.operators.shape_rules import check_dtypes, index_error
+from app.operators.shape_rules import check_dtypes
 from app.store import Resident, Store
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.gather_call import Answer, Call

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from app.errors import GatherError, Place, Rule
 from app.operators.dialects import Dialect
-from app.operators.shape_rules import check_rank, index_error
+from app.operators.index_error import index_error
+from app.operators.shape_rules import check_rank
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.scatter_call import ScatterCall
 from app.tensors.tensor import Tensor

@@ -1,4 +1,4 @@
-"""The rules that operators share: types, rank, axis, limits on shapes, and the error for bad indices.
+"""The rules that operators share: types, rank, axis and limits on shapes.
 
 Each is a small pure function that raises the catalogue's error with the dialect's clause, or returns nothing.
 """
@@ -8,15 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-import numpy as np
-
-from app.errors import REPORTED_PLACES, GatherError, Place
+from app.errors import GatherError, Place
 from app.operators.dialects import Dialect
 from app.tensors.dtypes import DType
 from app.tensors.shape_limits import NUMPY_BYTES, Limits
-from app.tensors.tensor import Tensor, coordinates
-
-_ROWS_PER_BLOCK = 1 << 18
+from app.tensors.tensor import Tensor
 
 
 def check_dtypes(dialect: Dialect, data: Tensor, indices: Tensor) -> None:
@@ -104,55 +100,6 @@ def _over(limit: str, what: str, maximum: int, pointer: str) -> GatherError:
         f"{what}; the limit is {maximum}",
         pointer=pointer,
         facts={"limit": limit, "maximum": maximum},
-    )
-
-
-def index_error(
-    dialect: Dialect, data_shape: Sequence[int], indices: Tensor, first_axis: int, depth: int
-) -> GatherError:
-    """The full error for indices of which a kernel found one bad: GatherND clause 5 and its like.
-
-    Component j of a tuple of length `depth` belongs to data axis first_axis + j. All bad components are counted; the
-    first ten in row-major order are reported. Works in blocks, so that the memory it takes does not grow.
-    """
-    sizes = data_shape[first_axis : first_axis + depth]
-    lows = [-size if dialect.wrap else 0 for size in sizes]
-    rows = indices.array.reshape(-1, depth)
-    total = 0
-    found: list[int] = []
-    for start in range(0, len(rows), _ROWS_PER_BLOCK):
-        block = rows[start : start + _ROWS_PER_BLOCK]
-        bad = np.empty(block.shape, dtype=bool)
-        for j, (low, size) in enumerate(zip(lows, sizes, strict=True)):
-            bad[:, j] = (block[:, j] < low) | (block[:, j] >= size)
-        total += int(np.count_nonzero(bad))
-        if len(found) < REPORTED_PLACES:
-            items = np.flatnonzero(bad)[: REPORTED_PLACES - len(found)]
-            found.extend((items + start * depth).tolist())
-    places = []
-    for item in found:
-        j = item % depth
-        size = sizes[j]
-        places.append(
-            Place(
-                pointer=indices.locate(item),
-                position=coordinates(item, indices.shape),
-                value=int(indices.array[item]),
-                axis=first_axis + j,
-                size=size,
-                allowed=(lows[j], size - 1) if size else None,
-            )
-        )
-    first = places[0]
-    name = f"indices[{','.join(map(str, first.position or ()))}]"
-    bounds = f"outside [{first.allowed[0]}, {first.allowed[1]}]" if first.allowed else "no valid index"
-    more = f", and {total - 1} more" if total > 1 else ""
-    return GatherError(
-        "index_out_of_bounds",
-        f"{name} = {first.value} is {bounds} on data axis {first.axis} (size {first.size}){more}",
-        places=places,
-        total=total,
-        rule=dialect.rules["index_out_of_bounds"],
     )
 
 

@@ -10,8 +10,9 @@ from app.operators.dialects import GATHER, GATHERND
 from app.operators.gather import plan_gather
 from app.operators.gather_plan import GatherPlan
 from app.operators.gathernd import plan_gathernd
+from app.operators.index_error import index_error
 from app.operators.registry import OPERATORS
-from app.operators.shape_rules import check_dtypes, index_error
+from app.operators.shape_rules import check_dtypes
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import NUMPY_BYTES, Limits
 from app.tensors.tensor import Tensor

@@ -1,0 +1,63 @@
+"""The error for indices that are out of bounds: which components, where, and what would be allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from app.errors import REPORTED_PLACES, GatherError, Place
+from app.operators.dialects import Dialect
+from app.tensors.tensor import Tensor, coordinates
+
+_ROWS_PER_BLOCK = 1 << 18
+"""Tuples that are looked at together, which bounds the memory that it takes."""
+
+
+def index_error(
+    dialect: Dialect, data_shape: Sequence[int], indices: Tensor, first_axis: int, depth: int
+) -> GatherError:
+    """The full error for indices of which a kernel found one bad: GatherND clause 5 and its like.
+
+    Component j of a tuple of length `depth` belongs to data axis first_axis + j. All bad components are counted; the
+    first ten in row-major order are reported. Works in blocks, so that the memory it takes does not grow.
+    """
+    sizes = data_shape[first_axis : first_axis + depth]
+    lows = [-size if dialect.wrap else 0 for size in sizes]
+    rows = indices.array.reshape(-1, depth)
+    total = 0
+    found: list[int] = []
+    for start in range(0, len(rows), _ROWS_PER_BLOCK):
+        block = rows[start : start + _ROWS_PER_BLOCK]
+        bad = np.empty(block.shape, dtype=bool)
+        for j, (low, size) in enumerate(zip(lows, sizes, strict=True)):
+            bad[:, j] = (block[:, j] < low) | (block[:, j] >= size)
+        total += int(np.count_nonzero(bad))
+        if len(found) < REPORTED_PLACES:
+            items = np.flatnonzero(bad)[: REPORTED_PLACES - len(found)]
+            found.extend((items + start * depth).tolist())
+    places = []
+    for item in found:
+        j = item % depth
+        size = sizes[j]
+        places.append(
+            Place(
+                pointer=indices.locate(item),
+                position=coordinates(item, indices.shape),
+                value=int(indices.array[item]),
+                axis=first_axis + j,
+                size=size,
+                allowed=(lows[j], size - 1) if size else None,
+            )
+        )
+    first = places[0]
+    name = f"indices[{','.join(map(str, first.position or ()))}]"
+    bounds = f"outside [{first.allowed[0]}, {first.allowed[1]}]" if first.allowed else "no valid index"
+    more = f", and {total - 1} more" if total > 1 else ""
+    return GatherError(
+        "index_out_of_bounds",
+        f"{name} = {first.value} is {bounds} on data axis {first.axis} (size {first.size}){more}",
+        places=places,
+        total=total,
+        rule=dialect.rules["index_out_of_bounds"],
+    )
