@@ -44,7 +44,7 @@ from app.wire.json import (
 from app.wire.json.find_arrays import ESCAPED, STRING, ArrayPlace, FoundArrays, scan_tensors
 from app.wire.json.json_envelope import read_envelope
 from app.wire.json.read_base64 import Packed
-from app.wire.json.read_values import Values
+from app.wire.json.read_values import FlatList, Values, flat_list
 from app.wire.json.write_values import is_long, values_text, write_answer
 from app.wire.packed_items import REFUSED_BY_CHARGE, Charge, view_of
 
@@ -191,12 +191,12 @@ def _read_call(body: Buffer, signature: Signature, limits: Limits, charge: Charg
         call.over_limit = _too_long(data_tensor, limits)
     if text is not None and (data is None or type(data) is Values) and type(indices) is Values:
         places_of = {place[0]: number for number, place in enumerate(places)}
-        kept = resident if data is None else _Array(places_of[data.first], data.dtype, data.shape)
+        kept = resident if data is None else _array("data", data, places_of)
         assert kept is not None
         _templates[signature, text] = _Template(
             members,
             kept,
-            _Array(places_of[indices.first], indices.dtype, indices.shape),
+            _array("indices", indices, places_of),
             parameter,
             dialect,
             device,
@@ -206,11 +206,19 @@ def _read_call(body: Buffer, signature: Signature, limits: Limits, charge: Charg
 
 
 class _Array(NamedTuple):
-    """An array of a template: which one of those found it is, and the tensor's type and shape."""
+    """An array of a template: which one of those found it is, the tensor's type and shape, and how a flat list of it is
+    read.
+    """
 
     number: int
     dtype: DType
     shape: tuple[int, ...] | None
+    flat: FlatList | None
+
+
+def _array(name: str, values: Values, places_of: Mapping[int, int]) -> _Array:
+    dtype, shape = values.dtype, values.shape
+    return _Array(places_of[values.first], dtype, shape, flat_list(name, dtype, shape))
 
 
 class _Template(NamedTuple):
@@ -255,25 +263,30 @@ def _fill(
     charge: Charge | None,
 ) -> tuple[Call, Encoding]:
     """The call of a request whose template is known: only its values are read."""
-    _, kept, (number, dtype, shape), parameter, dialect, device, encoding = template
-    first, end, depth = places[number]
-    indices = Values(view, "indices", dtype, shape, first, end, depth)
-    data: Values | None = None
-    data_tensor: Tensor | str | None
-    if isinstance(kept, str):
-        data_tensor = kept
-    else:
-        number, dtype, shape = kept
-        first, end, depth = places[number]
-        data = Values(view, "data", dtype, shape, first, end, depth)
-        data_tensor = data.read(charge)
-    index_tensor = indices.read(charge)
-    if data_tensor is None or index_tensor is None:
-        raise _WrongTensors([source for source in (data, indices) if source is not None])
+    _, kept, index_array, parameter, dialect, device, encoding = template
+    data_tensor = kept if isinstance(kept, str) else _read_array("data", kept, view, places, charge)
+    index_tensor = _read_array("indices", index_array, view, places, charge)
+    if isinstance(data_tensor, Values) or isinstance(index_tensor, Values):
+        raise _WrongTensors([given for given in (data_tensor, index_tensor) if isinstance(given, Values)])
     call = Call(signature.operator, data_tensor, index_tensor, parameter, dialect, device, signature.pointer)
     if len(body) > limits.string_bytes and type(data_tensor) is PackedStrings:
         call.over_limit = _too_long(data_tensor, limits)
     return call, encoding
+
+
+def _read_array(
+    name: str, array: _Array, view: NDArray[np.uint8], places: Sequence[ArrayPlace], charge: Charge | None
+) -> Tensor | Values:
+    """The tensor `name` of a request whose template is known, or its values where something is wrong with them."""
+    number, dtype, shape, flat = array
+    first, end, depth = places[number]
+    if flat is not None and depth == 1:
+        tensor = flat.read(view, first, end, charge)
+        if tensor is not None:
+            return tensor
+        charge = None  # what was charged stays charged
+    values = Values(view, name, dtype, shape, first, end, depth)
+    return values.read(charge) or values
 
 
 def read_scatter(body: Buffer, limits: Limits, charge: Charge | None = None) -> ScatterCall:

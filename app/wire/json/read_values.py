@@ -168,6 +168,39 @@ class Values:
         return start.decode() if len(start) == 1000 else lossless_json.loads(start.decode())
 
 
+class FlatList(NamedTuple):
+    """The values of a tensor in one flat list, of which all is worked out but where they stand: see `flat_list`."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    items: int
+    room: int
+    kind: int
+    pointers: tuple[str, Form, str, str]
+
+    def read(self, view: NDArray[np.uint8], first: int, end: int, charge: Charge | None) -> Tensor | None:
+        """The tensor whose values are the list in bytes [first, end) of `view`, or None where something is wrong.
+
+        `charge` is told what it takes, in bytes. Raises what that raises.
+        """
+        dtype, shape, items, room, kind, pointers = self
+        if 2 * items > end - first:
+            return None
+        if charge is not None:
+            charge(room)
+        raw = np.empty(room, _BYTE)
+        fine, *_ = read_elements(view, first, end, kind, 1, items, items, _NO_INTS, raw, False)
+        return Tensor(dtype, shape, raw.view(dtype.numpy), *pointers) if fine else None
+
+
+def flat_list(name: str, dtype: DType, shape: tuple[int, ...] | None) -> FlatList | None:
+    """How the tensor `name` is read where its values are one flat list of numbers; None where they cannot be."""
+    if shape is None or len(shape) > _FEW or not dtype.item_size or dtype.kind == "complex":
+        return None
+    items = prod(shape)
+    return FlatList(dtype, shape, items, items * dtype.item_size, KINDS[dtype.name], _pointers(name, _FLAT))
+
+
 @lru_cache(maxsize=16)
 def _pointers(name: str, form: Form) -> tuple[str, Form, str, str]:
     """The last fields of a Tensor."""
