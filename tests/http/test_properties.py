@@ -225,7 +225,7 @@ def test_the_requests_are_of_every_kind() -> None:
     seen: set[Any] = set()
 
     @settings(
-        max_examples=1500, database=None, suppress_health_check=list(HealthCheck), derandomize=True, deadline=None
+        max_examples=4000, database=None, suppress_health_check=list(HealthCheck), derandomize=True, deadline=None
     )
     @given(requests())
     def look(request_: tuple[str, dict[str, Any]]) -> None:
