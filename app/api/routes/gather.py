@@ -39,7 +39,7 @@ class NativeRoute:
     async def __call__(self, context: RequestContext) -> None:
         """Read, gather, answer. Raises GatherError for everything it refuses."""
         content_type = context.headers.get(b"content-type")
-        codec = body_formats.JSON if content_type is None or content_type == JSON else codec_of(content_type)
+        codec = body_formats.JSON if content_type is None else GATHERS.get(content_type) or codec_of(content_type)
         body = await self._read_body(context, self.max_body_bytes if codec.binary else self.max_json_bytes)
         if len(body) <= UNCOUNTED:
             call, encoding = codec.read(body, context.query, self.signature, self.limits, None)
