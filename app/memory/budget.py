@@ -29,6 +29,7 @@ class Budget:
     def __init__(self, total: int, requests: int = 1024, freed: FreedMemoryLimit | None = None) -> None:
         self.total = total
         self.freed = freed
+        self.until_look = 0  # bytes of large requests that may be charged before `freed` looks again
         self.small_total = max(total // 8, 16 * SMALL_REQUEST_BYTES)
         self.uncharged = max(MIN_UNCHARGED_BYTES, min(_MAX_UNCHARGED_BYTES, total // 8 // requests))
         self.used = 0
@@ -88,6 +89,7 @@ class MemoryReservation:
                 fits = budget.used + taken <= budget.total
                 if fits:
                     budget.used += taken
+                    budget.until_look -= taken
                     if free < held <= SMALL_REQUEST_BYTES:
                         budget.small_used -= held
             if fits:
@@ -95,8 +97,9 @@ class MemoryReservation:
         if not fits:
             budget.admit(grown)
             raise budget.overloaded()
-        if grown > SMALL_REQUEST_BYTES and budget.freed is not None:
-            budget.freed.charged(taken, budget.used - taken)
+        if budget.until_look < 0 and budget.freed is not None:
+            budget.until_look = budget.freed.kept
+            budget.freed.look(budget.used - size)
 
     def adjust(self, planned: int, size: int) -> None:
         """Replace a charge of `planned` bytes by the `size` that were needed. Raises as `charge` does."""

@@ -47,26 +47,23 @@ class FreedMemoryLimit:
     """
 
     def __init__(self, kept: int) -> None:
-        self._kept = min(kept, MAX_KEPT_BYTES)
+        self.kept = min(kept, MAX_KEPT_BYTES)
         self._trim = _of_glibc("malloc_trim")
         self._before: int | None = None
-        self._countdown = 0
 
-    def charged(self, size: int, used: int) -> None:
-        """Large requests take `size` more bytes, and hold `used` together: look whether too much is held besides.
+    def look(self, used: int) -> None:
+        """Look whether too much is held beside the `used` bytes of large requests, and give it back if so.
 
-        To be called before the bytes are allocated. It looks once in as many bytes as may be kept, which takes
-        some 20 microseconds; giving a hundred MiB back takes milliseconds.
+        To be called once in `kept` charged bytes, before they are allocated. It takes some 20 microseconds; giving a
+        hundred MiB back takes milliseconds.
         """
-        self._countdown -= size
-        if self._countdown > 0 or self._trim is None:
+        if self._trim is None:
             return
-        self._countdown = self._kept
         held = _private_bytes()
         if self._before is None:
             self._before = held
-        if held - self._before > used + 2 * self._kept:
-            self._trim(self._kept)
+        if held - self._before > used + 2 * self.kept:
+            self._trim(self.kept)
 
 
 def _of_glibc(name: str) -> Callable[..., int] | None:
