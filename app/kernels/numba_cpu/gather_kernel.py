@@ -183,9 +183,7 @@ def run(
     )
     if first < -1:
         if first == UNFINISHED:
-            left = UnfinishedGather(team, (data, indices, out, _sizes(plan.dims)))
-            team.unfinished.add(left)
-            raise left
+            raise UnfinishedGather(team, (data, indices, out, _sizes(plan.dims)))
         check_arrays(plan, data, indices, out)
         raise TypeError("the plan has a size that no array can have")
     return first

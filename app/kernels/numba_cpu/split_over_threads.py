@@ -366,6 +366,7 @@ class UnfinishedGather(Unfinished):
         self._arrays = arrays
         self._lock = Lock()
         self._bad: int | None = None
+        team.unfinished.add(self)
 
     def wait(self) -> int:
         """See `Unfinished.wait`."""
