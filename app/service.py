@@ -139,7 +139,7 @@ class Service:
                 timings.kernel_end = perf_counter()
                 if bad >= 0:
                     await self._raise_index_error(call, plan, data, first_axis, timings)
-                return Answer(_output(data, shape, array), call.dialect, "gpu", etag)
+                return Answer(Tensor(data.dtype, shape, array.view(data.dtype.numpy)), call.dialect, "gpu", etag)
         if on_event_loop and choice.parts > 1:
             bad, array = await self._split_from_event_loop(plan, data, indices, timings)
         elif on_event_loop:
@@ -152,12 +152,13 @@ class Service:
         timings.kernel_end = perf_counter()
         if bad >= 0:
             await self._raise_index_error(call, plan, data, first_axis, timings)
-        output = _output(data, shape, array)
-        if isinstance(output, PackedStrings):
-            await self._check_size(output, timings)
-            timings.kernel_end = perf_counter()
         etag = None if resident is None else resident.etag
-        return Answer(output, call.dialect, "cpu", etag)
+        if isinstance(data, PackedStrings):
+            strings = data.gathered(shape, array)
+            await self._check_size(strings, timings)
+            timings.kernel_end = perf_counter()
+            return Answer(strings, call.dialect, "cpu", etag)
+        return Answer(Tensor(data.dtype, shape, array.view(data.dtype.numpy)), call.dialect, "cpu", etag)
 
     async def _raise_index_error(
         self, call: Call, plan: Plan, data: Tensor, first_axis: int, timings: RequestTimings
@@ -356,10 +357,3 @@ class Service:
                 f"the gathered strings would have {size} bytes; the limit is {self.limits.output_bytes}",
                 facts={"limit": "output_bytes", "maximum": self.limits.output_bytes},
             )
-
-
-def _output(data: Tensor, shape: tuple[int, ...], carriers: NDArray[Any]) -> Tensor:
-    """The tensor of what was gathered from `data`."""
-    if isinstance(data, PackedStrings):
-        return data.gathered(shape, carriers)
-    return Tensor(data.dtype, shape, carriers.view(data.dtype.numpy))

@@ -122,7 +122,7 @@ def read(body: Body, charge: Charge | None = None) -> Code | None:
         elif body.codec == "v2":
             v2_tensors.read_request(body.content, body.json_size, MODEL, limits, charge)
         elif body.codec == "safetensors":
-            safetensors.read_call(body.content, body.query, OPERATORS["gathernd"].signature, charge)
+            safetensors.read_call(body.content, body.query, OPERATORS["gathernd"].signature, limits, charge)
         elif body.codec == "safetensors scatter":
             read_safetensors(body.content, body.query, charge)
         else:

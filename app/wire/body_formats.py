@@ -17,9 +17,8 @@ from app.tensors.gather_call import Answer, Call
 from app.tensors.operator_signature import Signature
 from app.tensors.scatter_call import ScatterCall
 from app.tensors.shape_limits import Limits
-from app.tensors.tensor import Tensor
 from app.wire import npy, safetensors, safetensors_scatter, upload_formats
-from app.wire.json import gather_messages, request_query, write_values
+from app.wire.json import gather_messages, request_query
 from app.wire.json.gather_messages import Encoding
 from app.wire.npy import Start
 from app.wire.packed_items import Charge, Memory
@@ -39,8 +38,9 @@ class GatherCodec:
     """A format of gathers.
 
     `read` makes a call of body, query, operator and limits; its charge is told of memory, in bytes, before it is taken.
-    `write` makes the body of an answer, whose dtype is among `dtypes`. Where `is_long_body` or `is_long_output` says
-    so, that is not for the event loop. A `binary` answer says in its header what JSON says beside the output.
+    `write` makes the body of an answer, whose dtype is among `dtypes`. A body of more than `short_body` bytes of which
+    `is_long_body` says so is not read on the event loop. A `binary` answer is the items as they are, so that no output
+    takes long to write, and says in its header what JSON says beside the output.
     """
 
     media_type: bytes
@@ -48,19 +48,9 @@ class GatherCodec:
     binary: bool
     read: Callable[[Buffer, bytes, Signature, Limits, Charge | None], tuple[Call, Encoding]]
     write: Callable[[Answer, Encoding, Memory | None], bytes | list[Buffer]]
+    short_body: int
     is_long_body: Callable[[Buffer], bool]
-    is_long_output: Callable[[Tensor], bool]
     check_writable: Callable[[DType, str], None]
-
-
-def _read_safetensors(
-    body: Buffer, query: bytes, signature: Signature, limits: Limits, charge: Charge | None
-) -> tuple[Call, Encoding]:
-    return safetensors.read_call(body, query, signature, charge)
-
-
-def _write_safetensors(answer: Answer, encoding: Encoding, memory: Memory | None) -> list[Buffer]:
-    return safetensors.write_answer(answer)
 
 
 JSON: Final = GatherCodec(
@@ -69,18 +59,18 @@ JSON: Final = GatherCodec(
     binary=False,
     read=request_query.read_request,
     write=gather_messages.write_answer,
-    is_long_body=lambda body: len(body) > LONG_JSON,
-    is_long_output=write_values.is_long,
+    short_body=LONG_JSON,
+    is_long_body=lambda body: True,
     check_writable=lambda dtype, pointer: None,
 )
 SAFETENSORS: Final = GatherCodec(
     b"application/x-safetensors",
     _OF_SAFETENSORS,
     binary=True,
-    read=_read_safetensors,
-    write=_write_safetensors,
+    read=safetensors.read_call,
+    write=safetensors.write_answer,
+    short_body=LONG_HEADER,
     is_long_body=lambda body: len(body) > LONG_BINARY or safetensors.header_size(body) > LONG_HEADER,
-    is_long_output=lambda output: False,
     check_writable=safetensors.check_writable,
 )
 GATHERS: Final[Mapping[bytes, GatherCodec]] = {row.media_type: row for row in (JSON, SAFETENSORS)}

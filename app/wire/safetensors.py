@@ -22,10 +22,11 @@ from app.tensors.buffer import Buffer
 from app.tensors.dtypes import BY_SAFETENSORS, DType
 from app.tensors.gather_call import DEVICES, Answer, Call, Device
 from app.tensors.operator_signature import Signature
+from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor, aligned, coordinates
 from app.tensors.tensor_name import TENSOR_NAME
 from app.wire.json.lossless_json import shown
-from app.wire.packed_items import Charge, first_no_bool
+from app.wire.packed_items import Charge, Memory, first_no_bool
 from app.wire.query_fields import escape, query_fields
 from app.wire.safetensors_header import HEADER_BYTES, Entry, read_header
 
@@ -44,10 +45,13 @@ _MOST_DIGITS: Final = 4000
 _HUGE: Final = 10**_MOST_DIGITS
 
 
-def read_call(body: Buffer, query: bytes, signature: Signature, charge: Charge | None = None) -> tuple[Call, Encoding]:
+def read_call(
+    body: Buffer, query: bytes, signature: Signature, limits: Limits | None = None, charge: Charge | None = None
+) -> tuple[Call, Encoding]:
     """The call that a safetensors body and the query of its URL ask for, and how a JSON answer is to be encoded.
 
-    `charge` is told of what has to be copied, in bytes, before it is; what that raises is raised.
+    `charge` is told of what has to be copied, in bytes, before it is; what that raises is raised. `limits` are for
+    formats that say shapes without sending as many items: here the bytes of the body have to be there.
 
     The tensors are `indices` and `data`; `data` is left out where the query names a resident tensor. Raises
     malformed_request, limit_exceeded (the header), invalid_field, unsupported_dtype, element_count_mismatch and
@@ -270,10 +274,10 @@ def check_writable(dtype: DType, pointer: str) -> None:
         )
 
 
-def write_answer(answer: Answer) -> list[Buffer]:
+def write_answer(answer: Answer, encoding: Encoding = "values", memory: Memory | None = None) -> list[Buffer]:
     """The safetensors body of `answer` in two pieces, the header and the items as they are, not copied.
 
-    Raises unsupported_dtype, see `check_writable`.
+    There is nothing to encode, and no memory to charge. Raises unsupported_dtype, see `check_writable`.
     """
     output = answer.output
     check_writable(output.dtype, "/data")

@@ -19,6 +19,7 @@ from app.tensors.operator_signature import Signature
 from app.tensors.tensor import Tensor
 from app.wire import body_formats
 from app.wire.body_formats import GATHERS, GatherCodec
+from app.wire.json import write_values
 from app.wire.json.gather_messages import Encoding
 
 _FORM: Final = b"application/x-www-form-urlencoded"
@@ -40,14 +41,14 @@ class NativeRoute:
         """Read, gather, answer. Raises GatherError for everything it refuses."""
         content_type = context.headers.get(b"content-type")
         codec = body_formats.JSON if content_type is None else GATHERS.get(content_type) or codec_of(content_type)
-        body = await self._read_body(context, self.max_body_bytes if codec.binary else self.max_json_bytes)
-        if len(body) <= UNCOUNTED:
-            call, encoding = codec.read(body, context.query, self.signature, self.limits, None)
-        elif not codec.is_long_body(body):
-            charge = context.reservation.charge
+        limit = self.max_body_bytes if codec.binary else self.max_json_bytes
+        body = await read_body(context, limit)
+        if b"content-encoding" in context.headers:
+            body = await self._inflate(context, body, limit)
+        charge = context.reservation.charge if len(body) > UNCOUNTED else None
+        if len(body) <= codec.short_body or not codec.is_long_body(body):
             call, encoding = codec.read(body, context.query, self.signature, self.limits, charge)
         else:
-            charge = context.reservation.charge
             call, encoding = await self.service.pool.run(
                 lambda: codec.read(body, context.query, self.signature, self.limits, charge), context.timings
             )
@@ -73,7 +74,7 @@ class NativeRoute:
         content: bytes | list[Buffer]
         if output.array.nbytes <= UNCOUNTED and output.dtype.item_size:
             content = codec.write(answer, encoding, None)
-        elif not codec.is_long_output(output):
+        elif codec.binary or not write_values.is_long(output):
             content = codec.write(answer, encoding, reservation)
         else:
             chosen = codec
@@ -83,12 +84,9 @@ class NativeRoute:
         else:
             await context.send(200, JSON, content)
 
-    async def _read_body(self, context: RequestContext, limit: int) -> Buffer:
+    async def _inflate(self, context: RequestContext, body: Buffer, limit: int) -> Buffer:
         """The body without its Content-Encoding."""
-        body = await read_body(context, limit)
-        encoding = context.headers.get(b"content-encoding")
-        if encoding is None:
-            return body
+        encoding = context.headers[b"content-encoding"]
         return await self.service.pool.run(lambda: inflate(body, encoding, limit, context.reservation), context.timings)
 
 
