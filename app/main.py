@@ -45,7 +45,7 @@ from app.dispatch.gpu_calibration import measure_gpu
 from app.dispatch.gpu_gathers import Gpu
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.kernels import Kernel, numba_cpu, numpy_cpu
-from app.kernels.gpu_protocol import Device, DeviceFailed, NoDevice, OutOfDeviceMemory
+from app.kernels.gpu_interface import Device, DeviceFailed, NoDevice, OutOfDeviceMemory
 from app.memory.budget import Budget
 from app.memory.malloc_tuning import FreedMemoryLimit
 from app.operators.registry import OPERATORS

@@ -26,14 +26,14 @@ from app.memory.error_tracebacks import drop_tracebacks
 from app.memory.malloc_tuning import MAX_KEPT_BYTES
 from app.memory.output_buffer_pool import OutputBufferPool
 from app.operators.gather_plan import Plan
-from app.operators.index_error import index_error
+from app.operators.index_out_of_bounds import index_error
 from app.operators.registry import OPERATORS
 from app.operators.shape_rules import check_dtypes
 from app.store import Resident, Store
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.gather_call import Answer, Call
-from app.tensors.packed_strings import PackedStrings
 from app.tensors.shape_limits import Limits
+from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 
 _LARGE_INDEX_SCAN: Final = 1 << 16

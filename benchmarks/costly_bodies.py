@@ -19,7 +19,7 @@ from app.operators.registry import OPERATORS
 from app.tensors.shape_limits import Limits
 from app.wire import body_formats, safetensors, v2_tensors
 from app.wire.json import gather_messages
-from app.wire.packed_items import Charge
+from app.wire.little_endian_items import Charge
 from app.wire.safetensors_scatter import read_safetensors
 from app.wire.v2_tensors import Model
 

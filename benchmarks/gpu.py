@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 
 from app.cli.line_chart import svg
 from app.kernels import numpy_cpu
-from app.kernels.gpu_protocol import Device, NoDevice
+from app.kernels.gpu_interface import Device, NoDevice
 from app.kernels.numba_cpu import gather_kernel
 from app.operators.gather_plan import GatherPlan
 from benchmarks import common

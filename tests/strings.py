@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.tensors.dtypes import DTYPES
-from app.tensors.packed_strings import PackedStrings
+from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 
 

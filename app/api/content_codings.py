@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from app.errors import GatherError
 from app.tensors.buffer import Buffer
-from app.wire.packed_items import Charge
+from app.wire.little_endian_items import Charge
 
 STEP: Final = 1 << 18
 """Most bytes that are inflated at once: zlib holds them twice."""

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from app.errors import GatherError
-from app.wire.packed_items import Memory
+from app.wire.little_endian_items import Memory
 
 _DOUBLED: Final = 1 << 20
 _MOST: Final = 1 << 22

@@ -12,7 +12,7 @@ from app.api.growing_body import GrowingBody, too_large
 from app.dispatch.admission import SMALL_BODY_BYTES
 from app.dispatch.request_thread_pool import ClientGone
 from app.tensors.buffer import Buffer
-from app.wire.packed_items import Memory
+from app.wire.little_endian_items import Memory
 
 
 async def read_body(context: RequestContext, limit: int, lead: int = 0) -> Buffer:

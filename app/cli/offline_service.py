@@ -12,7 +12,7 @@ from app.dispatch.backend_cost_model import Route
 from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.kernels import numba_cpu
-from app.kernels.gpu_protocol import NoDevice
+from app.kernels.gpu_interface import NoDevice
 from app.main import KERNELS, limits_of, split_threads, use_gpu
 from app.memory.budget import Budget
 from app.memory.malloc_tuning import keep_freed_memory

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 from pydantic import ValidationError
 
-from app.kernels.gpu_protocol import NoDevice
+from app.kernels.gpu_interface import NoDevice
 from app.main import allow_gpu, create_app
 from app.security.api_keys import BadKeysFile
 from app.server.listening_sockets import CannotListen

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from app.dispatch.backend_cost_model import GpuCoefficients
-from app.kernels.gpu_protocol import Device
+from app.kernels.gpu_interface import Device
 from app.operators.gather_plan import GatherPlan
 
 _FLOOR: Final = 1e-13  # seconds: a difference of two measured times may come out at zero or below

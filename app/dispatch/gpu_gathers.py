@@ -6,7 +6,7 @@ A resident tensor is copied to the device
 - in the background, under `auto`, once its lookups would have saved as much time on the device as the copy takes.
   Whatever requests come later, that costs at most twice what knowing them would have cost.
 
-Nothing here imports CuPy or needs a GPU: the device is a `app.kernels.gpu_protocol.Device`.
+Nothing here imports CuPy or needs a GPU: the device is a `app.kernels.gpu_interface.Device`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from app.dispatch.consistent_reads import ResidentTensor, RunInLockThread, attem
 from app.dispatch.gpu_tensor_copies import ContentChanged, GpuTensorCopies
 from app.dispatch.request_thread_pool import PoolRequest, RequestThreadPool
 from app.errors import GatherError
-from app.kernels.gpu_protocol import Device, DeviceFailed, OutOfDeviceMemory
+from app.kernels.gpu_interface import Device, DeviceFailed, OutOfDeviceMemory
 from app.operators.gather_plan import GatherPlan, Plan
 from app.tensors.gather_call import Call
 from app.tensors.tensor import Tensor

@@ -12,7 +12,7 @@ from threading import Lock
 from typing import TypeVar
 
 from app.dispatch.consistent_reads import ResidentTensor
-from app.kernels.gpu_protocol import Copy, Device, OutOfDeviceMemory
+from app.kernels.gpu_interface import Copy, Device, OutOfDeviceMemory
 
 Result = TypeVar("Result")
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from app.errors import GatherError, Place, Rule
 from app.operators.dialects import Dialect
-from app.operators.index_error import index_error
+from app.operators.index_out_of_bounds import index_error
 from app.operators.shape_rules import check_rank
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.scatter_call import ScatterCall

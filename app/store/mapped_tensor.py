@@ -20,7 +20,7 @@ from app.store.store_errors import damaged
 from app.store.store_protocol import Resident
 from app.store.tensor_file import DAMAGED, PAGE, BadFile, HeaderWord, decode_page
 from app.tensors.dtypes import DTYPES
-from app.tensors.packed_strings import PackedStrings
+from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 
 logger = logging.getLogger("gathernd")

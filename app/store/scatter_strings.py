@@ -10,8 +10,8 @@ import numpy as np
 from app.store.pending_scatter import ScatterChange
 from app.store.scatter_in_place import WritableTensor
 from app.store.tensor_file import PAGE
-from app.tensors.packed_strings import PackedStrings
 from app.tensors.string_frames import HEAD
+from app.tensors.string_tensor import PackedStrings
 
 _CHUNK_BYTES: Final = 1 << 20
 

@@ -23,9 +23,9 @@ from app.store import disk_writes
 from app.store.tensor_file import BLOCK, PAGE, BlockChecksums, Description, encode_page, new_hash
 from app.tensors.buffer import Buffer
 from app.tensors.dtypes import DTYPES, DType
-from app.tensors.packed_strings import PackedStrings
 from app.tensors.shape_limits import NUMPY_BYTES, Limits
 from app.tensors.string_frames import HEAD, read_frames
+from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import coordinates
 
 BODY: Final = "/body"

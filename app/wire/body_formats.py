@@ -18,10 +18,10 @@ from app.tensors.operator_signature import Signature
 from app.tensors.scatter_call import ScatterCall
 from app.tensors.shape_limits import Limits
 from app.wire import npy, safetensors, safetensors_scatter, upload_formats
-from app.wire.json import gather_messages, request_query
+from app.wire.json import gather_messages, only_explain_in_query
 from app.wire.json.gather_messages import Encoding
+from app.wire.little_endian_items import Charge, Memory
 from app.wire.npy import Start
-from app.wire.packed_items import Charge, Memory
 
 _ALL: Final = frozenset(DTYPES)
 _OF_SAFETENSORS: Final = frozenset(name for name, row in DTYPES.items() if row.safetensors is not None)
@@ -57,7 +57,7 @@ JSON: Final = GatherCodec(
     b"application/json",
     _ALL,
     binary=False,
-    read=request_query.read_request,
+    read=only_explain_in_query.read_request,
     write=gather_messages.write_answer,
     short_body=LONG_JSON,
     is_long_body=lambda body: True,
@@ -97,7 +97,7 @@ SCATTERS: Final[Mapping[bytes, ScatterCodec]] = {
             JSON.media_type,
             binary=False,
             compiled=True,
-            check_query=request_query.refuse_query,
+            check_query=only_explain_in_query.refuse_query,
             read=lambda body, query, limits, charge: gather_messages.read_scatter(body, limits, charge),
         ),
         ScatterCodec(

@@ -26,8 +26,8 @@ from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor, aligned, coordinates
 from app.tensors.tensor_name import TENSOR_NAME
 from app.wire.json.lossless_json import shown
-from app.wire.packed_items import Charge, Memory, first_no_bool
-from app.wire.query_fields import escape, query_fields
+from app.wire.little_endian_items import Charge, Memory, first_no_bool
+from app.wire.parse_query_string import escape, query_fields
 from app.wire.safetensors_header import HEADER_BYTES, Entry, read_header
 
 Encoding = Literal["values", "base64"]

@@ -16,7 +16,7 @@ import orjson
 from app.errors import GatherError
 from app.tensors.dtypes import BY_SAFETENSORS, DType
 from app.wire.json.lossless_json import shown
-from app.wire.packed_items import bounded_product, items_text
+from app.wire.little_endian_items import bounded_product, items_text
 
 HEADER_BYTES: Final = 24
 """What a byte of the header takes at most while it is read: of a tensor's 50 bytes an object, its name and shape."""

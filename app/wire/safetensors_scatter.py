@@ -9,8 +9,8 @@ from app.tensors.buffer import Buffer
 from app.tensors.scatter_call import REDUCTIONS, ScatterCall
 from app.wire import safetensors
 from app.wire.json.lossless_json import shown
-from app.wire.packed_items import Charge
-from app.wire.query_fields import escape
+from app.wire.little_endian_items import Charge
+from app.wire.parse_query_string import escape
 
 
 def read_safetensors(body: Buffer, query: bytes, charge: Charge | None = None) -> ScatterCall:

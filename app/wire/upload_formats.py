@@ -8,8 +8,8 @@ from typing import Final
 from app.errors import GatherError
 from app.tensors.dtypes import BY_SAFETENSORS, DTYPES
 from app.wire import safetensors
+from app.wire.little_endian_items import Charge, bounded_product
 from app.wire.npy import Start
-from app.wire.packed_items import Charge, bounded_product
 from app.wire.safetensors_header import HEADER_BYTES, read_header
 
 _SIZES: Final = re.compile(r"(?:[0-9]{1,40}(?:,[0-9]{1,40})*+)?")

@@ -15,10 +15,10 @@ from app.tensors.buffer import Buffer
 from app.tensors.dtypes import BY_OIP, DType
 from app.tensors.gather_call import DEVICES
 from app.tensors.operator_signature import PARAMETERS, Signature
-from app.wire.json import check_grammar, lossless_json
+from app.wire.json import grammar_and_duplicate_keys, lossless_json
 from app.wire.json.find_arrays import FoundArrays, find_inputs
 from app.wire.json.json_envelope import MOST_ARRAYS, read_envelope
-from app.wire.packed_items import Charge, view_of
+from app.wire.little_endian_items import Charge, view_of
 
 OUTPUT: Final = "output"
 _NO_LIST: Final = b"{n"
@@ -270,7 +270,7 @@ def _timeout(parameters: Mapping[str, Any]) -> float | None:
 
 def check_framing(text: Buffer, charge: Charge | None) -> None:
     """Raises malformed_request where the JSON part is not JSON, or names a key twice, and what `charge` raises."""
-    fault = check_grammar.fault(text, charge, bare=True)
+    fault = grammar_and_duplicate_keys.fault(text, charge, bare=True)
     if fault is not None:
         raise malformed(fault)
 

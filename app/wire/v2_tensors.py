@@ -27,13 +27,13 @@ from app.tensors.buffer import Buffer
 from app.tensors.dtypes import BY_OIP, DTYPES, DType
 from app.tensors.gather_call import Answer, Call
 from app.tensors.operator_signature import DEFAULT_DIALECT, Signature
-from app.tensors.packed_strings import PackedStrings
 from app.tensors.shape_limits import Limits
+from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor, coordinates
 from app.wire.json import characters, find_arrays, lossless_json
 from app.wire.json.read_values import Values
 from app.wire.json.write_values import values_text
-from app.wire.packed_items import (
+from app.wire.little_endian_items import (
     REFUSED_BY_CHARGE,
     Charge,
     Memory,

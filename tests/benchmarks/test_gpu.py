@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from app.kernels import numpy_cpu
-from app.kernels.gpu_protocol import NoDevice
+from app.kernels.gpu_interface import NoDevice
 from app.operators.gather_plan import GatherPlan
 from benchmarks import gpu
 from tests.http.server import ROOT

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.kernels import numpy_cpu
-from app.kernels.gpu_protocol import OutOfDeviceMemory
+from app.kernels.gpu_interface import OutOfDeviceMemory
 from app.operators.gather_plan import GatherPlan
 
 
@@ -26,7 +26,7 @@ class FakeCopy:
 
 
 class FakeDevice:
-    """See `app.kernels.gpu_protocol.Device`. `fails` is called first in each operation with its name."""
+    """See `app.kernels.gpu_interface.Device`. `fails` is called first in each operation with its name."""
 
     description = "a fake"
 

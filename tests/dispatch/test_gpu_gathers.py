@@ -18,7 +18,7 @@ from app.dispatch.choose_backend import BackendChooser, Device
 from app.dispatch.gpu_calibration import measure_gpu
 from app.dispatch.gpu_gathers import Gpu, Outcome
 from app.errors import GatherError
-from app.kernels.gpu_protocol import DeviceFailed, OutOfDeviceMemory
+from app.kernels.gpu_interface import DeviceFailed, OutOfDeviceMemory
 from app.operators.gather_plan import GatherPlan
 from app.store import LocalStore, Resident
 from app.tensors.dtypes import DTYPES

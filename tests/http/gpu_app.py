@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 from app import main
-from app.kernels.gpu_protocol import Device
+from app.kernels.gpu_interface import Device
 from app.main import create_app
 from app.settings import Settings
 from app.start_server import serve

@@ -12,8 +12,8 @@ from threading import Event, Thread
 import pytest
 
 from app.operators.registry import OPERATORS
-from app.tensors.packed_strings import PackedStrings
 from app.tensors.shape_limits import Limits
+from app.tensors.string_tensor import PackedStrings
 from app.wire import v2_tensors
 from app.wire.body_formats import LONG_BINARY, LONG_HEADER, LONG_JSON
 from app.wire.json.gather_messages import read_call

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.kernels.gpu_protocol import NoDevice
+from app.kernels.gpu_interface import NoDevice
 
 KERNELS = (
     "app.kernels.numpy_cpu",

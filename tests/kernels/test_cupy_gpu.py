@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.kernels.gpu_protocol import DeviceFailed, NoDevice, OutOfDeviceMemory
+from app.kernels.gpu_interface import DeviceFailed, NoDevice, OutOfDeviceMemory
 from app.operators.gather_plan import GatherPlan
 from app.tensors.dtypes import INTEGERS
 from tests.kernels import emulated, fake_cupy

@@ -12,7 +12,7 @@ import pytest
 from app.errors import Code, GatherError
 from app.operators.dialects import GATHER_ELEMENTS
 from app.operators.gather_elements import GatherElementsPlan, plan_gather_elements
-from app.operators.index_error import index_error
+from app.operators.index_out_of_bounds import index_error
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor

@@ -10,7 +10,7 @@ from app.operators.dialects import GATHER, GATHERND
 from app.operators.gather import plan_gather
 from app.operators.gather_plan import GatherPlan
 from app.operators.gathernd import plan_gathernd
-from app.operators.index_error import index_error
+from app.operators.index_out_of_bounds import index_error
 from app.operators.registry import OPERATORS
 from app.operators.shape_rules import check_dtypes
 from app.tensors.dtypes import DTYPES

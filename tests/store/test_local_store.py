@@ -19,8 +19,8 @@ import pytest
 from app.errors import GatherError
 from app.store import Conditions, LocalStore, Quota, disk_writes
 from app.tensors.dtypes import DTYPES
-from app.tensors.packed_strings import PackedStrings
 from app.tensors.shape_limits import Limits
+from app.tensors.string_tensor import PackedStrings
 from tests.store.helpers import files, put, read, scatter, strings
 from tests.strings import items
 
@@ -479,7 +479,7 @@ PREFAULT = """
 import sys, numpy as np
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from app.tensors.packed_strings import PackedStrings
+from app.tensors.string_tensor import PackedStrings
 from tests.strings import items
 from tests.store.helpers import put, read
 from app.store import LocalStore

@@ -20,7 +20,7 @@ from app.tensors.gather_call import DEVICES, Call
 from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Form, Tensor, coordinates
-from app.wire.packed_items import (
+from app.wire.little_endian_items import (
     PackedItemError,
     PackedSizeError,
     bounded_product,

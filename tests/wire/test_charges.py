@@ -15,14 +15,14 @@ from app.errors import GatherError
 from app.operators.registry import OPERATORS
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer
-from app.tensors.packed_strings import PackedStrings
 from app.tensors.shape_limits import Limits
 from app.tensors.string_frames import ROOM
+from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 from app.wire import v2_tensors
 from app.wire.json import gather_messages
 from app.wire.json.write_values import most_text, values_text
-from app.wire.packed_items import packed_bytes
+from app.wire.little_endian_items import packed_bytes
 from app.wire.v2_tensors import Model
 from tests.strings import framed, items, packed
 

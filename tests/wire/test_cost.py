@@ -254,7 +254,7 @@ def test_what_the_budget_refuses_is_not_looked_at_again(codec: str, monkeypatch:
     def walked(*_: object, **__: object) -> None:
         raise AssertionError("walked although refused")
 
-    monkeypatch.setattr("app.wire.json.check_grammar.check", walked)
+    monkeypatch.setattr("app.wire.json.grammar_and_duplicate_keys.check", walked)
     assert read(body, full) == "overloaded"
 
 

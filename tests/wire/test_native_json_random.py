@@ -11,10 +11,10 @@ import pytest
 
 from app.errors import GatherError
 from app.tensors.buffer import Buffer
-from app.tensors.packed_strings import PackedStrings
 from app.tensors.shape_limits import Limits
+from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
-from app.wire.json import check_grammar, gather_messages
+from app.wire.json import gather_messages, grammar_and_duplicate_keys
 from tests.strings import items
 from tests.wire import json_oracle
 from tests.wire.json_random import Requests
@@ -89,7 +89,7 @@ def test_malformed_is_what_python_finds_malformed(seed: int, soak_scale: int) ->
     requests, seen = Requests(seed), Counter[bool]()
     for _ in range(3000 * soak_scale):
         body = requests.broken(requests.body()[0])
-        fine = check_grammar.fault(body) is None
+        fine = grammar_and_duplicate_keys.fault(body) is None
         assert fine == strict(body), body
         refused = outcome(gather_messages.read_call, body, "gathernd")[0] == "malformed_request"
         assert refused != fine, body

@@ -32,13 +32,13 @@ from app.store import EmptyStore, Resident
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer, Call
-from app.tensors.packed_strings import PackedStrings
 from app.tensors.shape_limits import Limits
 from app.tensors.string_frames import read_frames
+from app.tensors.string_tensor import PackedStrings
 from app.wire import v2_tensors
 from app.wire.json import gather_messages
 from app.wire.json.write_values import values_text
-from app.wire.packed_items import PackedItemError, PackedSizeError, packed_bytes, unpack
+from app.wire.little_endian_items import PackedItemError, PackedSizeError, packed_bytes, unpack
 from app.wire.v2_tensors import Model
 from tests.conftest import samples
 from tests.strings import framed, items, packed

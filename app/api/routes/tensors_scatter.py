@@ -25,11 +25,11 @@ from app.store.group_commit import QueuedScatter
 from app.store.pending_scatter import ContentReplaced, ScatterChange
 from app.tensors.buffer import Buffer
 from app.tensors.dtypes import DTYPES
-from app.tensors.packed_strings import PackedStrings
 from app.tensors.scatter_call import ScatterCall
 from app.tensors.shape_limits import Limits
+from app.tensors.string_tensor import PackedStrings
 from app.wire.body_formats import SCATTERS, ScatterCodec
-from app.wire.packed_items import Charge
+from app.wire.little_endian_items import Charge
 
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,256}")
 _ATTEMPTS: Final = 8

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from app.kernels.check_arrays import check_data, check_indices_and_output
 from app.kernels.cupy_gpu import kernel_launch
-from app.kernels.gpu_protocol import DeviceFailed, NoDevice, OutOfDeviceMemory
+from app.kernels.gpu_interface import DeviceFailed, NoDevice, OutOfDeviceMemory
 from app.operators.gather_plan import GatherPlan
 
 STAGE_BYTES: Final = 4 << 20
@@ -55,7 +55,7 @@ class DeviceCopy:
 
 
 class CupyDevice:
-    """See `app.kernels.gpu_protocol.Device`."""
+    """See `app.kernels.gpu_interface.Device`."""
 
     def __init__(self, memory: int | None = None, streams: int = STREAMS, stage_bytes: int = STAGE_BYTES) -> None:
         """Open the device, compile the kernel or load it from CuPy's cache.

@@ -2,7 +2,7 @@
 
 A body is read in three steps: `find_arrays` finds the values of the tensors and cuts them out, a JSON library reads the
 rest (`json_envelope`), and `read_values` reads the values straight into arrays. Whatever is refused is held against the
-whole grammar (`check_grammar`) first, for what is no JSON is refused as that, wherever else it is wrong.
+whole grammar (`grammar_and_duplicate_keys`) first, for what is no JSON is refused as that, wherever else it is wrong.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from app.tensors.buffer import Buffer
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import DEVICES, Call, Device
 from app.tensors.operator_signature import DEFAULT_DIALECT, PARAMETERS, Signature
-from app.tensors.packed_strings import PackedStrings
 from app.tensors.scatter_call import REDUCTIONS, ScatterCall
 from app.tensors.shape_limits import Limits
 from app.tensors.string_frames import HEAD
+from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor, coordinates
 from app.tensors.tensor_name import TENSOR_NAME
 from app.wire.json import (
     characters,
-    check_grammar,
     find_arrays,
     format_float,
+    grammar_and_duplicate_keys,
     lossless_json,
     parse_float,
     parse_number_arrays,
@@ -46,7 +46,7 @@ from app.wire.json.json_envelope import read_envelope
 from app.wire.json.read_base64 import Packed
 from app.wire.json.read_values import FlatList, Values, flat_list
 from app.wire.json.write_values import is_long, values_text, write_answer
-from app.wire.packed_items import REFUSED_BY_CHARGE, Charge, view_of
+from app.wire.little_endian_items import REFUSED_BY_CHARGE, Charge, view_of
 
 __all__ = [
     "ENCODINGS",
@@ -68,7 +68,7 @@ _SCATTER_FIELDS: Final = frozenset(("indices", "updates", "reduction"))
 _TENSOR_FIELDS: Final = frozenset(("dtype", "shape", "values", "base64"))
 _COMPILED: Final[tuple[Any, ...]] = (
     find_arrays.scan_tensors,
-    check_grammar.check,
+    grammar_and_duplicate_keys.check,
     parse_number_arrays.read_elements,
     string_frames.read_frames,
     string_frames.frames_size,
@@ -95,7 +95,7 @@ def warm(progress: Callable[[str], None] | None = None) -> None:
     body = b'{"data": {"dtype": "int8", "values": [1]}, "indices": {"dtype": "int64", "values": [0]}}'
     read_call(body, _WARMING, Limits())
     values_text(Tensor(DTYPES["float32"], (1,), np.ones(1, np.float32)))
-    check_grammar.fault(body)
+    grammar_and_duplicate_keys.fault(body)
     strings = Packed("warm", DTYPES["string"], (1,), b"\1\0\0\0a").read()
     assert isinstance(strings, PackedStrings)
     strings.first_longer(1)
@@ -459,7 +459,7 @@ def _too_long(tensor: PackedStrings, limits: Limits) -> GatherError | None:
 
 def _check_framing(body: Buffer, charge: Charge | None) -> None:
     """Raises malformed_request where the body is not JSON, or names a key twice, and what `charge` raises."""
-    fault = check_grammar.fault(body, charge)
+    fault = grammar_and_duplicate_keys.fault(body, charge)
     if fault is not None:
         raise GatherError("malformed_request", fault)
 

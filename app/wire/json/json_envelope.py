@@ -14,7 +14,7 @@ from app.errors import GatherError
 from app.tensors.buffer import Buffer
 from app.wire.json import lossless_json
 from app.wire.json.find_arrays import FoundArrays
-from app.wire.packed_items import Charge
+from app.wire.little_endian_items import Charge
 
 MAX_BYTES: Final = 1 << 15
 """Most bytes of an envelope, since it becomes Python objects, on the event loop: orjson takes twelve bytes for each."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from app.errors import GatherError, Place
 from app.tensors.dtypes import DType
 from app.tensors.tensor import Tensor, coordinates
-from app.wire.packed_items import Charge, PackedItemError, PackedSizeError, check_packed, unpack
+from app.wire.little_endian_items import Charge, PackedItemError, PackedSizeError, check_packed, unpack
 
 
 @dataclass(slots=True)

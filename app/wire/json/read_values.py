@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from app.errors import GatherError, Place
 from app.tensors.dtypes import DType
-from app.tensors.packed_strings import PackedStrings
+from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Form, Tensor, coordinates
 from app.wire.json import lossless_json
 from app.wire.json.characters import MAX_DEPTH
 from app.wire.json.parse_number_arrays import KINDS, OPEN, SKIP, read_elements, strings_room
-from app.wire.packed_items import Charge, bounded_product, items_text
+from app.wire.little_endian_items import Charge, bounded_product, items_text
 
 _FEW: Final = 8
 _FLAT: Final[Form] = "flat"

@@ -26,10 +26,10 @@ from app.llvm_intrinsics import (
     store_u16,
     store_u64,
 )
-from app.tensors.packed_strings import PackedStrings
 from app.tensors.string_frames import HEAD, ROOM, frame_size
+from app.tensors.string_tensor import PackedStrings
 from app.wire.json.characters import BACKSLASH, QUOTE, SPACE
-from app.wire.packed_items import Memory
+from app.wire.little_endian_items import Memory
 
 _BYTE: Final = np.dtype(np.uint8)
 _NOWHERE: Final[NDArray[np.uint8]] = np.empty(0, _BYTE)

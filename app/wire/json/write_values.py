@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from app.tensors.buffer import Buffer
 from app.tensors.dtypes import DType
 from app.tensors.gather_call import Answer
-from app.tensors.packed_strings import PackedStrings
+from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 from app.wire.json.format_float import ROOM, WIDEST, write_singles
 from app.wire.json.write_strings import strings_text
-from app.wire.packed_items import Memory, packed_bytes
+from app.wire.little_endian_items import Memory, packed_bytes
 
 _NUMPY: Final = orjson.OPT_SERIALIZE_NUMPY
 _JOINED: Final = 1 << 16

@@ -1,4 +1,5 @@
-"""The whole grammar of JSON, for a body that is refused: is it not JSON, or wrong for another reason?
+"""Checks the whole grammar of JSON and that no key is given twice, for a body that is refused: is it not JSON, or wrong
+for another reason?
 
 RFC 8259 to the letter, UTF-8 and the depth included, and a key given twice in one object is an error too. Everything is
 compiled, so that a large array does not become Python objects because one of its elements is wrong.
@@ -52,7 +53,7 @@ from app.wire.json.characters import (
     skip_space,
     spells,
 )
-from app.wire.packed_items import Charge
+from app.wire.little_endian_items import Charge
 
 _BYTE: Final = np.dtype(np.uint8)
 _LAST: Final = b"]}"

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from app.errors import Code
 from app.tensors.buffer import Buffer
 from app.tensors.dtypes import DType
-from app.tensors.packed_strings import PackedStrings
 from app.tensors.string_frames import CUT_LENGTH, HEAD, WHOLE, read_frames
+from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Form, Tensor, aligned
 
 Charge = Callable[[int], None]

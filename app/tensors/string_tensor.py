@@ -1,4 +1,4 @@
-"""Strings as the service has them everywhere: octets, and where the frame of each string begins within those.
+"""A tensor of strings, packed: octets, and where the frame of each string begins within those.
 
 They are gathered as the 8-byte items that say where frames begin. Octets are never moved, but for an answer.
 """

@@ -9,8 +9,8 @@ from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
 from app.wire.json.gather_messages import Encoding, read_call
 from app.wire.json.lossless_json import shown
-from app.wire.packed_items import Charge
-from app.wire.query_fields import escape, query_fields
+from app.wire.little_endian_items import Charge
+from app.wire.parse_query_string import escape, query_fields
 
 
 def read_request(

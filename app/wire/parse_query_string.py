@@ -1,4 +1,4 @@
-"""The fields of a query, one after the other: whoever refuses one has not paid for the rest."""
+"""The fields of a URL's query, parsed one after the other: who refuses one has not paid for the rest."""
 
 from __future__ import annotations
 
