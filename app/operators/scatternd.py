@@ -9,37 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import GatherError, Place, Rule
-from app.operators.dialects import Dialect
+from app.errors import GatherError, Place
+from app.operators.dialects import SCATTERND
 from app.operators.index_out_of_bounds import index_error
 from app.operators.shape_rules import check_rank
-from app.tensors.dtypes import DTYPES, DType
+from app.tensors.dtypes import DType
 from app.tensors.scatter_call import ScatterCall
 from app.tensors.tensor import Tensor
-
-_NAME: Final = "onnx-18"
-_RULES: Final = {
-    "data_dtype": "T: constrain input and output types to any tensor type",
-    "index_dtype": "indices - tensor(int64)",
-    "rank_too_small": "data tensor of rank r >= 1, indices tensor of rank q >= 1",
-    "index_depth_out_of_range": "k can be a value at most the rank of data; here it is at least 1",
-    "updates_shape_mismatch": "the shape of updates must equal indices.shape[0:q-1] ++ data.shape[k:r]",
-    "index_out_of_bounds": "Index values are allowed to be negative, as per the usual convention for counting "
-    "backwards from the end, but are expected in the valid range",
-}
-SCATTERND: Final = Dialect(
-    _NAME,
-    frozenset(DTYPES),
-    frozenset({"int64"}),
-    wrap=True,
-    has_batch_dims=False,
-    rules={key: Rule(_NAME, None, text) for key, text in _RULES.items()},
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,98 @@
+"""What each specification's text says of every rule, in its own words, with the number of the clause; errors cite it.
+
+By error code, with `data_dtype` and `index_dtype` for unsupported_dtype. The number is None where the text numbers
+nothing: the Gather, GatherElements, ScatterND and OpenVINO texts number no rule. GatherND-11 numbers its three rules 1
+to 3, GatherND-12 and -13 their five 1 to 5.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+Clauses = dict[str, tuple[str | None, str]]
+"""Number and text of each clause."""
+
+_BOUNDS = "-data_shape[i] <= indices[...,i] <= data_shape[i] - 1"
+_ONNX_TYPES: Final[Clauses] = {
+    "data_dtype": (None, "T in (every tensor type of this operator version)"),
+    "index_dtype": (None, "indices - tensor(int64)"),
+}
+GATHERND_11: Final[Clauses] = _ONNX_TYPES | {
+    "rank_too_small": ("1", "r >= 1 and q >= 1 are to be honored"),
+    "batch_dims_out_of_range": (None, "GatherND-11 has no attribute batch_dims"),
+    "index_depth_out_of_range": (
+        "2",
+        "The `indices_shape[-1]` should have a value between 1 (inclusive) and rank `r` (inclusive)",
+    ),
+    "index_out_of_bounds": ("3", _BOUNDS),
+}
+GATHERND_12: Final[Clauses] = _ONNX_TYPES | {
+    "rank_too_small": ("1", "r >= 1 and q >= 1 are to be honored"),
+    "batch_shape_mismatch": (
+        "2",
+        "The first `b` dimensions of the shape of `indices` tensor and `data` tensor must be equal",
+    ),
+    "batch_dims_out_of_range": ("3", "b < min(q, r) is to be honored"),
+    "index_depth_out_of_range": (
+        "4",
+        "The `indices_shape[-1]` should have a value between 1 (inclusive) and rank `r-b` (inclusive)",
+    ),
+    "index_out_of_bounds": ("5", _BOUNDS),
+}
+OPENVINO_8: Final[Clauses] = {
+    "data_dtype": (None, "T: any supported type"),
+    "index_dtype": (None, "T_IND: any supported integer types"),
+    "rank_too_small": (None, "A tensor of a rank not less than 1"),
+    "batch_dims_out_of_range": (None, "integer number that belongs to [0; min(data.rank, indices.rank))"),
+    "batch_shape_mismatch": (None, "It requires the first b dimensions in data and indices tensors to be equal"),
+    "index_depth_out_of_range": (
+        None,
+        "The last dimension of indices tensor must be not greater than a rank of data tensor; here it is at least 1 "
+        "and at most data.rank - batch_dims",
+    ),
+    "index_out_of_bounds": (
+        None,
+        "all indices are in the range [0, s-1] where s is the corresponding dimension to which this index is applied",
+    ),
+}
+GATHER_11: Final[Clauses] = {
+    "data_dtype": (None, "T in (every tensor type of this operator version)"),
+    "index_dtype": (None, "Tind in (tensor(int32), tensor(int64))"),
+    "rank_too_small": (None, "Given data tensor of rank r >= 1"),
+    "axis_out_of_range": (None, "Accepted range is [-r, r-1] where r = rank(data)"),
+    "index_out_of_bounds": (
+        None,
+        "All index values are expected to be within bounds [-s, s-1] along axis of size s",
+    ),
+}
+GATHER_1: Final[Clauses] = GATHER_11 | {
+    "index_out_of_bounds": (None, "indices - tensor of int32/int64 indices, each in [0, s-1] along axis of size s"),
+}
+GATHER_ELEMENTS_11: Final[Clauses] = {
+    "data_dtype": (None, "T in (every tensor type of this operator version)"),
+    "index_dtype": (None, "Tind in (tensor(int32), tensor(int64))"),
+    "rank_too_small": (None, "Tensor of rank r >= 1"),
+    "rank_mismatch": (None, "Tensor of int32/int64 indices, with the same rank r as the input"),
+    "axis_out_of_range": (None, "Accepted range is [-r, r-1] where r = rank(data)"),
+    "indices_shape_mismatch": (
+        None,
+        "out[i][j][k] = input[index[i][j][k]][j][k] if axis = 0, and so on; here each place in indices must be one in "
+        "data, but for the axis",
+    ),
+    "index_out_of_bounds": (
+        None,
+        "All index values are expected to be within bounds [-s, s-1] along axis of size s",
+    ),
+}
+SCATTERND_18: Final[Clauses] = {
+    "data_dtype": (None, "T: constrain input and output types to any tensor type"),
+    "index_dtype": (None, "indices - tensor(int64)"),
+    "rank_too_small": (None, "data tensor of rank r >= 1, indices tensor of rank q >= 1"),
+    "index_depth_out_of_range": (None, "k can be a value at most the rank of data; here it is at least 1"),
+    "updates_shape_mismatch": (None, "the shape of updates must equal indices.shape[0:q-1] ++ data.shape[k:r]"),
+    "index_out_of_bounds": (
+        None,
+        "Index values are allowed to be negative, as per the usual convention for counting backwards from the end, but "
+        "are expected in the valid range",
+    ),
+}
