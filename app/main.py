@@ -20,16 +20,15 @@ from fastapi import FastAPI
 from app import periodic_tasks, warmup
 from app.api.asgi_app import DataPlane
 from app.api.asgi_request import Handler, Receive, Scope, Send
-from app.api.cross_origin import CrossOrigin
+from app.api.cors import CrossOrigin
 from app.api.disk_threads import DiskThreads
 from app.api.error_responses import STATUS
 from app.api.fastapi_app import create_control
-from app.api.protocol_models import Models
 from app.api.readiness import Readiness
 from app.api.route_table import READINESS, template
 from app.api.routes.gather import NativeRoute
 from app.api.routes.health import add_health_routes
-from app.api.routes.pages import add_page_routes
+from app.api.routes.html_pages import add_page_routes
 from app.api.routes.tensors import TensorsRoute, with_name
 from app.api.routes.tensors_content import ContentRoute
 from app.api.routes.tensors_scatter import ScatterRoute
@@ -38,7 +37,8 @@ from app.api.routes.v2_models import add_model_routes
 from app.api.routes.v2_server import add_server_routes
 from app.api.schemas.operator_openapi import add_operator_routes
 from app.api.schemas.tensor_openapi import add_tensor_routes
-from app.dispatch.admission import Admission
+from app.api.v2_model_lookup import Models
+from app.dispatch.admission_control import Admission
 from app.dispatch.backend_calibration import calibrated
 from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.gpu_calibration import measure_gpu
@@ -146,16 +146,16 @@ class Application(DataPlane):
 class CrossOriginApplication(Application):
     """The application of a service with GATHERND_CORS_ORIGINS; others skip the check of each request."""
 
-    _cross_origin: CrossOrigin
+    _cors: CrossOrigin
 
     def allow(self, origins: Sequence[str]) -> None:
         """Let web pages of `origins` call."""
-        self._cross_origin = CrossOrigin(self, super().__call__, origins)
+        self._cors = CrossOrigin(self, super().__call__, origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry."""
         if scope["type"] == "http" and any(name == b"origin" for name, _ in scope["headers"]):
-            await self._cross_origin(scope, receive, send)
+            await self._cors(scope, receive, send)
         else:
             await super().__call__(scope, receive, send)
 

@@ -25,8 +25,8 @@ from app.api import asgi_request
 from app.api.asgi_request import RequestContext
 from app.main import Application, create_app
 from app.server import request_header_cache, slow_clients
+from app.server_from_settings import serve
 from app.settings import Settings
-from app.start_server import serve
 
 TURNS_FILE = "GATHERND_COST_TURNS"
 TURN_S = 0.1

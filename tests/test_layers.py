@@ -16,8 +16,8 @@ BELOW: dict[str, set[str]] = {
     "main": {"api", "periodic_tasks", "settings", "warmup"},
     "periodic_tasks": {"service", "server"},
     "warmup": {"telemetry", "kernels", "wire"},
-    "cli": {"start_server"},
-    "start_server": {"main", "server"},
+    "cli": {"server_from_settings"},
+    "server_from_settings": {"main", "server"},
     "settings": {"tensors"},
     "api": {"service", "wire", "security", "telemetry", "server", "orjson_dump"},
     "service": {"dispatch", "store", "telemetry"},
@@ -171,7 +171,7 @@ def test_settings_are_passed_down_not_imported() -> None:
         "settings",
         "main",
         "cli",
-        "start_server",
+        "server_from_settings",
     }
 
 

@@ -19,7 +19,7 @@ from app.api.asgi_request import TIMEOUT, Handler, Receive, RequestContext, Rout
 from app.api.error_responses import STATUS
 from app.api.readiness import Readiness
 from app.api.route_table import CONTROL, GATHER, TABLE
-from app.dispatch.admission import Admission
+from app.dispatch.admission_control import Admission
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
 from app.memory.error_tracebacks import drop_tracebacks

@@ -14,7 +14,7 @@ from urllib.parse import unquote_to_bytes
 
 from app.api.error_responses import STATUS, error_body, problem_headers
 from app.api.route_table import Plane, Route
-from app.dispatch.admission import Admission
+from app.dispatch.admission_control import Admission
 from app.errors import Code, GatherError
 from app.memory.budget import MemoryReservation
 from app.server.header_fields import REQUEST_ID, SECRETS, combined, key_digest, repeated_single

@@ -8,8 +8,8 @@ import numpy as np
 
 from app.api.asgi_request import TIMEOUT, RequestContext
 from app.api.content_codings import inflater
-from app.api.growing_body import GrowingBody, too_large
-from app.dispatch.admission import SMALL_BODY_BYTES
+from app.api.unknown_length_body import UnknownLengthBody, too_large
+from app.dispatch.admission_control import SMALL_BODY_BYTES
 from app.dispatch.request_thread_pool import ClientGone
 from app.tensors.buffer import Buffer
 from app.wire.little_endian_items import Memory
@@ -71,14 +71,14 @@ async def _receive(context: RequestContext, declared: int | None, limit: int, le
         if not await context.exchange.read_into(view[len(first) :], context.reservation.charge):
             raise ClientGone
         return view
-    grown = GrowingBody(context.reservation, limit, lead)
+    grown = UnknownLengthBody(context.reservation, limit, lead)
     grown.add(first)
     del first, message
     await _collect(context, grown)
     return grown.finish()
 
 
-async def _collect(context: RequestContext, grown: GrowingBody) -> None:
+async def _collect(context: RequestContext, grown: UnknownLengthBody) -> None:
     """Add the rest of the body to `grown`."""
     if context.exchange is not None:
         if not await context.exchange.collect(grown.add):
@@ -103,7 +103,7 @@ def inflate(body: Buffer, encoding: bytes, limit: int, memory: Memory, lead: int
     stream = inflater(encoding)
     if stream is None:
         return body
-    grown = GrowingBody(memory, limit, lead)
+    grown = UnknownLengthBody(memory, limit, lead)
     for piece in stream.pieces(body):
         grown.add(piece)
     stream.finish()

@@ -15,7 +15,7 @@ from typing import Any, Final
 from app.api.asgi_request import RequestContext
 from app.api.content_codings import inflater
 from app.api.content_digest import read_digest
-from app.api.growing_body import too_large
+from app.api.unknown_length_body import too_large
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
 from app.store.upload import Upload

@@ -10,8 +10,8 @@ from app.main import allow_gpu, create_app
 from app.security.api_keys import BadKeysFile
 from app.server.listening_sockets import CannotListen
 from app.server.tls import BadTls
+from app.server_from_settings import serve, serve_workers
 from app.settings import Settings
-from app.start_server import serve, serve_workers
 from app.telemetry.tracing import NoTracing
 
 app = typer.Typer(add_completion=False)

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 import httptools
 
-from app.server.connection import Connection
+from app.server.connection_interface import Connection
 
 MIN_DIRECT_BYTES: Final = 1 << 16
 """From as many bytes on that are still to come, a body is read this way."""

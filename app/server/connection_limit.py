@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any, Final
 
 from app.errors import GatherError
-from app.server.connection import Connection
+from app.server.connection_interface import Connection
 from app.telemetry.shared_counters import Counters
 
 IDLE_S: Final = 1.0

@@ -2,7 +2,7 @@
 
 It refuses what ASGI never sees: headers that are too large, bad framing, requests beyond the limit on connections. Slow
 senders and readers are found by one sweep a second over all connections (`slow_clients`), not by a timer for each
-request. The shorter ways are modules of their own: `request_header_cache`, `inline_start`, `body_reader`,
+request. The shorter ways are modules of their own: `request_header_cache`, `eager_task`, `body_reader`,
 `whole_answer_response` and `write_batch`.
 
 Parser callbacks, pipelining and the end of a connection share one state, so they stay in one class.
@@ -25,7 +25,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app.errors import GatherError
-from app.server import body_reader, inline_start, request_header_cache
+from app.server import body_reader, eager_task, request_header_cache
 from app.server.body_reader import BodyReader
 from app.server.connection_limit import SPARE, ConnectionLimit
 from app.server.header_fields import REQUEST_ID, combined
@@ -106,12 +106,12 @@ class Http1Connection(HttpToolsProtocol):
             if self.starting is not None and not self.starting.more_body:
                 # The request before the fault is whole, and is answered if that can be done at once.
                 exchange, self.starting = self.starting, None
-                inline_start.start(self, exchange)
+                eager_task.start(self, exchange)
             self.refuse(cause if isinstance(cause, GatherError) else _bad_framing(error, cause))
             return
         if self.starting is not None:
             exchange, self.starting = self.starting, None
-            inline_start.start(self, exchange)
+            eager_task.start(self, exchange)
             received, route_match = exchange.received, exchange.route_match
             if end > 4 and route_match is not None and exchange.keep_alive and received == len(data) - end:
                 scope: dict[str, Any] = exchange.scope  # type: ignore[assignment]
@@ -167,7 +167,7 @@ class Http1Connection(HttpToolsProtocol):
         exchange.body = data[end:]  # type: ignore[assignment]
         exchange.received = cached.length
         exchange.more_body = False
-        inline_start.start(self, exchange)
+        eager_task.start(self, exchange)
 
     def _exchange(self, scope: dict[str, Any], *, keep_alive: bool) -> HttpExchange:
         """An exchange for the request of `scope`, to which the connection's own entries are added."""

@@ -22,7 +22,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from app.errors import Code
 from app.server import body_reader, whole_answer_response
-from app.server.connection import Connection
+from app.server.connection_interface import Connection
 from app.server.write_batch import flush
 
 TCP_CLOSE: Final = 7

@@ -29,10 +29,10 @@ import uvicorn
 
 from app.memory.malloc_tuning import keep_freed_memory
 from app.server import listening_sockets
+from app.server.application_interface import ServedApplication
 from app.server.connection_acceptor import Acceptor
 from app.server.connection_limit import ConnectionLimit
 from app.server.http1_connection import Http1Connection
-from app.server.served_application import ServedApplication
 from app.server.server_options import ServerOptions
 from app.server.slow_clients import sweep
 from app.server.tls import SHUTDOWN_S, Tls

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass
 from time import monotonic
 from typing import Any
 
+from app.server.application_interface import ServedApplication
 from app.server.connection_acceptor import Acceptor
 from app.server.serve import STARTUP_FAILURE, Server, configure, run, tls_options
-from app.server.served_application import ServedApplication
 from app.server.server_options import ServerOptions
 from app.server.tls import Tls
 from app.telemetry.shared_counters import SlotHeader

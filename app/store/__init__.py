@@ -4,7 +4,7 @@ from app.store.directory_lock import StoreInUse, StoreRefused
 from app.store.layout_migrations import UnknownFormat
 from app.store.local_store import LocalStore
 from app.store.quota import Quota
-from app.store.store_protocol import EmptyStore, Resident, Store
+from app.store.store_interface import EmptyStore, Resident, Store
 from app.store.tensor_metadata import Conditions, Metadata
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 It is the SQLite database `catalogue.sqlite` (write-ahead log, synchronous=FULL): a committed transaction survives a
 loss of power, one that was not committed leaves no trace. No request waits for SQLite: every process keeps the rows in
-memory (`tensor_index`) and reads from the database only what has changed.
+memory (`catalogue_cache`) and reads from the database only what has changed.
 
 The write-ahead log gets its full length at the start and is then reused, since SQLite checkpoints it before it is full:
 so a tensor can be removed from a disk that has no room left.
@@ -347,7 +347,7 @@ class Catalogue:
         with _disk_errors(), self._connection() as connection:
             return dict(connection.execute("SELECT name, value FROM facts").fetchall())
 
-    # For `tensor_index`, which calls from one thread at a time
+    # For `catalogue_cache`, which calls from one thread at a time
 
     def _connection_of_index(self) -> sqlite3.Connection:
         if self._index_connection is None:

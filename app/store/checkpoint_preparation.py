@@ -17,9 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from app.store.scatter_in_place import WritableTensor, dirty_blocks
 from app.store.scatter_log import Entry, Record, ScatterLog
 from app.store.tensor_file import HeaderWord
+from app.store.writable_tensor import WritableTensor, dirty_blocks
 
 ROUNDS: Final = 4
 REMAINDER_DIVISOR: Final = 256

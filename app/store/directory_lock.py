@@ -33,9 +33,9 @@ class StateWord(IntEnum):
     """The words of the page that the processes of a group share.
 
     GENERATION is twice the number of the catalogue's last change, odd while one is being committed: see
-    `tensor_index`. VERIFIED is 1 once all contents were compared with their checksums. CLOCK is what the store's clock
-    showed when the machine's showed BOOT: see `idempotency`. KEYS is an upper bound of the Idempotency-Keys in the
-    catalogue. LEFTOVERS_REMOVED is when files left by dead processes were last removed, by the store's clock.
+    `catalogue_cache`. VERIFIED is 1 once all contents were compared with their checksums. CLOCK is what the store's
+    clock showed when the machine's showed BOOT: see `idempotency`. KEYS is an upper bound of the Idempotency-Keys in
+    the catalogue. LEFTOVERS_REMOVED is when files left by dead processes were last removed, by the store's clock.
     """
 
     GENERATION = 0

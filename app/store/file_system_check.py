@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from app.store import seqlock_barrier
+from app.store import memory_barrier
 from app.store.directory_lock import StoreRefused
 
 MOUNTS: Final = Path("/proc/self/mountinfo")
@@ -56,7 +56,7 @@ def file_system_of(folder: Path) -> str | None:
 
 def check_processor(processes: int) -> None:
     """Raises Unsuitable where several processes could not see each other's changes of a tensor in their order."""
-    fenced = seqlock_barrier.register()
+    fenced = memory_barrier.register()
     if processes > 1 and not fenced and platform.machine() not in _ORDERED:
         raise Unsuitable(
             f"several workers cannot share a store on this machine: its processor ({platform.machine()}) may reorder "

@@ -34,6 +34,7 @@ from typing import Final
 from app.errors import GatherError
 from app.store import disk_writes, download_snapshots, layout_migrations
 from app.store.catalogue import FILE, AnsweredKey, Catalogue, Row
+from app.store.catalogue_cache import CatalogueCache
 from app.store.directory_lock import ProcessGroup, StateWord
 from app.store.disk_reserve import DiskReserve
 from app.store.download_snapshots import Snapshot
@@ -47,12 +48,10 @@ from app.store.quota import Quota, QuotaCheck
 from app.store.remove_leftovers import OrphanedFiles, UploadFolder, file_names, remove_or_warn
 from app.store.scatter_checkpoints import Checkpoints
 from app.store.scatter_execution import ScatterExecutor
-from app.store.scatter_in_place import WritableTensor
 from app.store.scatter_strings import replaced_strings
 from app.store.store_errors import damaged, not_found, over_quota, storage_errors, unreadable
-from app.store.store_protocol import Resident
+from app.store.store_interface import Resident
 from app.store.tensor_file import BadFile, Description, HeaderWord, page_version
-from app.store.tensor_index import TensorIndex
 from app.store.tensor_metadata import (
     ALWAYS,
     Conditions,
@@ -63,6 +62,7 @@ from app.store.tensor_metadata import (
 )
 from app.store.upload import Upload
 from app.store.verify import Verifier
+from app.store.writable_tensor import WritableTensor
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor_name import check_name, check_new_name
@@ -108,7 +108,7 @@ class LocalStore:
         """Runs a checkpoint once the scatters before it are answered; the service sets it to hand that to a thread."""
         self._group: ProcessGroup | None = None
         self._state: memoryview = memoryview(bytes(8)).cast("Q")
-        self._index: TensorIndex
+        self._index: CatalogueCache
         self._keys: IdempotencyKeys
         self._replayed_logs: ReplayedLogs
         self._checkpoints: Checkpoints
@@ -161,7 +161,7 @@ class LocalStore:
 
     def _join(self, group: ProcessGroup) -> None:
         self._state = group.state
-        self._index = TensorIndex(self._catalogue, group, self._drop_mapping)
+        self._index = CatalogueCache(self._catalogue, group, self._drop_mapping)
         self._keys = IdempotencyKeys(self._catalogue, self._index.change, group.state, self.quota.keys)
         self._replayed_logs = ReplayedLogs(self._tensor_folder, self._log_folder, self._keys)
         self._checkpoints = Checkpoints(group, self._index, self._replayed_logs, self._keys, self._index.change)

@@ -15,10 +15,10 @@ from typing import Final
 from app.store import disk_writes
 from app.store.catalogue import AnsweredKey, Row
 from app.store.idempotency import IdempotencyKeys
-from app.store.scatter_in_place import WritableTensor
 from app.store.scatter_log import BrokenLog, ScatterLog
 from app.store.store_errors import damaged
 from app.store.tensor_file import DAMAGED, BadFile, HeaderWord
+from app.store.writable_tensor import WritableTensor
 
 _MAX_KNOWN_LOGS: Final = 1000
 """Logs whose position is kept between scatters; a log that was dropped is read from its start again."""

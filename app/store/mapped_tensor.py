@@ -17,7 +17,7 @@ import numpy as np
 
 from app.store.catalogue import Row
 from app.store.store_errors import damaged
-from app.store.store_protocol import Resident
+from app.store.store_interface import Resident
 from app.store.tensor_file import DAMAGED, PAGE, BadFile, HeaderWord, decode_page
 from app.tensors.dtypes import DTYPES
 from app.tensors.string_tensor import PackedStrings

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.store.catalogue import Row
+from app.store.catalogue_cache import CatalogueCache
 from app.store.remove_leftovers import UploadFolder
 from app.store.store_errors import over_quota
-from app.store.tensor_index import TensorIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Quota:
 class QuotaCheck:
     """Compares tensors and uploads under way with the quota."""
 
-    def __init__(self, quota: Quota, index: TensorIndex, uploads: UploadFolder) -> None:
+    def __init__(self, quota: Quota, index: CatalogueCache, uploads: UploadFolder) -> None:
         self._quota = quota
         self._index = index
         self._uploads = uploads

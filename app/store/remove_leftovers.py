@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from app.store import disk_writes
+from app.store.catalogue_cache import CatalogueCache
 from app.store.directory_lock import ProcessGroup
-from app.store.tensor_index import TensorIndex
 
 logger = logging.getLogger("gathernd")
 SIDE: Final = ".side"
@@ -76,7 +76,7 @@ class UploadFolder:
 class OrphanedFiles:
     """Files of contents and logs that no tensor has: a process died, or could not remove them or commit."""
 
-    def __init__(self, tensors: Path, logs: Path, index: TensorIndex) -> None:
+    def __init__(self, tensors: Path, logs: Path, index: CatalogueCache) -> None:
         self._tensors = tensors
         self._logs = logs
         self._index = index

@@ -15,14 +15,14 @@ from typing import Final
 from app.errors import GatherError
 from app.store import disk_writes
 from app.store.catalogue import Row, Transaction
+from app.store.catalogue_cache import CatalogueCache
 from app.store.checkpoint_preparation import REMAINDER_DIVISOR, ROUNDS, CheckpointPreparation
 from app.store.directory_lock import ProcessGroup
 from app.store.idempotency import IdempotencyKeys
 from app.store.log_replay import ReplayedLogs
-from app.store.scatter_in_place import WritableTensor
 from app.store.scatter_log import BrokenLog, Entry, Record
 from app.store.tensor_file import BadFile
-from app.store.tensor_index import TensorIndex
+from app.store.writable_tensor import WritableTensor
 
 logger = logging.getLogger("gathernd")
 CHECKPOINT_BYTES: Final = 1 << 26
@@ -42,7 +42,7 @@ class Checkpoints:
     def __init__(
         self,
         group: ProcessGroup,
-        index: TensorIndex,
+        index: CatalogueCache,
         logs: ReplayedLogs,
         keys: IdempotencyKeys,
         change: Callable[[], AbstractContextManager[Transaction]],

@@ -13,8 +13,8 @@ from app.errors import GatherError
 from app.store.idempotency import IdempotencyKeys
 from app.store.pending_scatter import ContentReplaced, PendingScatter, ScatterChange
 from app.store.scatter_checkpoints import Checkpoints
-from app.store.scatter_in_place import WritableTensor
 from app.store.scatter_log import Entry, Record
+from app.store.writable_tensor import WritableTensor
 
 
 class _NotLogged(Exception):

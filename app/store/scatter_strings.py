@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 
 from app.store.pending_scatter import ScatterChange
-from app.store.scatter_in_place import WritableTensor
 from app.store.tensor_file import PAGE
+from app.store.writable_tensor import WritableTensor
 from app.tensors.string_frames import HEAD
 from app.tensors.string_tensor import PackedStrings
 

@@ -13,12 +13,12 @@ from typing import Final
 
 from app.errors import GatherError
 from app.store.catalogue import Row
+from app.store.catalogue_cache import CatalogueCache
 from app.store.directory_lock import ProcessGroup
 from app.store.log_replay import ReplayedLogs
-from app.store.scatter_in_place import dirty_blocks
 from app.store.scatter_log import BrokenLog, ScatterLog
 from app.store.tensor_file import PAGE, BadFile, Description, decode_page
-from app.store.tensor_index import TensorIndex
+from app.store.writable_tensor import dirty_blocks
 
 logger = logging.getLogger("gathernd")
 _BLOCKS_PER_PAUSE: Final = 16
@@ -28,7 +28,7 @@ class Verifier:
     """Verifies all contents once, in the first process of the group that tries."""
 
     def __init__(
-        self, group: ProcessGroup, replayed_logs: ReplayedLogs, index: TensorIndex, tensors: Path, logs: Path
+        self, group: ProcessGroup, replayed_logs: ReplayedLogs, index: CatalogueCache, tensors: Path, logs: Path
     ) -> None:
         self._group = group
         self._replayed_logs = replayed_logs

@@ -11,8 +11,8 @@ import sys
 from app import main
 from app.kernels.gpu_interface import Device
 from app.main import create_app
+from app.server_from_settings import serve
 from app.settings import Settings
-from app.start_server import serve
 from tests.kernels import fake_cupy
 from tests.kernels.fake_cupy import CUDARuntimeError, Machine
 

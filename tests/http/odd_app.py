@@ -24,8 +24,8 @@ from app.kernels import numpy_cpu
 from app.main import Application, create_app
 from app.operators.gather_plan import Plan
 from app.security.authorizer import Access
+from app.server_from_settings import serve
 from app.settings import Settings
-from app.start_server import serve
 
 SECRET = "a detail that no client may see"
 

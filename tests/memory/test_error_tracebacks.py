@@ -14,7 +14,7 @@ import pytest
 
 from app.errors import GatherError
 from app.memory.error_tracebacks import drop_tracebacks
-from app.server.inline_start import continued
+from app.server.eager_task import continued
 
 Kept = list[weakref.ref[Any]]
 

@@ -11,8 +11,8 @@ import sys
 from typing import Any
 
 from app.main import create_app
+from app.server_from_settings import serve
 from app.settings import Settings
-from app.start_server import serve
 from tests.http.odd_app import add_route
 
 

@@ -201,7 +201,7 @@ def test_many_other_tensors_do_not_make_a_log_forgotten_while_it_is_in_use(
 ) -> None:
     """Scatters of more others than are remembered, while one stands between reading its log and writing to it."""
     from app.store import log_replay
-    from app.store import scatter_in_place as scatters
+    from app.store import writable_tensor as scatters
 
     monkeypatch.setattr(disk_writes, "fsync", lambda _: None)
     monkeypatch.setattr(disk_writes, "fsync_folder", lambda _: None)

@@ -21,11 +21,11 @@ from app.store import (
     disk_writes,
     file_system_check,
     idempotency,
+    memory_barrier,
     scatter_log,
-    seqlock_barrier,
     tensor_file,
 )
-from app.store import scatter_in_place as scatters
+from app.store import writable_tensor as scatters
 from app.store.directory_lock import StateWord
 from app.store.file_system_check import Unsuitable, file_system_of
 from app.store.tensor_file import HeaderWord
@@ -408,7 +408,7 @@ def test_workers_are_refused_where_they_could_not_see_changes_in_order(
     folder: Path, monkeypatch: pytest.MonkeyPatch, machine: str, fenced: bool, processes: int, refused: bool
 ) -> None:
     monkeypatch.setattr(platform, "machine", lambda: machine)
-    monkeypatch.setattr(seqlock_barrier, "register", lambda: fenced)
+    monkeypatch.setattr(memory_barrier, "register", lambda: fenced)
     store = LocalStore(folder, Limits(), processes=processes)
     if refused:
         with pytest.raises(Unsuitable, match="GATHERND_WORKERS=1"):

@@ -290,7 +290,7 @@ def test_a_record_damaged_before_others_damages_the_tensor_and_no_other(
 def test_a_worker_that_died_within_a_scatter_is_finished_by_the_next_reader(
     store: LocalStore, other: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from app.store import scatter_in_place as scatters
+    from app.store import writable_tensor as scatters
 
     put(store, "x", np.arange(6))
     assert other.get("x") is not None

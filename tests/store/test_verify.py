@@ -18,9 +18,9 @@ import pytest
 from app.errors import GatherError
 from app.store import LocalStore, Quota, disk_writes
 from app.store.directory_lock import StateWord, stripe
-from app.store.scatter_in_place import WritableTensor
 from app.store.scatter_log import Record
 from app.store.tensor_file import BLOCK, PAGE
+from app.store.writable_tensor import WritableTensor
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import put, read, scatter
 

@@ -8,10 +8,10 @@ from typing import Final
 from app.api.asgi_request import RequestContext
 from app.api.content_codings import coding_of_answer, compressed
 from app.api.error_responses import JSON
-from app.api.growing_body import too_large
-from app.api.protocol_models import Models
 from app.api.request_body import inflate, read_body
 from app.api.routes.gather import UNCOUNTED
+from app.api.unknown_length_body import too_large
+from app.api.v2_model_lookup import Models
 from app.errors import GatherError
 from app.tensors.buffer import Buffer
 from app.wire import body_formats, v2_tensors

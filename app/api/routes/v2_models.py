@@ -11,7 +11,6 @@ from fastapi import Depends, FastAPI, Request, Response
 
 from app.api.asgi_request import RequestContext
 from app.api.openapi_document import OF_MODEL, protocol_operation
-from app.api.protocol_models import Models
 from app.api.readiness import Readiness
 from app.api.request_body import read_body
 from app.api.schemas.v2_messages import (
@@ -23,6 +22,7 @@ from app.api.schemas.v2_messages import (
     StatisticsBody,
 )
 from app.api.schemas.v2_model_description import model_config, model_metadata
+from app.api.v2_model_lookup import Models
 from app.errors import Code, GatherError
 from app.operators.registry import OPERATORS
 from app.wire.v2_tensors import VERSION

@@ -12,10 +12,10 @@ from fastapi import Depends, FastAPI
 
 from app import __version__
 from app.api.openapi_document import OF_MODEL, protocol_operation
-from app.api.protocol_models import Models
 from app.api.readiness import Readiness
 from app.api.route_table import OPERATIONS
 from app.api.schemas.v2_messages import ServerLive, ServerMetadata, ServerReady
+from app.api.v2_model_lookup import Models
 from app.errors import Code, GatherError
 
 EXTENSIONS: Final = (

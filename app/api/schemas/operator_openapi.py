@@ -7,7 +7,7 @@ from typing import Any, Final, NoReturn
 from fastapi import FastAPI
 
 from app.api.openapi_document import EVERYWHERE, operation, problem_responses
-from app.api.schemas import binary_formats, examples
+from app.api.schemas import binary_format_openapi, examples
 from app.api.schemas.gather_request import REQUEST_MODELS, GatherAnswer
 from app.errors import CODES, Code
 from app.operators.registry import OPERATORS, Operator
@@ -46,8 +46,10 @@ def _operator_extra(operator: Operator) -> dict[str, Any]:
     shown = examples.REQUESTS[operator.name]
     requests = {name: {"summary": text, "value": body} for name, (text, body, _) in shown.items()}
     return {
-        "parameters": binary_formats.request_parameters(operator.signature, REQUEST_MODELS[operator.name]),
-        "requestBody": {"content": {"application/json": {"examples": requests}} | binary_formats.request_content()},
+        "parameters": binary_format_openapi.request_parameters(operator.signature, REQUEST_MODELS[operator.name]),
+        "requestBody": {
+            "content": {"application/json": {"examples": requests}} | binary_format_openapi.request_content()
+        },
     }
 
 
@@ -57,8 +59,8 @@ def _operator_responses(operator: Operator) -> dict[int | str, dict[str, Any]]:
     ok: dict[int | str, dict[str, Any]] = {
         200: {
             "description": "The gathered tensor",
-            "headers": binary_formats.answer_headers(),
-            "content": {"application/json": {"examples": answers}} | binary_formats.answer_content(),
+            "headers": binary_format_openapi.answer_headers(),
+            "content": {"application/json": {"examples": answers}} | binary_format_openapi.answer_content(),
         }
     }
     return ok | problem_responses(code for code in CODES if code in {*_GATHER, *operator.codes})

@@ -11,7 +11,7 @@ from fastapi import FastAPI, Path, Response
 
 from app.api.openapi_document import EVERYWHERE, Endpoint, operation, problem_responses
 from app.api.routes.tensors import MAX_LIST
-from app.api.schemas.tensors import ResidentTensor, ScatterAnswer, ScatterRequest, TensorList
+from app.api.schemas.tensor_messages import ResidentTensor, ScatterAnswer, ScatterRequest, TensorList
 from app.errors import Code
 from app.tensors.dtypes import DTYPES
 from app.tensors.tensor_name import PATTERN, RESERVED

@@ -1,4 +1,4 @@
-"""Changing a tensor in place: new rows computed, logged, applied under a seqlock, and later made durable.
+"""A tensor's file, mapped for writing: scatters change it in place, under a seqlock, and make it durable later.
 
 A content is changed within its tensor's lock only, in this order: the log takes the new rows and is durable; the
 version turns odd, the rows change, the version turns even. A process that finds an odd version within the lock, or a
@@ -22,7 +22,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from app.store import disk_writes, download_snapshots, seqlock_barrier
+from app.store import disk_writes, download_snapshots, memory_barrier
 from app.store.scatter_log import Record, ScatterLog
 from app.store.tensor_file import BLOCK, DAMAGED, PAGE, Description, HeaderWord, decode_page
 from app.tensors.dtypes import DTYPES
@@ -120,13 +120,13 @@ class WritableTensor:
         # The odd version counts the scatters before these, so that a process that dies here leaves them to be replayed.
         mark = self.words[HeaderWord.VERSION] & DAMAGED
         self._set_word(HeaderWord.VERSION, self.words[HeaderWord.VERSION] | 1)
-        seqlock_barrier.fence()
+        memory_barrier.fence()
         for record in changes:
             if len(record.rows):
                 self._write_rows(record)
         last = changes[-1].entry
         self._set_word(HeaderWord.MODIFIED, last.time)
-        seqlock_barrier.fence()
+        memory_barrier.fence()
         assert last.sequence is not None
         self._set_word(HeaderWord.VERSION, mark | 2 * last.sequence)
 

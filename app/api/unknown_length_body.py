@@ -13,7 +13,7 @@ _DOUBLED: Final = 1 << 20
 _MOST: Final = 1 << 22
 
 
-class GrowingBody:
+class UnknownLengthBody:
     """Bytes that are added piece by piece, in one block of memory of which `memory` is told before it grows.
 
     It holds `limit` bytes at most, behind `lead` bytes that the body does not have.

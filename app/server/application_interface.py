@@ -1,4 +1,4 @@
-"""What the server counts for, starts in and asks of the application that it runs, as protocols."""
+"""The interface between the server and the application that it runs: metrics, background tasks, readiness."""
 
 from __future__ import annotations
 

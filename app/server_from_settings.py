@@ -1,4 +1,4 @@
-"""Starts the server from settings: one process, or a parent that supervises worker processes."""
+"""The server from settings: its options, the order of its start, and one process or a supervisor of several."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from app.telemetry import logs
 from app.telemetry.shared_counters import join
 from app.telemetry.tracing import is_wanted
 
-WORKER_PROGRAM: Final = "import sys; from app.start_server import work; work(int(sys.argv[1]))"
+WORKER_PROGRAM: Final = "import sys; from app.server_from_settings import work; work(int(sys.argv[1]))"
 
 
 def server_options(settings: Settings) -> ServerOptions:

@@ -21,7 +21,7 @@ from app.store.catalogue import Catalogue, Row, Transaction, placeholder_name
 from app.store.directory_lock import ProcessGroup, StateWord
 
 
-class TensorIndex:
+class CatalogueCache:
     """The tensors of a store, as this process knows them."""
 
     def __init__(self, catalogue: Catalogue, group: ProcessGroup, on_change: Callable[[str], None]) -> None:

@@ -10,8 +10,8 @@ from itertools import accumulate
 
 import pytest
 
-from app.api.growing_body import GrowingBody
 from app.api.request_body import inflate
+from app.api.unknown_length_body import UnknownLengthBody
 from app.errors import GatherError
 
 MIB = 1 << 20
@@ -34,7 +34,7 @@ class Account:
 
 
 def grown(account: Account, pieces: list[bytes], limit: int = 1 << 40, lead: int = 0) -> memoryview:
-    body = GrowingBody(account, limit, lead)
+    body = UnknownLengthBody(account, limit, lead)
     for piece in pieces:
         body.add(piece)
     return body.finish()

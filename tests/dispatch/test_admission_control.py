@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from app.dispatch.admission import SMALL_BODY_BYTES, Admission
+from app.dispatch.admission_control import SMALL_BODY_BYTES, Admission
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.memory.budget import SMALL_REQUEST_BYTES, Budget, MemoryReservation
