@@ -56,10 +56,9 @@ from app.server.background_tasks import BackgroundTasks
 from app.service import Service
 from app.settings import Settings
 from app.store import LocalStore, Quota
-from app.telemetry.access_log_and_spans import RecordingMetrics
-from app.telemetry.logs import RequestLog
 from app.telemetry.model_statistics import Statistics
-from app.telemetry.request_metrics import Metrics
+from app.telemetry.request_log import RequestLog
+from app.telemetry.request_metrics import Metrics, RecordingMetrics
 from app.telemetry.shared_counters import Counters
 from app.telemetry.tracing import start_tracing
 from app.tensors.shape_limits import Limits

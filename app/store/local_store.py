@@ -87,7 +87,7 @@ class LocalStore:
     ) -> None:
         """`token` is that of the process group that this process joins, None for the first process, which claims it.
 
-        `memory` is description how many bytes of contents the system's cache can hold, None where that is not known;
+        `memory` is how many bytes of contents the system's cache can hold, None where that is not known;
         `processes` how many processes serve the store.
         """
         self.folder = folder

@@ -36,7 +36,7 @@ class MappedContent:
     def __init__(self, path: Path, row: Row, hold: ExcludeWriters, memory: int | None = None) -> None:
         """Map the file. Raises OSError, and tensor_damaged where it is not whole.
 
-        `memory` is description how many bytes of contents the system's cache holds. A larger content is mapped without
+        `memory` is how many bytes of contents the system's cache holds. A larger content is mapped without
         read-ahead, whose pages would only push out others.
         """
         self.path = path

@@ -21,12 +21,13 @@ from app.bounded_cache import BoundedCache
 from app.errors import Code, GatherError
 from app.telemetry import compiled_increments
 from app.telemetry.compiled_increments import HEADER_TEMPLATE_AT, compiled
-from app.telemetry.logs import RequestLog, RequestRecord, trace_id_of
 from app.telemetry.metric_definitions import BUCKETS, METHODS
 from app.telemetry.observed_request import ObservedRequest
 from app.telemetry.prometheus_text import families
+from app.telemetry.request_log import RequestLog, RequestRecord
 from app.telemetry.server_timing import STAGES
 from app.telemetry.shared_counters import GAUGE, Counters, unshared_counters
+from app.telemetry.tracing import Tracing, trace_id_of
 
 _REMEMBERED: Final = 4096
 """Most paths whose cells are remembered: names of models are in them, which clients make up."""
@@ -226,3 +227,36 @@ class Metrics(Collector):
         shared = await asyncio.to_thread(self.common)
         self._shared = {GAUGE + name: number for name, number in shared.items()}
         return generate_latest(self._registry)
+
+
+class RecordingMetrics(Metrics):
+    """Counts each request; with `tracing` it also exports a span, and with `log.access` it writes a log line.
+
+    `app.main` picks this class or plain `Metrics` at start-up, so that a service without either does no work for them.
+    """
+
+    def __init__(
+        self,
+        counters: Counters | None,
+        log: RequestLog,
+        statuses: Mapping[Code, int],
+        template: Callable[[str], str],
+        tracing: Tracing | None,
+    ) -> None:
+        super().__init__(counters, log, statuses, template)
+        self._tracing = tracing
+
+    def count(self, context: ObservedRequest, code: str | None) -> None:
+        """Count a request, trace it and log it."""
+        super().count(context, code)
+        end = context.timings.finished
+        status, code = self.outcome(context, code)
+        trace_id = trace_id_of(context.headers)
+        if self._tracing is not None:
+            method = context.method if context.method in METHODS else "_OTHER"
+            trace_id = self._tracing.record(context, method, self.template(context.path), status, code, end)
+        if code is not None or self.log.access:
+            self.log.write(self.record(context, status, code, end - context.timings.start, trace_id))
+
+    def failed(self, context: ObservedRequest, status: int, code: str, seconds: float) -> None:
+        """Do nothing: `count` writes the line, with the id of the trace."""

@@ -9,7 +9,8 @@ by a thread of the SDK; where the collector does not keep up, they are dropped a
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from threading import Thread
 from time import time_ns
@@ -27,6 +28,7 @@ ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_EN
 CLOSE_S: Final = 3.0
 """How long a stop waits for the last spans to be sent."""
 _PATH: Final = "/v1/traces"
+_TRACEPARENT: Final = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
 
 
 class NoTracing(Exception):
@@ -125,6 +127,15 @@ def _stages(context: ObservedRequest, end: float) -> Iterator[tuple[str, float, 
             return
         following = begins[place + 1] if place < 3 else 0.0
         yield name, begin, following or end
+
+
+def trace_id_of(headers: Mapping[bytes, bytes]) -> str | None:
+    """The trace that the caller says this request belongs to (W3C Trace Context), None where it says nothing valid."""
+    given = headers.get(b"traceparent")
+    found = None if given is None else _TRACEPARENT.fullmatch(given)
+    if found is None or found[1] == b"ff" or (found[1] == b"00" and found[4]):
+        return None
+    return found[2].decode() if found[2].strip(b"0") and found[3].strip(b"0") else None
 
 
 def is_wanted(endpoint: str | None) -> bool:

@@ -20,8 +20,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from app.main import create_app
 from app.settings import Settings
-from app.telemetry.access_log_and_spans import RecordingMetrics
-from app.telemetry.request_metrics import Metrics
+from app.telemetry.request_metrics import Metrics, RecordingMetrics
 from app.telemetry.tracing import ENDPOINTS, NoTracing, start_tracing
 from tests.http.conftest import Start
 from tests.http.raw import TINY, Wire, request

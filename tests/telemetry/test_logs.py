@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from app.api.route_table import READINESS
-from app.telemetry import logs
-from app.telemetry.logs import JsonFormatter, RequestLog, RequestRecord, TextFormatter, trace_id_of
+from app.telemetry import request_log
+from app.telemetry.logs import JsonFormatter, TextFormatter
+from app.telemetry.request_log import RequestLog, RequestRecord
+from app.telemetry.tracing import trace_id_of
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 HOSTILE = [
@@ -53,7 +55,7 @@ class Kept(logging.Handler):
 @pytest.fixture
 def kept() -> Iterator[list[logging.LogRecord]]:
     handler = Kept()
-    logger = logs.requests_logger
+    logger = request_log.requests_logger
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
@@ -107,7 +109,7 @@ def test_a_flood_is_cut_to_its_rate_and_the_rest_is_counted(
     kept: list[logging.LogRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(logs, "monotonic", lambda: now)
+    monkeypatch.setattr(request_log, "monotonic", lambda: now)
     log = RequestLog(3)
     for _ in range(7):
         log.write(request())
@@ -132,7 +134,7 @@ def test_an_access_log_tells_of_every_request(kept: list[logging.LogRecord]) -> 
 
 
 def test_what_is_below_the_level_is_not_written(kept: list[logging.LogRecord]) -> None:
-    logs.requests_logger.setLevel(logging.WARNING)
+    request_log.requests_logger.setLevel(logging.WARNING)
     log = RequestLog(1)
     log.write(request())
     log.write(request(status=503, code="overloaded"))

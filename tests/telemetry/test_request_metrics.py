@@ -12,8 +12,8 @@ from app.api.route_table import template
 from app.dispatch.backend_cost_model import Route as RouteName
 from app.dispatch.backend_cost_model import RouteChoice
 from app.telemetry import request_metrics, shared_counters
-from app.telemetry.logs import RequestLog
 from app.telemetry.metric_definitions import BUCKETS
+from app.telemetry.request_log import RequestLog
 from app.telemetry.request_metrics import Metrics
 from app.telemetry.server_timing import STAGES, RequestTimings
 from app.telemetry.shared_counters import CELLS, unshared_counters
