@@ -1,28 +1,15 @@
-"""One process under uvicorn: its configuration, its start, and a stop that loses no request (drain).
+"""One process under uvicorn: its configuration and its start; how it stops is in `drain`.
 
-A stop goes in this order, on SIGTERM or SIGINT:
-
-1. /readyz says no, and every answer says `Connection: close`, so that clients leave by themselves; new connections are
-   still accepted for DRAIN_DELAY, in which load balancers find out.
-2. No new connections. Running requests are answered. A connection without a request is closed once none has come for
-   QUIET_S: were it closed at once, as uvicorn does, its client might be sending one just then.
-3. After DRAIN_TIMEOUT requests that still run are cut off. Exit code 0.
-
-A second signal ends the delay, and a second SIGINT also cuts off running requests. A service that cannot prepare its
-kernels ends with 3.
+A service that cannot start, or cannot prepare its kernels, ends with 3.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import resource
-import signal
 import socket
 from collections.abc import Sequence
-from time import monotonic
-from types import FrameType
 from typing import Any, Final
 
 import uvicorn
@@ -32,6 +19,7 @@ from app.server import listening_sockets
 from app.server.application_interface import ServedApplication
 from app.server.connection_acceptor import Acceptor
 from app.server.connection_limit import ConnectionLimit
+from app.server.drain import DrainingServer
 from app.server.http1_connection import Http1Connection
 from app.server.server_options import ServerOptions
 from app.server.slow_clients import sweep
@@ -40,15 +28,12 @@ from app.telemetry import logs
 
 logger = logging.getLogger("gathernd")
 
-QUIET_S: Final = 1.0
 STARTUP_FAILURE: Final = 3
 """Exit code of a process that could not start; uvicorn's own, too."""
-_STEP_S: Final = 0.02
-"""Seconds between two looks at the connections that are left during a stop."""
 
 
-class Server(uvicorn.Server):
-    """uvicorn's server with the stop that the module describes."""
+class Server(DrainingServer):
+    """uvicorn's server, which starts as the module describes and stops as `drain` does."""
 
     def __init__(
         self,
@@ -57,9 +42,7 @@ class Server(uvicorn.Server):
         tls: Tls | None,
         listeners: Sequence[socket.socket],
     ) -> None:
-        super().__init__(config)
-        self.options = options
-        self.application: ServedApplication = config.app  # type: ignore[assignment]
+        super().__init__(options, config)
         self.tls = tls
         self.listeners = listeners
         counters = self.application.metrics.counters
@@ -67,35 +50,6 @@ class Server(uvicorn.Server):
             options.max_connections, self.server_state.connections, counters, options.always_answered
         )
         Http1Connection.limit = self.limit
-        self.tls_acceptor: Acceptor | None = None
-        self.exit_at: float | None = None
-        self.cut = False
-        self.failed = False
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal starts the drain, the second ends it."""
-        if self.exit_at is None:
-            self.drain()
-        else:
-            self.end_drain(cut=sig == signal.SIGINT)
-
-    def drain(self) -> None:
-        """Begin to stop."""
-        self.application.readiness.draining = True
-        self.leave(self.options.drain_delay)
-
-    def leave(self, delay: float = 0.0) -> None:
-        """Make each answer the last of its connection, and stop after `delay` seconds."""
-        if self.exit_at is not None:
-            return
-        Http1Connection.leaving = True
-        self.exit_at = monotonic() + delay
-        self.should_exit = delay == 0
-
-    def end_drain(self, *, cut: bool) -> None:
-        """End the delay; with `cut` also running requests, where uvicorn itself would end without its shutdown."""
-        self.should_exit = True
-        self.cut = self.cut or cut
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and watch for slow senders from then on. uvicorn itself has no limits on a TLS handshake."""
@@ -146,49 +100,6 @@ class Server(uvicorn.Server):
         self.application.background.start("connections", lambda: sweep(connections))
         if self.tls is not None:
             self.application.background.start("tls", self.tls.watch)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no new connections, let running requests finish, close the others once they are quiet, stop."""
-        Http1Connection.leaving = True
-        end = monotonic() + self.options.drain_timeout
-        self.stop_listening(sockets)
-        if self.tls_acceptor is not None:
-            await self.tls_acceptor.finish_setup()
-        connections = self.server_state.connections
-        while connections and not self.cut and (now := monotonic()) < end:
-            for connection in list(connections):
-                if isinstance(connection, Http1Connection):
-                    connection.close_when_quiet(now, QUIET_S)
-            await asyncio.sleep(_STEP_S)
-        if "kernels" in self.application.readiness.waiting_for and not self.failed:
-            self._leave_compiler()
-        self.config.timeout_graceful_shutdown = 1
-        await super().shutdown()
-
-    def _leave_compiler(self) -> None:
-        """End the process. A compiler cannot be interrupted, and the interpreter's own end would wait for it."""
-        logger.info("stopped before the kernels were ready")
-        self.application.release()
-        logging.shutdown()
-        os._exit(0)
-
-    def stop_listening(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no new connections."""
-        if self.tls_acceptor is not None:
-            self.tls_acceptor.stop(rest=True)
-        for server in self.servers:
-            server.close()
-        for listener in sockets or ():
-            listener.close()
-
-    async def on_tick(self, counter: int) -> bool:
-        """Called ten times a second: whether to stop now."""
-        if self.exit_at is not None and monotonic() >= self.exit_at:
-            self.should_exit = True
-        if self.application.readiness.failed is not None:
-            # The process ends, so that its supervisor starts it again or alerts somebody: it would refuse for ever.
-            self.failed = self.should_exit = True
-        return await super().on_tick(counter)
 
 
 def tls_options(config: uvicorn.Config) -> dict[str, Any]:

@@ -24,6 +24,9 @@ with 3.
 Later the others carry on, and a start that fails is tried again after a pause. Where no worker is left, the port
 refuses connections rather than let clients wait, and after GIVE_UP_AFTER failures in a row the parent ends with 3:
 what started it decides then. A worker reads its settings from a file in memory (`WorkerStart`).
+
+The module is long because what follows from each event (a report, a death, a signal, a look at the clock) depends on
+the state of all workers.
 """
 
 from __future__ import annotations
