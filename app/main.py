@@ -12,7 +12,6 @@ import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from importlib import import_module
 from threading import Event
 
 from fastapi import FastAPI
@@ -38,6 +37,7 @@ from app.api.routes.v2_server import add_server_routes
 from app.api.schemas.operator_openapi import add_operator_routes
 from app.api.schemas.tensor_openapi import add_tensor_routes
 from app.api.v2_model_lookup import Models
+from app.dispatch import gpu_discovery
 from app.dispatch.admission_control import Admission
 from app.dispatch.backend_calibration import calibrated
 from app.dispatch.choose_backend import BackendChooser
@@ -45,7 +45,7 @@ from app.dispatch.gpu_calibration import measure_gpu
 from app.dispatch.gpu_gathers import Gpu
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.kernels import Kernel, numba_cpu, numpy_cpu
-from app.kernels.gpu_interface import Device, DeviceFailed, NoDevice, OutOfDeviceMemory
+from app.kernels.gpu_interface import DeviceFailed, NoDevice, OutOfDeviceMemory
 from app.memory.budget import Budget
 from app.memory.malloc_tuning import FreedMemoryLimit
 from app.operators.registry import OPERATORS
@@ -83,29 +83,6 @@ def split_threads(settings: Settings) -> int:
     return settings.threads if KERNELS[settings.kernel].splits else 1
 
 
-def allow_gpu(settings: Settings) -> None:
-    """Raises NoDevice where the settings allow this process no GPU."""
-    if settings.device == "cpu":
-        raise NoDevice("this service uses no GPU (GATHERND_DEVICE=cpu)")
-    if settings.workers > 1:
-        # One process owns the device and its copies; the answer must not depend on the worker that got the request.
-        raise NoDevice("this service has several workers, and a GPU works for a service of one process")
-
-
-def find_gpu(settings: Settings) -> Device:
-    """The GPU that the settings allow. Raises NoDevice, which says why there is none."""
-    allow_gpu(settings)
-    try:
-        module = import_module("app.kernels.cupy_gpu.device")
-    except ModuleNotFoundError:
-        raise NoDevice("this service has no GPU: CuPy is not installed") from None
-    except ImportError as error:
-        logger.warning("CuPy is installed and cannot be imported: %s", error)
-        raise NoDevice("this service has no GPU: CuPy cannot be imported") from None
-    found: Device = module.CupyDevice(settings.gpu_memory)
-    return found
-
-
 def use_gpu(settings: Settings, service: Service) -> None:
     """Find and measure a GPU for the service; without one `no_gpu` says why.
 
@@ -113,7 +90,7 @@ def use_gpu(settings: Settings, service: Service) -> None:
     """
     chooser = service.chooser
     try:
-        device = find_gpu(settings)
+        device = gpu_discovery.find_gpu(settings.device, settings.workers, settings.gpu_memory)
         prices = measure_gpu(device)
     except (NoDevice, OutOfDeviceMemory, DeviceFailed) as reason:
         if settings.device == "gpu":
@@ -249,39 +226,11 @@ def create_app(
     add_tensor_routes(control)
     add_server_routes(control, models, readiness, settings.log_level)
     add_model_routes(control, models, readiness)
-    metrics.gauges.update(
-        gathernd_queue_depth=lambda: pool.in_use,
-        gathernd_requests_limit=lambda: settings.max_requests,
-        gathernd_connections_limit=lambda: settings.max_connections,
-        gathernd_queue_capacity=lambda: settings.threads + settings.max_queue,
-        gathernd_memory_used_bytes=lambda: budget.used + budget.small_used,
-        gathernd_memory_budget_bytes=lambda: budget.total + budget.small_total,
-        gathernd_gpu_memory_bytes=lambda: service.gpu.device.memory if service.gpu else 0,
-        gathernd_gpu_used_bytes=lambda: service.gpu.device.used() if service.gpu else 0,
-        gathernd_gpu_resident_bytes=lambda: service.gpu.copies.nbytes if service.gpu else 0,
-    )
+    _add_gauges(metrics, service, settings)
     metrics.common = lambda: _common_gauges(store, settings, damaged)
-    infer = InferRoute(models, settings.max_json_bytes, settings.max_body_bytes)
-    tensors = TensorsRoute(store, limits, disk_threads, settings.max_upload_bytes)
-    content = ContentRoute(store, disk_threads)
-    scatter = ScatterRoute(store, limits, disk_threads, readiness, settings.max_json_bytes, settings.max_body_bytes)
-    handlers: dict[str, Handler] = {
-        row.operation: NativeRoute(row.signature, service, settings.max_json_bytes, settings.max_body_bytes)
-        for row in OPERATORS.values()
-    }
-    handlers |= {
-        "modelInfer": infer,
-        "modelVersionInfer": infer,
-        "listTensors": tensors.list,
-        "getTensor": with_name(tensors.metadata),
-        "putTensor": with_name(tensors.put),
-        "deleteTensor": with_name(tensors.delete),
-        "tensorContent": with_name(content),
-        "scatterTensor": with_name(scatter),
-    }
     app = (CrossOriginApplication if settings.cors_origins else Application)(
         control,
-        handlers,
+        _handlers(service, models, store, disk_threads, readiness, settings),
         host_check=host_check,
         authorizer=authorizer,
         readiness=readiness,
@@ -296,6 +245,52 @@ def create_app(
     app.store = store
     app.background = background
     return app
+
+
+def _add_gauges(metrics: Metrics, service: Service, settings: Settings) -> None:
+    """The gauges of this process."""
+    metrics.gauges.update(
+        gathernd_queue_depth=lambda: service.pool.in_use,
+        gathernd_requests_limit=lambda: settings.max_requests,
+        gathernd_connections_limit=lambda: settings.max_connections,
+        gathernd_queue_capacity=lambda: settings.threads + settings.max_queue,
+        gathernd_memory_used_bytes=lambda: service.budget.used + service.budget.small_used,
+        gathernd_memory_budget_bytes=lambda: service.budget.total + service.budget.small_total,
+        gathernd_gpu_memory_bytes=lambda: service.gpu.device.memory if service.gpu else 0,
+        gathernd_gpu_used_bytes=lambda: service.gpu.device.used() if service.gpu else 0,
+        gathernd_gpu_resident_bytes=lambda: service.gpu.copies.nbytes if service.gpu else 0,
+    )
+
+
+def _handlers(
+    service: Service,
+    models: Models,
+    store: LocalStore,
+    disk_threads: DiskThreads,
+    readiness: Readiness,
+    settings: Settings,
+) -> dict[str, Handler]:
+    """Who answers on the data plane, by the names of `app.api.route_table`."""
+    infer = InferRoute(models, settings.max_json_bytes, settings.max_body_bytes)
+    tensors = TensorsRoute(store, service.limits, disk_threads, settings.max_upload_bytes)
+    content = ContentRoute(store, disk_threads)
+    scatter = ScatterRoute(
+        store, service.limits, disk_threads, readiness, settings.max_json_bytes, settings.max_body_bytes
+    )
+    handlers: dict[str, Handler] = {
+        row.operation: NativeRoute(row.signature, service, settings.max_json_bytes, settings.max_body_bytes)
+        for row in OPERATORS.values()
+    }
+    return handlers | {
+        "modelInfer": infer,
+        "modelVersionInfer": infer,
+        "listTensors": tensors.list,
+        "getTensor": with_name(tensors.metadata),
+        "putTensor": with_name(tensors.put),
+        "deleteTensor": with_name(tensors.delete),
+        "tensorContent": with_name(content),
+        "scatterTensor": with_name(scatter),
+    }
 
 
 def _common_gauges(store: LocalStore, settings: Settings, damaged: periodic_tasks.DamagedCount) -> dict[str, float]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import typer
 from pydantic import ValidationError
 
+from app.dispatch.gpu_discovery import allow_gpu
 from app.kernels.gpu_interface import NoDevice
-from app.main import allow_gpu, create_app
+from app.main import create_app
 from app.security.api_keys import BadKeysFile
 from app.server.listening_sockets import CannotListen
 from app.server.tls import BadTls
@@ -59,7 +60,7 @@ def _settings(arguments: list[str]) -> Settings:
 
 def _check_gpu(settings: Settings) -> None:
     try:
-        allow_gpu(settings)
+        allow_gpu(settings.device, settings.workers)
     except NoDevice as reason:
         typer.echo(f"gathernd: --device (GATHERND_DEVICE) gpu: {reason}", err=True)
         raise typer.Exit(2) from None

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import socket
 from collections.abc import Callable
 from hashlib import sha256
 from time import monotonic
@@ -25,18 +24,15 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app.errors import GatherError
-from app.server import body_reader, eager_task, request_header_cache
+from app.server import body_reader, eager_task, half_closed, request_header_cache
 from app.server.body_reader import BodyReader
 from app.server.connection_limit import SPARE, ConnectionLimit
 from app.server.header_fields import REQUEST_ID, combined
-from app.server.http_exchange import TCP_CLOSE, HttpExchange
+from app.server.http_exchange import HttpExchange
 from app.server.refusal_response import ErrorRenderer, refusal_response
+from app.server.request_target import split_target
 from app.server.timeouts import Timeouts, WriteProgress
 from app.server.write_batch import flush
-
-_PROBE_S: Final = 0.1
-_PROBE_MOST_S: Final = 5.0
-"""First and longest time between two looks at whether a client that sends no more still reads."""
 
 logger = logging.getLogger("gathernd")
 
@@ -221,29 +217,8 @@ class Http1Connection(HttpToolsProtocol):
         if last is None or last.more_body or last.response_complete:
             return False
         last.keep_alive = False
-        self.loop.call_later(_PROBE_S, self._probe, 2 * _PROBE_S)
+        half_closed.watch(self)
         return True
-
-    def _probe(self, interval: float) -> None:
-        """Find out whether a client that sends no more still reads, while its request waits for a thread.
-
-        One that has closed its connection looks the same until it is sent something, which it answers with a reset. So
-        it is sent `100 Continue`, which every client of HTTP/1.1 takes and drops.
-        """
-        running = self.running
-        if self.transport.is_closing() or running is None or running.response_complete:
-            return
-        if (
-            running.on_disconnect is not None
-            and not running.response_started
-            and running.scope["http_version"] == "1.1"
-        ):
-            connection = self.transport.get_extra_info("socket")
-            if connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == TCP_CLOSE:
-                self.transport.abort()
-                return
-            running.send_continue()
-        self.loop.call_later(interval, self._probe, min(2 * interval, _PROBE_MOST_S))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone: nothing more is written for any of its requests."""
@@ -290,7 +265,7 @@ class Http1Connection(HttpToolsProtocol):
         self.in_header = False
         self.headers = _TRAILER
         version = parser.get_http_version()
-        raw_path, query = _split_url(url)
+        raw_path, query = split_target(url)
         path = raw_path.decode("ascii")
         scope = {
             "type": "http",
@@ -442,21 +417,6 @@ class _Trailer(list[tuple[bytes, bytes]]):
 
 
 _TRAILER: Final = _Trailer()
-
-
-def _split_url(url: bytes) -> tuple[bytes, bytes]:
-    """Path and query of a request target, which is a path in all but requests to proxies. Raises malformed_request."""
-    if url[:1] == b"/" and b"#" not in url and url.isascii():
-        path, _, query = url.partition(b"?")
-        return path, query
-    if url == b"*":
-        return url, b""
-    try:
-        parsed = httptools.parse_url(url)
-        (parsed.path or b"").decode("ascii")
-    except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
-        raise GatherError("malformed_request", "the target of the request is neither a path nor an address") from None
-    return parsed.path or b"/", parsed.query or b""
 
 
 def _bad_framing(error: Exception, cause: BaseException | None) -> GatherError:

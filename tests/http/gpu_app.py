@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from app import main
+from app.dispatch import choose_backend, gpu_discovery
 from app.kernels.gpu_interface import Device
 from app.main import create_app
 from app.server_from_settings import serve
@@ -20,13 +20,13 @@ MEASURING = 51 + 6 + 6
 """Launches of `measure_gpu`."""
 
 
-def find(settings: Settings, break_after: int) -> Device:
+def find(device: choose_backend.Device, workers: int, memory: int | None, break_after: int) -> Device:
     """The fake device, which begins to fail after `break_after` launches beyond those that measure it."""
-    main.allow_gpu(settings)
+    gpu_discovery.allow_gpu(device, workers)
     machine = Machine()
     machine.free = 1 << 24  # little, so that it is measured soon
     with fake_cupy.cupy_gpu(machine) as module:
-        device: Device = module.CupyDevice(settings.gpu_memory)
+        found: Device = module.CupyDevice(memory)
     left = break_after + MEASURING
 
     def fail(name: str) -> None:
@@ -38,7 +38,7 @@ def find(settings: Settings, break_after: int) -> Device:
 
     if break_after >= 0:
         machine.fails = fail
-    return device
+    return found
 
 
 if __name__ == "__main__":
@@ -48,5 +48,5 @@ if __name__ == "__main__":
         breaks = int(arguments[1])
         del arguments[:2]
     chosen = Settings(_cli_parse_args=arguments)
-    main.find_gpu = lambda settings: find(settings, breaks)
+    gpu_discovery.find_gpu = lambda device, workers, memory: find(device, workers, memory, breaks)
     serve(chosen, create_app(chosen))

@@ -1,0 +1,34 @@
+"""Whether this process may use a GPU, and which one it finds; where there is none, the reason."""
+
+from __future__ import annotations
+
+import logging
+from importlib import import_module
+
+from app.dispatch import choose_backend
+from app.kernels.gpu_interface import Device, NoDevice
+
+logger = logging.getLogger("gathernd")
+
+
+def allow_gpu(device: choose_backend.Device, workers: int) -> None:
+    """Raises NoDevice where a service for `device` with so many worker processes uses no GPU."""
+    if device == "cpu":
+        raise NoDevice("this service uses no GPU (GATHERND_DEVICE=cpu)")
+    if workers > 1:
+        # One process owns the device and its copies; the answer must not depend on the worker that got the request.
+        raise NoDevice("this service has several workers, and a GPU works for a service of one process")
+
+
+def find_gpu(device: choose_backend.Device, workers: int, memory: int | None) -> Device:
+    """The GPU, of whose memory at most `memory` bytes are used. Raises NoDevice, which says why there is none."""
+    allow_gpu(device, workers)
+    try:
+        module = import_module("app.kernels.cupy_gpu.device")
+    except ModuleNotFoundError:
+        raise NoDevice("this service has no GPU: CuPy is not installed") from None
+    except ImportError as error:
+        logger.warning("CuPy is installed and cannot be imported: %s", error)
+        raise NoDevice("this service has no GPU: CuPy cannot be imported") from None
+    found: Device = module.CupyDevice(memory)
+    return found
