@@ -115,14 +115,14 @@ def test_a_port_that_is_taken_on_one_address_is_refused_and_the_others_are_given
 
 
 @pytest.mark.parametrize(
-    ("host", "port", "number", "told"),
+    ("host", "port", "number", "message"),
     [
         ("127.0.0.1", 80, errno.EACCES, "GATHERND_PORT"),
         ("192.0.2.1", 8080, errno.EADDRNOTAVAIL, "GATHERND_HOST"),
     ],
 )
 def test_a_refusal_says_where_why_and_what_to_change(
-    host: str, port: int, number: int, told: str, monkeypatch: pytest.MonkeyPatch
+    host: str, port: int, number: int, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Refusing(socket.socket):
         def bind(self, address: Any) -> None:
@@ -132,7 +132,7 @@ def test_a_refusal_says_where_why_and_what_to_change(
     with pytest.raises(CannotListen) as refused:
         bind(host, port)
     assert f"{host} port {port}: {os.strerror(number)}" in str(refused.value)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_a_host_without_an_address_is_refused_by_its_name() -> None:

@@ -53,14 +53,14 @@ def test_a_start_that_cannot_succeed_says_why_in_one_line_and_leaves_nothing(
     fault: str, workers: str, code: int, tmp_path: Path
 ) -> None:
     folders = ["--store-dir", str(tmp_path / "store"), "--cache-dir", str(tmp_path / "cache")]
-    with prepared(fault, tmp_path) as (flags, told):
+    with prepared(fault, tmp_path) as (flags, messages):
         command = [GATHERND, "serve", "--port", "0", "--workers", workers, *folders, *flags]
         variables = {name: value for name, value in os.environ.items() if not name.startswith("GATHERND_")}
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=variables)
     assert done.returncode == code, done.stderr
     assert done.stderr.startswith("gathernd: ")
     assert len(done.stderr.splitlines()) == 1
-    assert all(text in done.stderr for text in told), done.stderr
+    assert all(text in done.stderr for text in messages), done.stderr
     assert not re.search(r"\bready\b", done.stdout + done.stderr)
     assert list(tmp_path.iterdir()) == []
 

@@ -21,16 +21,16 @@ class Account:
     """What is charged, change by change; refuses more than `most`."""
 
     def __init__(self, most: int = 1 << 40) -> None:
-        self.told: list[int] = []
+        self.charges: list[int] = []
         self.most = most
 
     def charge(self, size: int) -> None:
-        if sum(self.told) + size > self.most:
+        if sum(self.charges) + size > self.most:
             raise GatherError("overloaded", "full")
-        self.told.append(size)
+        self.charges.append(size)
 
     def adjust(self, planned: int, size: int) -> None:
-        self.told.append(size - planned)
+        self.charges.append(size - planned)
 
 
 def grown(account: Account, pieces: list[bytes], limit: int = 1 << 40, lead: int = 0) -> memoryview:
@@ -57,24 +57,24 @@ def test_a_body_is_what_was_added_and_what_it_takes_stays_charged(lead: int) -> 
         account = Account()
         found = grown(account, pieces, lead=lead)
         assert bytes(found) == b"".join(pieces)
-        assert sum(account.told) == len(found)
-        assert min(accumulate(account.told)) >= 0
+        assert sum(account.charges) == len(found)
+        assert min(accumulate(account.charges)) >= 0
 
 
 def test_a_body_takes_no_memory_before_it_is_charged() -> None:
     piece = bytes(MIB // 16)
     account = Account()
     peak = peak_of(lambda: grown(account, [piece] * 16 * 41))
-    assert peak <= max(accumulate(account.told)) + MIB // 8
-    assert max(accumulate(account.told)) <= 41 * MIB + (4 << 20)
+    assert peak <= max(accumulate(account.charges)) + MIB // 8
+    assert max(accumulate(account.charges)) <= 41 * MIB + (4 << 20)
 
 
 def test_an_inflated_body_takes_no_memory_before_it_is_charged() -> None:
     coded = zlib.compress(bytes(41 * MIB))
     account = Account()
     peak = peak_of(lambda: inflate(coded, b"deflate", 1 << 30, account))
-    assert peak <= max(accumulate(account.told)) + MIB  # zlib's own
-    assert sum(account.told) == 41 * MIB
+    assert peak <= max(accumulate(account.charges)) + MIB  # zlib's own
+    assert sum(account.charges) == 41 * MIB
 
 
 def test_a_body_is_held_up_to_its_limit_and_no_further() -> None:
@@ -84,7 +84,7 @@ def test_a_body_is_held_up_to_its_limit_and_no_further() -> None:
     with pytest.raises(GatherError) as raised:
         grown(account, [bytes(MIB)] * 9, limit=8 * MIB)
     assert raised.value.code == "payload_too_large"
-    assert sum(account.told) == 8 * MIB
+    assert sum(account.charges) == 8 * MIB
 
 
 def test_what_the_budget_refuses_is_not_allocated() -> None:
@@ -103,4 +103,4 @@ def test_what_the_budget_refuses_is_not_allocated() -> None:
 def test_many_small_pieces_move_the_body_seldom(piece: int) -> None:
     account = Account()
     grown(account, [bytes(piece)] * 100_000)
-    assert len(account.told) < 60
+    assert len(account.charges) < 60

@@ -72,7 +72,7 @@ def refusal(code: str, status: int, **headers: str) -> httpx.Response:
 
 
 @pytest.fixture
-def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pauses that were asked for; none is taken."""
     taken: list[float] = []
 
@@ -101,33 +101,33 @@ def scripted(kind: Any) -> Iterator[Callable[..., tuple[Any, Script]]]:
 Scripted = Callable[..., tuple[Any, Script]]
 
 
-def test_overload_is_waited_out_as_long_as_it_says(scripted: Scripted, naps: list[float]) -> None:
+def test_overload_is_waited_out_as_long_as_it_says(scripted: Scripted, pauses: list[float]) -> None:
     client, script = scripted(
         refusal("overloaded", 503, retry_after="2"), refusal("not_ready", 503, retry_after="1"), done()
     )
     assert client.gathernd(DATA, INDICES).tolist() == [2.0]
-    assert naps == [2.0, 1.0]
+    assert pauses == [2.0, 1.0]
     assert len(script.requests) == 3
     assert script.bodies[0] == script.bodies[1] == script.bodies[2] != b""
 
 
-def test_retries_are_counted(scripted: Scripted, naps: list[float]) -> None:
+def test_retries_are_counted(scripted: Scripted, pauses: list[float]) -> None:
     client, script = scripted(*[refusal("overloaded", 503, retry_after="1")] * 3, retries=2)
     with pytest.raises(errors.Overloaded) as caught:
         client.gathernd(DATA, INDICES)
-    assert (caught.value.retry_after, len(script.requests), naps) == (1.0, 3, [1.0, 1.0])
+    assert (caught.value.retry_after, len(script.requests), pauses) == (1.0, 3, [1.0, 1.0])
     client, script = scripted(refusal("overloaded", 503, retry_after="1"), retries=0)
     with pytest.raises(errors.Overloaded):
         client.gathernd(DATA, INDICES)
 
 
-def test_retries_are_bounded_in_time(scripted: Scripted, naps: list[float]) -> None:
+def test_retries_are_bounded_in_time(scripted: Scripted, pauses: list[float]) -> None:
     client, _ = scripted(
         refusal("overloaded", 503, retry_after="6"), refusal("overloaded", 503, retry_after="6"), retries=Retries(9, 10)
     )
     with pytest.raises(errors.Overloaded):
         client.gathernd(DATA, INDICES)
-    assert naps == [6.0]
+    assert pauses == [6.0]
 
 
 @pytest.mark.parametrize(
@@ -144,23 +144,23 @@ def test_retries_are_bounded_in_time(scripted: Scripted, naps: list[float]) -> N
     ],
     ids=["no Retry-After", "strange Retry-After", "internal", "refused", "too large", "read", "write", "proxy"],
 )
-def test_nothing_else_is_sent_again(scripted: Scripted, naps: list[float], reply: Reply) -> None:
+def test_nothing_else_is_sent_again(scripted: Scripted, pauses: list[float], reply: Reply) -> None:
     client, script = scripted(reply)
     with pytest.raises(errors.GatherNDError):
         client.gathernd(DATA, INDICES)
-    assert (len(script.requests), naps) == (1, [])
+    assert (len(script.requests), pauses) == (1, [])
 
 
-def test_what_could_not_connect_is_sent_again(scripted: Scripted, naps: list[float]) -> None:
+def test_what_could_not_connect_is_sent_again(scripted: Scripted, pauses: list[float]) -> None:
     client, _ = scripted(httpx.ConnectError("no"), httpx.ConnectTimeout("slow"), done())
     assert client.gathernd(DATA, INDICES).tolist() == [2.0]
-    assert naps == [0.1, 0.2]
+    assert pauses == [0.1, 0.2]
     client, _ = scripted(*[httpx.ConnectError("refused")] * 4)
     with pytest.raises(errors.ConnectError, match="refused"):
         client.gathernd(DATA, INDICES)
 
 
-def test_a_lost_connection_is_made_again_where_that_changes_nothing(scripted: Scripted, naps: list[float]) -> None:
+def test_a_lost_connection_is_made_again_where_that_changes_nothing(scripted: Scripted, pauses: list[float]) -> None:
     lost = httpx.RemoteProtocolError("server disconnected")
     repeatable: list[Callable[[Any], Any]] = [
         lambda client: client.gathernd(DATA, INDICES),
@@ -181,7 +181,7 @@ def test_a_lost_connection_is_made_again_where_that_changes_nothing(scripted: Sc
         assert len(script.requests) == 1
 
 
-def test_a_scatter_is_repeated_under_the_same_key_only(scripted: Scripted, naps: list[float]) -> None:
+def test_a_scatter_is_repeated_under_the_same_key_only(scripted: Scripted, pauses: list[float]) -> None:
     answer = httpx.Response(200, json={"name": "items", "etag": '"x-1"'})
     client, script = scripted(httpx.ReadError("lost"), refusal("overloaded", 503, retry_after="1"), answer)
     assert client.scatter("items", [[0]], [1.0], "add") == '"x-1"'

@@ -274,7 +274,7 @@ def test_autoscaler_also_follows_the_cores_which_requests_in_flight_do_not_show(
     assert "cpu" in container(resources)["resources"]["requests"]
 
 
-def patience(probe: dict[str, Any]) -> int:
+def seconds_until_failure(probe: dict[str, Any]) -> int:
     """Seconds that a probe may fail before it counts."""
     return int(probe["periodSeconds"]) * int(probe["failureThreshold"])
 
@@ -283,9 +283,9 @@ def test_a_store_that_is_put_in_order_first_is_waited_for() -> None:
     """The log of a store that was killed is carried out before the first answer, at the speed of the disk."""
     (runtime,) = kserve("ServingRuntime")
     for main in (*(container(shape(name)) for name in SHAPES), runtime["spec"]["containers"][0]):
-        assert patience(main["startupProbe"]) >= 1800
+        assert seconds_until_failure(main["startupProbe"]) >= 1800
         # Once it has started, a pod that hangs is found out soon.
-        assert patience(main["livenessProbe"]) <= 60
+        assert seconds_until_failure(main["livenessProbe"]) <= 60
     assert "--start-period=30m" in IMAGE.arguments("HEALTHCHECK")[0]
 
 

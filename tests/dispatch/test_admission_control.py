@@ -30,7 +30,7 @@ def test_a_body_that_does_not_fit_the_memory_now_is_refused_before_it_is_read() 
         admission.admit(3 * SMALL_REQUEST_BYTES)
     assert refused.value.retry_after == 1
     assert refused.value.facts["limit"] == "memory_budget"
-    admission.admit(SMALL_REQUEST_BYTES)  # small ones have a lane of their own
+    admission.admit(SMALL_REQUEST_BYTES)  # small ones have a budget of their own
     reservation.release()
     admission.admit(3 * SMALL_REQUEST_BYTES)
 

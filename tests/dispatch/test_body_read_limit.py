@@ -23,7 +23,7 @@ class Body:
         return self.gone
 
 
-async def settle() -> None:
+async def let_tasks_run() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -39,13 +39,13 @@ def test_a_body_waits_for_another_to_be_read_and_they_come_in_order() -> None:
             entered.append(number)
 
         reading = [asyncio.ensure_future(read(number)) for number in range(3)]
-        await settle()
+        await let_tasks_run()
         assert entered == [0]
         assert not body_reads.full(3)
         assert body_reads.full(2)
         for number in range(3):
             body_reads.release(bodies[number])
-            await settle()
+            await let_tasks_run()
             assert entered == [0, 1, 2][: number + 2]
         await asyncio.gather(*reading)
         assert not body_reads.full(1)
@@ -65,7 +65,7 @@ def test_bodies_that_bring_little_hold_up_nobody_and_brisk_ones_do() -> None:
                 body.received += 2 * ACTIVE_BYTES
             await asyncio.sleep(TICK_S)
         assert waiting[0].done()
-        assert not waiting[1].done()  # of two lanes, two are in use
+        assert not waiting[1].done()  # two of two places are taken
         for _ in range(100):
             brisk.received += 2 * ACTIVE_BYTES
             await asyncio.sleep(TICK_S)
@@ -101,9 +101,9 @@ def test_a_request_that_is_cut_off_while_it_waits_takes_no_turn() -> None:
         first, last = Body(), Body()
         await body_reads.acquire(first)
         cut, waiting = (asyncio.ensure_future(body_reads.acquire(body)) for body in (Body(), last))
-        await settle()
+        await let_tasks_run()
         cut.cancel()
-        await settle()
+        await let_tasks_run()
         body_reads.release(first)
         await waiting
         body_reads.release(last)
@@ -119,11 +119,11 @@ def test_a_body_whose_client_goes_while_it_waits_gives_up_its_place_at_once() ->
         first, second, third = Body(), Body(), Body()
         await body_reads.acquire(first)
         waiting = [asyncio.ensure_future(body_reads.acquire(body)) for body in (second, third)]
-        await settle()
+        await let_tasks_run()
         assert body_reads.full(2)
         assert second.on_disconnect is not None
         second.on_disconnect()
-        await settle()
+        await let_tasks_run()
         assert isinstance(waiting[0].exception(), ClientGone)
         assert not body_reads.full(2)
         body_reads.release(first)
@@ -141,7 +141,7 @@ def test_a_client_whose_going_nobody_hears_of_is_found_within_some_ticks() -> No
         await body_reads.acquire(brisk)
         bodies = [Body() for _ in range(200)]
         waiting = [asyncio.ensure_future(body_reads.acquire(body)) for body in bodies]
-        await settle()
+        await let_tasks_run()
         bodies[150].gone = True
         while not waiting[150].done():
             brisk.received += 2 * ACTIVE_BYTES

@@ -16,7 +16,7 @@ from app.errors import GatherError
 
 
 @dataclass
-class Somebody:
+class Caller:
     """A caller as the server has them."""
 
     disconnected: bool = False
@@ -34,7 +34,7 @@ class Request:
 
     seconds: float = 60.0
     admitted: bool = False
-    caller: Somebody = field(default_factory=Somebody)
+    caller: Caller = field(default_factory=Caller)
 
     def __post_init__(self) -> None:
         self.deadline = perf_counter() + self.seconds
@@ -120,8 +120,8 @@ def test_more_calls_than_threads_and_queue_are_refused_until_one_ends(pool: Requ
 
 def test_calls_run_at_once(pool: RequestThreadPool) -> None:
     async def main() -> None:
-        together = threading.Barrier(2)
-        calls = [pool.run(lambda number=number: (together.wait(10), number)[1]) for number in (1, 2)]  # type: ignore[misc]
+        barrier = threading.Barrier(2)
+        calls = [pool.run(lambda number=number: (barrier.wait(10), number)[1]) for number in (1, 2)]  # type: ignore[misc]
         assert await asyncio.gather(*calls) == [1, 2]
 
     asyncio.run(main())

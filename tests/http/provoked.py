@@ -1,4 +1,4 @@
-"""Requests that break a rule, and exactly what each must be told: the code, the clause and the place."""
+"""Requests that break a rule, and the error that each must get: the code, the clause and the place."""
 
 from __future__ import annotations
 

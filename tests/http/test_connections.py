@@ -40,7 +40,7 @@ def few(start: Start) -> Iterator[Server]:
 @pytest.fixture
 def small(few: Server) -> Server:
     """That server once the connections of the test before have gone."""
-    settled(few, 0)
+    wait_for_connections(few, 0)
     return few
 
 
@@ -69,12 +69,12 @@ def wires(server: Server, count: int, first: bytes = b"") -> Iterator[list[Wire]
         yield opened
 
 
-def let_idle() -> None:
+def wait_until_idle() -> None:
     """Until what is open now is idle by the service's own clock."""
     sleep(1.1)
 
 
-def settled(server: Server, count: int) -> None:
+def wait_for_connections(server: Server, count: int) -> None:
     """Until the server has so many connections besides the one that asks."""
     end = monotonic() + 20
     while metric(server, "gathernd_connections") != count + 1:
@@ -93,10 +93,10 @@ def is_refusal(answer: Answer) -> bool:
 def test_the_longest_idle_connection_makes_room_for_a_new_one(small: Server) -> None:
     counted = Counted(small)
     with wires(small, MOST // 2, request(TINY)) as old, wires(small, MOST // 2 - 1) as silent:
-        settled(small, MOST - 1)
+        wait_for_connections(small, MOST - 1)
         old[0].send(request(TINY))
         assert old[0].read().status == 200
-        let_idle()
+        wait_until_idle()
         with wires(small, 3, request(TINY)):
             assert [wire.closed() for wire in old[1:4]] == [True] * 3
             for wire in (old[0], *old[4:], *silent):
@@ -113,8 +113,8 @@ def test_where_none_is_idle_a_new_connection_is_told_so(small: Server, part: byt
     refused.get("/livez")
     counted = Counted(small)
     with wires(small, MOST - 1, part) as busy:
-        settled(small, MOST - 1)
-        let_idle()
+        wait_for_connections(small, MOST - 1)
+        wait_until_idle()
         metric(small, REFUSED)  # the connection that asks is not idle either
         large = request(b" " * (1 << 20))
         for data in (request(TINY), large, request(b"", "X-Request-ID: mine", line="GET /tensors HTTP/1.1")):
@@ -142,11 +142,11 @@ def test_where_none_is_idle_a_new_connection_is_told_so(small: Server, part: byt
 def test_a_new_connection_may_wait_for_a_place_until_its_request_has_come(small: Server) -> None:
     small.shared_client().get("/livez")
     with wires(small, MOST - 1, PART) as busy:
-        settled(small, MOST - 1)
+        wait_for_connections(small, MOST - 1)
         with Wire(small) as wire:
-            settled(small, MOST)
+            wait_for_connections(small, MOST)
             busy[0].socket.close()
-            settled(small, MOST - 1)
+            wait_for_connections(small, MOST - 1)
             for _ in range(2):
                 wire.send(request(TINY))
                 assert wire.read().status == 200
@@ -163,7 +163,7 @@ def test_far_more_connections_than_may_be_are_all_answered_or_closed(small: Serv
             except (ConnectionError, EOFError):
                 pass  # it was closed while it sent
         assert small.process.poll() is None
-    settled(small, 0)
+    wait_for_connections(small, 0)
     assert counted[REFUSED] >= 300
     assert ask(small, request(TINY)).status == 200
 
@@ -172,11 +172,11 @@ def test_thousands_of_idle_connections_and_slow_ones_do_not_keep_new_ones_out(st
     most = 2000
     with start("--max-connections", str(most)) as server, ExitStack() as stack:
         idle = [stack.enter_context(Wire(server)) for _ in range(most)]
-        let_idle()
+        wait_until_idle()
         slow = [stack.enter_context(Wire(server)) for _ in range(50)]
         for wire in slow:
             wire.send(PART)
-        let_idle()
+        wait_until_idle()
         begun = monotonic()
         for _ in range(500):
             answer = ask(server, request(TINY))
@@ -214,7 +214,7 @@ def test_the_service_never_runs_out_of_files(start: Start, tmp_path: Path, what:
     with start(*flags, command=limited_files(["serve"], 400), tls=tls) as server, ExitStack() as stack:
         for _ in range(1000):
             stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
-        let_idle()
+        wait_until_idle()
         with server.client() as client:
             for _ in range(5):
                 put = client.put("/tensors/x?dtype=int8&shape=4", content=b"1234", headers=RAW)

@@ -9,7 +9,7 @@ import pytest
 from tests.http.conftest import Start
 from tests.http.raw import TINY, Wire, ask
 from tests.http.server import Server
-from tests.http.test_overload import metric, odd, wait_for_queue
+from tests.http.test_overload import faulty, metric, wait_for_queue
 
 OWN = [
     "localhost",
@@ -214,7 +214,7 @@ def test_the_bytes_of_a_page_are_counted(across: Server, line: str) -> None:
 
 def test_work_of_a_page_that_has_gone_is_dropped_from_the_queue(start: Start) -> None:
     flags = ("--threads", "1", "--max-queue", "1", "--loop-max-us", "0", "--cors-origins", PAGE)
-    with start(*flags, command=odd("slow")) as server, Wire(server) as first:
+    with start(*flags, command=faulty("slow")) as server, Wire(server) as first:
         gone = metric(server, 'gathernd_errors_total{code="client_gone"}')
         first.send(request("Host: localhost"))
         wait_for_queue(server, 1)

@@ -13,7 +13,7 @@ import pytest
 from tests.http.conftest import Start
 from tests.http.raw import TINY, Answer, Wire, request
 from tests.http.server import Server
-from tests.http.test_overload import metric, odd, wait_for_queue
+from tests.http.test_overload import faulty, metric, wait_for_queue
 
 OTHER = TINY.replace(b"[7,8]", b"[5,6]")
 GONE = 'gathernd_errors_total{code="client_gone"}'
@@ -36,7 +36,7 @@ def last(wire: Wire) -> Answer:
 @pytest.fixture(scope="module")
 def slow(start: Start) -> Iterator[Server]:
     """One thread on which each gather takes a second, and room for more to wait."""
-    with start("--threads", "1", "--max-queue", "4", "--loop-max-us", "0", command=odd("slow")) as server:
+    with start("--threads", "1", "--max-queue", "4", "--loop-max-us", "0", command=faulty("slow")) as server:
         yield server
 
 

@@ -1,4 +1,4 @@
-"""Every limit is a setting, and a request beyond it is told the limit's name and value before anything is done."""
+"""Every limit is a setting; a request beyond it is refused with its name and value before anything is done."""
 
 from __future__ import annotations
 

@@ -13,10 +13,10 @@ import pytest
 
 from app.security import api_keys
 from tests.http.conftest import Start
-from tests.http.odd_app import SECRET
+from tests.http.faulty_app import SECRET
 from tests.http.raw import TINY, Wire, request
 from tests.http.server import Server
-from tests.http.test_overload import odd
+from tests.http.test_overload import faulty
 
 PAYLOAD = "a-value-of-a-payload"
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -219,7 +219,7 @@ def test_text_lines_carry_the_same_fields(start: Start) -> None:
 
 
 def test_a_failure_is_told_with_its_traceback_and_no_folder(start: Start) -> None:
-    with start("--log-format", "json", command=odd("broken"), tracebacks=True) as server:
+    with start("--log-format", "json", command=faulty("broken"), tracebacks=True) as server:
         assert server.shared_client().post("/gathernd", content=TINY, headers={"x-request-id": "f"}).status_code == 500
         until(lambda: len(about(server, "f")) == 2)
         failure, outcome = about(server, "f")

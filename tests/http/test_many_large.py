@@ -25,7 +25,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 BUDGET = 64 * MIB
 CONSTANT = 40 * MIB
-"""What the service may hold beside its budget and the lane of small requests: buffers of the network among it."""
+"""What the service may hold beside its budget and the budget of small requests: buffers of the network among it."""
 BINARY = "Content-Type: application/x-safetensors"
 CLAIM = request(b"", f"Content-Length: {GIB}", BINARY, length=False)
 

@@ -31,7 +31,7 @@ from tests.oip.bodies import octets
 MIB = 1 << 20
 BUDGET = 160 * MIB
 MARGIN = BUDGET // 8 * 3 + 64 * MIB
-"""What the service may hold beside its budget: the lane of small requests, freed memory that the C library keeps, and
+"""What the service may hold beside its budget: the budget of small requests, freed memory that the C library keeps, and
 blocks of outputs that are kept, an eighth of the budget each; and 64 MiB for buffers of the network and of threads."""
 BINARY = "Content-Type: application/x-safetensors"
 JSON = "Content-Type: application/json"
@@ -73,7 +73,7 @@ def narrow(dtype: str, path: str = "/gathernd") -> Ask:
     )  # fmt: skip
 
 
-def behind(parts: dict[str, tuple[str, Any]], **parameters: Any) -> tuple[bytes, tuple[str, ...]]:
+def binary_infer(parts: dict[str, tuple[str, Any]], **parameters: Any) -> tuple[bytes, tuple[str, ...]]:
     """An infer request with its items behind the JSON."""
     inputs, raws = [], []
     for name, (datatype, array) in parts.items():
@@ -88,13 +88,13 @@ def behind(parts: dict[str, tuple[str, Any]], **parameters: Any) -> tuple[bytes,
 
 def v2_narrow() -> Ask:
     indices = ordered(24 * MIB)
-    body, fields = behind({"data": ("UINT8", TABLE), "indices": ("UINT8", indices)}, dialect="openvino-8")
+    body, fields = binary_infer({"data": ("UINT8", TABLE), "indices": ("UINT8", indices)}, dialect="openvino-8")
     return Ask("/v2/models/gathernd/infer", body, fields, lambda body: body.endswith(indices.tobytes()))
 
 
 def v2_unaligned() -> Ask:
     indices = ordered(4 * MIB, np.int64)
-    body, fields = behind({"data": ("UINT8", ordered(257)), "indices": ("INT64", indices)})
+    body, fields = binary_infer({"data": ("UINT8", ordered(257)), "indices": ("INT64", indices)})
     return Ask("/v2/models/gathernd/infer", body, fields, lambda body: body.endswith(ordered(4 * MIB).tobytes()))
 
 
@@ -104,7 +104,7 @@ def texts(count: int, wide: bool) -> list[str]:
 
 def v2_strings(wide: bool) -> Ask:
     data = np.array(texts(400_000, wide), object)
-    body, fields = behind({"data": ("BYTES", data), "indices": ("INT64", np.arange(400_000)[::-1].copy())})
+    body, fields = binary_infer({"data": ("BYTES", data), "indices": ("INT64", np.arange(400_000)[::-1].copy())})
     last = data[0].encode()
     return Ask("/v2/models/gathernd/infer", body, fields, lambda body: body.endswith(last))
 
@@ -153,8 +153,8 @@ def base64_strings() -> Ask:
 def answer_in_json(dtype: str, encoding: str) -> Ask:
     """A small request whose answer is large."""
     count = {"bool": 8, "float16": 4}.get(dtype, 3) * MIB
-    odd: dict[str, list[Any]] = {"bool": [True, False], "complex128": [["NaN", -1.5], [2, "Infinity"]]}
-    values = odd.get(dtype, ["NaN", 0.1])
+    extremes: dict[str, list[Any]] = {"bool": [True, False], "complex128": [["NaN", -1.5], [2, "Infinity"]]}
+    values = extremes.get(dtype, ["NaN", 0.1])
     row = [values[number % 2] for number in range(1024)]
     data = {"dtype": dtype, "shape": [1, 1024], "values": row}
     indices = {"dtype": "int64", "shape": [count // 1024, 1], "values": [0] * (count // 1024)}
@@ -282,7 +282,7 @@ def ask(server: Server, one: Ask) -> str:
 
 
 @pytest.fixture(scope="module")
-def watched(start: Start) -> Iterator[tuple[Server, int]]:
+def measured(start: Start) -> Iterator[tuple[Server, int]]:
     """A server with a small budget, warmed up, and what it holds then."""
     flags = ("--memory-budget", str(BUDGET), "--max-body-bytes", "1GiB", "--threads", "2")
     with start(*flags) as server, server.client() as client:
@@ -300,8 +300,8 @@ def used(server: Server) -> float:
     return float(next(line for line in lines if line.startswith("gathernd_memory_used_bytes ")).split()[1])
 
 
-def check_peak(watched: tuple[Server, int]) -> None:
-    server, before = watched
+def check_peak(measured: tuple[Server, int]) -> None:
+    server, before = measured
     grown = resident(server, "VmHWM") - before
     assert grown <= BUDGET + MARGIN, f"{grown / MIB:.0f} MiB under a budget of {BUDGET / MIB:.0f}"
     assert used(server) == 0, "something stays charged"
@@ -310,10 +310,10 @@ def check_peak(watched: tuple[Server, int]) -> None:
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in CASES])
 @pytest.mark.timeout(300)
-def test_a_request_stays_within_the_budget_or_is_refused(watched: tuple[Server, int], name: str) -> None:
-    reset_peak(watched[0])
-    ask(watched[0], CASES[name]())
-    check_peak(watched)
+def test_a_request_stays_within_the_budget_or_is_refused(measured: tuple[Server, int], name: str) -> None:
+    reset_peak(measured[0])
+    ask(measured[0], CASES[name]())
+    check_peak(measured)
 
 
 def test_an_answer_over_tls_is_not_encrypted_whole_before_it_is_sent(start: Start, tmp_path: Path) -> None:
@@ -337,13 +337,13 @@ def test_an_answer_over_tls_is_not_encrypted_whole_before_it_is_sent(start: Star
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_many_requests_of_all_kinds_at_once_stay_within_the_budget(
-    watched: tuple[Server, int], soak_scale: int
+    measured: tuple[Server, int], soak_scale: int
 ) -> None:
     source = random.Random(7)
     made = [CASES[name]() for name in CASES]
     chosen = source.choices(made, k=2 * len(made) * soak_scale)
-    reset_peak(watched[0])
+    reset_peak(measured[0])
     with ThreadPoolExecutor(6) as threads:
-        found = list(threads.map(lambda one: ask(watched[0], one), chosen))
+        found = list(threads.map(lambda one: ask(measured[0], one), chosen))
     assert found.count("200") >= len(found) // 10, found
-    check_peak(watched)
+    check_peak(measured)

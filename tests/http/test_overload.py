@@ -1,4 +1,4 @@
-"""What clients are told by a service that is too busy, not ready, too late, or broken."""
+"""The answers of a service that is too busy, not ready, too late, or broken."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from tests.http.conftest import Start
+from tests.http.faulty_app import SECRET
 from tests.http.forms import int64, packed, tensor
-from tests.http.odd_app import SECRET
 from tests.http.raw import TINY, Wire, request
 from tests.http.server import Server
 
@@ -27,8 +27,8 @@ def metric(server: Server, name: str) -> float:
     return float(found[0]) if found else 0.0
 
 
-def odd(how: str) -> tuple[str, ...]:
-    return (sys.executable, "-m", "tests.http.odd_app", how)
+def faulty(how: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "tests.http.faulty_app", how)
 
 
 def tiny(server: Server, **headers: str) -> httpx.Response:
@@ -36,7 +36,7 @@ def tiny(server: Server, **headers: str) -> httpx.Response:
         return client.post("/gathernd", content=TINY, headers=headers)
 
 
-def together(server: Server, count: int) -> list[httpx.Response]:
+def ask_at_once(server: Server, count: int) -> list[httpx.Response]:
     """The answers to `count` requests sent at the same time."""
     answers: list[httpx.Response] = []
     threads = [threading.Thread(target=lambda: answers.append(tiny(server))) for _ in range(count)]
@@ -49,8 +49,8 @@ def together(server: Server, count: int) -> list[httpx.Response]:
 
 def test_a_full_queue_is_overloaded_and_what_it_holds_is_answered(start: Start) -> None:
     flags = ("--threads", "1", "--max-queue", "1", "--loop-max-us", "0")
-    with start(*flags, command=odd("slow")) as server:
-        answers = together(server, 5)
+    with start(*flags, command=faulty("slow")) as server:
+        answers = ask_at_once(server, 5)
         assert sorted(answer.status_code for answer in answers) == [200, 200, 503, 503, 503]
         assert {answer.json()["code"] for answer in answers if answer.status_code == 503} == {"overloaded"}
         assert tiny(server).status_code == 200  # and later there is room again
@@ -58,8 +58,8 @@ def test_a_full_queue_is_overloaded_and_what_it_holds_is_answered(start: Start) 
 
 def test_a_request_that_waits_past_the_deadline_is_refused(start: Start) -> None:
     flags = ("--threads", "1", "--max-queue", "8", "--loop-max-us", "0", "--deadline", "0.5")
-    with start(*flags, command=odd("slow")) as server:
-        answers = together(server, 3)
+    with start(*flags, command=faulty("slow")) as server:
+        answers = ask_at_once(server, 3)
         assert sorted(answer.status_code for answer in answers) == [200, 503, 503]
         assert {answer.json()["code"] for answer in answers if answer.status_code == 503} == {"deadline_exceeded"}
 
@@ -68,7 +68,7 @@ def test_a_request_that_waits_past_the_deadline_is_refused(start: Start) -> None
 def slow(start: Start) -> Iterator[Server]:
     """One thread on which each gather takes a second, and room for one more to wait."""
     flags = ("--threads", "1", "--max-queue", "1", "--loop-max-us", "0", "--max-requests", "4")
-    with start(*flags, command=odd("slow")) as server:
+    with start(*flags, command=faulty("slow")) as server:
         yield server
 
 
@@ -158,8 +158,8 @@ def test_a_large_body_is_refused_before_it_is_sent_while_the_queue_is_full(slow:
 
 def test_a_request_waits_for_a_thread_no_longer_than_it_may(start: Start) -> None:
     flags = ("--threads", "1", "--max-queue", "8", "--loop-max-us", "0", "--queue-timeout", "0.2")
-    with start(*flags, command=odd("slow")) as server:
-        answers = together(server, 3)
+    with start(*flags, command=faulty("slow")) as server:
+        answers = ask_at_once(server, 3)
         assert sorted(answer.status_code for answer in answers) == [200, 503, 503]
         refused = [answer.json() for answer in answers if answer.status_code == 503]
         assert {(body["code"], body["limit"]) for body in refused} == {("overloaded", "queue_timeout")}
@@ -226,7 +226,7 @@ def test_no_request_can_meet_an_impossible_deadline(start: Start) -> None:
 
 
 def test_a_service_that_is_starting_says_so_and_what_it_waits_for(start: Start) -> None:
-    with start(command=odd("starting"), ready=False) as server, server.client() as client:
+    with start(command=faulty("starting"), ready=False) as server, server.client() as client:
         for path in ("/gathernd", "/gather"):
             answer = client.post(path, content=TINY)
             assert answer.json()["code"] == "not_ready"
@@ -241,7 +241,7 @@ def test_a_service_that_is_starting_says_so_and_what_it_waits_for(start: Start) 
 
 @pytest.fixture(scope="module")
 def broken(start: Start) -> Iterator[Server]:
-    with start(command=odd("broken"), tracebacks=True) as server:
+    with start(command=faulty("broken"), tracebacks=True) as server:
         yield server
 
 

@@ -1,4 +1,4 @@
-"""Schemathesis, a stranger that knows only the OpenAPI file, against the running service.
+"""Schemathesis, a client that knows only the OpenAPI file, against the running service.
 
 It sends what the file allows and what it forbids to every operation in it. No answer may be a 5xx other than 501, 503
 and 507, nor have a status, media type or body that the file does not describe.
@@ -35,7 +35,7 @@ DOCUMENTED_5XX = {501, 503, 507}
 
 
 @pytest.fixture(scope="module")
-def stranger(start: Start) -> Iterator[Server]:
+def own_server(start: Start) -> Iterator[Server]:
     """A server of its own, whose tensors may come and go."""
     with start("--kernel", "numpy") as server:
         yield server
@@ -43,11 +43,11 @@ def stranger(start: Start) -> Iterator[Server]:
 
 @schema.parametrize()
 @settings(max_examples=samples(16), suppress_health_check=list(HealthCheck), deadline=None)
-def test_every_answer_is_one_that_the_file_describes(case: Case, stranger: Server) -> None:
-    answer = case.call(base_url=stranger.url, timeout=60)
+def test_every_answer_is_one_that_the_file_describes(case: Case, own_server: Server) -> None:
+    answer = case.call(base_url=own_server.url, timeout=60)
     assert answer.status_code < 500 or answer.status_code in DOCUMENTED_5XX, answer.text
     case.validate_response(
         answer,
         checks=[status_code_conformance, content_type_conformance, response_schema_conformance],
     )
-    assert stranger.process.poll() is None
+    assert own_server.process.poll() is None

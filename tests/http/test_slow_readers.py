@@ -25,7 +25,7 @@ LATE = 4.5
 
 @pytest.fixture(scope="module")
 def strict(start: Start) -> Iterator[Server]:
-    """A server with the resident tensor `rows` of 16 MiB, and with little patience."""
+    """A server with the resident tensor `rows` of 16 MiB, and with short timeouts."""
     with start("--answer-timeout", "1", "--min-answer-rate", "200000", "--memory-budget", "64MiB") as server:
         rows = np.arange(16 * ROW, dtype=np.uint32).astype(np.uint8).tobytes()
         kind = {"content-type": "application/octet-stream"}

@@ -23,8 +23,8 @@ def strict(start: Start) -> Iterator[Server]:
         yield server
 
 
-def told(wire: Wire, begun: float) -> None:
-    """The connection is told request_timeout in time, and closed."""
+def check_refused_in_time(wire: Wire, begun: float) -> None:
+    """The connection gets request_timeout in time, and closed."""
     answer = wire.read()
     assert (answer.status, answer.json()["code"]) == (408, "request_timeout")
     assert answer.headers["connection"] == "close"
@@ -39,7 +39,7 @@ def test_a_header_that_stops_is_refused(strict: Server, sent: bytes) -> None:
     with Wire(strict) as wire:
         begun = monotonic()
         wire.send(sent)
-        told(wire, begun)
+        check_refused_in_time(wire, begun)
 
 
 def test_a_slow_loris_header_is_refused_though_bytes_keep_coming(strict: Server) -> None:
@@ -52,7 +52,7 @@ def test_a_slow_loris_header_is_refused_though_bytes_keep_coming(strict: Server)
                 sleep(0.2)
         except ConnectionError:
             pass
-        told(wire, min(begun, monotonic() - 1))
+        check_refused_in_time(wire, min(begun, monotonic() - 1))
 
 
 @pytest.mark.parametrize("chunks", [False, True])
@@ -61,7 +61,7 @@ def test_a_body_that_stops_is_refused(strict: Server, chunks: bool) -> None:
     with Wire(strict) as wire:
         begun = monotonic()
         wire.send(head + (b"5\r\n{" if chunks else TINY[:5]))
-        told(wire, begun)
+        check_refused_in_time(wire, begun)
 
 
 def test_a_slow_loris_body_is_refused_though_bytes_keep_coming(strict: Server) -> None:
@@ -74,7 +74,7 @@ def test_a_slow_loris_body_is_refused_though_bytes_keep_coming(strict: Server) -
                 sleep(0.2)
         except ConnectionError:
             pass
-        told(wire, min(begun, monotonic() - 1))
+        check_refused_in_time(wire, min(begun, monotonic() - 1))
 
 
 def test_a_steady_body_may_take_longer_than_a_pause(strict: Server) -> None:
@@ -121,13 +121,13 @@ def test_a_body_that_stops_after_a_refusal_ends_the_connection(strict: Server) -
 
 
 @pytest.fixture(scope="module")
-def impatient(start: Start) -> Iterator[Server]:
+def short_timeouts(start: Start) -> Iterator[Server]:
     with start("--keep-alive", "1", "--header-timeout", "5") as server:
         yield server
 
 
-def test_an_idle_connection_is_closed_after_keep_alive(impatient: Server) -> None:
-    with Wire(impatient) as wire:
+def test_an_idle_connection_is_closed_after_keep_alive(short_timeouts: Server) -> None:
+    with Wire(short_timeouts) as wire:
         wire.send(request(TINY))
         assert wire.read().status == 200
         begun = monotonic()
@@ -136,8 +136,8 @@ def test_an_idle_connection_is_closed_after_keep_alive(impatient: Server) -> Non
 
 
 @pytest.mark.parametrize("sent", [b"", b"\r\n"])
-def test_a_connection_on_which_no_request_starts_is_closed(impatient: Server, sent: bytes) -> None:
-    with Wire(impatient) as wire:
+def test_a_connection_on_which_no_request_starts_is_closed(short_timeouts: Server, sent: bytes) -> None:
+    with Wire(short_timeouts) as wire:
         begun = monotonic()
         if sent:
             wire.send(sent)
@@ -146,8 +146,10 @@ def test_a_connection_on_which_no_request_starts_is_closed(impatient: Server, se
 
 
 @pytest.mark.parametrize("last", [b"", b"\r\n"])
-def test_an_idle_connection_is_closed_after_a_refusal_that_came_before_the_body(impatient: Server, last: bytes) -> None:
-    with Wire(impatient) as wire:
+def test_an_idle_connection_is_closed_after_a_refusal_that_came_before_the_body(
+    short_timeouts: Server, last: bytes
+) -> None:
+    with Wire(short_timeouts) as wire:
         sent = request(TINY, "Content-Type: text/plain")
         wire.send(sent[: -len(TINY)])
         assert wire.read().status == 415

@@ -21,7 +21,7 @@ from tests.http.provoked import PROVOKED
 from tests.http.raw import TINY
 from tests.http.rules import DIALECTS, zeros
 from tests.http.server import Server, serving
-from tests.http.test_overload import odd
+from tests.http.test_overload import faulty
 from tests.http.test_properties import value_of
 
 
@@ -32,7 +32,7 @@ def compilations(server: Server) -> int:
 def test_no_request_compiles_or_loads_compiled_code(start: Start) -> None:
     """Every type, dialect, form, kind of error, and sizes on either side of each route."""
     source = Random(5)
-    with start(command=odd("counting")) as server:
+    with start(command=faulty("counting")) as server:
         client = server.shared_client()
         before = compilations(server)
         assert before > 0, "nothing was compiled at the start, so the count counts nothing"
@@ -63,7 +63,7 @@ def test_readiness_names_what_it_waits_for() -> None:
 
 
 def test_a_service_that_cannot_prepare_its_kernels_ends_and_says_so(start: Start) -> None:
-    with start(command=odd("failing"), ready=False, tracebacks=True) as server:
+    with start(command=faulty("failing"), ready=False, tracebacks=True) as server:
         assert server.process.wait(60) == 3
         server.process.returncode = 0  # the end that is expected of other servers
         assert "the kernels could not be prepared" in server.log_text()

@@ -18,7 +18,7 @@ from tests.http.conftest import Start
 from tests.http.forms import int64, packed, tensor
 from tests.http.raw import TINY, Answer, Wire, request
 from tests.http.server import Server
-from tests.http.test_overload import metric, odd, wait_for_queue
+from tests.http.test_overload import faulty, metric, wait_for_queue
 
 
 def until_not_ready(server: Server) -> Answer:
@@ -88,7 +88,7 @@ def test_readiness_flips_first_and_requests_are_accepted_during_the_delay(start:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_what_runs_is_answered_and_the_exit_code_is_zero(start: Start, number: int) -> None:
-    with start("--loop-max-us", "0", "--threads", "2", command=odd("slow")) as server:
+    with start("--loop-max-us", "0", "--threads", "2", command=faulty("slow")) as server:
         answers: list[httpx.Response] = []
 
         def ask() -> None:
@@ -152,7 +152,7 @@ def test_an_answer_that_is_still_being_read_is_finished(start: Start) -> None:
 
 
 def test_without_a_delay_no_new_connection_is_taken(start: Start) -> None:
-    with start("--loop-max-us", "0", command=odd("slow")) as server, Wire(server) as wire:
+    with start("--loop-max-us", "0", command=faulty("slow")) as server, Wire(server) as wire:
         wire.send(request(TINY))
         wait_for_queue(server, 1)
         server.process.send_signal(signal.SIGTERM)
@@ -193,7 +193,7 @@ def test_a_stop_while_starting_is_a_stop(start: Start) -> None:
 
 
 def test_a_stop_while_compiling_does_not_wait_for_the_compiler(start: Start) -> None:
-    with start(command=odd("compiling"), ready=False) as server:
+    with start(command=faulty("compiling"), ready=False) as server:
         with Wire(server) as wire:
             wire.send(request(TINY))
             assert wire.read().status == 503

@@ -278,7 +278,7 @@ def test_a_key_with_a_password_and_one_file_for_both(start: Start, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("fault", "workers", "told"),
+    ("fault", "workers", "message"),
     [
         ("missing", "1", "there is no file"),
         pytest.param("missing", "2", "there is no file", marks=pytest.mark.slow),
@@ -290,7 +290,7 @@ def test_a_key_with_a_password_and_one_file_for_both(start: Start, tmp_path: Pat
     ],
 )
 def test_a_pair_that_cannot_be_used_ends_the_start_with_a_reason(
-    fault: str, workers: str, told: str, pair: Pair, tmp_path: Path
+    fault: str, workers: str, message: str, pair: Pair, tmp_path: Path
 ) -> None:
     bad = tmp_path / "bad.pem"
     bad.write_text("no certificate\n")
@@ -305,6 +305,6 @@ def test_a_pair_that_cannot_be_used_ends_the_start_with_a_reason(
     command = [GATHERND, "serve", "--port", "0", "--store-dir", str(tmp_path / "store"), "--workers", workers, *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
     assert done.returncode == 2, done.stderr
-    assert told in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert PASSWORD not in done.stderr

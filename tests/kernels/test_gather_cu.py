@@ -26,8 +26,8 @@ def compiled(architecture: int) -> Compiled:
 
 def check(architecture: int) -> None:
     made = compiled(architecture)
-    told = [line for line in made.log.splitlines() if not line.startswith(("ptxas info", "ptxas  "))]
-    assert [line for line in told if line.strip()] == []
+    messages = [line for line in made.log.splitlines() if not line.startswith(("ptxas info", "ptxas  "))]
+    assert [line for line in messages if line.strip()] == []
     assert set(re.findall(r"Compiling entry function '(\w+)'", made.log)) == NAMES
     assert made.cubin.startswith(b"\x7fELF")
     assert f".target sm_{architecture}" in made.ptx

@@ -1,4 +1,4 @@
-"""The memory budget: nothing is lost, small requests have a lane of their own."""
+"""The memory budget: nothing is lost, small requests have one of their own."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_plan_is_settled_by_what_it_came_to(before: int, planned: int, size: i
     reservation.charge(planned)
     reservation.adjust(planned, size)
     held = budget.used + budget.small_used
-    # A large request stays one, at the cost of a small one, so that it does not hold a place in their lane.
+    # A large request stays one, at the cost of a small one, so that it does not take bytes of their budget.
     least = before + size if before + size > MIN_UNCHARGED_BYTES else 0
     assert least <= held <= max(least, SMALL_REQUEST_BYTES + 1 if before + planned > SMALL_REQUEST_BYTES else 0)
     assert budget.used == 0 or budget.small_used == 0

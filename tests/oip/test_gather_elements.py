@@ -1,4 +1,4 @@
-"""The model `gather_elements`: datatypes, refusals with their places, and what is told of the model."""
+"""The model `gather_elements`: datatypes, refusals with their places, and the model's metadata."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Judge:
             self.seen[problem["code"]] += 1
 
 
-class Line:
+class Connection:
     """A connection."""
 
     def __init__(self, port: int) -> None:
@@ -135,20 +135,20 @@ class Line:
 
 
 @dataclass
-class Talk:
+class Conversation:
     """Bytes to send on a line, and the answers to come: one for each of `heads`, which says whether that is to a HEAD.
 
     With `finish` the client stops sending after that, and everything until the server closes is read.
     """
 
-    line: Line
+    line: Connection
     data: memoryview
     head_requests: list[bool]
     finish: bool = False
     answers: list[Answer] = field(default_factory=list)
 
     def step(self) -> bool:
-        """Send and take what can be; whether the talk is over."""
+        """Send and take what can be; whether the conversation is over."""
         line = self.line
         if self.data:
             self.data = self.data[line.send(self.data) :]
@@ -166,9 +166,9 @@ class Talk:
         return line.ended or (complete and not self.finish)
 
 
-def talk(talks: Sequence[Talk], meanwhile: Callable[[], None]) -> None:
-    """Hold all these talks at once. `meanwhile` is called now and then. Raises AssertionError when one stands still."""
-    waiting = {one.line.socket.fileno(): one for one in talks if not one.step()}
+def hold_conversations(conversations: Sequence[Conversation], meanwhile: Callable[[], None]) -> None:
+    """Hold these conversations at once. `meanwhile` is called now and then. Raises AssertionError if one stalls."""
+    waiting = {one.line.socket.fileno(): one for one in conversations if not one.step()}
     poll = select.poll()
     for number, one in waiting.items():
         poll.register(number, select.POLLIN | (select.POLLOUT if one.data else 0))

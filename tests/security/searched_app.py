@@ -13,7 +13,7 @@ from typing import Any
 from app.main import create_app
 from app.server_from_settings import serve
 from app.settings import Settings
-from tests.http.odd_app import add_route
+from tests.http.faulty_app import add_route
 
 
 def holders(text: str) -> int:

@@ -25,7 +25,7 @@ from tests.http.raw import TINY, request
 from tests.http.server import Server, serving
 from tests.security.hostile import Whole, attack, whole
 from tests.security.hostile_bodies import RESIDENT, altered, heaviest
-from tests.security.hostile_client import Answer, Judge, Line, Talk, talk
+from tests.security.hostile_client import Answer, Connection, Conversation, Judge, hold_conversations
 
 SEED = int(os.environ.get("GATHERND_SEED") or (secrets.randbits(32) if SOAK else 1))
 LIMITS = (
@@ -79,7 +79,7 @@ def named(data: bytes, name: str) -> bytes:
     return head + b"\r\nX-Request-ID: " + name.encode() + b"\r\n\r\n" + body
 
 
-class Besiegers:
+class HostileClients:
     """Batches of hostile requests against a server, each followed by good ones; `sent` counts the hostile."""
 
     def __init__(self, server: Server, seed: int) -> None:
@@ -89,10 +89,10 @@ class Besiegers:
         self.sent = 0
         self.batch = 0
         self.judge = Judge([b"Traceback", str(server.log.parent).encode()])
-        self._lines: list[Line | None] = [None] * LINES
-        self._control: Line | None = None
-        self._slow: list[tuple[Line, Iterator[bytes]]] = []
-        self._deaf: list[Line] = []
+        self._lines: list[Connection | None] = [None] * LINES
+        self._control: Connection | None = None
+        self._slow: list[tuple[Connection, Iterator[bytes]]] = []
+        self._deaf: list[Connection] = []
 
     def on(self, until: int) -> None:
         """Go on until so many hostile requests have been sent."""
@@ -102,22 +102,22 @@ class Besiegers:
             except AssertionError as failure:
                 raise AssertionError(f"GATHERND_SEED={self.seed}, batches to {self.batch}: {failure}") from failure
 
-    def storm(self) -> None:
+    def send_heaviest(self) -> None:
         """What takes the most memory, many at once: what the service keeps of it, it has from then on."""
         bodies = [request(one.content, *one.fields, line=f"{one.method} {one.path} HTTP/1.1") for one in heaviest()]
         for _ in range(10):
-            talks = [Talk(Line(self.port), memoryview(data), [False]) for data in bodies]
-            talk(talks, self._dawdle)
-            self.sent += len(talks)
-            for one in talks:
+            conversations = [Conversation(Connection(self.port), memoryview(data), [False]) for data in bodies]
+            hold_conversations(conversations, self._dawdle)
+            self.sent += len(conversations)
+            for one in conversations:
                 one.line.socket.close()
                 for answer in one.answers:
                     self.judge.judge(answer, to_head=False)
 
     def _round(self) -> None:
-        plans: list[tuple[Talk, list[Whole], bool, Random]] = []
+        plans: list[tuple[Conversation, list[Whole], bool, Random]] = []
         for place in range(LINES):
-            line = self._lines[place] or Line(self.port)
+            line = self._lines[place] or Connection(self.port)
             self.batch += 1
             source = Random(f"{self.seed} {self.batch}")
             plan, broken, data = self._plan(source)
@@ -126,11 +126,11 @@ class Besiegers:
                 line.reset()
                 self._lines[place] = None
                 continue
-            one = Talk(line, memoryview(data), [single.head for single in plan], finish=broken)
+            one = Conversation(line, memoryview(data), [single.head for single in plan], finish=broken)
             plans.append((one, plan, broken, source))
             self._lines[place] = None if broken else line
         self._dawdle()
-        talk([one for one, *_ in plans], self._dawdle)
+        hold_conversations([one for one, *_ in plans], self._dawdle)
         for one, plan, broken, _ in plans:
             if self._judge(one, plan, broken) and one.line in self._lines:
                 self._lines[self._lines.index(one.line)] = None
@@ -161,7 +161,7 @@ class Besiegers:
                 self._start_slow(source)
         return plan, broken, b"".join(data)
 
-    def _judge(self, one: Talk, plan: list[Whole], broken: bool) -> bool:
+    def _judge(self, one: Conversation, plan: list[Whole], broken: bool) -> bool:
         """Judge the answers of a batch; whether its connection has ended."""
         for place, answer in enumerate(one.answers):
             self.judge.judge(answer, place < len(plan) and plan[place].head)
@@ -193,9 +193,9 @@ class Besiegers:
         hostile = head + b"\r\n\r\n" + altered(body, Random(f"{self.seed} {self.batch} control"))
         self.sent += 1
         for data in (sound, hostile, sound):
-            self._control = line = self._control or Line(self.port)
-            one = Talk(line, memoryview(data), [False])
-            talk([one], self._dawdle)
+            self._control = line = self._control or Connection(self.port)
+            one = Conversation(line, memoryview(data), [False])
+            hold_conversations([one], self._dawdle)
             (answer,) = one.answers
             self.judge.judge(answer, to_head=False)
             assert data is hostile or right(self.batch, answer), answer
@@ -209,17 +209,17 @@ class Besiegers:
             # A few only: what they leave unread at most is the memory that the service comes to keep for its requests.
             if len(self._deaf) >= 4:
                 self._deaf.pop(0).reset()
-            self._deaf.append(Line(self.port))
+            self._deaf.append(Connection(self.port))
             self._deaf[-1].send(memoryview(request(b"", line="GET /tensors/good/content HTTP/1.1") * 4))
             return
         if len(self._slow) >= 20:
             self._end_slow()
         data = attack(source) if source.random() < 0.5 else whole(source, "slow").data
         step = source.choice((1, 3, 20))
-        self._slow.append((Line(self.port), (data[at : at + step] for at in range(0, len(data), step))))
+        self._slow.append((Connection(self.port), (data[at : at + step] for at in range(0, len(data), step))))
 
     def _end_slow(self) -> None:
-        """Leave the oldest of them; what it was told is judged like every answer."""
+        """Leave the oldest of them; its answer is judged like every other."""
         line, _ = self._slow.pop(0)
         line.receive()
         answer = line.answer(to_head=False)
@@ -261,7 +261,7 @@ def opened(server: Server) -> int:
     return sum(len(list(folder.iterdir())) for folder in folders)
 
 
-def settled(server: Server) -> None:
+def wait_until_idle(server: Server) -> None:
     """Wait until nothing is under way: no request, no connection but this one, no memory held."""
     end = monotonic() + 20
     while True:
@@ -291,27 +291,27 @@ def test_hostile_requests_harm_nobody(
             fields = {"content-type": "application/octet-stream"}
             assert client.put(f"/tensors/{name}", content=table.tobytes(), params=query, headers=fields).is_success
         before = processes(server)
-        besiegers = Besiegers(server, SEED)
+        clients = HostileClients(server, SEED)
         marks = []
         begun = monotonic()
-        besiegers.storm()
+        clients.send_heaviest()
         for share in (0.5, 0.75, 1):
             try:
-                besiegers.on(round(total * share))
+                clients.on(round(total * share))
             finally:
-                besiegers.leave()
-            settled(server)
+                clients.leave()
+            wait_until_idle(server)
             marks.append((memory(server), opened(server)))
-        rate = besiegers.sent / (monotonic() - begun)
+        rate = clients.sent / (monotonic() - begun)
         with capsys.disabled():
-            sys.stdout.write(f" {besiegers.sent} hostile requests, {rate:.0f}/s; memory and handles: {marks} ")
+            sys.stdout.write(f" {clients.sent} hostile requests, {rate:.0f}/s; memory and handles: {marks} ")
         assert processes(server) == before, "a process died"
         # The first requests fill caches and pools; a sample is too short to see more than a gross leak.
         (first, handles), *_, (last, handles_at_end) = marks
         assert last - first < max(0.05 * first, 0 if soak_scale > 1 else 64 * 2**20), marks
         assert handles_at_end - handles < 20, marks
         assert client.get("/tensors/smuggled").status_code == 404
-        assert set(REACHED) <= set(besiegers.judge.seen), besiegers.judge.seen
+        assert set(REACHED) <= set(clients.judge.seen), clients.judge.seen
         log = server.log_text()
     assert " ERROR " not in log, log
     assert not [path for folder in elsewhere.values() for path in folder.rglob("*")]

@@ -1,4 +1,4 @@
-"""Tasks beside the requests: whatever happens to them is told, counted and mended, and they end with the service."""
+"""Tasks beside the requests: whatever happens to them is logged, counted and mended, and they end with the service."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def test_after_a_long_good_run_the_first_pause_holds_again(
         await tasks.close()
 
     asyncio.run(scenario())
-    told = [record.getMessage().rpartition(" in ")[2] for record in caplog.records]
-    assert told == ["0.001 s", "0.002 s", "0.001 s"]
+    pauses = [record.getMessage().rpartition(" in ")[2] for record in caplog.records]
+    assert pauses == ["0.001 s", "0.002 s", "0.001 s"]
 
 
 def test_a_task_that_ends_by_itself_is_not_started_again() -> None:

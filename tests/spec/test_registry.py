@@ -1,4 +1,4 @@
-"""The rows of the table of operators: whole, and told apart."""
+"""The rows of the table of operators: whole, and each distinct."""
 
 from __future__ import annotations
 

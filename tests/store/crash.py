@@ -409,8 +409,8 @@ def check_answers(store: LocalStore, again: Answers, case: str) -> None:
 # Dying at every step
 
 
-class Told:
-    """What the processes of a case have told: a file of lines, which outlives them."""
+class ReportFile:
+    """What the processes of a case report: a file of lines, which outlives them."""
 
     def __init__(self, path: Path, course: Course) -> None:
         self.path, self.course = path, course
@@ -474,7 +474,7 @@ class Case:
         self.mode, self.last, self.rng = mode, last, rng
         self.folder, self.image, self.handover = room / "store", room / "image", room / "handover"
         self.course, self.changes = course, course.changes
-        self.told = Told(room / "told", course)
+        self.reports = ReportFile(room / "reports", course)
         self.etags = Etags()
         self.loss = rng.choice(LOSSES)
         self.second = rng.randrange(1, 60)
@@ -498,7 +498,7 @@ class Case:
             # The restart dies too.
             second = self.rng.randrange(1, 20)
             forked(lambda: self.die_in_recovery(left, second))
-        done, least, again = self.told.read(self.etags)
+        done, least, again = self.reports.read(self.etags)
         allowed = self.course.states[least : self.course.after(done) + 1]
         under_way = (key_of(done), self.changes[done]) if done < len(self.changes) else None
         judge(left, allowed, f"{self.name}, after {done} changes", self.etags, again, under_way)
@@ -523,7 +523,7 @@ class Case:
 
     def go_on(self, store: LocalStore, first: int) -> None:
         for number in range(first, len(self.changes)):
-            self.told.acknowledge(number, carry_out(store, self.changes[number], key_of(number)))
+            self.reports.acknowledge(number, carry_out(store, self.changes[number], key_of(number)))
 
     def die_in_recovery(self, folder: Path, last: int) -> None:
         Power(folder, folder).arm("kill", last)
@@ -541,9 +541,9 @@ class Case:
     def look_around(self, store: LocalStore) -> int:
         """Read everything; which state it is."""
         etags = Etags()
-        done, least, _ = self.told.read(etags)
+        done, least, _ = self.reports.read(etags)
         index = self.course.index(found(store, etags), least, done, self.name)
-        self.told.seen(index)
+        self.reports.seen(index)
         return index
 
     # Two processes
@@ -561,7 +561,7 @@ class Case:
             power.arm(self.rng.choice(("kill", "half")), self.last, self.handover)
             power.dying = self.note_death
             for number, change in enumerate(self.changes):
-                self.told.acknowledge(number, carry_out(own, change, key_of(number)))
+                self.reports.acknowledge(number, carry_out(own, change, key_of(number)))
                 os.write(ours[1], b"x")
                 assert os.read(theirs[0], 1) == b"x"
             power.hand_over()
@@ -589,20 +589,20 @@ class Case:
 
     def finish(self, store: LocalStore, index: int) -> None:
         """From state `index` to the last: those acknowledged come again, the one under way, and those after it."""
-        done, _, again = self.told.read(Etags())
+        done, _, again = self.reports.read(Etags())
         for key, change, answer in again:
             assert request(store, change, key) == answer, f"{self.name}: {key} was answered otherwise"
         for number in range(done, len(self.changes)):
             change, key = self.changes[number], key_of(number)
             made = index == self.course.after(done)
             answers = once(store, change, key, made=made) if number == done else carry_out(store, change, key)
-            self.told.acknowledge(number, answers)
+            self.reports.acknowledge(number, answers)
             assert self.look_around(store) == self.course.at[number + 1]
 
     # A disk that refuses
 
     def refused(self) -> None:
-        """One step meets an error of the disk; whoever is told of it comes again, and other processes see no change."""
+        """One step meets an error of the disk; who gets that error asks again, and other processes see no change."""
         store = opened(self.folder)
         beside = opened(self.folder, store.group.token)
         power = Power(self.folder, self.image)
@@ -620,7 +620,7 @@ class Case:
                         f"{self.name} ({power.refused}): change {number} was refused, and is there"
                     )
                 answers = carry_out(store, change, key_of(number))
-            self.told.acknowledge(number, answers)
+            self.reports.acknowledge(number, answers)
             for each in (store, beside):
                 assert self.look_around(each) == self.course.at[number + 1], self.name
             more -= bool(power.refused)
@@ -647,10 +647,10 @@ def kills(count: int, seed: int) -> int:
         for turn in range(count):
             course = Course(tables, planned(tables, rng))
             changes = course.changes
-            told = Worker(lambda: opened(folder), changes, f"{turn}-")
-            told.kill(rng)
-            done = len(told.answers)
-            again = told.note(course, etags)
+            worker = Worker(lambda: opened(folder), changes, f"{turn}-")
+            worker.kill(rng)
+            done = len(worker.answers)
+            again = worker.note(course, etags)
             under_way = (f"{turn}-{done}", changes[done]) if done < len(changes) else None
             earlier = [*earlier, *again]
             sample = rng.sample(earlier, min(len(earlier), 20))
@@ -677,13 +677,13 @@ def workers(count: int, seed: int) -> int:
             course = Course(tables, planned(tables, rng))
             changes = course.changes
             store._catalogue.close()  # SQLite's connections must not be there in two processes
-            told = Worker(lambda: opened(folder, store.group.token), changes, f"{turn}-")
+            worker = Worker(lambda: opened(folder, store.group.token), changes, f"{turn}-")
             end = time.monotonic() + rng.random() * 0.15
             while time.monotonic() < end:
-                read_one(store, rng.choice("tuv"), told, course, etags)
-            told.kill(rng, 0)
-            done = len(told.answers)
-            earlier = [*earlier, *told.note(course, etags)]
+                read_one(store, rng.choice("tuv"), worker, course, etags)
+            worker.kill(rng, 0)
+            done = len(worker.answers)
+            earlier = [*earlier, *worker.note(course, etags)]
             case = f"worker {turn}, after {done} changes"
             index = course.index(found(store, etags), course.at[done], done, case)
             if done < len(changes):
@@ -703,11 +703,11 @@ def workers(count: int, seed: int) -> int:
     return total
 
 
-def read_one(store: LocalStore, name: str, told: Worker, course: Course, etags: Etags) -> None:
+def read_one(store: LocalStore, name: str, worker: Worker, course: Course, etags: Etags) -> None:
     """A gather while another process changes tensors: it is of no older content than had been acknowledged before."""
-    least = told.read()
+    least = worker.read()
     seen = look(store, name)
-    most = told.read()
+    most = worker.read()
     content = None if seen is None else fingerprint(seen[0])
     allowed = course.states[course.at[least] : course.after(most) + 1]
     assert content in [state.get(name) for state in allowed], f"{name}: a stale read, or a mixture"
@@ -754,7 +754,7 @@ class Worker:
         return len(self.answers)
 
     def kill(self, rng: random.Random, within: float = 0.15) -> None:
-        """Kill it some time from now, and read all that it told of."""
+        """Kill it some time from now, and read all that it reported."""
         time.sleep(rng.random() * within)
         os.kill(self.child, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(self.child, 0)[1])

@@ -232,20 +232,20 @@ class StalledStore:
 
     def get(self, name: str) -> Resident | None:
         resident = self.store.get(name)
-        return resident if resident is None or name != "x" else Restless(self, resident)
+        return resident if resident is None or name != "x" else ChangingResident(self, resident)
 
     def names(self) -> list[str]:
         return self.store.names()
 
 
-class Restless(Resident):
+class ChangingResident(Resident):
     """The content of x in a `StalledStore`."""
 
     def __init__(self, store: StalledStore, resident: Resident) -> None:
         super().__init__(resident.tensor, resident.etag, words=(2,))
         self.stalled = store
 
-    def refreshed(self) -> Restless:
+    def refreshed(self) -> ChangingResident:
         return self
 
     @contextmanager

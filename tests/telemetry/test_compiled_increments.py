@@ -61,7 +61,7 @@ class Cells:
         return [*self.times[1:-1], *self.others[[REQUESTS, ROUTES, PREDICTED, MEASURED, RECEIVED, SENT], 1]]
 
 
-def moments_of(start: float, spans: list[float]) -> list[float]:
+def times_of(start: float, spans: list[float]) -> list[float]:
     found = [start]
     for span in spans:
         found.append(found[-1] + span)
@@ -89,7 +89,7 @@ def test_gathers_are_added_up_as_python_would(
     drawn: list[tuple[float, list[float], float, int, int]], predicted: bool
 ) -> None:
     _, add = compiled()
-    gathers = [(moments_of(start, spans), seconds, received, sent) for start, spans, seconds, received, sent in drawn]
+    gathers = [(times_of(start, spans), seconds, received, sent) for start, spans, seconds, received, sent in drawn]
     cells = Cells(predicted=predicted)
     for at, seconds, received, sent in gathers:
         add(cells.kind, *at, seconds, received, sent)
@@ -102,11 +102,11 @@ def test_an_answer_tells_its_id_and_whole_microseconds_or_nothing(
 ) -> None:
     answer, _ = compiled()
     cells = Cells()
-    at = moments_of(start, spans)
+    at = times_of(start, spans)
     before = bytes(HEADER_TEMPLATE)
-    told = answer(HEADER_TEMPLATE_AT, cells.kind, number, *at, 1e-6, 3, 4)
-    assert told == (at[-1] - at[0] < 1e-3)
-    if not told:
+    was_counted = answer(HEADER_TEMPLATE_AT, cells.kind, number, *at, 1e-6, 3, 4)
+    assert was_counted == (at[-1] - at[0] < 1e-3)
+    if not was_counted:
         assert bytes(HEADER_TEMPLATE) == before
         assert not any(cells.counted())
         return

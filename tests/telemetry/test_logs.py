@@ -163,9 +163,9 @@ def test_an_exception_is_told_without_the_folders_of_this_machine() -> None:
     text = TextFormatter().format(made)
     parsed = json.loads(JsonFormatter().format(made))["traceback"]
     assert "Traceback" in text
-    for told in (text, *parsed):
-        assert __file__ not in told
-        assert "\x1b" not in told
+    for line in (text, *parsed):
+        assert __file__ not in line
+        assert "\x1b" not in line
     assert parsed[-1] == "RuntimeError: outer"
     assert any(line.startswith("ValueError: invalid literal") for line in parsed)
     place = "test_logs:test_an_exception_is_told_without_the_folders_of_this_machine:"

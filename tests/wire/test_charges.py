@@ -1,4 +1,4 @@
-"""What the items of a request take is told before it is taken, and what the text of an answer will take is foreseen."""
+"""What the items of a request take is charged before it is taken, and what the text of an answer is foreseen."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ MODEL = Model("gathernd", OPERATORS["gathernd"].signature)
 
 
 def charged(data: dict[str, Any]) -> tuple[int, int]:
-    """What was told for `data` when a request with it was read, and the bytes that it takes."""
-    told: list[int] = []
+    """What was charged for `data` when a request with it was read, and the bytes that it takes."""
+    charges: list[int] = []
     body = json.dumps({"data": data, "indices": INDICES}).encode()
-    call, _ = gather_messages.read_call(body, OPERATORS["gathernd"].signature, Limits(), told.append)
+    call, _ = gather_messages.read_call(body, OPERATORS["gathernd"].signature, Limits(), charges.append)
     assert isinstance(call.data, Tensor)
-    assert told[-1] == 8  # the one index
-    return sum(told[:-1]), call.data.array.nbytes
+    assert charges[-1] == 8  # the one index
+    return sum(charges[:-1]), call.data.array.nbytes
 
 
 @pytest.mark.parametrize("dtype", NUMBERS)
@@ -56,33 +56,33 @@ def test_complex_items_and_nested_lists_are_told() -> None:
 
 @pytest.mark.parametrize("values", [[1] * 100, [[1, 2, 3, 4]] * 25, [[[1]]] * 100, [], 7])
 def test_where_no_shape_is_given_the_commas_tell(values: Sequence[Any]) -> None:
-    told, taken = charged({"dtype": "int64", "values": values})
-    assert taken <= told <= max(taken, 8)
+    charges, taken = charged({"dtype": "int64", "values": values})
+    assert taken <= charges <= max(taken, 8)
 
 
 def test_strings_are_told_as_their_frames_and_where_those_begin() -> None:
     values = ["ab"] * 1000
-    told, starts = charged({"dtype": "string", "shape": [1000], "values": values})
+    charges, starts = charged({"dtype": "string", "shape": [1000], "values": values})
     span = len(json.dumps(values))
     assert starts == 8000
-    assert told == 8000 + span + 1000 + 8  # a frame has a byte more beside its text than JSON, at least
+    assert charges == 8000 + span + 1000 + 8  # a frame has a byte more beside its text than JSON, at least
     raw = framed(values)
-    told, starts = charged({"dtype": "string", "shape": [1000], "base64": pybase64.b64encode(raw).decode()})
-    assert told == len(raw) + starts
+    charges, starts = charged({"dtype": "string", "shape": [1000], "base64": pybase64.b64encode(raw).decode()})
+    assert charges == len(raw) + starts
 
 
 def test_of_strings_without_a_shape_the_commas_tell() -> None:
     values = ["ab"] * 1000
-    told, _ = charged({"dtype": "string", "values": values})
-    assert told == charged({"dtype": "string", "shape": [1000], "values": values})[0]
-    told, _ = charged({"dtype": "string", "values": [",,,,"]})
-    assert told == 5 * 8 + len('[",,,,"]') + 5 + 8
+    charges, _ = charged({"dtype": "string", "values": values})
+    assert charges == charged({"dtype": "string", "shape": [1000], "values": values})[0]
+    charges, _ = charged({"dtype": "string", "values": [",,,,"]})
+    assert charges == 5 * 8 + len('[",,,,"]') + 5 + 8
 
 
 def test_base64_is_told_by_its_length() -> None:
     raw = np.arange(999, dtype=np.float32).tobytes()
-    told, taken = charged({"dtype": "float32", "shape": [999], "base64": pybase64.b64encode(raw).decode()})
-    assert taken <= told <= taken + 3
+    charges, taken = charged({"dtype": "float32", "shape": [999], "base64": pybase64.b64encode(raw).decode()})
+    assert taken <= charges <= taken + 3
 
 
 def test_what_the_charge_raises_is_raised_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,15 +105,15 @@ def test_what_the_charge_raises_is_raised_before_anything_is_made(monkeypatch: p
 
 
 def test_strings_behind_the_json_are_told() -> None:
-    told: list[int] = []
+    charges: list[int] = []
     raw = framed(["ab"] * 100)
     inputs = [
         {"name": "data", "datatype": "BYTES", "shape": [100], "parameters": {"binary_data_size": len(raw)}},
         {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]},
     ]
     text = json.dumps({"inputs": inputs}).encode()
-    v2_tensors.read_request(text + raw, len(text), MODEL, Limits(), told.append)
-    assert told == [100 * 8, 8]
+    v2_tensors.read_request(text + raw, len(text), MODEL, Limits(), charges.append)
+    assert charges == [100 * 8, 8]
 
 
 class Account:
@@ -176,7 +176,7 @@ def test_no_item_has_a_longer_text_than_is_charged(dtype: str) -> None:
 def test_strings_are_charged_as_the_memory_that_they_take(text: str, how: str) -> None:
     count = 2000
     texts = [text + str(number) for number in range(count)]
-    told: list[int] = []
+    charges: list[int] = []
     raw = framed(texts)
     if how == "behind":
         inputs = [
@@ -184,16 +184,16 @@ def test_strings_are_charged_as_the_memory_that_they_take(text: str, how: str) -
             {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]},
         ]
         head = json.dumps({"inputs": inputs}).encode()
-        call = v2_tensors.read_request(head + raw, len(head), MODEL, Limits(), told.append).call
+        call = v2_tensors.read_request(head + raw, len(head), MODEL, Limits(), charges.append).call
     else:
         data = {"dtype": "string", "shape": [count]}
         data |= {"base64": pybase64.b64encode(raw).decode()} if how == "base64" else {"values": texts}
         body = json.dumps({"data": data, "indices": INDICES}, ensure_ascii=how == "escaped").encode()
-        call, _ = gather_messages.read_call(body, OPERATORS["gathernd"].signature, Limits(), told.append)
+        call, _ = gather_messages.read_call(body, OPERATORS["gathernd"].signature, Limits(), charges.append)
     assert isinstance(call.data, PackedStrings)
     assert items(call.data).tolist() == texts
     octets = 0 if how == "behind" else call.data.octets.nbytes  # else those of the body
-    assert sum(told) >= call.data.array.nbytes + octets + call.indices.array.nbytes
+    assert sum(charges) >= call.data.array.nbytes + octets + call.indices.array.nbytes
 
 
 @pytest.mark.parametrize("texts", [["x" * 300] * 9, ["\0"] * 999, [], [""]])
@@ -215,20 +215,22 @@ def test_an_answer_of_strings_is_charged_exactly_and_before_it_is_made(texts: li
 
 
 def test_a_tensor_behind_the_json_that_is_not_aligned_is_charged_with_its_copy() -> None:
-    told: list[int] = []
+    charges: list[int] = []
     inputs = [
         {"name": "data", "datatype": "INT8", "shape": [3], "parameters": {"binary_data_size": 3}},
         {"name": "indices", "datatype": "INT64", "shape": [900, 1], "parameters": {"binary_data_size": 7200}},
     ]
     head = json.dumps({"inputs": inputs}).encode()
-    v2_tensors.read_request(head + bytes(7203), len(head), MODEL, Limits(), told.append)
-    assert told == [7200]
+    v2_tensors.read_request(head + bytes(7203), len(head), MODEL, Limits(), charges.append)
+    assert charges == [7200]
 
 
 def test_base64_with_escapes_is_charged_with_its_copies() -> None:
     text = pybase64.b64encode(bytes([255]) * 3000).decode()
     assert "/" in text
     body = json.dumps({"data": {"dtype": "uint8", "shape": [3000], "base64": text}, "indices": INDICES})
-    told: list[int] = []
-    gather_messages.read_call(body.replace("/", "\\/").encode(), OPERATORS["gathernd"].signature, Limits(), told.append)
-    assert sum(told) >= 3000 + 2 * len(text)
+    charges: list[int] = []
+    gather_messages.read_call(
+        body.replace("/", "\\/").encode(), OPERATORS["gathernd"].signature, Limits(), charges.append
+    )
+    assert sum(charges) >= 3000 + 2 * len(text)

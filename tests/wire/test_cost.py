@@ -1,4 +1,4 @@
-"""What a body costs: time and memory for each of its bytes, whatever they are, and that the memory is told.
+"""What a body costs: time and memory for each of its bytes, whatever they are, and that the memory is charged.
 
 The measure of time is `json.loads` on the same bytes, or a copy of them ten times over where they are binary, in turns
 with the codec: both are CPU time of a thread, so that a busy machine does not matter.
@@ -134,17 +134,17 @@ def too_slow(body: Body, reader: Reader | None = None, inflate: Callable[[], obj
 def too_much(body: Body, reader: Reader | None = None) -> str | None:
     """How much too much memory it takes, or takes untold, if it does."""
     run = reader or plain(body)
-    told: list[int] = []
+    charges: list[int] = []
     tracemalloc.start()
-    run(told.append)
+    run(charges.append)
     peak = tracemalloc.get_traced_memory()[1] - CONSTANT_BYTES
     tracemalloc.stop()
     size = len(body.content) + len(body.query)
     if peak > BYTES * size:
         return f"{body.codec}, {body.name}: {peak / size:.1f} bytes a byte"
-    most = max(accumulate(told), default=0)
+    most = max(accumulate(charges), default=0)
     if peak > most:
-        return f"{body.codec}, {body.name}: {peak} bytes, of which {most} were told"
+        return f"{body.codec}, {body.name}: {peak} bytes, of which {most} were charged"
     return None
 
 
@@ -222,13 +222,13 @@ def test_every_bomb_keeps_to_both(coding: str) -> None:
 def test_a_bomb_beyond_the_cap_is_refused_before_more_than_the_cap_is_held(coding: str) -> None:
     encoding, compress = CODINGS[coding]
     coded = compress(bytes(64 * LARGE))
-    told: list[int] = []
+    charges: list[int] = []
     tracemalloc.start()
-    code = read_coded(Body("bomb", "native", b""), encoding, coded, 4 * LARGE, told.append)
+    code = read_coded(Body("bomb", "native", b""), encoding, coded, 4 * LARGE, charges.append)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert code == "payload_too_large"
-    assert max(accumulate(told)) <= 4 * LARGE
+    assert max(accumulate(charges)) <= 4 * LARGE
     assert peak <= 4 * LARGE + CONSTANT_BYTES
 
 
@@ -264,11 +264,11 @@ def test_a_check_of_the_grammar_is_told_before_it_takes_memory() -> None:
     for text in (cut, f'{cut}, "indices": {{"dtype": "int64", "values": [[0]]}}}}'):
         body = Body("keys", "native", text.encode())
         tracemalloc.start()
-        told: list[int] = []
-        read(body, told.append)
+        charges: list[int] = []
+        read(body, charges.append)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert peak <= sum(told) + 200_000
+        assert peak <= sum(charges) + 200_000
 
 
 def test_a_protocol_head_of_more_than_its_bound_is_not_remembered() -> None:

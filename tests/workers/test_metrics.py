@@ -296,7 +296,7 @@ def test_counts_survive_the_death_and_the_restart_of_their_worker(server: Server
         else:
             server.process.send_signal(harm)
         expected = 1 if harm == signal.SIGKILL else 0
-        until(lambda old=old, expected=expected: settled(server, old, expected), 60, "two workers again")
+        until(lambda old=old, expected=expected: has_two_workers(server, old, expected), 60, "two workers again")
         rise = change(before, scrape(server), "gathernd_requests_total")
         assert rise["POST", "/gathernd", "200"] == gathers
     gathers += spread(server)
@@ -316,7 +316,7 @@ def spread(server: Server) -> int:
     return len(answers)
 
 
-def settled(server: Server, old: set[int], left: int) -> bool:
+def has_two_workers(server: Server, old: set[int], left: int) -> bool:
     if len(old & set(pids(server))) != left or len(pids(server)) != 2:
         return False
     with connected(server.port, 8) as connections:

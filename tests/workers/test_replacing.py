@@ -31,7 +31,7 @@ _QUICK = (
 
 
 def quick(give_up: int = 12, start_s: float = 600.0) -> tuple[str, ...]:
-    """`gathernd serve` with a parent of less patience."""
+    """`gathernd serve` with a parent with shorter timeouts."""
     return sys.executable, "-c", _QUICK.format(give_up=give_up, start_s=start_s), "serve"
 
 
@@ -120,8 +120,8 @@ def test_a_parent_that_cannot_replace_its_workers_refuses_connections_until_it_c
             kill(pids(server))
             until(lambda: "no worker is left" in server.log_text(), 10, "it says that none is left")
             assert refuses(server.port)
-            told = server.log_text().count("no worker is left")
-            until(lambda: server.log_text().count("no worker is left") > told + 1, 10, "it tries again")
+            tries = server.log_text().count("no worker is left")
+            until(lambda: server.log_text().count("no worker is left") > tries + 1, 10, "it tries again")
             assert server.process.poll() is None
         until(lambda: not refuses(server.port), 20, "the port is open again")
         until(lambda: len(pids(server)) == 2, 20, "both workers are back")

@@ -47,7 +47,7 @@ def metric(server: Server, name: str) -> float:
     return float(next((line.split()[1] for line in text.splitlines() if line.startswith(f"{name} ")), "0"))
 
 
-def settled(server: Server) -> None:
+def wait_for_two_workers(server: Server) -> None:
     """Wait until two workers take connections again."""
     until(lambda: len(pids(server)) == 2 and len(identities(server)) == 2, 15, "two workers")
 
@@ -80,14 +80,14 @@ def test_nobody_is_asked_before_all_are_warm(start: Start) -> None:
 def test_a_killed_worker_is_replaced_and_only_what_it_had_in_hand_is_lost(pair: Server, soak_scale: int) -> None:
     clients = 8
     for _ in range(1 if soak_scale == 1 else 20):
-        settled(pair)
+        wait_for_two_workers(pair)
         deaths = metric(pair, "gathernd_workers_died_total")
         with load(pair.port, clients, careful=True) as running:
             running.wait(1.0)
             before, workers = set(pids(pair)), set(running.right)
             os.kill(min(before), signal.SIGKILL)
             died = monotonic()
-            until(lambda before=before: set(pids(pair)) - before, 2 * patience(), "the death is noticed")
+            until(lambda before=before: set(pids(pair)) - before, 2 * load_factor(), "the death is noticed")
             until(lambda running=running, workers=workers: set(running.right) - workers, 60, "the new worker answers")
             back = monotonic() - died
             # Clients keep their connections: only if they are sent over does the new worker get its share.
@@ -95,11 +95,11 @@ def test_a_killed_worker_is_replaced_and_only_what_it_had_in_hand_is_lost(pair: 
             present = set(running.recent(0.5))
         assert len(workers) == len(present) == 2
         (victim,) = workers - present
-        assert back < 5 * patience(), back
+        assert back < 5 * load_factor(), back
         # Every client had one request in hand at most; no other was lost, then or later, nor one of the other worker.
         assert len(running.failed) <= clients, running.failed
         assert {failure.worker for failure in running.failed} <= {victim, "none"}, (victim, running.failed)
-        assert all(failure.when - died < patience() for failure in running.failed), running.failed
+        assert all(failure.when - died < load_factor() for failure in running.failed), running.failed
         assert metric(pair, "gathernd_workers_died_total") == deaths + 1
 
 
@@ -108,24 +108,24 @@ def share(answers: Counter[str]) -> list[float]:
     return [count / sum(counts) for count in counts] if len(counts) > 1 else [0.0]
 
 
-def patience() -> float:
+def load_factor() -> float:
     """By how much this machine is too busy now for limits of time: at least 1."""
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def test_a_worker_that_is_asked_to_end_is_replaced_too(pair: Server) -> None:
-    settled(pair)
+    wait_for_two_workers(pair)
     with load(pair.port, 4) as running:
         running.wait(0.3)
         before = pids(pair)
         os.kill(before[0], signal.SIGTERM)
         until(lambda: before[0] not in pids(pair) and len(pids(pair)) == 2, 10, "the worker is replaced")
     assert running.failed == []
-    settled(pair)
+    wait_for_two_workers(pair)
 
 
 def test_a_rolling_restart_under_load_loses_no_request(pair: Server, soak_scale: int) -> None:
-    settled(pair)
+    wait_for_two_workers(pair)
     restarts, pause = (1, 0.002) if soak_scale == 1 else (20, 0.0)
     with load(pair.port, pause=pause) as running:
         for number in range(restarts):
@@ -141,13 +141,13 @@ def test_a_rolling_restart_under_load_loses_no_request(pair: Server, soak_scale:
         running.wait(0.5)
     assert running.failed == []
     assert len(running.right) >= 2 * restarts
-    settled(pair)
+    wait_for_two_workers(pair)
 
 
 @pytest.mark.slow
 def test_an_idle_client_is_let_go_without_a_lost_request(pair: Server) -> None:
     """A client that asks every 100 ms: its connection ends with an answer that says so."""
-    settled(pair)
+    wait_for_two_workers(pair)
     old = set(pids(pair))
     with connected(pair.port, 6) as left:
         pair.process.send_signal(signal.SIGHUP)
@@ -161,7 +161,7 @@ def test_an_idle_client_is_let_go_without_a_lost_request(pair: Server) -> None:
                     left.remove(connection)
             sleep(0.1)
     until(lambda: not old & set(pids(pair)), 30, "all are replaced")
-    settled(pair)
+    wait_for_two_workers(pair)
 
 
 def test_a_stop_lets_clients_go_and_answers_what_is_under_way(start: Start) -> None:
@@ -200,7 +200,7 @@ def test_a_stop_while_it_starts_is_quick_and_no_failure(start: Start) -> None:
     with start(*WORKERS, ready=False) as server:
         began = monotonic()
         assert server.stop() == 0
-        assert monotonic() - began < 5 * patience()
+        assert monotonic() - began < 5 * load_factor()
         until(lambda: refuses(server.port), 5, "the port is given up")
 
 
@@ -287,7 +287,7 @@ def test_a_worker_that_hangs_is_replaced(start: Start) -> None:
         victim = pids(server)[0]
         os.kill(victim, signal.SIGSTOP)
         until(lambda: victim not in pids(server), 60, "the hung worker is killed")
-        settled(server)
+        wait_for_two_workers(server)
 
 
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])

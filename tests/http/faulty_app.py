@@ -1,4 +1,4 @@
-"""Servers that misbehave on purpose, for tests of what clients are told then: `python -m tests.http.odd_app HOW FLAGS`.
+"""Servers that misbehave on purpose, for tests of their answers: `python -m tests.http.faulty_app HOW FLAGS`.
 
 HOW is `broken` (the kernel raises, and so does the control-plane route /broken), `slow` (the kernel takes a second),
 `starting` (the kernels are never ready), `compiling` (they are being compiled for longer than anybody waits), `failing`
