@@ -25,7 +25,7 @@ BELOW: dict[str, set[str]] = {
     "security": {"errors", "bounded_cache"},
     "telemetry": {"errors", "llvm_intrinsics", "orjson_dump", "bounded_cache"},
     "dispatch": {"kernels", "memory"},
-    "kernels": {"operators", "llvm_intrinsics"},
+    "kernels": {"operators", "llvm_intrinsics", "bounded_cache"},
     "operators": {"tensors"},
     "wire": {"tensors", "memory", "llvm_intrinsics"},
     "store": {"tensors", "memory"},

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import threading
 import weakref
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -96,7 +96,7 @@ class _Counting:
         out: NDArray[Any],
         threads: int = 1,
         patient: bool = True,
-        **further: NDArray[Any],
+        further: Mapping[str, NDArray[Any]] | None = None,
     ) -> int:
         self.threads.append(threads)
         self.callers.append(threading.current_thread().name)
@@ -125,7 +125,7 @@ def test_indices_of_another_type_are_handed_to_the_kernel_as_they_are() -> None:
             out: NDArray[Any],
             threads: int = 1,
             patient: bool = True,
-            **further: NDArray[Any],
+            further: Mapping[str, NDArray[Any]] | None = None,
         ) -> int:
             seen.append(indices)
             return super().run(plan, data, indices, out, threads, patient)
@@ -153,7 +153,7 @@ class _Late(_Counting):
         out: NDArray[Any],
         threads: int = 1,
         patient: bool = True,
-        **further: NDArray[Any],
+        further: Mapping[str, NDArray[Any]] | None = None,
     ) -> int:
         def finish() -> int:
             assert self.back.wait(60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ class Unfinished(Exception):
 class Kernel(Protocol):
     """What a kernel module offers. It never reads or writes out of bounds, whatever it is handed.
 
-    Its functions are one for each type of plan, in a table; `run` calls the one for the plan that it gets.
+    It has a function for each type of plan; `run` calls the one for the plan that it gets.
     """
 
     name: str
@@ -37,7 +38,7 @@ class Kernel(Protocol):
         out: NDArray[Any],
         threads: int = 1,
         patient: bool = True,
-        **further: NDArray[Any],
+        further: Mapping[str, NDArray[Any]] | None = None,
     ) -> int:
         """Gather `data` into `out` and return the first bad component of `indices` in row-major order, or -1.
 

@@ -30,13 +30,13 @@ def run(
     out: NDArray[Any],
     threads: int = 1,
     patient: bool = True,
-    **further: NDArray[Any],
+    further: Mapping[str, NDArray[Any]] | None = None,
 ) -> int:
     """See `app.kernels.Kernel.run`."""
     function = _FUNCTIONS.get(type(plan))
     if function is None:
         raise TypeError(f"no function for a {type(plan).__name__}")
-    return function(plan, data, indices, out, **further)
+    return function(plan, data, indices, out, **(further or {}))
 
 
 def _gather(plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any]) -> int:

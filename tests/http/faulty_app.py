@@ -9,7 +9,7 @@ the service knows of these: they are made from its parts.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -42,7 +42,7 @@ class Broken:
         out: NDArray[Any],
         threads: int = 1,
         patient: bool = True,
-        **further: NDArray[Any],
+        further: Mapping[str, NDArray[Any]] | None = None,
     ) -> int:
         raise RuntimeError(SECRET)
 
@@ -59,7 +59,7 @@ class Slow:
         out: NDArray[Any],
         threads: int = 1,
         patient: bool = True,
-        **further: NDArray[Any],
+        further: Mapping[str, NDArray[Any]] | None = None,
     ) -> int:
         sleep(1)
         return numpy_cpu.run(plan, data, indices, out)

@@ -10,8 +10,8 @@ disjoint stretches of the output, and the first bad component is the least of th
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, lru_cache
+from collections.abc import Callable, Mapping
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
@@ -23,6 +23,7 @@ from numba import cfunc, njit, types
 from numpy.typing import NDArray
 
 from app import llvm_intrinsics
+from app.bounded_cache import BoundedCache
 from app.kernels.check_arrays import check_arrays
 from app.kernels.numba_cpu import gather_chunk as gather_chunk_module
 from app.kernels.numba_cpu import memory_intrinsics, ndarray_abi, split_over_threads, widen_indices
@@ -86,7 +87,7 @@ from app.kernels.numba_cpu.split_over_threads import (
 )
 from app.kernels.numba_cpu.widen_indices import MAX_DEPTH, gather_narrow_chunk
 from app.llvm_intrinsics import Address, inner
-from app.operators.gather_plan import GatherPlan
+from app.operators.gather_plan import GatherPlan, Plan
 
 name = "numba"
 splits = True
@@ -119,6 +120,8 @@ _SETTINGS: Final = (BLOCK, 20 << 20)
 _TIMEOUT_NS: Final = 500_000
 _HELP, _SHUT_DOWN, _POLL = range(3)
 """What `_attend` is called for."""
+OTHER_PLANS: Final[dict[type, Callable[..., int]]] = {}
+"""The functions for plans of other types, to which `run` hands them on."""
 
 
 def configure(cache_dir: Path) -> None:
@@ -155,22 +158,28 @@ def warm(progress: Callable[[str], None] | None = None) -> None:
 
 
 def run(
-    plan: GatherPlan,
+    plan: Plan,
     data: NDArray[Any],
     indices: NDArray[Any],
     out: NDArray[Any],
     threads: int = 1,
     patient: bool = True,
+    further: Mapping[str, NDArray[Any]] | None = None,
 ) -> int:
     """See `app.kernels.Kernel.run`."""
+    if type(plan) is not GatherPlan or further is not None:
+        return _run_other(plan, data, indices, out, threads, patient, **(further or {}))
     entry, team = _ready()
     if threads > 1:
         prepare(team, threads)
+    sizes = _sizes.get(plan.dims)
+    if sizes is None:
+        sizes = _sizes[plan.dims] = np.array(plan.dims, dtype=np.int64)
     first: int = entry(
         data,
         indices,
         out,
-        _sizes(plan.dims),
+        sizes,
         plan.batches,
         plan.tuples,
         plan.slice_items,
@@ -183,10 +192,17 @@ def run(
     )
     if first < -1:
         if first == UNFINISHED:
-            raise UnfinishedGather(team, (data, indices, out, _sizes(plan.dims)))
+            raise UnfinishedGather(team, (data, indices, out, sizes))
         check_arrays(plan, data, indices, out)
         raise TypeError("the plan has a size that no array can have")
     return first
+
+
+def _run_other(plan: Plan, *arguments: Any, **further: NDArray[Any]) -> int:
+    function = OTHER_PLANS.get(type(plan))
+    if function is None:
+        raise TypeError(f"no function for a {type(plan).__name__}")
+    return function(plan, *arguments, **further)
 
 
 def prepare(team: ThreadTeam, threads: int) -> None:
@@ -202,9 +218,8 @@ def thread_team() -> ThreadTeam:
     return _ready()[1]
 
 
-@lru_cache(maxsize=4096)
-def _sizes(dims: tuple[int, ...]) -> NDArray[np.int64]:
-    return np.array(dims, dtype=np.int64)
+_sizes: Final[BoundedCache[tuple[int, ...], NDArray[np.int64]]] = BoundedCache(4096)
+"""`dims` of plans, as the compiled code takes them."""
 
 
 @cache
