@@ -6,7 +6,7 @@ With r = rank(data) = rank(indices) and an axis a of data: output.shape = indice
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from app.errors import GatherError, Place
@@ -32,6 +32,11 @@ class GatherElementsPlan:
     data_items: int
     item_size: int
     wrap: bool
+    index_items: int = field(init=False, repr=False, compare=False)
+    """Items of indices, each a component to check, and of the output: the product of `sizes`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "index_items", prod(self.sizes))  # here once, and then read many times
 
     # As the cost model sees it: single items, picked from anywhere in data by tuples of length 1.
 
@@ -43,7 +48,7 @@ class GatherElementsPlan:
     @property
     def tuples(self) -> int:
         """Entries of indices."""
-        return prod(self.sizes)
+        return self.index_items
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -66,11 +71,6 @@ class GatherElementsPlan:
         return 1
 
     @property
-    def index_items(self) -> int:
-        """Items of indices: components to check."""
-        return prod(self.sizes)
-
-    @property
     def block_items(self) -> int:
         """Items of data among which an entry picks."""
         return self.axis_size * self.axis_stride
@@ -78,7 +78,7 @@ class GatherElementsPlan:
     @property
     def output_items(self) -> int:
         """Items of the output."""
-        return prod(self.sizes)
+        return self.index_items
 
     @property
     def output_bytes(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError, replace
 from itertools import product
 from math import prod
 from random import Random
@@ -65,6 +66,20 @@ def test_axes_that_follow_one_another_in_data_become_one() -> None:
     assert (plan.sizes, plan.strides) == ((3, 4, 5, 7), (210, 42, 0, 1))
     plan, _, _ = planned((1, 1), (1, 1), 1)
     assert (plan.sizes, plan.strides) == ((1,), (0,))
+
+
+def test_plans_are_equal_by_what_they_say_and_one_with_other_sizes_counts_its_own_entries() -> None:
+    plan, _, _ = planned((4, 5), (4, 9), 1)
+    again, _, _ = planned((4, 5), (4, 9), 1)
+    assert plan == again
+    assert hash(plan) == hash(again)
+    other = replace(plan, sizes=(2, 9))
+    assert other != plan
+    assert [each.index_items for each in (plan, other)] == [36, 18]
+    assert [each.output_items for each in (plan, other)] == [36, 18]
+    assert [each.tuples for each in (plan, other)] == [36, 18]
+    with pytest.raises(FrozenInstanceError):
+        plan.index_items = 1  # type: ignore[misc]
 
 
 def test_the_places_of_a_plan_are_those_of_the_coordinates() -> None:
