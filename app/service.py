@@ -348,9 +348,9 @@ class Service:
     async def _check_size(self, output: PackedStrings, timings: RequestTimings) -> None:
         """Raises output_too_large where the gathered strings have more bytes than an output may have."""
         if output.array.size <= _FEW_STRINGS and not output.on_disk:
-            size = output.size
+            size = output.nbytes
         else:
-            size = await self.pool.run(lambda: output.size, timings)
+            size = await self.pool.run(lambda: output.nbytes, timings)
         if size > self.limits.output_bytes:
             raise GatherError(
                 "output_too_large",

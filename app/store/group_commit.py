@@ -34,7 +34,7 @@ class QueuedScatter:
 
 
 class ScatterQueues:
-    """The queues of scatters, one for member tensor that has any."""
+    """The queues of scatters, one for each tensor that has any."""
 
     def __init__(self, work: Work) -> None:
         """`work` takes the name of a tensor, and a function that takes at most so many scatters from its queue.
@@ -80,10 +80,10 @@ class ScatterQueues:
 
         def take(maximum: int) -> list[PendingScatter]:
             with self._lock:
-                size = queued.scatter.size
+                nbytes = queued.scatter.nbytes
                 for other in queue[1:maximum]:
-                    size += other.scatter.size
-                    if size > MAX_BATCH_BYTES:
+                    nbytes += other.scatter.nbytes
+                    if nbytes > MAX_BATCH_BYTES:
                         break
                     taken.append(other)
             return [member.scatter for member in taken]

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from app.store.tensor_metadata import ALWAYS, Conditions
 from app.tensors.scatter_call import Reduction
+from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 
 
@@ -44,10 +45,11 @@ class PendingScatter:
         self._outcome: str | BaseException = ""
 
     @property
-    def size(self) -> int:
-        """Bytes of its updates and row numbers."""
-        updates = self.change.updates.array
-        return updates.nbytes + self.change.rows.nbytes
+    def nbytes(self) -> int:
+        """Bytes of its row numbers and updates; strings count with their frames."""
+        updates = self.change.updates
+        frames = updates.nbytes if isinstance(updates, PackedStrings) else 0
+        return self.change.rows.nbytes + updates.array.nbytes + frames
 
     @property
     def etag(self) -> str | None:

@@ -29,18 +29,18 @@ class PackedStrings(Tensor):
 
     octets: NDArray[np.uint8] = field(default_factory=lambda: _NO_OCTETS)
     on_disk: bool = False
-    _size: int | None = field(default=None, init=False, repr=False, compare=False)
+    _nbytes: int | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # Compiled functions are compiled for one type of array.
         self.array.flags.writeable = self.octets.flags.writeable = False
 
     @property
-    def size(self) -> int:
+    def nbytes(self) -> int:
         """Bytes of all frames together; looked up once. Raises tensor_damaged."""
-        if self._size is None:
-            self._size = self.checked(frames_size(self.octets, self.array))
-        return self._size
+        if self._nbytes is None:
+            self._nbytes = self.checked(frames_size(self.octets, self.array))
+        return self._nbytes
 
     def gathered(self, shape: tuple[int, ...], starts: NDArray[Any]) -> PackedStrings:
         """Those of the strings whose frames begin at `starts`, 8-byte items of `array`; octets are shared."""
@@ -59,7 +59,7 @@ class PackedStrings(Tensor):
 
     def packed(self, charge: Callable[[int], None] | None = None) -> memoryview:
         """All frames, one behind the other. `charge` is told the bytes before they are taken, and may raise."""
-        size = self.size
+        size = self.nbytes
         if charge is not None:
             charge(size + ROOM)
         out = np.empty(size + ROOM, np.uint8)

@@ -115,7 +115,7 @@ def test_very_many_strings_let_other_threads_go_on() -> None:
     steps: dict[str, Callable[[], object]] = {
         "read": lambda: read_strings(body),
         "the longest": lambda: strings.first_longer(1 << 20),
-        "measured": lambda: strings.gathered((count,), strings.array[::-1].copy()).size,
+        "measured": lambda: strings.gathered((count,), strings.array[::-1].copy()).nbytes,
         "packed": strings.packed,
         "written": lambda: strings_text(strings),
     }

@@ -74,7 +74,7 @@ def test_strings_are_found_without_reading_the_others(store: LocalStore) -> None
     assert isinstance(tensor, PackedStrings)
     found = tensor.gathered((3,), tensor.array[[999, 0, 500]])
     assert items(found).tolist() == ["999", "0", "500"]
-    assert found.size == 12 + 7
+    assert found.nbytes == 12 + 7
     assert found.octets is tensor.octets
 
 

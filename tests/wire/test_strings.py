@@ -168,7 +168,7 @@ def test_utf_8_is_checked_at_every_place_of_a_text_and_up_to_its_very_end() -> N
 def test_a_million_empty_strings_and_one_very_long_one() -> None:
     tensor = unpack(STRING, (1_000_000,), bytes(4_000_000))
     assert isinstance(tensor, PackedStrings)
-    assert tensor.size == 4_000_000
+    assert tensor.nbytes == 4_000_000
     assert (tensor.array == np.arange(0, 4_000_000, 4)).all()
     assert bytes(values_text(tensor)[0]) == orjson.dumps([""] * 1_000_000)
     text = "aé一\U0001f642" * 2_000_000

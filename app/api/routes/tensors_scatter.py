@@ -222,6 +222,6 @@ def working_bytes(call: ScatterCall) -> int:
     indices, updates = call.indices.array, call.updates.array
     values = updates.nbytes
     if isinstance(call.updates, PackedStrings):
-        values += call.updates.size
+        values += call.updates.nbytes
     depth = call.indices.shape[-1] if call.indices.shape else 1
     return _ROW_BYTES * (indices.size // max(depth, 1)) + 3 * values

@@ -37,7 +37,7 @@ _BYTE: Final = np.dtype(np.uint8)
 def is_long(tensor: Tensor) -> bool:
     """Whether the text of the items takes so long that it is not for the event loop."""
     if isinstance(tensor, PackedStrings):
-        return tensor.on_disk or tensor.size > _LONG
+        return tensor.on_disk or tensor.nbytes > _LONG
     return tensor.array.nbytes > _LONG
 
 
