@@ -296,7 +296,8 @@ class Service:
         self._start_kernel(timings)
         out = self._outputs.empty(plan.output_items, data.dtype.carrier)
         try:
-            bad = self.kernel.run(plan, data.items, indices.array, out, timings.choice.parts, False)
+            parts = timings.choice.parts
+            bad = self.kernel.run(plan, data.items, indices.array, out, parts, may_leave_unfinished=True)
         except Unfinished as left:
             drop_tracebacks(left)
             timings.admitted = True  # a gather that has begun is not refused

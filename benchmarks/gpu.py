@@ -271,7 +271,7 @@ def flattened(plan: GatherPlan, indices: NDArray[np.int64]) -> NDArray[np.int64]
     for axis, size in enumerate(plan.dims):
         flat = flat * size + np.where(tuples[:, axis] < 0, tuples[:, axis] + size, tuples[:, axis])
     block = prod(plan.dims)
-    if plan.shared:
+    if plan.broadcast_indices:
         return (np.arange(plan.batches)[:, None] * block + flat).reshape(-1)
     return flat + np.arange(plan.batches).repeat(plan.tuples) * block
 

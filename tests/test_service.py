@@ -95,7 +95,7 @@ class _Counting:
         indices: NDArray[Any],
         out: NDArray[Any],
         threads: int = 1,
-        patient: bool = True,
+        may_leave_unfinished: bool = False,
         further: Mapping[str, NDArray[Any]] | None = None,
     ) -> int:
         self.threads.append(threads)
@@ -124,11 +124,11 @@ def test_indices_of_another_type_are_handed_to_the_kernel_as_they_are() -> None:
             indices: NDArray[Any],
             out: NDArray[Any],
             threads: int = 1,
-            patient: bool = True,
+            may_leave_unfinished: bool = False,
             further: Mapping[str, NDArray[Any]] | None = None,
         ) -> int:
             seen.append(indices)
-            return super().run(plan, data, indices, out, threads, patient)
+            return super().run(plan, data, indices, out, threads, may_leave_unfinished)
 
     made.kernel = Looking()
     rows = np.resize(RANDOM, 1 << 16).astype(np.int32)
@@ -152,7 +152,7 @@ class _Late(_Counting):
         indices: NDArray[Any],
         out: NDArray[Any],
         threads: int = 1,
-        patient: bool = True,
+        may_leave_unfinished: bool = False,
         further: Mapping[str, NDArray[Any]] | None = None,
     ) -> int:
         def finish() -> int:
@@ -160,7 +160,7 @@ class _Late(_Counting):
             return numpy_cpu.run(plan, data, indices, out)
 
         self.callers.append(threading.current_thread().name)
-        if patient:
+        if not may_leave_unfinished:
             return finish() if threads > 1 else numpy_cpu.run(plan, data, indices, out)
         left = Unfinished()
         left.wait = finish  # type: ignore[method-assign]

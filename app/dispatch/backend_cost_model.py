@@ -114,7 +114,7 @@ def kernel_seconds(plan: Plan, coefficients: Coefficients, locality: bool = Fals
     """How long one thread takes; with `locality`, as long as from data that a cache holds."""
     width = plan.slice_items * plan.item_size
     slices = plan.batches * plan.tuples
-    tuples = plan.tuples if plan.shared else slices  # those that batches share are checked once
+    tuples = plan.tuples if plan.broadcast_indices else slices  # those that batches share are checked once
     output = slices * width
     seconds = coefficients.call_s + tuples * _tuple_seconds(plan.depth, coefficients.tuple_s)
     if output:

@@ -37,13 +37,14 @@ class Kernel(Protocol):
         indices: NDArray[Any],
         out: NDArray[Any],
         threads: int = 1,
-        patient: bool = True,
+        may_leave_unfinished: bool = False,
         further: Mapping[str, NDArray[Any]] | None = None,
     ) -> int:
         """Gather `data` into `out` and return the first bad component of `indices` in row-major order, or -1.
 
-        The caller's thread may be helped by up to `threads` - 1 others, where `splits`. A caller that is not `patient`
-        waits for them half a millisecond at most, once its own part is done, and meets `Unfinished` then.
+        The caller's thread may be helped by up to `threads` - 1 others, where `splits`. Once its own part is done it
+        waits for them however long they take; with `may_leave_unfinished`, half a millisecond at most, and raises
+        `Unfinished` then.
 
         All three are 1-D and contiguous: `data` of plan.data_items and `out` of plan.output_items carriers (uint8,
         uint16, uint32, uint64 or complex128 by item size; `data` may be read-only), `indices` of plan.index_items of

@@ -29,7 +29,7 @@ def run(
     indices: NDArray[Any],
     out: NDArray[Any],
     threads: int = 1,
-    patient: bool = True,
+    may_leave_unfinished: bool = False,
     further: Mapping[str, NDArray[Any]] | None = None,
 ) -> int:
     """See `app.kernels.Kernel.run`."""
@@ -84,7 +84,9 @@ def _copy(plan: GatherPlan, data: NDArray[Any], components: NDArray[Any], out: N
     for start in range(0, len(target), step):
         places = np.arange(start, min(start + step, len(target)), dtype=np.int64)
         offsets = places // plan.tuples
-        rows = widened(components[places - offsets * plan.tuples] if plan.shared else components[start : start + step])
+        rows = widened(
+            components[places - offsets * plan.tuples] if plan.broadcast_indices else components[start : start + step]
+        )
         for axis, size in enumerate(plan.dims):
             column = rows[:, axis]
             offsets *= size

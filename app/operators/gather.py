@@ -1,8 +1,9 @@
 """Gather: the rules on its axis and ranks, and how it comes down to GatherND's plan.
 
 Gather along axis a picks, in each of the prod(data.shape[:a]) batches, the same slices: it is GatherND with
-batch_dims = a and tuples of length 1, where every batch uses the one set of indices (`GatherPlan.shared`). Since the
-output is data.shape[:a] + indices.shape + data.shape[a+1:], the flat order of the output is GatherND's too.
+batch_dims = a and tuples of length 1, where every batch uses the one set of indices
+(`GatherPlan.broadcast_indices`). Since the output is data.shape[:a] + indices.shape + data.shape[a+1:], the flat order
+of the output is GatherND's too.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def plan_gather(
         dims=shape[axis : axis + 1],
         slice_items=prod(shape[axis + 1 :]),
         item_size=data.dtype.carrier.itemsize,
-        shared=True,
+        broadcast_indices=True,
         wrap=dialect.wrap,
     )
     return plan, output_shape, axis

@@ -61,7 +61,7 @@ class GatherElementsPlan:
         return 1
 
     @property
-    def shared(self) -> bool:
+    def broadcast_indices(self) -> bool:
         """Each entry is used once."""
         return False
 

@@ -2,7 +2,7 @@
 
 GatherND with batch_dims b and tuples of length k reads data as [batches, *dims, slice] and indices as
 [batches, tuples, k]. Gather along axis a is the same with b = a and k = 1, only that every batch uses the same tuples,
-`shared`. No kernel knows which of the two it runs.
+`broadcast_indices`. No kernel knows which of the two it runs.
 
 An operator that does not come down to it has a plan of its own beside it, a frozen dataclass with the attributes of
 `Plan`, and kernels have a function of their own for that (see `app.kernels.Kernel`).
@@ -18,7 +18,8 @@ from typing import Protocol
 class Plan(Protocol):
     """What the service and the cost model read of any operator's plan; sizes are in items unless named otherwise.
 
-    `batches`, `tuples`, `dims`, `slice_items`, `shared` and `wrap` are those of the `GatherPlan` that takes as long.
+    `batches`, `tuples`, `dims`, `slice_items`, `broadcast_indices` and `wrap` are those of the `GatherPlan` that takes
+    as long.
     """
 
     @property
@@ -32,7 +33,7 @@ class Plan(Protocol):
     @property
     def item_size(self) -> int: ...
     @property
-    def shared(self) -> bool: ...
+    def broadcast_indices(self) -> bool: ...
     @property
     def wrap(self) -> bool: ...
     @property
@@ -55,8 +56,9 @@ class GatherPlan:
 
     The output is [batches, tuples, slice_items].
 
-    `dims` are the sizes of the indexed axes; `item_size` is in bytes (1, 2, 4, 8 or 16); `shared` says that all batches
-    use the one set of tuples; `wrap` says that an index in [-s, -1] counts from the end (else it is out of bounds).
+    `dims` are the sizes of the indexed axes; `item_size` is in bytes (1, 2, 4, 8 or 16); `broadcast_indices` says that
+    all batches use the one set of tuples; `wrap` says that an index in [-s, -1] counts from the end (else it is out of
+    bounds).
     """
 
     batches: int
@@ -64,7 +66,7 @@ class GatherPlan:
     dims: tuple[int, ...]
     slice_items: int
     item_size: int
-    shared: bool
+    broadcast_indices: bool
     wrap: bool
 
     @property
@@ -75,7 +77,7 @@ class GatherPlan:
     @property
     def index_items(self) -> int:
         """Items of indices: components to check."""
-        return self.tuples * len(self.dims) * (1 if self.shared else self.batches)
+        return self.tuples * len(self.dims) * (1 if self.broadcast_indices else self.batches)
 
     @property
     def block_items(self) -> int:

@@ -39,7 +39,7 @@ def plan_gathernd(
         dims=shape[batch_dims:inner],
         slice_items=prod(shape[inner:]),
         item_size=data.dtype.carrier.itemsize,
-        shared=False,
+        broadcast_indices=False,
         wrap=dialect.wrap,
     )
     return plan, output_shape, batch_dims

@@ -41,7 +41,7 @@ class Broken:
         indices: NDArray[Any],
         out: NDArray[Any],
         threads: int = 1,
-        patient: bool = True,
+        may_leave_unfinished: bool = False,
         further: Mapping[str, NDArray[Any]] | None = None,
     ) -> int:
         raise RuntimeError(SECRET)
@@ -58,7 +58,7 @@ class Slow:
         indices: NDArray[Any],
         out: NDArray[Any],
         threads: int = 1,
-        patient: bool = True,
+        may_leave_unfinished: bool = False,
         further: Mapping[str, NDArray[Any]] | None = None,
     ) -> int:
         sleep(1)

@@ -26,7 +26,7 @@ def run(
     indices: NDArray[Any],
     out: NDArray[Any],
     threads: int = 1,
-    patient: bool = True,
+    may_leave_unfinished: bool = False,
 ) -> int:
     """See `app.kernels.Kernel.run`."""
     return open_device().run(plan, data, indices, out)

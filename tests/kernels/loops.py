@@ -18,7 +18,7 @@ from app.operators.gather_plan import GatherPlan
 def gather_by_loops(plan: GatherPlan, data: NDArray[Any], indices: NDArray[np.int64], out: NDArray[np.uint8]) -> int:
     """Fill `out`, plan.output_bytes long, and return -1, or return the position of the first bad component."""
     first: int = _gather(
-        np.array(plan.dims, np.int64), plan.batches, plan.tuples, plan.shared, plan.wrap,
+        np.array(plan.dims, np.int64), plan.batches, plan.tuples, plan.broadcast_indices, plan.wrap,
         data.view(np.uint8), indices, out,
     )  # fmt: skip
     return first

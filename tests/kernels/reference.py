@@ -32,7 +32,7 @@ def gather(plan: GatherPlan, data: bytes | memoryview, indices: list[int]) -> tu
     for batch in range(plan.batches):
         of_batch = _piece(view, plan.batches, batch)
         for row in range(plan.tuples):
-            start = (row if plan.shared else batch * plan.tuples + row) * plan.depth
+            start = (row if plan.broadcast_indices else batch * plan.tuples + row) * plan.depth
             piece = of_batch
             for axis, size in enumerate(plan.dims):
                 component = indices[start + axis]

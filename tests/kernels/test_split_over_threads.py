@@ -183,7 +183,7 @@ def test_an_owner_in_a_hurry_leaves_a_gather_whose_helper_was_stopped_and_anothe
     bad = gather_by_loops(case.plan, case.data, case.indices, expected)
     out = case.out()
     with pytest.raises(Unfinished) as left:
-        gather_kernel.run(case.plan, case.data, case.indices, out, 2, False)
+        gather_kernel.run(case.plan, case.data, case.indices, out, 2, may_leave_unfinished=True)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(left.value.wait)
         # Meanwhile others do without the team, and wait for nobody.
@@ -204,7 +204,7 @@ def test_arrays_of_a_gather_that_was_left_stay_as_long_as_a_helper_may_write_to_
     room = np.zeros(LONG.output_bytes, np.uint8)
     gone = weakref.ref(room)
     with pytest.raises(Unfinished):
-        gather_kernel.run(LONG, case.data, case.indices, room.view(np.uint64), 2, False)
+        gather_kernel.run(LONG, case.data, case.indices, room.view(np.uint64), 2, may_leave_unfinished=True)
     del room
     gc.collect()
     assert gone() is not None
@@ -221,7 +221,7 @@ def test_a_team_ends_once_the_gather_is_over_that_was_left(
     stop_a_helper(other_team, monkeypatch)
     case = make_case(LONG, random.Random(1))
     with pytest.raises(Unfinished):
-        gather_kernel.run(LONG, case.data, case.indices, case.out(), 2, False)
+        gather_kernel.run(LONG, case.data, case.indices, case.out(), 2, may_leave_unfinished=True)
     with ThreadPoolExecutor(1) as threads:
         ending = threads.submit(other_team.end)
         other_team._items[split_over_threads._INSIDE] -= 1

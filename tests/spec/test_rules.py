@@ -68,7 +68,7 @@ def test_output_shape_is_indices_without_their_last_then_the_rest_of_data(
     assert plan.output_items == int(np.prod(output))
     assert plan.index_items == int(np.prod(index))
     assert plan.data_items == int(np.prod(data))
-    assert not plan.shared
+    assert not plan.broadcast_indices
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_gather_comes_down_to_the_same_plan(
     plan, shape, first_axis = plan_gather(GATHER["onnx-13"], tensor(*data), indices(*index), axis, "/axis", LIMITS)
     assert shape == output
     assert first_axis == axis % len(data)
-    assert plan.shared
+    assert plan.broadcast_indices
     assert plan.depth == 1
     assert plan.output_items == int(np.prod(output))
 

@@ -29,7 +29,7 @@ def explanation_body(explanation: Explanation) -> dict[str, Any]:
             "dims": plan.dims,
             "slice_items": plan.slice_items,
             "item_size": plan.item_size,
-            "shared": plan.shared,
+            "shared": plan.broadcast_indices,
             "wrap": plan.wrap,
         },
         "routes": [

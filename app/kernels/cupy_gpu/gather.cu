@@ -30,7 +30,7 @@ struct Plan {
     unsigned lane_bits;
     unsigned depth;
     unsigned batched;  // whether there is more than one batch
-    unsigned shared;   // whether all batches use the one set of tuples
+    unsigned broadcast_indices; // whether all batches use the one set of tuples
     unsigned wrap;     // whether negative components count from the end
     i64 sizes[64];     // of the indexed axes
 };
@@ -72,7 +72,7 @@ __device__ __forceinline__ void find(const Plan& plan, u64 slice, u64 step, bool
         if (plan.batched) {
             const u64 batch = batch_of(plan, one);
             four.from[i] = batch * plan.block;
-            if (plan.shared) row = one - batch * plan.tuples;
+            if (plan.broadcast_indices) row = one - batch * plan.tuples;
         }
         four.begin[i] = row * depth;
         offset[i] = 0;

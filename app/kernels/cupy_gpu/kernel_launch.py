@@ -102,7 +102,7 @@ def _shape(
         lane_bits,
         plan.depth,
         copies and plan.batches > 1,
-        plan.shared,
+        plan.broadcast_indices,
         plan.wrap,
         *plan.dims,
         *(0,) * (MAX_DEPTH - plan.depth),

@@ -111,7 +111,7 @@ def run(
     indices: NDArray[Any],
     out: NDArray[Any],
     threads: int = 1,
-    patient: bool = True,
+    may_leave_unfinished: bool = False,
 ) -> int:
     """See `app.kernels.Kernel.run`."""
     entry, chunk = _ready()
@@ -132,7 +132,7 @@ def run(
         chunk,
         team.address,
         threads - 1,
-        patient,
+        may_leave_unfinished,
     )
     if first < -1:
         if first == UNFINISHED:
@@ -192,11 +192,11 @@ def _gather_elements(
     chunk: Address,
     team: Address,
     helpers: int,
-    patient: bool,
+    may_leave_unfinished: bool,
 ) -> int:
     """The whole gather, with up to so many helpers: its first bad component, -1 or REFUSED.
 
-    If not `patient`, perhaps UNFINISHED.
+    If it `may_leave_unfinished`, perhaps UNFINISHED.
     """
     array_type = setting(team, ARRAY_TYPE)
     if not (is_array(data, array_type) and is_array(indices, array_type) and is_array(out, array_type)):
@@ -224,9 +224,9 @@ def _gather_elements(
         flags |= WRAP_NEGATIVE
     size = total
     long = 2 * total + total * item_size // 16 > LONG
-    shared = helpers > 0 and total > 0 and is_worth_sharing(team, long) and acquire(team)
+    split = helpers > 0 and total > 0 and is_worth_sharing(team, long) and acquire(team)
     job = stack_scratch()
-    if shared:
+    if split:
         job = job_of(team)
         size = max(total // (CHUNKS_PER_THREAD * (helpers + 1)), BLOCK)
     store_item(job, DATA, address(data))
@@ -243,7 +243,7 @@ def _gather_elements(
     store_item(job, FLAGS, flags)
     store_item(job, INDEX_TYPE, OWN_INDEX_TYPE)
     store_item(job, GATHER_CHUNK, chunk)
-    if not shared:
+    if not split:
         bad = call_address(chunk, job, 0)
         if helpers > 0:
             record_end(team)
@@ -251,7 +251,7 @@ def _gather_elements(
     store_item(job, CHUNKS, (total + size - 1) // size)
     publish(team, helpers, long)
     take_chunks(team, True)
-    return close(team, -1 if patient else setting(team, TIMEOUT))
+    return close(team, setting(team, TIMEOUT) if may_leave_unfinished else -1)
 
 
 def gather_elements_chunk(job: Address, number: int) -> int:

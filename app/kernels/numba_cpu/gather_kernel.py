@@ -115,7 +115,7 @@ _GATHER_NARROW_CHUNK: Final = 3
 ARRAY_TYPE: Final = 4
 """The address of `numpy.ndarray`."""
 TIMEOUT: Final = 5
-"""Nanoseconds for which an owner waits that is not patient: on the event loop, other requests wait meanwhile."""
+"""Nanoseconds for which an owner waits before it leaves a gather unfinished: its event loop has other requests."""
 _SETTINGS: Final = (BLOCK, 20 << 20)
 _TIMEOUT_NS: Final = 500_000
 _HELP, _SHUT_DOWN, _POLL = range(3)
@@ -163,12 +163,12 @@ def run(
     indices: NDArray[Any],
     out: NDArray[Any],
     threads: int = 1,
-    patient: bool = True,
+    may_leave_unfinished: bool = False,
     further: Mapping[str, NDArray[Any]] | None = None,
 ) -> int:
     """See `app.kernels.Kernel.run`."""
     if type(plan) is not GatherPlan or further is not None:
-        return _run_other(plan, data, indices, out, threads, patient, **(further or {}))
+        return _run_other(plan, data, indices, out, threads, may_leave_unfinished, **(further or {}))
     entry, team = _ready()
     if threads > 1:
         prepare(team, threads)
@@ -184,11 +184,11 @@ def run(
         plan.tuples,
         plan.slice_items,
         plan.item_size,
-        plan.shared,
+        plan.broadcast_indices,
         plan.wrap,
         team.address,
         threads - 1,
-        patient,
+        may_leave_unfinished,
     )
     if first < -1:
         if first == UNFINISHED:
@@ -296,11 +296,11 @@ def _gather(
     wrap: bool,
     team: Address,
     helpers: int,
-    patient: bool,
+    may_leave_unfinished: bool,
 ) -> int:
     """The whole gather, with up to so many helpers: its first bad component, -1 or REFUSED.
 
-    If not `patient`, perhaps UNFINISHED.
+    If it `may_leave_unfinished`, perhaps UNFINISHED.
     """
     array_type = setting(team, ARRAY_TYPE)
     if not (is_array(data, array_type) and is_array(indices, array_type) and is_array(out, array_type)):
@@ -335,9 +335,9 @@ def _gather(
         flags |= NONTEMPORAL
     size = total
     long = length(indices) + slices + out_bytes // 16 > LONG
-    shared = helpers > 0 and total > 0 and is_worth_sharing(team, long) and acquire(team)
+    split = helpers > 0 and total > 0 and is_worth_sharing(team, long) and acquire(team)
     job = stack_scratch()
-    if shared:
+    if split:
         job = job_of(team)
         if broadcast and batches > 0 and tuples < BLOCK * helpers:
             flags |= WHOLE_BATCHES
@@ -362,7 +362,7 @@ def _gather(
     store_item(job, START, 0)
     store_item(job, INDEX_TYPE, kind)
     store_item(job, GATHER_CHUNK, setting(team, _GATHER_CHUNK))
-    if not shared:
+    if not split:
         bad = call_address(setting(team, _GATHER_CHUNK if kind == 8 else _GATHER_NARROW_CHUNK), job, 0)
         if helpers > 0:
             record_end(team)
@@ -370,7 +370,7 @@ def _gather(
     store_item(job, CHUNKS, (total + size - 1) // size)
     publish(team, helpers, long)
     take_chunks(team, True)
-    return close(team, -1 if patient else setting(team, TIMEOUT))
+    return close(team, setting(team, TIMEOUT) if may_leave_unfinished else -1)
 
 
 def _attend(team: Address, what: int) -> int:
