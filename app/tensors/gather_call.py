@@ -11,6 +11,9 @@ from app.tensors.tensor import Tensor
 
 Device = Literal["auto", "cpu", "gpu"]
 DEVICES: tuple[Device, ...] = ("auto", "cpu", "gpu")
+Encoding = Literal["values", "base64"]
+"""How a JSON answer has the items of its output (`output_encoding`)."""
+ENCODINGS: tuple[Encoding, ...] = ("values", "base64")
 
 
 @dataclass(slots=True)

@@ -13,13 +13,12 @@ from typing import Final
 from app.errors import GatherError
 from app.tensors.buffer import Buffer
 from app.tensors.dtypes import DTYPES, DType
-from app.tensors.gather_call import Answer, Call
+from app.tensors.gather_call import Answer, Call, Encoding
 from app.tensors.operator_signature import Signature
 from app.tensors.scatter_call import ScatterCall
 from app.tensors.shape_limits import Limits
 from app.wire import npy, safetensors, safetensors_scatter, upload_formats
 from app.wire.json import gather_messages, only_explain_in_query
-from app.wire.json.gather_messages import Encoding
 from app.wire.little_endian_items import Charge, Memory
 from app.wire.npy import Start
 

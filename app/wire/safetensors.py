@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from functools import lru_cache
-from typing import Any, Final, Literal, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from app.bounded_cache import BoundedCache
 from app.errors import GatherError, Place
 from app.tensors.buffer import Buffer
 from app.tensors.dtypes import BY_SAFETENSORS, DType
-from app.tensors.gather_call import DEVICES, Answer, Call, Device
+from app.tensors.gather_call import DEVICES, ENCODINGS, Answer, Call, Device, Encoding
 from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor, aligned, coordinates
@@ -30,8 +30,6 @@ from app.wire.little_endian_items import Charge, Memory, first_no_bool
 from app.wire.parse_query_string import escape, query_fields
 from app.wire.safetensors_header import HEADER_BYTES, Entry, read_header
 
-Encoding = Literal["values", "base64"]
-ENCODINGS: Final[tuple[Encoding, ...]] = ("values", "base64")
 MAX_HEADER: Final = 1 << 20
 """Most bytes of the JSON header: an honest one of two tensors has some hundreds."""
 ALIGNMENT: Final = 64

@@ -14,13 +14,12 @@ from app.errors import GatherError
 from app.orjson_dump import dump
 from app.service import Service
 from app.tensors.buffer import Buffer
-from app.tensors.gather_call import Answer, Call
+from app.tensors.gather_call import Answer, Call, Encoding
 from app.tensors.operator_signature import Signature
 from app.tensors.tensor import Tensor
 from app.wire import body_formats
 from app.wire.body_formats import GATHERS, GatherCodec
 from app.wire.json import write_values
-from app.wire.json.gather_messages import Encoding
 
 _FORM: Final = b"application/x-www-form-urlencoded"
 UNCOUNTED: Final = 1 << 9

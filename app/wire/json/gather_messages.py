@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pybase64
@@ -22,7 +22,7 @@ from app.errors import GatherError, Place
 from app.tensors import string_frames, utf8
 from app.tensors.buffer import Buffer
 from app.tensors.dtypes import DTYPES, DType
-from app.tensors.gather_call import DEVICES, Call, Device
+from app.tensors.gather_call import DEVICES, ENCODINGS, Call, Device, Encoding
 from app.tensors.operator_signature import DEFAULT_DIALECT, PARAMETERS, Signature
 from app.tensors.scatter_call import REDUCTIONS, ScatterCall
 from app.tensors.shape_limits import Limits
@@ -49,8 +49,6 @@ from app.wire.json.write_values import is_long, values_text, write_answer
 from app.wire.little_endian_items import REFUSED_BY_CHARGE, Charge, view_of
 
 __all__ = [
-    "ENCODINGS",
-    "Encoding",
     "configure",
     "is_long",
     "read_call",
@@ -59,8 +57,6 @@ __all__ = [
     "write_answer",
 ]
 
-Encoding = Literal["values", "base64"]
-ENCODINGS: Final[tuple[Encoding, ...]] = ("values", "base64")
 _BYTE: Final = np.dtype(np.uint8)
 _COMMON: Final = frozenset(("data", "indices", "dialect", "device", "output_encoding"))
 _FIELDS: Final[Mapping[str, frozenset[str]]] = {parameter: _COMMON | {parameter} for parameter in PARAMETERS}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from app.errors import GatherError
 from app.tensors.buffer import Buffer
-from app.tensors.gather_call import Call
+from app.tensors.gather_call import Call, Encoding
 from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
-from app.wire.json.gather_messages import Encoding, read_call
+from app.wire.json.gather_messages import read_call
 from app.wire.json.lossless_json import shown
 from app.wire.little_endian_items import Charge
 from app.wire.parse_query_string import escape, query_fields

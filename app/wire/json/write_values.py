@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import chain
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import orjson
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from app.tensors.buffer import Buffer
 from app.tensors.dtypes import DType
-from app.tensors.gather_call import Answer
+from app.tensors.gather_call import Answer, Encoding
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 from app.wire.json.format_float import ROOM, WIDEST, write_singles
@@ -41,9 +41,7 @@ def is_long(tensor: Tensor) -> bool:
     return tensor.array.nbytes > _LONG
 
 
-def write_answer(
-    answer: Answer, encoding: Literal["values", "base64"], memory: Memory | None = None
-) -> bytes | list[Buffer]:
+def write_answer(answer: Answer, encoding: Encoding, memory: Memory | None = None) -> bytes | list[Buffer]:
     """The body of `answer`, in pieces where it is large; `memory` is charged with it. Raises what charging raises."""
     output = answer.output
     head, tail = _around(output.dtype.name, output.shape, encoding, answer.dialect, answer.device, answer.data_etag)
