@@ -18,7 +18,7 @@ from app.errors import Code, GatherError
 from app.operators.registry import OPERATORS
 from app.tensors.shape_limits import Limits
 from app.wire import body_formats, safetensors, v2_tensors
-from app.wire.json import gather_messages
+from app.wire.json import gather_messages, scatter_messages
 from app.wire.little_endian_items import Charge
 from app.wire.safetensors_scatter import read_safetensors
 from app.wire.v2_tensors import Model
@@ -118,7 +118,7 @@ def read(body: Body, charge: Charge | None = None) -> Code | None:
             if call.over_limit is not None:
                 raise call.over_limit
         elif body.codec == "scatter":
-            gather_messages.read_scatter(body.content, limits, charge)
+            scatter_messages.read_scatter(body.content, limits, charge)
         elif body.codec == "v2":
             v2_tensors.read_request(body.content, body.json_size, MODEL, limits, charge)
         elif body.codec == "safetensors":

@@ -18,7 +18,7 @@ from app.tensors.operator_signature import Signature
 from app.tensors.scatter_call import ScatterCall
 from app.tensors.shape_limits import Limits
 from app.wire import npy, safetensors, safetensors_scatter, upload_formats
-from app.wire.json import gather_messages, only_explain_in_query
+from app.wire.json import gather_messages, only_explain_in_query, scatter_messages
 from app.wire.little_endian_items import Charge, Memory
 from app.wire.npy import Start
 
@@ -97,7 +97,7 @@ SCATTERS: Final[Mapping[bytes, ScatterCodec]] = {
             binary=False,
             compiled=True,
             check_query=only_explain_in_query.refuse_query,
-            read=lambda body, query, limits, charge: gather_messages.read_scatter(body, limits, charge),
+            read=lambda body, query, limits, charge: scatter_messages.read_scatter(body, limits, charge),
         ),
         ScatterCodec(
             SAFETENSORS.media_type,

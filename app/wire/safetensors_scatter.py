@@ -1,4 +1,4 @@
-"""The body of `POST /tensors/{name}/scatter` in safetensors to a `ScatterCall` (in JSON: `gather_messages`)."""
+"""The body of `POST /tensors/{name}/scatter` in safetensors to a `ScatterCall` (in JSON: `scatter_messages`)."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from app.tensors.gather_call import Call
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from app.wire import v2_tensors
-from app.wire.json import gather_messages
+from app.wire.json import scatter_messages
 from app.wire.v2_tensors import Model
 from tests.wire.json_requests import call, made, refused, request, tensor
 
@@ -80,7 +80,7 @@ def test_an_integer_is_what_its_decimal_text_says_in_every_format(text: str, dty
     assert outcome(lambda: item(made(dtype, f"[[{text} ]]"))) == wanted
     assert outcome(lambda: item(made(dtype, text, "[]"))) == wanted
     changed = body.replace(b'"data":', b'"updates":')
-    assert outcome(lambda: item(gather_messages.read_scatter(changed, Limits()).updates)) == wanted
+    assert outcome(lambda: item(scatter_messages.read_scatter(changed, Limits()).updates)) == wanted
     infer = (
         f'{{"inputs": [{{"name": "data", "datatype": "{known.oip}", "shape": [1], "data": [{text}]}}, '
         '{"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [0]}]}'
