@@ -1,4 +1,6 @@
-"""Kernels between guard pages: `python -m tests.kernels.guarded KERNEL CASES SEED [CACHE_DIR [CHUNK]]`.
+"""Kernels between guard pages: `python -m tests.kernels.guarded KERNEL PLANS CASES SEED [CACHE_DIR [CHUNK]]`.
+
+PLANS is one of `PLANS`, "gather" for GatherND and Gather, "gather_elements" for GatherElements.
 
 Data, indices and output each lie against a page that may not be touched, now before them, now behind; data and indices
 are seen through read-only pages. An access outside, or a write to an input, ends this process with a signal, which is
@@ -16,6 +18,8 @@ import mmap
 import os
 import random
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,10 +27,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.kernels.numba_cpu import gather_kernel
+from app.operators.gather_elements import GatherElementsPlan
 from app.operators.gather_plan import GatherPlan
 from app.tensors.dtypes import INTEGERS
-from tests.kernels.loops import gather_by_loops
-from tests.kernels.reference import CARRIERS, EXTREMES, random_plan
+from tests.kernels.loops import gather_by_loops, gather_elements_by_loops
+from tests.kernels.reference import CARRIERS, EXTREMES, random_elements_plan, random_plan
 
 CHUNK = 1000
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -39,6 +45,27 @@ _POOL = 1 << 24
 _FILL = 0xA5
 _EDGE = 64
 Bytes = NDArray[np.uint8]
+AnyPlan = GatherPlan | GatherElementsPlan
+
+
+@dataclass(frozen=True)
+class Plans:
+    """The plans of one type: how to make one at random, its reference, and one of 1,000 items of 8 bytes out of 4,096.
+
+    The reference takes plan, data, indices as int64 and the bytes of the output, and returns the first bad component.
+    """
+
+    random: Callable[[random.Random], AnyPlan]
+    by_loops: Callable[[Any, NDArray[Any], NDArray[np.int64], Bytes], int]
+    plain: AnyPlan
+
+
+PLANS: Mapping[str, Plans] = {
+    "gather": Plans(random_plan, gather_by_loops, GatherPlan(1, 1000, (4096,), 1, 8, False, True)),
+    "gather_elements": Plans(
+        random_elements_plan, gather_elements_by_loops, GatherElementsPlan((1000,), (0,), 4096, 1, 4096, 8, True)
+    ),
+}
 
 
 class Guarded:
@@ -87,10 +114,11 @@ def _bytes_at(address: int, size: int) -> Bytes:
 
 
 class Fuzz:
-    """Random cases for one kernel, each compared with the reference."""
+    """Random cases of one type of plan for one kernel, each compared with the reference."""
 
-    def __init__(self, kernel: Any) -> None:
+    def __init__(self, kernel: Any, plans: Plans) -> None:
         self._kernel = kernel
+        self._plans = plans
         chance = np.random.default_rng(0)
         self._data: Bytes = chance.integers(0, 256, _POOL, np.uint8)
         self._numbers = chance.integers(0, 1 << 63, _POOL // 16, np.int64)
@@ -100,11 +128,11 @@ class Fuzz:
         """`count` cases; raises AssertionError with the first that is wrong."""
         source = random.Random(f"{seed}/{number}")
         for at in range(count):
-            plan = random_plan(source)
+            plan = self._plans.random(source)
             wrong = self._case(plan, source)
             assert not wrong, f"case {at} of chunk {number} of seed {seed}: {plan}: {wrong}"
 
-    def _case(self, plan: GatherPlan, source: random.Random) -> str:
+    def _case(self, plan: AnyPlan, source: random.Random) -> str:
         carrier = np.dtype(CARRIERS[plan.item_size])
         ends = source.getrandbits(3)
         size = plan.data_items * plan.item_size
@@ -127,7 +155,7 @@ class Fuzz:
         out = memory.front[start : start + size]
 
         expected = self._expected[:size]
-        bad = gather_by_loops(plan, data, indices.astype(np.int64), expected)
+        bad = self._plans.by_loops(plan, data, indices.astype(np.int64), expected)
         first = self._run(plan, data, indices, out.view(carrier), source)
         if first != bad:
             return f"first bad component {first}, not {bad}"
@@ -140,14 +168,14 @@ class Fuzz:
         return ""
 
     def _run(
-        self, plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any], source: random.Random
+        self, plan: AnyPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any], source: random.Random
     ) -> int:
         """The kernel by one thread or, now and then, by several."""
         threads = source.randint(2, 4) if self._kernel.splits and source.random() < 0.1 else 1
         first: int = self._kernel.run(plan, data, indices, out, threads)
         return first
 
-    def _indices(self, plan: GatherPlan, source: random.Random) -> NDArray[Any]:
+    def _indices(self, plan: AnyPlan, source: random.Random) -> NDArray[Any]:
         """Good ones, far apart or close together; in two cases of five some are bad, at random places.
 
         Now and then they are of another type than int64, where that holds them.
@@ -174,19 +202,18 @@ class Fuzz:
         return values
 
 
-def overrun(kernel: Any) -> None:
+def overrun(kernel: Any, plans: Plans) -> None:
     """Give a kernel an array that says it is longer than its memory, to show that the guards see it."""
-    plan = GatherPlan(1, 1000, (4096,), 1, 8, False, True)
     memory = room_for(8 * 4096, "data")
     longer = _bytes_at(memory.front.ctypes.data + 8, 8 * 4096)
-    kernel.run(plan, longer.view(np.uint64), np.full(1000, -1), np.zeros(1000, np.uint64))
+    kernel.run(plans.plain, longer.view(np.uint64), np.full(1000, -1), np.zeros(1000, np.uint64))
 
 
-def short(kernel: Any, seed: int) -> None:
+def short(kernel: Any, plans: Plans, seed: int) -> None:
     """Arrays of fewer items than their plan says, each against a guard: refused, and nothing of them touched."""
     source = random.Random(seed)
     for number in range(3000):
-        plan = random_plan(source)
+        plan = plans.random(source)
         counts = [plan.data_items, plan.index_items, plan.output_items]
         dtypes = [np.dtype(CARRIERS[plan.item_size]), np.dtype(source.choice(INTEGERS))]
         which = source.choice([at for at, count in enumerate(counts) if count] or [0])
@@ -215,23 +242,21 @@ def write_to_input() -> None:
 
 def main(arguments: list[str]) -> None:
     """Run what the command line says."""
-    name, what, seed, *rest = arguments
+    name, kind, what, seed, *rest = arguments
     kernel = importlib.import_module(name if "." in name else f"app.kernels.{name}")
+    plans = PLANS[kind]
     if rest and rest[0]:
         kernel.configure(Path(rest[0]))
         kernel.warm()
-        kernel.thread_team().settings[:2] = (
-            1,
-            1 << 22,
-        )  # small chunks, and smaller output past the caches
+        gather_kernel.thread_team().settings[:2] = (1, 1 << 22)  # small chunks, and smaller output past the caches
     if what == "overrun":
-        overrun(kernel)
+        overrun(kernel, plans)
     elif what == "short":
-        short(kernel, int(seed))
+        short(kernel, plans, int(seed))
     elif what == "write":
         write_to_input()
     else:
-        fuzz = Fuzz(kernel)
+        fuzz = Fuzz(kernel, plans)
         first = int(rest[1]) if len(rest) > 1 else 0
         for begin in range(0, int(what), CHUNK):
             number = first + begin // CHUNK

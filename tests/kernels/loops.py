@@ -12,6 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from app.operators.gather_elements import GatherElementsPlan
 from app.operators.gather_plan import GatherPlan
 
 
@@ -49,4 +50,34 @@ def _gather(dims, batches, tuples, shared, wrap, data, indices, out):  # type: i
             for byte in range(pieces):
                 out[written] = data[start + byte]
                 written += 1
+    return -1
+
+
+def gather_elements_by_loops(
+    plan: GatherElementsPlan, data: NDArray[Any], indices: NDArray[np.int64], out: NDArray[np.uint8]
+) -> int:
+    """The same for GatherElements, as its plan says it: the coordinates of each entry anew, by division."""
+    first: int = _gather_elements(
+        np.array(plan.sizes, np.int64), np.array(plan.strides, np.int64), plan.axis_size, plan.axis_stride,
+        plan.item_size, plan.wrap, data.view(np.uint8), indices, out,
+    )  # fmt: skip
+    return first
+
+
+@njit(nogil=True)
+def _gather_elements(sizes, strides, axis_size, axis_stride, width, wrap, data, indices, out):  # type: ignore[no-untyped-def]
+    for place in range(len(indices)):
+        if indices[place] < (-axis_size if wrap else 0) or indices[place] >= axis_size:
+            return place
+    for place in range(len(indices)):
+        item = indices[place] * axis_stride
+        if indices[place] < 0:
+            item = (axis_size + indices[place]) * axis_stride
+        rest = place
+        for back in range(len(sizes)):
+            axis = len(sizes) - 1 - back
+            item = item + rest % sizes[axis] * strides[axis]
+            rest = rest // sizes[axis]
+        for byte in range(width):
+            out[place * width + byte] = data[item * width + byte]
     return -1

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.operators.gather_elements import GatherElementsPlan
 from app.operators.gather_plan import GatherPlan
 
 CARRIERS: Mapping[int, type[np.generic]] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
@@ -115,3 +116,40 @@ def random_plan(source: random.Random) -> GatherPlan:
         case 5:  # axes whose product overflows where nothing is read
             dims, slice_items = tuple(source.randint(1, 2**62) for _ in dims), 0
     return GatherPlan(batches, tuples, dims, slice_items, item_size, shared, wrap)
+
+
+def random_elements_plan(source: random.Random) -> GatherElementsPlan:
+    """Plans of GatherElements that reach to the very last item of data; most of them small.
+
+    Now and then there is a zero, rows of more entries than a block or blocks of many rows, as many axes as there can
+    be, or more data than the caches hold. Strides are any, so that places overlap, where those of a tensor do not.
+    """
+    kind = source.random()
+    item_size = source.choice(tuple(CARRIERS))
+    sizes = [source.randint(1, 5) for _ in range(source.randint(1, 4))]
+    axis_size, axis_stride = source.randint(1, 9), source.randint(0, 20)
+    if kind < 0.005:  # data for which memory is asked ahead
+        axis_stride = source.randint(1, 20)
+        axis_size = (1 << 21) // (axis_stride * item_size) + source.randint(1, 999)
+        sizes[-1] = source.randint(1, 600)
+    elif kind < 0.04:  # blocks
+        sizes = [source.randint(1, 600), source.randint(1, 5)]
+        source.shuffle(sizes)
+    elif kind > 0.97:  # many axes
+        sizes = [2] * source.randint(1, 9) + [1] * source.randint(5, 55)
+        source.shuffle(sizes)
+    strides = [source.choice((0, 1, source.randint(0, 30))) for _ in sizes]
+    data_items = 1 + (axis_size - 1) * axis_stride
+    data_items += sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+    match source.randrange(30):
+        case 0:  # no entries, of which nothing is read, however much the product of the others
+            sizes = [source.randint(1, 2**62) for _ in sizes]
+            sizes[source.randrange(len(sizes))] = 0
+            strides = [source.randint(0, 2**62) for _ in sizes]
+            axis_size, axis_stride = source.randint(1, 2**62), source.randint(0, 2**62)
+        case 1:  # nothing to pick from: every entry is bad
+            axis_size, data_items = 0, source.choice((0, data_items))
+        case 2:  # data behind the last place
+            data_items += source.randint(1, 9)
+    wrap = source.random() < 0.7
+    return GatherElementsPlan(tuple(sizes), tuple(strides), axis_size, axis_stride, data_items, item_size, wrap)

@@ -13,8 +13,9 @@ import pytest
 from app.kernels.numba_cpu import gather_kernel
 from app.operators.gather_plan import GatherPlan
 from app.tensors.dtypes import INTEGERS
+from tests.kernels.guarded import PLANS
 from tests.kernels.reference import Case, check, make_case, random_plan
-from tests.kernels.test_guarded import guarded, said
+from tests.kernels.test_guarded import NUMBA, NUMPY, guarded, said
 
 PLAN = GatherPlan(1, 2, (2,), 1, 4, False, True)
 DATA, INDICES, OUTPUT = range(3)
@@ -92,11 +93,12 @@ def test_a_plan_of_sizes_that_no_array_has_is_refused(kernel: Any, name: str) ->
         kernel.run(plan, np.zeros(data, np.uint32), np.zeros(indices, np.int64), np.zeros(out, np.uint32))
 
 
-@pytest.mark.parametrize("kernel_name", ["app.kernels.numba_cpu.gather_kernel", "app.kernels.numpy_cpu"])
+@pytest.mark.parametrize("plans", PLANS)
+@pytest.mark.parametrize("kernel_name", [NUMBA, NUMPY])
 def test_arrays_that_are_too_short_for_their_plan_are_refused_before_they_are_touched(
-    kernel_name: str, compiled: Path
+    kernel_name: str, plans: str, compiled: Path
 ) -> None:
-    run = guarded(kernel_name, compiled, "short", "1")
+    run = guarded(kernel_name, plans, compiled, "short", "1")
     assert run.returncode == 0, said(run)
 
 

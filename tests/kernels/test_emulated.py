@@ -24,7 +24,8 @@ def compiler() -> None:
 
 
 def guarded(what: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-X", "faulthandler", "-m", "tests.kernels.guarded", emulated.__name__, what, "1"]
+    program = [sys.executable, "-X", "faulthandler", "-m", "tests.kernels.guarded"]
+    command = [*program, emulated.__name__, "gather", what, "1"]
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
 
 

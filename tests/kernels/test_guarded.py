@@ -15,28 +15,37 @@ import pytest
 from numpy.typing import NDArray
 
 from app.kernels import numpy_cpu
-from app.operators.gather_plan import GatherPlan
+from app.operators.gather_plan import Plan
 from tests.conftest import SOAK, samples
 from tests.kernels import emulated
-from tests.kernels.guarded import Fuzz
+from tests.kernels.guarded import PLANS, Fuzz
 from tests.kernels.loops import gather_by_loops
 from tests.kernels.reference import gather, make_case, random_plan
 
+NUMBA, NUMPY, EMULATED = "app.kernels.numba_cpu", "app.kernels.numpy_cpu", "tests.kernels.emulated"
 SAMPLES = {
-    "app.kernels.numba_cpu.gather_kernel": 50_000,
-    "app.kernels.numpy_cpu": 10_000,
-    "tests.kernels.emulated": 2_000,
+    (NUMBA, "gather"): 50_000,
+    (NUMBA, "gather_elements"): 50_000,
+    (NUMPY, "gather"): 10_000,
+    (NUMPY, "gather_elements"): 10_000,
+    (EMULATED, "gather"): 2_000,
 }
 # Under `make soak`
-MILLIONS = {"app.kernels.numba_cpu.gather_kernel": 10, "app.kernels.numpy_cpu": 10, "tests.kernels.emulated": 1}
+MILLIONS = {
+    (NUMBA, "gather"): 10,
+    (NUMBA, "gather_elements"): 10,
+    (NUMPY, "gather"): 10,
+    (NUMPY, "gather_elements"): 10,
+    (EMULATED, "gather"): 1,
+}
 
 
-def guarded(kernel: str, compiled: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    if kernel == emulated.__name__ and emulated.COMPILER is None:
+def guarded(kernel: str, plans: str, compiled: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    if kernel == EMULATED and emulated.COMPILER is None:
         pytest.skip("needs the Debian package g++")
-    extra = [str(compiled)] if kernel == "app.kernels.numba_cpu.gather_kernel" else []
+    extra = [str(compiled)] if kernel == NUMBA else []
     return subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-m", "tests.kernels.guarded", kernel, *arguments, *extra],
+        [sys.executable, "-X", "faulthandler", "-m", "tests.kernels.guarded", kernel, plans, *arguments, *extra],
         capture_output=True,
         text=True,
         cwd=Path(__file__).parents[2],
@@ -49,27 +58,29 @@ def said(run: subprocess.CompletedProcess[str]) -> str:
     return f"...{run.stdout[-20:]}\n{run.stderr}"
 
 
-@pytest.mark.parametrize("kernel", SAMPLES)
-def test_no_access_outside_the_arrays_and_results_as_the_reference(kernel: str, compiled: Path) -> None:
-    run = guarded(kernel, compiled, str(samples(SAMPLES[kernel]) // max(SOAK, 1)), "1")
+@pytest.mark.parametrize(("kernel", "plans"), SAMPLES)
+def test_no_access_outside_the_arrays_and_results_as_the_reference(kernel: str, plans: str, compiled: Path) -> None:
+    run = guarded(kernel, plans, compiled, str(samples(SAMPLES[kernel, plans]) // max(SOAK, 1)), "1")
     assert run.returncode == 0, said(run)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize(
-    ("kernel", "seed"), [(name, 2 + seed) for name, count in MILLIONS.items() for seed in range(count)]
+    ("kernel", "plans", "seed"), [(*which, 2 + seed) for which, count in MILLIONS.items() for seed in range(count)]
 )
-def test_ten_million_cases_between_guard_pages(kernel: str, seed: int, compiled: Path) -> None:
+def test_a_million_cases_of_each_seed_between_guard_pages(kernel: str, plans: str, seed: int, compiled: Path) -> None:
     assert SOAK
-    run = guarded(kernel, compiled, "1000000", str(seed))
+    run = guarded(kernel, plans, compiled, "1000000", str(seed))
     assert run.returncode == 0, said(run)
 
 
 @pytest.mark.parametrize("what", ["overrun", "write"])
-@pytest.mark.parametrize("kernel", ["app.kernels.numba_cpu.gather_kernel", "tests.kernels.emulated"])
-def test_an_access_outside_or_a_write_to_an_input_ends_the_process(what: str, kernel: str, compiled: Path) -> None:
-    run = guarded(kernel, compiled, what, "1")
+@pytest.mark.parametrize(("kernel", "plans"), [which for which in SAMPLES if which[0] != NUMPY])
+def test_an_access_outside_or_a_write_to_an_input_ends_the_process(
+    what: str, kernel: str, plans: str, compiled: Path
+) -> None:
+    run = guarded(kernel, plans, compiled, what, "1")
     assert run.returncode == -signal.SIGSEGV, said(run)
 
 
@@ -81,7 +92,7 @@ class Faulty:
     def __init__(self, spoil: Callable[[NDArray[Any], int], int]) -> None:
         self._spoil = spoil
 
-    def run(self, plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any], threads: int) -> int:
+    def run(self, plan: Plan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any], threads: int) -> int:
         return self._spoil(out, numpy_cpu.run(plan, data, indices, out))
 
 
@@ -103,11 +114,12 @@ FAULTS: dict[str, Callable[[NDArray[Any], int], int]] = {
 }
 
 
+@pytest.mark.parametrize("plans", PLANS)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_kernel_that_is_wrong_is_found(fault: str) -> None:
+def test_a_kernel_that_is_wrong_is_found(fault: str, plans: str) -> None:
     """The fuzz itself sees each kind of fault, and says which; beside a part of a split lies another part."""
     with pytest.raises(AssertionError, match=fault):
-        Fuzz(Faulty(FAULTS[fault])).chunk(1, 0, 1000)
+        Fuzz(Faulty(FAULTS[fault]), PLANS[plans]).chunk(1, 0, 1000)
 
 
 def test_the_compiled_reference_is_the_plain_one() -> None:
