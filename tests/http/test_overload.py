@@ -166,10 +166,12 @@ def test_a_request_waits_for_a_thread_no_longer_than_it_may(start: Start) -> Non
 
 
 def test_more_requests_than_may_be_under_way_are_refused_and_probes_answered(slow: Server) -> None:
-    stalled = request(b"", f"Content-Length: {MIB}", length=False) + b"{"
+    stalled = request(b"", f"Content-Length: {MIB}", "Expect: 100-continue", length=False)
     with Wire(slow) as one, Wire(slow) as two, Wire(slow) as three, Wire(slow) as four, Wire(slow) as five:
         for wire in (one, two, three, four):
             wire.send(stalled)
+            assert wire.read().status == 100  # it is under way: else a scrape might take its place
+            wire.send(b"{")
         end = monotonic() + 20
         while metric(slow, "gathernd_requests_in_flight") < 5:  # and the one that asks
             assert monotonic() < end
@@ -308,7 +310,9 @@ def test_a_stalled_upload_takes_the_budget_of_large_requests_and_not_of_small_on
     client = small_budget.shared_client()
     body = base64_body(4 * MIB)  # and the 3 MiB of its items
     with Wire(small_budget) as stalled:
-        stalled.send(request(body)[: 4 * MIB])
+        stalled.send(request(body, "Expect: 100-continue")[: -len(body)])
+        assert stalled.read().status == 100  # it has what it takes of the budget before the next one comes
+        stalled.send(body[: 4 * MIB - 1000])
         end = monotonic() + 10
         answer = client.post("/gathernd", content=body)
         while answer.status_code == 200 and monotonic() < end:  # until what was sent has been read
