@@ -52,7 +52,7 @@ from app.operators.registry import OPERATORS
 from app.security.authorizer import KeyAuthorizer, make_authorizer
 from app.security.host_header_check import HostHeaderCheck, is_loopback_name
 from app.server import request_header_cache
-from app.server.background_tasks import BackgroundTasks
+from app.server.restarting_tasks import BackgroundTasks
 from app.service import Service
 from app.settings import Settings
 from app.store import LocalStore, Quota

@@ -9,7 +9,7 @@ from time import thread_time
 from typing import Final
 
 from app.errors import GatherError
-from app.server.background_tasks import in_thread
+from app.server.restarting_tasks import in_thread
 from app.service import Service
 from app.store import LocalStore
 from app.telemetry.request_metrics import Metrics

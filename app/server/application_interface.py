@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol
 
-from app.server.background_tasks import BackgroundTasks
+from app.server.restarting_tasks import BackgroundTasks
 from app.telemetry.request_metrics import Metrics
 
 

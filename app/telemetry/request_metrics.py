@@ -22,8 +22,8 @@ from app.errors import Code, GatherError
 from app.telemetry import compiled_increments
 from app.telemetry.compiled_increments import HEADER_TEMPLATE_AT, compiled
 from app.telemetry.metric_definitions import BUCKETS, METHODS
-from app.telemetry.observed_request import ObservedRequest
 from app.telemetry.prometheus_text import families
+from app.telemetry.request_interface import ObservedRequest
 from app.telemetry.request_log import RequestLog, RequestRecord
 from app.telemetry.server_timing import STAGES
 from app.telemetry.shared_counters import GAUGE, Counters, unshared_counters

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from app import __version__
-from app.telemetry.observed_request import ObservedRequest
+from app.telemetry.request_interface import ObservedRequest
 from app.telemetry.server_timing import STAGES
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Tasks beside the requests, as long as the service runs: one that fails is logged, counted and started again."""
+"""Background tasks, as long as the service runs: one that fails is logged, counted and started again after a pause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What metrics, logs and traces read of a request: the data of `app.api.asgi_request.RequestContext`, as protocols."""
+"""The interface of a request to metrics, logs and traces: the data of `app.api.asgi_request.RequestContext`."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from app.server import background_tasks
-from app.server.background_tasks import BackgroundTasks, in_thread
+from app.server import restarting_tasks
+from app.server.restarting_tasks import BackgroundTasks, in_thread
 
 
 def test_a_task_that_fails_is_logged_counted_and_started_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -49,7 +49,7 @@ def test_after_a_long_good_run_the_first_pause_holds_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(background_tasks, "monotonic", lambda: now[0])
+    monkeypatch.setattr(restarting_tasks, "monotonic", lambda: now[0])
 
     async def scenario() -> None:
         lives = iter((0, 0, 100))
