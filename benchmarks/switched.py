@@ -24,7 +24,8 @@ from unittest.mock import patch
 from app.api import asgi_request
 from app.api.asgi_request import RequestContext
 from app.main import Application, create_app
-from app.server import request_header_cache, slow_clients
+from app.server import request_header_cache
+from app.server.slow_and_idle_clients import sweep
 from app.server_from_settings import serve
 from app.settings import Settings
 
@@ -117,7 +118,7 @@ def main() -> None:
         elif how == "turns":
 
             async def sweep_and_turn(connections: set[Any]) -> None:
-                await asyncio.gather(slow_clients.sweep(connections), take_turns(app, Path(os.environ[TURNS_FILE])))
+                await asyncio.gather(sweep(connections), take_turns(app, Path(os.environ[TURNS_FILE])))
 
             stack.enter_context(patch("app.server.serve.sweep", sweep_and_turn))
         serve(settings, app)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Mapping, MutableMapping
 from typing import Any, Final
 
 from starlette.types import ASGIApp
 
-from app.api.asgi_request import TIMEOUT, Handler, Receive, RequestContext, RouteMatch, Scope, Send
+from app.api.asgi_request import Handler, Receive, RequestContext, RouteMatch, Scope, Send
+from app.api.caller_deadline import TIMEOUT, seconds_of, with_deadline
 from app.api.error_responses import STATUS
 from app.api.readiness import Readiness
 from app.api.route_table import CONTROL, GATHER, TABLE
@@ -29,7 +29,6 @@ from app.telemetry.request_metrics import Metrics
 
 logger = logging.getLogger("gathernd")
 
-_SECONDS: Final = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,9})?")
 _ALL_METHODS: Final = b"GET, HEAD, PUT, POST, DELETE, OPTIONS"
 
 
@@ -144,7 +143,7 @@ class DataPlane:
             handler = self.handlers[operation]
         timeout = headers.get(TIMEOUT)
         if timeout is not None and plane is GATHER:
-            handler = _limited(handler, _seconds(timeout))
+            handler = with_deadline(handler, seconds_of(timeout))
         match = context.route_match = RouteMatch(headers, route, parameters, plane, handler, None, context.credential)
         if plane is GATHER and context.exchange is not None:
             context.exchange.route_match = match
@@ -195,24 +194,3 @@ class DataPlane:
         except ClientGone:
             context.status = 0  # what the framework made of it reached nobody
             raise
-
-
-def _limited(handler: Handler, seconds: float) -> Handler:
-    """`handler` for requests whose caller waits for `seconds` only."""
-
-    async def limited(context: RequestContext) -> None:
-        context.timings.wait_at_most(seconds)
-        await handler(context)
-
-    return limited
-
-
-def _seconds(field: bytes) -> float:
-    """The seconds in a field X-Gathernd-Timeout. Raises invalid_field."""
-    if not _SECONDS.fullmatch(field):
-        raise GatherError(
-            "invalid_field",
-            "X-Gathernd-Timeout must be a number of seconds, as in 0.25",
-            pointer="/x-gathernd-timeout",
-        )
-    return float(field)

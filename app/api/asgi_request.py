@@ -35,8 +35,6 @@ _TLS_WRITE_BYTES: Final = 1 << 20
 """Bytes of one write under TLS, which encrypts a write whole, twice over, before the first of it is sent."""
 AT_ONCE: Final = 1 << 18
 """Answers of up to this many bytes are written at once, however slowly the client reads."""
-TIMEOUT: Final = b"x-gathernd-timeout"
-"""The header field of a caller's own deadline, in seconds from the arrival of the header."""
 _NONE: Final[dict[str, Any]] = {}
 _CLOSE: Final = (b"connection", b"close")
 

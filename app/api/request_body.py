@@ -6,7 +6,8 @@ from time import monotonic, perf_counter
 
 import numpy as np
 
-from app.api.asgi_request import TIMEOUT, RequestContext
+from app.api.asgi_request import RequestContext
+from app.api.caller_deadline import TIMEOUT
 from app.api.content_codings import inflater
 from app.api.unknown_length_body import UnknownLengthBody, too_large
 from app.dispatch.admission_control import SMALL_BODY_BYTES

@@ -1,8 +1,8 @@
 """One HTTP/1.1 connection: a subclass of uvicorn's httptools protocol, with limits and with shorter ways.
 
 It refuses what ASGI never sees: headers that are too large, bad framing, requests beyond the limit on connections. Slow
-senders and readers are found by one sweep a second over all connections (`slow_clients`), not by a timer for each
-request. The shorter ways are modules of their own: `request_header_cache`, `eager_task`, `body_reader`,
+senders and readers are found by one sweep a second over all connections (`slow_and_idle_clients`), not by a timer for
+each request. The shorter ways are modules of their own: `request_header_cache`, `eager_task`, `body_reader`,
 `whole_answer_response` and `write_batch`.
 
 Parser callbacks, pipelining and the end of a connection share one state, so they stay in one class.
@@ -344,7 +344,7 @@ class Http1Connection(HttpToolsProtocol):
             exchange.message_event.set()
 
     def on_response_complete(self) -> None:
-        """An answer has been written: start the next request that waits. `slow_clients` closes idle connections."""
+        """An answer has been written: start the next request that waits."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -375,7 +375,7 @@ class Http1Connection(HttpToolsProtocol):
             rendered = Http1Connection.render_error(error, request_id, path)
             self.transport.write(refusal_response(rendered, request_id, added))
         if self.beyond_limit and self.transport.can_write_eof():
-            # What the client still sends is dropped until `slow_clients` closes: a reset might overtake the answer.
+            # What the client still sends is dropped until the sweep closes: a reset might overtake the answer.
             self.transport.write_eof()
         else:
             self.transport.close()

@@ -22,7 +22,7 @@ from app.server.connection_limit import ConnectionLimit
 from app.server.drain import DrainingServer
 from app.server.http1_connection import Http1Connection
 from app.server.server_options import ServerOptions
-from app.server.slow_clients import sweep
+from app.server.slow_and_idle_clients import sweep
 from app.server.tls import SHUTDOWN_S, Tls
 from app.telemetry import logs
 

@@ -1,0 +1,37 @@
+"""The caller's own deadline: the header field X-Gathernd-Timeout, after which a gather that waits is refused.
+
+The service's own deadline is the setting GATHERND_DEADLINE; the shorter of the two holds.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from app.api.asgi_request import Handler, RequestContext
+from app.errors import GatherError
+
+TIMEOUT: Final = b"x-gathernd-timeout"
+"""The header field of a caller's own deadline, in seconds from the arrival of the header."""
+_SECONDS: Final = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,9})?")
+
+
+def with_deadline(handler: Handler, seconds: float) -> Handler:
+    """`handler` for requests whose caller waits for `seconds` only."""
+
+    async def limited(context: RequestContext) -> None:
+        context.timings.wait_at_most(seconds)
+        await handler(context)
+
+    return limited
+
+
+def seconds_of(field: bytes) -> float:
+    """The seconds in a field X-Gathernd-Timeout. Raises invalid_field."""
+    if not _SECONDS.fullmatch(field):
+        raise GatherError(
+            "invalid_field",
+            "X-Gathernd-Timeout must be a number of seconds, as in 0.25",
+            pointer="/x-gathernd-timeout",
+        )
+    return float(field)
