@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,7 +15,7 @@ from threading import Event
 
 from fastapi import FastAPI
 
-from app import periodic_tasks, warmup
+from app import gauges, periodic_tasks, warmup
 from app.api.asgi_app import DataPlane
 from app.api.asgi_request import Handler, Receive, Scope, Send
 from app.api.cors import CrossOrigin
@@ -226,8 +225,8 @@ def create_app(
     add_tensor_routes(control)
     add_server_routes(control, models, readiness, settings.log_level)
     add_model_routes(control, models, readiness)
-    _add_gauges(metrics, service, settings)
-    metrics.common = lambda: _common_gauges(store, settings, damaged)
+    metrics.gauges.update(gauges.process_gauges(service, settings))
+    metrics.common = lambda: gauges.common_gauges(store, settings, damaged.tensors)
     app = (CrossOriginApplication if settings.cors_origins else Application)(
         control,
         _handlers(service, models, store, disk_threads, readiness, settings),
@@ -245,21 +244,6 @@ def create_app(
     app.store = store
     app.background = background
     return app
-
-
-def _add_gauges(metrics: Metrics, service: Service, settings: Settings) -> None:
-    """The gauges of this process."""
-    metrics.gauges.update(
-        gathernd_queue_depth=lambda: service.pool.in_use,
-        gathernd_requests_limit=lambda: settings.max_requests,
-        gathernd_connections_limit=lambda: settings.max_connections,
-        gathernd_queue_capacity=lambda: settings.threads + settings.max_queue,
-        gathernd_memory_used_bytes=lambda: service.budget.used + service.budget.small_used,
-        gathernd_memory_budget_bytes=lambda: service.budget.total + service.budget.small_total,
-        gathernd_gpu_memory_bytes=lambda: service.gpu.device.memory if service.gpu else 0,
-        gathernd_gpu_used_bytes=lambda: service.gpu.device.used() if service.gpu else 0,
-        gathernd_gpu_resident_bytes=lambda: service.gpu.copies.nbytes if service.gpu else 0,
-    )
 
 
 def _handlers(
@@ -290,22 +274,6 @@ def _handlers(
         "deleteTensor": with_name(tensors.delete),
         "tensorContent": with_name(content),
         "scatterTensor": with_name(scatter),
-    }
-
-
-def _common_gauges(store: LocalStore, settings: Settings, damaged: periodic_tasks.DamagedCount) -> dict[str, float]:
-    """The gauges of the store and the settings, which are the same in every process."""
-    tensors, size = store.usage()
-    free = shutil.disk_usage(store.folder).free
-    if settings.max_store_bytes is not None:
-        free = min(free, max(0, settings.max_store_bytes - size))
-    return {
-        "gathernd_processes_expected": settings.workers,
-        "gathernd_resident_tensors": tensors,
-        "gathernd_resident_tensors_damaged": damaged.tensors,
-        "gathernd_resident_bytes": size,
-        "gathernd_resident_tensors_limit": settings.max_tensors,
-        "gathernd_resident_bytes_free": free,
     }
 
 

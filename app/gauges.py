@@ -1,0 +1,44 @@
+"""The values of the gauges: of this process (queue, memory, GPU), and of the store and the settings.
+
+Their names, labels and help texts are in `app.telemetry.metric_definitions`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+
+from app.service import Service
+from app.settings import Settings
+from app.store import LocalStore
+
+
+def process_gauges(service: Service, settings: Settings) -> dict[str, Callable[[], float]]:
+    """The gauges of this process, each read when metrics are asked for."""
+    return {
+        "gathernd_queue_depth": lambda: service.pool.in_use,
+        "gathernd_requests_limit": lambda: settings.max_requests,
+        "gathernd_connections_limit": lambda: settings.max_connections,
+        "gathernd_queue_capacity": lambda: settings.threads + settings.max_queue,
+        "gathernd_memory_used_bytes": lambda: service.budget.used + service.budget.small_used,
+        "gathernd_memory_budget_bytes": lambda: service.budget.total + service.budget.small_total,
+        "gathernd_gpu_memory_bytes": lambda: service.gpu.device.memory if service.gpu else 0,
+        "gathernd_gpu_used_bytes": lambda: service.gpu.device.used() if service.gpu else 0,
+        "gathernd_gpu_resident_bytes": lambda: service.gpu.copies.nbytes if service.gpu else 0,
+    }
+
+
+def common_gauges(store: LocalStore, settings: Settings, damaged: int) -> dict[str, float]:
+    """The gauges of the store and the settings, which are the same in every process."""
+    tensors, size = store.usage()
+    free = shutil.disk_usage(store.folder).free
+    if settings.max_store_bytes is not None:
+        free = min(free, max(0, settings.max_store_bytes - size))
+    return {
+        "gathernd_processes_expected": settings.workers,
+        "gathernd_resident_tensors": tensors,
+        "gathernd_resident_tensors_damaged": damaged,
+        "gathernd_resident_bytes": size,
+        "gathernd_resident_tensors_limit": settings.max_tensors,
+        "gathernd_resident_bytes_free": free,
+    }
