@@ -146,6 +146,8 @@ def create_app(
 
     A worker gets from its parent the `counters` that all workers share, the token of the process group that owns the
     store, and the lines of the keys file as they last were valid. Raises BadKeysFile and NoTracing.
+
+    It is long because each statement makes one part out of those before it: the order can be read in one place.
     """
     readiness = Readiness("kernels")
     log = RequestLog(settings.log_rate, READINESS, access=settings.access_log)
