@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from app.kernels.check_arrays import check_elements_arrays
 from app.kernels.numba_cpu import gather_kernel
-from app.kernels.numba_cpu.gather_chunk import (
+from app.kernels.numba_cpu.copy_slices import NEIGHBOURS_BYTES, copy_items
+from app.kernels.numba_cpu.gather_job import (
     AXES,
     BATCHES,
     BLOCK,
@@ -31,7 +32,6 @@ from app.kernels.numba_cpu.gather_chunk import (
     FLAGS,
     GATHER_CHUNK,
     INDEX_TYPE,
-    NEIGHBOURS_BYTES,
     OUTPUT,
     OWN_INDEX_TYPE,
     STRIDE,
@@ -39,7 +39,6 @@ from app.kernels.numba_cpu.gather_chunk import (
     TUPLES,
     WIDTH,
     WRAP_NEGATIVE,
-    copy_slices,
 )
 from app.kernels.numba_cpu.gather_kernel import (
     ARRAY_TYPE,
@@ -52,11 +51,6 @@ from app.kernels.numba_cpu.gather_kernel import (
 )
 from app.kernels.numba_cpu.memory_intrinsics import (
     call_address,
-    copy_1,
-    copy_2,
-    copy_4,
-    copy_8,
-    copy_16,
     load_item,
     prefetch,
     stack_scratch,
@@ -336,29 +330,13 @@ def _next_row(axes: Address, places: Address, depth: int) -> int:
     return moved
 
 
-_copy_1: Final = copy_slices(1, copy_1)
-_copy_2: Final = copy_slices(2, copy_2)
-_copy_4: Final = copy_slices(4, copy_4)
-_copy_8: Final = copy_slices(8, copy_8)
-_copy_16: Final = copy_slices(16, copy_16)
-
-
 @inner
 def _copy_items(target: Address, sources: Address, count: int, width: int, cached: bool) -> None:
     """Copy the items of a block, all asked for at first unless caches hold them or they lie close together."""
     if not cached and abs(load_item(sources, count - 1) - load_item(sources, 0)) >= NEIGHBOURS_BYTES * count:
         for t in range(count):
             prefetch(load_item(sources, t))
-    if width == 1:
-        _copy_1(target, sources, count, 0)
-    elif width == 2:
-        _copy_2(target, sources, count, 0)
-    elif width == 4:
-        _copy_4(target, sources, count, 0)
-    elif width == 8:
-        _copy_8(target, sources, count, 0)
-    else:
-        _copy_16(target, sources, count, 0)
+    copy_items(target, sources, count, 0, width)
 
 
 @inner

@@ -25,9 +25,18 @@ from numpy.typing import NDArray
 from app import llvm_intrinsics
 from app.bounded_cache import BoundedCache
 from app.kernels.check_arrays import check_arrays
+from app.kernels.numba_cpu import (
+    copy_slices,
+    gather_job,
+    memory_intrinsics,
+    ndarray_abi,
+    split_over_threads,
+    widen_indices,
+    write_offsets,
+)
 from app.kernels.numba_cpu import gather_chunk as gather_chunk_module
-from app.kernels.numba_cpu import memory_intrinsics, ndarray_abi, split_over_threads, widen_indices
-from app.kernels.numba_cpu.gather_chunk import (
+from app.kernels.numba_cpu.gather_chunk import gather_chunk
+from app.kernels.numba_cpu.gather_job import (
     AXES,
     BATCHES,
     BLOCK,
@@ -51,7 +60,6 @@ from app.kernels.numba_cpu.gather_chunk import (
     WHOLE_BATCHES,
     WIDTH,
     WRAP_NEGATIVE,
-    gather_chunk,
 )
 from app.kernels.numba_cpu.memory_intrinsics import call_address, load_item, stack_scratch, store_item
 from app.kernels.numba_cpu.ndarray_abi import (
@@ -133,6 +141,9 @@ def configure(cache_dir: Path) -> None:
     for module in (
         llvm_intrinsics,
         memory_intrinsics,
+        gather_job,
+        write_offsets,
+        copy_slices,
         gather_chunk_module,
         ndarray_abi,
         widen_indices,

@@ -58,7 +58,7 @@ from llvmlite import ir
 from numba import types
 
 from app.kernels import Unfinished
-from app.kernels.numba_cpu.gather_chunk import JOB_ITEMS
+from app.kernels.numba_cpu.gather_job import JOB_ITEMS
 from app.kernels.numba_cpu.memory_intrinsics import item_pointer
 from app.llvm_intrinsics import Address, Builder, Integers, inner, intrinsic
 

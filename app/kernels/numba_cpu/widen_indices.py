@@ -12,7 +12,7 @@ from typing import Any, Final
 from llvmlite import ir
 from numba import types
 
-from app.kernels.numba_cpu.gather_chunk import (
+from app.kernels.numba_cpu.gather_job import (
     AXES,
     BATCHES,
     BLOCK,
