@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from app.tensors.string_frames import ROOM, copy_frames, first_longer, frames_size, read_frames
 from app.wire.json import gather_messages
-from app.wire.json.parse_number_arrays import KINDS, read_elements, strings_room
+from app.wire.json.parse_element import KINDS
+from app.wire.json.parse_number_arrays import read_elements, strings_room
 from app.wire.json.write_strings import write_strings
 from tests.kernels.guarded import Bytes, room_for
 from tests.strings import framed

@@ -35,7 +35,8 @@ from app.llvm_intrinsics import (
     ult,
 )
 from app.wire.json.characters import CLOSING_BRACKET, COMMA, LETTER_E, MINUS, OPENING_BRACKET, POINT, QUOTE, ZERO
-from app.wire.json.parse_float import TENS, nearest_called
+from app.wire.json.decimal_to_double import nearest_called
+from app.wire.json.parse_decimal import TENS
 
 WIDEST: Final = 20
 """Bytes of the longest text of a float32, with its sign, comma and brackets."""

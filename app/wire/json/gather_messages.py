@@ -28,11 +28,13 @@ from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 from app.wire.json import (
     characters,
+    decimal_to_double,
     find_arrays,
     format_float,
     grammar_and_duplicate_keys,
     lossless_json,
-    parse_float,
+    parse_decimal,
+    parse_element,
     parse_number_arrays,
     parse_string,
     write_strings,
@@ -83,7 +85,10 @@ _COMPILED: Final[tuple[Any, ...]] = (
 def configure(cache_dir: Path) -> None:
     """Keep the compiled code under `cache_dir`, so that the next start loads it; call before anything is read."""
     llvm_intrinsics.keep_compiled(
-        cache_dir, "json", (llvm_intrinsics, characters, parse_float, parse_string, utf8), _COMPILED
+        cache_dir,
+        "json",
+        (llvm_intrinsics, characters, parse_decimal, decimal_to_double, parse_element, parse_string, utf8),
+        _COMPILED,
     )
 
 

@@ -21,7 +21,8 @@ from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Form, Tensor, coordinates
 from app.wire.json import lossless_json
 from app.wire.json.characters import MAX_DEPTH
-from app.wire.json.parse_number_arrays import KINDS, OPEN, SKIP, read_elements, strings_room
+from app.wire.json.parse_element import KINDS, SKIP
+from app.wire.json.parse_number_arrays import OPEN, read_elements, strings_room
 from app.wire.little_endian_items import Charge, bounded_product, items_text
 
 _FEW: Final = 8
