@@ -58,6 +58,8 @@ def gather_chunk(job: Address, number: int) -> int:
 
     Offsets are addresses of slices. The scratch memory has those of the block in hand, then those of the next block,
     then how far from the first tuple's batch the batch of each tuple of a block begins.
+
+    It is one function, since nearly all of its variables go from each step of the loop into the next.
     """
     source, target, components = load_item(job, DATA), load_item(job, OUTPUT), load_item(job, COMPONENTS)
     axes, depth, width = load_item(job, AXES), load_item(job, DEPTH), load_item(job, WIDTH)

@@ -24,13 +24,11 @@ from app.kernels.numba_cpu.gather_job import (
     BATCHES,
     BLOCK,
     CHUNK_SIZE,
-    CHUNKS,
     COMPONENTS,
     DATA,
     DATA_IN_CACHE,
     DEPTH,
     FLAGS,
-    GATHER_CHUNK,
     INDEX_TYPE,
     OUTPUT,
     OWN_INDEX_TYPE,
@@ -39,6 +37,7 @@ from app.kernels.numba_cpu.gather_job import (
     TUPLES,
     WIDTH,
     WRAP_NEGATIVE,
+    write_job,
 )
 from app.kernels.numba_cpu.gather_kernel import (
     ARRAY_TYPE,
@@ -46,11 +45,9 @@ from app.kernels.numba_cpu.gather_kernel import (
     CHUNKS_PER_THREAD,
     LONG,
     REFUSED,
-    TIMEOUT,
-    take_chunks,
+    run_job,
 )
 from app.kernels.numba_cpu.memory_intrinsics import (
-    call_address,
     load_item,
     prefetch,
     stack_scratch,
@@ -61,21 +58,15 @@ from app.kernels.numba_cpu.ndarray_abi import (
     address,
     checked_product,
     header,
-    holds_carriers,
-    index_type,
-    is_array,
-    is_writable,
+    index_type_if_usable,
     length,
 )
 from app.kernels.numba_cpu.split_over_threads import (
     UNFINISHED,
     UnfinishedGather,
     acquire,
-    close,
     is_worth_sharing,
     job_of,
-    publish,
-    record_end,
     setting,
 )
 from app.kernels.numba_cpu.widen_indices import MAX_DEPTH, widen_components
@@ -192,11 +183,8 @@ def _gather_elements(
 
     If it `may_leave_unfinished`, perhaps UNFINISHED.
     """
-    array_type = setting(team, ARRAY_TYPE)
-    if not (is_array(data, array_type) and is_array(indices, array_type) and is_array(out, array_type)):
-        return REFUSED
-    kind = index_type(indices)
-    if kind == 0 or not (holds_carriers(data, item_size) and holds_carriers(out, item_size) and is_writable(out)):
+    kind = index_type_if_usable(data, indices, out, item_size, setting(team, ARRAY_TYPE))
+    if kind == 0:
         return REFUSED
     depth = length(axes_array) // 2
     axes = address(axes_array)
@@ -223,29 +211,13 @@ def _gather_elements(
     if split:
         job = job_of(team)
         size = max(total // (CHUNKS_PER_THREAD * (helpers + 1)), BLOCK)
-    store_item(job, DATA, address(data))
-    store_item(job, OUTPUT, address(out))
-    store_item(job, COMPONENTS, address(indices))
-    store_item(job, AXES, axes)
-    store_item(job, DEPTH, depth)
+    addresses = address(data), address(out), address(indices), axes
+    write_job(job, addresses, depth, item_size, total, size, flags, chunk)
     store_item(job, _AXIS_SIZE, axis_size)
     store_item(job, _INDEX_TYPE, kind)
-    store_item(job, WIDTH, item_size)
     store_item(job, _AXIS_STEP, axis_stride * item_size if total > 0 and axis_size > 0 else 0)
-    store_item(job, TOTAL, total)
-    store_item(job, CHUNK_SIZE, size)
-    store_item(job, FLAGS, flags)
     store_item(job, INDEX_TYPE, OWN_INDEX_TYPE)
-    store_item(job, GATHER_CHUNK, chunk)
-    if not split:
-        bad = call_address(chunk, job, 0)
-        if helpers > 0:
-            record_end(team)
-        return bad
-    store_item(job, CHUNKS, (total + size - 1) // size)
-    publish(team, helpers, long)
-    take_chunks(team, True)
-    return close(team, setting(team, TIMEOUT) if may_leave_unfinished else -1)
+    return run_job(team, job, split, helpers, long, may_leave_unfinished)
 
 
 def gather_elements_chunk(job: Address, number: int) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.kernels.numba_cpu.memory_intrinsics import SCRATCH_ITEMS
+from app.kernels.numba_cpu.memory_intrinsics import SCRATCH_ITEMS, store_item
+from app.llvm_intrinsics import Address, inlined
 
 BLOCK: Final = SCRATCH_ITEMS // 3
 """Most tuples that are checked and copied at a time, 256; chunks begin with a batch where a batch has fewer.
@@ -52,3 +53,27 @@ NONTEMPORAL: Final = 8
 """Caches do not hold the output: it is stored past them."""
 WHOLE_BATCHES: Final = 16
 """TOTAL and CHUNK_SIZE count batches rather than tuples."""
+
+
+@inlined
+def write_job(
+    job: Address,
+    addresses: tuple[Address, Address, Address, Address],
+    depth: int,
+    width: int,
+    total: int,
+    chunk_size: int,
+    flags: int,
+    gather_chunk: Address,
+) -> None:
+    """Write the fields that mean the same to every operator; `addresses` are of data, output, indices and axes."""
+    store_item(job, DATA, addresses[0])
+    store_item(job, OUTPUT, addresses[1])
+    store_item(job, COMPONENTS, addresses[2])
+    store_item(job, AXES, addresses[3])
+    store_item(job, DEPTH, depth)
+    store_item(job, WIDTH, width)
+    store_item(job, TOTAL, total)
+    store_item(job, CHUNK_SIZE, chunk_size)
+    store_item(job, FLAGS, flags)
+    store_item(job, GATHER_CHUNK, gather_chunk)

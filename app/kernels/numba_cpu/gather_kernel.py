@@ -37,29 +37,23 @@ from app.kernels.numba_cpu import (
 from app.kernels.numba_cpu import gather_chunk as gather_chunk_module
 from app.kernels.numba_cpu.gather_chunk import gather_chunk
 from app.kernels.numba_cpu.gather_job import (
-    AXES,
     BATCHES,
     BLOCK,
     BROADCAST_INDICES,
     CHUNK_SIZE,
     CHUNKS,
-    COMPONENTS,
-    DATA,
     DATA_IN_CACHE,
-    DEPTH,
-    FLAGS,
     GATHER_CHUNK,
     INDEX_TYPE,
     NONTEMPORAL,
-    OUTPUT,
     OWN_INDEX_TYPE,
     START,
     STRIDE,
     TOTAL,
     TUPLES,
     WHOLE_BATCHES,
-    WIDTH,
     WRAP_NEGATIVE,
+    write_job,
 )
 from app.kernels.numba_cpu.memory_intrinsics import call_address, load_item, stack_scratch, store_item
 from app.kernels.numba_cpu.ndarray_abi import (
@@ -68,10 +62,7 @@ from app.kernels.numba_cpu.ndarray_abi import (
     check_layout,
     checked_product,
     header,
-    holds_carriers,
-    index_type,
-    is_array,
-    is_writable,
+    index_type_if_usable,
     length,
 )
 from app.kernels.numba_cpu.split_over_threads import (
@@ -94,7 +85,7 @@ from app.kernels.numba_cpu.split_over_threads import (
     wait_for_helpers,
 )
 from app.kernels.numba_cpu.widen_indices import MAX_DEPTH, gather_narrow_chunk
-from app.llvm_intrinsics import Address, inner
+from app.llvm_intrinsics import Address, inlined, inner
 from app.operators.gather_plan import GatherPlan, Plan
 
 name = "numba"
@@ -276,14 +267,37 @@ def _ready() -> tuple[Any, ThreadTeam]:
     return gather.overloads[gather.signatures[0]].entry_point, team
 
 
+@inlined
+def _chunk_function(team: Address, job: Address) -> Address:
+    """The address of the function for the job's chunks."""
+    if load_item(job, INDEX_TYPE) in (8, OWN_INDEX_TYPE):
+        return load_item(job, GATHER_CHUNK)
+    return setting(team, _GATHER_NARROW_CHUNK)
+
+
+@inlined
+def run_job(team: Address, job: Address, split: bool, helpers: int, long: bool, may_leave_unfinished: bool) -> int:
+    """Carry out a job, where `split` that of the team, which its owner has acquired, with up to so many helpers.
+
+    The first bad component, -1, or UNFINISHED.
+    """
+    if not split:
+        bad = call_address(_chunk_function(team, job), job, 0)
+        if helpers > 0:
+            record_end(team)
+        return bad
+    size = load_item(job, CHUNK_SIZE)
+    store_item(job, CHUNKS, (load_item(job, TOTAL) + size - 1) // size)
+    publish(team, helpers, long)
+    take_chunks(team, True)
+    return close(team, setting(team, TIMEOUT) if may_leave_unfinished else -1)
+
+
 @inner
 def take_chunks(team: Address, owning: bool) -> None:
     """Take chunks of the team's job until none is left."""
     job = job_of(team)
-    kind = load_item(job, INDEX_TYPE)
-    function = load_item(job, GATHER_CHUNK)
-    if kind not in (8, OWN_INDEX_TYPE):
-        function = setting(team, _GATHER_NARROW_CHUNK)
+    function = _chunk_function(team, job)
     chunks = load_item(job, CHUNKS)
     front = 0
     while take_chunk(team, chunks):
@@ -313,11 +327,8 @@ def _gather(
 
     If it `may_leave_unfinished`, perhaps UNFINISHED.
     """
-    array_type = setting(team, ARRAY_TYPE)
-    if not (is_array(data, array_type) and is_array(indices, array_type) and is_array(out, array_type)):
-        return REFUSED
-    kind = index_type(indices)
-    if kind == 0 or not (holds_carriers(data, item_size) and holds_carriers(out, item_size) and is_writable(out)):
+    kind = index_type_if_usable(data, indices, out, item_size, setting(team, ARRAY_TYPE))
+    if kind == 0:
         return REFUSED
     depth = length(sizes)
     axes = address(sizes)
@@ -358,30 +369,14 @@ def _gather(
             size = max(size, min(setting(team, _LEAST_TUPLES), max(1, _LONG_CHUNK_BYTES // max(width, 1))))
             if not broadcast and batches > 1 and tuples < BLOCK:
                 size = (size + tuples - 1) // tuples * tuples
-    store_item(job, DATA, address(data))
-    store_item(job, OUTPUT, address(out))
-    store_item(job, COMPONENTS, address(indices))
-    store_item(job, AXES, axes)
-    store_item(job, DEPTH, depth)
+    addresses = address(data), address(out), address(indices), axes
+    write_job(job, addresses, depth, width, total, size, flags, setting(team, _GATHER_CHUNK))
     store_item(job, BATCHES, batches)
     store_item(job, TUPLES, tuples)
-    store_item(job, WIDTH, width)
     store_item(job, STRIDE, data_bytes // batches if out_bytes > 0 else 0)
-    store_item(job, TOTAL, total)
-    store_item(job, CHUNK_SIZE, size)
-    store_item(job, FLAGS, flags)
     store_item(job, START, 0)
     store_item(job, INDEX_TYPE, kind)
-    store_item(job, GATHER_CHUNK, setting(team, _GATHER_CHUNK))
-    if not split:
-        bad = call_address(setting(team, _GATHER_CHUNK if kind == 8 else _GATHER_NARROW_CHUNK), job, 0)
-        if helpers > 0:
-            record_end(team)
-        return bad
-    store_item(job, CHUNKS, (total + size - 1) // size)
-    publish(team, helpers, long)
-    take_chunks(team, True)
-    return close(team, setting(team, TIMEOUT) if may_leave_unfinished else -1)
+    return run_job(team, job, split, helpers, long, may_leave_unfinished)
 
 
 def _attend(team: Address, what: int) -> int:

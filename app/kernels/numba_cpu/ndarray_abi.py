@@ -158,6 +158,18 @@ def is_writable(array: ArrayHeader) -> bool:
     return _flags(array) & _WRITABLE != 0
 
 
+@inlined
+def index_type_if_usable(
+    data: ArrayHeader, indices: ArrayHeader, out: ArrayHeader, item_size: int, array_type: Address
+) -> int:
+    """The `index_type` of a kernel's indices, or 0 where one of its arrays is of a kind that it does not take."""
+    if not (is_array(data, array_type) and is_array(indices, array_type) and is_array(out, array_type)):
+        return 0
+    if not (holds_carriers(data, item_size) and holds_carriers(out, item_size) and is_writable(out)):
+        return 0
+    return index_type(indices)
+
+
 def _checked_product(builder: Builder, first: Any, second: Any) -> Any:
     pair = builder.smul_with_overflow(first, second)
     overflow, value = builder.extract_value(pair, 1), builder.extract_value(pair, 0)

@@ -40,6 +40,9 @@ The system may take the core from a helper in the middle of its chunk, for as lo
 finish the chunk: another writer of the same bytes might still write when they are long something else's. So an owner
 that must not wait leaves the gather unfinished after a while, with team and arrays, and a thread that may wait takes it
 over (`UnfinishedGather`).
+
+The compiled functions and the objects that own the memory stand in one module, for both read and write the same words,
+and no other module knows where these lie.
 """
 
 from __future__ import annotations

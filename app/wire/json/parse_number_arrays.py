@@ -76,6 +76,8 @@ def read_elements(
     `place` or the nesting there is wrong. `bare` floats may be NaN and infinities without quotes, which is not JSON.
     Of strings the first `room` words of `out` say where each frame begins behind those, in as many bytes as `used` says
     (see `strings_room`).
+
+    It is one function, since nearly all of its variables go from each turn of the loop into the next.
     """
     base, size, target = address_of(view), view.size, address_of(out)
     counters = dims.size // 2
