@@ -33,9 +33,9 @@ SAMPLES = {
 # Under `make soak`
 MILLIONS = {
     (NUMBA, "gather"): 10,
-    (NUMBA, "gather_elements"): 10,
+    (NUMBA, "gather_elements"): 5,
     (NUMPY, "gather"): 10,
-    (NUMPY, "gather_elements"): 10,
+    (NUMPY, "gather_elements"): 2,
     (EMULATED, "gather"): 1,
 }
 
