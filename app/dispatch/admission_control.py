@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.dispatch.body_read_limit import BodyReadLimit
+from app.dispatch.concurrent_body_reads import BodyReadLimit
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.memory.budget import Budget

@@ -24,7 +24,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app.errors import GatherError
-from app.server import body_reader, eager_task, half_closed, request_header_cache
+from app.server import body_reader, eager_task, half_closed_connections, request_header_cache
 from app.server.body_reader import BodyReader
 from app.server.connection_limit import SPARE, ConnectionLimit
 from app.server.header_fields import REQUEST_ID, combined
@@ -217,7 +217,7 @@ class Http1Connection(HttpToolsProtocol):
         if last is None or last.more_body or last.response_complete:
             return False
         last.keep_alive = False
-        half_closed.watch(self)
+        half_closed_connections.watch(self)
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -18,7 +18,7 @@ from app.tensors.operator_signature import Signature
 from app.tensors.scatter_call import ScatterCall
 from app.tensors.shape_limits import Limits
 from app.wire import npy, safetensors, safetensors_scatter, upload_formats
-from app.wire.json import gather_messages, only_explain_in_query, scatter_messages
+from app.wire.json import gather_messages, query_of_json_request, scatter_messages
 from app.wire.little_endian_items import Charge, Memory
 from app.wire.npy import Start
 
@@ -56,7 +56,7 @@ JSON: Final = GatherCodec(
     b"application/json",
     _ALL,
     binary=False,
-    read=only_explain_in_query.read_request,
+    read=query_of_json_request.read_request,
     write=gather_messages.write_answer,
     short_body=LONG_JSON,
     is_long_body=lambda body: True,
@@ -96,7 +96,7 @@ SCATTERS: Final[Mapping[bytes, ScatterCodec]] = {
             JSON.media_type,
             binary=False,
             compiled=True,
-            check_query=only_explain_in_query.refuse_query,
+            check_query=query_of_json_request.refuse_query,
             read=lambda body, query, limits, charge: scatter_messages.read_scatter(body, limits, charge),
         ),
         ScatterCodec(

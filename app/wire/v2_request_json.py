@@ -1,6 +1,6 @@
 """The JSON of an infer request: what it says of the inputs, and where the items of those that it holds itself are.
 
-The items are cut out (`find_arrays`) and a library reads the rest (`json_envelope`), as of a gather's body. Here
+The items are cut out (`find_arrays`) and a library reads the rest (`body_without_arrays`), as of a gather's body. Here
 unknown members and parameters are ignored, as the protocol asks for; and NaN and infinities may stand bare, as many
 libraries write them, which is not JSON: as items of floats they are numbers, everywhere else they are null.
 """
@@ -16,8 +16,8 @@ from app.tensors.dtypes import BY_OIP, DType
 from app.tensors.gather_call import DEVICES
 from app.tensors.operator_signature import PARAMETERS, Signature
 from app.wire.json import grammar_and_duplicate_keys, lossless_json
+from app.wire.json.body_without_arrays import MOST_ARRAYS, read_envelope
 from app.wire.json.find_arrays import FoundArrays, find_inputs
-from app.wire.json.json_envelope import MOST_ARRAYS, read_envelope
 from app.wire.little_endian_items import Charge, view_of
 
 OUTPUT: Final = "output"

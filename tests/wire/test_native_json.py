@@ -14,7 +14,7 @@ from app.operators.registry import OPERATORS
 from app.tensors.dtypes import DTYPES
 from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
-from app.wire.json import gather_messages, json_envelope
+from app.wire.json import body_without_arrays, gather_messages
 from tests.strings import items
 from tests.wire.json_requests import DATA, INDICES, call, made, refused, refused_items, request, tensor
 
@@ -577,9 +577,9 @@ class TestFields:
         assert call(body).indices.shape == (1, 1)
 
     def test_fields_of_more_than_a_megabyte_are_over_a_limit(self) -> None:
-        body = request(rest=f', "x": "{"y" * json_envelope.MAX_BYTES}"')
+        body = request(rest=f', "x": "{"y" * body_without_arrays.MAX_BYTES}"')
         error = refused(body, "limit_exceeded")
-        assert error.facts == {"limit": "fields_bytes", "maximum": json_envelope.MAX_BYTES}
+        assert error.facts == {"limit": "fields_bytes", "maximum": body_without_arrays.MAX_BYTES}
 
 
 class TestPrecedence:

@@ -2,9 +2,9 @@
 
 One scanner walks all but the arrays of a body, and is told of what depth and name the members are that hold them:
 `values` and `base64` of a tensor in a gather, `data` of an input in an inference request. The arrays are cut out, a
-library reads the rest (`json_envelope`), and `parse_number_arrays` reads the arrays. The scanner looks at no more than
-it needs and so accepts much that is not JSON; what reads the parts refuses that, and `grammar_and_duplicate_keys` tells
-what is no JSON from what is wrong for another reason.
+library reads the rest (`body_without_arrays`), and `parse_number_arrays` reads the arrays. The scanner looks at no more
+than it needs and so accepts much that is not JSON; what reads the parts refuses that, and `grammar_and_duplicate_keys`
+tells what is no JSON from what is wrong for another reason.
 """
 
 # Comparisons are spelt out, since that is what compiles well.

@@ -1,8 +1,9 @@
 """The native JSON codec: the bodies of gathers to a `Call`, an `Answer` to its body.
 
 A body is read in three steps: `find_arrays` finds the values of the tensors and cuts them out, a JSON library reads the
-rest (`json_envelope`), and `read_values` reads the values straight into arrays. Whatever is refused is held against the
-whole grammar (`grammar_and_duplicate_keys`) first, for what is no JSON is refused as that, wherever else it is wrong.
+rest (`body_without_arrays`), and `read_values` reads the values straight into arrays. Whatever is refused is held
+against the whole grammar (`grammar_and_duplicate_keys`) first, for what is no JSON is refused as that, wherever else it
+is wrong.
 """
 
 from __future__ import annotations

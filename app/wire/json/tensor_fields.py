@@ -21,8 +21,8 @@ from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import coordinates
 from app.tensors.tensor_name import TENSOR_NAME
 from app.wire.json import grammar_and_duplicate_keys, lossless_json
+from app.wire.json.body_without_arrays import read_envelope
 from app.wire.json.find_arrays import ESCAPED, STRING, ArrayPlace, FoundArrays
-from app.wire.json.json_envelope import read_envelope
 from app.wire.json.read_base64 import Packed
 from app.wire.json.read_values import Values
 from app.wire.little_endian_items import REFUSED_BY_CHARGE, Charge

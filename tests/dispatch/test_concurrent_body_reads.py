@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from app.dispatch.body_read_limit import ACTIVE_BYTES, TICK_S, BodyReadLimit
+from app.dispatch.concurrent_body_reads import ACTIVE_BYTES, TICK_S, BodyReadLimit
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
 
