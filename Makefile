@@ -76,7 +76,7 @@ types: $(VENV)/.stamp-dev ## mypy --strict
 	$(PY) -m mypy --strict
 
 UNIT := $(addprefix tests/,spec dispatch api server telemetry wire/test_json_write.py wire/test_npy.py \
-	wire/test_safetensors.py test_layers.py test_settings.py test_repository.py)
+	wire/test_safetensors.py test_layers.py memory/test_container_memory.py test_repository.py)
 unit: $(VENV)/.stamp-dev
 	$(PY) -m pytest -q $(UNIT)
 

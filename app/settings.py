@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import resource
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,45 +15,14 @@ from platformdirs import user_cache_path, user_data_path
 from pydantic import ByteSize, Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from app.memory.container_memory import memory_limit
+
 _ORIGIN = re.compile(r"https?://[a-z0-9._-]+(:[0-9]{1,5})?|https?://\[[0-9a-f:]+\](:[0-9]{1,5})?")
 
 _CONNECTIONS = 10_000
 _OWN_FILES = 128
 """Files that are no connections and no uploads: the store's, listeners, libraries."""
 _UNLIMITED = 1 << 20
-
-
-def _memory_of_process() -> int:
-    """Bytes this process may use: the least of its cgroups' limits, or the machine's memory."""
-    try:
-        limits = _cgroup_limits(Path("/proc/self/cgroup").read_text(), Path("/sys/fs/cgroup"))
-    except OSError:
-        limits = []
-    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *limits])
-
-
-def _cgroup_limits(membership: str, root: Path) -> list[int]:
-    """The memory limits, of either version, of the cgroups in `membership` (/proc/self/cgroup) and those above them.
-
-    A container may see its own group as the root of the tree and still be told its path from outside, so what is
-    missing on the way is passed over.
-    """
-    found = []
-    for line in membership.splitlines():
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            top, name = root, "memory.max"
-        elif "memory" in controllers.split(","):
-            top, name = root / "memory", "memory.limit_in_bytes"
-        else:
-            continue
-        group = top / path.lstrip("/")
-        for folder in (group, *group.parents):
-            if folder.is_relative_to(top):
-                with suppress(OSError):
-                    text = (folder / name).read_text().strip()
-                    found += [int(text)] if text.isdigit() else []
-    return found
 
 
 def _files_of_process() -> int:
@@ -113,7 +81,7 @@ class Settings(BaseSettings):
     max_header_bytes: ByteSize = Field(_size("64KiB"), ge=1024, description="Most bytes of a request's header.")
     max_header_fields: int = Field(100, ge=8, description="Most header fields of a request.")
     memory_budget: ByteSize = Field(
-        default_factory=lambda: ByteSize(_memory_of_process() // 2),
+        default_factory=lambda: ByteSize(memory_limit() // 2),
         ge=2**20,
         description="Bytes that all requests and answers together may hold (default: half of the memory the process "
         "may use).",

@@ -19,7 +19,7 @@ BELOW: dict[str, set[str]] = {
     "warmup": {"telemetry", "kernels", "wire"},
     "cli": {"server_from_settings"},
     "server_from_settings": {"main", "server"},
-    "settings": {"tensors"},
+    "settings": {"memory"},
     "api": {"service", "wire", "security", "telemetry", "server", "orjson_dump"},
     "service": {"dispatch", "store", "telemetry"},
     "server": {"security", "telemetry", "memory"},

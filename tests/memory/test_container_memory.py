@@ -1,4 +1,4 @@
-"""What the defaults of settings are taken from."""
+"""The memory limit that the process has by its cgroups."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.settings import _cgroup_limits
+from app.memory.container_memory import cgroup_limits
 
 V1 = "9:name=systemd:/\n8:pids:/\n4:cpu,memory:/outer/inner\n0::/\n"
 
@@ -30,4 +30,4 @@ def test_the_memory_limit_is_that_of_the_group_and_those_above(
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text + "\n")
-    assert _cgroup_limits(membership, tmp_path) == limits
+    assert cgroup_limits(membership, tmp_path) == limits

@@ -1,0 +1,43 @@
+"""The memory limit of the process: that of its container or systemd unit (cgroups, version 1 or 2), or of the machine.
+
+The default memory budget is half of it (`GATHERND_MEMORY_BUDGET` in `app.settings`).
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+
+def memory_limit() -> int:
+    """Bytes this process may use: the least of its cgroups' limits, or the machine's memory."""
+    try:
+        limits = cgroup_limits(Path("/proc/self/cgroup").read_text(), Path("/sys/fs/cgroup"))
+    except OSError:
+        limits = []
+    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *limits])
+
+
+def cgroup_limits(membership: str, root: Path) -> list[int]:
+    """The memory limits, of either version, of the cgroups in `membership` (/proc/self/cgroup) and those above them.
+
+    A container may see its own group as the root of the tree and still be told its path from outside, so what is
+    missing on the way is passed over.
+    """
+    found = []
+    for line in membership.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            top, name = root, "memory.max"
+        elif "memory" in controllers.split(","):
+            top, name = root / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        group = top / path.lstrip("/")
+        for folder in (group, *group.parents):
+            if folder.is_relative_to(top):
+                with suppress(OSError):
+                    text = (folder / name).read_text().strip()
+                    found += [int(text)] if text.isdigit() else []
+    return found
