@@ -1,4 +1,4 @@
-"""Idempotency-Keys: which scatters were answered before, and with what.
+"""Idempotency-Keys: their form, which scatters were answered before, and with what.
 
 A key stands in the redo record of its scatter, so that one fsync makes both durable; a checkpoint of the log moves its
 keys to the catalogue. Keys belong to a name and outlive the tensor that has it: a retry gets the first answer also when
@@ -10,6 +10,7 @@ boot; it stands still while the machine is off or the store moves to another one
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -21,8 +22,24 @@ from app.store.catalogue import AnsweredKey, Catalogue, Transaction
 from app.store.directory_lock import StateWord
 from app.store.scatter_log import Entry, ScatterLog
 
+KEY: Final = re.compile(r"[\x21-\x7e]{1,256}")
+"""The form of a key: 1 to 256 visible ASCII characters."""
 LIFETIME_NS: Final = 24 * 3600 * 10**9
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+def read_key(field: bytes | None) -> str | None:
+    """The key in the header field Idempotency-Key, None where there is no such field. Raises invalid_field."""
+    if field is None:
+        return None
+    text = field.decode("latin-1").strip()
+    if not KEY.fullmatch(text):
+        raise GatherError(
+            "invalid_field",
+            "an Idempotency-Key is 1 to 256 visible ASCII characters",
+            pointer="/idempotency-key",
+        )
+    return text
 
 
 def _boot() -> tuple[str, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -22,6 +21,7 @@ from app.errors import GatherError
 from app.operators.scatternd import plan_scatter
 from app.store import Conditions, LocalStore
 from app.store.group_commit import QueuedScatter
+from app.store.idempotency import read_key
 from app.store.pending_scatter import ContentReplaced, ScatterChange
 from app.tensors.buffer import Buffer
 from app.tensors.dtypes import DTYPES
@@ -31,7 +31,6 @@ from app.tensors.string_tensor import PackedStrings
 from app.wire.body_formats import SCATTERS, ScatterCodec
 from app.wire.little_endian_items import Charge
 
-_KEY: Final = re.compile(r"[\x21-\x7e]{1,256}")
 _ATTEMPTS: Final = 8
 """So often a scatter begins anew where its tensor is replaced meanwhile."""
 _ROW_BYTES: Final = 64
@@ -119,20 +118,6 @@ class ScatterRoute:
             task.add_done_callback(self._tasks.discard)
             etag = await asyncio.shield(task)
         return etag
-
-
-def read_key(field: bytes | None) -> str | None:
-    """The Idempotency-Key. Raises invalid_field."""
-    if field is None:
-        return None
-    text = field.decode("latin-1").strip()
-    if not _KEY.fullmatch(text):
-        raise GatherError(
-            "invalid_field",
-            "an Idempotency-Key is 1 to 256 visible ASCII characters",
-            pointer="/idempotency-key",
-        )
-    return text
 
 
 class ScatterAttempt:
