@@ -10,6 +10,7 @@ import socket
 from typing import Final
 
 from app.server.connection_interface import Connection
+from app.server.expect_continue import send_continue
 from app.server.http_exchange import TCP_CLOSE
 
 FIRST_S: Final = 0.1
@@ -31,5 +32,5 @@ def _probe(connection: Connection, interval: float) -> None:
         if plain.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == TCP_CLOSE:
             connection.transport.abort()
             return
-        running.send_continue()
+        send_continue(running)
     watch(connection, interval)

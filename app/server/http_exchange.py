@@ -23,6 +23,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from app.errors import Code
 from app.server import body_reader, whole_answer_response
 from app.server.connection_interface import Connection
+from app.server.expect_continue import send_continue
 from app.server.write_batch import flush
 
 TCP_CLOSE: Final = 7
@@ -30,7 +31,6 @@ TCP_CLOSE_WAIT: Final = 8
 """States of a connection, as the first byte of TCP_INFO has them (Linux, include/net/tcp_states.h): it was reset; the
 other side has sent its end.
 """
-_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class HttpExchange(RequestResponseCycle):
@@ -140,13 +140,6 @@ class HttpExchange(RequestResponseCycle):
         fcntl.ioctl(connection.fileno(), termios.FIONREAD, unread)
         return self.received + unread[0] < int(length)
 
-    def send_continue(self) -> None:
-        """Have the client send its body (100 Continue); a client that did not ask for that drops it."""
-        if not self.transport.is_closing():
-            flush()
-            self.transport.write(_CONTINUE)
-            self.waiting_for_100_continue = False
-
     def feed(self, piece: bytes | bytearray) -> bool:
         """Hand a piece of the body to the sink; whether there is one, which may have failed before."""
         if self.sink is None:
@@ -172,7 +165,7 @@ class HttpExchange(RequestResponseCycle):
         Raises what `sink` raises; it is not called again then.
         """
         if self.waiting_for_100_continue:
-            self.send_continue()
+            send_continue(self)
         self.sink = sink
         if self.body:
             first, self.body = self.body, bytearray()
@@ -224,7 +217,7 @@ class HttpExchange(RequestResponseCycle):
     async def receive(self) -> ASGIReceiveEvent:
         """ASGI's way to read the body; unlike uvicorn's it does not copy the piece once more."""
         if self.waiting_for_100_continue:
-            self.send_continue()
+            send_continue(self)
         if not self.disconnected and not self.response_complete:
             self.flow.resume_reading()
             await self.message_event.wait()
