@@ -7,18 +7,18 @@ libraries write them, which is not JSON: as items of floats they are numbers, ev
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from app.errors import GatherError
 from app.tensors.buffer import Buffer
 from app.tensors.dtypes import BY_OIP, DType
-from app.tensors.gather_call import DEVICES
-from app.tensors.operator_signature import PARAMETERS, Signature
+from app.tensors.operator_signature import Signature
 from app.wire.json import grammar_and_duplicate_keys, lossless_json
 from app.wire.json.body_without_arrays import MOST_ARRAYS, read_envelope
 from app.wire.json.find_arrays import FoundArrays, find_inputs
 from app.wire.little_endian_items import Charge, view_of
+from app.wire.v2_request_parameters import field, flag, parameters_of, read_parameters, refuse_shared_memory
 
 OUTPUT: Final = "output"
 _NO_LIST: Final = b"{n"
@@ -113,19 +113,11 @@ def read_head(text: Buffer, model: Model, charge: Charge | None = None) -> Head:
     if len(inputs) < len(model.inputs):
         missing = next(name for name in model.inputs if name not in inputs)
         raise field("/inputs", f"the input {missing!a} is missing")
-    signature = model.signature
-    parameter, dialect, device, timeout, binary = 0, signature.default_dialect, "auto", None, False
-    parameters = _parameters(document, "")
+    parameter, dialect, device, timeout, binary = 0, model.signature.default_dialect, "auto", None, False
+    parameters = parameters_of(document, "")
     if parameters:
         counted += len(parameters)
-        for other in PARAMETERS:
-            if other in parameters and other != signature.parameter:
-                raise field(f"/parameters/{other}", f"the model {model.name} has no parameter {other}")
-        binary = _flag(parameters, "binary_data_output", "", False)
-        parameter = _integer(parameters, signature.parameter)
-        dialect = _choice(parameters, "dialect", signature.dialects, dialect)
-        device = _choice(parameters, "device", DEVICES, device)
-        timeout = _timeout(parameters)
+        parameter, dialect, device, timeout, binary = read_parameters(parameters, model.name, model.signature)
     if "outputs" in document:
         binary = _outputs(document["outputs"], binary)
     if cut != found.arrays or (counted != found.members and _members(document) != found.members):
@@ -178,8 +170,8 @@ def _input(number: int, value: Any, model: Model, text: Buffer, found: FoundArra
 
 
 def _binary_size(value: Mapping[str, Any], pointer: str) -> int | None:
-    parameters = _parameters(value, pointer)
-    _refuse_shared_memory(parameters, pointer)
+    parameters = parameters_of(value, pointer)
+    refuse_shared_memory(parameters, pointer)
     size = parameters.get("binary_data_size")
     if type(size) is int or size is None:
         whole = size
@@ -213,59 +205,13 @@ def _outputs(given: Any, binary: bool) -> bool:
             raise field(f"{pointer}/name", f"{name!a} is not an output of this model; {OUTPUT!r} is")
         if number:
             raise field(f"{pointer}/name", f"the output {OUTPUT!r} is asked for twice")
-        parameters = _parameters(value, pointer)
-        _refuse_shared_memory(parameters, pointer)
+        parameters = parameters_of(value, pointer)
+        refuse_shared_memory(parameters, pointer)
         if parameters.get("classification"):
             at = f"{pointer}/parameters/classification"
             raise GatherError("not_implemented", "classification of an output is not offered here", pointer=at)
-        binary = _flag(parameters, "binary_data", pointer, binary)
+        binary = flag(parameters, "binary_data", pointer, binary)
     return binary
-
-
-def _parameters(value: Mapping[str, Any], pointer: str) -> Mapping[str, Any]:
-    parameters = value.get("parameters")
-    if parameters is None:
-        return {}
-    if type(parameters) is not dict:
-        raise field(f"{pointer}/parameters", "parameters must be an object")
-    return parameters
-
-
-def _refuse_shared_memory(parameters: Mapping[str, Any], pointer: str) -> None:
-    if "shared_memory_region" in parameters:
-        at = f"{pointer}/parameters/shared_memory_region"
-        raise GatherError("not_implemented", "shared memory is not offered here; send the items", pointer=at)
-
-
-def _flag(parameters: Mapping[str, Any], name: str, pointer: str, default: bool) -> bool:
-    value = parameters.get(name)
-    if value is None:
-        return default
-    if type(value) is not bool:
-        raise field(f"{pointer}/parameters/{name}", f"{name} must be true or false")
-    return value
-
-
-def _integer(parameters: Mapping[str, Any], name: str) -> int:
-    value = lossless_json.integer(parameters.get(name, 0))
-    if value is None:
-        raise field(f"/parameters/{name}", f"{name} must be an integer")
-    return value
-
-
-def _choice(parameters: Mapping[str, Any], name: str, allowed: Collection[str], default: str) -> str:
-    value = parameters.get(name, default)
-    if type(value) is not str or value not in allowed:
-        raise field(f"/parameters/{name}", f"{name} must be one of {', '.join(allowed)}")
-    return value
-
-
-def _timeout(parameters: Mapping[str, Any]) -> float | None:
-    """Seconds, of the parameter's microseconds; 0 is the protocol's word for none."""
-    value = _integer(parameters, "timeout")
-    if value < 0:
-        raise field("/parameters/timeout", "timeout must be 0 or more microseconds")
-    return min(value, 10**15) / 1e6 if value else None
 
 
 def check_framing(text: Buffer, charge: Charge | None) -> None:
@@ -277,11 +223,6 @@ def check_framing(text: Buffer, charge: Charge | None) -> None:
 
 def _is_text(text: str) -> bool:
     return text.isascii() or lossless_json.printable(text) == text
-
-
-def field(pointer: str, detail: str) -> GatherError:
-    """The error for a field that is missing, unknown or mistyped."""
-    return GatherError("invalid_field", detail, pointer=pointer)
 
 
 def malformed(detail: str) -> GatherError:
