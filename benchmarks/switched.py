@@ -28,6 +28,7 @@ from app.server import request_header_cache
 from app.server.slow_and_idle_clients import sweep
 from app.server_from_settings import serve
 from app.settings import Settings
+from app.telemetry import request_id
 
 TURNS_FILE = "GATHERND_COST_TURNS"
 TURN_S = 0.1
@@ -101,9 +102,9 @@ async def take_turns(app: Application, file: Path) -> None:
                 if way == "off":
                     switch_off(app, stack)
                 request_header_cache.clear()  # what was found without keys would be looked up with keys each time
-                begun, spent, first = monotonic(), process_time(), next(asgi_request.COUNTER)
+                begun, spent, first = monotonic(), process_time(), next(request_id.COUNTER)
                 await asyncio.sleep(TURN_S)
-                requests = next(asgi_request.COUNTER) - first - 1
+                requests = next(request_id.COUNTER) - first - 1
                 print(way, monotonic() - begun, process_time() - spent, requests, file=lines)
 
 

@@ -6,7 +6,6 @@ body is read by `app.api.request_body`.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from time import perf_counter
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
@@ -17,9 +16,9 @@ from app.api.route_table import Plane, Route
 from app.dispatch.admission_control import Admission
 from app.errors import Code, GatherError
 from app.memory.budget import MemoryReservation
-from app.server.header_fields import REQUEST_ID, SECRETS, combined, key_digest, repeated_single
-from app.telemetry import compiled_increments
+from app.server.header_fields import SECRETS, combined, key_digest, repeated_single
 from app.telemetry.compiled_increments import HEADER_TEMPLATE
+from app.telemetry.request_id import COUNTER, REQUEST_ID, numbered_id
 from app.telemetry.request_metrics import Metrics
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.buffer import Buffer
@@ -30,7 +29,6 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Handler: TypeAlias = "Callable[[RequestContext], Awaitable[None]]"
 
-COUNTER: Final = itertools.count()
 _TLS_WRITE_BYTES: Final = 1 << 20
 """Bytes of one write under TLS, which encrypts a write whole, twice over, before the first of it is sent."""
 AT_ONCE: Final = 1 << 18
@@ -186,7 +184,7 @@ class RequestContext:
     @property
     def request_id(self) -> str:
         """The id of this request: the caller's, if it gave a valid one."""
-        return self.given_id or compiled_increments.request_id(self.number)
+        return self.given_id or numbered_id(self.number)
 
     @request_id.setter
     def request_id(self, request_id: str) -> None:

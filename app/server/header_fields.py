@@ -1,4 +1,4 @@
-"""Rules for header fields: which may be repeated, which are not kept, and the form of a request id.
+"""Rules for header fields: which may be repeated and which are not kept.
 
 A list that occurs more than once is one list (RFC 9110, 5.3), any other field may occur once. Fields that hold a secret
 are removed before a route sees the header; of an API key its SHA-256 is kept.
@@ -6,15 +6,11 @@ are removed before a route sees the header; of an API key its SHA-256 is kept.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from hashlib import sha256
 from typing import Final
 
 Field = tuple[bytes, bytes]
-
-REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
-"""What a caller may send as X-Request-ID."""
 
 SINGLE: Final = frozenset(
     (

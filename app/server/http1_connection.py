@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Callable
 from hashlib import sha256
 from time import monotonic
@@ -27,12 +26,13 @@ from app.errors import GatherError
 from app.server import body_reader, eager_task, half_closed_connections, request_header_cache
 from app.server.body_reader import BodyReader
 from app.server.connection_limit import SPARE, ConnectionLimit
-from app.server.header_fields import REQUEST_ID, combined
+from app.server.header_fields import combined
 from app.server.http_exchange import HttpExchange
 from app.server.refusal_response import ErrorRenderer, refusal_response
 from app.server.request_target import split_target
 from app.server.timeouts import Timeouts, WriteProgress
 from app.server.write_batch import flush
+from app.telemetry.request_id import REQUEST_ID, random_id
 
 logger = logging.getLogger("gathernd")
 
@@ -389,7 +389,7 @@ class Http1Connection(HttpToolsProtocol):
         elif running is not None and not running.response_complete:
             fields = running.scope["headers"]
         given = combined(fields).get(b"x-request-id", b"").decode("latin-1")
-        return given if REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+        return given if REQUEST_ID.fullmatch(given) else random_id()
 
     def is_idle(self, now: float, seconds: float) -> bool:
         """Whether no request is under way, its answer has left, and nothing has come for so many seconds."""

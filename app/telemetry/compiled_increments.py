@@ -8,7 +8,6 @@ number, took 3 to 4 µs: with limits, keys and logs, 9.0 % of a tiny gather's ra
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -30,15 +29,13 @@ from app.llvm_intrinsics import (
     store_f64,
     store_u8,
 )
-from app.telemetry import metric_definitions
+from app.telemetry import metric_definitions, request_id
 from app.telemetry.metric_definitions import BUCKETS
+from app.telemetry.request_id import DIGITS, PREFIX, write_number
 
-PREFIX: Final = secrets.token_hex(6)
-"""What the ids of this process's requests begin with."""
-_ID_DIGITS: Final = 10
 HEADER_TEMPLATE: Final[Any] = bytearray(
     b"x-request-id: %b-%b\r\nserver-timing: parse;dur=0.000, queue;dur=0.000, kernel;dur=0.000, encode;dur=0.000\r\n"
-    % (PREFIX.encode(), b"0" * _ID_DIGITS)
+    % (PREFIX.encode(), b"0" * DIGITS)
 )
 """The header lines that are filled in for one answer; they are copied before the next one."""
 HEADER_TEMPLATE_AT: Final = np.frombuffer(
@@ -58,11 +55,6 @@ REQUESTS, TIMES, ROUTES, PREDICTED, MEASURED, RECEIVED, SENT = range(CELLS)
 """TIMES has the buckets side by side, one more than there are bounds, then the sum of all seconds and of each stage."""
 _BOUNDS: Final = np.array(BUCKETS)
 _STAGES: Final = len(BUCKETS) + 2
-
-
-def request_id(number: int) -> str:
-    """The id of the `number`th request of this process, where it came without one."""
-    return f"{PREFIX}-{number % 16**_ID_DIGITS:0{_ID_DIGITS}x}"
 
 
 @inner
@@ -87,12 +79,7 @@ def _write_header(
     """Write the id and the times of a request into the header lines at `at`; False, and nothing, if it took long."""
     if not now - start < _SHORT_S:
         return False
-    place = at + _ID_END
-    for _ in range(_ID_DIGITS):
-        place -= 1
-        digit = number & 15
-        number >>= 4
-        store_u8(place, digit + (48 if digit < 10 else 87))
+    write_number(at + _ID_END, number)
     _put_microseconds(at + _PARSE, parsed - start)
     _put_microseconds(at + _QUEUE, kernel - parsed)
     _put_microseconds(at + _KERNEL, done - kernel)
@@ -163,7 +150,7 @@ def _answer(
 
 def configure(cache_dir: Path) -> None:
     """Keep the compiled code under `cache_dir`, so that the next start loads it; call before anything is counted."""
-    keep_compiled(cache_dir, "increments", (llvm_intrinsics, metric_definitions), (_answer, _add))
+    keep_compiled(cache_dir, "increments", (llvm_intrinsics, metric_definitions, request_id), (_answer, _add))
 
 
 def warm(progress: Callable[[str], None] | None = None) -> None:

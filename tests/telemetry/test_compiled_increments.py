@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.telemetry import compiled_increments
 from app.telemetry.compiled_increments import (
     CELLS,
     HEADER_TEMPLATE,
@@ -25,6 +24,7 @@ from app.telemetry.compiled_increments import (
     compiled,
 )
 from app.telemetry.metric_definitions import BUCKETS
+from app.telemetry.request_id import numbered_id
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -113,6 +113,6 @@ def test_an_answer_tells_its_id_and_whole_microseconds_or_nothing(
     assert cells.counted() == expected([(at, 1e-6, 3, 4)], predicted=True)
     match = LINES.fullmatch(HEADER_TEMPLATE)
     assert match is not None
-    assert match[1].decode() == compiled_increments.request_id(number)
+    assert match[1].decode() == numbered_id(number)
     for text, begin, end in zip(match.groups()[1:], at, at[1:], strict=False):
         assert text == b"0.%03d" % int((end - begin) * 1e6)
