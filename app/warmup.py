@@ -6,6 +6,7 @@ counting of requests.
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -29,8 +30,19 @@ def warm(cache_dir: Path, progress: Callable[[str], None], kernel: str = NUMBA) 
     on one core at a time. What is missing afterwards is compiled here.
     """
     _configure(cache_dir, kernel)
+    if any(cache_dir.rglob("*.nbi")):
+        _warm(cache_dir, progress, kernel)
+        return
+    gc.disable()  # nearly all that a compiler makes is kept: to look for garbage takes it a fifteenth of its time
+    try:
+        _warm(cache_dir, progress, kernel, halves=len(os.sched_getaffinity(0)) > 1)
+    finally:
+        gc.enable()
+
+
+def _warm(cache_dir: Path, progress: Callable[[str], None], kernel: str, *, halves: bool = False) -> None:
     helper = None
-    if not any(cache_dir.rglob("*.nbi")) and len(os.sched_getaffinity(0)) > 1:
+    if halves:
         program = "import sys; from app.warmup import warm_half; warm_half(*sys.argv[1:])"
         command = [sys.executable, "-P", "-c", program, str(cache_dir), kernel]
         helper = subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603  (our own code)
@@ -47,6 +59,7 @@ def warm(cache_dir: Path, progress: Callable[[str], None], kernel: str = NUMBA) 
 
 def warm_half(cache_dir: str, kernel: str) -> None:
     """The second process of `warm`; ends when the first one ends and closes its standard input."""
+    gc.disable()  # as above
     Thread(target=_end_with_parent, daemon=True).start()
     _configure(Path(cache_dir), kernel)
     if kernel == NUMBA:
