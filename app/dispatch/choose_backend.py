@@ -1,6 +1,7 @@
 """The one decision where a gather runs: the event loop, a thread of the pool, a split over several, or the GPU.
 
-It takes the shortest of the routes that the cost model predicts, within bounds that keep the event loop free.
+It takes the shortest of the routes that the cost model predicts, within bounds that keep the event loop free (see
+`event_loop_limit`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import Any, Final, Literal
 
 from numpy.typing import NDArray
 
+from app.dispatch import event_loop_limit
 from app.dispatch.backend_cost_model import (
     TYPICAL,
     Coefficients,
@@ -17,19 +19,13 @@ from app.dispatch.backend_cost_model import (
     kernel_seconds,
     predict_routes,
 )
+from app.dispatch.event_loop_limit import NEVER
 from app.operators.gather_plan import Plan
 
 Device = Literal["auto", "cpu", "gpu"]
 
 _LOCAL_BYTES: Final = 1 << 14
 _SAMPLED_PAIRS: Final = 8
-_LOOP_MAX_BOUNDS_S: Final = (50e-6, 1200e-6)
-_LOOP_HAND_OFFS: Final = 10
-"""The event loop is held for this many hand-offs at most, within the bounds: a longer gather loses less than a tenth by
-moving to a thread, and all other requests gain."""
-
-
-_NEVER: Final = -1.0  # as `loop_max_s`: nothing may run on the event loop
 _SPLIT_MIN_S: Final = 6e-6
 """To wake helpers takes about a microsecond, which is too much for a shorter gather."""
 
@@ -83,12 +79,7 @@ class BackendChooser:
         self.coefficients = coefficients
         self.no_gpu = no_gpu
 
-    def loop_max_s(self) -> float:
-        """Seconds of the longest gather for the event loop: as set, else a number of hand-offs."""
-        if self.loop_max_us is not None:
-            return self.loop_max_us * 1e-6
-        low, high = _LOOP_MAX_BOUNDS_S
-        return min(max(_LOOP_HAND_OFFS * self.coefficients.hand_off_s, low), high)
+    loop_max_s = event_loop_limit.loop_max_s  # as a method itself: a second call would be made for every gather
 
     def split_min_s(self) -> float:
         """Seconds of the shortest gather to be split: as set, else one that waking helpers hardly lengthens."""
@@ -98,7 +89,7 @@ class BackendChooser:
         self, plan: Plan, resident: bool = False, locality: bool = False, cold: bool = False
     ) -> dict[Route, RouteChoice]:
         """The prediction for each route that exists."""
-        loop_max_s = _NEVER if cold else self.loop_max_s()
+        loop_max_s = NEVER if cold else self.loop_max_s()
         routes = predict_routes(plan, resident, self.threads, self.coefficients, locality, loop_max_s)
         if self.no_gpu is not None:
             routes.pop("gpu", None)
@@ -127,7 +118,7 @@ class BackendChooser:
         routes = self.predict(plan, resident, locality, cold)
         if self.force_route in routes and not (cold and self.force_route == "loop"):
             return routes[self.force_route]
-        return choose_route(routes, _NEVER if cold else self.loop_max_s(), self.split_min_s(), device, gpu_fits)
+        return choose_route(routes, NEVER if cold else self.loop_max_s(), self.split_min_s(), device, gpu_fits)
 
 
 def has_locality(plan: Plan, indices: NDArray[Any]) -> bool:

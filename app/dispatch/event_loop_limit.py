@@ -1,0 +1,33 @@
+"""How long one gather may hold the event loop, on which all other requests wait meanwhile.
+
+A gather that is predicted to take longer runs on a thread (see `choose_backend`). The limit is GATHERND_LOOP_MAX_US
+where that is set, else it follows from the measured time of a hand-off to a thread.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from app.dispatch.backend_cost_model import Coefficients
+
+NEVER: Final = -1.0
+"""As a limit: nothing may run on the event loop."""
+_BOUNDS_S: Final = (50e-6, 1200e-6)
+_HAND_OFFS: Final = 10
+"""The event loop is held for this many hand-offs at most, within the bounds: a longer gather loses less than a tenth by
+moving to a thread, and all other requests gain."""
+
+
+class LoopUser(Protocol):
+    """What the limit depends on, of a `BackendChooser`: the setting in microseconds, and the measured times."""
+
+    loop_max_us: float | None
+    coefficients: Coefficients
+
+
+def loop_max_s(chooser: LoopUser) -> float:
+    """Seconds of the longest gather for the event loop: as set, else a number of hand-offs."""
+    if chooser.loop_max_us is not None:
+        return chooser.loop_max_us * 1e-6
+    low, high = _BOUNDS_S
+    return min(max(_HAND_OFFS * chooser.coefficients.hand_off_s, low), high)
