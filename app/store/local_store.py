@@ -60,9 +60,9 @@ from app.store.tensor_metadata import (
     metadata_of,
     read_first_page,
 )
-from app.store.upload import Upload
 from app.store.verify import Verifier
 from app.store.writable_tensor import WritableTensor
+from app.store.write_uploaded_tensor import Upload
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor_name import check_name, check_new_name

@@ -21,7 +21,7 @@ from app.api.upload_receiver import MEMORY_BYTES, UploadReceiver, receive, uploa
 from app.errors import GatherError
 from app.store import Conditions, LocalStore, Metadata
 from app.store.store_errors import storage_errors
-from app.store.upload import Upload, check_shape
+from app.store.write_uploaded_tensor import Upload, check_shape
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor_name import check_name, check_new_name
 from app.wire import safetensors

@@ -1,4 +1,4 @@
-"""A new content on its way to the disk: checked, converted, hashed and checksummed as it streams, in bounded memory.
+"""Writes an uploaded tensor: checked, converted, hashed and checksummed as it streams to the disk, in bounded memory.
 
 Nothing of it is visible before the store commits it. Before then `abandon` removes its files, and after a crash the
 next start does.

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from app.errors import GatherError
-from app.store import LocalStore
-from app.store import upload as uploads
-from app.store.upload import blocks_of
+from app.store import LocalStore, write_uploaded_tensor
+from app.store.write_uploaded_tensor import blocks_of
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import files, packed, put, read, strings
@@ -38,7 +37,7 @@ def send(store: LocalStore, dtype: str, shape: tuple[int, ...], raw: bytes, step
 def test_other_orders_of_bytes_and_axes_give_the_same_content(
     store: LocalStore, name: str, swap: bool, fortran: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploads, "_CHUNK_BYTES", 64)
+    monkeypatch.setattr(write_uploaded_tensor, "_CHUNK_BYTES", 64)
     items = np.arange(7 * 5 * 3).reshape(7, 5, 3).astype(DTYPES[name].numpy)
     sha256 = put(store, "plain", items)[0].sha256
     sent = items.byteswap() if swap else items
@@ -57,7 +56,7 @@ def test_column_major_order_of_shapes_that_have_but_one_order(store: LocalStore,
 @pytest.mark.parametrize("shape", [(5, 4), (2, 3, 4), (1, 100), (100, 1), (3, 7, 2, 2)])
 @pytest.mark.parametrize("step", [1, 8, 30, 100, 10_000])
 def test_blocks_are_small_and_in_order(shape: tuple[int, ...], step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "_CHUNK_BYTES", step)
+    monkeypatch.setattr(write_uploaded_tensor, "_CHUNK_BYTES", step)
     items = np.arange(int(np.prod(shape)), dtype=np.int8).reshape(shape)
     blocks = [block.ravel() for block in blocks_of(items)]
     assert np.concatenate(blocks).tolist() == items.ravel().tolist()
