@@ -1,4 +1,5 @@
-"""The metrics: names, labels, help texts and buckets. A new metric is a row here, and a line where it is counted.
+"""The metrics: names, labels, help texts and buckets. A new metric is a row here, and a line where it is counted; the
+values of gauges of the service are read in `app.gauges`.
 
 Labels come from closed sets: route templates, methods and codes, never from what a client makes up.
 """
