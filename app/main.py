@@ -15,7 +15,7 @@ from threading import Event
 
 from fastapi import FastAPI
 
-from app import gauges, periodic_tasks, warmup
+from app import count_damaged_tensors, gauges, periodic_tasks, warmup
 from app.api.asgi_app import DataPlane
 from app.api.asgi_request import Handler, Receive, Scope, Send
 from app.api.cors import CrossOrigin
@@ -185,7 +185,7 @@ def create_app(
         last_good=last_good_keys,
         on_change=request_header_cache.clear,
     )
-    damaged = periodic_tasks.DamagedCount()
+    damaged = count_damaged_tensors.DamagedCount()
     background = BackgroundTasks(lambda name: metrics.counters.add(f"gathernd_background_failures|{name}"))
 
     def prepare() -> None:
@@ -201,7 +201,7 @@ def create_app(
         background.start("sweep", lambda: periodic_tasks.sweep(store, service))
         background.start("verify", lambda: periodic_tasks.verify(store, stop))
         background.start("publish", lambda: periodic_tasks.publish(metrics))
-        background.start("damage", lambda: periodic_tasks.count_damaged(store, damaged))
+        background.start("damage", lambda: count_damaged_tensors.count_damaged(store, damaged))
         if isinstance(authorizer, KeyAuthorizer):
             background.start("keys", authorizer.watch)
         try:

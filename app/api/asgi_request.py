@@ -21,7 +21,7 @@ from app.telemetry.compiled_increments import HEADER_TEMPLATE
 from app.telemetry.request_id import COUNTER, REQUEST_ID, numbered_id
 from app.telemetry.request_metrics import Metrics
 from app.telemetry.server_timing import RequestTimings
-from app.tensors.buffer import Buffer
+from app.tensors.buffer_type import Buffer
 
 Piece = bytes | bytearray
 Scope = MutableMapping[str, Any]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from app.errors import GatherError
-from app.tensors.buffer import Buffer
+from app.tensors.buffer_type import Buffer
 from app.wire.little_endian_items import Charge
 
 STEP: Final = 1 << 18

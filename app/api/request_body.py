@@ -12,7 +12,7 @@ from app.api.content_codings import inflater
 from app.api.unknown_length_body import UnknownLengthBody, too_large
 from app.dispatch.admission_control import SMALL_BODY_BYTES
 from app.dispatch.request_thread_pool import ClientGone
-from app.tensors.buffer import Buffer
+from app.tensors.buffer_type import Buffer
 from app.wire.little_endian_items import Memory
 
 

@@ -16,7 +16,7 @@ from mmap import mmap
 from pathlib import Path
 from typing import Final
 
-from app.tensors.buffer import Buffer
+from app.tensors.buffer_type import Buffer
 
 _WRITE_AND_WAIT: Final = 7  # SYNC_FILE_RANGE_WAIT_BEFORE | _WRITE | _WAIT_AFTER, linux/fs.h
 _FICLONE: Final = 0x40049409  # linux/fs.h

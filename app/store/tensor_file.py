@@ -23,7 +23,7 @@ from typing import Any, Final
 import orjson
 
 from app.errors import GatherError
-from app.tensors.buffer import Buffer
+from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES, DType
 
 PAGE: Final = 4096

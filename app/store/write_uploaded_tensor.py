@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from app.errors import GatherError, Place
 from app.store import disk_writes
 from app.store.tensor_file import BLOCK, PAGE, BlockChecksums, Description, encode_page, new_hash
-from app.tensors.buffer import Buffer
+from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.shape_limits import NUMPY_BYTES, Limits
 from app.tensors.string_frames import HEAD, read_frames

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.errors import GatherError
-from app.tensors.buffer import Buffer
+from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import Answer, Call, Encoding
 from app.tensors.operator_signature import Signature

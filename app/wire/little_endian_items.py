@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import Code
-from app.tensors.buffer import Buffer
+from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DType
 from app.tensors.string_frames import CUT_LENGTH, HEAD, WHOLE, read_frames
 from app.tensors.string_tensor import PackedStrings

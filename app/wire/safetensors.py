@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from app.bounded_cache import BoundedCache
 from app.errors import GatherError, Place
-from app.tensors.buffer import Buffer
+from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import BY_SAFETENSORS, DType
 from app.tensors.gather_call import DEVICES, ENCODINGS, Answer, Call, Device, Encoding
 from app.tensors.operator_signature import Signature

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from app.errors import GatherError
-from app.tensors.buffer import Buffer
+from app.tensors.buffer_type import Buffer
 from app.tensors.scatter_call import REDUCTIONS, ScatterCall
 from app.wire import safetensors
 from app.wire.json.lossless_json import shown

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from app.errors import GatherError
-from app.tensors.buffer import Buffer
+from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import BY_OIP, DType
 from app.tensors.operator_signature import Signature
 from app.wire.json import grammar_and_duplicate_keys, lossless_json

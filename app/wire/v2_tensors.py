@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from app import llvm_intrinsics
 from app.errors import GatherError, Place
-from app.tensors.buffer import Buffer
+from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import BY_OIP, DTYPES, DType
 from app.tensors.gather_call import Answer, Call
 from app.tensors.operator_signature import DEFAULT_DIALECT, Signature

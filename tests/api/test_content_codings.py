@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.api.content_codings import coding_of_answer, compressed, inflater
-from app.tensors.buffer import Buffer
+from app.tensors.buffer_type import Buffer
 
 
 @pytest.mark.parametrize("coding", [b"gzip", b"deflate"])

@@ -14,7 +14,7 @@ import pybase64
 from numpy.typing import NDArray
 
 from app.errors import GatherError, Place
-from app.tensors.buffer import Buffer
+from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import DEVICES, Call
 from app.tensors.operator_signature import Signature

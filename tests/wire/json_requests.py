@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.errors import GatherError
-from app.tensors.buffer import Buffer
+from app.tensors.buffer_type import Buffer
 from app.tensors.gather_call import Call
 from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits

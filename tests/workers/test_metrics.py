@@ -351,7 +351,7 @@ def test_a_deadline_of_the_services_own_is_its_failure(start: Start) -> None:
 
 
 _OFTEN = (
-    "import app.periodic_tasks as m; m.DAMAGE_INTERVAL_S = 0.05; m.DAMAGE_PAUSE_RATIO = 1; "
+    "import app.count_damaged_tensors as m; m.DAMAGE_INTERVAL_S = 0.05; m.DAMAGE_PAUSE_RATIO = 1; "
     "from gathernd_cli import main; main()"
 )
 

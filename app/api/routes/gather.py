@@ -13,7 +13,7 @@ from app.api.schemas.explain_answer import explanation_body
 from app.errors import GatherError
 from app.orjson_dump import dump
 from app.service import Service
-from app.tensors.buffer import Buffer
+from app.tensors.buffer_type import Buffer
 from app.tensors.gather_call import Answer, Call, Encoding
 from app.tensors.operator_signature import Signature
 from app.tensors.tensor import Tensor

@@ -23,7 +23,7 @@ from app.store import Conditions, LocalStore
 from app.store.group_commit import QueuedScatter
 from app.store.idempotency import read_key
 from app.store.pending_scatter import ContentReplaced, ScatterChange
-from app.tensors.buffer import Buffer
+from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES
 from app.tensors.scatter_call import ScatterCall
 from app.tensors.shape_limits import Limits

@@ -13,7 +13,7 @@ from app.api.routes.gather import UNCOUNTED
 from app.api.unknown_length_body import too_large
 from app.api.v2_model_lookup import Models
 from app.errors import GatherError
-from app.tensors.buffer import Buffer
+from app.tensors.buffer_type import Buffer
 from app.wire import body_formats, v2_tensors
 from app.wire.json.write_values import is_long
 from app.wire.v2_tensors import LARGE, Model, Request

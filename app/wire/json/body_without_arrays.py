@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 
 from app.errors import GatherError
-from app.tensors.buffer import Buffer
+from app.tensors.buffer_type import Buffer
 from app.wire.json import lossless_json
 from app.wire.json.find_arrays import FoundArrays
 from app.wire.little_endian_items import Charge

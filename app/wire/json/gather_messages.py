@@ -20,7 +20,7 @@ from app import llvm_intrinsics
 from app.bounded_cache import BoundedCache
 from app.errors import GatherError
 from app.tensors import string_frames, utf8
-from app.tensors.buffer import Buffer
+from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import DEVICES, ENCODINGS, Call, Device, Encoding
 from app.tensors.operator_signature import DEFAULT_DIALECT, PARAMETERS, Signature

@@ -28,7 +28,7 @@ from app.llvm_intrinsics import (
     lshr,
     signed,
 )
-from app.tensors.buffer import Buffer
+from app.tensors.buffer_type import Buffer
 from app.wire.json.characters import (
     ASCII_END,
     BACKSLASH,

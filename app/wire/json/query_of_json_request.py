@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.errors import GatherError
-from app.tensors.buffer import Buffer
+from app.tensors.buffer_type import Buffer
 from app.tensors.gather_call import Call, Encoding
 from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from app.errors import GatherError
-from app.tensors.buffer import Buffer
+from app.tensors.buffer_type import Buffer
 from app.tensors.scatter_call import REDUCTIONS, ScatterCall
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings

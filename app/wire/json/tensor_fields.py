@@ -13,7 +13,7 @@ import pybase64
 from numpy.typing import NDArray
 
 from app.errors import GatherError, Place
-from app.tensors.buffer import Buffer
+from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 from app.tensors.string_frames import HEAD

@@ -16,7 +16,7 @@ import orjson
 import pybase64
 from numpy.typing import NDArray
 
-from app.tensors.buffer import Buffer
+from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DType
 from app.tensors.gather_call import Answer, Encoding
 from app.tensors.string_tensor import PackedStrings
