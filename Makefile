@@ -4,7 +4,7 @@
 PYTHON ?= python3
 GATHERND_SOAK ?= 100
 PYTEST_ARGS ?=
-PYTEST_PROCESSES ?= 3
+PYTEST_PROCESSES ?=
 AUDIT_ARGS ?=
 BENCH_ARGS ?=
 
@@ -81,12 +81,12 @@ unit: $(VENV)/.stamp-dev
 	$(PY) -m pytest -q $(UNIT)
 
 # Several processes share the files of tests: many wait for servers that they start, or for time to pass.
-PYTEST := $(PY) -m pytest -n $(PYTEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+PYTEST := $(PY) -m pytest --dist loadfile --no-loadscope-reorder -n
 pytest: $(VENV)/.stamp-dev ## The tests with small seeded samples (PYTEST_ARGS, PYTEST_PROCESSES)
-	$(PYTEST) $(PYTEST_ARGS)
+	$(PYTEST) $(or $(PYTEST_PROCESSES),4) $(PYTEST_ARGS)
 
 pytest-all: $(VENV)/.stamp-dev clients cuda ## The tests with those marked slow
-	GATHERND_TEST_ALL=1 GATHERND_REQUIRE_ALL=1 $(PYTEST) $(PYTEST_ARGS)
+	GATHERND_TEST_ALL=1 GATHERND_REQUIRE_ALL=1 $(PYTEST) $(or $(PYTEST_PROCESSES),3) $(PYTEST_ARGS)
 
 # Parts of soak, each less than an hour on two cores; `rest` is what is in no other. Where all samples are computed by
 # one process, two share the tests.
