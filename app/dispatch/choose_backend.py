@@ -79,7 +79,9 @@ class BackendChooser:
         self.coefficients = coefficients
         self.no_gpu = no_gpu
 
-    loop_max_s = event_loop_limit.loop_max_s  # as a method itself: a second call would be made for every gather
+    def loop_max_s(self) -> float:
+        """Seconds of the longest gather for the event loop."""
+        return event_loop_limit.loop_max_s(self.loop_max_us, self.coefficients.hand_off_s)
 
     def split_min_s(self) -> float:
         """Seconds of the shortest gather to be split: as set, else one that waking helpers hardly lengthens."""

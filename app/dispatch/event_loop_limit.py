@@ -6,9 +6,7 @@ where that is set, else it follows from the measured time of a hand-off to a thr
 
 from __future__ import annotations
 
-from typing import Final, Protocol
-
-from app.dispatch.backend_cost_model import Coefficients
+from typing import Final
 
 NEVER: Final = -1.0
 """As a limit: nothing may run on the event loop."""
@@ -18,16 +16,9 @@ _HAND_OFFS: Final = 10
 moving to a thread, and all other requests gain."""
 
 
-class LoopUser(Protocol):
-    """What the limit depends on, of a `BackendChooser`: the setting in microseconds, and the measured times."""
-
-    loop_max_us: float | None
-    coefficients: Coefficients
-
-
-def loop_max_s(chooser: LoopUser) -> float:
+def loop_max_s(loop_max_us: float | None, hand_off_s: float) -> float:
     """Seconds of the longest gather for the event loop: as set, else a number of hand-offs."""
-    if chooser.loop_max_us is not None:
-        return chooser.loop_max_us * 1e-6
+    if loop_max_us is not None:
+        return loop_max_us * 1e-6
     low, high = _BOUNDS_S
-    return min(max(_HAND_OFFS * chooser.coefficients.hand_off_s, low), high)
+    return min(max(_HAND_OFFS * hand_off_s, low), high)
