@@ -6,7 +6,7 @@ import asyncio
 import gc
 import threading
 import weakref
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +29,7 @@ from app.tensors.gather_call import Answer, Call
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 
+Array = NDArray[Any]
 ROWS = 100_000
 TABLE = np.arange(ROWS * 64, dtype=np.float32)
 SLOW_FAR = replace(
@@ -89,14 +90,7 @@ class _Counting:
         self.callers: list[str] = []
 
     def run(
-        self,
-        plan: Plan,
-        data: NDArray[Any],
-        indices: NDArray[Any],
-        out: NDArray[Any],
-        threads: int = 1,
-        may_leave_unfinished: bool = False,
-        further: Mapping[str, NDArray[Any]] | None = None,
+        self, plan: Plan, data: Array, indices: Array, out: Array, threads: int = 1, *args: Any, **kwargs: Any
     ) -> int:
         self.threads.append(threads)
         self.callers.append(threading.current_thread().name)
@@ -117,18 +111,9 @@ def test_indices_of_another_type_are_handed_to_the_kernel_as_they_are() -> None:
     seen: list[Any] = []
 
     class Looking(_Counting):
-        def run(
-            self,
-            plan: Plan,
-            data: NDArray[Any],
-            indices: NDArray[Any],
-            out: NDArray[Any],
-            threads: int = 1,
-            may_leave_unfinished: bool = False,
-            further: Mapping[str, NDArray[Any]] | None = None,
-        ) -> int:
+        def run(self, plan: Plan, data: Array, indices: Array, out: Array, *args: Any, **kwargs: Any) -> int:
             seen.append(indices)
-            return super().run(plan, data, indices, out, threads, may_leave_unfinished)
+            return super().run(plan, data, indices, out, *args, **kwargs)
 
     made.kernel = Looking()
     rows = np.resize(RANDOM, 1 << 16).astype(np.int32)
@@ -146,21 +131,14 @@ class _Late(_Counting):
         self.back = threading.Event()
 
     def run(
-        self,
-        plan: Plan,
-        data: NDArray[Any],
-        indices: NDArray[Any],
-        out: NDArray[Any],
-        threads: int = 1,
-        may_leave_unfinished: bool = False,
-        further: Mapping[str, NDArray[Any]] | None = None,
+        self, plan: Plan, data: Array, indices: Array, out: Array, threads: int = 1, *args: Any, **kwargs: Any
     ) -> int:
         def finish() -> int:
             assert self.back.wait(60)
             return numpy_cpu.run(plan, data, indices, out)
 
         self.callers.append(threading.current_thread().name)
-        if not may_leave_unfinished:
+        if not kwargs.get("may_leave_unfinished"):
             return finish() if threads > 1 else numpy_cpu.run(plan, data, indices, out)
         left = Unfinished()
         left.wait = finish  # type: ignore[method-assign]

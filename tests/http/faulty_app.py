@@ -9,7 +9,7 @@ the service knows of these: they are made from its parts.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -27,6 +27,7 @@ from app.security.authorizer import Access
 from app.server_from_settings import serve
 from app.settings import Settings
 
+Array = NDArray[Any]
 SECRET = "a detail that no client may see"
 
 
@@ -34,16 +35,7 @@ class Broken:
     name = "broken"
     splits = False
 
-    def run(
-        self,
-        plan: Plan,
-        data: NDArray[Any],
-        indices: NDArray[Any],
-        out: NDArray[Any],
-        threads: int = 1,
-        may_leave_unfinished: bool = False,
-        further: Mapping[str, NDArray[Any]] | None = None,
-    ) -> int:
+    def run(self, *args: Any, **kwargs: Any) -> int:
         raise RuntimeError(SECRET)
 
 
@@ -51,16 +43,7 @@ class Slow:
     name = "slow"
     splits = False
 
-    def run(
-        self,
-        plan: Plan,
-        data: NDArray[Any],
-        indices: NDArray[Any],
-        out: NDArray[Any],
-        threads: int = 1,
-        may_leave_unfinished: bool = False,
-        further: Mapping[str, NDArray[Any]] | None = None,
-    ) -> int:
+    def run(self, plan: Plan, data: Array, indices: Array, out: Array, *args: Any, **kwargs: Any) -> int:
         sleep(1)
         return numpy_cpu.run(plan, data, indices, out)
 

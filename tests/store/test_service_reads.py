@@ -159,9 +159,9 @@ def test_a_split_of_a_cold_content_is_not_led_by_the_event_loop(store: LocalStor
     leaders = []
 
     class Noting:
-        def run(self, plan: GatherPlan, data: Any, indices: Any, out: Any, threads: int = 1, **flags: bool) -> int:
+        def run(self, plan: GatherPlan, data: Any, indices: Any, out: Any, *args: Any, **kwargs: Any) -> int:
             leaders.append(threading.current_thread())
-            return numpy_cpu.run(plan, data, indices, out, threads, flags.get("may_leave_unfinished", False))
+            return numpy_cpu.run(plan, data, indices, out, *args, **kwargs)
 
     _, timings = gather(Cold(store) if cold else store, [1] * 100_000, Noting())
     assert timings.route == "split"
