@@ -106,6 +106,11 @@ class GatherError(Exception):
         self.retry_after = retry_after
 
 
+def invalid_field(pointer: str, detail: str) -> GatherError:
+    """The error for a field that is missing, unknown, or has another value than it may."""
+    return GatherError("invalid_field", detail, pointer=pointer)
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A page of the catalogue: `title` heads the error body, the rest is the page at `/errors/{code}`."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from app.api.asgi_request import RequestContext
-from app.errors import GatherError
+from app.errors import GatherError, invalid_field
 from app.store import Conditions
 
 _MEMBER: Final = re.compile(r'[ \t]*(\*|(?:W/)?"[\x21\x23-\x7e\x80-\xff]*")?[ \t]*(?:,|\Z)')
@@ -61,6 +61,4 @@ def _tags(headers: Mapping[bytes, bytes], name: str) -> tuple[str, ...] | None:
 
 
 def _malformed(name: str) -> GatherError:
-    return GatherError(
-        "invalid_field", f'{name.title()} must be * or a list of ETags, as in "a", "b"', pointer=f"/{name}"
-    )
+    return invalid_field(f"/{name}", f'{name.title()} must be * or a list of ETags, as in "a", "b"')

@@ -8,7 +8,7 @@ import hashlib
 import re
 from typing import Final
 
-from app.errors import GatherError
+from app.errors import GatherError, invalid_field
 
 _MEMBER: Final = re.compile(r"\s*([a-z0-9*-]+)\s*=\s*:([A-Za-z0-9+/=]*):\s*")
 
@@ -36,4 +36,4 @@ def read_digest(field: bytes | None) -> bytes | None:
 
 
 def _malformed() -> GatherError:
-    return GatherError("invalid_field", "Content-Digest must be as in sha-256=:BASE64:", pointer="/content-digest")
+    return invalid_field("/content-digest", "Content-Digest must be as in sha-256=:BASE64:")

@@ -95,7 +95,7 @@ class IdempotencyKeys:
         state: memoryview,
         maximum: int,
     ) -> None:
-        """`change` begins a transaction that ends with its context; `most` is how many keys are remembered."""
+        """`change` begins a transaction that ends with its context; at most `maximum` keys are remembered."""
         self._catalogue = catalogue
         self._change = change
         self._state = state

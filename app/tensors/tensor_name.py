@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from app.errors import GatherError
+from app.errors import GatherError, invalid_field
 from app.tensors.operator_signature import OPERATOR_NAMES
 
 PATTERN: Final = "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
@@ -22,10 +22,8 @@ A tensor that got such a name before it was reserved stays: it is read, changed 
 def check_name(name: str) -> None:
     """Raises invalid_field at /name unless a tensor may have this name, be it from before it was reserved."""
     if not TENSOR_NAME.fullmatch(name):
-        raise GatherError(
-            "invalid_field",
-            "the name of a tensor is 1 to 128 of A-Z a-z 0-9 . _ - and starts with a letter or digit",
-            pointer="/name",
+        raise invalid_field(
+            "/name", "the name of a tensor is 1 to 128 of A-Z a-z 0-9 . _ - and starts with a letter or digit"
         )
 
 
@@ -38,4 +36,4 @@ def check_new_name(name: str) -> None:
 
 def reserved_name(name: str) -> GatherError:
     """The error for a reserved name that no tensor has."""
-    return GatherError("invalid_field", f"the name {name!r} is reserved", pointer="/name")
+    return invalid_field("/name", f"the name {name!r} is reserved")

@@ -68,7 +68,7 @@ SAFETENSORS: Final = GatherCodec(
     binary=True,
     read=safetensors.read_call,
     write=safetensors.write_answer,
-    short_body=LONG_HEADER,
+    short_body=LONG_HEADER,  # a header is no longer than its body
     is_long_body=lambda body: len(body) > LONG_BINARY or safetensors.header_size(body) > LONG_HEADER,
     check_writable=safetensors.check_writable,
 )

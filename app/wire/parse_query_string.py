@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import unquote_plus
 
-from app.errors import GatherError
+from app.errors import invalid_field
 
 _FIELD: Final = re.compile(rb"[^&]+")
 _MOST_NAME: Final = 1 << 10
@@ -24,7 +24,7 @@ def query_fields(query: bytes) -> Iterator[tuple[str, str]]:
         name = unquote_plus(raw[:_MOST_NAME])
         if value.count("%") > _MOST_ESCAPES:
             detail = f"the value of {name[:64]!a} has more than {_MOST_ESCAPES} escapes"
-            raise GatherError("invalid_field", detail, pointer=f"/query/{escape(name)}")
+            raise invalid_field(f"/query/{escape(name)}", detail)
         yield name, unquote_plus(value)
 
 

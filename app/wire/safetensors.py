@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.bounded_cache import BoundedCache
-from app.errors import GatherError, Place
+from app.errors import GatherError, Place, invalid_field
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import BY_SAFETENSORS, DType
 from app.tensors.gather_call import DEVICES, ENCODINGS, Answer, Call, Device, Encoding
@@ -110,15 +110,19 @@ def _read_form(body: Buffer, query: bytes, signature: Signature, charge: Charge 
     found = {entry.name: entry for entry in entries}
     for name in found:
         if name not in ("data", "indices"):
-            raise _field("/" + escape(name), f"{shown(name)!a} is not a tensor of this request; data and indices are")
+            raise invalid_field(
+                "/" + escape(name), f"{shown(name)!a} is not a tensor of this request; data and indices are"
+            )
     asked = read_asked(query, signature)
     if asked.resident is None:
         if "data" not in found:
-            raise _field("/data", "data is missing; the query may name a resident tensor instead, as tensor=NAME")
+            raise invalid_field(
+                "/data", "data is missing; the query may name a resident tensor instead, as tensor=NAME"
+            )
     elif "data" in found:
-        raise _field("/query/tensor", "the data is given twice: in the body, and by name in the query")
+        raise invalid_field("/query/tensor", "the data is given twice: in the body, and by name in the query")
     if "indices" not in found:
-        raise _field("/indices", "indices is missing")
+        raise invalid_field("/indices", "indices is missing")
     ordered = tuple(found[name] for name in ("data", "indices") if name in found)
     check_entries(ordered)
     return _Form(asked, ordered, start, len(body))
@@ -145,7 +149,7 @@ def read_asked(query: bytes, signature: Signature) -> Asked:
     explain = query_choice(fields, "explain", ("true", "false"), "false") == "true"
     resident = fields.get("tensor")
     if resident is not None and not TENSOR_NAME.fullmatch(resident):
-        raise _field("/query/tensor", "the name of a resident tensor is 1 to 128 of A-Z a-z 0-9 . _ -")
+        raise invalid_field("/query/tensor", "the name of a resident tensor is 1 to 128 of A-Z a-z 0-9 . _ -")
     return Asked(parameter, dialect, device, encoding, resident, explain)
 
 
@@ -302,9 +306,9 @@ def read_query(query: bytes, known: Collection[str]) -> dict[str, str]:
     for name, value in query_fields(query):
         if name not in known:
             detail = f"{shown(name)!a} is not a field of this query; {', '.join(known)} are"
-            raise _field(f"/query/{escape(name)}", detail)
+            raise invalid_field(f"/query/{escape(name)}", detail)
         if name in fields:
-            raise _field(f"/query/{name}", f"{name} is given twice")
+            raise invalid_field(f"/query/{name}", f"{name} is given twice")
         fields[name] = value
     return fields
 
@@ -315,7 +319,7 @@ def query_integer(fields: dict[str, str], name: str, default: int) -> int:
     if text is None:
         return default
     if not _INTEGER.fullmatch(text):
-        raise _field(f"/query/{name}", f"{name} must be an integer")
+        raise invalid_field(f"/query/{name}", f"{name} must be an integer")
     if len(text) > _MOST_DIGITS:
         digits = text.lstrip("-0")
         if len(digits) > _MOST_DIGITS:
@@ -328,12 +332,8 @@ def query_choice(fields: dict[str, str], name: str, allowed: Collection[str], de
     """The value of a field that has a closed set of values. Raises invalid_field for another."""
     value = fields.get(name, default)
     if value not in allowed:
-        raise _field(f"/query/{name}", f"{name} must be one of {', '.join(allowed)}")
+        raise invalid_field(f"/query/{name}", f"{name} must be one of {', '.join(allowed)}")
     return value
-
-
-def _field(pointer: str, detail: str) -> GatherError:
-    return GatherError("invalid_field", detail, pointer=pointer)
 
 
 def _malformed(detail: str) -> NoReturn:

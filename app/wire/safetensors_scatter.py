@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.errors import GatherError
+from app.errors import invalid_field
 from app.tensors.buffer_type import Buffer
 from app.tensors.scatter_call import REDUCTIONS, ScatterCall
 from app.wire import safetensors
@@ -23,15 +23,13 @@ def read_safetensors(body: Buffer, query: bytes, charge: Charge | None = None) -
     found = {entry.name: entry for entry in entries}
     for name in found:
         if name not in ("indices", "updates"):
-            raise GatherError(
-                "invalid_field",
-                f"{shown(name)!a} is not a tensor of this request; indices and updates are",
-                pointer=f"/{escape(name)}",
+            raise invalid_field(
+                f"/{escape(name)}", f"{shown(name)!a} is not a tensor of this request; indices and updates are"
             )
     fields = safetensors.read_query(query, ("reduction",))
     reduction: Any = safetensors.query_choice(fields, "reduction", REDUCTIONS, "none")
     for name in ("indices", "updates"):
         if name not in found:
-            raise GatherError("invalid_field", f"{name} is missing", pointer=f"/{name}")
+            raise invalid_field(f"/{name}", f"{name} is missing")
     indices, updates = safetensors.read_tensors(body, start, [found["indices"], found["updates"]], charge)
     return ScatterCall(indices, updates, reduction, "/query/reduction")

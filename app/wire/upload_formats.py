@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from app.errors import GatherError
+from app.errors import GatherError, invalid_field
 from app.tensors.dtypes import BY_SAFETENSORS, DTYPES
 from app.wire import safetensors
 from app.wire.little_endian_items import Charge, bounded_product
@@ -19,19 +19,16 @@ def read_raw_start(fields: dict[str, str]) -> Start:
     """Dtype and shape from the query. Raises invalid_field and unsupported_dtype."""
     for name in ("dtype", "shape"):
         if name not in fields:
-            raise GatherError(
-                "invalid_field",
+            raise invalid_field(
+                f"/query/{name}",
                 f"application/octet-stream needs {name}= in the query, as in ?dtype=float32&shape=200000,64",
-                pointer=f"/query/{name}",
             )
     if fields["dtype"] not in DTYPES:
         raise GatherError(
             "unsupported_dtype", f"{fields['dtype'][:80]!a} is not an element type", pointer="/query/dtype"
         )
     if not _SIZES.fullmatch(fields["shape"]):
-        raise GatherError(
-            "invalid_field", "shape must be integers of 0 or more with commas between them", pointer="/query/shape"
-        )
+        raise invalid_field("/query/shape", "shape must be integers of 0 or more with commas between them")
     shape = tuple(map(int, fields["shape"].split(","))) if fields["shape"] else ()
     return Start(DTYPES[fields["dtype"]], shape, 0, shape_pointer="/query/shape")
 
@@ -56,9 +53,7 @@ def read_safetensors_start(head: bytes | bytearray, charge: Charge | None) -> St
         charge(HEADER_BYTES * size)
     entries = read_header(bytes(head[8 : 8 + size]))
     if len(entries) != 1:
-        raise GatherError(
-            "invalid_field", f"the body has {len(entries)} tensors; an upload has exactly one", pointer="/body"
-        )
+        raise invalid_field("/body", f"the body has {len(entries)} tensors; an upload has exactly one")
     (entry,) = entries
     dtype = BY_SAFETENSORS.get(entry.dtype)
     if dtype is None:

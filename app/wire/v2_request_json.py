@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from app.errors import GatherError
+from app.errors import GatherError, invalid_field
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import BY_OIP, DType
 from app.tensors.operator_signature import Signature
@@ -18,7 +18,7 @@ from app.wire.json import grammar_and_duplicate_keys, lossless_json
 from app.wire.json.body_without_arrays import MOST_ARRAYS, read_envelope
 from app.wire.json.find_arrays import FoundArrays, find_inputs
 from app.wire.little_endian_items import Charge, view_of
-from app.wire.v2_request_parameters import field, flag, parameters_of, read_parameters, refuse_shared_memory
+from app.wire.v2_request_parameters import flag, parameters_of, read_parameters, refuse_shared_memory
 
 OUTPUT: Final = "output"
 _NO_LIST: Final = b"{n"
@@ -94,25 +94,27 @@ def read_head(text: Buffer, model: Model, charge: Charge | None = None) -> Head:
         )
     document = read_envelope(text, found, "the items of the inputs", check_framing, charge)
     if type(document) is not dict:
-        raise field("", "the body must be a JSON object")
+        raise invalid_field("", "the body must be a JSON object")
     identifier = document.get("id")
     if identifier is not None and (type(identifier) is not str or not _is_text(identifier)):
-        raise field("/id", "id must be a string of Unicode")
+        raise invalid_field("/id", "id must be a string of Unicode")
     given = document.get("inputs")
     if type(given) is not list:
-        raise field("/inputs", "inputs must be a list of tensors" if "inputs" in document else "inputs is missing")
+        raise invalid_field(
+            "/inputs", "inputs must be a list of tensors" if "inputs" in document else "inputs is missing"
+        )
     inputs: dict[str, Input] = {}
     counted, cut = len(document), 0
     for number, value in enumerate(given):
         one = _input(number, value, model, text, found, charge)
         if one.name in inputs:
-            raise field(f"/inputs/{number}/name", f"the input {one.name!a} is given twice")
+            raise invalid_field(f"/inputs/{number}/name", f"the input {one.name!a} is given twice")
         inputs[one.name] = one
         counted += len(value)
         cut += "data" in value
     if len(inputs) < len(model.inputs):
         missing = next(name for name in model.inputs if name not in inputs)
-        raise field("/inputs", f"the input {missing!a} is missing")
+        raise invalid_field("/inputs", f"the input {missing!a} is missing")
     parameter, dialect, device, timeout, binary = 0, model.signature.default_dialect, "auto", None, False
     parameters = parameters_of(document, "")
     if parameters:
@@ -137,17 +139,19 @@ def _members(value: Any) -> int:
 
 def _input(number: int, value: Any, model: Model, text: Buffer, found: FoundArrays, charge: Charge | None) -> Input:
     if type(value) is not dict:
-        raise field(f"/inputs/{number}", "an input must be an object")
+        raise invalid_field(f"/inputs/{number}", "an input must be an object")
     name, datatype, shape = value.get("name"), value.get("datatype"), value.get("shape")
     if type(name) is not str:
-        raise field(f"/inputs/{number}/name", "an input needs a name, a string")
+        raise invalid_field(f"/inputs/{number}/name", "an input needs a name, a string")
     if name not in model.inputs:
         known = " and ".join(model.inputs)
-        raise field(f"/inputs/{number}/name", f"{lossless_json.shown(name)!a} is not an input of {model.name}: {known}")
+        raise invalid_field(
+            f"/inputs/{number}/name", f"{lossless_json.shown(name)!a} is not an input of {model.name}: {known}"
+        )
     if type(datatype) is not str:
-        raise field(f"/inputs/{number}/datatype", "an input needs a datatype, a string")
+        raise invalid_field(f"/inputs/{number}/datatype", "an input needs a datatype, a string")
     if type(shape) is not list:
-        raise field(f"/inputs/{number}/shape", "an input needs a shape, a list of integers")
+        raise invalid_field(f"/inputs/{number}/shape", "an input needs a shape, a list of integers")
     for size in shape:
         if type(size) is not int or size < 0:
             shape = _exact_shape(f"/inputs/{number}", shape)
@@ -160,12 +164,12 @@ def _input(number: int, value: Any, model: Model, text: Buffer, found: FoundArra
         first, end, kind = found.places[int(value["data"])]
         if text[first] in _NO_LIST:
             if text[first] == _NO_LIST[0]:
-                raise field(f"/inputs/{number}/data", "data must be a list")
+                raise invalid_field(f"/inputs/{number}/data", "data must be a list")
             check_framing(text, charge)
             first = end = 0  # null
     if (size is None) == (end == 0):
         how = "an input has its items in data, or parameters/binary_data_size says how many bytes"
-        raise field(f"/inputs/{number}", how)
+        raise invalid_field(f"/inputs/{number}", how)
     return Input(number, name, datatype, BY_OIP.get(datatype), tuple(shape), size, first, end, max(0, kind))
 
 
@@ -179,14 +183,16 @@ def _binary_size(value: Mapping[str, Any], pointer: str) -> int | None:
         whole = lossless_json.integer(size)
         size = -1 if whole is None else whole
     if size is not None and size < 0:
-        raise field(f"{pointer}/parameters/binary_data_size", "binary_data_size must be an integer of 0 or more")
+        raise invalid_field(
+            f"{pointer}/parameters/binary_data_size", "binary_data_size must be an integer of 0 or more"
+        )
     return whole
 
 
 def _exact_shape(pointer: str, sizes: list[Any]) -> tuple[int, ...]:
     shape = lossless_json.dimensions(sizes)
     if isinstance(shape, int):
-        raise field(f"{pointer}/shape/{shape}", "a dimension must be an integer of 0 or more")
+        raise invalid_field(f"{pointer}/shape/{shape}", "a dimension must be an integer of 0 or more")
     return shape
 
 
@@ -195,16 +201,16 @@ def _outputs(given: Any, binary: bool) -> bool:
     if given is None:
         return binary
     if type(given) is not list:
-        raise field("/outputs", "outputs must be a list")
+        raise invalid_field("/outputs", "outputs must be a list")
     for number, value in enumerate(given):
         pointer = f"/outputs/{number}"
         if type(value) is not dict:
-            raise field(pointer, "an output must be an object")
+            raise invalid_field(pointer, "an output must be an object")
         if value.get("name") != OUTPUT:
             name = lossless_json.shown(value.get("name"))
-            raise field(f"{pointer}/name", f"{name!a} is not an output of this model; {OUTPUT!r} is")
+            raise invalid_field(f"{pointer}/name", f"{name!a} is not an output of this model; {OUTPUT!r} is")
         if number:
-            raise field(f"{pointer}/name", f"the output {OUTPUT!r} is asked for twice")
+            raise invalid_field(f"{pointer}/name", f"the output {OUTPUT!r} is asked for twice")
         parameters = parameters_of(value, pointer)
         refuse_shared_memory(parameters, pointer)
         if parameters.get("classification"):

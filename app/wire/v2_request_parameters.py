@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from app.errors import GatherError
+from app.errors import GatherError, invalid_field
 from app.tensors.gather_call import DEVICES
 from app.tensors.operator_signature import PARAMETERS, Signature
 from app.wire.json import lossless_json
@@ -24,14 +24,14 @@ def read_parameters(
     """
     for other in PARAMETERS:
         if other in parameters and other != signature.parameter:
-            raise field(f"/parameters/{other}", f"the model {model} has no parameter {other}")
+            raise invalid_field(f"/parameters/{other}", f"the model {model} has no parameter {other}")
     binary = flag(parameters, "binary_data_output", "", False)
     parameter = _integer(parameters, signature.parameter)
     dialect = _choice(parameters, "dialect", signature.dialects, signature.default_dialect)
     device = _choice(parameters, "device", DEVICES, "auto")
     timeout_us = _integer(parameters, "timeout")
     if timeout_us < 0:
-        raise field("/parameters/timeout", "timeout must be 0 or more microseconds")
+        raise invalid_field("/parameters/timeout", "timeout must be 0 or more microseconds")
     timeout = min(timeout_us, 10**15) / 1e6 if timeout_us else None
     return parameter, dialect, device, timeout, binary
 
@@ -42,7 +42,7 @@ def parameters_of(value: Mapping[str, Any], pointer: str) -> Mapping[str, Any]:
     if parameters is None:
         return {}
     if type(parameters) is not dict:
-        raise field(f"{pointer}/parameters", "parameters must be an object")
+        raise invalid_field(f"{pointer}/parameters", "parameters must be an object")
     return parameters
 
 
@@ -59,24 +59,19 @@ def flag(parameters: Mapping[str, Any], name: str, pointer: str, default: bool) 
     if value is None:
         return default
     if type(value) is not bool:
-        raise field(f"{pointer}/parameters/{name}", f"{name} must be true or false")
+        raise invalid_field(f"{pointer}/parameters/{name}", f"{name} must be true or false")
     return value
 
 
 def _integer(parameters: Mapping[str, Any], name: str) -> int:
     value = lossless_json.integer(parameters.get(name, 0))
     if value is None:
-        raise field(f"/parameters/{name}", f"{name} must be an integer")
+        raise invalid_field(f"/parameters/{name}", f"{name} must be an integer")
     return value
 
 
 def _choice(parameters: Mapping[str, Any], name: str, allowed: Collection[str], default: str) -> str:
     value = parameters.get(name, default)
     if type(value) is not str or value not in allowed:
-        raise field(f"/parameters/{name}", f"{name} must be one of {', '.join(allowed)}")
+        raise invalid_field(f"/parameters/{name}", f"{name} must be one of {', '.join(allowed)}")
     return value
-
-
-def field(pointer: str, detail: str) -> GatherError:
-    """The error for a field that is missing, unknown or mistyped."""
-    return GatherError("invalid_field", detail, pointer=pointer)

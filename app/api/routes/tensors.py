@@ -18,7 +18,7 @@ from app.api.conditional_requests import etag_field, is_unchanged, read_conditio
 from app.api.disk_threads import DiskThreads
 from app.api.error_responses import JSON
 from app.api.upload_receiver import MEMORY_BYTES, UploadReceiver, receive, upload_too_large
-from app.errors import GatherError
+from app.errors import GatherError, invalid_field
 from app.store import Conditions, LocalStore, Metadata
 from app.store.store_errors import storage_errors
 from app.store.write_uploaded_tensor import Upload, check_shape
@@ -47,7 +47,7 @@ class TensorsRoute:
         fields = safetensors.read_query(context.query, ("limit", "after"))
         limit = fields.get("limit", "100")
         if not _LIMIT.fullmatch(limit) or not 1 <= int(limit) <= MAX_LIST:
-            raise GatherError("invalid_field", f"limit must be from 1 to {MAX_LIST}", pointer="/query/limit")
+            raise invalid_field("/query/limit", f"limit must be from 1 to {MAX_LIST}")
         found, following = await self.threads.look_up("", lambda: self.store.page(int(limit), fields.get("after")))
         body: dict[str, Any] = {"tensors": [_described(metadata) for metadata in found], "next": following}
         await context.send(200, JSON, orjson.dumps(body))
@@ -136,7 +136,7 @@ def check_count(start: Start, declared: int) -> None:
 def _flag(fields: dict[str, str], name: str) -> bool:
     value = fields.get(name, "false")
     if value not in ("true", "false"):
-        raise GatherError("invalid_field", f"{name} must be true or false", pointer=f"/query/{name}")
+        raise invalid_field(f"/query/{name}", f"{name} must be true or false")
     return value == "true"
 
 

@@ -13,7 +13,7 @@ from app.api.accept_header import preferred_by_name
 from app.api.asgi_request import RequestContext
 from app.api.conditional_requests import etag_field, is_unchanged
 from app.api.disk_threads import DiskThreads
-from app.errors import GatherError
+from app.errors import GatherError, invalid_field
 from app.store import LocalStore
 from app.store.mapped_tensor import MappedContent
 from app.tensors.dtypes import DTYPES
@@ -96,7 +96,7 @@ def _rows(content: MappedContent, text: str | None) -> tuple[tuple[int, ...], in
         return about.shape, 0, about.size
     match = _ROWS.fullmatch(text)
     if match is None:
-        raise GatherError("invalid_field", "rows must be a:b, as in rows=0:100", pointer="/query/rows")
+        raise invalid_field("/query/rows", "rows must be a:b, as in rows=0:100")
     first, last = int(match[1]), int(match[2])
     if not about.shape or not first <= last <= about.shape[0]:
         rows = f"{about.shape[0]} rows" if about.shape else "no rows, as it is a scalar"

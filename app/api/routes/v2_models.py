@@ -23,7 +23,7 @@ from app.api.schemas.v2_messages import (
 )
 from app.api.schemas.v2_model_description import model_config, model_metadata
 from app.api.v2_model_lookup import Models
-from app.errors import Code, GatherError
+from app.errors import Code, GatherError, invalid_field
 from app.operators.registry import OPERATORS
 from app.wire.v2_tensors import VERSION
 
@@ -152,8 +152,8 @@ async def _wants_ready(context: RequestContext) -> bool:
     except orjson.JSONDecodeError as error:
         raise GatherError("malformed_request", f"the body is not JSON: {error}") from None
     if not isinstance(document, dict):
-        raise GatherError("invalid_field", "the body must be a JSON object", pointer="")
+        raise invalid_field("", "the body must be a JSON object")
     ready = document.get("ready", False)
     if not isinstance(ready, bool):
-        raise GatherError("invalid_field", "ready must be true or false", pointer="/ready")
+        raise invalid_field("/ready", "ready must be true or false")
     return ready

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from app import llvm_intrinsics
 from app.bounded_cache import BoundedCache
-from app.errors import GatherError
+from app.errors import GatherError, invalid_field
 from app.tensors import string_frames, utf8
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES, DType
@@ -47,7 +47,6 @@ from app.wire.json.tensor_fields import (
     WrongTensors,
     check_framing,
     given_tensor,
-    invalid_field,
     not_one_of,
     raise_first_fault,
     read_document,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.errors import GatherError
+from app.errors import GatherError, invalid_field
 from app.tensors.buffer_type import Buffer
 from app.tensors.gather_call import Call, Encoding
 from app.tensors.operator_signature import Signature
@@ -45,10 +45,10 @@ def read_explain(query: bytes) -> bool:
         if name != "explain":
             raise _not_in_query(name)
         if explain is not None:
-            raise GatherError("invalid_field", "explain is given twice", pointer="/query/explain")
+            raise invalid_field("/query/explain", "explain is given twice")
         explain = value
         if explain not in ("true", "false"):
-            raise GatherError("invalid_field", "explain must be one of true, false", pointer="/query/explain")
+            raise invalid_field("/query/explain", "explain must be one of true, false")
     return explain == "true"
 
 

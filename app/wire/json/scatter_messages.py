@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.errors import GatherError
+from app.errors import GatherError, invalid_field
 from app.tensors.buffer_type import Buffer
 from app.tensors.scatter_call import REDUCTIONS, ScatterCall
 from app.tensors.shape_limits import Limits
@@ -17,7 +17,6 @@ from app.wire.json.tensor_fields import (
     WrongTensors,
     check_framing,
     given_tensor,
-    invalid_field,
     not_one_of,
     raise_first_fault,
     read_document,

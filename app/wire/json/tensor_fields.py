@@ -1,4 +1,4 @@
-"""What the JSON bodies of gathers and scatters have in common: the fields of a tensor, and which fault is told first.
+"""What the JSON bodies of gathers and scatters share: the fields of a tensor, and which fault is reported first.
 
 `gather_messages` and `scatter_messages` read the fields of their own.
 """
@@ -12,7 +12,7 @@ import numpy as np
 import pybase64
 from numpy.typing import NDArray
 
-from app.errors import GatherError, Place
+from app.errors import GatherError, Place, invalid_field
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
@@ -182,11 +182,6 @@ def check_framing(body: Buffer, charge: Charge | None) -> None:
     fault = grammar_and_duplicate_keys.fault(body, charge)
     if fault is not None:
         raise GatherError("malformed_request", fault)
-
-
-def invalid_field(pointer: str, detail: str) -> GatherError:
-    """The error for a field that is missing, or has another value than it may."""
-    return GatherError("invalid_field", detail, pointer=pointer)
 
 
 def unknown_field(pointer: str, fields: Mapping[str, Any], known: Collection[str]) -> GatherError:
