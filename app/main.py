@@ -33,8 +33,8 @@ from app.api.routes.tensors_scatter import ScatterRoute
 from app.api.routes.v2_infer import InferRoute
 from app.api.routes.v2_models import add_model_routes
 from app.api.routes.v2_server import add_server_routes
-from app.api.schemas.operator_openapi import add_operator_routes
-from app.api.schemas.tensor_openapi import add_tensor_routes
+from app.api.schemas.gather_routes_openapi import add_operator_routes
+from app.api.schemas.tensor_routes_openapi import add_tensor_routes
 from app.api.v2_model_lookup import Models
 from app.dispatch import gpu_discovery
 from app.dispatch.admission_control import Admission

@@ -21,11 +21,11 @@ BELOW: dict[str, set[str]] = {
     "cli": {"server_from_settings"},
     "server_from_settings": {"main", "server"},
     "settings": {"memory"},
-    "api": {"service", "wire", "security", "telemetry", "server", "orjson_dump"},
+    "api": {"service", "wire", "security", "telemetry", "server", "surrogate_safe_json"},
     "service": {"dispatch", "store", "telemetry"},
     "server": {"security", "telemetry", "memory"},
     "security": {"errors", "bounded_cache"},
-    "telemetry": {"errors", "llvm_intrinsics", "orjson_dump", "bounded_cache"},
+    "telemetry": {"errors", "llvm_intrinsics", "surrogate_safe_json", "bounded_cache"},
     "dispatch": {"kernels", "memory"},
     "kernels": {"operators", "llvm_intrinsics", "bounded_cache"},
     "operators": {"tensors"},
@@ -35,7 +35,7 @@ BELOW: dict[str, set[str]] = {
     "memory": {"errors", "bounded_cache"},
     "errors": set(),
     "llvm_intrinsics": set(),
-    "orjson_dump": set(),
+    "surrogate_safe_json": set(),
     "bounded_cache": set(),
 }
 # Third-party packages that only these modules know; a name ending in a dot stands for all that it starts.

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from app.api.route_table import is_protocol
 from app.errors import CATALOGUE, Code, GatherError, Place
-from app.orjson_dump import dump
 from app.server.refusal_response import RenderedError
+from app.surrogate_safe_json import dump
 from app.wire import body_formats
 
 PROBLEM_JSON: Final = b"application/problem+json"

@@ -6,32 +6,20 @@ plane are registered with it too, for OpenAPI's sake alone: the data plane stand
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
-from app import __version__
 from app.api.asgi_request import RequestContext
 from app.api.error_responses import STATUS, error_body, problem_headers
-from app.api.openapi_document import EVERYWHERE, problem_responses
+from app.api.openapi_document import ABOUT, EVERYWHERE, problem_responses
 from app.errors import GatherError
-from app.operators.registry import OPERATORS
-
-# ONNX's texts first, as most callers come from there.
-_TEXTS: Final = sorted((text for row in OPERATORS.values() for text in row.texts), key=lambda text: text[:4] != "ONNX")
-_DESCRIPTION: Final = (
-    f"Gathers slices of a tensor by index, exactly as {', '.join(_TEXTS[:-1])} and {_TEXTS[-1]} say, or answers with "
-    "an error that names the broken rule and the place that broke it."
-)
 
 
 def create_control(lifespan: Any) -> FastAPI:
     """The FastAPI application behind the data plane, still without routes."""
     app = FastAPI(
-        title="gathernd",
-        version=__version__,
-        description=_DESCRIPTION,
-        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        **ABOUT,
         docs_url=None,
         redoc_url=None,
         openapi_url=None,

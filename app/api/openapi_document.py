@@ -7,16 +7,31 @@ from typing import Any, Final, TypeVar
 
 from fastapi import FastAPI
 
+from app import __version__
 from app.api.error_responses import STATUS
 from app.api.route_table import OPERATIONS, ROUTES
 from app.api.schemas import examples
 from app.api.schemas.gather_request import Problem
 from app.api.schemas.v2_messages import ProtocolError
 from app.errors import CATALOGUE, Code
+from app.operators.registry import OPERATORS
 from app.security.authorizer import Access
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
+# ONNX's texts first, as most callers come from there.
+_TEXTS: Final = sorted((text for row in OPERATORS.values() for text in row.texts), key=lambda text: text[:4] != "ONNX")
+_DESCRIPTION: Final = (
+    f"Gathers slices of a tensor by index, exactly as {', '.join(_TEXTS[:-1])} and {_TEXTS[-1]} say, or answers with "
+    "an error that names the broken rule and the place that broke it."
+)
+ABOUT: Final[dict[str, Any]] = {
+    "title": "gathernd",
+    "version": __version__,
+    "description": _DESCRIPTION,
+    "license_info": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+}
+"""What the description says of the service, as arguments of `FastAPI`."""
 REASONS: Final = {
     400: "The body cannot be read",
     401: "No key, or an unknown one",

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from traceback import walk_tb
 from typing import Any, Final
 
-from app.orjson_dump import dump
+from app.surrogate_safe_json import dump
 
 LONGEST: Final = 256
 """Most characters of a path or of an exception's text in a line."""

@@ -11,8 +11,8 @@ from app.api.error_responses import JSON
 from app.api.request_body import inflate, read_body
 from app.api.schemas.explain_answer import explanation_body
 from app.errors import GatherError
-from app.orjson_dump import dump
 from app.service import Service
+from app.surrogate_safe_json import dump
 from app.tensors.buffer_type import Buffer
 from app.tensors.gather_call import Answer, Call, Encoding
 from app.tensors.operator_signature import Signature

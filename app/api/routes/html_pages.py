@@ -15,7 +15,7 @@ from app.api.error_responses import STATUS
 from app.api.openapi_document import openapi_document, operation, problem_responses
 from app.errors import CATALOGUE, Code, GatherError
 from app.operators.registry import OPERATORS
-from app.orjson_dump import dump
+from app.surrogate_safe_json import dump
 
 _STYLE = """
 :root { color-scheme: light dark; }

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import numpy as np
 import typer
 
-from .connection import DEFAULT_URL, Key, Url, connected
+from .connect_or_exit import DEFAULT_URL, Key, Url, connect_or_exit
 from .npy_files import load, replacing, storable
 
 RESIDENT: Final = "tensor:"
@@ -56,7 +56,7 @@ def call(
         owners = (f"--{name.replace('_', '-')} belongs to --op {_taken_by(name)}" for name in ("batch_dims", "axis"))
         typer.echo(f"gathernd: {', '.join(owners)}", err=True)
         raise typer.Exit(2)
-    with connected(url, key) as service:
+    with connect_or_exit(url, key) as service:
         source: Any = data.removeprefix(RESIDENT) if data.startswith(RESIDENT) else load(Path(data))
         gather = getattr(service, op.value)  # the client's method of the operator's name
         found = gather(source, load(indices), parameter, dialect=dialect, device=device)

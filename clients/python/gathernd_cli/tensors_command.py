@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import numpy as np
 import typer
 
-from .connection import DEFAULT_URL, Key, Url, connected
+from .connect_or_exit import DEFAULT_URL, Key, Url, connect_or_exit
 from .npy_files import load, replacing, storable
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def put(
     key: Key = None,
 ) -> None:
     """Upload an npy file as a resident tensor. Prints its ETag."""
-    with connected(url, key) as service:
+    with connect_or_exit(url, key) as service:
         array = load(file)
         with _progress_bar(name, array.nbytes) as progress:
             info = service.put(
@@ -79,7 +79,7 @@ def put(
 @app.command("ls")
 def ls(url: Url = DEFAULT_URL, key: Key = None) -> None:
     """List the resident tensors: name, type, shape, bytes, time of the last change, ETag."""
-    with connected(url, key) as service:
+    with connect_or_exit(url, key) as service:
         for info in service.tensors():
             shape = ",".join(map(str, info.shape))
             typer.echo("\t".join((info.name, info.dtype, f"[{shape}]", str(info.bytes), info.modified, info.etag)))
@@ -95,7 +95,7 @@ def get(
     """Download a resident tensor into an npy file. A large one comes in pieces, all of the same content."""
     from gathernd.errors import PreconditionFailed  # noqa: PLC0415
 
-    with connected(url, key) as service:
+    with connect_or_exit(url, key) as service:
         for attempt in range(DOWNLOAD_ATTEMPTS):
             info = service.metadata(name)
             try:
@@ -136,5 +136,5 @@ def rm(
     key: Key = None,
 ) -> None:
     """Remove a resident tensor."""
-    with connected(url, key) as service:
+    with connect_or_exit(url, key) as service:
         service.delete(name, if_match=if_match)

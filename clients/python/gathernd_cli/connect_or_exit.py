@@ -18,7 +18,7 @@ Key = Annotated[str | None, typer.Option(envvar="GATHERND_API_KEY", help="API ke
 
 
 @contextmanager
-def connected(url: str, key: str | None) -> Iterator[GatherND]:
+def connect_or_exit(url: str, key: str | None) -> Iterator[GatherND]:
     """A client of the service at `url`.
 
     An error of the service, of the connection or of a file ends the command with exit code 1 and a message on stderr.
