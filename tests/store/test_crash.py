@@ -32,9 +32,7 @@ def run(*arguments: object) -> int:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_dying_at_a_step_of_upload_replace_delete_scatter_or_checkpoint(mode: str) -> None:
-    # A step of `survivor` takes several times as long as one of another mode.
-    stride = STRIDE if TEST_ALL or mode != "survivor" else 2 * STRIDE
-    assert run("steps", mode, stride, MODES.index(mode)) >= 120 // stride
+    assert run("steps", mode, STRIDE, MODES.index(mode)) >= 120 // STRIDE
 
 
 def test_sigkill_at_any_moment_loses_nothing(soak_scale: int) -> None:
@@ -46,4 +44,4 @@ def test_sigkill_of_one_worker_leaves_the_others_nothing_broken(soak_scale: int)
 
 
 def test_more_busy_tensors_than_a_process_remembers_logs_of_lose_nothing(soak_scale: int) -> None:
-    assert run("many", 1300 if TEST_ALL else 1040, soak_scale) > 0
+    assert run("many", 1400 if TEST_ALL else 140, soak_scale) > 0
