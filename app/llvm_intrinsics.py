@@ -11,6 +11,7 @@ bool, which Numba does not read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from hashlib import sha256
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -61,34 +62,41 @@ def eight(byte: int) -> int:
     return signed(byte * 0x0101010101010101)
 
 
-_njit: Any = numba.njit
+_njit: Any = partial(numba.njit, no_rewrites=True)
+"""Without the passes that rewrite expressions of whole arrays, of which there are none here: 4 % less to compile."""
 _intrinsic: Any = numba.extending.intrinsic
 _config: Any = numba.config
 
 
 def inner(function: Callable[_P, _R]) -> Compiled[_P, _R]:
     """Compile a function that only compiled ones call: a third less to compile."""
-    return cast(Compiled[_P, _R], _njit(no_rewrites=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
+    return cast(Compiled[_P, _R], _njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
 
 
 def inlined(function: Callable[_P, _R]) -> Compiled[_P, _R]:
     """As `inner`, for those few that must become part of the loop that they are called in."""
-    return cast(Compiled[_P, _R], _njit(no_rewrites=True, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
+    return cast(
+        Compiled[_P, _R],
+        _njit(forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function),
+    )
 
 
 def spliced(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Have the body of a function stand in each compiled function that calls it, before either is compiled."""
-    return cast(Callable[_P, _R], _njit(no_rewrites=True, inline="always", no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
+    return cast(
+        Callable[_P, _R],
+        _njit(inline="always", no_cpython_wrapper=True, no_cfunc_wrapper=True)(function),
+    )
 
 
 def entry(function: Callable[_P, _R]) -> Compiled[_P, _R]:
     """Compile a function that Python calls, without the GIL."""
-    return cast(Compiled[_P, _R], _njit(no_rewrites=True, nogil=True, no_cfunc_wrapper=True)(function))
+    return cast(Compiled[_P, _R], _njit(nogil=True, no_cfunc_wrapper=True)(function))
 
 
 def short_entry(function: Callable[_P, _R]) -> Compiled[_P, _R]:
     """As `entry`, with the GIL: for functions that take less time than to release it."""
-    return cast(Compiled[_P, _R], _njit(no_rewrites=True, no_cfunc_wrapper=True)(function))
+    return cast(Compiled[_P, _R], _njit(no_cfunc_wrapper=True)(function))
 
 
 def keep_compiled(

@@ -16,6 +16,7 @@ from app.api.route_table import Plane, Route
 from app.dispatch.admission_control import Admission
 from app.errors import Code, GatherError
 from app.memory.budget import MemoryReservation
+from app.server import tls
 from app.server.header_fields import SECRETS, combined, key_digest, repeated_single
 from app.telemetry.compiled_increments import HEADER_TEMPLATE
 from app.telemetry.request_id import COUNTER, REQUEST_ID, numbered_id
@@ -29,8 +30,6 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Handler: TypeAlias = "Callable[[RequestContext], Awaitable[None]]"
 
-_TLS_WRITE_BYTES: Final = 1 << 20
-"""Bytes of one write under TLS, which encrypts a write whole, twice over, before the first of it is sent."""
 AT_ONCE: Final = 1 << 18
 """Answers of up to this many bytes are written at once, however slowly the client reads."""
 _NONE: Final[dict[str, Any]] = {}
@@ -247,7 +246,7 @@ class RequestContext:
         if size <= AT_ONCE:
             await self.sender({"type": "http.response.body", "body": b"".join(pieces)})
             return
-        step = _TLS_WRITE_BYTES if self.scope.get("scheme") == "https" else size
+        step = tls.WRITE_BYTES if self.scope.get("scheme") == "https" else size
         for piece in pieces:
             view = memoryview(piece)
             for start in range(0, len(view), step):

@@ -9,6 +9,7 @@ from app.dispatch.gpu_discovery import allow_gpu
 from app.kernels.gpu_interface import NoDevice
 from app.main import create_app
 from app.security.api_keys import BadKeysFile
+from app.server.exit_codes import NOT_AVAILABLE, WRONG_SETTINGS
 from app.server.listening_sockets import CannotListen
 from app.server.tls import BadTls
 from app.server_from_settings import serve, serve_workers
@@ -33,10 +34,10 @@ def serve_command(context: typer.Context) -> None:
         serve(settings, create_app(settings))
     except (BadKeysFile, NoTracing, BadTls) as error:
         typer.echo(f"gathernd: {_flag(error, settings)}: {error}", err=True)
-        raise typer.Exit(2) from None
+        raise typer.Exit(WRONG_SETTINGS) from None
     except CannotListen as error:
         typer.echo(f"gathernd: {error}", err=True)
-        raise typer.Exit(1) from None
+        raise typer.Exit(NOT_AVAILABLE) from None
 
 
 def _flag(error: BadKeysFile | NoTracing | BadTls, settings: Settings) -> str:
@@ -55,7 +56,7 @@ def _settings(arguments: list[str]) -> Settings:
         for problem in error.errors():
             name = "_".join(map(str, problem["loc"]))
             typer.echo(f"gathernd: --{name.replace('_', '-')} (GATHERND_{name.upper()}): {problem['msg']}", err=True)
-        raise typer.Exit(2) from None
+        raise typer.Exit(WRONG_SETTINGS) from None
 
 
 def _check_gpu(settings: Settings) -> None:
@@ -63,4 +64,4 @@ def _check_gpu(settings: Settings) -> None:
         allow_gpu(settings.device, settings.workers)
     except NoDevice as reason:
         typer.echo(f"gathernd: --device (GATHERND_DEVICE) gpu: {reason}", err=True)
-        raise typer.Exit(2) from None
+        raise typer.Exit(WRONG_SETTINGS) from None

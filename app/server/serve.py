@@ -10,7 +10,7 @@ import logging
 import resource
 import socket
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import uvicorn
 
@@ -20,6 +20,7 @@ from app.server.application_interface import ServedApplication
 from app.server.connection_acceptor import Acceptor
 from app.server.connection_limit import ConnectionLimit
 from app.server.drain import DrainingServer
+from app.server.exit_codes import STARTUP_FAILURE
 from app.server.http1_connection import Http1Connection
 from app.server.server_options import ServerOptions
 from app.server.slow_and_idle_clients import sweep
@@ -27,9 +28,6 @@ from app.server.tls import SHUTDOWN_S, Tls
 from app.telemetry import logs
 
 logger = logging.getLogger("gathernd")
-
-STARTUP_FAILURE: Final = 3
-"""Exit code of a process that could not start; uvicorn's own, too."""
 
 
 class Server(DrainingServer):

@@ -46,7 +46,8 @@ from typing import Any, Final
 
 from app.security.authorizer import KeyAuthorizer
 from app.server import listening_sockets
-from app.server.serve import STARTUP_FAILURE, log_address
+from app.server.exit_codes import STARTUP_FAILURE
+from app.server.serve import log_address
 from app.server.server_options import ServerOptions
 from app.server.worker_process import WorkerStart
 from app.telemetry.shared_counters import CounterGroup, SlotHeader, join

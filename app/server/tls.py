@@ -20,6 +20,8 @@ logger = logging.getLogger("gathernd")
 
 SHUTDOWN_S: Final = 2.0
 """How long a peer may take to answer the end of a connection."""
+WRITE_BYTES: Final = 1 << 20
+"""Bytes of one write of an answer: a write is encrypted whole, twice over, before the first of it is sent."""
 _ALPN: Final = ("http/1.1",)
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from app.server.application_interface import ServedApplication
 from app.server.connection_acceptor import Acceptor
-from app.server.serve import STARTUP_FAILURE, Server, configure, run, tls_options
+from app.server.exit_codes import STARTUP_FAILURE
+from app.server.serve import Server, configure, run, tls_options
 from app.server.server_options import ServerOptions
 from app.server.tls import Tls
 from app.telemetry.shared_counters import SlotHeader

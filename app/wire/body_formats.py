@@ -17,7 +17,7 @@ from app.tensors.gather_call import Answer, Call, Encoding
 from app.tensors.operator_signature import Signature
 from app.tensors.scatter_call import ScatterCall
 from app.tensors.shape_limits import Limits
-from app.wire import npy, safetensors, safetensors_scatter, upload_formats
+from app.wire import npy, safetensors, safetensors_header, safetensors_scatter, upload_formats
 from app.wire.json import gather_messages, query_of_json_request, scatter_messages
 from app.wire.little_endian_items import Charge, Memory
 from app.wire.npy import Start
@@ -134,7 +134,7 @@ def _npy_head(dtype: DType, shape: tuple[int, ...], size: int) -> bytes:
 
 def _safetensors_head(dtype: DType, shape: tuple[int, ...], size: int) -> bytes:
     safetensors.check_writable(dtype, "/accept")
-    return safetensors.write_header("tensor", dtype, shape, size)
+    return safetensors_header.write_header("tensor", dtype, shape, size)
 
 
 NPY: Final = TensorCodec(

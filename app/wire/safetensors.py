@@ -28,12 +28,10 @@ from app.tensors.tensor_name import TENSOR_NAME
 from app.wire.json.lossless_json import shown
 from app.wire.little_endian_items import Charge, Memory, first_no_bool
 from app.wire.parse_query_string import escape, query_fields
-from app.wire.safetensors_header import HEADER_BYTES, Entry, read_header
+from app.wire.safetensors_header import HEADER_BYTES, Entry, read_header, write_header
 
 MAX_HEADER: Final = 1 << 20
 """Most bytes of the JSON header: an honest one of two tensors has some hundreds."""
-ALIGNMENT: Final = 64
-"""The items of an answer start at a multiple of this many bytes, so that readers can map them as they are."""
 COPIED: Final = 1 << 20
 """Tensors of up to this many bytes are copied where they are not aligned."""
 _REMEMBERED: Final = 1 << 10
@@ -285,14 +283,6 @@ def write_answer(answer: Answer, encoding: Encoding = "values", memory: Memory |
     check_writable(output.dtype, "/data")
     items = output.array.view(np.uint8).data
     return [_remembered_header("output", output.dtype, output.shape, len(items)), items]
-
-
-def write_header(name: str, dtype: DType, shape: tuple[int, ...], size: int) -> bytes:
-    """What stands before the `size` bytes of the items of the one tensor of a body, padded to `ALIGNMENT`."""
-    sizes = ",".join(map(str, shape))
-    text = f'{{"{name}":{{"dtype":"{dtype.safetensors}","shape":[{sizes}],"data_offsets":[0,{size}]}}}}'.encode()
-    length = len(text) + -(8 + len(text)) % ALIGNMENT
-    return length.to_bytes(8, "little") + text.ljust(length)
 
 
 _remembered_header = lru_cache(256)(write_header)

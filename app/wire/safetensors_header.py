@@ -20,6 +20,8 @@ from app.wire.little_endian_items import bounded_product, items_text
 
 HEADER_BYTES: Final = 24
 """What a byte of the header takes at most while it is read: of a tensor's 50 bytes an object, its name and shape."""
+ALIGNMENT: Final = 64
+"""The items of an answer start at a multiple of this many bytes, so that readers can map them as they are."""
 _MOST_ENTRY: Final = 1 << 16
 """Most bytes of what the header says of one tensor: an honest one has some dozens."""
 _TEXT: Final = rb'"[^"\\\x00-\x1f]*+(?:\\["\\/bfnrtu][^"\\\x00-\x1f]*+)*+"'
@@ -180,3 +182,11 @@ def _entry(name: str, value: dict[str, Any]) -> Entry:
 
 def _malformed(detail: str) -> NoReturn:
     raise GatherError("malformed_request", detail)
+
+
+def write_header(name: str, dtype: DType, shape: tuple[int, ...], size: int) -> bytes:
+    """What stands before the `size` bytes of the items of the one tensor of a body, padded to `ALIGNMENT`."""
+    sizes = ",".join(map(str, shape))
+    text = f'{{"{name}":{{"dtype":"{dtype.safetensors}","shape":[{sizes}],"data_offsets":[0,{size}]}}}}'.encode()
+    length = len(text) + -(8 + len(text)) % ALIGNMENT
+    return length.to_bytes(8, "little") + text.ljust(length)

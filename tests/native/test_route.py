@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from app.tensors.dtypes import BY_SAFETENSORS
-from app.wire.safetensors import ALIGNMENT
+from app.wire.safetensors_header import ALIGNMENT
 from tests.http.forms import items
 
 BINARY = {"content-type": "application/x-safetensors"}

@@ -21,7 +21,8 @@ from app.tensors.dtypes import BY_SAFETENSORS, DTYPES
 from app.tensors.gather_call import Answer, Call
 from app.tensors.operator_signature import Signature
 from app.tensors.tensor import Tensor
-from app.wire.safetensors import ALIGNMENT, MAX_HEADER, read_call, read_layout, write_answer
+from app.wire.safetensors import MAX_HEADER, read_call, read_layout, write_answer
+from app.wire.safetensors_header import ALIGNMENT
 
 DIALECTS = ("onnx-13", "onnx-12", "onnx-11", "openvino-8")
 SIGNATURES = {

@@ -8,9 +8,9 @@ from typing import Final
 from app.api.accept_header import media_weights, preferred
 from app.api.asgi_request import RequestContext
 from app.api.error_responses import JSON
+from app.api.json_content_type import check_json_type
 from app.api.request_body import inflate, read_body
 from app.api.schemas.explain_answer import explanation_body
-from app.errors import GatherError
 from app.service import Service
 from app.surrogate_safe_json import dump
 from app.tensors.buffer_type import Buffer
@@ -21,7 +21,6 @@ from app.wire import body_formats
 from app.wire.body_formats import GATHERS, GatherCodec
 from app.wire.json import write_values
 
-_FORM: Final = b"application/x-www-form-urlencoded"
 UNCOUNTED: Final = 1 << 9
 """Bodies and outputs of up to this many bytes become so little that it is not charged (see `MIN_UNCHARGED_BYTES`)."""
 
@@ -106,19 +105,6 @@ def other_codec(codec: GatherCodec, context: RequestContext, call: Call, tensor:
         pointer = tensor.dtype_pointer if isinstance(call.data, Tensor) else call.data_pointer
         codec.check_writable(tensor.dtype, pointer)
     return body_formats.JSON
-
-
-def check_json_type(content_type: bytes) -> None:
-    """Raises unsupported_media_type unless `content_type` is JSON in UTF-8; an empty one counts as none."""
-    kind, _, parameters = content_type.partition(b";")
-    kind = kind.strip().lower()
-    if kind in (JSON, b""):
-        charset = parameters.strip().lower().replace(b'"', b"").replace(b" ", b"")
-        if not charset or charset in (b"charset=utf-8", b"charset=utf8") or not charset.startswith(b"charset="):
-            return
-    shown = content_type.decode("latin-1")
-    hint = "; with curl add -H 'Content-Type: application/json' (curl -d alone sends a form)" if kind == _FORM else ""
-    raise GatherError("unsupported_media_type", f"{shown!r} is not read here; application/json is{hint}")
 
 
 def binary_headers(answer: Answer) -> list[tuple[bytes, bytes]]:

@@ -14,9 +14,9 @@ from app.api.asgi_request import RequestContext
 from app.api.conditional_requests import etag_field, read_conditions
 from app.api.disk_threads import DiskThreads
 from app.api.error_responses import JSON
+from app.api.json_content_type import check_json_type
 from app.api.readiness import Readiness
 from app.api.request_body import inflate, read_body
-from app.api.routes.gather import check_json_type
 from app.errors import GatherError
 from app.operators.scatternd import plan_scatter
 from app.store import Conditions, LocalStore

@@ -26,6 +26,8 @@ from app.kernels.numba_cpu.memory_intrinsics import (
 )
 from app.llvm_intrinsics import Address, inlined, spliced
 
+NONTEMPORAL_BYTES: Final = 20 << 20
+"""Of output, from which on rows are stored past the caches, which would not hold them."""
 NEIGHBOURS_BYTES: Final = 48
 """From one slice to the next on average, below which they share cache lines, and to ask for each costs a third."""
 

@@ -115,7 +115,7 @@ ARRAY_TYPE: Final = 4
 """The address of `numpy.ndarray`."""
 TIMEOUT: Final = 5
 """Nanoseconds for which an owner waits before it leaves a gather unfinished: its event loop has other requests."""
-_SETTINGS: Final = (BLOCK, 20 << 20)
+_SETTINGS: Final = (BLOCK, copy_slices.NONTEMPORAL_BYTES)
 _TIMEOUT_NS: Final = 500_000
 _HELP, _SHUT_DOWN, _POLL = range(3)
 """What `_attend` is called for."""

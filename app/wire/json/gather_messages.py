@@ -8,21 +8,19 @@ is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app import llvm_intrinsics
-from app.bounded_cache import BoundedCache
 from app.errors import GatherError, invalid_field
 from app.tensors import string_frames, utf8
 from app.tensors.buffer_type import Buffer
-from app.tensors.dtypes import DTYPES, DType
-from app.tensors.gather_call import DEVICES, ENCODINGS, Call, Device, Encoding
+from app.tensors.dtypes import DTYPES
+from app.tensors.gather_call import DEVICES, ENCODINGS, Call, Encoding
 from app.tensors.operator_signature import DEFAULT_DIALECT, PARAMETERS, Signature
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
@@ -40,9 +38,9 @@ from app.wire.json import (
     parse_string,
     write_strings,
 )
-from app.wire.json.find_arrays import ArrayPlace, FoundArrays, scan_tensors
+from app.wire.json.find_arrays import FoundArrays, scan_tensors
 from app.wire.json.read_base64 import Packed
-from app.wire.json.read_values import FlatList, Values, flat_list
+from app.wire.json.read_values import Values
 from app.wire.json.tensor_fields import (
     WrongTensors,
     check_framing,
@@ -55,6 +53,7 @@ from app.wire.json.tensor_fields import (
     unknown_field,
     unsupported_dtype,
 )
+from app.wire.json.validated_fields_cache import RequestTemplate, array_template, fill, short_envelope, templates
 from app.wire.json.write_values import is_long, values_text, write_answer
 from app.wire.little_endian_items import Charge
 
@@ -137,11 +136,11 @@ def _read_call(body: Buffer, signature: Signature, limits: Limits, charge: Charg
     closed, members, nontrivial_numbers, arrays, places = scan_tensors(view)
     text = None
     if closed and not nontrivial_numbers:
-        text = _short_envelope(body, arrays, places)
+        text = short_envelope(body, arrays, places)
         if text is not None:
-            template = _templates.get((signature, text))
+            template = templates.get((signature, text))
             if template is not None and template.members == members:
-                return _fill(template, signature, body, view, places, limits, charge)
+                return fill(template, signature, body, view, places, limits, charge)
     document = read_document(body, FoundArrays(closed, members, nontrivial_numbers, arrays, places), charge)
     if type(document) is not dict:
         raise invalid_field("", "the body must be a JSON object")
@@ -184,99 +183,15 @@ def _read_call(body: Buffer, signature: Signature, limits: Limits, charge: Charg
         call.over_limit = too_long_string(data_tensor, limits)
     if text is not None and (data is None or type(data) is Values) and type(indices) is Values:
         places_of = {place[0]: number for number, place in enumerate(places)}
-        kept = resident if data is None else _array("data", data, places_of)
+        kept = resident if data is None else array_template("data", data, places_of)
         assert kept is not None
-        _templates[signature, text] = _Template(
+        templates[signature, text] = RequestTemplate(
             members,
             kept,
-            _array("indices", indices, places_of),
+            array_template("indices", indices, places_of),
             parameter,
             dialect,
             device,
             encoding,
         )
     return call, encoding
-
-
-class _Array(NamedTuple):
-    """An array of a template: which one of those found it is, the tensor's type and shape, and how a flat list of it is
-    read.
-    """
-
-    number: int
-    dtype: DType
-    shape: tuple[int, ...] | None
-    flat: FlatList | None
-
-
-def _array(name: str, values: Values, places_of: Mapping[int, int]) -> _Array:
-    dtype, shape = values.dtype, values.shape
-    return _Array(places_of[values.first], dtype, shape, flat_list(name, dtype, shape))
-
-
-class _Template(NamedTuple):
-    """What all but the values of a request said: requests that differ in nothing else are checked once.
-
-    `data` is a str if it is a resident tensor.
-    """
-
-    members: int
-    data: str | _Array
-    indices: _Array
-    parameter: int
-    dialect: str
-    device: Device
-    encoding: Encoding
-
-
-_templates: Final[BoundedCache[tuple[Signature, bytes], _Template]] = BoundedCache(1024)
-_TEMPLATE_BYTES: Final = 1 << 10
-"""Of the longest envelope that is kept: those of the specification's examples have 120 to 200."""
-
-
-def _short_envelope(body: Buffer, arrays: int, places: Sequence[ArrayPlace]) -> bytes | None:
-    """All but the arrays, where that is short and the arrays are lists, else None."""
-    first, end, kind = places[0]
-    if arrays == 2:
-        other, other_end, other_kind = places[1]
-        if len(body) - end + first - other_end + other <= _TEMPLATE_BYTES and kind > 0 and other_kind > 0:
-            return b"".join((body[:first], b"0 ", body[end:other], b"1 ", body[other_end:]))
-    elif arrays == 1 and len(body) - end + first <= _TEMPLATE_BYTES and kind > 0:
-        return b"".join((body[:first], b"0 ", body[end:]))
-    return None
-
-
-def _fill(
-    template: _Template,
-    signature: Signature,
-    body: Buffer,
-    view: NDArray[np.uint8],
-    places: Sequence[ArrayPlace],
-    limits: Limits,
-    charge: Charge | None,
-) -> tuple[Call, Encoding]:
-    """The call of a request whose template is known: only its values are read."""
-    _, kept, index_array, parameter, dialect, device, encoding = template
-    data_tensor = kept if isinstance(kept, str) else _read_array("data", kept, view, places, charge)
-    index_tensor = _read_array("indices", index_array, view, places, charge)
-    if isinstance(data_tensor, Values) or isinstance(index_tensor, Values):
-        raise WrongTensors([given for given in (data_tensor, index_tensor) if isinstance(given, Values)])
-    call = Call(signature.operator, data_tensor, index_tensor, parameter, dialect, device, signature.pointer)
-    if len(body) > limits.string_bytes and type(data_tensor) is PackedStrings:
-        call.over_limit = too_long_string(data_tensor, limits)
-    return call, encoding
-
-
-def _read_array(
-    name: str, array: _Array, view: NDArray[np.uint8], places: Sequence[ArrayPlace], charge: Charge | None
-) -> Tensor | Values:
-    """The tensor `name` of a request whose template is known, or its values where something is wrong with them."""
-    number, dtype, shape, flat = array
-    first, end, depth = places[number]
-    if flat is not None and depth == 1:
-        tensor = flat.read(view, first, end, charge)
-        if tensor is not None:
-            return tensor
-        charge = None  # what was charged stays charged
-    values = Values(view, name, dtype, shape, first, end, depth)
-    return values.read(charge) or values

@@ -1,0 +1,23 @@
+"""The Content-Type of JSON bodies: which media type and which charsets are read."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from app.api.error_responses import JSON
+from app.errors import GatherError
+
+_FORM: Final = b"application/x-www-form-urlencoded"
+
+
+def check_json_type(content_type: bytes) -> None:
+    """Raises unsupported_media_type unless `content_type` is JSON in UTF-8; an empty one counts as none."""
+    kind, _, parameters = content_type.partition(b";")
+    kind = kind.strip().lower()
+    if kind in (JSON, b""):
+        charset = parameters.strip().lower().replace(b'"', b"").replace(b" ", b"")
+        if not charset or charset in (b"charset=utf-8", b"charset=utf8") or not charset.startswith(b"charset="):
+            return
+    shown = content_type.decode("latin-1")
+    hint = "; with curl add -H 'Content-Type: application/json' (curl -d alone sends a form)" if kind == _FORM else ""
+    raise GatherError("unsupported_media_type", f"{shown!r} is not read here; application/json is{hint}")
