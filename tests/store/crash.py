@@ -49,6 +49,7 @@ from app.errors import GatherError
 from app.store import Conditions, LocalStore, Resident, log_replay
 from app.store.pending_scatter import PendingScatter
 from app.tensors.shape_limits import Limits
+from app.wire.json import gather_messages
 from tests.store.helpers import call_of, change_of, files, put, scatter_together, strings
 from tests.store.power import LOSSES, Power
 from tests.strings import items
@@ -832,7 +833,13 @@ def many(count: int, seed: int) -> int:
 
 
 def compile_once() -> None:
-    """Make every kind of change once: the children that are forked afterwards have the code compiled for them."""
+    """Make every kind of change once: the children that are forked afterwards have the code compiled for them.
+
+    It is loaded from the folder GATHERND_CACHE_DIR, where that is set.
+    """
+    cache = os.environ.get("GATHERND_CACHE_DIR")
+    if cache is not None:
+        gather_messages.configure(Path(cache))
     with tempfile.TemporaryDirectory(dir=MEMORY) as room:
         store = opened(Path(room) / "store")
         for number, change in enumerate(fixed()):

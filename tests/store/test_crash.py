@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,10 +18,11 @@ ROOT = Path(__file__).parents[2]
 STRIDE = 1 if SOAK else 3 if TEST_ALL else 40
 
 
-def run(*arguments: object) -> int:
+def run(warmed: Path, *arguments: object) -> int:
     done = subprocess.run(
         [sys.executable, "-m", "tests.store.crash", *map(str, arguments)],
         cwd=ROOT,
+        env={**os.environ, "GATHERND_CACHE_DIR": str(warmed)},
         capture_output=True,
         text=True,
         check=False,
@@ -31,17 +33,17 @@ def run(*arguments: object) -> int:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_dying_at_a_step_of_upload_replace_delete_scatter_or_checkpoint(mode: str) -> None:
-    assert run("steps", mode, STRIDE, MODES.index(mode)) >= 120 // STRIDE
+def test_dying_at_a_step_of_upload_replace_delete_scatter_or_checkpoint(mode: str, warmed: Path) -> None:
+    assert run(warmed, "steps", mode, STRIDE, MODES.index(mode)) >= 120 // STRIDE
 
 
-def test_sigkill_at_any_moment_loses_nothing(soak_scale: int) -> None:
-    assert run("kills", 10 * soak_scale, soak_scale) > 0
+def test_sigkill_at_any_moment_loses_nothing(soak_scale: int, warmed: Path) -> None:
+    assert run(warmed, "kills", 10 * soak_scale, soak_scale) > 0
 
 
-def test_sigkill_of_one_worker_leaves_the_others_nothing_broken(soak_scale: int) -> None:
-    assert run("workers", 10 * soak_scale, soak_scale) > 0
+def test_sigkill_of_one_worker_leaves_the_others_nothing_broken(soak_scale: int, warmed: Path) -> None:
+    assert run(warmed, "workers", 10 * soak_scale, soak_scale) > 0
 
 
-def test_more_busy_tensors_than_a_process_remembers_logs_of_lose_nothing(soak_scale: int) -> None:
-    assert run("many", 1400 if TEST_ALL else 140, soak_scale) > 0
+def test_more_busy_tensors_than_a_process_remembers_logs_of_lose_nothing(soak_scale: int, warmed: Path) -> None:
+    assert run(warmed, "many", 1400 if TEST_ALL else 140, soak_scale) > 0

@@ -18,6 +18,7 @@ def run_and_report(
     return counts
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_mixed_load_with_kills_loses_nothing_and_repeats_no_etag(tmp_path: Path, warmed: Path) -> None:
     counts = run_and_report(tmp_path, warmed, 5, 1, 120)
