@@ -25,6 +25,8 @@ from llvmlite import ir
 from numba import types
 from numpy.typing import NDArray
 
+from app import inner_function_compiler
+
 Address: TypeAlias = int
 """Of a byte of memory."""
 Bytes: TypeAlias = NDArray[np.uint8]
@@ -64,29 +66,26 @@ def eight(byte: int) -> int:
 
 _njit: Any = partial(numba.njit, no_rewrites=True)
 """Without the passes that rewrite expressions of whole arrays, of which there are none here: 4 % less to compile."""
+_njit_inner: Any = partial(
+    _njit, no_cpython_wrapper=True, no_cfunc_wrapper=True, pipeline_class=inner_function_compiler.InnerFunctionCompiler
+)
 _intrinsic: Any = numba.extending.intrinsic
 _config: Any = numba.config
 
 
 def inner(function: Callable[_P, _R]) -> Compiled[_P, _R]:
     """Compile a function that only compiled ones call: a third less to compile."""
-    return cast(Compiled[_P, _R], _njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
+    return cast(Compiled[_P, _R], _njit_inner(function))
 
 
 def inlined(function: Callable[_P, _R]) -> Compiled[_P, _R]:
     """As `inner`, for those few that must become part of the loop that they are called in."""
-    return cast(
-        Compiled[_P, _R],
-        _njit(forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function),
-    )
+    return cast(Compiled[_P, _R], _njit_inner(forceinline=True)(function))
 
 
 def spliced(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Have the body of a function stand in each compiled function that calls it, before either is compiled."""
-    return cast(
-        Callable[_P, _R],
-        _njit(inline="always", no_cpython_wrapper=True, no_cfunc_wrapper=True)(function),
-    )
+    return cast(Callable[_P, _R], _njit_inner(inline="always")(function))
 
 
 def entry(function: Callable[_P, _R]) -> Compiled[_P, _R]:
@@ -107,7 +106,7 @@ def keep_compiled(
     Numba's cache sees a change of the compiled function's own file only: the folder is named by those files and by all
     other `modules` of which something is compiled with them.
     """
-    paths = {str(module.__file__) for module in modules} | {__file__}
+    paths = {str(module.__file__) for module in modules} | {__file__, str(inner_function_compiler.__file__)}
     digest = sha256()
     for path in sorted(paths | {function.py_func.__code__.co_filename for function in functions}):
         digest.update(Path(path).read_bytes())

@@ -26,8 +26,8 @@ NUMBA: Final = "numba"
 def warm(cache_dir: Path, progress: Callable[[str], None], kernel: str = NUMBA) -> None:
     """Compile all that requests to a service with this kernel use, or load it from `cache_dir`.
 
-    Where nothing is cached yet, a second process compiles half of it into the cache meanwhile, since a process compiles
-    on one core at a time. What is missing afterwards is compiled here.
+    Where nothing is cached yet, a second process compiles the gather kernel, which is half of it, into the cache
+    meanwhile, since a process compiles on one core at a time. What is missing afterwards is compiled here.
     """
     _configure(cache_dir, kernel)
     if any(cache_dir.rglob("*.nbi")):
@@ -35,7 +35,7 @@ def warm(cache_dir: Path, progress: Callable[[str], None], kernel: str = NUMBA) 
         return
     gc.disable()  # nearly all that a compiler makes is kept: to look for garbage takes it a fifteenth of its time
     try:
-        _warm(cache_dir, progress, kernel, halves=len(os.sched_getaffinity(0)) > 1)
+        _warm(cache_dir, progress, kernel, halves=kernel == NUMBA and len(os.sched_getaffinity(0)) > 1)
     finally:
         gc.enable()
 
@@ -43,29 +43,26 @@ def warm(cache_dir: Path, progress: Callable[[str], None], kernel: str = NUMBA) 
 def _warm(cache_dir: Path, progress: Callable[[str], None], kernel: str, *, halves: bool = False) -> None:
     helper = None
     if halves:
-        program = "import sys; from app.warmup import warm_half; warm_half(*sys.argv[1:])"
-        command = [sys.executable, "-P", "-c", program, str(cache_dir), kernel]
+        program = "import sys; from app.warmup import warm_kernel; warm_kernel(sys.argv[1])"
+        command = [sys.executable, "-P", "-c", program, str(cache_dir)]
         helper = subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603  (our own code)
     gather_messages.warm(progress)
+    v2_tensors.warm(progress)
+    compiled_increments.warm(progress)
     if helper is not None:
         helper.wait()
         assert helper.stdin is not None
         helper.stdin.close()
     if kernel == NUMBA:
         numba_cpu.warm(progress)
-    v2_tensors.warm(progress)
-    compiled_increments.warm(progress)
 
 
-def warm_half(cache_dir: str, kernel: str) -> None:
+def warm_kernel(cache_dir: str) -> None:
     """The second process of `warm`; ends when the first one ends and closes its standard input."""
     gc.disable()  # as above
     Thread(target=_end_with_parent, daemon=True).start()
-    _configure(Path(cache_dir), kernel)
-    if kernel == NUMBA:
-        numba_cpu.warm()
-    v2_tensors.warm()
-    compiled_increments.warm()
+    numba_cpu.configure(Path(cache_dir))
+    numba_cpu.warm()
 
 
 def _configure(cache_dir: Path, kernel: str) -> None:

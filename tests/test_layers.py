@@ -34,7 +34,8 @@ BELOW: dict[str, set[str]] = {
     "tensors": {"errors", "llvm_intrinsics"},
     "memory": {"errors", "bounded_cache"},
     "errors": set(),
-    "llvm_intrinsics": set(),
+    "llvm_intrinsics": {"inner_function_compiler"},
+    "inner_function_compiler": set(),
     "surrogate_safe_json": set(),
     "bounded_cache": set(),
 }
@@ -44,6 +45,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "cupyx": ("app.kernels.cupy_gpu.device",),
     "llvmlite": ("app.llvm_intrinsics", "app.kernels.numba_cpu."),
     "numba": (
+        "app.inner_function_compiler",
         "app.llvm_intrinsics",
         "app.kernels.",
         "app.wire.",

@@ -22,7 +22,7 @@ import numpy as np
 from numba import cfunc, njit, types
 from numpy.typing import NDArray
 
-from app import llvm_intrinsics
+from app import inner_function_compiler, llvm_intrinsics
 from app.bounded_cache import BoundedCache
 from app.kernels.check_arrays import check_arrays
 from app.kernels.numba_cpu import (
@@ -130,6 +130,7 @@ def configure(cache_dir: Path) -> None:
     # Numba's cache sees a change of the compiled function's own file only, so the folder is named by all of them.
     digest = sha256()
     for module in (
+        inner_function_compiler,
         llvm_intrinsics,
         memory_intrinsics,
         gather_job,
