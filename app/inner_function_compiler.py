@@ -37,7 +37,8 @@ class _LowerInnerFunction(NativeLowering):
         state.library = _LinkedLibrary(state.targetctx.codegen(), state.func_id.func_qualname)  # type: ignore[no-untyped-call]
         state.flags.no_compile = True
         super().run_pass(state)  # type: ignore[no-untyped-call]
-        key = list[None]().append  # Numba takes built-in functions only, and that of each list is another one
+        # Numba takes built-in functions only. Each list has one of its own, which raises where Python calls it.
+        key = list[None]().index
         state.targetctx.insert_user_function(key, state.cr.fndesc, [state.library])
         state.cr = state.cr._replace(cfunc=key)
         return True

@@ -17,11 +17,11 @@ from app.api.request_body import inflate
 from app.errors import Code, GatherError
 from app.operators.registry import OPERATORS
 from app.tensors.shape_limits import Limits
-from app.wire import body_formats, safetensors, v2_tensors
+from app.wire import body_formats, safetensors, v2_request
 from app.wire.json import gather_messages, scatter_messages
 from app.wire.little_endian_items import Charge
 from app.wire.safetensors_scatter import read_safetensors
-from app.wire.v2_tensors import Model
+from app.wire.v2_request_json import Model
 
 Codec = Literal["native", "scatter", "v2", "safetensors", "safetensors scatter", "upload"]
 MODEL: Final = Model("gathernd", OPERATORS["gathernd"].signature)
@@ -120,7 +120,7 @@ def read(body: Body, charge: Charge | None = None) -> Code | None:
         elif body.codec == "scatter":
             scatter_messages.read_scatter(body.content, limits, charge)
         elif body.codec == "v2":
-            v2_tensors.read_request(body.content, body.json_size, MODEL, limits, charge)
+            v2_request.read_request(body.content, body.json_size, MODEL, limits, charge)
         elif body.codec == "safetensors":
             safetensors.read_call(body.content, body.query, OPERATORS["gathernd"].signature, limits, charge)
         elif body.codec == "safetensors scatter":

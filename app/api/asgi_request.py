@@ -16,8 +16,9 @@ from app.api.route_table import Plane, Route
 from app.dispatch.admission_control import Admission
 from app.errors import Code, GatherError
 from app.memory.budget import MemoryReservation
+from app.security.bearer_key import key_digest
 from app.server import tls
-from app.server.header_fields import SECRETS, combined, key_digest, repeated_single
+from app.server.header_fields import SECRETS, combined, repeated_single
 from app.telemetry.compiled_increments import HEADER_TEMPLATE
 from app.telemetry.request_id import COUNTER, REQUEST_ID, numbered_id
 from app.telemetry.request_metrics import Metrics

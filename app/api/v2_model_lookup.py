@@ -11,8 +11,9 @@ from app.operators.registry import OPERATORS
 from app.service import Service
 from app.store import Resident
 from app.telemetry.model_statistics import Statistics
-from app.wire import v2_tensors
-from app.wire.v2_tensors import VERSION, Model
+from app.wire import v2_answer
+from app.wire.v2_answer import VERSION
+from app.wire.v2_request_json import Model
 
 _REMEMBERED: Final = 1 << 12
 _MODELS: Final[Mapping[str, Model]] = {name: Model(name, row.signature) for name, row in OPERATORS.items()}
@@ -42,7 +43,7 @@ class Models:
         resident = self.service.store.get(name)
         if resident is None:
             raise GatherError("model_not_found", f"no model is named {name!r}")
-        v2_tensors.check_writable(resident.tensor.dtype)
+        v2_answer.check_writable(resident.tensor.dtype)
         model = self._known.get(name)
         if model is None:
             model = self._known[name] = Model(name, _RESIDENT, resident=True)

@@ -1,13 +1,12 @@
 """Rules for header fields: which may be repeated and which are not kept.
 
 A list that occurs more than once is one list (RFC 9110, 5.3), any other field may occur once. Fields that hold a secret
-are removed before a route sees the header; of an API key its SHA-256 is kept.
+are removed before a route sees the header; of an API key its SHA-256 is kept (`app.security.bearer_key`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from hashlib import sha256
 from typing import Final
 
 Field = tuple[bytes, bytes]
@@ -49,9 +48,3 @@ def repeated_single(sent: Sequence[Field]) -> bytes | None:
             return name
         seen.add(name)
     return None
-
-
-def key_digest(authorization: bytes) -> bytes:
-    """The SHA-256 of the key in a field Authorization; b"" where that is not of the form `Bearer KEY`."""
-    scheme, _, key = authorization.partition(b" ")
-    return sha256(key.strip(b" \t")).digest() if scheme.lower() == b"bearer" else b""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from app import __version__
 from app.errors import CODES
 
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
@@ -16,6 +17,14 @@ METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
 BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the histogram of request times, in seconds; one more bucket has no bound."""
 
+BUILD_INFO: Final = (
+    "gathernd_build_info",
+    "Always 1; the label says which version runs.",
+    {"version": __version__},
+)
+"""Name, help and labels of the metric that says what runs."""
+REQUEST_SECONDS: Final = ("gathernd_request_seconds", "Seconds from request to answer.", ("path",))
+"""Name, help and labels of the histogram."""
 COUNTERS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "gathernd_requests": (
         ("method", "path", "status"),

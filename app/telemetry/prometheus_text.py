@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from app import __version__
-from app.telemetry.metric_definitions import BUCKETS, COUNTERS, GAUGES, SHOWN_AT_ZERO
+from app.telemetry.metric_definitions import BUCKETS, BUILD_INFO, COUNTERS, GAUGES, REQUEST_SECONDS, SHOWN_AT_ZERO
 from app.telemetry.shared_counters import GAUGE
 
 
@@ -26,7 +25,7 @@ def families(totals: Mapping[str, float]) -> Iterator[Metric]:
             if number or values in always:
                 counter.add_metric(values, number)
         yield counter
-    yield _histogram(cells.get("gathernd_request_seconds", {}))
+    yield _histogram(cells.get(REQUEST_SECONDS[0], {}))
     for name, text in GAUGES.items():
         gauge = GaugeMetricFamily(name, text)
         for number in cells.get(GAUGE + name, {}).values():
@@ -35,10 +34,9 @@ def families(totals: Mapping[str, float]) -> Iterator[Metric]:
 
 
 def _build() -> Metric:
-    build = GaugeMetricFamily(
-        "gathernd_build_info", "Always 1; the label says which version runs.", labels=("version",)
-    )
-    build.add_metric((__version__,), 1)
+    name, text, labels = BUILD_INFO
+    build = GaugeMetricFamily(name, text, labels=tuple(labels))
+    build.add_metric(tuple(labels.values()), 1)
     return build
 
 
@@ -46,7 +44,8 @@ def _histogram(cells: Mapping[tuple[str, ...], float]) -> Metric:
     by_path: dict[str, dict[str, float]] = {}
     for (path, bound), number in cells.items():
         by_path.setdefault(path, {})[bound] = number
-    seconds = HistogramMetricFamily("gathernd_request_seconds", "Seconds from request to answer.", labels=("path",))
+    name, text, labels = REQUEST_SECONDS
+    seconds = HistogramMetricFamily(name, text, labels=labels)
     for path, found in by_path.items():
         total, buckets = 0.0, []
         for bound in (*map(str, BUCKETS), "+Inf"):

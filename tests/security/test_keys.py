@@ -20,7 +20,7 @@ from app.errors import GatherError
 from app.security import api_keys
 from app.security.api_keys import BadKeysFile
 from app.security.authorizer import KeyAuthorizer, ReadOnlyAuthorizer
-from app.server.header_fields import key_digest
+from app.security.bearer_key import key_digest
 from tests.http.server import GATHERND
 
 DIGEST = sha256(b"one").hexdigest()

@@ -35,11 +35,11 @@ from app.tensors.gather_call import Answer, Call
 from app.tensors.shape_limits import Limits
 from app.tensors.string_frames import read_frames
 from app.tensors.string_tensor import PackedStrings
-from app.wire import v2_tensors
+from app.wire import v2_answer, v2_request
 from app.wire.json import gather_messages
 from app.wire.json.write_values import values_text
 from app.wire.little_endian_items import PackedItemError, PackedSizeError, packed_bytes, unpack
-from app.wire.v2_tensors import Model
+from app.wire.v2_request_json import Model
 from tests.conftest import samples
 from tests.strings import framed, items, packed
 
@@ -273,11 +273,11 @@ def test_every_way_in_and_out_gives_what_lists_of_strings_give(
             f'{{"inputs": [{{"name": "data", "datatype": "BYTES", "shape": {list(shape)}, {part}}}, '
             f'{{"name": "indices", "datatype": "INT64", {index_part}}}]}}'
         ).encode()
-        request = v2_tensors.read_request(head + raw, len(head) if binary else None, MODEL, Limits())
+        request = v2_request.read_request(head + raw, len(head) if binary else None, MODEL, Limits())
         answer = gathered(request.call, kernel)
         answers.append(answer)
         for into_binary in (False, True):
-            pieces, size = v2_tensors.write_answer(answer, MODEL, request._replace(binary=into_binary))
+            pieces, size = v2_answer.write_answer(answer, MODEL, request._replace(binary=into_binary))
             body = b"".join(pieces)
             if size is None:
                 assert json.loads(body)["outputs"][0]["data"] == wanted

@@ -14,9 +14,10 @@ from app.api.unknown_length_body import too_large
 from app.api.v2_model_lookup import Models
 from app.errors import GatherError
 from app.tensors.buffer_type import Buffer
-from app.wire import body_formats, v2_tensors
+from app.wire import body_formats, v2_answer, v2_request
 from app.wire.json.write_values import is_long
-from app.wire.v2_tensors import LARGE, Model, Request
+from app.wire.v2_request import LARGE, Request
+from app.wire.v2_request_json import Model
 
 _OCTETS: Final = body_formats.RAW.media_type.encode()
 _ALIGNMENT: Final = 64
@@ -44,13 +45,13 @@ class InferRoute:
             output = answer.output
             reservation = context.reservation
             if output.dtype.item_size and (request.binary or output.array.nbytes <= UNCOUNTED):
-                pieces, json_size = v2_tensors.write_answer(answer, model, request)
+                pieces, json_size = v2_answer.write_answer(answer, model, request)
             elif not is_long(output):
-                pieces, json_size = v2_tensors.write_answer(answer, model, request, reservation)
+                pieces, json_size = v2_answer.write_answer(answer, model, request, reservation)
             else:
                 known = model
                 pieces, json_size = await self.service.pool.run(
-                    lambda: v2_tensors.write_answer(answer, known, request, reservation), timings
+                    lambda: v2_answer.write_answer(answer, known, request, reservation), timings
                 )
             statistics.succeeded(timings, arrived)
         except Exception as error:
@@ -85,13 +86,13 @@ class InferRoute:
         if encoding is not None:
             sent = body
             body = await service.pool.run(lambda: inflate(sent, encoding, limit, context.reservation, lead), timings)
-        if len(body) <= LARGE or not v2_tensors.is_heavy(body, json_size, model):
+        if len(body) <= LARGE or not v2_request.is_heavy(body, json_size, model):
             charge = context.reservation.charge if len(body) > UNCOUNTED else None
-            request = v2_tensors.read_request(body, json_size, model, service.limits, charge)
+            request = v2_request.read_request(body, json_size, model, service.limits, charge)
         else:
             whole = body
             request = await service.pool.run(
-                lambda: v2_tensors.read_request(whole, json_size, model, service.limits, context.reservation.charge),
+                lambda: v2_request.read_request(whole, json_size, model, service.limits, context.reservation.charge),
                 timings,
             )
         if request.timeout is not None:

@@ -25,7 +25,7 @@ from app.api.schemas.v2_model_description import model_config, model_metadata
 from app.api.v2_model_lookup import Models
 from app.errors import Code, GatherError, invalid_field
 from app.operators.registry import OPERATORS
-from app.wire.v2_tensors import VERSION
+from app.wire.v2_answer import VERSION
 
 _INDEX_BYTES: Final = 1 << 16
 """Most bytes of the body of a request for the repository's index, which has one member."""

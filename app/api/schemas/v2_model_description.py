@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from app.store import Resident
 from app.tensors.dtypes import BY_OIP, DTYPES, INTEGERS
-from app.wire.v2_tensors import OUTPUT, VERSION, Model
+from app.wire.v2_answer import VERSION
+from app.wire.v2_request_json import OUTPUT, Model
 
 PLATFORM: Final = "gathernd"
 ANY_DATATYPE: Final = "FP32"

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.errors import GatherError, Place
-from app.tensors.dtypes import DType
+import numpy as np
+import pybase64
+from numpy.typing import NDArray
+
+from app.errors import GatherError, Place, invalid_field
+from app.tensors.buffer_type import Buffer
+from app.tensors.dtypes import DTYPES, DType
+from app.tensors.string_frames import HEAD
+from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor, coordinates
+from app.wire.json.read_values import Values
 from app.wire.little_endian_items import Charge, PackedItemError, PackedSizeError, check_packed, unpack
 
 
@@ -48,3 +56,33 @@ class Packed:
         if self.wrong is not None:
             place = Place(f"/{self.name}/base64", coordinates(self.wrong.item, self.shape), self.wrong.value)
             raise GatherError("value_not_representable", f"{self.name}: {self.wrong}", places=[place])
+
+
+def base64_bytes(
+    name: str, body: Buffer, view: NDArray[np.uint8], first: int, end: int, escaped: bool, charge: Charge | None
+) -> bytes:
+    """The bytes that the string in [first, end) of `body` stands for; `view` is the body as an array.
+
+    `charge` is told of them before they are made. Raises invalid_field where the string is no base64.
+    """
+    text = memoryview(body)[first + 1 : end - 1]
+    if escaped:
+        text = _unescaped(name, view, first, end, charge)
+    if charge is not None:
+        charge(len(text) // 4 * 3)
+    try:
+        return pybase64.b64decode(text, validate=True)
+    except ValueError:
+        raise _no_base64(name) from None
+
+
+def _unescaped(name: str, view: NDArray[np.uint8], first: int, end: int, charge: Charge | None) -> memoryview:
+    """The UTF-8 of the string in [first, end) of `view`. Raises invalid_field for what is none."""
+    string = Values(view, name, DTYPES["string"], (), first, end, 0).read(charge)
+    if not isinstance(string, PackedStrings):
+        raise _no_base64(name)
+    return string.frame(0)[HEAD:]
+
+
+def _no_base64(name: str) -> GatherError:
+    return invalid_field(f"/{name}/base64", "the text is not base64 (RFC 4648, with padding)")

@@ -9,21 +9,19 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-import pybase64
 from numpy.typing import NDArray
 
 from app.errors import GatherError, Place, invalid_field
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
-from app.tensors.string_frames import HEAD
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import coordinates
 from app.tensors.tensor_name import TENSOR_NAME
 from app.wire.json import grammar_and_duplicate_keys, lossless_json
 from app.wire.json.body_without_arrays import read_envelope
 from app.wire.json.find_arrays import ESCAPED, STRING, ArrayPlace, FoundArrays
-from app.wire.json.read_base64 import Packed
+from app.wire.json.read_base64 import Packed, base64_bytes
 from app.wire.json.read_values import Values
 from app.wire.little_endian_items import REFUSED_BY_CHARGE, Charge
 
@@ -95,28 +93,8 @@ def given_tensor(
         raise invalid_field(f"/{name}/base64", "base64 must be a string")
     if shape is ...:
         raise invalid_field(f"/{name}/shape", f"{name} needs a shape, since it has base64")
-    text = memoryview(body)[first + 1 : end - 1]
-    if kind == ESCAPED:
-        text = _unescaped(name, view, first, end, charge)
-    if charge is not None:
-        charge(len(text) // 4 * 3)
-    try:
-        raw = pybase64.b64decode(text, validate=True)
-    except ValueError:
-        raise _no_base64(name) from None
+    raw = base64_bytes(name, body, view, first, end, kind == ESCAPED, charge)
     return Packed(name, dtype, shape, raw), unknown, len(fields)
-
-
-def _unescaped(name: str, view: NDArray[np.uint8], first: int, end: int, charge: Charge | None) -> memoryview:
-    """The UTF-8 of the string in [first, end) of `view`. Raises invalid_field for what is none."""
-    string = Values(view, name, DTYPES["string"], (), first, end, 0).read(charge)
-    if not isinstance(string, PackedStrings):
-        raise _no_base64(name)
-    return string.frame(0)[HEAD:]
-
-
-def _no_base64(name: str) -> GatherError:
-    return invalid_field(f"/{name}/base64", "the text is not base64 (RFC 4648, with padding)")
 
 
 def _shape(name: str, sizes: Any) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol's REST bodies: the JSON and the binary parts of an infer request to a `Call`, and back.
+"""The Open Inference Protocol's infer requests over REST: the JSON and the binary parts of a body to a `Call`.
 
 A request is JSON that describes the inputs; each input has its items either there, in `data`, or behind the JSON, as
 many bytes as its parameter `binary_data_size` says, in the order of the inputs. Items never become Python objects,
@@ -18,47 +18,30 @@ from time import perf_counter
 from typing import Final, NamedTuple
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from app import llvm_intrinsics
 from app.errors import GatherError, Place
 from app.tensors.buffer_type import Buffer
-from app.tensors.dtypes import BY_OIP, DTYPES, DType
-from app.tensors.gather_call import Answer, Call
+from app.tensors.dtypes import BY_OIP, DTYPES
+from app.tensors.gather_call import Call
 from app.tensors.operator_signature import DEFAULT_DIALECT, Signature
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor, coordinates
 from app.wire.json import characters, find_arrays, lossless_json
 from app.wire.json.read_values import Values
-from app.wire.json.write_values import values_text
 from app.wire.little_endian_items import (
     REFUSED_BY_CHARGE,
     Charge,
-    Memory,
     PackedItemError,
     PackedSizeError,
     check_packed,
-    packed_bytes,
     unpack,
     view_of,
 )
-from app.wire.v2_request_json import OUTPUT, Head, Input, Model, check_framing, malformed, read_head
+from app.wire.v2_request_json import Head, Input, Model, check_framing, malformed, read_head
 
-__all__ = [
-    "OUTPUT",
-    "VERSION",
-    "Model",
-    "Request",
-    "check_writable",
-    "configure",
-    "read_request",
-    "warm",
-    "write_answer",
-]
-
-VERSION: Final = "1"
 LARGE: Final = 1 << 16
 _BYTE: Final = np.dtype(np.uint8)
 _REMEMBERED: Final = 1 << 10
@@ -320,34 +303,3 @@ def _too_long(name: str, tensor: PackedStrings, most: int, limits: Limits) -> Ga
         places=[Place(tensor.locate(item), coordinates(item, tensor.shape))],
         facts={"limit": "string_bytes", "maximum": limits.string_bytes},
     )
-
-
-def check_writable(dtype: DType) -> None:
-    """Raises unsupported_dtype for complex types, which the protocol does not have."""
-    if dtype.oip is None:
-        raise GatherError(
-            "unsupported_dtype", f"the inference protocol has no datatype for {dtype.name}; use POST /gathernd"
-        )
-
-
-def write_answer(
-    answer: Answer, model: Model, request: Request, memory: Memory | None = None
-) -> tuple[list[Buffer], int | None]:
-    """The body of the answer in pieces, and the size of its JSON where binary items follow.
-
-    `memory` is charged with what is made. Raises unsupported_dtype, and what charging raises.
-    """
-    output = answer.output
-    check_writable(output.dtype)
-    named = "" if request.identifier is None else f'"id":{orjson.dumps(request.identifier).decode()},'
-    shape = ",".join(map(str, output.shape))
-    head = (
-        f'{{{named}"model_name":"{model.name}","model_version":"{VERSION}",'
-        f'"parameters":{{"dialect":"{answer.dialect}","device":"{answer.device}"}},'
-        f'"outputs":[{{"name":"{OUTPUT}","datatype":"{output.dtype.oip}","shape":[{shape}],'
-    )
-    if not request.binary:
-        return [f'{head}"data":'.encode(), *values_text(output, memory), b"}]}"], None
-    items = packed_bytes(output, memory)
-    text = f'{head}"parameters":{{"binary_data_size":{len(items)}}}}}]}}'.encode()
-    return [text, items], len(text)
