@@ -3,20 +3,30 @@
 Numba makes every function native, and optimizes it for that with all that it calls in turn. Of a function that is
 linked into its callers, and optimized and made native there once more, nobody needs that: without it all that is
 compiled at the first start takes a seventh less.
+
+What needs the function's own native code is refused: `raise`, whose values Numba keeps beside that code, and functions
+that call each other in a circle.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from numba.core import ir
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import register_pass
+from numba.core.errors import UnsupportedError
 from numba.core.typed_passes import NativeLowering
+
+_RAISES = ir.Raise, ir.StaticRaise, ir.DynamicRaise
 
 
 class _LinkedLibrary(JITCodeLibrary):
-    """The code of a function as it is to be linked into others. Should Numba name these steps anew, it takes them."""
+    """The code of a function as it is linked into others.
+
+    A Numba that names the two steps in another way does them for inner functions too, which is slower and still right.
+    """
 
     def _optimize_final_module(self) -> None:
         pass
@@ -28,17 +38,25 @@ class _LinkedLibrary(JITCodeLibrary):
 
 @register_pass(mutates_CFG=True, analysis_only=False)  # type: ignore[no-untyped-call]
 class _LowerInnerFunction(NativeLowering):
-    """LLVM's instructions for a function; compiled ones find them under a key in place of its address."""
+    """LLVM's instructions for a function, in a library that is linked into those that call it."""
 
     _name = "lower_inner_function"
 
     def run_pass(self, state: Any) -> bool:
-        """Numba's entry."""
-        state.library = _LinkedLibrary(state.targetctx.codegen(), state.func_id.func_qualname)  # type: ignore[no-untyped-call]
+        """Numba's entry. Raises Numba's UnsupportedError for what an inner function may not do."""
+        name = state.func_id.func_qualname
+        for block in state.func_ir.blocks.values():
+            for statement in block.body:
+                if isinstance(statement, _RAISES):
+                    raise UnsupportedError(f"the inner function {name} raises", statement.loc)
+        state.library = _LinkedLibrary(state.targetctx.codegen(), name)  # type: ignore[no-untyped-call]
         state.flags.no_compile = True
         super().run_pass(state)  # type: ignore[no-untyped-call]
-        # Numba takes built-in functions only. Each list has one of its own, which raises where Python calls it.
-        key = list[None]().index
+        for variable in state.library._final_module.global_variables:
+            if variable.name.startswith(".numba.unresolved$"):
+                raise UnsupportedError(f"the inner function {name} is called by one that it calls")
+        # Numba looks a function up by the built-in one that Python would call: here one that raises a KeyError.
+        key = f"{{only compiled functions call {name}}}".format
         state.targetctx.insert_user_function(key, state.cr.fndesc, [state.library])
         state.cr = state.cr._replace(cfunc=key)
         return True

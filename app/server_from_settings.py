@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging.config
-from typing import Final
+import sys
+from typing import Final, NoReturn
 
 from app.api.error_responses import render_error
 from app.api.route_table import HEALTH
@@ -12,6 +13,7 @@ from app.security.authorizer import KeyAuthorizer, make_authorizer
 from app.security.host_header_check import is_loopback_name
 from app.server import listening_sockets, worker_process
 from app.server import serve as server
+from app.server.exit_codes import NOT_AVAILABLE
 from app.server.server_options import ServerOptions
 from app.server.supervisor import Supervisor
 from app.server.timeouts import Timeouts
@@ -69,11 +71,14 @@ def open_store(store: LocalStore) -> None:
     try:
         store.open()
     except StoreRefused as refusal:
-        raise SystemExit(f"gathernd: {refusal}") from None
+        _end(str(refusal))
     except OSError as error:
-        raise SystemExit(
-            f"gathernd: the store {store.folder} cannot be used: {error.strerror}; GATHERND_STORE_DIR sets another one"
-        ) from None
+        _end(f"the store {store.folder} cannot be used: {error.strerror}; GATHERND_STORE_DIR sets another one")
+
+
+def _end(reason: str) -> NoReturn:
+    sys.stderr.write(f"gathernd: {reason}\n")
+    raise SystemExit(NOT_AVAILABLE) from None
 
 
 def serve(settings: Settings, app: Application) -> None:

@@ -27,7 +27,8 @@ def warm(cache_dir: Path, progress: Callable[[str], None], kernel: str = NUMBA) 
     """Compile all that requests to a service with this kernel use, or load it from `cache_dir`.
 
     Where nothing is cached yet, a second process compiles the gather kernel, which is half of it, into the cache
-    meanwhile, since a process compiles on one core at a time. What is missing afterwards is compiled here.
+    meanwhile, since a process compiles on one core at a time; with NumPy's kernel there is no second process. What is
+    missing afterwards is compiled here.
     """
     _configure(cache_dir, kernel)
     if any(cache_dir.rglob("*.nbi")):
@@ -35,14 +36,14 @@ def warm(cache_dir: Path, progress: Callable[[str], None], kernel: str = NUMBA) 
         return
     gc.disable()  # nearly all that a compiler makes is kept: to look for garbage takes it a fifteenth of its time
     try:
-        _warm(cache_dir, progress, kernel, halves=kernel == NUMBA and len(os.sched_getaffinity(0)) > 1)
+        _warm(cache_dir, progress, kernel, in_two=kernel == NUMBA and len(os.sched_getaffinity(0)) > 1)
     finally:
         gc.enable()
 
 
-def _warm(cache_dir: Path, progress: Callable[[str], None], kernel: str, *, halves: bool = False) -> None:
+def _warm(cache_dir: Path, progress: Callable[[str], None], kernel: str, *, in_two: bool = False) -> None:
     helper = None
-    if halves:
+    if in_two:
         program = "import sys; from app.warmup import warm_kernel; warm_kernel(sys.argv[1])"
         command = [sys.executable, "-P", "-c", program, str(cache_dir)]
         helper = subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603  (our own code)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from numba import types
 from numba.core.codegen import JITCodeLibrary
+from numba.core.errors import TypingError, UnsupportedError
 
 from app import inner_function_compiler
 from app.llvm_intrinsics import entry, inlined, inner, spliced
@@ -23,15 +25,21 @@ def doubled(number: int) -> int:
 
 @inner
 def squared(number: int) -> int:
-    return doubled(number) ** 2 if number < 100 else squared_of_large(number)
+    return doubled(number) ** 2 if number < 100 else power_of_large(number)
 
 
 @inner
-def squared_of_large(number: int) -> int:
+def power_of_large(number: int) -> int:
     total = 0
     for _ in range(number):
         total += number
     return total
+
+
+@inner
+def cubed(number: int) -> int:
+    """Called by none."""
+    return squared(number) * number
 
 
 @entry
@@ -39,33 +47,49 @@ def whole(number: int) -> int:
     return squared(number) + doubled(number)
 
 
-def library_of(function: Any) -> Any:
-    (overload,) = function.overloads.values()
-    return overload.library
+@inner
+def refusing(number: int) -> int:
+    if number < 0:
+        raise ValueError(number)
+    return number
+
+
+@inner
+def even(number: int) -> bool:
+    return number == 0 or odd(number - 1)
+
+
+@inner
+def odd(number: int) -> bool:
+    return number != 0 and even(number - 1)
 
 
 def test_inner_functions_are_part_of_those_that_call_them() -> None:
     assert [whole(number) for number in (0, 3, 200)] == [4 + 2, 64 + 8, 40_000 + 402]
 
 
-def test_an_inner_function_is_made_native_only_where_it_is_called() -> None:
-    whole(1)
-    engine = library_of(whole).codegen._engine
-    for function, native in ((squared, False), (doubled, False), (whole, True)):
-        library = library_of(function)
-        own = [one.name for one in library.get_defined_functions() if function.py_func.__name__ in one.name]
-        assert own
-        assert isinstance(library, inner_function_compiler._LinkedLibrary) is not native
-        assert any(engine.is_symbol_defined(name) for name in own) is native
+def test_an_inner_function_is_not_made_native_by_itself() -> None:
+    function: Any = cubed
+    function.compile((types.int64,))
+    (overload,) = function.overloads.values()
+    library: Any = overload.library
+    assert isinstance(library, inner_function_compiler._LinkedLibrary)
+    assert overload.fndesc.mangled_name in [one.name for one in overload.library.get_defined_functions()]
+    assert not overload.library.codegen._engine.is_symbol_defined(overload.fndesc.mangled_name)
 
 
 def test_what_is_left_out_of_numbas_steps_is_still_among_them() -> None:
-    """Otherwise Numba would do them all the same, and a first start would take longer."""
     for name in ("_optimize_final_module", "_finalize_final_module", "_finalize_dynamic_globals"):
         assert callable(getattr(JITCodeLibrary, name))
 
 
-def test_a_call_from_python_is_refused() -> None:
+def test_a_call_from_python_says_who_may_call() -> None:
     whole(1)
-    with pytest.raises((TypeError, ValueError), match=r"index|list"):
+    with pytest.raises(KeyError, match="only compiled functions call squared"):
         squared(2)
+
+
+@pytest.mark.parametrize(("function", "text"), [(refusing, "refusing raises"), (even, "called by one that it calls")])
+def test_what_needs_native_code_of_its_own_is_refused_while_it_is_compiled(function: Any, text: str) -> None:
+    with pytest.raises((TypingError, UnsupportedError), match=text):
+        function.compile((types.int64,))

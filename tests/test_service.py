@@ -131,14 +131,22 @@ class _Late(_Counting):
         self.back = threading.Event()
 
     def run(
-        self, plan: Plan, data: Array, indices: Array, out: Array, threads: int = 1, *args: Any, **kwargs: Any
+        self,
+        plan: Plan,
+        data: Array,
+        indices: Array,
+        out: Array,
+        threads: int = 1,
+        may_leave_unfinished: bool = False,
+        *args: Any,
+        **kwargs: Any,
     ) -> int:
         def finish() -> int:
             assert self.back.wait(60)
             return numpy_cpu.run(plan, data, indices, out)
 
         self.callers.append(threading.current_thread().name)
-        if not kwargs.get("may_leave_unfinished"):
+        if not may_leave_unfinished:
             return finish() if threads > 1 else numpy_cpu.run(plan, data, indices, out)
         left = Unfinished()
         left.wait = finish  # type: ignore[method-assign]

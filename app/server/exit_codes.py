@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 NOT_AVAILABLE: Final = 1
-"""The port is taken, or the store cannot be used."""
+"""The address or the store cannot be had."""
 WRONG_SETTINGS: Final = 2
-"""A setting is wrong, or names a file that is."""
+"""A setting is wrong, or a file that a setting names."""
 STARTUP_FAILURE: Final = 3
-"""The application could not start, or its kernels not be compiled; uvicorn's own code, too."""
+"""The application, its kernels or its workers could not be made ready; uvicorn's own code for this, too."""

@@ -19,12 +19,12 @@ BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.
 
 BUILD_INFO: Final = (
     "gathernd_build_info",
-    "Always 1; the label says which version runs.",
     {"version": __version__},
+    "Always 1; the label says which version runs.",
 )
-"""Name, help and labels of the metric that says what runs."""
-REQUEST_SECONDS: Final = ("gathernd_request_seconds", "Seconds from request to answer.", ("path",))
-"""Name, help and labels of the histogram."""
+"""Name, labels and help of the metric that says what runs."""
+REQUEST_SECONDS: Final = ("gathernd_request_seconds", ("path",), "Seconds from request to answer.")
+"""Name, labels and help of the histogram."""
 COUNTERS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "gathernd_requests": (
         ("method", "path", "status"),

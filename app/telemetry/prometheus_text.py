@@ -34,7 +34,7 @@ def families(totals: Mapping[str, float]) -> Iterator[Metric]:
 
 
 def _build() -> Metric:
-    name, text, labels = BUILD_INFO
+    name, labels, text = BUILD_INFO
     build = GaugeMetricFamily(name, text, labels=tuple(labels))
     build.add_metric(tuple(labels.values()), 1)
     return build
@@ -44,7 +44,7 @@ def _histogram(cells: Mapping[tuple[str, ...], float]) -> Metric:
     by_path: dict[str, dict[str, float]] = {}
     for (path, bound), number in cells.items():
         by_path.setdefault(path, {})[bound] = number
-    name, text, labels = REQUEST_SECONDS
+    name, labels, text = REQUEST_SECONDS
     seconds = HistogramMetricFamily(name, text, labels=labels)
     for path, found in by_path.items():
         total, buckets = 0.0, []

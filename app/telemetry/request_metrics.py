@@ -21,7 +21,7 @@ from app.bounded_cache import BoundedCache
 from app.errors import Code, GatherError
 from app.telemetry import compiled_increments
 from app.telemetry.compiled_increments import HEADER_TEMPLATE_AT, compiled
-from app.telemetry.metric_definitions import BUCKETS, METHODS
+from app.telemetry.metric_definitions import BUCKETS, METHODS, REQUEST_SECONDS
 from app.telemetry.prometheus_text import families
 from app.telemetry.request_interface import ObservedRequest
 from app.telemetry.request_log import RequestLog, RequestRecord
@@ -180,7 +180,7 @@ class Metrics(Collector):
         if place is None:
             template = self.template(path)
             shown = method if method in METHODS else "other"
-            names = [f"gathernd_request_seconds|{template}|{bound}" for bound in (*BUCKETS, "+Inf", "sum")]
+            names = [f"{REQUEST_SECONDS[0]}|{template}|{bound}" for bound in (*BUCKETS, "+Inf", "sum")]
             names += [f"gathernd_stage_seconds|{template}|{stage}" for stage in STAGES]
             counters = self.counters
             place = counters.cell(f"gathernd_requests|{shown}|{template}|{status}"), counters.adjacent_cells(names)

@@ -1,4 +1,5 @@
-"""The JSON header of a safetensors body: one object, whose members describe a tensor each, but for `__metadata__`.
+"""The JSON header of a safetensors body, read and written: an object whose members describe a tensor each, but for
+`__metadata__`.
 
 It is read member by member, and `__metadata__`, which is ignored, text by text: the cost of each is small, whatever the
 whole is, and other threads go on in between. The first that is wrong ends it.

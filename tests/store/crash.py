@@ -5,10 +5,10 @@
     python -m tests.store.crash workers COUNT SEED         SIGKILL of one of two workers, then the other one carries on
     python -m tests.store.crash many COUNT SEED            COUNT tensors and three busy ones, from eight threads
 
-It imports once and forks for each case. After each death every tensor must be as after the changes that were
-acknowledged, or as after one change more, and nothing else may be there. What was read once stays: a reader never sees
-a change that is gone later. Every scatter has an Idempotency-Key; those that were acknowledged come again and get the
-first answer, and the one under way comes again and is then made once. No ETag ever names two contents. Content,
+It imports and compiles once and forks for each case. After each death every tensor must be as after the changes that
+were acknowledged, or as after one change more, and nothing else may be there. What was read once stays: a reader never
+sees a change that is gone later. Every scatter has an Idempotency-Key; those that were acknowledged come again and get
+the first answer, and the one under way comes again and is then made once. No ETag ever names two contents. Content,
 metadata, lookups and further changes agree in every process.
 
 MODE says what dying means. `kill`: the process ends, what it wrote stays. `half`: so, with the last write done by half.
@@ -35,6 +35,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -48,6 +49,7 @@ from app.api.routes.tensors_scatter import ScatterAttempt
 from app.errors import GatherError
 from app.store import Conditions, LocalStore, Resident, log_replay
 from app.store.pending_scatter import PendingScatter
+from app.store.scatter_log import ScatterLog
 from app.tensors.shape_limits import Limits
 from app.wire.json import gather_messages
 from tests.store.helpers import call_of, change_of, files, put, scatter_together, strings
@@ -787,6 +789,13 @@ def many(count: int, seed: int) -> int:
     of the tensors are not remembered from one scatter to the next.
     """
     log_replay._MAX_KNOWN_LOGS = min(log_replay._MAX_KNOWN_LOGS, count * 3 // 4)  # type: ignore[misc]
+    opened_logs: Counter[str] = Counter()
+
+    def open_log(path: Path) -> ScatterLog:
+        opened_logs[path.name] += 1
+        return ScatterLog(path)
+
+    log_replay.ScatterLog = open_log  # type: ignore[assignment, attr-defined]
     hot, rows, wide = 3, 100, 15_000
     with tempfile.TemporaryDirectory(dir=MEMORY) as room:
         folder = Path(room) / "store"
@@ -801,7 +810,7 @@ def many(count: int, seed: int) -> int:
 
         def work(thread: int) -> None:
             rng = np.random.default_rng([seed, thread])
-            for turn in range(max(40, count // 8 * 2)):
+            for turn in range(max(100, count // 8 * 2)):
                 if turn % 10 == 0:
                     number = int(rng.integers(hot))
                     where = np.stack([rng.integers(0, rows, wide), np.full(wide, 7)], 1)
@@ -828,6 +837,7 @@ def many(count: int, seed: int) -> int:
             assert not COMPLAINTS.texts, COMPLAINTS.texts
             store.close()
             if turn == 0:
+                assert max(opened_logs.values()) > 1, "no log was forgotten and read again"
                 store = opened(folder)
         return int(made.sum() + scatters.sum())
 
@@ -845,6 +855,7 @@ def compile_once() -> None:
         for number, change in enumerate(fixed()):
             carry_out(store, change, key_of(number))
         store.close()
+    assert not COMPLAINTS.texts, COMPLAINTS.texts
 
 
 def main() -> None:

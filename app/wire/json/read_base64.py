@@ -1,4 +1,4 @@
-"""One tensor out of the base64 of a JSON body: the same three questions as `read_values` answers."""
+"""One tensor out of the base64 of a JSON body: its bytes, and the same three questions as `read_values` answers."""
 
 from __future__ import annotations
 

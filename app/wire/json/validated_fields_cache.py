@@ -84,7 +84,7 @@ def fill(
     limits: Limits,
     charge: Charge | None,
 ) -> tuple[Call, Encoding]:
-    """The call of a request whose template is known: only its values are read."""
+    """The call of a request whose template is known: only its values are read. Raises WrongTensors."""
     _, kept, index_array, parameter, dialect, device, encoding = template
     data_tensor = kept if isinstance(kept, str) else _read_array("data", kept, view, places, charge)
     index_tensor = _read_array("indices", index_array, view, places, charge)
