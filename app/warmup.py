@@ -17,7 +17,7 @@ from typing import Final
 
 from app.kernels import numba_cpu
 from app.telemetry import compiled_increments
-from app.wire import v2_request
+from app.wire import v2_request_tensors
 from app.wire.json import gather_messages
 
 NUMBA: Final = "numba"
@@ -48,7 +48,7 @@ def _warm(cache_dir: Path, progress: Callable[[str], None], kernel: str, *, in_t
         command = [sys.executable, "-P", "-c", program, str(cache_dir)]
         helper = subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603  (our own code)
     gather_messages.warm(progress)
-    v2_request.warm(progress)
+    v2_request_tensors.warm(progress)
     compiled_increments.warm(progress)
     if helper is not None:
         helper.wait()
@@ -70,7 +70,7 @@ def _configure(cache_dir: Path, kernel: str) -> None:
     if kernel == NUMBA:
         numba_cpu.configure(cache_dir)
     gather_messages.configure(cache_dir)
-    v2_request.configure(cache_dir)
+    v2_request_tensors.configure(cache_dir)
     compiled_increments.configure(cache_dir)
 
 

@@ -17,7 +17,7 @@ from app.api.request_body import inflate
 from app.errors import Code, GatherError
 from app.operators.registry import OPERATORS
 from app.tensors.shape_limits import Limits
-from app.wire import body_formats, safetensors, v2_request
+from app.wire import body_formats, safetensors, v2_request_tensors
 from app.wire.json import gather_messages, scatter_messages
 from app.wire.little_endian_items import Charge
 from app.wire.safetensors_scatter import read_safetensors
@@ -120,7 +120,7 @@ def read(body: Body, charge: Charge | None = None) -> Code | None:
         elif body.codec == "scatter":
             scatter_messages.read_scatter(body.content, limits, charge)
         elif body.codec == "v2":
-            v2_request.read_request(body.content, body.json_size, MODEL, limits, charge)
+            v2_request_tensors.read_request(body.content, body.json_size, MODEL, limits, charge)
         elif body.codec == "safetensors":
             safetensors.read_call(body.content, body.query, OPERATORS["gathernd"].signature, limits, charge)
         elif body.codec == "safetensors scatter":

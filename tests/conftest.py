@@ -80,14 +80,14 @@ def compiled(warmed: Path) -> Path:
     from app.kernels import numba_cpu
     from app.kernels.numba_cpu import gather_kernel
     from app.telemetry import compiled_increments
-    from app.wire import v2_request
+    from app.wire import v2_request_tensors
     from app.wire.json import gather_messages
 
     if not gather_kernel.ready():
         numba_cpu.configure(warmed)
-    for module in (gather_messages, v2_request, compiled_increments):
+    for module in (gather_messages, v2_request_tensors, compiled_increments):
         module.configure(warmed)
-    for module in (numba_cpu, gather_messages, v2_request, compiled_increments):
+    for module in (numba_cpu, gather_messages, v2_request_tensors, compiled_increments):
         module.warm()
     return warmed
 

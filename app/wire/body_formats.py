@@ -1,7 +1,7 @@
 """The formats of bodies, a row each: media type, who reads and writes it, and which element types it carries.
 
 There are three tables: of gathers' requests and answers, of scatters' requests, and of whole tensors, up and down. The
-inference protocol is not among them: its routes have one format, whatever a header says (`app.wire.v2_request`).
+inference protocol is not among them: its routes have one format, whatever a header says (`v2_request_tensors`).
 """
 
 from __future__ import annotations

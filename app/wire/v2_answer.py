@@ -12,8 +12,8 @@ from app.tensors.dtypes import DType
 from app.tensors.gather_call import Answer
 from app.wire.json.write_values import values_text
 from app.wire.little_endian_items import Memory, packed_bytes
-from app.wire.v2_request import Request
 from app.wire.v2_request_json import OUTPUT, Model
+from app.wire.v2_request_tensors import Request
 
 VERSION: Final = "1"
 """The only version of every model."""

@@ -14,7 +14,7 @@ import pytest
 from app.operators.registry import OPERATORS
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
-from app.wire import v2_request
+from app.wire import v2_request_tensors
 from app.wire.body_formats import LONG_BINARY, LONG_HEADER, LONG_JSON
 from app.wire.json.gather_messages import read_call
 from app.wire.json.write_strings import strings_text
@@ -80,7 +80,7 @@ def test_no_body_that_is_read_on_the_event_loop_holds_it_for_longer_than_20_ms()
 
 
 def test_the_inference_protocol_reads_bodies_of_the_same_size_on_the_event_loop() -> None:
-    assert v2_request.LARGE == LONG_JSON
+    assert v2_request_tensors.LARGE == LONG_JSON
 
 
 def longest_hold(work: Callable[[], object]) -> float:

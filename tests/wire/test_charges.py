@@ -19,7 +19,7 @@ from app.tensors.shape_limits import Limits
 from app.tensors.string_frames import ROOM
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
-from app.wire import v2_request
+from app.wire import v2_request_tensors
 from app.wire.json import gather_messages
 from app.wire.json.write_values import most_text, values_text
 from app.wire.little_endian_items import packed_bytes
@@ -101,7 +101,7 @@ def test_what_the_charge_raises_is_raised_before_anything_is_made(monkeypatch: p
         {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]},
     ]
     with pytest.raises(GatherError, match="no room for 3"):
-        v2_request.read_request(json.dumps({"inputs": inputs}).encode(), None, MODEL, Limits(), full)
+        v2_request_tensors.read_request(json.dumps({"inputs": inputs}).encode(), None, MODEL, Limits(), full)
 
 
 def test_strings_behind_the_json_are_told() -> None:
@@ -112,7 +112,7 @@ def test_strings_behind_the_json_are_told() -> None:
         {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]},
     ]
     text = json.dumps({"inputs": inputs}).encode()
-    v2_request.read_request(text + raw, len(text), MODEL, Limits(), charges.append)
+    v2_request_tensors.read_request(text + raw, len(text), MODEL, Limits(), charges.append)
     assert charges == [100 * 8, 8]
 
 
@@ -184,7 +184,7 @@ def test_strings_are_charged_as_the_memory_that_they_take(text: str, how: str) -
             {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]},
         ]
         head = json.dumps({"inputs": inputs}).encode()
-        call = v2_request.read_request(head + raw, len(head), MODEL, Limits(), charges.append).call
+        call = v2_request_tensors.read_request(head + raw, len(head), MODEL, Limits(), charges.append).call
     else:
         data = {"dtype": "string", "shape": [count]}
         data |= {"base64": pybase64.b64encode(raw).decode()} if how == "base64" else {"values": texts}
@@ -221,7 +221,7 @@ def test_a_tensor_behind_the_json_that_is_not_aligned_is_charged_with_its_copy()
         {"name": "indices", "datatype": "INT64", "shape": [900, 1], "parameters": {"binary_data_size": 7200}},
     ]
     head = json.dumps({"inputs": inputs}).encode()
-    v2_request.read_request(head + bytes(7203), len(head), MODEL, Limits(), charges.append)
+    v2_request_tensors.read_request(head + bytes(7203), len(head), MODEL, Limits(), charges.append)
     assert charges == [7200]
 
 

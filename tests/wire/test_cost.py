@@ -23,7 +23,7 @@ import orjson
 import pytest
 
 from app.errors import GatherError
-from app.wire import v2_request
+from app.wire import v2_request_tensors
 from benchmarks.costly_bodies import CODINGS, MAKERS, Body, bombs, read, read_coded
 
 TIMES = 5
@@ -282,11 +282,11 @@ def test_a_protocol_head_of_more_than_its_bound_is_not_remembered() -> None:
         return Body("head", "v2", text + items, json_size=len(text))
 
     for lead, remembered in ((0, 1), (2_000, 0), (20_000, 0)):
-        v2_request._remembered.cache_clear()
+        v2_request_tensors._remembered.cache_clear()
         body = infer(lead)
-        v2_request.is_heavy(body.content, body.json_size, v2_request._WARMING)
+        v2_request_tensors.is_heavy(body.content, body.json_size, v2_request_tensors._WARMING)
         assert read(body) is None
-        assert v2_request._remembered.cache_info().currsize == remembered, lead
+        assert v2_request_tensors._remembered.cache_info().currsize == remembered, lead
 
 
 def test_a_header_of_many_tensors_is_read_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Call
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
-from app.wire import v2_request
+from app.wire import v2_request_tensors
 from app.wire.json import scatter_messages
 from app.wire.v2_request_json import Model
 from tests.wire.json_requests import call, made, refused, request, tensor
@@ -85,7 +85,7 @@ def test_an_integer_is_what_its_decimal_text_says_in_every_format(text: str, dty
         f'{{"inputs": [{{"name": "data", "datatype": "{known.oip}", "shape": [1], "data": [{text}]}}, '
         '{"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [0]}]}'
     ).encode()
-    assert outcome(lambda: item(v2_request.read_request(infer, None, MODEL, Limits()).call.data)) == wanted
+    assert outcome(lambda: item(v2_request_tensors.read_request(infer, None, MODEL, Limits()).call.data)) == wanted
 
 
 @given(text=numbers())

@@ -13,8 +13,8 @@ from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from app.wire.v2_answer import write_answer
-from app.wire.v2_request import LARGE, Request, is_heavy, read_request
 from app.wire.v2_request_json import Model, read_head
+from app.wire.v2_request_tensors import LARGE, Request, is_heavy, read_request
 
 GATHERND = Model("gathernd", Signature("gathernd", "batch_dims", ("onnx-13", "openvino-8")))
 RESIDENT = Model("table", Signature("gathernd", "batch_dims", ("onnx-13",)), resident=True)

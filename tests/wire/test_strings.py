@@ -35,7 +35,7 @@ from app.tensors.gather_call import Answer, Call
 from app.tensors.shape_limits import Limits
 from app.tensors.string_frames import read_frames
 from app.tensors.string_tensor import PackedStrings
-from app.wire import v2_answer, v2_request
+from app.wire import v2_answer, v2_request_tensors
 from app.wire.json import gather_messages
 from app.wire.json.write_values import values_text
 from app.wire.little_endian_items import PackedItemError, PackedSizeError, packed_bytes, unpack
@@ -273,7 +273,7 @@ def test_every_way_in_and_out_gives_what_lists_of_strings_give(
             f'{{"inputs": [{{"name": "data", "datatype": "BYTES", "shape": {list(shape)}, {part}}}, '
             f'{{"name": "indices", "datatype": "INT64", {index_part}}}]}}'
         ).encode()
-        request = v2_request.read_request(head + raw, len(head) if binary else None, MODEL, Limits())
+        request = v2_request_tensors.read_request(head + raw, len(head) if binary else None, MODEL, Limits())
         answer = gathered(request.call, kernel)
         answers.append(answer)
         for into_binary in (False, True):

@@ -14,10 +14,10 @@ from app.api.unknown_length_body import too_large
 from app.api.v2_model_lookup import Models
 from app.errors import GatherError
 from app.tensors.buffer_type import Buffer
-from app.wire import body_formats, v2_answer, v2_request
+from app.wire import body_formats, v2_answer
 from app.wire.json.write_values import is_long
-from app.wire.v2_request import LARGE, Request
 from app.wire.v2_request_json import Model
+from app.wire.v2_request_tensors import LARGE, Request, is_heavy, read_request
 
 _OCTETS: Final = body_formats.RAW.media_type.encode()
 _ALIGNMENT: Final = 64
@@ -86,13 +86,13 @@ class InferRoute:
         if encoding is not None:
             sent = body
             body = await service.pool.run(lambda: inflate(sent, encoding, limit, context.reservation, lead), timings)
-        if len(body) <= LARGE or not v2_request.is_heavy(body, json_size, model):
+        if len(body) <= LARGE or not is_heavy(body, json_size, model):
             charge = context.reservation.charge if len(body) > UNCOUNTED else None
-            request = v2_request.read_request(body, json_size, model, service.limits, charge)
+            request = read_request(body, json_size, model, service.limits, charge)
         else:
             whole = body
             request = await service.pool.run(
-                lambda: v2_request.read_request(whole, json_size, model, service.limits, context.reservation.charge),
+                lambda: read_request(whole, json_size, model, service.limits, context.reservation.charge),
                 timings,
             )
         if request.timeout is not None:

@@ -1,7 +1,7 @@
 """The bodies of the inference protocol as OpenAPI and generated clients see them.
 
-The data plane reads and writes infer bodies itself (`app.wire.v2_request`, `v2_answer`); these models document them.
-Unknown members are ignored, as the protocol asks for.
+The data plane reads and writes infer bodies itself (`app.wire.v2_request_tensors`, `v2_answer`); these models document
+them. Unknown members are ignored, as the protocol asks for.
 """
 
 from __future__ import annotations
