@@ -32,6 +32,7 @@ from app.api.routes.tensors_content import ContentRoute
 from app.api.routes.tensors_scatter import ScatterRoute
 from app.api.routes.v2_infer import InferRoute
 from app.api.routes.v2_models import add_model_routes
+from app.api.routes.v2_repository import add_repository_routes
 from app.api.routes.v2_server import add_server_routes
 from app.api.schemas.gather_routes_openapi import add_operator_routes
 from app.api.schemas.tensor_routes_openapi import add_tensor_routes
@@ -227,6 +228,7 @@ def create_app(
     add_tensor_routes(control)
     add_server_routes(control, models, readiness, settings.log_level)
     add_model_routes(control, models, readiness)
+    add_repository_routes(control, models, readiness)
     metrics.gauges.update(gauges.process_gauges(service, settings))
     metrics.common = lambda: gauges.common_gauges(store, settings, damaged.tensors)
     app = (CrossOriginApplication if settings.cors_origins else Application)(

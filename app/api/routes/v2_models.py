@@ -1,4 +1,4 @@
-"""The models of the inference protocol over HTTP: metadata, configuration, statistics and the repository."""
+"""The models of the inference protocol over HTTP: metadata, configuration and statistics."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
-import orjson
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import Depends, FastAPI
 
-from app.api.asgi_request import RequestContext
 from app.api.openapi_document import OF_MODEL, protocol_operation
 from app.api.readiness import Readiness
-from app.api.request_body import read_body
 from app.api.schemas.v2_messages import (
-    IndexEntry,
     InferAnswer,
     InferRequest,
     ModelMetadata,
@@ -23,12 +19,10 @@ from app.api.schemas.v2_messages import (
 )
 from app.api.schemas.v2_model_description import model_config, model_metadata
 from app.api.v2_model_lookup import Models
-from app.errors import Code, GatherError, invalid_field
+from app.errors import Code
 from app.operators.registry import OPERATORS
 from app.wire.v2_answer import VERSION
 
-_INDEX_BYTES: Final = 1 << 16
-"""Most bytes of the body of a request for the repository's index, which has one member."""
 _INFER: Final[tuple[Code, ...]] = (
     "model_not_found", "payload_too_large", "unsupported_media_type", "invalid_field", "unsupported_dtype",
     "value_not_representable", "element_count_mismatch", "output_too_large", "limit_exceeded", "device_unavailable",
@@ -38,7 +32,7 @@ _INFER: Final[tuple[Code, ...]] = (
 
 
 def add_model_routes(app: FastAPI, models: Models, readiness: Readiness) -> None:
-    """Add the routes of models and of their repository; infer requests are only described."""
+    """Add the routes of models; infer requests are only described."""
 
     # Before the routes of one model, whose name "stats" would be.
     @protocol_operation(app, "statistics", "Counts and times of every model", response_model=StatisticsBody)
@@ -50,7 +44,6 @@ def add_model_routes(app: FastAPI, models: Models, readiness: Readiness) -> None
 
     _add_model(app, models, readiness, "", _only_version)
     _add_model(app, models, readiness, "Version", _version_of_path)
-    _add_repository(app, models, readiness)
 
 
 async def _version_of_path(version: str) -> str:
@@ -99,61 +92,3 @@ def _add_model(app: FastAPI, models: Models, readiness: Readiness, suffix: str, 
     )
     async def infer(name: str, body: InferRequest, version: str = Depends(version_of)) -> NoReturn:
         raise AssertionError("answered by the data plane")
-
-
-def _add_repository(app: FastAPI, models: Models, readiness: Readiness) -> None:
-    @protocol_operation(
-        app,
-        "repositoryIndex",
-        'Every model; those that may be called, where the body is {"ready": true}',
-        "payload_too_large",
-        "invalid_field",
-        openapi_extra={
-            "requestBody": {
-                "content": {
-                    "application/json": {"schema": {"type": "object", "properties": {"ready": {"type": "boolean"}}}}
-                }
-            }
-        },
-    )
-    async def index(request: Request) -> list[IndexEntry]:
-        only_ready = await _wants_ready(request.scope["context"])
-        names = await asyncio.to_thread(models.names)
-        entries = await asyncio.to_thread(lambda: [_index_entry(name, models, readiness) for name in names])
-        return [entry for entry in entries if entry.state == "READY" or not only_ready]
-
-    for action, text in (
-        ("Load", "A model is loaded from the moment it exists: nothing changes"),
-        ("Unload", "A model stays loaded as long as it exists: nothing changes"),
-    ):
-
-        @protocol_operation(app, f"repository{action}", text, *OF_MODEL, response_class=Response)
-        async def change(name: str) -> Response:
-            models.find(name)
-            return Response()
-
-
-def _index_entry(name: str, models: Models, readiness: Readiness) -> IndexEntry:
-    try:
-        models.find(name)
-        readiness.check()
-    except GatherError as error:
-        return IndexEntry(name=name, version=VERSION, state="UNAVAILABLE", reason=error.detail)
-    return IndexEntry(name=name, version=VERSION, state="READY", reason="")
-
-
-async def _wants_ready(context: RequestContext) -> bool:
-    """Whether the body of a repository index request asks for ready models only; the body may be empty."""
-    body = await read_body(context, _INDEX_BYTES)
-    if not body:
-        return False
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise GatherError("malformed_request", f"the body is not JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise invalid_field("", "the body must be a JSON object")
-    ready = document.get("ready", False)
-    if not isinstance(ready, bool):
-        raise invalid_field("/ready", "ready must be true or false")
-    return ready

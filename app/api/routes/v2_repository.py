@@ -1,0 +1,81 @@
+"""The repository of the inference protocol's models: its index, and loading and unloading, which change nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import orjson
+from fastapi import FastAPI, Request, Response
+
+from app.api.asgi_request import RequestContext
+from app.api.openapi_document import OF_MODEL, protocol_operation
+from app.api.readiness import Readiness
+from app.api.request_body import read_body
+from app.api.schemas.v2_messages import IndexEntry
+from app.api.v2_model_lookup import Models
+from app.errors import GatherError, invalid_field
+from app.wire.v2_answer import VERSION
+
+_INDEX_BYTES: Final = 1 << 16
+"""Most bytes of the body of a request for the repository's index, which has one member."""
+
+
+def add_repository_routes(app: FastAPI, models: Models, readiness: Readiness) -> None:
+    """Add the routes of the repository of models."""
+
+    @protocol_operation(
+        app,
+        "repositoryIndex",
+        'Every model; those that may be called, where the body is {"ready": true}',
+        "payload_too_large",
+        "invalid_field",
+        openapi_extra={
+            "requestBody": {
+                "content": {
+                    "application/json": {"schema": {"type": "object", "properties": {"ready": {"type": "boolean"}}}}
+                }
+            }
+        },
+    )
+    async def index(request: Request) -> list[IndexEntry]:
+        only_ready = await _wants_ready(request.scope["context"])
+        names = await asyncio.to_thread(models.names)
+        entries = await asyncio.to_thread(lambda: [_index_entry(name, models, readiness) for name in names])
+        return [entry for entry in entries if entry.state == "READY" or not only_ready]
+
+    for action, text in (
+        ("Load", "A model is loaded from the moment it exists: nothing changes"),
+        ("Unload", "A model stays loaded as long as it exists: nothing changes"),
+    ):
+
+        @protocol_operation(app, f"repository{action}", text, *OF_MODEL, response_class=Response)
+        async def change(name: str) -> Response:
+            models.find(name)
+            return Response()
+
+
+def _index_entry(name: str, models: Models, readiness: Readiness) -> IndexEntry:
+    try:
+        models.find(name)
+        readiness.check()
+    except GatherError as error:
+        return IndexEntry(name=name, version=VERSION, state="UNAVAILABLE", reason=error.detail)
+    return IndexEntry(name=name, version=VERSION, state="READY", reason="")
+
+
+async def _wants_ready(context: RequestContext) -> bool:
+    """Whether the body of a repository index request asks for ready models only; the body may be empty."""
+    body = await read_body(context, _INDEX_BYTES)
+    if not body:
+        return False
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise GatherError("malformed_request", f"the body is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise invalid_field("", "the body must be a JSON object")
+    ready = document.get("ready", False)
+    if not isinstance(ready, bool):
+        raise invalid_field("/ready", "ready must be true or false")
+    return ready
