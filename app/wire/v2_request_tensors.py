@@ -31,6 +31,7 @@ from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor, coordinates
 from app.wire.json import characters, find_arrays, lossless_json
 from app.wire.json.read_values import Values
+from app.wire.json.tensor_fields import too_long_string
 from app.wire.little_endian_items import (
     REFUSED_BY_CHARGE,
     Charge,
@@ -211,8 +212,9 @@ def _read_tensors(
                 raise _WrongItemsError(head, at, raws, None, None) from None
             except PackedItemError as error:
                 raise _WrongItemsError(head, at, raws, None, error) from None
-        if isinstance(tensor, PackedStrings) and over_limit is None:
-            over_limit = _too_long(name, tensor, end if size is None else size, limits)
+        most = end if size is None else size  # bytes of its longest string
+        if isinstance(tensor, PackedStrings) and over_limit is None and most > limits.string_bytes:
+            over_limit = too_long_string(tensor, limits, f"a string of {name}")
         tensors.append(tensor)
     return tensors, over_limit
 
@@ -290,16 +292,3 @@ def _placed(one: Input) -> Iterator[None]:
             replace(place, pointer=one.pointer + "/data" + place.pointer[len(prefix) :]) for place in error.places
         ]
         raise GatherError(error.code, error.detail, places=places, total=error.total) from None
-
-
-def _too_long(name: str, tensor: PackedStrings, most: int, limits: Limits) -> GatherError | None:
-    """The error for a string that is too long, if there is one; none has more than `most` bytes."""
-    item = tensor.first_longer(limits.string_bytes) if most > limits.string_bytes else -1
-    if item < 0:
-        return None
-    return GatherError(
-        "limit_exceeded",
-        f"a string of {name} has more than {limits.string_bytes} bytes of UTF-8",
-        places=[Place(tensor.locate(item), coordinates(item, tensor.shape))],
-        facts={"limit": "string_bytes", "maximum": limits.string_bytes},
-    )

@@ -12,6 +12,7 @@ from app.errors import GatherError
 from app.operators.scatternd import plan_scatter
 from app.store import Conditions, LocalStore, Metadata
 from app.store.pending_scatter import ContentReplaced, PendingScatter, ScatterChange
+from app.store.write_uploaded_tensor import Upload
 from app.tensors.dtypes import DTYPES
 from app.tensors.scatter_call import Reduction, ScatterCall
 from app.tensors.tensor import Tensor
@@ -36,7 +37,13 @@ def put(
 ) -> tuple[Metadata, bool]:
     dtype = BY_NUMPY[array.dtype]
     raw = packed(array.ravel().tolist()) if dtype.kind == "string" else array.tobytes()
-    upload = store.upload(dtype, array.shape, name=name, **options)
+    upload = uploaded(store, dtype.name, array.shape, raw, step, name=name, **options)
+    return store.put(name, upload, conditions)
+
+
+def uploaded(store: LocalStore, dtype: str, shape: tuple[int, ...], raw: bytes, step: int, **options: Any) -> Upload:
+    """A finished upload of these bytes, `step` at a time; where that fails, it is abandoned."""
+    upload = store.upload(DTYPES[dtype], shape, **options)
     try:
         for start in range(0, len(raw), step):
             upload.write(raw[start : start + step])
@@ -44,7 +51,7 @@ def put(
     except BaseException:
         upload.abandon()
         raise
-    return store.put(name, upload, conditions)
+    return upload
 
 
 def read(store: LocalStore, name: str) -> NDArray[Any]:

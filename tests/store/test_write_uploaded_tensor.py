@@ -14,21 +14,13 @@ from app.store import LocalStore, write_uploaded_tensor
 from app.store.write_uploaded_tensor import blocks_of
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
-from tests.store.helpers import files, packed, put, read, strings
+from tests.store.helpers import files, packed, put, read, strings, uploaded
 
 NUMBERS = [name for name, row in DTYPES.items() if row.kind not in ("string", "bool") and name != "bfloat16"]
 
 
 def send(store: LocalStore, dtype: str, shape: tuple[int, ...], raw: bytes, step: int = 5, **options: Any) -> str:
-    upload = store.upload(DTYPES[dtype], shape, **options)
-    try:
-        for start in range(0, len(raw), step):
-            upload.write(raw[start : start + step])
-        upload.finish()
-    except BaseException:
-        upload.abandon()
-        raise
-    return store.put("x", upload)[0].sha256
+    return store.put("x", uploaded(store, dtype, shape, raw, step, **options))[0].sha256
 
 
 @pytest.mark.parametrize("fortran", [False, True])

@@ -142,14 +142,14 @@ def raise_first_fault(error: Exception, body: Buffer, charge: Charge | None) -> 
             source.explain_value()
 
 
-def too_long_string(tensor: PackedStrings, limits: Limits) -> GatherError | None:
-    """The error for a string that is too long, if there is one."""
+def too_long_string(tensor: PackedStrings, limits: Limits, what: str = "a string") -> GatherError | None:
+    """The error for a string that is too long, if there is one; it calls the string `what`."""
     item = tensor.first_longer(limits.string_bytes)
     if item < 0:
         return None
     return GatherError(
         "limit_exceeded",
-        f"a string has more than {limits.string_bytes} bytes of UTF-8",
+        f"{what} has more than {limits.string_bytes} bytes of UTF-8",
         places=[Place(tensor.locate(item), coordinates(item, tensor.shape))],
         facts={"limit": "string_bytes", "maximum": limits.string_bytes},
     )
