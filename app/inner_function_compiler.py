@@ -10,7 +10,7 @@ that call each other in a circle.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from numba.core import ir
 from numba.core.codegen import JITCodeLibrary
@@ -19,7 +19,7 @@ from numba.core.compiler_machinery import register_pass
 from numba.core.errors import UnsupportedError
 from numba.core.typed_passes import NativeLowering
 
-_RAISES = ir.Raise, ir.StaticRaise, ir.DynamicRaise
+_RAISES: Final = ir.Raise, ir.StaticRaise, ir.DynamicRaise
 
 
 class _LinkedLibrary(JITCodeLibrary):
