@@ -212,9 +212,10 @@ def _read_tensors(
                 raise _WrongItemsError(head, at, raws, None, None) from None
             except PackedItemError as error:
                 raise _WrongItemsError(head, at, raws, None, error) from None
-        most = end if size is None else size  # bytes of its longest string
-        if isinstance(tensor, PackedStrings) and over_limit is None and most > limits.string_bytes:
-            over_limit = too_long_string(tensor, limits, f"a string of {name}")
+        if isinstance(tensor, PackedStrings) and over_limit is None:
+            most = end if size is None else size  # bytes of its longest string
+            if most > limits.string_bytes:
+                over_limit = too_long_string(tensor, limits, f"a string of {name}")
         tensors.append(tensor)
     return tensors, over_limit
 
