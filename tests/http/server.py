@@ -20,12 +20,15 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, BinaryIO
 
 import httpx
 
 from app.api.error_responses import STATUS
 from app.errors import CATALOGUE, CODES, REPORTED_PLACES
+from tests.conftest import TEST_ALL
+from tests.http import fork_server
+from tests.http.fork_server import ForkedProcess
 
 ROOT = Path(__file__).parents[2]
 GATHERND = str(Path(sys.executable).with_name("gathernd"))
@@ -49,7 +52,7 @@ class Server:
     `tls` is what its clients verify it with, where it speaks HTTPS.
     """
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | ForkedProcess
     log: Path
     port: int = 0
     documented: dict[str, set[int]] = field(default_factory=dict)
@@ -116,6 +119,27 @@ class Server:
         return self.process.wait(within)
 
 
+def start(
+    command: Sequence[str],
+    folder: Path,
+    variables: Mapping[str, str],
+    more: Mapping[str, str],
+    log: BinaryIO,
+) -> subprocess.Popen[bytes] | ForkedProcess:
+    """Start `command` in `folder` with the variables of both mappings and its output in `log`."""
+    if not TEST_ALL and fork_server.can_start(command, more):
+        return fork_server.start(command, folder, {**variables, **more}, log)
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**variables, **more},
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
 @contextmanager
 def serving(
     cache_dir: Path,
@@ -135,15 +159,7 @@ def serving(
     variables["GATHERND_STORE_DIR"] = str(folder / "store")
     variables["GATHERND_CACHE_DIR"] = str(cache_dir)
     with log.open("wb") as file:
-        process = subprocess.Popen(
-            [*command, "--port", "0", *flags],
-            cwd=cwd,
-            env=variables | dict(environment or {}),
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        process = start([*command, "--port", "0", *flags], cwd, variables, environment or {}, file)
     server = Server(process, log, tls=tls)
     try:
         server.wait_until_listening()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import httpx
@@ -21,7 +22,7 @@ def test_health(client: httpx.Client) -> None:
 def test_health_of_a_server_that_stops(start: Start) -> None:
     with start("--drain-delay", "3") as server, httpx.Client(base_url=server.url, trust_env=False) as client:
         assert client.get("/v2/health/ready").status_code == 200
-        server.process.terminate()
+        server.process.send_signal(signal.SIGTERM)
         for path in ("/v2/health/ready", "/v2/models/gathernd/ready"):
             answer = client.get(path)
             for _ in range(20):
