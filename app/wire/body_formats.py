@@ -17,7 +17,7 @@ from app.tensors.gather_call import Answer, Call, Encoding
 from app.tensors.operator_signature import Signature
 from app.tensors.scatter_call import ScatterCall
 from app.tensors.shape_limits import Limits
-from app.wire import npy, safetensors, safetensors_header, safetensors_scatter, upload_formats
+from app.wire import npy, octet_stream_upload, safetensors, safetensors_header, safetensors_scatter, safetensors_upload
 from app.wire.json import gather_messages, query_of_json_request, scatter_messages
 from app.wire.little_endian_items import Charge, Memory
 from app.wire.npy import Start
@@ -150,7 +150,7 @@ SAFETENSORS_FILE: Final = TensorCodec(
     _OF_SAFETENSORS,
     in_query=False,
     is_meant=lambda head: head[8:9] == b"{",
-    read_start=lambda head, fields, charge: upload_formats.read_safetensors_start(head, charge),
+    read_start=lambda head, fields, charge: safetensors_upload.read_start(head, charge),
     write_head=_safetensors_head,
 )
 RAW: Final = TensorCodec(
@@ -158,7 +158,7 @@ RAW: Final = TensorCodec(
     _ALL,
     in_query=True,
     is_meant=lambda head: False,
-    read_start=lambda head, fields, charge: upload_formats.read_raw_start(fields),
+    read_start=lambda head, fields, charge: octet_stream_upload.read_start(fields),
     write_head=lambda dtype, shape, size: b"",
 )
 TENSORS: Final[Mapping[str, TensorCodec]] = {row.media_type: row for row in (NPY, SAFETENSORS_FILE, RAW)}

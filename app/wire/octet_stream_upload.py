@@ -1,0 +1,30 @@
+"""Uploads as application/octet-stream: the items alone; dtype and shape are in the query."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from app.errors import GatherError, invalid_field
+from app.tensors.dtypes import DTYPES
+from app.wire.npy import Start
+
+_SIZES: Final = re.compile(r"(?:[0-9]{1,40}(?:,[0-9]{1,40})*+)?")
+
+
+def read_start(fields: dict[str, str]) -> Start:
+    """Dtype and shape from the query. Raises invalid_field and unsupported_dtype."""
+    for name in ("dtype", "shape"):
+        if name not in fields:
+            raise invalid_field(
+                f"/query/{name}",
+                f"application/octet-stream needs {name}= in the query, as in ?dtype=float32&shape=200000,64",
+            )
+    if fields["dtype"] not in DTYPES:
+        raise GatherError(
+            "unsupported_dtype", f"{fields['dtype'][:80]!a} is not an element type", pointer="/query/dtype"
+        )
+    if not _SIZES.fullmatch(fields["shape"]):
+        raise invalid_field("/query/shape", "shape must be integers of 0 or more with commas between them")
+    shape = tuple(map(int, fields["shape"].split(","))) if fields["shape"] else ()
+    return Start(DTYPES[fields["dtype"]], shape, 0, shape_pointer="/query/shape")
