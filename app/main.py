@@ -31,9 +31,11 @@ from app.api.routes.tensors import TensorsRoute, with_name
 from app.api.routes.tensors_content import ContentRoute
 from app.api.routes.tensors_scatter import ScatterRoute
 from app.api.routes.v2_infer import InferRoute
+from app.api.routes.v2_log_and_trace_settings import add_settings_routes
 from app.api.routes.v2_models import add_model_routes
 from app.api.routes.v2_repository import add_repository_routes
 from app.api.routes.v2_server import add_server_routes
+from app.api.routes.v2_shared_memory import add_shared_memory_routes
 from app.api.schemas.gather_routes_openapi import add_operator_routes
 from app.api.schemas.tensor_routes_openapi import add_tensor_routes
 from app.api.v2_model_lookup import Models
@@ -226,7 +228,9 @@ def create_app(
     add_page_routes(control)
     add_operator_routes(control)
     add_tensor_routes(control)
-    add_server_routes(control, models, readiness, settings.log_level)
+    add_server_routes(control, readiness)
+    add_settings_routes(control, models, settings.log_level)
+    add_shared_memory_routes(control)
     add_model_routes(control, models, readiness)
     add_repository_routes(control, models, readiness)
     metrics.gauges.update(gauges.process_gauges(service, settings))

@@ -18,7 +18,8 @@ from contextlib import contextmanager, suppress
 from threading import Lock
 
 from app.store.catalogue import Catalogue, Row, Transaction, placeholder_name
-from app.store.directory_lock import ProcessGroup, StateWord
+from app.store.directory_lock import ProcessGroup
+from app.store.shared_state import StateWord
 
 
 class CatalogueCache:
@@ -98,7 +99,7 @@ class CatalogueCache:
 
     def _repair_generation(self) -> int:
         """Repair an odd generation that a dead process has left; the generation as it is then."""
-        with suppress(OSError), self._group.try_lock_catalogue() as idle:
+        with suppress(OSError), self._group.locks.try_catalogue() as idle:
             if idle and self._state[StateWord.GENERATION] & 1:
                 self._state[StateWord.GENERATION] = 2 * self._catalogue.last_change()
         return self._state[StateWord.GENERATION]
@@ -136,7 +137,7 @@ class CatalogueCache:
         No other thread or process writes meanwhile, and the rows are up to date. Raises OSError.
         """
         state = self._state
-        with self._group.lock_catalogue(), self._catalogue.transaction() as transaction:
+        with self._group.locks.catalogue(), self._catalogue.transaction() as transaction:
             self.catch_up()
             try:
                 yield transaction

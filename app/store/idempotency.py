@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from app.errors import GatherError
 from app.store.catalogue import AnsweredKey, Catalogue, Transaction
-from app.store.directory_lock import StateWord
 from app.store.scatter_log import Entry, ScatterLog
+from app.store.shared_state import StateWord
 
 KEY: Final = re.compile(r"[\x21-\x7e]{1,256}")
 """The form of a key: 1 to 256 visible ASCII characters."""

@@ -35,7 +35,7 @@ from app.errors import GatherError
 from app.store import disk_writes, download_snapshots, layout_migrations
 from app.store.catalogue import FILE, AnsweredKey, Catalogue, Row
 from app.store.catalogue_cache import CatalogueCache
-from app.store.directory_lock import ProcessGroup, StateWord
+from app.store.directory_lock import ProcessGroup
 from app.store.disk_reserve import DiskReserve
 from app.store.download_snapshots import Snapshot
 from app.store.file_system_check import check_folder, check_processor
@@ -49,6 +49,7 @@ from app.store.remove_leftovers import OrphanedFiles, UploadFolder, file_names, 
 from app.store.scatter_checkpoints import Checkpoints
 from app.store.scatter_execution import ScatterExecutor
 from app.store.scatter_strings import replaced_strings
+from app.store.shared_state import StateWord
 from app.store.store_errors import damaged, not_found, over_quota, storage_errors, unreadable
 from app.store.store_interface import Resident
 from app.store.tensor_file import BadFile, Description, HeaderWord, page_version
@@ -255,7 +256,7 @@ class LocalStore:
 
     @contextmanager
     def _exclude_writers(self, row: Row) -> Iterator[None]:
-        with self.group.lock_tensor(row.name):
+        with self.group.locks.tensor(row.name):
             if self._index.find(row.name) is row:
                 # Finishes the scatter of a process that died: readers would wait for it in vain.
                 with suppress(OSError), self._replayed_logs.open(row):
@@ -355,7 +356,7 @@ class LocalStore:
             free = os.statvfs(self._upload_folder)
             if upload.expected is not None and upload.expected > free.f_bavail * free.f_frsize:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            with self.group.lock_uploads():
+            with self.group.locks.uploads():
                 if name is not None:
                     self._quota_check.check_count(self._index.find(name))
                 self._quota_check.check_bytes(name, upload.reserved)
@@ -372,7 +373,7 @@ class LocalStore:
             now = time.time_ns()
             description = upload.describe(name)
             upload.seal(description, 0, now)
-            with self.group.lock_tensor(name):
+            with self.group.locks.tensor(name):
                 old = self._index.find(name)
                 if conditions != ALWAYS:
                     conditions.check(None if old is None else self._describe(old).etag)
@@ -418,7 +419,7 @@ class LocalStore:
         Raises invalid_field, tensor_not_found, precondition_failed and insufficient_storage.
         """
         check_name(name)
-        with storage_errors(), self.group.lock_tensor(name):
+        with storage_errors(), self.group.locks.tensor(name):
             row = self._index.find(name)
             if row is None:
                 raise not_found(name)
@@ -441,7 +442,7 @@ class LocalStore:
         Raises invalid_field (also where the key came with another request), tensor_damaged and insufficient_storage.
         """
         check_name(name)
-        with storage_errors(), self.group.lock_tensor(name):
+        with storage_errors(), self.group.locks.tensor(name):
             answered = self._keys.find_etag(name, None, key, digest)
             row = self._index.find(name)
             if answered is not None or row is None:
@@ -476,7 +477,7 @@ class LocalStore:
 
         Raises the errors that hold for all of them.
         """
-        with self.group.lock_tensor(name):
+        with self.group.locks.tensor(name):
             row = self._index.find(name)
             if row is None:
                 raise not_found(name)

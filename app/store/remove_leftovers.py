@@ -52,7 +52,7 @@ class UploadFolder:
 
     def remove_abandoned(self) -> None:
         """Remove the files of uploads whose process has died. Raises OSError."""
-        with self._group.lock_uploads():
+        with self._group.locks.uploads():
             names = file_names(self._folder)
             living = {name for name in names if not name.endswith(SIDE) and self._is_locked(self._folder / name)}
             for name in names:

@@ -78,7 +78,7 @@ class Checkpoints:
             with CheckpointPreparation(tensor, log) as preparation:
                 for completed_rounds in range(1, ROUNDS + 1):
                     self._advance(row, preparation, log_id, end)
-                    with self._group.lock_tensor(row.name):
+                    with self._group.locks.tensor(row.name):
                         if self._index.find(row.name) is not row:
                             return
                         with self._logs.open(row) as writable:

@@ -72,7 +72,7 @@ class Verifier:
 
         The tensor's lock is held only while the new part of the log and this block are read.
         """
-        with self._group.lock_tensor(row.name):
+        with self._group.locks.tensor(row.name):
             if self._index.find(row.name) != row:
                 return False
             with suppress(GatherError), self._replayed_logs.open(row) as writable:

@@ -30,8 +30,8 @@ from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor, coordinates
 from app.wire.json import characters, find_arrays, lossless_json
+from app.wire.json.read_tensor import too_long_string
 from app.wire.json.read_values import Values
-from app.wire.json.tensor_fields import too_long_string
 from app.wire.little_endian_items import (
     REFUSED_BY_CHARGE,
     Charge,

@@ -15,7 +15,7 @@ import pytest
 from app.errors import GatherError
 from app.store import LocalStore, Quota, StoreInUse, StoreRefused, catalogue, disk_writes
 from app.store.catalogue import FILE, FILES, Catalogue, Row
-from app.store.directory_lock import StateWord
+from app.store.shared_state import StateWord
 from app.store.tensor_file import encode_page
 from app.store.tensor_metadata import read_first_page
 from app.tensors.dtypes import DTYPES

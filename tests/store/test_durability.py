@@ -26,8 +26,8 @@ from app.store import (
     tensor_file,
 )
 from app.store import writable_tensor as scatters
-from app.store.directory_lock import StateWord
 from app.store.file_system_check import Unsuitable, file_system_of
+from app.store.shared_state import StateWord
 from app.store.tensor_file import HeaderWord
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import files, put, read, scatter, strings

@@ -17,9 +17,10 @@ import pytest
 
 from app.errors import GatherError
 from app.store import LocalStore, Quota, disk_writes
-from app.store.directory_lock import StateWord, stripe
 from app.store.scatter_log import Record
+from app.store.shared_state import StateWord
 from app.store.tensor_file import BLOCK, PAGE
+from app.store.tensor_locks import stripe
 from app.store.writable_tensor import WritableTensor
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import put, read, scatter
@@ -198,7 +199,7 @@ def test_keys_that_a_checkpoint_has_entered_and_the_log_still_has_are_counted_on
     store.open()
     put(store, "x", np.zeros(2, np.int64))
     store._checkpoints.checkpoint_bytes = 500
-    real = store.group.lock_tensor
+    real = store.group.locks.tensor
     used: list[int] = []
 
     @contextmanager
@@ -209,7 +210,7 @@ def test_keys_that_a_checkpoint_has_entered_and_the_log_still_has_are_counted_on
         with real(name):
             yield
 
-    monkeypatch.setattr(store.group, "lock_tensor", lock)
+    monkeypatch.setattr(store.group.locks, "tensor", lock)
     for turn in range(4):
         scatter(store, "x", [[0]], np.array([1]), "add", key=f"key-{turn}")
     assert used[0] >= 2

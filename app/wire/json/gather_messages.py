@@ -40,8 +40,7 @@ from app.wire.json import (
 )
 from app.wire.json.find_arrays import FoundArrays, scan_tensors
 from app.wire.json.read_base64 import Packed
-from app.wire.json.read_values import Values
-from app.wire.json.tensor_fields import (
+from app.wire.json.read_tensor import (
     WrongTensors,
     check_framing,
     given_tensor,
@@ -53,6 +52,7 @@ from app.wire.json.tensor_fields import (
     unknown_field,
     unsupported_dtype,
 )
+from app.wire.json.read_values import Values
 from app.wire.json.validated_fields_cache import RequestTemplate, array_template, fill, short_envelope, templates
 from app.wire.json.write_values import is_long, values_text, write_answer
 from app.wire.little_endian_items import Charge

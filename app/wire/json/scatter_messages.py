@@ -13,7 +13,7 @@ from app.tensors.scatter_call import REDUCTIONS, ScatterCall
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.wire.json.find_arrays import FoundArrays, scan_tensors
-from app.wire.json.tensor_fields import (
+from app.wire.json.read_tensor import (
     WrongTensors,
     check_framing,
     given_tensor,

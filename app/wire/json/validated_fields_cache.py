@@ -20,8 +20,8 @@ from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 from app.wire.json.find_arrays import ArrayPlace
+from app.wire.json.read_tensor import WrongTensors, too_long_string
 from app.wire.json.read_values import FlatList, Values, flat_list
-from app.wire.json.tensor_fields import WrongTensors, too_long_string
 from app.wire.little_endian_items import Charge
 
 

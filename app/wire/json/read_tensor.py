@@ -1,6 +1,6 @@
-"""What the JSON bodies of gathers and scatters share: the fields of a tensor, and which fault is reported first.
+"""A tensor of a JSON body: its dtype, shape and values or base64, and which fault of it is reported first.
 
-`gather_messages` and `scatter_messages` read the fields of their own.
+Of the bodies of gathers and scatters `gather_messages` and `scatter_messages` read the rest.
 """
 
 from __future__ import annotations
