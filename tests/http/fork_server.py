@@ -39,21 +39,29 @@ class ForkedProcess:
         self.pid = pid
         self.returncode: int | None = None
         self._end = os.pidfd_open(pid)
+        self._asking_for_code = Lock()
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end; the exit code, or minus the signal. Raises TimeoutExpired after `timeout` seconds."""
         if self.returncode is None:
-            if not select.select([self._end], [], [], timeout)[0]:
+            if not self._has_ended(timeout):
                 raise subprocess.TimeoutExpired(_SCRIPT, timeout or 0)
-            self.returncode = _asked({"wait": self.pid})
-            os.close(self._end)
+            with self._asking_for_code:
+                if self.returncode is None:
+                    self.returncode = _asked({"wait": self.pid})
+                    os.close(self._end)
         return self.returncode
 
     def poll(self) -> int | None:
         """The exit code, or None while the process runs."""
-        if self.returncode is None and select.select([self._end], [], [], 0)[0]:
+        if self.returncode is None and self._has_ended(0):
             self.wait()
         return self.returncode
+
+    def _has_ended(self, timeout: float | None) -> bool:
+        ends = select.poll()
+        ends.register(self._end, select.POLLIN)
+        return bool(ends.poll(None if timeout is None else 1000 * timeout))
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the process if it has not ended."""
