@@ -10,7 +10,8 @@ A lookup of an unchanged tensor costs two comparisons with shared memory and one
     incoming/           uploads under way: see `upload`
     snapshots/          pages kept for downloads while scatters change a content: see `download_snapshots`
     reserve.0 reserve.1 room for when the disk is full: see `disk_reserve`
-    lock members state locks/   see `directory_lock`
+    lock members state          see `directory_lock`
+    locks/                      see `tensor_locks`
 
 The module is long because it combines these parts: each method is one operation on a tensor, from its checks to its
 commit, and needs most of them.
