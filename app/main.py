@@ -31,7 +31,7 @@ from app.api.routes.tensors import TensorsRoute, with_name
 from app.api.routes.tensors_content import ContentRoute
 from app.api.routes.tensors_scatter import ScatterRoute
 from app.api.routes.v2_infer import InferRoute
-from app.api.routes.v2_log_and_trace_settings import add_settings_routes
+from app.api.routes.v2_log_and_trace_settings import add_log_and_trace_settings_routes
 from app.api.routes.v2_models import add_model_routes
 from app.api.routes.v2_repository import add_repository_routes
 from app.api.routes.v2_server import add_server_routes
@@ -229,7 +229,7 @@ def create_app(
     add_operator_routes(control)
     add_tensor_routes(control)
     add_server_routes(control, readiness)
-    add_settings_routes(control, models, settings.log_level)
+    add_log_and_trace_settings_routes(control, models, settings.log_level)
     add_shared_memory_routes(control)
     add_model_routes(control, models, readiness)
     add_repository_routes(control, models, readiness)

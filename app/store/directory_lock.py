@@ -21,7 +21,7 @@ from typing import Final
 
 from app.store import disk_writes
 from app.store.shared_state import StateWord
-from app.store.tensor_locks import StoreLocks, try_lock
+from app.store.store_locks import StoreLocks, try_lock
 
 _TOKEN_BYTES: Final = 32
 

@@ -7,11 +7,11 @@ A lookup of an unchanged tensor costs two comparisons with shared memory and one
     catalogue.sqlite    which tensors there are, and which Idempotency-Keys were answered: see `catalogue`
     tensors/            one file for each content: see `tensor_file`
     logs/               one redo log for each content that scatters have changed: see `scatter_log`
-    incoming/           uploads under way: see `upload`
+    incoming/           uploads under way: see `write_uploaded_tensor`
     snapshots/          pages kept for downloads while scatters change a content: see `download_snapshots`
     reserve.0 reserve.1 room for when the disk is full: see `disk_reserve`
-    lock members state          see `directory_lock`
-    locks/                      see `tensor_locks`
+    lock members state  see `directory_lock`
+    locks/              see `store_locks`
 
 The module is long because it combines these parts: each method is one operation on a tensor, from its checks to its
 commit, and needs most of them.

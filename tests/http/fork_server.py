@@ -2,7 +2,8 @@
 modules, most of a start's CPU, is done once. What a fork runs is the same program with the same arguments.
 
 `make test` starts its servers so, those aside that are to start under a shell, a limit or a variable that counts while
-modules are imported. `make test-all` and `make soak` start every server as its users do.
+modules are imported. `make test-all` and `make soak` start every server as its users do. What is drawn at import, such
+as the prefix of request ids, is the same in all forks.
 
     python -m tests.http.fork_server DESCRIPTOR   take requests from the socket DESCRIPTOR, until it is closed
 """
@@ -19,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import weakref
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
@@ -26,79 +28,92 @@ from pathlib import Path
 from threading import Lock
 from typing import BinaryIO
 
+GATHERND = str(Path(sys.executable).with_name("gathernd"))
 _REQUEST_BYTES = 1 << 20
-_SCRIPT = "gathernd"
 _ROOT = Path(__file__).parents[2]
 _asking = Lock()
 
 
 class ForkedProcess:
-    """A process that the fork server has started; its methods are those of `subprocess.Popen`."""
+    """A process that the fork server has started, with those methods of `subprocess.Popen` that tests use."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
-        self._end = os.pidfd_open(pid)
-        self._asking_for_code = Lock()
+        self._pidfd = os.pidfd_open(pid)
+        weakref.finalize(self, os.close, self._pidfd)
+        self._reaping = Lock()
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end; the exit code, or minus the signal. Raises TimeoutExpired after `timeout` seconds."""
-        if self.returncode is None:
-            if not self._has_ended(timeout):
-                raise subprocess.TimeoutExpired(_SCRIPT, timeout or 0)
-            with self._asking_for_code:
-                if self.returncode is None:
-                    self.returncode = _asked({"wait": self.pid})
-                    os.close(self._end)
+        if not self._has_ended(timeout):
+            raise subprocess.TimeoutExpired("gathernd", timeout or 0)
+        with self._reaping:
+            if self.returncode is None:
+                self.returncode = _ask({"wait": self.pid})
         return self.returncode
 
     def poll(self) -> int | None:
         """The exit code, or None while the process runs."""
-        if self.returncode is None and self._has_ended(0):
-            self.wait()
-        return self.returncode
-
-    def _has_ended(self, timeout: float | None) -> bool:
-        ends = select.poll()
-        ends.register(self._end, select.POLLIN)
-        return bool(ends.poll(None if timeout is None else 1000 * timeout))
+        return self.wait() if self._has_ended(0) else None
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the process if it has not ended."""
         if self.poll() is None:
-            signal.pidfd_send_signal(self._end, number)
+            signal.pidfd_send_signal(self._pidfd, number)
 
     def kill(self) -> None:
         """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
+    def _has_ended(self, timeout: float | None) -> bool:
+        ends = select.poll()
+        ends.register(self._pidfd, select.POLLIN)
+        return bool(ends.poll(None if timeout is None else 1000 * timeout))
 
-def can_start(command: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Whether `start` can run this: a Python program of ours, and variables that count after the imports only."""
-    program = command[0] == sys.executable or Path(command[0]).name == _SCRIPT
-    return program and all(name.startswith(("GATHERND_", "OTEL_")) for name in environment)
+
+def can_start(command: Sequence[str], variables: Mapping[str, str]) -> bool:
+    """Whether `start` can run this: a Python program of this environment, and `variables` of its own that count after
+    the imports only.
+    """
+    program = command[0] == GATHERND or (command[0] == sys.executable and command[1] in ("-c", "-m"))
+    return program and all(name.startswith(("GATHERND_", "OTEL_BSP_", "OTEL_EXPORTER_")) for name in variables)
 
 
 def start(command: Sequence[str], folder: Path, variables: Mapping[str, str], log: BinaryIO) -> ForkedProcess:
     """Run `command` in `folder`, in a session of its own, with the environment `variables` and its output in `log`."""
     request = {"command": list(command), "folder": str(folder), "variables": dict(variables)}
-    return ForkedProcess(_asked(request, log.fileno()))
+    return ForkedProcess(_ask(request, log.fileno()))
 
 
-def _asked(request: Mapping[str, object], *descriptors: int) -> int:
+def _ask(request: Mapping[str, object], *descriptors: int) -> int:
+    """The fork server's answer: a process id or an exit code. After a failure another fork server is started."""
     with _asking:
         server = _server()
-        socket.send_fds(server, [json.dumps(request).encode()], descriptors)
-        return int(server.recv(_REQUEST_BYTES))
+        try:
+            socket.send_fds(server, [json.dumps(request).encode()], descriptors)
+            answer = server.recv(_REQUEST_BYTES)
+            assert answer, "the fork server has ended"
+            return int(answer)
+        except BaseException:
+            server.close()
+            _server.cache_clear()
+            raise
 
 
 @cache
 def _server() -> socket.socket:
-    """The connection to the fork server of this process, which ends with it."""
+    """The connection to a fork server, which ends with it."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
-        command = [sys.executable, "-m", "tests.http.fork_server", str(its.fileno())]
-        process = subprocess.Popen(command, pass_fds=[its.fileno()], cwd=_ROOT, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.http.fork_server", str(its.fileno())],
+            pass_fds=[its.fileno()],
+            cwd=_ROOT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the tests, which then end their servers
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # a process with one thread may fork
+        )
 
     @atexit.register
     def end() -> None:
@@ -116,14 +131,26 @@ def _serve(requests: socket.socket) -> None:
             return
         request = json.loads(text)
         if "wait" in request:
-            answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
-        elif answer := os.fork():
-            os.close(descriptors[0])
-        else:
+            requests.send(str(_exit_code(request["wait"])).encode())
+            continue
+        pid = os.fork()
+        if not pid:
             requests.close()
             _run(**request, log=descriptors[0])
             return
-        requests.send(str(answer).encode())
+        os.close(descriptors[0])
+        try:
+            requests.send(str(pid).encode())
+        except OSError:
+            os.kill(pid, signal.SIGKILL)
+            raise
+
+
+def _exit_code(pid: int) -> int:
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:
+        return 255  # another fork server, which has ended, had started it
 
 
 def _run(command: list[str], folder: str, variables: dict[str, str], log: int) -> None:
@@ -135,14 +162,14 @@ def _run(command: list[str], folder: str, variables: dict[str, str], log: int) -
     os.close(log)
     os.environ.clear()
     os.environ.update(variables)
-    if command[0] != sys.executable:
-        sys.argv = command
-        runpy.run_path(command[0], run_name="__main__")
+    if command[0] == GATHERND:
+        sys.argv, sys.path[0] = command, str(Path(GATHERND).parent)
+        runpy.run_path(GATHERND, run_name="__main__")
     elif command[1] == "-m":
-        sys.argv = command[2:]
+        sys.argv, sys.path[0] = command[2:], folder
         runpy.run_module(command[2], run_name="__main__", alter_sys=True)
     else:
-        sys.argv = ["-c", *command[3:]]
+        sys.argv, sys.path[0] = ["-c", *command[3:]], ""
         exec(compile(command[2], "<string>", "exec"), {"__name__": "__main__"})
 
 

@@ -13,7 +13,6 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,7 +30,7 @@ from tests.http import fork_server
 from tests.http.fork_server import ForkedProcess
 
 ROOT = Path(__file__).parents[2]
-GATHERND = str(Path(sys.executable).with_name("gathernd"))
+GATHERND = fork_server.GATHERND
 _TIMING = re.compile(r"parse;dur=[0-9.]+(, queue;dur=[0-9.]+(, kernel;dur=[0-9.]+(, encode;dur=[0-9.]+)?)?)?")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _LISTENS = re.compile(r"Uvicorn running on https?://[^ ]*:([0-9]+)")
@@ -126,7 +125,10 @@ def start(
     more: Mapping[str, str],
     log: BinaryIO,
 ) -> subprocess.Popen[bytes] | ForkedProcess:
-    """Start `command` in `folder` with the variables of both mappings and its output in `log`."""
+    """Start `command` in `folder` with the variables of both mappings and its output in `log`.
+
+    In `make test` it is forked where that is possible (see `fork_server`), else started as its users do.
+    """
     if not TEST_ALL and fork_server.can_start(command, more):
         return fork_server.start(command, folder, {**variables, **more}, log)
     return subprocess.Popen(

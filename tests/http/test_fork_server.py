@@ -8,17 +8,20 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from app import __version__
 from tests.http import fork_server
 
 VARIABLES = {"GATHERND_PORT": "1", "PATH": "/nowhere"}
 TELLS = """
 import json, os, sys
 print("here", file=sys.stderr, flush=True)
-print(json.dumps([sys.argv, os.getcwd(), dict(os.environ), os.getpid(), os.getsid(0), sys.stdin.read(), __name__]))
+ids = os.getpid(), os.getsid(0)
+print(json.dumps([sys.argv, os.getcwd(), dict(os.environ), *ids, sys.stdin.read(), __name__, sys.path[0]]))
 """
 
 
@@ -33,19 +36,32 @@ def test_a_program_runs_with_what_it_was_given(tmp_path: Path) -> None:
     assert process.wait(20) == 0
     here, told = log.read_text().splitlines()
     arguments = ["-c", "serve", "--port", "0"]
-    assert json.loads(told) == [arguments, str(tmp_path), VARIABLES, process.pid, process.pid, "", "__main__"]
+    assert json.loads(told) == [arguments, str(tmp_path), VARIABLES, process.pid, process.pid, "", "__main__", ""]
     assert here == "here"
 
 
-def test_modules_and_scripts_run_too(tmp_path: Path) -> None:
-    script = tmp_path / "gathernd"
-    script.write_text(TELLS)
-    process, log = start(tmp_path, str(script), "serve")
+def test_modules_and_the_script_run_too(tmp_path: Path) -> None:
+    process, log = start(tmp_path, fork_server.GATHERND, "version")
     assert process.wait(20) == 0
-    assert json.loads(log.read_text().splitlines()[1])[0] == [str(script), "serve"]
-    process, log = start(tmp_path, sys.executable, "-m", "json.tool", "--help")
+    assert log.read_text() == f"{__version__}\n"
+    (tmp_path / "tells.py").write_text(TELLS)
+    process, log = start(tmp_path, sys.executable, "-m", "tells", "serve")
     assert process.wait(20) == 0
-    assert "usage: " in log.read_text()
+    told = json.loads(log.read_text().splitlines()[1])
+    assert (told[0][1:], told[-1]) == (["serve"], str(tmp_path))
+
+
+def test_after_a_failure_another_fork_server_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Not the one that has started servers of other tests
+    monkeypatch.setattr(fork_server, "_server", cache(fork_server._server.__wrapped__))
+    before, log = start(tmp_path, sys.executable, "-c", "import time; time.sleep(60)")
+    with pytest.raises(TypeError):
+        start(tmp_path, sys.executable, "-c", b"no text")  # type: ignore[arg-type]
+    process, log = start(tmp_path, sys.executable, "-c", "print('well')")
+    assert process.wait(20) == 0
+    assert log.read_text() == "well\n"
+    before.kill()
+    assert before.wait(20) == 255
 
 
 def test_its_end_is_told(tmp_path: Path) -> None:
@@ -75,9 +91,12 @@ def test_open_files_are_those_of_a_new_process(tmp_path: Path) -> None:
     ("command", "environment", "can"),
     [
         ((sys.executable, "-m", "tests.http.faulty_app"), {}, True),
-        (("/somewhere/bin/gathernd", "serve"), {"GATHERND_WORKERS": "2"}, True),
+        ((fork_server.GATHERND, "serve"), {"GATHERND_WORKERS": "2", "OTEL_BSP_SCHEDULE_DELAY": "5"}, True),
+        (("/somewhere/bin/gathernd", "serve"), {}, False),
+        ((sys.executable, "a_script.py"), {}, False),
         (("sh", "-c", "ulimit -v 1; exec gathernd serve"), {}, False),
-        (("gathernd", "serve"), {"PYTHONPATH": os.curdir}, False),
+        ((fork_server.GATHERND, "serve"), {"PYTHONPATH": os.curdir}, False),
+        ((fork_server.GATHERND, "serve"), {"OTEL_PROPAGATORS": "b3"}, False),
     ],
 )
 def test_what_is_to_change_the_imports_is_not_forked(

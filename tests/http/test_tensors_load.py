@@ -19,7 +19,7 @@ import httpx
 import numpy as np
 import pytest
 
-from app.store.tensor_locks import stripe
+from app.store.store_locks import stripe
 from tests.conftest import TEST_ALL
 from tests.http.conftest import Start
 from tests.http.raw import Wire, request
@@ -88,16 +88,11 @@ class Reader:
 
 
 def resident_kib(server: Server) -> int:
-    """Memory of the process and of those that it started."""
+    """Memory of the process and of those that it started; of what several share, to each its part."""
     total = 0
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                if os.getpgid(int(folder.name)) == server.process.pid:
-                    status = (folder / "smaps_rollup").read_text()
-                    total += int(status.split("Pss:")[1].split()[0])
-            except (OSError, IndexError):
-                continue
+    pid = server.process.pid
+    for one in (pid, *Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
+        total += int(Path(f"/proc/{one}/smaps_rollup").read_text().split("Pss:")[1].split()[0])
     return total
 
 

@@ -19,8 +19,8 @@ from app.errors import GatherError
 from app.store import LocalStore, Quota, disk_writes
 from app.store.scatter_log import Record
 from app.store.shared_state import StateWord
+from app.store.store_locks import stripe
 from app.store.tensor_file import BLOCK, PAGE
-from app.store.tensor_locks import stripe
 from app.store.writable_tensor import WritableTensor
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import put, read, scatter

@@ -1,6 +1,4 @@
-"""The inference protocol's log and trace settings: they are told, and a change is answered 501, so that a client is
-told why.
-"""
+"""The inference protocol's log and trace settings: they can be read; changing them is answered 501 with the reason."""
 
 from __future__ import annotations
 
@@ -22,8 +20,8 @@ _TRACING: Final = {
 }
 
 
-def add_settings_routes(app: FastAPI, models: Models, log_level: str) -> None:
-    """Add the routes of the settings."""
+def add_log_and_trace_settings_routes(app: FastAPI, models: Models, log_level: str) -> None:
+    """Add the routes of log and trace settings."""
 
     async def check_model(name: str) -> None:
         models.find(name)

@@ -1,4 +1,4 @@
-"""The inference protocol's shared memory: not offered, and answered 501, so that a client is told why."""
+"""The inference protocol's shared memory: not offered; answered 501 with the reason."""
 
 from __future__ import annotations
 

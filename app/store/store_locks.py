@@ -1,5 +1,7 @@
-"""The locks under which the store is changed, by threads and processes alike: of each tensor, of the catalogue, of
-uploads. Each is a file that is locked with flock, so that a lock ends with the process that had it.
+"""The locks within the store: of tensors, of the catalogue, of uploads, and of the comparison with checksums.
+
+They keep threads apart as well as processes. Each is a file that is locked with flock, so that a lock ends with the
+process that had it.
 """
 
 from __future__ import annotations
@@ -97,7 +99,7 @@ class StoreLocks:
 
 
 def try_lock(fd: int) -> bool:
-    """Lock the file for this process alone if no other has; whether it did."""
+    """Take the flock on `fd` without waiting; whether it was free."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
