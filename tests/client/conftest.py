@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gathernd import AsyncGatherND, GatherND
+from gathernd import AsyncClient, Client
 from tests.http.conftest import client, server, start
 from tests.http.server import Server
 
@@ -17,11 +17,11 @@ __all__ = ["client", "server", "start"]
 
 
 class Awaited:
-    """An `AsyncGatherND` on an event loop of its own, each method run to its end."""
+    """An `AsyncClient` on an event loop of its own, each method run to its end."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
+        self._client = AsyncClient(*args, **options)
         self._loop = asyncio.new_event_loop()
-        self._client = AsyncGatherND(*args, **options)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self._client, name)
@@ -50,7 +50,7 @@ async def _collect(made: Any) -> list[Any]:
     return [item async for item in made]
 
 
-KINDS: dict[str, Any] = {"sync": GatherND, "async": Awaited}
+KINDS: dict[str, Any] = {"sync": Client, "async": Awaited}
 
 
 @pytest.fixture(params=KINDS)

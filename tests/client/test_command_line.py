@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 from typer.testing import CliRunner
 
+from app.cli import run_service
+from app.settings import TOPICS, Settings, topics
 from gathernd_cli import command_line
+from tests.commands import command_names
 
 
 def invoked(*arguments: str) -> tuple[int, str]:
@@ -18,12 +23,21 @@ def invoked(*arguments: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize(
     ("command", "unneeded"),
-    [("tensors", {"app", "httpx", "numba"}), ("settings", {"httpx", "numba"}), ("keys", {"httpx", "numba"})],
+    [
+        ("--version", {"app", "httpx", "numpy", "pydantic_settings", "rich"}),
+        ("call --help", {"app", "httpx", "numpy", "pydantic_settings"}),
+        ("tensors --help", {"app", "httpx", "numpy", "pydantic_settings"}),
+        ("status --help", {"app", "httpx", "numpy", "pydantic_settings"}),
+        ("--help", {"httpx", "numba", "numpy", "fastapi", "pydantic_settings"}),
+        ("settings --help", {"httpx", "numba", "numpy", "fastapi"}),
+        ("keys --help", {"httpx", "numba", "numpy", "fastapi"}),
+        ("serve --help", {"httpx", "numba", "numpy", "fastapi", "uvicorn"}),
+    ],
 )
 def test_a_command_imports_only_what_it_needs(command: str, unneeded: set[str]) -> None:
     program = "import sys; from gathernd_cli.command_line import app; app(sys.argv[1:], standalone_mode=False); "
     program += "print({name.split('.')[0] for name in sys.modules})"
-    command_words = [sys.executable, "-c", program, command, "--help"]
+    command_words = [sys.executable, "-c", program, *command.split()]
     done = subprocess.run(command_words, capture_output=True, text=True, timeout=60, check=True)
     assert not unneeded & eval(done.stdout.splitlines()[-1])
 
@@ -40,8 +54,51 @@ def test_without_the_service_its_commands_are_named_as_those_of_another_distribu
     monkeypatch.setattr(command_line, "GROUP", "gathernd.commands.of.none")
     code, output = invoked("serve")
     assert code == 2
-    assert "No such command 'serve'. The service's own come with the distribution gathernd-server." in output
+    assert (
+        "No such command 'serve'. The service's own come with the distribution gathernd-server: in a checkout" in output
+    )
     assert invoked("--help")[1].count("│ serve") == 0
+
+
+def test_the_list_says_what_each_command_is_for() -> None:
+    code, output = invoked("--help")
+    assert code == 0
+    said = dict(re.findall(r"^│ (\w+) +(\S.*?) *│$", output.partition("Commands")[2], re.MULTILINE))
+    assert said.keys() == command_names()
+    assert said["keys"] == "The file of API keys that GATHERND_API_KEYS_FILE names."
+
+
+def test_the_version_is_the_distributions() -> None:
+    assert invoked("--version") == (0, f"gathernd {metadata.version('gathernd')}\n")
+    assert invoked("version") == (0, f"{metadata.version('gathernd')}\n")
+
+
+def test_the_help_of_serve_has_every_setting_once_under_its_topic() -> None:
+    code, output = invoked("serve", "--help")
+    assert code == 0
+    panels = re.findall(r"^╭─ (.+?) ─+╮\n(.*?)^╰", output, re.MULTILINE | re.DOTALL)
+    flags = {title: re.findall(r"^│ --([\w-]+)", text, re.MULTILINE) for title, text in panels}
+    shown = {name.replace("-", "_"): title for title, names in flags.items() for name in names}
+    assert shown == {"help": "Options", **topics()}
+    assert [title for title, _ in panels] == ["Options", *TOPICS.values()]
+    assert "numba|numpy" in output
+    assert "Largest JSON body, as sent and as inflated (default: 64MiB)." in output
+
+
+def test_a_wrong_flag_of_serve_is_named_and_the_near_one_proposed() -> None:
+    code, output = invoked("serve", "--max-queu", "1")
+    assert code == 2
+    assert "No such option: --max-queu" in output
+    assert "--max-queue" in output
+
+
+def test_flags_of_serve_are_read_as_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Settings] = []
+    monkeypatch.setattr(run_service, "run_service", seen.append)
+    flags = ("--allowed-hosts", "a", "--allowed-hosts", "b", "--max-json-bytes=3MiB", "--access-log", "true")
+    assert invoked("serve", *flags) == (0, "")
+    (settings,) = seen
+    assert settings == Settings(allowed_hosts=("a", "b"), max_json_bytes="3MiB", access_log=True)
 
 
 def test_a_group_of_commands_of_the_service_has_its_name_in_the_help() -> None:

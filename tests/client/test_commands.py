@@ -7,18 +7,23 @@ import pty
 import signal
 import subprocess
 from collections.abc import Callable
+from email.message import Message
+from io import BytesIO
 from pathlib import Path
 from time import sleep
 from typing import Any
+from urllib.error import HTTPError
 
 import ml_dtypes
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from gathernd import GatherND, errors
-from gathernd_cli import tensors_command
+from app import __version__
+from gathernd import Client, errors
+from gathernd_cli import status_command, tensors_command
 from gathernd_cli.command_line import app
+from gathernd_cli.status_command import NoAnswer
 from tests.client.test_gathers import same
 from tests.http.server import GATHERND, Server
 
@@ -39,7 +44,7 @@ def run(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 @pytest.fixture
 def service(server: Server) -> Any:
-    with GatherND(server.url) as made:
+    with Client(server.url) as made:
         yield made
 
 
@@ -82,7 +87,11 @@ def test_call_shows_where_a_request_is_wrong(run: Run, tmp_path: Path) -> None:
     ("arguments", "code", "text"),
     [
         (["call", "nothing.npy", "indices.npy"], 1, "nothing.npy"),
-        (["call", "text.npy", "indices.npy"], 1, "text.npy"),
+        (["call", "text.npy", "indices.npy"], 1, "text.npy is not an npy file"),
+        (["call", "data.npy", "empty.npy"], 1, "empty.npy is not an npy file"),
+        (["call", "objects.npy", "indices.npy"], 1, "objects.npy holds Python objects"),
+        (["call", "no/such.npy", "indices.npy"], 1, "No such file"),
+        (["call", "nobody", "indices.npy"], 1, "nobody is neither a file nor a resident tensor"),
         (["call", "several.npz", "indices.npy"], 1, "several arrays"),
         (["call", "data.npy", "indices.npy", "--axis", "1"], 2, "--axis"),
         (["call", "data.npy", "indices.npy", "--op", "gather", "--batch-dims", "1"], 2, "--batch-dims"),
@@ -91,17 +100,24 @@ def test_call_shows_where_a_request_is_wrong(run: Run, tmp_path: Path) -> None:
         (["call", "data.npy", "data.npy", "--axis", "1"], 2, "gather or gather_elements"),
         (["call", "data.npy", "indices.npy", "--op", "scatter"], 2, "scatter"),
         (["call", "data.npy", "indices.npy", "--device", "tpu"], 1, "invalid_field"),
-        (["call", "data.npy", "indices.npy", "--url", "http://127.0.0.1:9"], 1, "ConnectError"),
+        (["call", "data.npy", "indices.npy", "--url", "http://127.0.0.1:9"], 1, "connection refused; is it running?"),
         (["call", "data.npy", "indices.npy", "--output", "no/such/folder.npy"], 1, "No such file"),
         (["call", "tensor:nobody", "indices.npy"], 1, "tensor_not_found"),
         (["tensors", "get", "nobody", "out.npy"], 1, "tensor_not_found"),
         (["tensors", "rm", "nobody"], 1, "tensor_not_found"),
+        (["tensors", "show", "nobody"], 1, "tensor_not_found"),
+        (["tensors", "scatter", "nobody", "indices.npy", "data.npy"], 1, "tensor_not_found"),
+        (["tensors", "scatter", "nobody", "indices.npy", "data.npy", "--reduction", "max2"], 2, "max2"),
+        (["status", "--url", "http://127.0.0.1:9"], 1, "is it running?"),
+        (["status", "--url", "ftp://127.0.0.1"], 1, "http://"),
         (["tensors", "put", "gather", "data.npy"], 1, "invalid_field"),
         (["tensors", "put", "../x", "data.npy"], 1, "name"),
     ],
 )
 def test_a_command_that_fails_says_why(run: Run, arguments: list[str], code: int, text: str) -> None:
     Path("text.npy").write_text("no array")
+    Path("empty.npy").touch()
+    np.save("objects.npy", np.array([{}, None], object), allow_pickle=True)
     np.savez("several.npz", DATA, DATA)
     done = run(*arguments)
     assert done.exit_code == code, done.output
@@ -109,7 +125,7 @@ def test_a_command_that_fails_says_why(run: Run, arguments: list[str], code: int
     assert "Traceback" not in done.output
 
 
-def test_tensors_come_and_go(run: Run, service: GatherND) -> None:
+def test_tensors_come_and_go(run: Run, service: Client) -> None:
     etag = run("tensors", "put", "table", "data.npy", "--new").output.strip()
     assert etag == service.metadata("table").etag
     assert run("tensors", "put", "table", "data.npy", "--new").exit_code == 1
@@ -120,7 +136,16 @@ def test_tensors_come_and_go(run: Run, service: GatherND) -> None:
     info = service.metadata("table")
     assert (info.prefault, info.lock) == (True, True)
     assert run("tensors", "ls").output == f"table\tfloat32\t[3,4]\t48\t{info.modified}\t{etag}\n"
+    for name in ("tensor:table", "table"):
+        assert run("call", name, "indices.npy").output == "[ 1. 11.]\n"
+    np.save("table", DATA + 100)
+    Path("table.npy").rename("table")
+    assert run("call", "table", "indices.npy").output == "[101. 111.]\n", "a file goes before a tensor of its name"
     assert run("call", "tensor:table", "indices.npy").output == "[ 1. 11.]\n"
+    shown = dict(line.split("\t") for line in run("tensors", "show", "table").output.splitlines())
+    plain = ("name", "dtype", "bytes", "etag", "sha256", "created", "modified")
+    said = {name: str(getattr(info, name)) for name in plain}
+    assert shown == said | {"shape": "[3,4]", "prefault": "true", "lock": "true"}
     assert run("tensors", "get", "table", "back.npy").exit_code == 0
     assert same(np.load("back.npy"), DATA)
     assert run("tensors", "rm", "table", "--if-match", '"other"').exit_code == 1
@@ -128,8 +153,59 @@ def test_tensors_come_and_go(run: Run, service: GatherND) -> None:
     assert run("tensors", "ls").output == ""
 
 
+def test_a_scatter_changes_what_its_files_say(run: Run, service: Client) -> None:
+    service.put("changing", DATA)
+    np.save("rows.npy", np.array([[0], [2], [0]]))
+    np.save("updates.npy", np.ones((3, 4), np.float32))
+    scatter = ("tensors", "scatter", "changing", "rows.npy", "updates.npy", "--reduction", "add")
+    etag = run(*scatter, "--idempotency-key", "once").output.strip()
+    assert etag == service.metadata("changing").etag
+    assert run(*scatter, "--idempotency-key", "once").output.strip() == etag
+    changed = DATA + np.array([[2], [0], [1]], np.float32)
+    assert same(service.get("changing"), changed)
+    assert run(*scatter, "--if-match", '"other"').exit_code == 1
+    assert run("tensors", "scatter", "changing", "rows.npy", "updates.npy").exit_code == 0
+    changed[[0, 2]] = 1
+    assert same(service.get("changing"), changed)
+    service.delete("changing")
+
+
+def test_status_says_what_the_service_has_and_does(run: Run, server: Server, service: Client) -> None:
+    service.put("counted", DATA)
+
+    def status() -> dict[str, str]:
+        done = run("status", "--url", f"{server.url}/")
+        assert done.exit_code == 0, done.output
+        return dict(line.split("\t") for line in done.output.splitlines())
+
+    before = status()
+    assert (before["url"], before["ready"], before["version"]) == (server.url, "yes", __version__)
+    assert (before["device"], before["processes"], before["requests_in_flight"]) == ("cpu", "1", "1")
+    service.gathernd("counted", np.array([[0, 1]]))
+    after = status()
+    assert int(after["requests"]) - int(before["requests"]) >= 2
+    tensors = list(service.tensors())
+    assert (int(after["tensors"]), int(after["tensor_bytes"])) >= (len(tensors), sum(info.bytes for info in tensors))
+    assert 0 <= int(after["memory_used"]) <= int(after["memory_budget"])
+    service.delete("counted")
+
+
+def test_status_of_a_service_that_is_not_ready_fails_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(url: str, path: str, key: str | None) -> bytes:
+        if path == "/readyz":
+            error = HTTPError(url, 503, "", Message(), BytesIO(b'{"code": "not_ready", "detail": "kernels"}'))
+            raise NoAnswer(status_command._refusal(error)) from error
+        return {"/v2": b'{"version": "9"}', "/metrics": b'gathernd_requests_total{path="/",status="503"} 2.0\n'}[path]
+
+    monkeypatch.setattr(status_command, "_get", answer)
+    done = CliRunner().invoke(app, ["status", "--url", "http://127.0.0.1:1"])
+    assert done.exit_code == 1
+    assert "ready\tno: not_ready: kernels\nversion\t9\n" in done.output
+    assert "requests_failed\t2\n" in done.output
+
+
 def test_a_large_tensor_is_fetched_in_pieces(
-    run: Run, service: GatherND, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Run, service: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tensors_command, "CHUNK_BYTES", 1000)
     table = np.random.default_rng(1).random((100, 7))
@@ -144,35 +220,35 @@ def test_a_large_tensor_is_fetched_in_pieces(
 
 
 def test_pieces_of_two_contents_are_never_put_together(
-    run: Run, service: GatherND, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Run, service: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tensors_command, "CHUNK_BYTES", 1000)
     tables = [np.full((100, 7), value) for value in (1.0, 2.0)]
     service.put("moving", tables[0])
-    get, calls = GatherND.get, []
+    get, calls = Client.get, []
 
-    def replaced_meanwhile(self: GatherND, name: str, **options: Any) -> Any:
+    def replaced_meanwhile(self: Client, name: str, **options: Any) -> Any:
         calls.append(options["rows"])
         if len(calls) == 3:
             service.put("moving", tables[1])
         return get(self, name, **options)
 
-    monkeypatch.setattr(GatherND, "get", replaced_meanwhile)
+    monkeypatch.setattr(Client, "get", replaced_meanwhile)
     assert run("tensors", "get", "moving", "back.npy").exit_code == 0
     assert same(np.load("back.npy"), tables[1])
     assert calls.count((0, 17)) == 2
 
-    def always_replaced(self: GatherND, name: str, **options: Any) -> Any:
+    def always_replaced(self: Client, name: str, **options: Any) -> Any:
         raise errors.PreconditionFailed(412, {"code": "precondition_failed", "detail": "changed"})
 
-    monkeypatch.setattr(GatherND, "get", always_replaced)
+    monkeypatch.setattr(Client, "get", always_replaced)
     assert run("tensors", "get", "moving", "never.npy").exit_code == 1
     assert "never.npy" not in "".join(listing(tmp_path))
     monkeypatch.undo()
     service.delete("moving")
 
 
-def test_progress_is_shown_on_a_terminal_only(run: Run, server: Server, service: GatherND) -> None:
+def test_progress_is_shown_on_a_terminal_only(run: Run, server: Server, service: Client) -> None:
     command = [GATHERND, "tensors", "put", "shown", "data.npy"]
     quiet = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert quiet.stderr == ""
@@ -188,7 +264,7 @@ def test_progress_is_shown_on_a_terminal_only(run: Run, server: Server, service:
 
 
 def test_a_transfer_that_is_killed_is_given_again_without_harm(
-    run: Run, server: Server, service: GatherND, tmp_path: Path
+    run: Run, server: Server, service: Client, tmp_path: Path
 ) -> None:
     service.put("again", DATA)
     table = np.arange(2**24).reshape(-1, 1024)

@@ -11,7 +11,8 @@ import pytest
 import gathernd
 from app.errors import CODES
 from gathernd import errors
-from gathernd._retries import transport_error
+from gathernd._endpoints import metadata
+from gathernd._httpx_transport import transport_error
 
 
 def test_there_is_one_class_for_each_code_of_the_catalogue() -> None:
@@ -30,8 +31,8 @@ def test_every_exception_is_one_of_ours() -> None:
 
 def test_the_public_names_are_these() -> None:
     assert gathernd.__all__ == [
-        "AsyncGatherND", "GatherND", "GatherNDError", "Retries", "ServiceError", "TensorInfo", "TransportError",
-        "errors", "gather", "gather_elements", "gathernd",
+        "AsyncClient", "Client", "GatherNDError", "Result", "Retries", "ServiceError", "TensorInfo", "TransportError",
+        "__version__", "errors", "gather", "gather_elements", "gathernd",
     ]  # fmt: skip
 
 
@@ -41,9 +42,10 @@ def _leaves(kind: type[httpx.HTTPError]) -> list[type[httpx.HTTPError]]:
 
 @pytest.mark.parametrize("kind", _leaves(httpx.TransportError), ids=lambda kind: kind.__name__)
 def test_every_error_of_httpx_becomes_one_of_ours(kind: type[httpx.HTTPError]) -> None:
-    made = transport_error(kind("what happened"))
+    made = transport_error(kind("what happened"), "http://service", metadata("items"), 1.5)
     assert isinstance(made, errors.TransportError)
-    assert "what happened" in str(made)
+    assert "http://service" in str(made)
+    assert isinstance(made, errors.Timeout) or "what happened" in str(made)
     if issubclass(kind, httpx.ConnectError | httpx.ConnectTimeout):
         assert type(made) is errors.ConnectError
     elif issubclass(kind, httpx.ReadTimeout | httpx.WriteTimeout):

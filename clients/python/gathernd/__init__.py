@@ -1,32 +1,57 @@
 """Python client of the gathernd service: NumPy arrays in, NumPy arrays out.
 
-from gathernd import GatherND
+from gathernd import Client
 
-with GatherND("http://127.0.0.1:8080") as service:
-    service.gathernd([[0.0, 1.0], [2.0, 3.0]], [[0, 0], [1, 1]])  # array([0., 3.])
-    service.put("items", table)
-    service.gathernd("items", [[5], [7]])  # rows 5 and 7 of table
+with Client("http://127.0.0.1:8080") as client:
+    client.gathernd([[0.0, 1.0], [2.0, 3.0]], [[0, 0], [1, 1]])  # array([0., 3.])
+    client.put("items", table)
+    client.gathernd("items", [[5], [7]])  # rows 5 and 7 of table
+    client["items"][5:7]  # rows 5 and 6
 """
 
 from __future__ import annotations
 
+import warnings
+from typing import TYPE_CHECKING, Any
+
 from . import errors
-from ._client import AsyncGatherND, GatherND
-from ._endpoints import TensorInfo
+from ._answers import Result, TensorInfo
+from ._async_client import AsyncClient
+from ._client import Client
+from ._connection_settings import VERSION
 from ._module_functions import gather, gather_elements, gathernd
 from ._retries import Retries
 from .errors import GatherNDError, ServiceError, TransportError
 
+__version__ = VERSION
+
+if TYPE_CHECKING:
+    GatherND = Client
+    AsyncGatherND = AsyncClient
+
 __all__ = [
-    "AsyncGatherND",
-    "GatherND",
+    "AsyncClient",
+    "Client",
     "GatherNDError",
+    "Result",
     "Retries",
     "ServiceError",
     "TensorInfo",
     "TransportError",
+    "__version__",
     "errors",
     "gather",
     "gather_elements",
     "gathernd",
 ]
+
+_OLD_NAMES = {"GatherND": Client, "AsyncGatherND": AsyncClient}
+
+
+def __getattr__(name: str) -> Any:
+    """The clients under their old names, until version 0.2."""
+    if name not in _OLD_NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    new = _OLD_NAMES[name]
+    warnings.warn(f"gathernd.{name} is now gathernd.{new.__name__}", DeprecationWarning, stacklevel=2)
+    return new

@@ -1,4 +1,4 @@
-"""The bytes of a tensor from what callers pass (arrays, lists, anything with `__array__` or DLPack), and back.
+"""The bytes of a tensor from a NumPy array, and back.
 
 `ELEMENT_TYPES` has each element type under its three names: of the service, of NumPy and of the safetensors format.
 """
@@ -30,6 +30,11 @@ class ElementType:
     numpy: np.dtype[Any] | None
     safetensors: str | None
 
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an item; 0 for string."""
+        return self.numpy.itemsize if self.numpy is not None else 2 * (self.name == "bfloat16")
+
 
 def _element_type(name: str, safetensors: str | None) -> ElementType:
     known = name not in ("bfloat16", "string")
@@ -60,6 +65,7 @@ ELEMENT_TYPES: Final[Mapping[str, ElementType]] = {
 ELEMENT_TYPE_OF_SAFETENSORS: Final[Mapping[str, ElementType]] = {
     row.safetensors: row for row in ELEMENT_TYPES.values() if row.safetensors
 }
+_OF_DTYPE: Final = {row.numpy: row for row in ELEMENT_TYPES.values() if row.numpy is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,26 +80,6 @@ class EncodedTensor:
     raw: Buffer
 
 
-def as_array(value: Any) -> NDArray[Any]:
-    """`value` as a NumPy array, sharing its memory where it can be shared."""
-    if isinstance(value, np.ndarray):
-        return value
-    if not hasattr(value, "__array__") and hasattr(value, "__dlpack__"):
-        shared: NDArray[Any] = np.from_dlpack(value)
-        return shared
-    return np.asarray(value)
-
-
-def as_indices(value: Any, widen: bool) -> NDArray[Any]:
-    """`value` as an array of indices; `widen` makes narrower integers int64, which ONNX asks for."""
-    array = as_array(value)
-    if not array.size and array.dtype.kind == "f" and not hasattr(value, "dtype"):
-        array = array.astype(np.int64)  # an empty list has no type of its own
-    if widen and array.dtype.kind in "iu" and array.dtype != np.int64 and np.can_cast(array.dtype, np.int64, "safe"):
-        return array.astype(np.int64)
-    return array
-
-
 def encode(array: NDArray[Any]) -> EncodedTensor:
     """`array` encoded: its own memory where that is contiguous and little endian, else a copy.
 
@@ -101,7 +87,7 @@ def encode(array: NDArray[Any]) -> EncodedTensor:
     """
     if array.dtype.kind in "UOT":
         return EncodedTensor(ELEMENT_TYPES["string"], array.shape, _encode_strings(array))
-    element_type = ELEMENT_TYPES.get(array.dtype.name)
+    element_type = _OF_DTYPE.get(array.dtype) or ELEMENT_TYPES.get(array.dtype.name)
     if element_type is None or element_type.name == "string":
         raise TypeError(f"the service has no element type for arrays of dtype {array.dtype}")
     if array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and not _LITTLE):
@@ -115,19 +101,25 @@ def decode(element_type: ElementType, shape: Sequence[int], raw: Buffer) -> NDAr
 
     Raises UnexpectedAnswer where the bytes do not fit the shape, ModuleNotFoundError for bfloat16 without ml_dtypes.
     """
-    dtype = _numpy_dtype(element_type)
+    dtype = numpy_dtype(element_type)
     if dtype is None:
         return _decode_strings(shape, raw)
-    if math.prod(shape) * dtype.itemsize != len(raw):
-        raise UnexpectedAnswer(f"{len(raw)} bytes came for {element_type.name} of shape {list(shape)}", 200)
+    check_size(element_type, shape, raw)
     items: NDArray[Any] = np.frombuffer(raw, dtype) if len(raw) else np.empty(0, dtype)
     return items.reshape(shape)
+
+
+def check_size(element_type: ElementType, shape: Sequence[int], raw: Buffer) -> None:
+    """Raises UnexpectedAnswer where the bytes of a type other than string do not fit the shape."""
+    if math.prod(shape) * element_type.itemsize != len(raw):
+        raise UnexpectedAnswer(f"{len(raw)} bytes came for {element_type.name} of shape {list(shape)}", 200)
 
 
 _LITTLE: Final = np.dtype("<i4") == np.dtype("i4")
 
 
-def _numpy_dtype(element_type: ElementType) -> np.dtype[Any] | None:
+def numpy_dtype(element_type: ElementType) -> np.dtype[Any] | None:
+    """NumPy's dtype of the type, None for string. Raises ModuleNotFoundError for bfloat16 without ml_dtypes."""
     if element_type.name == "bfloat16":
         try:
             import ml_dtypes  # noqa: PLC0415  (optional: only those who meet the type need it)

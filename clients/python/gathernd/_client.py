@@ -1,143 +1,338 @@
-"""The two clients, `GatherND` and `AsyncGatherND`: the same calls, each over an httpx client."""
+"""The client `Client`. `AsyncClient` has the same calls."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator, Mapping
+from time import monotonic
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, Unpack, overload
 
-import httpx
 from numpy.typing import NDArray
 
 from . import _endpoints
-from ._body_streams import BodyReceiver, build_request
-from ._endpoints import Answer, Progress, Reduction, Request, TensorInfo
-from ._retries import Retries, sending, transport_error
-from .errors import TransportError
+from ._answers import Result, TensorInfo
+from ._arrays_of_others import as_type, has_no_type
+from ._connection_settings import Certificate, ConnectionSettings, Verify, callers_headers, connection_settings
+from ._endpoints import OutOfBounds, Reduction
+from ._messages import Answer, Progress, Request
+from ._resident_tensor import ResidentTensor
+from ._retries import Attempts, Retries
+from ._socket_transport import SocketTransport
+from .errors import ConnectError, NotReady, TensorNotFound, Timeout, TransportError
+
+if TYPE_CHECKING:
+    import httpx
+
+    from ._httpx_transport import HttpxTransport
 
 T = TypeVar("T")
+READY_PAUSE = 0.1
+"""Seconds between two questions whether the service is ready."""
 
 
-class GatherND:
+class GatherOptions(TypedDict, total=False):
+    """The options of a gather that do not change the type of its result."""
+
+    dialect: str
+    device: str
+    out_of_bounds: OutOfBounds
+    fill_value: Any
+    timeout: float | None
+    headers: Mapping[str, str] | None
+
+
+class GetOptions(TypedDict, total=False):
+    """The options of a download that do not change the type of its result."""
+
+    rows: tuple[int, int] | None
+    if_match: str | None
+    progress: Progress | bool | None
+    timeout: float | None
+    headers: Mapping[str, str] | None
+
+
+class Client:
     """A client of the service at `url`; safe to use from several threads.
 
+    url        where the service listens, by default GATHERND_URL, else http://127.0.0.1:8080
+    key        API key, where the service asks for one; by default GATHERND_API_KEY
     timeout    seconds that connecting, and each pause in sending or receiving, may take; or an httpx.Timeout
-    key        API key, where the service asks for one
     retries    how often a request may be sent again where that is safe; `Retries` limits the time it may take, too
-    transport  an httpx transport to use instead of the network, for tests
+    headers    further header fields of every request
+    verify     whom HTTPS trusts: True (public authorities), a file or folder of authorities, an ssl.SSLContext, or
+               False (anybody: for tests)
+    cert       the client's own certificate: a file, or (certificate, key) or (certificate, key, password)
+    transport  an httpx transport to use instead of the network, for tests and for HTTP/2
 
-    Arrays may be NumPy arrays, anything with `__array__` or DLPack, or lists. They travel in the binary format; types
-    that it lacks (complex128 and string) go as JSON with base64. Every method raises `ServiceError`s (one class for
-    each code, in `gathernd.errors`) and `TransportError`s, and TypeError for an array of a type that the service does
-    not have.
+    Arrays may be NumPy arrays, PyTorch's, JAX's and CuPy's, anything with `__array__` or DLPack, or lists. They travel
+    in the binary format; types that it lacks (complex128 and string) go as JSON with base64.
+
+    Gathers raise IndexOutOfBounds for an index outside of its axis; `out_of_bounds` asks for clip (the nearest valid
+    index), wrap (modulo the size of the axis) or fill (the slice is filled with `fill_value`, 0 unless given) in its
+    place, and a Result says how many were `replaced`.
+
+    Calls take `timeout`, the seconds that the whole call may take, which the service is told too (X-Gathernd-Timeout),
+    and `headers`, further header fields. They raise `ServiceError`s (one class for each code, in `gathernd.errors`) and
+    `TransportError`s, and TypeError for an array of a type that the service does not have.
+
+    A proxy that the environment names (HTTPS_PROXY, NO_PROXY) is used. Raises ValueError for a URL without a scheme.
     """
 
     def __init__(
         self,
-        url: str,
+        url: str | None = None,
         *,
-        timeout: float | httpx.Timeout = 60.0,
         key: str | None = None,
+        timeout: float | httpx.Timeout | None = 60.0,
         retries: int | Retries = 3,
+        headers: Mapping[str, str] | None = None,
+        verify: Verify = True,
+        cert: Certificate | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self._retries = _as_retries(retries)
-        self._http = httpx.Client(
-            base_url=url, timeout=timeout, headers=_headers(key), limits=_LIMITS, transport=transport
-        )
+        settings = connection_settings(url, key, timeout, retries, headers, verify, cert, transport)
+        self._retries = settings.retries
+        self._transport = SocketTransport(settings) if settings.direct else _over_httpx(settings, transport)
 
+    @overload
     def gathernd(
-        self, data: Any, indices: Any, batch_dims: int = 0, *, dialect: str = "onnx-13", device: str = "auto"
-    ) -> NDArray[Any]:
+        self, data: Any, indices: Any, batch_dims: int = 0, *, with_info: Literal[False] = False,
+        as_torch: Literal[False] = False, **options: Unpack[GatherOptions],
+    ) -> NDArray[Any]: ...  # fmt: skip
+    @overload
+    def gathernd(
+        self, data: Any, indices: Any, batch_dims: int = 0, *, with_info: Literal[True],
+        as_torch: bool = False, **options: Unpack[GatherOptions],
+    ) -> Result: ...  # fmt: skip
+    @overload
+    def gathernd(
+        self, data: Any, indices: Any, batch_dims: int = 0, *, as_torch: Literal[True],
+        with_info: Literal[False] = False, **options: Unpack[GatherOptions],
+    ) -> Any: ...  # fmt: skip
+    def gathernd(
+        self,
+        data: Any,
+        indices: Any,
+        batch_dims: int = 0,
+        *,
+        dialect: str = "onnx-13",
+        device: str = "auto",
+        out_of_bounds: OutOfBounds = "error",
+        fill_value: Any = None,
+        with_info: bool = False,
+        as_torch: bool = False,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
         """GatherND: each tuple in the last dimension of `indices` picks an element or slice of `data`.
 
         `data` is an array of rank r >= 1, or a str, the name of a resident tensor. `indices` has rank q >= 1 and
         integer type; under an ONNX dialect narrower integers are sent as int64. Returns an array of data's type and of
         shape indices.shape[:-1] + data.shape[batch_dims + indices.shape[-1]:].
 
-        dialect is onnx-13, onnx-12, onnx-11 or openvino-8; device is auto, cpu or gpu.
+        dialect is onnx-13, onnx-12, onnx-11 or openvino-8; device is auto, cpu or gpu. `with_info` returns a Result
+        with the array, `as_torch` PyTorch's tensor in its place.
         """
-        return self._run(_endpoints.gather("gathernd", data, indices, batch_dims, dialect, device))
+        request = _endpoints.gather(
+            "gathernd", data, indices, batch_dims, dialect, device, out_of_bounds, fill_value, with_info, as_torch
+        )
+        return self._run(request, timeout, headers)
 
+    @overload
     def gather(
-        self, data: Any, indices: Any, axis: int = 0, *, dialect: str = "onnx-13", device: str = "auto"
-    ) -> NDArray[Any]:
+        self, data: Any, indices: Any, axis: int = 0, *, with_info: Literal[False] = False,
+        as_torch: Literal[False] = False, **options: Unpack[GatherOptions],
+    ) -> NDArray[Any]: ...  # fmt: skip
+    @overload
+    def gather(
+        self, data: Any, indices: Any, axis: int = 0, *, with_info: Literal[True],
+        as_torch: bool = False, **options: Unpack[GatherOptions],
+    ) -> Result: ...  # fmt: skip
+    @overload
+    def gather(
+        self, data: Any, indices: Any, axis: int = 0, *, as_torch: Literal[True],
+        with_info: Literal[False] = False, **options: Unpack[GatherOptions],
+    ) -> Any: ...  # fmt: skip
+    def gather(
+        self,
+        data: Any,
+        indices: Any,
+        axis: int = 0,
+        *,
+        dialect: str = "onnx-13",
+        device: str = "auto",
+        out_of_bounds: OutOfBounds = "error",
+        fill_value: Any = None,
+        with_info: bool = False,
+        as_torch: bool = False,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
         """Gather: each entry of `indices`, of any rank, picks a slice of `data` along `axis`.
 
         `data` is an array of rank r >= 1, or a str, the name of a resident tensor. Returns an array of data's type and
         of shape data.shape[:axis] + indices.shape + data.shape[axis + 1:].
 
-        dialect is onnx-13, onnx-11 or onnx-1; device is auto, cpu or gpu.
+        dialect is onnx-13, onnx-11 or onnx-1; device is auto, cpu or gpu. `with_info` returns a Result with the array,
+        `as_torch` PyTorch's tensor in its place.
         """
-        return self._run(_endpoints.gather("gather", data, indices, axis, dialect, device))
+        request = _endpoints.gather(
+            "gather", data, indices, axis, dialect, device, out_of_bounds, fill_value, with_info, as_torch
+        )
+        return self._run(request, timeout, headers)
 
+    @overload
     def gather_elements(
-        self, data: Any, indices: Any, axis: int = 0, *, dialect: str = "onnx-13", device: str = "auto"
-    ) -> NDArray[Any]:
+        self, data: Any, indices: Any, axis: int = 0, *, with_info: Literal[False] = False,
+        as_torch: Literal[False] = False, **options: Unpack[GatherOptions],
+    ) -> NDArray[Any]: ...  # fmt: skip
+    @overload
+    def gather_elements(
+        self, data: Any, indices: Any, axis: int = 0, *, with_info: Literal[True],
+        as_torch: bool = False, **options: Unpack[GatherOptions],
+    ) -> Result: ...  # fmt: skip
+    @overload
+    def gather_elements(
+        self, data: Any, indices: Any, axis: int = 0, *, as_torch: Literal[True],
+        with_info: Literal[False] = False, **options: Unpack[GatherOptions],
+    ) -> Any: ...  # fmt: skip
+    def gather_elements(
+        self,
+        data: Any,
+        indices: Any,
+        axis: int = 0,
+        *,
+        dialect: str = "onnx-13",
+        device: str = "auto",
+        out_of_bounds: OutOfBounds = "error",
+        fill_value: Any = None,
+        with_info: bool = False,
+        as_torch: bool = False,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
         """GatherElements: each entry of `indices` picks the item of `data` at its own place, but for `axis`.
 
         `data` is an array of rank r >= 1, or a str, the name of a resident tensor. `indices` has the same rank, and on
         every axis but `axis` at most data's size. Returns an array of data's type and of the shape of `indices`, as
         NumPy's take_along_axis does.
 
-        dialect is onnx-13 or onnx-11; device is auto or cpu.
+        dialect is onnx-13 or onnx-11; device is auto or cpu. `with_info` returns a Result with the array, `as_torch`
+        PyTorch's tensor in its place.
         """
-        return self._run(_endpoints.gather("gather_elements", data, indices, axis, dialect, device))
+        request = _endpoints.gather(
+            "gather_elements", data, indices, axis, dialect, device, out_of_bounds, fill_value, with_info, as_torch
+        )
+        return self._run(request, timeout, headers)
 
     def put(
         self,
         name: str,
-        array: Any,
+        source: Any,
         *,
+        tensor: str | None = None,
         if_match: str | None = None,
         if_none_match: str | None = None,
         prefault: bool = False,
         lock: bool = False,
-        progress: Progress | None = None,
+        progress: Progress | bool | None = None,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> TensorInfo:
-        """Make `array` the resident tensor `name`, whole or not at all.
+        """Make `source` the resident tensor `name`, whole or not at all.
+
+        `source` is an array; the path of an npy file or of a safetensors file, of which `tensor` names the tensor; or
+        an iterator of rows, which are kept in a temporary file until all are there. A file and a memory-mapped array
+        are read as they are sent.
 
         `if_match` is the ETag that the tensor must have; `if_none_match="*"` asks that there is none of that name
         (PreconditionFailed). `prefault` has the service read the content into memory ahead of requests, `lock` keeps it
-        there where the system allows that. `progress` is called with the bytes sent so far. A memory-mapped array is
-        read as it is sent.
+        there where the system allows that. `progress` is called with the bytes sent so far; True shows a bar on stderr.
+        Raises ValueError for a file that is neither, and for rows that differ in shape or type.
         """
-        return self._run(_endpoints.put(name, array, if_match, if_none_match, prefault, lock, progress))
+        request = _endpoints.put(name, source, tensor, if_match, if_none_match, prefault, lock, progress)
+        return self._run(request, timeout, headers)
 
+    @overload
+    def get(
+        self, name: str, *, out: NDArray[Any] | None = None, with_info: Literal[False] = False,
+        as_torch: Literal[False] = False, **options: Unpack[GetOptions],
+    ) -> NDArray[Any]: ...  # fmt: skip
+    @overload
+    def get(
+        self, name: str, *, out: NDArray[Any] | None = None, with_info: Literal[True], as_torch: bool = False,
+        **options: Unpack[GetOptions],
+    ) -> Result: ...  # fmt: skip
+    @overload
+    def get(
+        self, name: str, *, out: None = None, with_info: Literal[False] = False, as_torch: Literal[True],
+        **options: Unpack[GetOptions],
+    ) -> Any: ...  # fmt: skip
     def get(
         self,
         name: str,
         *,
         rows: tuple[int, int] | None = None,
         if_match: str | None = None,
-        progress: Progress | None = None,
-    ) -> NDArray[Any]:
+        out: NDArray[Any] | None = None,
+        with_info: bool = False,
+        as_torch: bool = False,
+        progress: Progress | bool | None = None,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
         """The resident tensor `name`, or its rows a to b (b not included) of the first dimension.
 
-        `if_match` is the ETag that the tensor must have (PreconditionFailed), for rows that belong together.
-        `progress` is called with the bytes received so far. Raises TensorNotFound and RangeNotSatisfiable.
+        `if_match` is the ETag that the tensor must have (PreconditionFailed), for rows that belong together. `out` is
+        an array of the tensor's type and of the shape that comes, into which it is received and which is returned; when
+        the call fails its items are undefined. `with_info` returns a Result with the array, `as_torch` PyTorch's tensor
+        in its place. `progress` is called with the bytes received so far; True shows a bar on stderr. Raises
+        TensorNotFound, RangeNotSatisfiable, and ValueError for an `out` that does not fit.
         """
-        return self._run(_endpoints.get(name, rows, if_match, progress))
+        request = _endpoints.get(name, rows, if_match, out, with_info, as_torch, progress)
+        return self._run(request, timeout, headers)
 
-    def metadata(self, name: str) -> TensorInfo:
+    def __getitem__(self, name: str) -> ResidentTensor:
+        """The resident tensor `name`, to be indexed as a NumPy array: client["items"][5:7]."""
+        return ResidentTensor(self, name)
+
+    def metadata(
+        self, name: str, *, timeout: float | None = None, headers: Mapping[str, str] | None = None
+    ) -> TensorInfo:
         """Type, shape, ETag and times of the resident tensor `name`. Raises TensorNotFound."""
-        return self._run(_endpoints.metadata(name))
+        return self._run(_endpoints.metadata(name), timeout, headers)
 
-    def tensors(self, *, page: int | None = None) -> Iterator[TensorInfo]:
-        """Every resident tensor by name, asked for in pages of `page` tensors."""
+    def exists(self, name: str, *, timeout: float | None = None, headers: Mapping[str, str] | None = None) -> bool:
+        """Whether there is a resident tensor `name`."""
+        try:
+            self.metadata(name, timeout=timeout, headers=headers)
+        except TensorNotFound:
+            return False
+        return True
+
+    def tensors(
+        self, *, page: int | None = None, timeout: float | None = None, headers: Mapping[str, str] | None = None
+    ) -> Iterator[TensorInfo]:
+        """Every resident tensor by name, asked for in pages of `page` tensors; `timeout` is for each page."""
         after = None
         while True:
-            found = self._run(_endpoints.tensors(after, page))
+            found = self._run(_endpoints.tensors(after, page), timeout, headers)
             yield from found.tensors
             after = found.next
             if after is None:
                 return
 
-    def delete(self, name: str, *, if_match: str | None = None) -> None:
+    def delete(
+        self,
+        name: str,
+        *,
+        if_match: str | None = None,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         """Remove the resident tensor `name`. Raises TensorNotFound, and PreconditionFailed for another ETag."""
-        self._run(_endpoints.delete(name, if_match))
+        self._run(_endpoints.delete(name, if_match), timeout, headers)
 
     def scatter(
         self,
@@ -148,18 +343,37 @@ class GatherND:
         *,
         if_match: str | None = None,
         idempotency_key: str | None = None,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> str:
         """Change slices of the resident tensor `name` (ScatterND as ONNX 18 has it); returns its new ETag.
 
-        `indices` has shape [..., k], `updates` shape indices.shape[:-1] + tensor.shape[k:] and the tensor's type.
-        `reduction` says how an update meets the old value. Gathers see all of a scatter or nothing. It is sent with an
-        Idempotency-Key, a new one unless given, under which the service carries it out once however often it is sent.
+        `indices` has shape [..., k], `updates` shape indices.shape[:-1] + tensor.shape[k:] and the tensor's type; a
+        list is made one of that type, or ValueError is raised where that would change a value. `reduction` says how an
+        update meets the old value. Gathers see all of a scatter or nothing. It is sent with an Idempotency-Key, a new
+        one unless given, under which the service carries it out once however often it is sent.
         """
-        return self._run(_endpoints.scatter(name, indices, updates, reduction, if_match, idempotency_key))
+        if has_no_type(updates):
+            updates = as_type(updates, self.metadata(name, timeout=timeout, headers=headers).dtype)
+        request = _endpoints.scatter(name, indices, updates, reduction, if_match, idempotency_key)
+        return self._run(request, timeout, headers)
+
+    def ready(self, wait: float = 0.0) -> bool:
+        """Whether the service answers and is ready to gather; asks again for `wait` seconds until it is."""
+        end = monotonic() + wait
+        while True:
+            try:
+                self._run(_endpoints.ready(), max(end - monotonic(), 1.0), None, Retries(0))
+            except (ConnectError, NotReady, Timeout):
+                if monotonic() + READY_PAUSE >= end:
+                    return False
+                time.sleep(READY_PAUSE)
+            else:
+                return True
 
     def close(self) -> None:
         """Close the connections."""
-        self._http.close()
+        self._transport.close()
 
     def __enter__(self) -> Self:
         return self
@@ -169,181 +383,41 @@ class GatherND:
     ) -> None:
         self.close()
 
-    def _run(self, request: Request[T]) -> T:
-        """Send the request, again where `sending` says so, and return what its answer holds."""
-        attempts = sending(request, self._retries)
-        pause = next(attempts)
+    def _run(
+        self,
+        request: Request[T],
+        timeout: float | None,
+        headers: Mapping[str, str] | None,
+        retries: Retries | None = None,
+    ) -> T:
+        """Send the request, again where `Attempts` says so, and return what its answer holds."""
+        until = call_end(timeout)
+        fields = callers_headers(headers) if headers else {}
+        attempts = Attempts(request, retries or self._retries, until)
         while True:
-            if pause:
-                time.sleep(pause)
+            if until is not None:
+                fields["x-gathernd-timeout"] = f"{max(until - monotonic(), 1e-6):.6f}"
+            outcome: Answer | TransportError
             try:
-                pause = attempts.send(self._send(request))
-            except StopIteration as done:
-                result: T = done.value
-                return result
-
-    def _send(self, request: Request[Any]) -> Answer | TransportError:
-        try:
-            response = self._http.send(build_request(self._http, request), stream=True)
-            try:
-                receiver = BodyReceiver(response, request.progress)
-                assert isinstance(response.stream, httpx.SyncByteStream)
-                for chunk in response.stream:
-                    receiver.write(chunk)
-                return receiver.answer()
-            finally:
-                response.close()
-        except httpx.HTTPError as error:
-            return transport_error(error)
-        except TransportError as error:
-            return error
+                outcome = self._transport.send(request, until, fields)
+            except TransportError as error:
+                outcome = error
+            pause = attempts.pause_after(outcome)
+            if pause is None:
+                return attempts.result
+            time.sleep(pause)
 
 
-class AsyncGatherND:
-    """`GatherND` for asyncio: the same arguments, and the same methods to await. For use within one event loop."""
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        timeout: float | httpx.Timeout = 60.0,
-        key: str | None = None,
-        retries: int | Retries = 3,
-        transport: httpx.AsyncBaseTransport | None = None,
-    ) -> None:
-        self._retries = _as_retries(retries)
-        self._http = httpx.AsyncClient(
-            base_url=url, timeout=timeout, headers=_headers(key), limits=_LIMITS, transport=transport
-        )
-
-    async def gathernd(
-        self, data: Any, indices: Any, batch_dims: int = 0, *, dialect: str = "onnx-13", device: str = "auto"
-    ) -> NDArray[Any]:
-        """GatherND, see `GatherND.gathernd`."""
-        return await self._run(_endpoints.gather("gathernd", data, indices, batch_dims, dialect, device))
-
-    async def gather(
-        self, data: Any, indices: Any, axis: int = 0, *, dialect: str = "onnx-13", device: str = "auto"
-    ) -> NDArray[Any]:
-        """Gather, see `GatherND.gather`."""
-        return await self._run(_endpoints.gather("gather", data, indices, axis, dialect, device))
-
-    async def gather_elements(
-        self, data: Any, indices: Any, axis: int = 0, *, dialect: str = "onnx-13", device: str = "auto"
-    ) -> NDArray[Any]:
-        """GatherElements, see `GatherND.gather_elements`."""
-        return await self._run(_endpoints.gather("gather_elements", data, indices, axis, dialect, device))
-
-    async def put(
-        self,
-        name: str,
-        array: Any,
-        *,
-        if_match: str | None = None,
-        if_none_match: str | None = None,
-        prefault: bool = False,
-        lock: bool = False,
-        progress: Progress | None = None,
-    ) -> TensorInfo:
-        """Make `array` a resident tensor, see `GatherND.put`."""
-        return await self._run(_endpoints.put(name, array, if_match, if_none_match, prefault, lock, progress))
-
-    async def get(
-        self,
-        name: str,
-        *,
-        rows: tuple[int, int] | None = None,
-        if_match: str | None = None,
-        progress: Progress | None = None,
-    ) -> NDArray[Any]:
-        """A resident tensor or some of its rows, see `GatherND.get`."""
-        return await self._run(_endpoints.get(name, rows, if_match, progress))
-
-    async def metadata(self, name: str) -> TensorInfo:
-        """What the service knows of a resident tensor, see `GatherND.metadata`."""
-        return await self._run(_endpoints.metadata(name))
-
-    async def tensors(self, *, page: int | None = None) -> AsyncIterator[TensorInfo]:
-        """Every resident tensor by name, see `GatherND.tensors`; to be used with `async for`."""
-        after = None
-        while True:
-            found = await self._run(_endpoints.tensors(after, page))
-            for info in found.tensors:
-                yield info
-            after = found.next
-            if after is None:
-                return
-
-    async def delete(self, name: str, *, if_match: str | None = None) -> None:
-        """Remove a resident tensor, see `GatherND.delete`."""
-        await self._run(_endpoints.delete(name, if_match))
-
-    async def scatter(
-        self,
-        name: str,
-        indices: Any,
-        updates: Any,
-        reduction: Reduction = "none",
-        *,
-        if_match: str | None = None,
-        idempotency_key: str | None = None,
-    ) -> str:
-        """Change slices of a resident tensor, see `GatherND.scatter`."""
-        return await self._run(_endpoints.scatter(name, indices, updates, reduction, if_match, idempotency_key))
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._http.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def _run(self, request: Request[T]) -> T:
-        """Send the request, again where `sending` says so, and return what its answer holds."""
-        attempts = sending(request, self._retries)
-        pause = next(attempts)
-        while True:
-            if pause:
-                await asyncio.sleep(pause)
-            try:
-                pause = attempts.send(await self._send(request))
-            except StopIteration as done:
-                result: T = done.value
-                return result
-
-    async def _send(self, request: Request[Any]) -> Answer | TransportError:
-        try:
-            response = await self._http.send(build_request(self._http, request), stream=True)
-            try:
-                receiver = BodyReceiver(response, request.progress)
-                assert isinstance(response.stream, httpx.AsyncByteStream)
-                async for chunk in response.stream:
-                    receiver.write(chunk)
-                return receiver.answer()
-            finally:
-                await response.aclose()
-        except httpx.HTTPError as error:
-            return transport_error(error)
-        except TransportError as error:
-            return error
+def call_end(timeout: float | None) -> float | None:
+    """When a call that may take `timeout` seconds from now must end, of `time.monotonic`. Raises ValueError."""
+    if timeout is None:
+        return None
+    if not 0 < timeout < 1e9:
+        raise ValueError(f"timeout is a number of seconds above 0, not {timeout!r}")
+    return monotonic() + timeout
 
 
-# As many connections as there are calls at a time. 64 idle ones are kept for 5 s: the service closes them after 30 s,
-# unless its settings say otherwise.
-_LIMITS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=5.0)
+def _over_httpx(settings: ConnectionSettings, transport: httpx.BaseTransport | None) -> HttpxTransport:
+    from ._httpx_transport import HttpxTransport  # noqa: PLC0415  (httpx is slow to import, and seldom needed)
 
-
-def _as_retries(given: int | Retries) -> Retries:
-    return given if isinstance(given, Retries) else Retries(given)
-
-
-def _headers(key: str | None) -> dict[str, str]:
-    headers = {"user-agent": "gathernd-python", "accept-encoding": "identity"}
-    if key is not None:
-        headers["authorization"] = f"Bearer {key}"
-    return headers
+    return HttpxTransport(settings, transport)

@@ -1,92 +1,43 @@
 """The service's endpoints, a function each: it returns the `Request` to send, with the function that reads the answer.
 
-Both clients, sync and async, send what these functions return. No input or output happens here.
+Both clients, sync and async, send what these functions return. No network here; an upload may read a file.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import uuid
-from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Generic, Literal, TypeVar
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any, Final, Literal
 
+import numpy as np
 from numpy.typing import NDArray
 
-from ._array_bytes import ELEMENT_TYPES, Buffer, EncodedTensor, as_array, as_indices, decode, encode
-from ._safetensors import read_safetensors, write_safetensors
-from .errors import UnexpectedAnswer
+from . import _answers
+from ._answers import SAFETENSORS, Decode, Page, TensorInfo
+from ._array_bytes import ELEMENT_TYPES, EncodedTensor, decode, encode
+from ._arrays_of_others import as_indices, decode_for_torch, encode_value
+from ._messages import Answer, Headers, Progress, Request
+from ._progress_bar import ProgressBar
+from ._resident_tensor import NamedTensor
+from ._safetensors import write_safetensors
+from ._upload_sources import encode_upload
+from .errors import IndexDepthOutOfRange, IndexOutOfBounds, ServiceError
 
-T = TypeVar("T")
 Operator = Literal["gathernd", "gather", "gather_elements"]
 Reduction = Literal["none", "add", "mul", "min", "max"]
-Progress = Callable[[int], None]
+OutOfBounds = Literal["error", "clip", "wrap", "fill"]
 
 JSON: Final = "application/json"
-SAFETENSORS: Final = "application/x-safetensors"
 PARAMETERS: Final[Mapping[Operator, str]] = {"gathernd": "batch_dims", "gather": "axis", "gather_elements": "axis"}
 """The name of each operator's parameter."""
 RAW: Final = "application/octet-stream"
 # complex128 and string, which safetensors lacks, come as JSON; of a resident tensor only the service knows the type.
 SAFETENSORS_OR_JSON: Final = f"{SAFETENSORS}, {JSON};q=0.5"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """An answer of the service, of any status; the names of its headers are in lower case."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: memoryview
-
-
-@dataclass(frozen=True, slots=True)
-class Request(Generic[T]):
-    """A request and the function that reads its answer.
-
-    `retryable` says that sending it twice does what sending it once does, so that it may be sent again after the
-    connection broke. `progress` is called with the bytes so far: sent, of a request with a body, else received.
-    """
-
-    method: str
-    path: str
-    read: Callable[[Answer], T]
-    query: Mapping[str, str] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: Sequence[Buffer] = ()
-    retryable: bool = True
-    progress: Progress | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """A resident tensor as the service describes it: times in RFC 3339, `bytes` of its items.
-
-    `etag` names this content and no other; `sha256` is the hash of dtype, shape and items as uploaded, equal for equal
-    uploads. `prefault` and `lock` say whether its content is read into memory ahead of requests, and kept there.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    bytes: int
-    etag: str
-    created: str
-    modified: str
-    prefault: bool = False
-    lock: bool = False
-    sha256: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A page of the list of tensors; `next` is the `after` of the next page, None on the last one."""
-
-    tensors: list[TensorInfo]
-    next: str | None
 
 
 def gather(
@@ -96,58 +47,114 @@ def gather(
     parameter: int,
     dialect: str,
     device: str,
-) -> Request[NDArray[Any]]:
-    """A gather, as safetensors where that has both element types, else as JSON with base64."""
-    encoded_indices = encode(as_indices(indices, widen=dialect.startswith("onnx")))
-    fields = {PARAMETERS[operator]: parameter, "dialect": dialect, "device": device, "output_encoding": "base64"}
-    tensors = {"indices": encoded_indices}
+    out_of_bounds: OutOfBounds,
+    fill_value: Any,
+    info: bool,
+    as_torch: bool,
+) -> Request[Any]:
+    """A gather, as safetensors where that has both element types, else as JSON with base64.
+
+    Its result is an array, for `as_torch` PyTorch's tensor; for `info` a Result with that.
+    """
+    index_array = as_indices(indices, widen=dialect.startswith("onnx"))
+    make: Decode = decode_for_torch if as_torch else decode
+
+    def read(answer: Answer) -> Any:
+        found = _answers.read_gathered(answer, make)
+        return _answers.with_info(answer, *found) if info else found.array
+
+    tensors = {"indices": encode(index_array)}
+    if isinstance(data, NamedTensor):
+        data = data.name
     if isinstance(data, str):
         _check_name(data)
     else:
-        tensors["data"] = encode(as_array(data))
+        tensors["data"] = encode_value(data)
+    note = _one_tuple(index_array) if operator == "gathernd" and index_array.ndim == 1 else None
+    fields = {PARAMETERS[operator]: parameter, "dialect": dialect, "device": device, "output_encoding": "base64"}
+    if out_of_bounds != "error":
+        fields["out_of_bounds"] = out_of_bounds
+    value = None if fill_value is None else _json_value(fill_value)
+    path = f"/{operator}"
     if all(tensor.element_type.safetensors for tensor in tensors.values()):
         query = {name: str(value) for name, value in fields.items()}
         if isinstance(data, str):
             query["tensor"] = data
+        if value is not None:
+            query["fill_value"] = json.dumps(value)
         headers = {"content-type": SAFETENSORS, "accept": SAFETENSORS_OR_JSON}
-        return Request("POST", f"/{operator}", _read_tensor, query, headers, write_safetensors(tensors))
+        return Request("POST", path, read, query, headers, write_safetensors(tensors), note=note)
     document: dict[str, Any] = {name: _json_tensor(tensor) for name, tensor in tensors.items()}
     if isinstance(data, str):
         document["data"] = {"tensor": data}
+    if value is not None:
+        document["fill_value"] = value
     body = json.dumps(document | fields).encode()
-    return Request("POST", f"/{operator}", _read_tensor, {}, {"content-type": JSON, "accept": JSON}, [body])
+    return Request("POST", path, read, {}, {"content-type": JSON, "accept": JSON}, [body], note=note)
 
 
 def put(
     name: str,
-    array: Any,
+    source: Any,
+    tensor: str | None,
     if_match: str | None,
     if_none_match: str | None,
     prefault: bool,
     lock: bool,
-    progress: Progress | None,
+    progress: Progress | bool | None,
 ) -> Request[TensorInfo]:
     """An upload as raw bytes, the one format that has every element type."""
-    tensor = encode(as_array(array))
-    query = {"dtype": tensor.element_type.name, "shape": ",".join(map(str, tensor.shape))}
+    path = _path(name)
+    encoded = encode_upload(source, tensor)
+    query = {"dtype": encoded.element_type.name, "shape": ",".join(map(str, encoded.shape))}
     query |= {option: "true" for option, wanted in (("prefault", prefault), ("lock", lock)) if wanted}
     headers = {"content-type": RAW, "accept": JSON, **_conditions(if_match, if_none_match)}
     retryable = if_match is None and if_none_match is None
-    return Request("PUT", _path(name), _read_info, query, headers, [tensor.raw], retryable, progress)
+    told = ProgressBar(name, len(encoded.raw)) if progress is True else progress or None
+    return Request("PUT", path, _answers.read_info, query, headers, [encoded.raw], retryable, told)
 
 
 def get(
-    name: str, rows: tuple[int, int] | None, if_match: str | None, progress: Progress | None
-) -> Request[NDArray[Any]]:
-    """A download as raw bytes, whole or `rows` (a, b) of the first dimension, b not included."""
+    name: str,
+    rows: tuple[int, int] | None,
+    if_match: str | None,
+    out: NDArray[Any] | None,
+    info: bool,
+    as_torch: bool,
+    progress: Progress | bool | None,
+) -> Request[Any]:
+    """A download as raw bytes, whole or `rows` (a, b) of the first dimension, b not included; into `out` if given."""
+    memory = None if out is None else _memory_of(out, as_torch)
+    bar = ProgressBar(name) if progress is True else None
+
+    def receive_into(status: int, headers: Headers) -> memoryview | None:
+        if bar is not None:
+            bar.total = int(headers.get("content-length", 0))
+        if out is not None:
+            element_type, shape = _answers.type_and_shape(status, headers)
+            if (element_type.numpy, shape) != (out.dtype, out.shape):
+                raise ValueError(
+                    f"out is {out.dtype} of shape {list(out.shape)}, what comes is {element_type.name} of shape "
+                    f"{list(shape)}"
+                )
+        return memory
+
+    def read(answer: Answer) -> Any:
+        array: Any = out
+        if out is None:
+            make: Decode = decode_for_torch if as_torch else decode
+            array = make(*_answers.type_and_shape(answer.status, answer.headers), answer.body)
+        return _answers.with_info(answer, array, answer.headers.get("etag")) if info else array
+
     query = {} if rows is None else {"rows": f"{rows[0]}:{rows[1]}"}
     headers = {"accept": RAW, **_conditions(if_match, None)}
-    return Request("GET", f"{_path(name)}/content", _read_raw, query, headers, progress=progress)
+    told = bar or (progress if callable(progress) else None)
+    return Request("GET", f"{_path(name)}/content", read, query, headers, progress=told, receive_into=receive_into)
 
 
 def metadata(name: str) -> Request[TensorInfo]:
     """The metadata of a tensor."""
-    return Request("GET", _path(name), _read_info, headers={"accept": JSON})
+    return Request("GET", _path(name), _answers.read_info, headers={"accept": JSON})
 
 
 def tensors(after: str | None, limit: int | None) -> Request[Page]:
@@ -155,7 +162,7 @@ def tensors(after: str | None, limit: int | None) -> Request[Page]:
     query = {} if after is None else {"after": after}
     if limit is not None:
         query["limit"] = str(limit)
-    return Request("GET", "/tensors", _read_page, query, {"accept": JSON})
+    return Request("GET", "/tensors", _answers.read_page, query, {"accept": JSON})
 
 
 def delete(name: str, if_match: str | None) -> Request[None]:
@@ -172,15 +179,21 @@ def scatter(
     idempotency_key: str | None,
 ) -> Request[str]:
     """A scatter, which always carries an Idempotency-Key: that makes it retryable."""
-    tensors = {"indices": encode(as_indices(indices, widen=True)), "updates": encode(as_array(updates))}
-    headers = {"accept": JSON, "idempotency-key": idempotency_key or str(uuid.uuid4()), **_conditions(if_match, None)}
     path = f"{_path(name)}/scatter"
+    tensors = {"indices": encode(as_indices(indices, widen=True)), "updates": encode_value(updates)}
+    headers = {"accept": JSON, "idempotency-key": idempotency_key or str(uuid.uuid4()), **_conditions(if_match, None)}
     if all(tensor.element_type.safetensors for tensor in tensors.values()):
         headers["content-type"] = SAFETENSORS
-        return Request("POST", path, _read_etag, {"reduction": reduction}, headers, write_safetensors(tensors))
+        body = write_safetensors(tensors)
+        return Request("POST", path, _answers.read_etag, {"reduction": reduction}, headers, body)
     headers["content-type"] = JSON
     document = {name: _json_tensor(tensor) for name, tensor in tensors.items()} | {"reduction": reduction}
-    return Request("POST", path, _read_etag, {}, headers, [json.dumps(document).encode()])
+    return Request("POST", path, _answers.read_etag, {}, headers, [json.dumps(document).encode()])
+
+
+def ready() -> Request[None]:
+    """Whether the service is ready: it refuses with NotReady where it is not."""
+    return Request("GET", "/readyz", lambda _: None, headers={"accept": JSON})
 
 
 def _check_name(name: str) -> None:
@@ -198,6 +211,16 @@ def _conditions(if_match: str | None, if_none_match: str | None) -> dict[str, st
     return {name: value for name, value in found.items() if value is not None}
 
 
+def _json_value(value: Any) -> Any:
+    """A scalar of Python or NumPy in the service's JSON form: names for what is not finite, [re, im] for complex."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, complex):
+        return [_json_value(value.real), _json_value(value.imag)]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
 def _json_tensor(tensor: EncodedTensor) -> dict[str, Any]:
     return {
         "dtype": tensor.element_type.name,
@@ -206,67 +229,22 @@ def _json_tensor(tensor: EncodedTensor) -> dict[str, Any]:
     }
 
 
-def _json_document(answer: Answer) -> Any:
-    try:
-        return json.loads(bytes(answer.body))
-    except ValueError as error:
-        raise UnexpectedAnswer(f"the answer is not JSON: {error}", answer.status) from error
+def _memory_of(out: NDArray[Any], as_torch: bool) -> memoryview:
+    """The memory of an array that a download is to fill. Raises ValueError for one that cannot be filled."""
+    row = ELEMENT_TYPES.get(out.dtype.name)
+    if row is None or row.numpy != out.dtype or not (out.flags.c_contiguous and out.flags.writeable) or as_torch:
+        raise ValueError("out must be a NumPy array of a number's type, little endian, contiguous and writeable")
+    return out.reshape(math.prod(out.shape)).view(np.uint8).data
 
 
-def _read_tensor(answer: Answer) -> NDArray[Any]:
-    if answer.headers.get("content-type", "").startswith(SAFETENSORS):
-        return read_safetensors(answer.body)
-    try:
-        output = _json_document(answer)["output"]
-        element_type, shape, text = ELEMENT_TYPES[output["dtype"]], tuple(output["shape"]), output["base64"]
-        return decode(element_type, shape, bytearray(b64decode(text, validate=True)))
-    except (KeyError, TypeError, ValueError) as error:
-        raise UnexpectedAnswer(f"the answer has no output: {error!r}", answer.status) from error
+def _one_tuple(indices: NDArray[Any]) -> Any:
+    """What to tell who may have meant the entries of `indices`, of rank 1, as rows."""
 
+    def note(error: ServiceError) -> str | None:
+        if not isinstance(error, IndexOutOfBounds | IndexDepthOutOfRange):
+            return None
+        shown = ", ".join(map(str, indices[:3].tolist())) + (", …" if len(indices) > 3 else "")
+        columns = ", ".join(f"[{entry}]" for entry in indices[:3].tolist()) + (", …" if len(indices) > 3 else "")
+        return f"for gathernd [{shown}] is one tuple, of {len(indices)} axes; rows are [{columns}], or use gather"
 
-def _read_raw(answer: Answer) -> NDArray[Any]:
-    try:
-        element_type = ELEMENT_TYPES[answer.headers["x-gathernd-dtype"]]
-        text = answer.headers["x-gathernd-shape"].strip()
-        shape = tuple(int(size) for size in text.split(",")) if text else ()
-    except (KeyError, ValueError) as error:
-        raise UnexpectedAnswer(f"the answer does not say its dtype and shape: {error!r}", answer.status) from error
-    return decode(element_type, shape, answer.body)
-
-
-def _tensor_info(body: Any) -> TensorInfo:
-    return TensorInfo(
-        name=body["name"],
-        dtype=body["dtype"],
-        shape=tuple(body["shape"]),
-        bytes=body["bytes"],
-        etag=body["etag"],
-        created=body["created"],
-        modified=body["modified"],
-        prefault=body.get("prefault", False),
-        lock=body.get("lock", False),
-        sha256=body.get("sha256", ""),
-    )
-
-
-def _read_info(answer: Answer) -> TensorInfo:
-    try:
-        return _tensor_info(_json_document(answer))
-    except (KeyError, TypeError) as error:
-        raise UnexpectedAnswer(f"the answer is not a tensor's metadata: {error!r}", answer.status) from error
-
-
-def _read_page(answer: Answer) -> Page:
-    try:
-        document = _json_document(answer)
-        return Page([_tensor_info(body) for body in document["tensors"]], document.get("next"))
-    except (KeyError, TypeError) as error:
-        raise UnexpectedAnswer(f"the answer is not a list of tensors: {error!r}", answer.status) from error
-
-
-def _read_etag(answer: Answer) -> str:
-    try:
-        etag = _json_document(answer)["etag"]
-    except (KeyError, TypeError) as error:
-        raise UnexpectedAnswer(f"the answer has no etag: {error!r}", answer.status) from error
-    return str(etag)
+    return note

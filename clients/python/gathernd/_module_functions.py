@@ -8,32 +8,32 @@ from __future__ import annotations
 import atexit
 import os
 from threading import Lock
-from typing import Any, Final
+from typing import Any
 
 from numpy.typing import NDArray
 
-from ._client import GatherND
+from ._client import Client
+from ._connection_settings import DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE
 
-DEFAULT_URL: Final = "http://127.0.0.1:8080"
-_clients: dict[tuple[int, str, str | None], GatherND] = {}
+_clients: dict[tuple[int, str, str | None], Client] = {}
 _lock = Lock()
 
 
-def default_client() -> GatherND:
+def default_client() -> Client:
     """The client for GATHERND_URL and GATHERND_API_KEY as they are now; one for each process, URL and key."""
-    url = os.environ.get("GATHERND_URL") or DEFAULT_URL
-    key = os.environ.get("GATHERND_API_KEY") or None
+    url = os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    key = os.environ.get(KEY_VARIABLE) or None
     # A forked child must not use its parent's connections, hence the process in the key.
     client_key = os.getpid(), url, key
     with _lock:
         client = _clients.get(client_key)
         if client is None:
-            client = _clients[client_key] = GatherND(url, key=key)
+            client = _clients[client_key] = Client(url, key=key)
         return client
 
 
 def gathernd(data: Any, indices: Any, batch_dims: int = 0) -> NDArray[Any]:
-    """GatherND by the service at GATHERND_URL (default http://127.0.0.1:8080), see `GatherND.gathernd`.
+    """GatherND by the service at GATHERND_URL (default http://127.0.0.1:8080), see `Client.gathernd`.
 
     The signature is that of modeci_mdf's function of this name.
     """
@@ -41,12 +41,12 @@ def gathernd(data: Any, indices: Any, batch_dims: int = 0) -> NDArray[Any]:
 
 
 def gather(data: Any, indices: Any, axis: int = 0) -> NDArray[Any]:
-    """Gather by the service at GATHERND_URL (default http://127.0.0.1:8080), see `GatherND.gather`."""
+    """Gather by the service at GATHERND_URL (default http://127.0.0.1:8080), see `Client.gather`."""
     return default_client().gather(data, indices, axis)
 
 
 def gather_elements(data: Any, indices: Any, axis: int = 0) -> NDArray[Any]:
-    """GatherElements by the service at GATHERND_URL (default http://127.0.0.1:8080), see `GatherND.gather_elements`."""
+    """GatherElements by the service at GATHERND_URL (default http://127.0.0.1:8080), see `Client.gather_elements`."""
     return default_client().gather_elements(data, indices, axis)
 
 

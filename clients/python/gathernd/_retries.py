@@ -1,24 +1,26 @@
 """Retries, without input or output: which answers and failures are final, and how long to wait before the next attempt.
 
-Both clients, sync and async, drive the generator `sending`: it yields a pause in seconds, after which they send the
-request, and is sent the answer or the failure.
+Both clients, sync and async, drive an `Attempts`: they send the request, hand over its answer or failure, and get the
+result or a pause in seconds, after which they send it again.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
+import random
+import ssl
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from time import monotonic
+from typing import Any, Final, Generic, TypeVar
 
-import httpx
-
-from ._endpoints import Answer, Request
-from .errors import BY_CODE, ConnectError, Disconnected, ServiceError, Timeout, TransportError, UnexpectedAnswer
+from ._messages import Answer, Request
+from .errors import BY_CODE, ConnectError, Disconnected, ServiceError, TransportError, UnexpectedAnswer
 
 T = TypeVar("T")
 _FIRST_PAUSE: Final = 0.1
 """Seconds before the first retry after a failed connection; each further pause is twice as long."""
+_OF_PROXIES: Final = frozenset((502, 503, 504))
+"""Statuses with which a proxy says that the service behind it did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,42 +31,64 @@ class Retries:
     seconds: float = 30.0
 
 
-def sending(request: Request[T], retries: Retries) -> Generator[float, Answer | TransportError, T]:
-    """Yields the seconds to wait before the request is sent (again), takes the answer or failure, returns the result.
+class Attempts(Generic[T]):
+    """The attempts of one request, which end at `until` (of `time.monotonic`) at the latest.
 
     Sent again are: what the service refused with 503 and a Retry-After, since it did nothing; what could not connect;
-    and, only where the request is retryable, what lost its connection. Raises GatherNDError.
+    and, only where the request is retryable, what lost its connection or got a proxy's 502, 503 or 504.
     """
-    pause, waited, backoff = 0.0, 0.0, _FIRST_PAUSE
-    left = retries.count
-    while True:
-        outcome = yield pause
-        error: TransportError | ServiceError
-        wanted: float | None
-        if isinstance(outcome, Answer):
-            if 200 <= outcome.status < 300:
-                return request.read(outcome)
-            error = _service_error(outcome)
-            wanted = error.retry_after if isinstance(error, ServiceError) and error.status == 503 else None
-        else:
-            error = outcome
-            again = isinstance(error, ConnectError) or (request.retryable and isinstance(error, Disconnected))
-            wanted = backoff if again else None
-            backoff *= 2
-        if wanted is None or left == 0 or waited + wanted > retries.seconds:
+
+    def __init__(self, request: Request[T], retries: Retries, until: float | None) -> None:
+        self._request = request
+        self._left = retries.count
+        self._seconds = retries.seconds
+        self._until = until
+        self._backoff = _FIRST_PAUSE
+        self.result: T
+
+    def pause_after(self, outcome: Answer | TransportError) -> float | None:
+        """Seconds to wait before the request is sent again, or None: `result` is the result. Raises GatherNDError."""
+        if isinstance(outcome, Answer) and 200 <= outcome.status < 300:
+            self.result = self._request.read(outcome)
+            return None
+        error = service_error(outcome) if isinstance(outcome, Answer) else outcome
+        pause = self._wanted_pause(outcome, error)
+        if self._until is not None and pause is not None and monotonic() + pause >= self._until:
+            pause = None
+        if pause is None or not self._left or pause > self._seconds:
+            if isinstance(error, ServiceError) and self._request.note is not None:
+                note = self._request.note(error)
+                if note is not None:
+                    error.add_note(note)
             raise error
-        left -= 1
-        waited += wanted
-        pause = wanted
+        self._left -= 1
+        self._seconds -= pause
+        return pause
+
+    def _wanted_pause(self, outcome: Answer | TransportError, error: TransportError | ServiceError) -> float | None:
+        """Seconds to wait where sending again may help and does no harm, else None."""
+        asked = _retry_after(outcome) if isinstance(outcome, Answer) else None
+        if isinstance(error, ServiceError):
+            # A little more than is asked, so that those who were refused together do not come back together.
+            return None if error.status != 503 or asked is None else asked * random.uniform(1.0, 1.1)  # noqa: S311
+        if isinstance(error, ConnectError):
+            again = not isinstance(error.__cause__, ssl.SSLCertVerificationError)
+        elif isinstance(error, UnexpectedAnswer):
+            again = self._request.retryable and error.status in _OF_PROXIES
+        else:
+            again = self._request.retryable and isinstance(error, Disconnected)
+        if not again:
+            return None
+        backoff, self._backoff = self._backoff, self._backoff * 2
+        return max(asked or 0.0, backoff * random.uniform(0.5, 1.0))  # noqa: S311  (jitter, no secret)
 
 
-def _service_error(answer: Answer) -> ServiceError | UnexpectedAnswer:
+def service_error(answer: Answer) -> ServiceError | UnexpectedAnswer:
+    """The error that an answer without success is."""
     try:
         body = json.loads(bytes(answer.body))
         code = body["code"]
-        retry_after = answer.headers.get("retry-after", "")
-        seconds = float(retry_after) if retry_after.isdigit() else None
-        return BY_CODE.get(code, ServiceError)(answer.status, body, seconds)
+        return BY_CODE.get(code, ServiceError)(answer.status, body, _retry_after(answer))
     except (ValueError, KeyError, TypeError, AttributeError):
         text = bytes(answer.body[:200]).decode("utf-8", "replace")
         return UnexpectedAnswer(
@@ -72,22 +96,7 @@ def _service_error(answer: Answer) -> ServiceError | UnexpectedAnswer:
         )
 
 
-# Our error for each of httpx's; the first row that fits counts. Whatever httpx raises while it sends and receives is an
-# HTTPError.
-_ERROR_OF_HTTPX: Final[tuple[tuple[type[httpx.HTTPError], type[TransportError]], ...]] = (
-    (httpx.ConnectError, ConnectError),
-    (httpx.ConnectTimeout, ConnectError),
-    (httpx.PoolTimeout, ConnectError),
-    (httpx.ProxyError, ConnectError),
-    (httpx.UnsupportedProtocol, ConnectError),
-    (httpx.TimeoutException, Timeout),
-    (httpx.NetworkError, Disconnected),
-    (httpx.RemoteProtocolError, Disconnected),
-    (httpx.HTTPError, TransportError),
-)
-
-
-def transport_error(error: httpx.HTTPError) -> TransportError:
-    """The error of this package for one of httpx."""
-    error_class = next(ours for theirs, ours in _ERROR_OF_HTTPX if isinstance(error, theirs))
-    return error_class(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+def _retry_after(answer: Answer) -> float | None:
+    """The seconds of the field Retry-After, None where there is none or a date."""
+    text: Any = answer.headers.get("retry-after", "")
+    return float(text) if text.isascii() and text.isdigit() else None

@@ -1,15 +1,19 @@
-"""The safetensors format: request bodies of several tensors, answers of one."""
+"""The safetensors format: request bodies of several tensors, answers of one, and files of many."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
-from numpy.typing import NDArray
-
-from ._array_bytes import ELEMENT_TYPE_OF_SAFETENSORS, Buffer, EncodedTensor, decode
+from ._array_bytes import ELEMENT_TYPE_OF_SAFETENSORS, Buffer, ElementType, EncodedTensor
 from .errors import UnexpectedAnswer
+
+_KEPT_HEADER_BYTES: Final = 1024
+"""Headers of at most so many bytes are remembered: lookups of one size have the same one each time."""
+MAX_HEADER_BYTES: Final = 100 << 20
+"""Most bytes of the header of a file, as the format's own library has it."""
 
 
 def write_safetensors(tensors: Mapping[str, EncodedTensor]) -> list[Buffer]:
@@ -17,38 +21,56 @@ def write_safetensors(tensors: Mapping[str, EncodedTensor]) -> list[Buffer]:
 
     Tensors with larger items come first, so that each is aligned to its items. The format must have every element type.
     """
-    order = sorted(tensors.items(), key=lambda pair: -_item_size(pair[1]))
+    order = sorted(tensors.items(), key=lambda pair: -pair[1].element_type.itemsize)
+    header = _header(
+        tuple((name, tensor.element_type.safetensors, tensor.shape, len(tensor.raw)) for name, tensor in order)
+    )
+    return [header, *(tensor.raw for _, tensor in order)]
+
+
+@lru_cache(256)
+def _header(tensors: tuple[tuple[str, str | None, tuple[int, ...], int], ...]) -> bytes:
     header: dict[str, Any] = {}
     offset = 0
-    for name, tensor in order:
-        end = offset + len(tensor.raw)
-        header[name] = {
-            "dtype": tensor.element_type.safetensors,
-            "shape": list(tensor.shape),
-            "data_offsets": [offset, end],
-        }
-        offset = end
+    for name, dtype, shape, size in tensors:
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, offset + size]}
+        offset += size
     text = json.dumps(header, separators=(",", ":")).encode()
-    size = len(text) + -len(text) % 8
-    return [size.to_bytes(8, "little") + text.ljust(size), *(tensor.raw for _, tensor in order)]
+    length = len(text) + -len(text) % 8
+    return length.to_bytes(8, "little") + text.ljust(length)
 
 
-def _item_size(tensor: EncodedTensor) -> int:
-    return tensor.element_type.numpy.itemsize if tensor.element_type.numpy is not None else 2
-
-
-def read_safetensors(body: Buffer) -> NDArray[Any]:
-    """The only tensor of a safetensors body, sharing its memory. Raises UnexpectedAnswer for any other body."""
+def read_safetensors(body: memoryview) -> tuple[ElementType, tuple[int, ...], memoryview]:
+    """Type, shape and bytes of the only tensor of a safetensors body. Raises UnexpectedAnswer for any other body."""
+    start = 8 + int.from_bytes(body[:8], "little")
+    text = bytes(body[8:start])
     try:
-        start = 8 + int.from_bytes(body[:8], "little")
-        header = json.loads(bytes(body[8:start]))
-        header.pop("__metadata__", None)
-        (entry,) = header.values()
-        element_type = ELEMENT_TYPE_OF_SAFETENSORS[entry["dtype"]]
-        shape = tuple(map(int, entry["shape"]))
-        begin, end = map(int, entry["data_offsets"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnexpectedAnswer(f"the answer is not a safetensors body of one tensor: {error!r}", 200) from error
-    if (begin, end) != (0, len(body) - start):
+        entries = _kept_entries(text) if len(text) <= _KEPT_HEADER_BYTES else read_entries(text)
+        ((element_type, shape, begin, end),) = entries.values()
+    except ValueError as error:
+        raise UnexpectedAnswer(f"the answer is not a safetensors body of one tensor: {error}", 200) from error
+    if element_type is None or (begin, end) != (0, len(body) - start):
         raise UnexpectedAnswer(f"the answer's tensor has {len(body) - start} bytes, not {end - begin}", 200)
-    return decode(element_type, shape, memoryview(body)[start:])
+    return element_type, shape, body[start:]
+
+
+Entries = Mapping[str, tuple[ElementType | None, tuple[int, ...], int, int]]
+"""By name, each tensor's type (None for one that the service lacks), shape, and where its bytes begin and end."""
+
+
+def read_entries(text: bytes) -> Entries:
+    """The tensors that a header names. Raises ValueError for what is no header of this format."""
+    try:
+        header = json.loads(text)
+        header.pop("__metadata__", None)
+        found = {}
+        for name, entry in header.items():
+            begin, end = map(int, entry["data_offsets"])
+            shape = tuple(map(int, entry["shape"]))
+            found[name] = ELEMENT_TYPE_OF_SAFETENSORS.get(entry["dtype"]), shape, begin, end
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"no header of the safetensors format: {error!r}") from error
+    return found
+
+
+_kept_entries = lru_cache(256)(read_entries)

@@ -3,11 +3,12 @@
 GatherNDError
 ├── TransportError                  no answer, or none that can be understood
 │   ├── ConnectError                no connection was made: nothing was sent
-│   ├── Timeout                     the service took longer than the client's timeout
+│   ├── Timeout (also TimeoutError) the service took longer than the client's timeout
 │   ├── Disconnected                the connection broke during the exchange
 │   └── UnexpectedAnswer            an answer that is not the service's, such as a proxy's page
 └── ServiceError                    the service refused; its fields say what and where
     ├── MalformedRequest            and so on, see `BY_CODE`
+    ├── TensorNotFound (also a LookupError)
     └── IndexOutOfBounds (also an IndexError)
 """
 
@@ -31,7 +32,7 @@ class ConnectError(TransportError):
     """No connection could be made; nothing was sent."""
 
 
-class Timeout(TransportError):
+class Timeout(TransportError, TimeoutError):
     """The service took longer than the client's timeout. A change may have been made all the same."""
 
 
@@ -79,6 +80,7 @@ class ServiceError(GatherNDError):
     code         which error of the catalogue; the page /errors/CODE of the service explains it
     title        the code in words
     detail       one sentence about this request
+    hint         one sentence on how to mend it, shown below the message; None where the service gives none
     rule         the operator's rule that was broken, or None
     errors       where in the request, at most ten places
     total        how many places there are in all
@@ -95,6 +97,7 @@ class ServiceError(GatherNDError):
         self.code = str(body.get("code", self.code))
         self.title = str(body.get("title", ""))
         self.detail = str(body.get("detail", ""))
+        self.hint: str | None = body.get("hint")
         self.rule = _rule(body.get("rule"))
         self.errors = tuple(_place(place) for place in body.get("errors") or ())
         self.total = int(body.get("total", len(self.errors)))
@@ -104,6 +107,8 @@ class ServiceError(GatherNDError):
         self.retry_after = retry_after
         self.body = dict(body)
         super().__init__(f"{self.code}: {self.detail}")
+        if self.hint is not None:
+            self.add_note(str(self.hint))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.status, self.body, self.retry_after)
@@ -139,7 +144,7 @@ class MethodNotAllowed(ServiceError):
     code = "method_not_allowed"
 
 
-class TensorNotFound(ServiceError):
+class TensorNotFound(ServiceError, LookupError):
     """No resident tensor has this name."""
 
     code = "tensor_not_found"

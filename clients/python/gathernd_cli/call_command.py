@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import numpy as np
 import typer
 
 from .connect_or_exit import DEFAULT_URL, Key, Url, connect_or_exit
-from .npy_files import load, replacing, storable
 
 RESIDENT: Final = "tensor:"
+_MAY_BE_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class Operator(Enum):
@@ -31,14 +31,24 @@ PARAMETERS: Final[Mapping[Operator, str]] = {
 }
 """The name of each operator's parameter."""
 
+app = typer.Typer(add_completion=False)
+
 
 def _taken_by(parameter: str) -> str:
     """The operators with this parameter."""
     return " or ".join(op.value for op, name in PARAMETERS.items() if name == parameter)
 
 
+@app.command("call")
 def call(
-    data: Annotated[str, typer.Argument(help="npy file of the data, or tensor:NAME of a resident one.")],
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="npy file of the data, or the name of a resident tensor; where there are both it is the file, and "
+            "tensor:NAME is the tensor.",
+            metavar="DATA",
+        ),
+    ],
     indices: Annotated[Path, typer.Argument(help="npy file of the indices.")],
     op: Annotated[Operator, typer.Option(help="Which operator.")] = Operator.GATHERND,
     batch_dims: Annotated[int, typer.Option(help="Leading dimensions that are batches (gathernd).")] = 0,
@@ -56,10 +66,24 @@ def call(
         owners = (f"--{name.replace('_', '-')} belongs to --op {_taken_by(name)}" for name in ("batch_dims", "axis"))
         typer.echo(f"gathernd: {', '.join(owners)}", err=True)
         raise typer.Exit(2)
+    import numpy as np  # noqa: PLC0415  (not needed for the help)
+
+    from .npy_files import load, replacing, storable  # noqa: PLC0415
+
     with connect_or_exit(url, key) as service:
-        source: Any = data.removeprefix(RESIDENT) if data.startswith(RESIDENT) else load(Path(data))
+        from gathernd.errors import TensorNotFound  # noqa: PLC0415
+
+        path, name = Path(data), data.removeprefix(RESIDENT)
+        is_file = name == data and (path.exists() or not _MAY_BE_NAME.fullmatch(data))
+        source: Any = load(path) if is_file else name
         gather = getattr(service, op.value)  # the client's method of the operator's name
-        found = gather(source, load(indices), parameter, dialect=dialect, device=device)
+        try:
+            found = gather(source, load(indices), parameter, dialect=dialect, device=device)
+        except TensorNotFound:
+            if name != data:
+                raise
+            typer.echo(f"gathernd: {data} is neither a file nor a resident tensor (tensor_not_found)", err=True)
+            raise typer.Exit(1) from None
         if output is None:
             typer.echo(np.array2string(found, threshold=1000))
             return

@@ -2,71 +2,130 @@
 
 A distribution adds a command by an entry point of the group `gathernd.commands`: its name is the command's, its object
 a `typer.Typer` without completion, of one command or of several. The service, `gathernd-server`, adds `serve`, `keys`
-and others this way.
+and others this way. The list of commands says of each what the first paragraph of its module's docstring says behind
+"`gathernd NAME`:". The module itself is imported when the command is called or its help is asked for.
 """
 
 from __future__ import annotations
 
-import gc
-from importlib import metadata
-from typing import Any, Final
+import ast
+import re
+from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from . import call_command, tensors_command
+from .import_for_good import import_for_good
 
 GROUP: Final = "gathernd.commands"
+OWN: Final = {
+    "call": "gathernd_cli.call_command:app",
+    "status": "gathernd_cli.status_command:app",
+    "tensors": "gathernd_cli.tensors_command:app",
+}
+"""The client's own commands, as entry points name theirs: the module and the object in it."""
+_NAMED: Final = re.compile(r"`gathernd [^`]*`: ")
 
 
-def _load(entry: metadata.EntryPoint) -> Any:
-    """What the entry point names. Modules stay: the collector is spared them, a tenth of the start of the service."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        return entry.load()
-    finally:
-        gc.freeze()
-        if collecting:
-            gc.enable()
+class LazyCommand(TyperCommand):
+    """A command whose name is known, and whose module is imported once it is called or asked for its help."""
+
+    def __init__(self, name: str, target: str) -> None:
+        super().__init__(name, callback=None)
+        self.target = target
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """The context of the command itself, which takes the place of this one."""
+        from pkgutil import resolve_name  # noqa: PLC0415  (not needed where no command is called)
+
+        with import_for_good():
+            command = typer.main.get_command(resolve_name(self.target))
+        command.name = self.name
+        return command.make_context(info_name, args, parent, **extra)
 
 
-class AddedCommands(TyperGroup):
-    """A group whose further commands are entry points, each imported when it is used or listed."""
+def summary(target: str) -> str:
+    """What the first paragraph of the docstring of the target's module says of the command; "" without source.
+
+    The packages that hold the module are imported, the module is not.
+    """
+    from importlib.util import find_spec  # noqa: PLC0415
+
+    spec = find_spec(target.partition(":")[0])
+    source = getattr(spec.loader, "get_source", lambda _: None)(spec.name) if spec is not None else None
+    docstring = None if source is None else ast.get_docstring(ast.parse(source))
+    paragraph = " ".join((docstring or "").partition("\n\n")[0].split())
+    text = _NAMED.sub("", paragraph)
+    return text[:1].upper() + text[1:]
+
+
+def added_commands() -> dict[str, str]:
+    """The commands of other distributions, as in `OWN`."""
+    from importlib import metadata  # noqa: PLC0415
+
+    return {entry.name: entry.value for entry in metadata.entry_points(group=GROUP)}
+
+
+class CommandsOnDemand(TyperGroup):
+    """The group of all commands: each is imported when it is used, and entry points are read when one may be meant."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of this name, or None. Ends with a usage error where no service is installed to have it."""
-        if cmd_name not in self.commands:
-            added = metadata.entry_points(group=GROUP)
+        if cmd_name not in self.commands and cmd_name in OWN:
+            self._add(OWN)
+        elif cmd_name not in self.commands:
+            added = added_commands()
             if not added:
-                ctx.fail(f"No such command {cmd_name!r}. The service's own come with the distribution gathernd-server.")
-            # For an unknown name all are imported: typer proposes the nearest of those that it has.
-            for entry in added.select(name=cmd_name) or added:
-                command = typer.main.get_command(_load(entry))
-                command.name = entry.name
-                self.add_command(command)
+                ctx.fail(
+                    f"No such command {cmd_name!r}. The service's own come with the distribution gathernd-server: "
+                    "in a checkout take .venv/bin/gathernd."
+                )
+            self._add(OWN | added)  # of an unknown name typer proposes the nearest of those that it has
         return super().get_command(ctx, cmd_name)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names of all commands."""
-        for entry in metadata.entry_points(group=GROUP):
-            self.get_command(ctx, entry.name)
-        return super().list_commands(ctx)
+        self._add(OWN | added_commands())
+        for command in self.commands.values():
+            if isinstance(command, LazyCommand) and command.help is None:
+                command.help = summary(command.target)
+        return sorted(super().list_commands(ctx))
+
+    def _add(self, targets: dict[str, str]) -> None:
+        for name, target in targets.items():
+            if name not in self.commands:
+                self.add_command(LazyCommand(name, target))
 
 
 app = typer.Typer(
     name="gathernd",
-    cls=AddedCommands,
-    help="A gather inference service: ONNX GatherND and Gather, OpenVINO GatherND-8.",
+    cls=CommandsOnDemand,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("call")(call_command.call)
-app.add_typer(tensors_command.app, name="tensors")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib import metadata  # noqa: PLC0415
+
+        typer.echo(f"gathernd {metadata.version('gathernd')}")
+        raise typer.Exit
+
+
+@app.callback()
+def gathernd(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """A gather inference service: ONNX GatherND and Gather, OpenVINO GatherND-8."""
 
 
 @app.command("version")
 def version() -> None:
-    """Print the version."""
+    """Print the version alone."""
+    from importlib import metadata  # noqa: PLC0415
+
     typer.echo(metadata.version("gathernd"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 if TYPE_CHECKING:
-    from gathernd import GatherND
+    from gathernd import Client
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 
@@ -18,15 +18,15 @@ Key = Annotated[str | None, typer.Option(envvar="GATHERND_API_KEY", help="API ke
 
 
 @contextmanager
-def connect_or_exit(url: str, key: str | None) -> Iterator[GatherND]:
+def connect_or_exit(url: str, key: str | None) -> Iterator[Client]:
     """A client of the service at `url`.
 
     An error of the service, of the connection or of a file ends the command with exit code 1 and a message on stderr.
     """
-    from gathernd import GatherND, GatherNDError, ServiceError  # noqa: PLC0415
+    from gathernd import Client, GatherNDError, ServiceError  # noqa: PLC0415
 
     try:
-        with GatherND(url, key=key) as client:
+        with Client(url, key=key) as client:
             yield client
     except ServiceError as error:
         typer.echo(f"gathernd: {error}", err=True)

@@ -7,22 +7,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+NPY_MAGIC: Final = b"\x93NUMPY"
+ZIP_MAGIC: Final = b"PK\x03\x04"
+"""What an npz file begins with."""
+
 
 def load(path: Path) -> NDArray[Any]:
     """The array of an npy file, mapped into memory. Raises OSError, and ValueError for what is no npy file."""
+    with path.open("rb") as file:
+        magic = file.read(len(NPY_MAGIC))
+    if magic.startswith(ZIP_MAGIC):
+        raise ValueError(f"{path} holds several arrays, as an npz file; an npy file holds one")
+    if magic != NPY_MAGIC:
+        raise ValueError(f"{path} is not an npy file; numpy.save(file, array) writes one")
     try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        return np.lib.format.open_memmap(path, mode="r")
     except ValueError as error:
+        if "Python objects" in str(error):
+            raise ValueError(f"{path} holds Python objects; give the array a type of numbers or strings") from None
         raise ValueError(f"{path}: {error}") from None
-    if not isinstance(found, np.ndarray):
-        found.close()
-        raise ValueError(f"{path} holds several arrays; an npy file holds one")
-    return found
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`gathernd tensors put|ls|get|rm`: the resident tensors of a running service.
+"""`gathernd tensors put|ls|show|get|scatter|rm`: the resident tensors of a running service.
 
 Each command can be interrupted and given again without harm: an upload becomes visible whole or not at all, and a
 downloaded file gets its name once it is complete.
@@ -9,17 +9,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import numpy as np
 import typer
 
 from .connect_or_exit import DEFAULT_URL, Key, Url, connect_or_exit
-from .npy_files import load, replacing, storable
+from .tables import Column, Field, human_bytes, print_fields, print_rows, short_etag
 
 if TYPE_CHECKING:
-    from gathernd import GatherND, TensorInfo
+    from gathernd import Client, TensorInfo
 
 CHUNK_BYTES: Final = 64 << 20
 """A tensor of more bytes is downloaded by rows, a chunk of this size at a time."""
@@ -28,7 +28,27 @@ DOWNLOAD_ATTEMPTS: Final = 5
 
 Name = Annotated[str, typer.Argument(help="Name of a resident tensor.", show_default=False)]
 
-app = typer.Typer(help="Resident tensors of a running service.", no_args_is_help=True)
+COLUMNS: Final = (
+    Column("name"),
+    Column("type"),
+    Column("shape"),
+    Column("size", human_bytes, right=True),
+    Column("changed"),
+    Column("etag", short_etag),
+)
+"""What `ls` says of a tensor, in this order."""
+
+app = typer.Typer(help="Resident tensors of a running service.", no_args_is_help=True, add_completion=False)
+
+
+class Reduction(Enum):
+    """How an update of a scatter meets the old value."""
+
+    NONE = "none"
+    ADD = "add"
+    MUL = "mul"
+    MIN = "min"
+    MAX = "max"
 
 
 @contextmanager
@@ -61,6 +81,8 @@ def put(
     key: Key = None,
 ) -> None:
     """Upload an npy file as a resident tensor. Prints its ETag."""
+    from .npy_files import load  # noqa: PLC0415  (imports NumPy, which a help does not need)
+
     with connect_or_exit(url, key) as service:
         array = load(file)
         with _progress_bar(name, array.nbytes) as progress:
@@ -80,9 +102,38 @@ def put(
 def ls(url: Url = DEFAULT_URL, key: Key = None) -> None:
     """List the resident tensors: name, type, shape, bytes, time of the last change, ETag."""
     with connect_or_exit(url, key) as service:
-        for info in service.tensors():
-            shape = ",".join(map(str, info.shape))
-            typer.echo("\t".join((info.name, info.dtype, f"[{shape}]", str(info.bytes), info.modified, info.etag)))
+        print_rows(
+            COLUMNS,
+            (
+                (info.name, info.dtype, _shape(info), str(info.bytes), info.modified, info.etag)
+                for info in service.tensors()
+            ),
+        )
+
+
+@app.command("show")
+def show(name: Name, url: Url = DEFAULT_URL, key: Key = None) -> None:
+    """Print all that the service knows of a resident tensor, a name and a value on each line."""
+    with connect_or_exit(url, key) as service:
+        info = service.metadata(name)
+    print_fields(
+        (
+            Field("name", info.name),
+            Field("dtype", info.dtype),
+            Field("shape", _shape(info)),
+            Field("bytes", str(info.bytes), human_bytes),
+            Field("etag", info.etag),
+            Field("sha256", info.sha256),
+            Field("created", info.created),
+            Field("modified", info.modified),
+            Field("prefault", str(info.prefault).lower()),
+            Field("lock", str(info.lock).lower()),
+        )
+    )
+
+
+def _shape(info: TensorInfo) -> str:
+    return f"[{','.join(map(str, info.shape))}]"
 
 
 @app.command("get")
@@ -94,6 +145,8 @@ def get(
 ) -> None:
     """Download a resident tensor into an npy file. A large one comes in pieces, all of the same content."""
     from gathernd.errors import PreconditionFailed  # noqa: PLC0415
+
+    from .npy_files import replacing  # noqa: PLC0415
 
     with connect_or_exit(url, key) as service:
         for attempt in range(DOWNLOAD_ATTEMPTS):
@@ -109,7 +162,11 @@ def get(
                 return
 
 
-def _download(service: GatherND, info: TensorInfo, target: Path, progress: Callable[[int], None]) -> None:
+def _download(service: Client, info: TensorInfo, target: Path, progress: Callable[[int], None]) -> None:
+    import numpy as np  # noqa: PLC0415
+
+    from .npy_files import storable  # noqa: PLC0415
+
     rows = info.shape[0] if info.shape else 0
     if info.bytes <= CHUNK_BYTES or rows < 2 or info.dtype == "string":
         array = service.get(info.name, if_match=info.etag, progress=progress)
@@ -126,6 +183,34 @@ def _download(service: GatherND, info: TensorInfo, target: Path, progress: Calla
         progress((first + len(rows_read)) * info.bytes // rows)
     assert mapped is not None
     mapped.flush()
+
+
+@app.command("scatter")
+def scatter(
+    name: Name,
+    indices: Annotated[Path, typer.Argument(help="npy file of the indices, shape [..., k].")],
+    updates: Annotated[Path, typer.Argument(help="npy file of the updates, of the tensor's type.")],
+    reduction: Annotated[Reduction, typer.Option(help="How an update meets the old value.")] = Reduction.NONE,
+    if_match: Annotated[str | None, typer.Option(help="ETag that the tensor must have now.")] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="Given again with the same key, it is carried out once; default a new key.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+) -> None:
+    """Change slices of a resident tensor (ScatterND). Prints its new ETag."""
+    from .npy_files import load  # noqa: PLC0415
+
+    with connect_or_exit(url, key) as service:
+        etag = service.scatter(
+            name,
+            load(indices),
+            load(updates),
+            reduction.value,
+            if_match=if_match,
+            idempotency_key=idempotency_key,
+        )
+        typer.echo(etag)
 
 
 @app.command("rm")

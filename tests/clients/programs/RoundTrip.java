@@ -17,6 +17,7 @@ import org.openapitools.client.model.Data;
 import org.openapitools.client.model.GatherAnswer;
 import org.openapitools.client.model.GatherNDRequest;
 import org.openapitools.client.model.InferAnswer;
+import org.openapitools.client.model.InferRequestParameters;
 import org.openapitools.client.model.InferInput;
 import org.openapitools.client.model.InferOutput;
 import org.openapitools.client.model.InferRequest;
@@ -57,7 +58,7 @@ public final class RoundTrip {
     }
 
     private GatherAnswer gather(GatherNDRequest request) throws ApiException {
-        return gathers.gathernd(request, null, null, null, null, null, null);
+        return gathers.gathernd(request, null, null, null, null, null, null, null, null);
     }
 
     private Object values(GatherNDRequest request) throws ApiException {
@@ -116,7 +117,7 @@ public final class RoundTrip {
     }
 
     private Object infer() throws ApiException {
-        InferRequest request = inferRequest(1).id("seven").parameters(Map.of("batch_dims", 0));
+        InferRequest request = inferRequest(1).id("seven").parameters(new InferRequestParameters().batchDims(0L));
         InferAnswer answer = models.modelInfer("gathernd", request);
         InferOutput output = answer.getOutputs().get(0);
         return fields(

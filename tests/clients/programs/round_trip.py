@@ -94,8 +94,7 @@ def infer_inputs(place: list[int]) -> list[InferInput]:
 
 
 def infer(client: Client) -> dict[str, Any]:
-    parameters = InferRequestParameters()
-    parameters["batch_dims"] = 0
+    parameters = InferRequestParameters(batch_dims=0)
     request = InferRequest(inputs=infer_inputs([1]), id="seven", parameters=parameters)
     answer = model_infer.sync("gathernd", client=client, body=request)
     assert isinstance(answer, InferAnswer), answer

@@ -1,0 +1,168 @@
+"""What the service's answers hold: arrays with what is said of them, tensors' metadata, pages of the list."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from ._array_bytes import ELEMENT_TYPES, Buffer, ElementType
+from ._messages import Answer, Headers
+from ._safetensors import read_safetensors
+from .errors import UnexpectedAnswer
+
+SAFETENSORS: Final = "application/x-safetensors"
+Decode = Callable[[ElementType, Sequence[int], Buffer], Any]
+"""Makes an array, or another library's tensor, of type, shape and bytes."""
+_STAGE: Final = re.compile(r"([a-z]+);dur=([0-9.]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An array with what the service says of it, as `with_info=True` returns it.
+
+    array       the array, or PyTorch's tensor
+    etag        of the content of the resident tensor that was read, None for data that was sent along
+    device      cpu or gpu: where it was gathered; None for a download
+    request_id  by which the service's log knows the request
+    timings     seconds that the service spent in each of its stages, such as parse, queue, kernel and encode
+    replaced    how many components of the indices were out of bounds, None where that is an error
+    """
+
+    array: Any
+    etag: str | None
+    device: str | None
+    request_id: str
+    timings: Mapping[str, float]
+    replaced: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A resident tensor as the service describes it: times in RFC 3339, `bytes` of its items.
+
+    `etag` names this content and no other; `sha256` is the hash of dtype, shape and items as uploaded, equal for equal
+    uploads. `prefault` and `lock` say whether its content is read into memory ahead of requests, and kept there.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+    etag: str
+    created: str
+    modified: str
+    prefault: bool = False
+    lock: bool = False
+    sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of the list of tensors; `next` is the `after` of the next page, None on the last one."""
+
+    tensors: list[TensorInfo]
+    next: str | None
+
+
+class Gathered(NamedTuple):
+    """The output of a gather; `etag`, `device` and `replaced` as in `Result`."""
+
+    array: Any
+    etag: str | None
+    device: str | None
+    replaced: int | None
+
+
+def read_gathered(answer: Answer, decode: Decode) -> Gathered:
+    """What a gather answers."""
+    headers = answer.headers
+    if headers.get("content-type", "").startswith(SAFETENSORS):
+        element_type, shape, raw = read_safetensors(answer.body)
+        array = decode(element_type, shape, raw)
+        replaced = headers.get("x-gathernd-replaced")
+        return Gathered(
+            array,
+            headers.get("x-gathernd-data-etag"),
+            headers.get("x-gathernd-device"),
+            None if replaced is None else int(replaced),
+        )
+    try:
+        document = json_document(answer)
+        output = document["output"]
+        element_type, shape = ELEMENT_TYPES[output["dtype"]], tuple(output["shape"])
+        raw = memoryview(bytearray(b64decode(output["base64"], validate=True)))
+        beside = document.get("data_etag"), document.get("device"), document.get("replaced")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UnexpectedAnswer(f"the answer has no output: {error!r}", answer.status) from error
+    return Gathered(decode(element_type, shape, raw), *beside)
+
+
+def with_info(
+    answer: Answer, array: Any, etag: str | None, device: str | None = None, replaced: int | None = None
+) -> Result:
+    """`array` with what the header of its answer says."""
+    stages = _STAGE.findall(answer.headers.get("server-timing", ""))
+    timings = {stage: float(milliseconds) / 1000 for stage, milliseconds in stages}
+    return Result(array, etag, device, answer.headers.get("x-request-id", ""), timings, replaced)
+
+
+def type_and_shape(status: int, headers: Headers) -> tuple[ElementType, tuple[int, ...]]:
+    """Type and shape of a tensor that comes as raw bytes."""
+    try:
+        element_type = ELEMENT_TYPES[headers["x-gathernd-dtype"]]
+        text = headers["x-gathernd-shape"].strip()
+        return element_type, tuple(int(size) for size in text.split(",")) if text else ()
+    except (KeyError, ValueError) as error:
+        raise UnexpectedAnswer(f"the answer does not say its dtype and shape: {error!r}", status) from error
+
+
+def json_document(answer: Answer) -> Any:
+    """The JSON document of an answer."""
+    try:
+        return json.loads(bytes(answer.body))
+    except ValueError as error:
+        raise UnexpectedAnswer(f"the answer is not JSON: {error}", answer.status) from error
+
+
+def read_info(answer: Answer) -> TensorInfo:
+    """The metadata of a tensor."""
+    try:
+        return _tensor_info(json_document(answer))
+    except (KeyError, TypeError) as error:
+        raise UnexpectedAnswer(f"the answer is not a tensor's metadata: {error!r}", answer.status) from error
+
+
+def read_page(answer: Answer) -> Page:
+    """A page of the list of tensors."""
+    try:
+        document = json_document(answer)
+        return Page([_tensor_info(body) for body in document["tensors"]], document.get("next"))
+    except (KeyError, TypeError) as error:
+        raise UnexpectedAnswer(f"the answer is not a list of tensors: {error!r}", answer.status) from error
+
+
+def read_etag(answer: Answer) -> str:
+    """The ETag that a scatter made."""
+    try:
+        return str(json_document(answer)["etag"])
+    except (KeyError, TypeError) as error:
+        raise UnexpectedAnswer(f"the answer has no etag: {error!r}", answer.status) from error
+
+
+def _tensor_info(body: Any) -> TensorInfo:
+    return TensorInfo(
+        name=body["name"],
+        dtype=body["dtype"],
+        shape=tuple(body["shape"]),
+        bytes=body["bytes"],
+        etag=body["etag"],
+        created=body["created"],
+        modified=body["modified"],
+        prefault=body.get("prefault", False),
+        lock=body.get("lock", False),
+        sha256=body.get("sha256", ""),
+    )

@@ -1,0 +1,111 @@
+"""Arrays of other libraries (PyTorch, JAX, CuPy, whatever has `__array__` or DLPack) and lists, and PyTorch's back."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._array_bytes import ELEMENT_TYPES, Buffer, ElementType, EncodedTensor, check_size, encode, numpy_dtype
+
+_IN_HOST_MEMORY: Final = (1, 3)
+"""DLPack's types of device whose memory the processor reads: CPU, and CUDA's pinned memory."""
+
+
+def as_array(value: Any) -> NDArray[Any]:
+    """`value` as a NumPy array, sharing its memory where it can be shared; what lies on a GPU is copied from there.
+
+    A PyTorch tensor may ask for a gradient. Raises ModuleNotFoundError for one of bfloat16 without ml_dtypes.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    if _is_torch(value):
+        return _torch_array(value)
+    if hasattr(value, "__dlpack_device__") and int(value.__dlpack_device__()[0]) not in _IN_HOST_MEMORY:
+        # CuPy's arrays have `get`, which older versions need; any other exporter is asked for a copy in host memory.
+        return np.asarray(value.get()) if hasattr(value, "get") else np.from_dlpack(value, device="cpu", copy=True)
+    if not hasattr(value, "__array__") and hasattr(value, "__dlpack__"):
+        return np.from_dlpack(value)
+    return np.asarray(value)
+
+
+def encode_value(value: Any) -> EncodedTensor:
+    """The bytes of whatever `as_array` takes; PyTorch's bfloat16 goes without ml_dtypes. Raises TypeError."""
+    if _is_torch(value) and str(value.dtype) == "torch.bfloat16":
+        return EncodedTensor(ELEMENT_TYPES["bfloat16"], tuple(value.shape), encode(_bfloat16_bits(value)).raw)
+    return encode(as_array(value))
+
+
+def as_indices(value: Any, widen: bool) -> NDArray[Any]:
+    """`value` as an array of indices; `widen` makes narrower integers int64, which ONNX asks for."""
+    array = as_array(value)
+    if not array.size and array.dtype.kind == "f" and not hasattr(value, "dtype"):
+        array = array.astype(np.int64)  # an empty list has no type of its own
+    if widen and array.dtype.kind in "iu" and array.dtype != np.int64 and np.can_cast(array.dtype, np.int64, "safe"):
+        return array.astype(np.int64)
+    return array
+
+
+def has_no_type(value: Any) -> bool:
+    """Whether `value` is of Python alone (a number, a list, lists of lists), with no element type of its own."""
+    return not any(hasattr(value, name) for name in ("dtype", "__array__", "__dlpack__"))
+
+
+def as_type(value: Any, dtype: str) -> NDArray[Any]:
+    """A list or number as an array of the service's type `dtype`. Raises ValueError where that would change a value.
+
+    A float may be rounded to a narrower float type.
+    """
+    array = np.asarray(value)
+    wanted = numpy_dtype(ELEMENT_TYPES[dtype])
+    if wanted is None or array.dtype == wanted:
+        return array
+    kept = False
+    if array.dtype.kind in "biuf" or (array.dtype.kind == "c" and dtype.startswith("complex")):
+        with np.errstate(all="ignore"):
+            cast = array.astype(wanted)
+            if array.dtype.kind in "fc" and dtype.startswith(("float", "bfloat", "complex")):
+                kept = bool((np.isfinite(array) == np.isfinite(cast)).all())
+            else:
+                real = cast.real if cast.dtype.kind == "c" else cast
+                kept = bool(((real.astype(array.dtype) == array) & ((real < 0) == (array < 0))).all())
+    if not kept:
+        raise ValueError(f"the tensor has items of {dtype}, which cannot hold every value of the list")
+    return cast
+
+
+def decode_for_torch(element_type: ElementType, shape: Sequence[int], raw: Buffer) -> Any:
+    """The PyTorch tensor that `raw` encodes, sharing its memory. Raises TypeError for strings, which PyTorch lacks."""
+    import torch  # noqa: PLC0415  (optional: whoever asks for its tensors has it)
+
+    if element_type.name == "string":
+        raise TypeError("PyTorch has no tensors of strings")
+    check_size(element_type, shape, raw)
+    dtype = getattr(torch, element_type.name)
+    items = torch.frombuffer(raw, dtype=dtype) if len(raw) else torch.empty(0, dtype=dtype)
+    return items.reshape(tuple(shape))
+
+
+def _is_torch(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _torch_array(tensor: Any) -> NDArray[Any]:
+    """The array of a PyTorch tensor, which may ask for a gradient, lie on a GPU or be a lazy conjugate."""
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
+    if str(plain.dtype) != "torch.bfloat16":
+        found: NDArray[Any] = plain.numpy()
+        return found
+    dtype = numpy_dtype(ELEMENT_TYPES["bfloat16"])
+    assert dtype is not None
+    return _bfloat16_bits(plain).view(dtype).reshape(tuple(plain.shape))
+
+
+def _bfloat16_bits(tensor: Any) -> NDArray[Any]:
+    """The items of a PyTorch tensor of bfloat16 as int16, in row-major order and of one dimension."""
+    found: NDArray[Any] = tensor.detach().cpu().reshape(-1).contiguous().view(sys.modules["torch"].int16).numpy()
+    return found

@@ -1,0 +1,406 @@
+"""The client `AsyncClient`: the calls of `Client`, to await."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Self, TypeVar, Unpack, overload
+
+from numpy.typing import NDArray
+
+from . import _endpoints
+from ._answers import SAFETENSORS, Result, TensorInfo
+from ._arrays_of_others import as_type, has_no_type
+from ._asyncio_transport import AsyncioTransport
+from ._client import READY_PAUSE, GatherOptions, GetOptions, call_end
+from ._connection_settings import Certificate, ConnectionSettings, Verify, callers_headers, connection_settings
+from ._endpoints import OutOfBounds, Reduction
+from ._messages import Answer, Progress, Request
+from ._resident_tensor import AsyncResidentTensor
+from ._retries import Attempts, Retries
+from .errors import ConnectError, NotReady, TensorNotFound, Timeout, TransportError
+
+if TYPE_CHECKING:
+    import httpx
+
+    from ._httpx_transport import AsyncHttpxTransport
+
+T = TypeVar("T")
+P = ParamSpec("P")
+LARGE_BYTES: Final = 1 << 20
+"""Arrays and answers of so many bytes are packed and read by a thread, which the event loop does not wait for."""
+
+
+class AsyncClient:
+    """`Client` for asyncio: the same arguments, and the same methods to await. For use within one event loop at a time.
+
+    Large arrays and files are packed by a thread, so that the event loop goes on.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        key: str | None = None,
+        timeout: float | httpx.Timeout | None = 60.0,
+        retries: int | Retries = 3,
+        headers: Mapping[str, str] | None = None,
+        verify: Verify = True,
+        cert: Certificate | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        settings = connection_settings(url, key, timeout, retries, headers, verify, cert, transport)
+        self._retries = settings.retries
+        self._transport = AsyncioTransport(settings) if settings.direct else _over_httpx(settings, transport)
+
+    @overload
+    async def gathernd(
+        self, data: Any, indices: Any, batch_dims: int = 0, *, with_info: Literal[False] = False,
+        as_torch: Literal[False] = False, **options: Unpack[GatherOptions],
+    ) -> NDArray[Any]: ...  # fmt: skip
+    @overload
+    async def gathernd(
+        self, data: Any, indices: Any, batch_dims: int = 0, *, with_info: Literal[True],
+        as_torch: bool = False, **options: Unpack[GatherOptions],
+    ) -> Result: ...  # fmt: skip
+    @overload
+    async def gathernd(
+        self, data: Any, indices: Any, batch_dims: int = 0, *, as_torch: Literal[True],
+        with_info: Literal[False] = False, **options: Unpack[GatherOptions],
+    ) -> Any: ...  # fmt: skip
+    async def gathernd(
+        self,
+        data: Any,
+        indices: Any,
+        batch_dims: int = 0,
+        *,
+        dialect: str = "onnx-13",
+        device: str = "auto",
+        out_of_bounds: OutOfBounds = "error",
+        fill_value: Any = None,
+        with_info: bool = False,
+        as_torch: bool = False,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """GatherND, see `Client.gathernd`."""
+        request = await _packed(
+            (data, indices),
+            _endpoints.gather,
+            "gathernd",
+            data,
+            indices,
+            batch_dims,
+            dialect,
+            device,
+            out_of_bounds,
+            fill_value,
+            with_info,
+            as_torch,
+        )
+        return await self._run(request, timeout, headers)
+
+    @overload
+    async def gather(
+        self, data: Any, indices: Any, axis: int = 0, *, with_info: Literal[False] = False,
+        as_torch: Literal[False] = False, **options: Unpack[GatherOptions],
+    ) -> NDArray[Any]: ...  # fmt: skip
+    @overload
+    async def gather(
+        self, data: Any, indices: Any, axis: int = 0, *, with_info: Literal[True],
+        as_torch: bool = False, **options: Unpack[GatherOptions],
+    ) -> Result: ...  # fmt: skip
+    @overload
+    async def gather(
+        self, data: Any, indices: Any, axis: int = 0, *, as_torch: Literal[True],
+        with_info: Literal[False] = False, **options: Unpack[GatherOptions],
+    ) -> Any: ...  # fmt: skip
+    async def gather(
+        self,
+        data: Any,
+        indices: Any,
+        axis: int = 0,
+        *,
+        dialect: str = "onnx-13",
+        device: str = "auto",
+        out_of_bounds: OutOfBounds = "error",
+        fill_value: Any = None,
+        with_info: bool = False,
+        as_torch: bool = False,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Gather, see `Client.gather`."""
+        request = await _packed(
+            (data, indices),
+            _endpoints.gather,
+            "gather",
+            data,
+            indices,
+            axis,
+            dialect,
+            device,
+            out_of_bounds,
+            fill_value,
+            with_info,
+            as_torch,
+        )
+        return await self._run(request, timeout, headers)
+
+    @overload
+    async def gather_elements(
+        self, data: Any, indices: Any, axis: int = 0, *, with_info: Literal[False] = False,
+        as_torch: Literal[False] = False, **options: Unpack[GatherOptions],
+    ) -> NDArray[Any]: ...  # fmt: skip
+    @overload
+    async def gather_elements(
+        self, data: Any, indices: Any, axis: int = 0, *, with_info: Literal[True],
+        as_torch: bool = False, **options: Unpack[GatherOptions],
+    ) -> Result: ...  # fmt: skip
+    @overload
+    async def gather_elements(
+        self, data: Any, indices: Any, axis: int = 0, *, as_torch: Literal[True],
+        with_info: Literal[False] = False, **options: Unpack[GatherOptions],
+    ) -> Any: ...  # fmt: skip
+    async def gather_elements(
+        self,
+        data: Any,
+        indices: Any,
+        axis: int = 0,
+        *,
+        dialect: str = "onnx-13",
+        device: str = "auto",
+        out_of_bounds: OutOfBounds = "error",
+        fill_value: Any = None,
+        with_info: bool = False,
+        as_torch: bool = False,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """GatherElements, see `Client.gather_elements`."""
+        request = await _packed(
+            (data, indices),
+            _endpoints.gather,
+            "gather_elements",
+            data,
+            indices,
+            axis,
+            dialect,
+            device,
+            out_of_bounds,
+            fill_value,
+            with_info,
+            as_torch,
+        )
+        return await self._run(request, timeout, headers)
+
+    async def put(
+        self,
+        name: str,
+        source: Any,
+        *,
+        tensor: str | None = None,
+        if_match: str | None = None,
+        if_none_match: str | None = None,
+        prefault: bool = False,
+        lock: bool = False,
+        progress: Progress | bool | None = None,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> TensorInfo:
+        """Make an array, a file or rows a resident tensor, see `Client.put`."""
+        request = await _packed(
+            (Path(source) if isinstance(source, str) else source,),
+            _endpoints.put,
+            name,
+            source,
+            tensor,
+            if_match,
+            if_none_match,
+            prefault,
+            lock,
+            progress,
+        )
+        return await self._run(request, timeout, headers)
+
+    @overload
+    async def get(
+        self, name: str, *, out: NDArray[Any] | None = None, with_info: Literal[False] = False,
+        as_torch: Literal[False] = False, **options: Unpack[GetOptions],
+    ) -> NDArray[Any]: ...  # fmt: skip
+    @overload
+    async def get(
+        self, name: str, *, out: NDArray[Any] | None = None, with_info: Literal[True], as_torch: bool = False,
+        **options: Unpack[GetOptions],
+    ) -> Result: ...  # fmt: skip
+    @overload
+    async def get(
+        self, name: str, *, out: None = None, with_info: Literal[False] = False, as_torch: Literal[True],
+        **options: Unpack[GetOptions],
+    ) -> Any: ...  # fmt: skip
+    async def get(
+        self,
+        name: str,
+        *,
+        rows: tuple[int, int] | None = None,
+        if_match: str | None = None,
+        out: NDArray[Any] | None = None,
+        with_info: bool = False,
+        as_torch: bool = False,
+        progress: Progress | bool | None = None,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """A resident tensor or some of its rows, see `Client.get`."""
+        request = _endpoints.get(name, rows, if_match, out, with_info, as_torch, progress)
+        return await self._run(request, timeout, headers)
+
+    def __getitem__(self, name: str) -> AsyncResidentTensor:
+        """The resident tensor `name`, to be indexed as a NumPy array: client["items"][5:7]."""
+        return AsyncResidentTensor(self, name)
+
+    async def metadata(
+        self, name: str, *, timeout: float | None = None, headers: Mapping[str, str] | None = None
+    ) -> TensorInfo:
+        """What the service knows of a resident tensor, see `Client.metadata`."""
+        return await self._run(_endpoints.metadata(name), timeout, headers)
+
+    async def exists(
+        self, name: str, *, timeout: float | None = None, headers: Mapping[str, str] | None = None
+    ) -> bool:
+        """Whether there is a resident tensor `name`."""
+        try:
+            await self.metadata(name, timeout=timeout, headers=headers)
+        except TensorNotFound:
+            return False
+        return True
+
+    async def tensors(
+        self, *, page: int | None = None, timeout: float | None = None, headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[TensorInfo]:
+        """Every resident tensor by name, see `Client.tensors`; to be used with `async for`."""
+        after = None
+        while True:
+            found = await self._run(_endpoints.tensors(after, page), timeout, headers)
+            for info in found.tensors:
+                yield info
+            after = found.next
+            if after is None:
+                return
+
+    async def delete(
+        self,
+        name: str,
+        *,
+        if_match: str | None = None,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Remove a resident tensor, see `Client.delete`."""
+        await self._run(_endpoints.delete(name, if_match), timeout, headers)
+
+    async def scatter(
+        self,
+        name: str,
+        indices: Any,
+        updates: Any,
+        reduction: Reduction = "none",
+        *,
+        if_match: str | None = None,
+        idempotency_key: str | None = None,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> str:
+        """Change slices of a resident tensor, see `Client.scatter`."""
+        if has_no_type(updates):
+            info = await self.metadata(name, timeout=timeout, headers=headers)
+            updates = as_type(updates, info.dtype)
+        request = await _packed(
+            (indices, updates), _endpoints.scatter, name, indices, updates, reduction, if_match, idempotency_key
+        )
+        return await self._run(request, timeout, headers)
+
+    async def ready(self, wait: float = 0.0) -> bool:
+        """Whether the service answers and is ready to gather, see `Client.ready`."""
+        end = monotonic() + wait
+        while True:
+            try:
+                await self._run(_endpoints.ready(), max(end - monotonic(), 1.0), None, Retries(0))
+            except (ConnectError, NotReady, Timeout):
+                if monotonic() + READY_PAUSE >= end:
+                    return False
+                await asyncio.sleep(READY_PAUSE)
+            else:
+                return True
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _run(
+        self,
+        request: Request[T],
+        timeout: float | None,
+        headers: Mapping[str, str] | None,
+        retries: Retries | None = None,
+    ) -> T:
+        """Send the request, again where `Attempts` says so, and return what its answer holds."""
+        until = call_end(timeout)
+        fields = callers_headers(headers) if headers else {}
+        attempts = Attempts(request, retries or self._retries, until)
+        while True:
+            if until is not None:
+                fields["x-gathernd-timeout"] = f"{max(until - monotonic(), 1e-6):.6f}"
+            outcome: Answer | TransportError
+            try:
+                outcome = await self._transport.send(request, until, fields)
+            except TransportError as error:
+                outcome = error
+            if isinstance(outcome, Answer) and _takes_long(outcome):
+                pause = await asyncio.to_thread(attempts.pause_after, outcome)
+            else:
+                pause = attempts.pause_after(outcome)
+            if pause is None:
+                return attempts.result
+            await asyncio.sleep(pause)
+
+
+async def _packed(sources: tuple[Any, ...], make: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+    """What `make` returns, called by a thread where one of `sources` is large or a file."""
+    if any(_is_large(source) for source in sources):
+        return await asyncio.to_thread(make, *args, **options)
+    return make(*args, **options)
+
+
+def _is_large(source: Any) -> bool:
+    """Whether an array, list, file or iterator may take long to pack; a str may be a file's path."""
+    if isinstance(source, list | tuple):
+        items = 1
+        while isinstance(source, list | tuple) and source:
+            items *= len(source)
+            source = source[0]
+        return 8 * items >= LARGE_BYTES
+    return isinstance(source, os.PathLike | Iterator) or getattr(source, "nbytes", 0) >= LARGE_BYTES
+
+
+def _takes_long(answer: Answer) -> bool:
+    """Whether an answer may take long to read: arrays in the binary formats share its memory."""
+    return len(answer.body) >= LARGE_BYTES and not answer.headers.get("content-type", "").startswith(SAFETENSORS)
+
+
+def _over_httpx(settings: ConnectionSettings, transport: httpx.AsyncBaseTransport | None) -> AsyncHttpxTransport:
+    from ._httpx_transport import AsyncHttpxTransport  # noqa: PLC0415  (httpx is slow to import, and seldom needed)
+
+    return AsyncHttpxTransport(settings, transport)

@@ -1,0 +1,167 @@
+"""Where a client's service is and how it is reached: address and key from the environment, TLS, timeouts, headers."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+from ._http1_messages import field_line
+from ._retries import Retries
+
+DEFAULT_URL: Final = "http://127.0.0.1:8080"
+"""Where a service with default settings listens."""
+URL_VARIABLE: Final = "GATHERND_URL"
+KEY_VARIABLE: Final = "GATHERND_API_KEY"
+VERSION: Final = "0.1.0"
+
+Verify = bool | str | os.PathLike[str] | ssl.SSLContext
+Certificate = str | os.PathLike[str] | tuple[str, ...]
+
+_OF_THE_CLIENT: Final = frozenset(
+    (
+        "accept", "accept-encoding", "connection", "content-length", "content-type", "expect", "host", "keep-alive",
+        "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "x-gathernd-timeout",
+    )
+)  # fmt: skip
+"""Header fields that no caller sets: each follows from the call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds that connecting, and each pause in receiving or sending, may take; None is no limit."""
+
+    connect: float | None
+    read: float | None
+    write: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A service's URL in parts; `base_path` begins its paths, and is "" for most services."""
+
+    url: str
+    tls: bool
+    host: str
+    port: int
+    base_path: str
+    host_field: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSettings:
+    """All that a transport needs to know; `direct` says that nothing stands between that only httpx can speak to."""
+
+    address: Address
+    timeouts: Timeouts
+    headers: Mapping[str, str]
+    retries: Retries
+    direct: bool
+    verify: Verify
+    cert: Certificate | None
+
+    def fields(self) -> bytes:
+        """The lines of a header that all requests share."""
+        shared = {"host": self.address.host_field, **self.headers}
+        return b"".join(field_line(name, value) for name, value in shared.items())
+
+    def tls_context(self) -> ssl.SSLContext:
+        """The TLS context that `verify` and `cert` ask for; True trusts certifi's authorities, as httpx does."""
+        import httpx  # noqa: PLC0415  (slow to import, and plain HTTP goes without it)
+
+        if isinstance(self.verify, ssl.SSLContext):
+            if self.cert is not None:
+                raise ValueError("the certificate belongs in the SSLContext that was given: context.load_cert_chain()")
+            return self.verify
+        if isinstance(self.verify, bool):
+            context = httpx.create_ssl_context(self.verify)
+        else:
+            folder = Path(self.verify).is_dir()
+            authorities = os.fspath(self.verify)
+            context = ssl.create_default_context(
+                cafile=None if folder else authorities, capath=authorities if folder else None
+            )
+        context.set_alpn_protocols(["http/1.1"])
+        if self.cert is not None:
+            context.load_cert_chain(*(self.cert if isinstance(self.cert, tuple) else (self.cert,)))
+        return context
+
+
+def connection_settings(
+    url: str | None,
+    key: str | None,
+    timeout: Any,
+    retries: int | Retries,
+    headers: Mapping[str, str] | None,
+    verify: Verify,
+    cert: Certificate | None,
+    transport: Any,
+) -> ConnectionSettings:
+    """The settings that a client's arguments say; url and key default to GATHERND_URL and GATHERND_API_KEY.
+
+    Raises ValueError for a URL that is none.
+    """
+    address = parse_url(url if url is not None else os.environ.get(URL_VARIABLE) or DEFAULT_URL)
+    key = key if key is not None else os.environ.get(KEY_VARIABLE) or None
+    all_headers = {"user-agent": f"gathernd-python/{VERSION}", "accept-encoding": "identity"}
+    if key is not None:
+        all_headers["authorization"] = f"Bearer {key}"
+    if hasattr(timeout, "connect"):
+        timeouts = Timeouts(timeout.connect, timeout.read, timeout.write)
+    else:
+        timeouts = Timeouts(timeout, timeout, timeout)
+    settings = ConnectionSettings(
+        address,
+        timeouts,
+        all_headers | callers_headers(headers),
+        retries if isinstance(retries, Retries) else Retries(retries),
+        transport is None and not _has_proxy(address),
+        verify,
+        cert,
+    )
+    settings.fields()  # what is no header field fails here
+    return settings
+
+
+def parse_url(url: str) -> Address:
+    """The parts of a service's URL. Raises ValueError with what it lacks."""
+    parts = urlsplit(url)
+    if any(sign < " " for sign in url):
+        raise ValueError(f"{url!r} is no URL of a service: it has a control character")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{url!r} is no URL of a service: it begins with http:// or https://, as in {DEFAULT_URL}")
+    if parts.query or parts.fragment or parts.username is not None:
+        raise ValueError(f"{url!r} is no URL of a service: it has a query, a fragment or a user; a key goes in key=")
+    tls = parts.scheme == "https"
+    host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
+    if not all("!" <= sign <= "~" for sign in host):
+        raise ValueError(f"{url!r} has no host's name")
+    default = 443 if tls else 80
+    port = parts.port if parts.port is not None else default
+    named = f"[{host}]" if ":" in host else host
+    base_path = quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=-._~")
+    return Address(
+        f"{parts.scheme}://{named}{'' if port == default else f':{port}'}{base_path}",
+        tls, host, port, base_path, named if port == default else f"{named}:{port}",
+    )  # fmt: skip
+
+
+def callers_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
+    """The header fields that a caller adds, names in lower case. Raises ValueError for one that is not the caller's."""
+    found = {name.lower(): value for name, value in (headers or {}).items()}
+    if not_theirs := _OF_THE_CLIENT & found.keys():
+        raise ValueError(f"the client itself sets the header field {min(not_theirs)}")
+    return found
+
+
+def _has_proxy(address: Address) -> bool:
+    """Whether the environment has a proxy for this address, as the variables HTTP_PROXY and NO_PROXY say."""
+    from urllib.request import getproxies, proxy_bypass  # noqa: PLC0415  (slow to import)
+
+    proxies = getproxies()
+    scheme = "https" if address.tls else "http"
+    return bool(proxies.get(scheme) or proxies.get("all")) and not proxy_bypass(address.host)

@@ -1,0 +1,132 @@
+"""`client["items"]`: a resident tensor by its name, of which `[...]` asks the service for rows, as NumPy's does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import RangeNotSatisfiable
+
+if TYPE_CHECKING:
+    from ._answers import TensorInfo
+    from ._async_client import AsyncClient
+    from ._client import Client
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The call that answers an index expression, and its second argument: rows (a, b) of `get`, or indices."""
+
+    call: Literal["get", "gather", "gathernd"]
+    argument: Any
+
+
+def select(key: Any, shape: tuple[int, ...] | None) -> Selection | None:
+    """The call for the index expression `key` on a tensor of `shape`; None where that has to be known, and is None.
+
+    A slice, an integer or an array of integers picks along the first axis; a tuple of integers and arrays of integers
+    picks along as many axes as it has entries, which broadcast. Raises TypeError for anything else, a mask too.
+    """
+    if key is Ellipsis:
+        return Selection("get", None)
+    if isinstance(key, slice):
+        return _select_slice(key, shape)
+    if isinstance(key, tuple):
+        columns = np.broadcast_arrays(*(_integers(entry) for entry in key))
+        return Selection("gathernd", np.stack(columns, axis=-1))
+    return Selection("gather", _integers(key))
+
+
+def _select_slice(key: slice, shape: tuple[int, ...] | None) -> Selection | None:
+    if shape is None:
+        start, stop = 0 if key.start is None else key.start, key.stop
+        plain = key.step in (None, 1) and stop is not None and 0 <= start <= stop
+        return Selection("get", (start, stop)) if plain else None
+    if not shape:
+        raise TypeError("a tensor without axes has no rows")
+    rows = range(*key.indices(shape[0]))
+    if rows.step == 1:
+        return Selection("get", (rows.start, max(rows.start, rows.stop)))
+    return Selection("gather", np.arange(rows.start, rows.stop, rows.step))
+
+
+def _integers(entry: Any) -> NDArray[Any]:
+    array = np.asarray(entry)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"rows are picked by integers, slices and arrays of integers, not by {entry!r}")
+    return array.astype(np.int64)
+
+
+class NamedTensor:
+    """A resident tensor by its name; gathers take it as data, in place of the name."""
+
+    __iter__ = None  # a request for each row is not what anybody wants
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+
+class ResidentTensor(NamedTensor):
+    """`client["items"]`: `[5:7]`, `[-1]`, `[[3, 8]]` and `[rows, columns]` are arrays, as from a NumPy array.
+
+    numpy.asarray() of it is the whole tensor. Raises TensorNotFound, and IndexOutOfBounds (an IndexError).
+    """
+
+    def __init__(self, client: Client, name: str) -> None:
+        super().__init__(name)
+        self._client = client
+
+    def __getitem__(self, key: Any) -> NDArray[Any]:
+        found = select(key, None)
+        if found is not None and isinstance(key, slice):
+            try:
+                return self._client.get(self.name, rows=found.argument)
+            except RangeNotSatisfiable:  # a slice may end beyond the last row
+                found = None
+        if found is None:
+            found = select(key, self.info().shape)
+            assert found is not None
+        if found.call == "get":
+            return self._client.get(self.name, rows=found.argument)
+        return (self._client.gather if found.call == "gather" else self._client.gathernd)(self.name, found.argument)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        found = self._client.get(self.name)
+        return found if dtype is None else found.astype(dtype, copy=False)
+
+    def info(self) -> TensorInfo:
+        """Type, shape, ETag and times of the tensor."""
+        return self._client.metadata(self.name)
+
+
+class AsyncResidentTensor(NamedTensor):
+    """`ResidentTensor` of an AsyncClient: `await client["items"][5:7]`."""
+
+    def __init__(self, client: AsyncClient, name: str) -> None:
+        super().__init__(name)
+        self._client = client
+
+    async def __getitem__(self, key: Any) -> NDArray[Any]:
+        found = select(key, None)
+        if found is not None and isinstance(key, slice):
+            try:
+                return await self._client.get(self.name, rows=found.argument)
+            except RangeNotSatisfiable:  # a slice may end beyond the last row
+                found = None
+        if found is None:
+            found = select(key, (await self.info()).shape)
+            assert found is not None
+        if found.call == "get":
+            return await self._client.get(self.name, rows=found.argument)
+        gather = self._client.gather if found.call == "gather" else self._client.gathernd
+        return await gather(self.name, found.argument)
+
+    async def info(self) -> TensorInfo:
+        """Type, shape, ETag and times of the tensor."""
+        return await self._client.metadata(self.name)

@@ -1,0 +1,215 @@
+"""HTTP/1.1 over blocking sockets: a pool of kept connections for all threads, one request at a time on each."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic
+from typing import Any, Final
+
+from . import _failures
+from ._connection_settings import ConnectionSettings
+from ._http1_messages import AnswerParser, request_header
+from ._messages import Answer, Request, body_chunks
+from .errors import Disconnected, TransportError
+
+MAX_IDLE: Final = 64
+"""Most idle connections that are kept. There are as many in use as there are calls at a time."""
+IDLE_SECONDS: Final = 5.0
+"""How long an idle connection is kept: the service closes it after 30 s, unless its settings say otherwise."""
+JOIN_BYTES: Final = 64 << 10
+"""A request of at most so many bytes is given to the network as one."""
+_SCRATCH_BYTES: Final = 2048
+"""Room for an answer's header. What else is in the first read is copied; the rest is received where it stays."""
+
+
+class SocketTransport:
+    """Sends requests to the service of `settings`; safe to use from several threads, and by the child of a fork."""
+
+    def __init__(self, settings: ConnectionSettings) -> None:
+        self._settings = settings
+        self._fields = settings.fields()
+        self._tls = settings.tls_context() if settings.address.tls else None
+        self._idle: deque[_Connection] = deque()
+        self._process = os.getpid()
+        self._closed = False
+
+    def send(self, request: Request[Any], until: float | None, headers: dict[str, str]) -> Answer:
+        """Send `request` with further `headers` and return its answer, at `until` (of `monotonic`) at the latest.
+
+        A kept connection that turns out to be closed is replaced where that is safe. Raises TransportError.
+        """
+        if self._closed:
+            raise RuntimeError("this client is closed")
+        header = request_header(request, self._settings.address.base_path, self._fields, headers)
+        while True:
+            connection = self._kept()
+            used = connection is not None
+            if connection is None:
+                connection = self._connect(request, until)
+            try:
+                answer = connection.exchange(request, header, until)
+            except Disconnected:
+                connection.close()
+                # The service may close a connection that it has kept for long while a request is on its way to it.
+                if not (used and request.retryable and not connection.parser.begun):
+                    raise
+            except BaseException:
+                connection.close()
+                raise
+            else:
+                self._keep(connection)
+                return answer
+
+    def close(self) -> None:
+        """Close the connections, those in use when their answers have come."""
+        self._closed = True
+        self._close_idle()
+
+    def _close_idle(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
+
+    def _kept(self) -> _Connection | None:
+        """The idle connection that was used last, if it is still good."""
+        if self._process != os.getpid():  # a fork: its parent's connections are not its own
+            self._process = os.getpid()
+            self._close_idle()
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                return None
+            if monotonic() - connection.idle_since < IDLE_SECONDS and not connection.is_readable():
+                return connection
+            connection.close()
+
+    def _keep(self, connection: _Connection) -> None:
+        if self._closed or not connection.parser.reusable or len(self._idle) >= MAX_IDLE:
+            connection.close()
+            return
+        connection.idle_since = now = monotonic()
+        self._idle.append(connection)
+        with suppress(IndexError):  # another thread took what was seen here
+            if now - self._idle[0].idle_since > IDLE_SECONDS:
+                self._idle.popleft().close()
+
+    def _connect(self, request: Request[Any], until: float | None) -> _Connection:
+        address, limit = self._settings.address, self._settings.timeouts.connect
+        seconds: float | None = 0.0
+        try:
+            seconds = limit if until is None else _at_most(limit, until)
+            made = socket.create_connection((address.host, address.port), seconds)
+            try:
+                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if self._tls is not None:
+                    made = self._tls.wrap_socket(made, server_hostname=address.host, suppress_ragged_eofs=False)
+            except BaseException:
+                made.close()
+                raise
+        except TimeoutError:
+            if until is not None and monotonic() >= until:
+                raise _failures.not_answered_in_time(address.url, request, seconds, "answered") from None
+            raise _failures.not_connected_in_time(address.url, seconds) from None
+        except (OSError, UnicodeError) as error:
+            raise _failures.not_connected(address.url, error) from error
+        return _Connection(made, self._settings)
+
+
+class _Connection:
+    """A connection and the parser of its answers."""
+
+    def __init__(self, made: socket.socket, settings: ConnectionSettings) -> None:
+        self._socket = made
+        self._settings = settings
+        self._timeout = made.gettimeout()
+        self.is_readable = readable_check(made.fileno())
+        self.parser = AnswerParser(_SCRATCH_BYTES)
+        self.idle_since = 0.0
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+    def exchange(self, request: Request[Any], header: bytes, until: float | None) -> Answer:
+        """Send a request and receive its answer. Raises Timeout, Disconnected and UnexpectedAnswer."""
+        begun = monotonic()
+        url = self._settings.address.url
+        parser = self.parser
+        parser.start(request)
+        broken: OSError | None = None
+        complete = False
+        try:
+            try:
+                complete = self._send(request, header, until)
+            except (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError, ssl.SSLZeroReturnError) as error:
+                broken = error  # it may have answered all the same, before it closed
+            limit = self._settings.timeouts.read
+            while True:
+                self._limit(limit, until)
+                count = self._socket.recv_into(parser.buffer())
+                if not count:
+                    raise _failures.disconnected(url, request, monotonic() - begun, broken or "closed by the service")
+                if parser.received(count):
+                    break
+        except TimeoutError:
+            waited = monotonic() - begun
+            raise _failures.not_answered_in_time(url, request, waited, "answered") from None
+        except TransportError:
+            raise
+        except OSError as error:
+            raise _failures.disconnected(url, request, monotonic() - begun, broken or error) from error
+        parser.reusable = parser.reusable and complete
+        assert parser.answer is not None
+        return parser.answer
+
+    def _send(self, request: Request[Any], header: bytes, until: float | None) -> bool:
+        """Send a request; False where an answer came before its end, and the rest was not sent."""
+        limit = self._settings.timeouts.write
+        self._limit(limit, until)
+        if request.progress is None and sum(map(len, request.body)) <= JOIN_BYTES:
+            self._socket.sendall(b"".join((header, *request.body)))
+            return True
+        self._socket.sendall(header)
+        sent = 0
+        for chunk in body_chunks(request.body):
+            # With TLS there may be something to read that is no answer.
+            if not isinstance(self._socket, ssl.SSLSocket) and self.is_readable():
+                return False
+            self._limit(limit, until)
+            self._socket.sendall(chunk)
+            sent += len(chunk)
+            if request.progress is not None and request.method != "GET":
+                request.progress(sent)
+        return True
+
+    def _limit(self, seconds: float | None, until: float | None) -> None:
+        """Let the next step take `seconds`, and not last beyond `until`. Raises TimeoutError where that is over."""
+        if until is not None:
+            seconds = _at_most(seconds, until)
+        if seconds != self._timeout:
+            self._socket.settimeout(seconds)
+            self._timeout = seconds
+
+
+def readable_check(file: int) -> Callable[[], bool]:
+    """A function that says whether the socket `file` has something to read, or its other side has closed."""
+    if not hasattr(select, "poll"):
+        return lambda: bool(select.select([file], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    return lambda: bool(poll.poll(0))
+
+
+def _at_most(seconds: float | None, until: float) -> float:
+    """`seconds`, or what is left until `until` if that is less. Raises TimeoutError where nothing is left."""
+    left = until - monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left if seconds is None else min(seconds, left)

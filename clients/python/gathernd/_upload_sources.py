@@ -1,0 +1,87 @@
+"""What an upload may be made of besides arrays: an npy or safetensors file, and an iterator of rows."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from ._array_bytes import ElementType, EncodedTensor
+from ._arrays_of_others import encode_value
+from ._safetensors import MAX_HEADER_BYTES, read_entries
+
+_NPY_MAGIC: Final = b"\x93NUMPY"
+
+
+def encode_upload(source: Any, tensor: str | None) -> EncodedTensor:
+    """The tensor to upload: the bytes of a file are mapped, not read, and those of an iterator lie in a temporary file.
+
+    `tensor` names one of the tensors of a safetensors file. Raises ValueError for a file that is neither npy nor
+    safetensors, and for rows that differ in shape or type; OSError; TypeError for a type that the service lacks.
+    """
+    if isinstance(source, str | os.PathLike):
+        return _encode_file(Path(source), tensor)
+    if tensor is not None:
+        raise ValueError("tensor= names a tensor of a safetensors file, and no file is uploaded")
+    return _encode_rows(source) if isinstance(source, Iterator) else encode_value(source)
+
+
+def _encode_file(path: Path, tensor: str | None) -> EncodedTensor:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(8)
+        if start.startswith(_NPY_MAGIC):
+            if tensor is not None:
+                raise ValueError(f"{path} is an npy file, which has one tensor and no names")
+            try:
+                return encode_value(np.load(path, mmap_mode="r", allow_pickle=False))
+            except ValueError as error:
+                raise ValueError(f"{path} cannot be uploaded: {error}") from None
+        length = int.from_bytes(start, "little")
+        if len(start) < 8 or length > min(size - 8, MAX_HEADER_BYTES):
+            raise ValueError(f"{path} is neither an npy nor a safetensors file")
+        header = file.read(length)
+    try:
+        entries = read_entries(header)
+    except ValueError as error:
+        raise ValueError(f"{path} is neither an npy nor a safetensors file: {error}") from None
+    if tensor is None and len(entries) == 1:
+        (tensor,) = entries
+    if tensor is None or tensor not in entries:
+        names = ", ".join(list(entries)[:20]) + (", …" if len(entries) > 20 else "")
+        raise ValueError(f"{path} has the tensors {names}; tensor= says which of them to upload")
+    element_type, shape, begin, end = entries[tensor]
+    if element_type is None:
+        raise TypeError(f"the service has no element type for {tensor} of {path}")
+    if not 0 <= begin <= end <= size - 8 - length:
+        raise ValueError(f"{path} is shorter than its header says")
+    raw = np.memmap(path, np.uint8, "r", 8 + length + begin, (end - begin,)) if end > begin else np.empty(0, np.uint8)
+    return EncodedTensor(element_type, shape, raw.data)
+
+
+def _encode_rows(rows: Iterator[Any]) -> EncodedTensor:
+    """The tensor of which `rows` yields one row after the other. They go to a temporary file: an upload says its shape
+    before its bytes, and may have to be sent again.
+    """
+    kind: tuple[ElementType, tuple[int, ...]] | None = None
+    count = 0
+    with tempfile.TemporaryFile() as file:
+        for count, row in enumerate(rows, 1):
+            encoded = encode_value(row)
+            if kind is None:
+                kind = encoded.element_type, encoded.shape
+            elif kind != (encoded.element_type, encoded.shape):
+                raise ValueError(
+                    f"row {count - 1} is {encoded.element_type.name} of shape {list(encoded.shape)}, those before it "
+                    f"are {kind[0].name} of shape {list(kind[1])}"
+                )
+            file.write(encoded.raw)
+        if kind is None:
+            raise ValueError("an iterator without rows has no shape: upload an empty array")
+        file.flush()
+        raw = np.memmap(file, np.uint8, "r") if file.tell() else np.empty(0, np.uint8)
+    return EncodedTensor(kind[0], (count, *kind[1]), raw.data)

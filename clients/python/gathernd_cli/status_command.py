@@ -1,0 +1,111 @@
+"""`gathernd status`: whether a running service is ready, its version, device, tensors, memory and requests."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+import typer
+
+from .connect_or_exit import DEFAULT_URL, Key, Url
+from .tables import Field, human_bytes, human_count, print_fields
+
+TIMEOUT_S: Final = 10.0
+_SAMPLE: Final = re.compile(r"(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
+_FAILED: Final = re.compile(r'(^|,)status="5')
+
+app = typer.Typer(add_completion=False)
+
+
+class NoAnswer(Exception):
+    """The service did not answer, or not with what was asked for; the text says why."""
+
+
+@app.command("status")
+def status(url: Url = DEFAULT_URL, key: Key = None) -> None:
+    """Print whether the service is ready, its version, device, tensors, memory and requests.
+
+    Ends with exit code 1 where it is not ready.
+    """
+    url = url.rstrip("/")
+    try:
+        why_not = _why_not_ready(url)
+        metadata, metrics = json.loads(_get(url, "/v2", key)), _get(url, "/metrics", key).decode()
+    except (NoAnswer, ValueError) as error:
+        typer.echo(f"gathernd: {url}: {error}", err=True)
+        raise typer.Exit(1) from None
+    ready = Field("ready", "yes" if why_not is None else f"no: {why_not}")
+    version = Field("version", str(metadata.get("version", "")))
+    print_fields((Field("url", url), ready, version, *_from_metrics(metrics)))
+    if why_not is not None:
+        raise typer.Exit(1)
+
+
+def _from_metrics(text: str) -> Iterator[Field]:
+    """The fields that the service's metrics say, summed over its processes."""
+    totals: dict[str, float] = {}
+    failed, started = 0.0, []
+    for sample in filter(None, map(_SAMPLE.fullmatch, text.splitlines())):
+        name, value = sample["name"], float(sample["value"])
+        totals[name] = totals.get(name, 0.0) + value
+        if name == "gathernd_requests_total" and _FAILED.search(sample["labels"] or ""):
+            failed += value
+        if name == "process_start_time_seconds":
+            started.append(value)
+
+    def total(name: str) -> str:
+        return f"{totals.get(name, 0.0):.0f}"
+
+    yield Field("started", datetime.fromtimestamp(min(started), UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if started else "")
+    yield Field("device", "cpu and gpu" if totals.get("gathernd_gpu_memory_bytes") else "cpu")
+    yield Field("processes", total("gathernd_processes"))
+    yield Field("tensors", total("gathernd_resident_tensors"), human_count)
+    yield Field("tensor_bytes", total("gathernd_resident_bytes"), human_bytes)
+    yield Field("tensor_bytes_free", total("gathernd_resident_bytes_free"), human_bytes)
+    yield Field("memory_used", total("gathernd_memory_used_bytes"), human_bytes)
+    yield Field("memory_budget", total("gathernd_memory_budget_bytes"), human_bytes)
+    yield Field("requests", total("gathernd_requests_total"), human_count)
+    yield Field("requests_failed", f"{failed:.0f}", human_count)
+    yield Field("requests_in_flight", total("gathernd_requests_in_flight"), human_count)
+
+
+def _why_not_ready(url: str) -> str | None:
+    """Why the service is not ready, None where it is. Raises NoAnswer."""
+    try:
+        _get(url, "/readyz", None)
+    except NoAnswer as error:
+        if isinstance(error.__cause__, HTTPError) and error.__cause__.code == 503:
+            return str(error)
+        raise
+    return None
+
+
+def _get(url: str, path: str, key: str | None) -> bytes:
+    """The body of an answer. Raises NoAnswer."""
+    if urlsplit(url).scheme not in {"http", "https"}:
+        raise NoAnswer("the URL must begin with http:// or https://")
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    try:
+        with urlopen(Request(url + path, headers=headers), timeout=TIMEOUT_S) as answer:  # noqa: S310  (http, see above)
+            body: bytes = answer.read()
+    except HTTPError as error:
+        raise NoAnswer(_refusal(error)) from error
+    except (OSError, ValueError) as error:
+        reason = error.reason if isinstance(error, URLError) else error
+        raise NoAnswer(f"no answer: {reason}; is it running?") from error
+    return body
+
+
+def _refusal(error: HTTPError) -> str:
+    """Code and detail of an error body of the service, or the status of another's."""
+    try:
+        body: Any = json.loads(error.read())
+        return f"{body['code']}: {body['detail']}"
+    except (KeyError, TypeError, ValueError):
+        return f"HTTP status {error.code}"

@@ -1,0 +1,37 @@
+"""The contenders of the client's benchmark answer alike, and each is compared with its peers."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import client
+from gathernd import Client
+from tests.http.conftest import server, start
+from tests.http.server import Server
+
+__all__ = ["server", "start"]
+
+
+@pytest.mark.slow
+def test_every_contender_looks_the_rows_up_and_has_figures(server: Server) -> None:
+    with Client(server.url) as service:
+        service.put("items", client.table())
+    names = [*client.SYNC, *client.ASYNC]
+    names.remove("redis-py MGET")
+    lines = client.report(dict.fromkeys(names, server.port), ["tritonclient"], 1, 0.05).splitlines()
+    assert lines[0].split() == ["lookups/s", "client", "cpu,", "µs", "×", "tritonclient"]
+    for name, line in zip(names, lines[1:], strict=True):
+        assert line.startswith(f"{name} ")
+        rate, cpu, ratio = line[20:].split()
+        assert float(rate.replace(",", "")) > 10
+        assert float(cpu.replace(",", "")) > 10
+        assert (float(ratio) == 1) == (name == "tritonclient")
+
+
+def test_the_requests_of_the_floors_are_the_clients_own() -> None:
+    from gathernd import _endpoints
+
+    _, body, header = client.raw_request()
+    made = _endpoints.gather("gathernd", "items", client.picked(), 0, "onnx-13", "auto", "error", None, False, False)
+    assert b"".join(made.body) == body
+    assert made.headers["content-type"] == header["Content-Type"]

@@ -1,0 +1,104 @@
+"""AsyncClient on event loops: many calls at once, cancelled calls, one loop after the other, and uvloop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import warnings
+from collections.abc import Callable
+from time import monotonic
+
+import numpy as np
+import pytest
+
+from gathernd import AsyncClient, errors
+from tests.client.test_hostile_servers import Hostile, always, hostile, waiting
+from tests.http.server import Server
+
+__all__ = ["hostile"]
+DATA = np.arange(1000.0)
+Make = Callable[..., Hostile]
+
+
+async def many_calls(client: AsyncClient) -> None:
+    async def look_up(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for count in (1, 50, 3000):  # 3000: an answer that comes in several reads
+            indices = rng.integers(0, 1000, (count, 1))
+            assert np.array_equal(await client.gathernd(DATA, indices), DATA[indices[:, 0]])
+
+    await asyncio.gather(*map(look_up, range(16)))
+
+
+def test_calls_at_once_get_their_own_answers_on_one_loop_after_the_other(server: Server) -> None:
+    client = AsyncClient(server.url)
+
+    async def run() -> None:
+        await many_calls(client)
+        large = np.random.default_rng(2).random((700, 1000))
+        assert np.array_equal(await client.gather(large, np.arange(700)), large)
+
+    async def last() -> None:
+        async with client:
+            await many_calls(client)
+        with pytest.raises(RuntimeError, match="closed"):
+            await client.metadata("a")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # a loop that has ended cannot close what it leaves
+        asyncio.run(run())
+        asyncio.run(last())
+        gc.collect()
+
+
+def test_uvloop_serves_as_well(server: Server) -> None:
+    uvloop = pytest.importorskip("uvloop", reason="needs the package uvloop")
+
+    async def run() -> None:
+        async with AsyncClient(server.url) as client:
+            await many_calls(client)
+            told: list[int] = []
+            await client.put("looped", np.zeros(1 << 19), progress=told.append)
+            assert told[-1] == 4 << 20
+            assert (await client.get("looped")).nbytes == 4 << 20
+            await client.delete("looped")
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())
+
+
+def test_a_cancelled_call_ends_at_once_and_its_connection_is_not_used_again(hostile: Make) -> None:
+    server = hostile(waiting(2), always)
+
+    async def run() -> None:
+        async with AsyncClient(server.url) as client:
+            begun = monotonic()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await client.gathernd(DATA, [[1]])
+            assert monotonic() - begun < 1
+            assert (await client.gathernd(DATA, [[1]])).tolist() == [2.0]
+
+    asyncio.run(run())
+    assert server.connections == 2
+
+
+def test_what_progress_raises_reaches_the_caller(server: Server) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(done: int) -> None:
+        raise Stop
+
+    async def run() -> None:
+        async with AsyncClient(server.url) as client:
+            await client.put("stopped", DATA)
+            with pytest.raises(Stop):
+                await client.get("stopped", progress=stop)
+            with pytest.raises(Stop):
+                await client.put("stopped", DATA * 2, progress=stop)
+            await client.delete("stopped")
+            with pytest.raises(errors.TensorNotFound):
+                await client.metadata("stopped")
+
+    asyncio.run(run())

@@ -1,0 +1,327 @@
+"""Both clients against servers on a socket that break off, trickle, answer too early, twice or not at all."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from time import monotonic, sleep
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gathernd import Client, Retries, _endpoints, errors
+
+DATA, INDICES = np.array([1.0, 2.0]), np.array([[1]])
+_OUTPUT = b'{"output":{"dtype":"float64","shape":[1],"base64":"AAAAAAAAAEA="},"device":"cpu"}'
+DONE = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(_OUTPUT) + _OUTPUT
+NO_RETRIES = 0
+Serve = Callable[[socket.socket, int], None]
+
+
+def receive_request(connection: socket.socket) -> bytes:
+    """A whole request; what came of it where the client has gone."""
+    received = b""
+    while b"\r\n\r\n" not in received:
+        piece = connection.recv(1 << 16)
+        if not piece:
+            return received
+        received += piece
+    header = received.partition(b"\r\n\r\n")[0]
+    size = int(header.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0)
+    while len(received) < len(header) + 4 + size:
+        piece = connection.recv(1 << 16)
+        if not piece:
+            break
+        received += piece
+    return received
+
+
+class Hostile:
+    """A server that treats its first connections as `serves` say, the last of them all further ones."""
+
+    def __init__(self, *serves: Serve) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._serves = serves
+        self.connections = 0
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                serve = self._serves[min(self.connections, len(self._serves) - 1)]
+                self.connections += 1
+                threading.Thread(target=self._serve, args=(serve, connection), daemon=True).start()
+
+    def _serve(self, serve: Serve, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.settimeout(10)
+            serve(connection, self.connections)
+
+    def close(self) -> None:
+        with suppress(OSError):  # closed by the test
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(10)
+
+
+@pytest.fixture
+def hostile() -> Iterator[Callable[..., Hostile]]:
+    made: list[Hostile] = []
+
+    def make(*serves: Serve) -> Hostile:
+        made.append(Hostile(*serves))
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.close()
+
+
+def answering(*answers: bytes) -> Serve:
+    """Answers a request with each of these in turn, then closes."""
+
+    def serve(connection: socket.socket, _: int) -> None:
+        for answer in answers:
+            receive_request(connection)
+            connection.sendall(answer)
+
+    return serve
+
+
+def always(connection: socket.socket, _: int) -> None:
+    """Answers every request."""
+    while receive_request(connection):
+        connection.sendall(DONE)
+
+
+def waiting(seconds: float, answer: bytes = b"") -> Serve:
+    """Takes a request and says nothing for this long."""
+
+    def serve(connection: socket.socket, _: int) -> None:
+        receive_request(connection)
+        connection.sendall(answer)
+        sleep(seconds)
+
+    return serve
+
+
+Make = Callable[..., Hostile]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"", errors.Disconnected),
+        (b"HTTP/1.1 200 OK\r\nContent-Le", errors.Disconnected),
+        (DONE[:-1], errors.Disconnected),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel", errors.Disconnected),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", errors.Disconnected),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + _OUTPUT, errors.UnexpectedAnswer),
+        (b"\x15\x03\x01\x00\x02\x02\x0a\r\n\r\n", errors.UnexpectedAnswer),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!", errors.UnexpectedAnswer),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"y" * (1 << 18), errors.UnexpectedAnswer),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", errors.UnexpectedAnswer),
+    ],
+    ids=[
+        "nothing", "half a header", "a byte too few", "half a chunk", "interim only", "no length", "TLS", "two lengths",
+        "endless header", "no gather",
+    ],
+)  # fmt: skip
+def test_a_broken_answer_is_a_transport_error(
+    kind: Any, hostile: Make, answer: bytes, error: type[errors.TransportError]
+) -> None:
+    server = hostile(answering(answer))
+    with kind(server.url, retries=NO_RETRIES) as client, pytest.raises(error):
+        client.gathernd(DATA, INDICES)
+    assert server.connections == 1
+
+
+def test_the_message_names_url_call_and_seconds(kind: Any, hostile: Make) -> None:
+    server = hostile(waiting(5))
+    with kind(server.url, retries=NO_RETRIES, timeout=0.1) as client:
+        with pytest.raises(errors.Timeout, match=rf"^{server.url} has not answered POST /gather within 0\.1\d* s$"):
+            client.gather(DATA, [1])
+        with pytest.raises(TimeoutError):
+            client.delete("items")
+    server = hostile(answering(b""))
+    with (
+        kind(server.url, retries=NO_RETRIES) as client,
+        pytest.raises(
+            errors.Disconnected, match=rf"^the connection to {server.url} broke during GET /tensors/a, after "
+        ),
+    ):
+        client.metadata("a")
+    server.close()
+    with (
+        kind(server.url, retries=NO_RETRIES) as client,
+        pytest.raises(errors.ConnectError, match=rf"^cannot reach {server.url}: connection refused; is it running\?$"),
+    ):
+        client.metadata("a")
+
+
+def test_a_trickle_ends_with_the_calls_own_timeout(kind: Any, hostile: Make) -> None:
+    def trickle(connection: socket.socket, _: int) -> None:
+        receive_request(connection)
+        for byte in DONE:
+            connection.sendall(bytes([byte]))
+            sleep(0.05)
+
+    server = hostile(trickle)
+    begun = monotonic()
+    with kind(server.url, timeout=0.5) as client, pytest.raises(errors.Timeout, match="POST /gathernd"):
+        client.gathernd(DATA, INDICES, timeout=0.3)
+    assert 0.25 < monotonic() - begun < 2
+
+
+def test_a_calls_timeout_ends_retries_too(kind: Any, hostile: Make) -> None:
+    server = hostile(answering(b""))
+    begun = monotonic()
+    with kind(server.url, retries=Retries(1000, 1000)) as client, pytest.raises(errors.TransportError):
+        client.gathernd(DATA, INDICES, timeout=0.4)
+    assert monotonic() - begun < 2
+    assert 1 < server.connections < 10
+
+
+def test_a_kept_connection_that_the_server_closed_is_replaced_where_that_is_safe(kind: Any, hostile: Make) -> None:
+    server = hostile(answering(DONE), always)
+    with kind(server.url, retries=NO_RETRIES) as client:
+        assert client.gathernd(DATA, INDICES).tolist() == [2.0]
+        sleep(0.05)  # the end of the connection has come
+        assert client.gathernd(DATA, INDICES).tolist() == [2.0]
+        assert client.gathernd(DATA, INDICES).tolist() == [2.0]
+    assert server.connections == 2
+
+
+def closing_on_the_second(connection: socket.socket, _: int) -> None:
+    """Answers one request, takes the next one and closes, as a server does whose time for idle connections is over."""
+    receive_request(connection)
+    connection.sendall(DONE)
+    receive_request(connection)
+
+
+def test_a_request_that_may_have_been_carried_out_is_not_sent_twice(kind: Any, hostile: Make) -> None:
+    server = hostile(closing_on_the_second)
+    with kind(server.url, retries=NO_RETRIES) as client:
+        client.gathernd(DATA, INDICES)
+        with pytest.raises(errors.Disconnected):
+            client.delete("items")
+    assert server.connections == 1
+    server = hostile(closing_on_the_second, always)
+    with kind(server.url, retries=NO_RETRIES) as client:
+        for _ in range(2):
+            assert client.gathernd(DATA, INDICES).tolist() == [2.0]
+    assert server.connections == 2
+
+
+def test_what_comes_unasked_for_is_never_an_answer(kind: Any, hostile: Make) -> None:
+    other = DONE.replace(b"AAAAAAAAAEA=", b"AAAAAAAACEA=")
+    server = hostile(answering(DONE + other), always)
+    with kind(server.url, retries=NO_RETRIES) as client:
+        for _ in range(2):
+            assert client.gathernd(DATA, INDICES).tolist() == [2.0]
+    assert server.connections == 2
+
+    def late(connection: socket.socket, _: int) -> None:
+        receive_request(connection)
+        connection.sendall(DONE)
+        sleep(0.02)
+        connection.sendall(other)
+        receive_request(connection)
+
+    server = hostile(late, always)
+    with kind(server.url, retries=NO_RETRIES) as client:
+        client.gathernd(DATA, INDICES)
+        sleep(0.1)
+        assert client.gathernd(DATA, INDICES).tolist() == [2.0]
+    assert server.connections == 2
+
+
+def test_a_refusal_before_the_end_of_a_large_body_is_read(kind: Any, hostile: Make) -> None:
+    body = b'{"code":"payload_too_large","detail":"no","status":413}'
+    refusal = b"HTTP/1.1 413 No\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
+    def refuse(connection: socket.socket, _: int) -> None:
+        connection.recv(1000)
+        connection.sendall(refusal)
+        sleep(0.1)
+
+    server = hostile(refuse)
+    with kind(server.url, retries=NO_RETRIES, timeout=5) as client, pytest.raises(errors.PayloadTooLarge):
+        client.put("large", np.zeros(8 << 20))
+
+
+def test_after_an_early_refusal_the_rest_is_not_sent_nor_the_connection_used(kind: Any, hostile: Make) -> None:
+    body = b'{"code":"payload_too_large","detail":"no","status":413}'
+
+    def refuse(connection: socket.socket, _: int) -> None:
+        connection.recv(1000)
+        connection.sendall(b"HTTP/1.1 413 No\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        while connection.recv(1 << 20):
+            sleep(0.001)
+
+    told: list[int] = []
+    data = np.zeros(8 << 20)
+    server = hostile(refuse, always)
+    with kind(server.url, retries=NO_RETRIES, timeout=5) as client:
+        with pytest.raises(errors.PayloadTooLarge):
+            client.put("large", data, progress=told.append)
+        assert max(told, default=0) < data.nbytes  # the refusal may come before the first piece is sent
+        assert client.gathernd(DATA, INDICES).tolist() == [2.0]
+    assert server.connections == 2
+
+
+def test_a_server_that_takes_nothing_times_out(kind: Any, hostile: Make) -> None:
+    server = hostile(lambda connection, _: sleep(0.6))
+    with kind(server.url, retries=NO_RETRIES, timeout=0.2) as client, pytest.raises(errors.Timeout):
+        client.put("large", np.zeros(4 << 20))
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_a_proxys_failure_is_tried_again_where_that_is_safe(kind: Any, hostile: Make, status: int) -> None:
+    failure = b"HTTP/1.1 %d Bad\r\nContent-Length: 6\r\n\r\n<html>" % status
+    server = hostile(answering(failure, DONE))
+    with kind(server.url) as client:
+        assert client.gathernd(DATA, INDICES).tolist() == [2.0]
+    server = hostile(answering(failure, DONE))
+    with kind(server.url) as client, pytest.raises(errors.UnexpectedAnswer) as caught:
+        client.delete("items")
+    assert caught.value.status == status
+
+
+def test_each_call_of_many_threads_gets_its_own_answer(hostile: Make) -> None:
+    def echo(connection: socket.socket, _: int) -> None:
+        while request := receive_request(connection):
+            name = request.partition(b"x-request-id: ")[2].partition(b"\r\n")[0].decode()
+            body = b'{"tensors": [], "next": "%s"}' % name.encode()
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+    server, wrong = hostile(echo), []
+    with Client(server.url) as client:
+
+        def work(number: int) -> None:
+            for turn in range(50):
+                name = f"{number}-{turn}"
+                if client._run(_endpoints.tensors(None, None), None, {"x-request-id": name}).next != name:
+                    wrong.append(name)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert wrong == []
+    assert server.connections <= 8
+
+
+def test_a_closed_client_says_so(kind: Any) -> None:
+    with kind("http://127.0.0.1:9") as client:
+        pass
+    if kind is Client:
+        with pytest.raises(RuntimeError, match="closed"):
+            client.metadata("a")

@@ -1,0 +1,73 @@
+"""`client["items"]` is indexed as the NumPy array is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gathernd import AsyncClient, Client, errors
+from gathernd._resident_tensor import ResidentTensor
+from tests.client.test_gathers import same
+from tests.http.server import Server
+
+TABLE = np.arange(60, dtype=np.float32).reshape(12, 5)
+KEYS: list[Any] = [
+    slice(5, 7), slice(None), slice(3), slice(10, None), slice(5, 1000), slice(-3, None), slice(None, -10), slice(7, 5),
+    slice(None, None, 3), slice(None, None, -1), slice(20, 30), slice(0, 0), 3, -1, np.int32(4), [3, 8, -1],
+    np.array([[0, 1], [2, 3]], np.uint8), (3, 4), (-1, [0, 4]), ([[1], [2]], [[0, 3]]), ...,
+]  # fmt: skip
+
+
+@pytest.fixture
+def items(server: Server) -> Iterator[ResidentTensor]:
+    with Client(server.url) as client:
+        client.put("indexed", TABLE)
+        yield client["indexed"]
+        client.delete("indexed")
+
+
+@pytest.mark.parametrize("key", KEYS, ids=str)
+def test_an_index_picks_what_numpys_does(items: ResidentTensor, key: Any) -> None:
+    expected = TABLE[key if not isinstance(key, list) else np.array(key)]
+    assert same(np.asarray(items[key]), np.asarray(expected))
+
+    async def awaited() -> Any:
+        async with AsyncClient(items._client._transport._settings.address.url) as client:
+            assert (await client["indexed"].info()).shape == (12, 5)
+            return await client["indexed"][key]
+
+    assert same(np.asarray(asyncio.run(awaited())), np.asarray(expected))
+
+
+@pytest.mark.parametrize("key", [12, -13, [0, 12], (0, 5)], ids=str)
+def test_an_index_outside_is_an_index_error(items: ResidentTensor, key: Any) -> None:
+    with pytest.raises(IndexError):
+        items[key]
+
+
+@pytest.mark.parametrize("key", ["5", 1.5, None, TABLE[:, 0] > 3, (slice(2), 1), [0.0]], ids=str)
+def test_another_index_is_a_type_error(items: ResidentTensor, key: Any) -> None:
+    with pytest.raises(TypeError):
+        items[key]
+
+
+def test_the_whole_tensor_is_an_array_and_its_name_stands_for_it(items: ResidentTensor) -> None:
+    assert same(np.asarray(items), TABLE)
+    assert np.asarray(items, np.float64).dtype == np.float64
+    assert same(items._client.gathernd(items, [[2]]), TABLE[[2]])
+    assert repr(items) == "<ResidentTensor 'indexed'>"
+    with pytest.raises(TypeError):
+        iter(items)
+
+
+def test_what_is_not_there_is_a_lookup_error(items: ResidentTensor) -> None:
+    for key in (slice(2), 0, ..., slice(-1, None)):
+        with pytest.raises(LookupError) as caught:
+            items._client["nobody"][key]
+        assert isinstance(caught.value, errors.TensorNotFound)
+    with pytest.raises(ValueError, match="name"):
+        items._client["../x"][0]
