@@ -7,7 +7,7 @@ from fastapi.responses import PlainTextResponse
 
 from app.api.openapi_document import operation, problem_responses
 from app.api.readiness import Readiness
-from app.api.schemas.gather_request import Live, Ready
+from app.api.schemas.gather_answer import Live, Ready
 from app.telemetry.request_metrics import Metrics
 
 

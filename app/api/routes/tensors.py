@@ -19,17 +19,21 @@ from app.api.disk_threads import DiskThreads
 from app.api.error_responses import JSON
 from app.api.upload_receiver import MEMORY_BYTES, UploadReceiver, receive, upload_too_large
 from app.errors import GatherError, invalid_field
+from app.near_name import instead_of, near_name, shorten
 from app.store import Conditions, LocalStore, Metadata
 from app.store.store_errors import storage_errors
 from app.store.write_uploaded_tensor import Upload, check_shape
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor_name import check_name, check_new_name
 from app.wire import safetensors
-from app.wire.body_formats import MEDIA_TYPES, TENSORS, TensorCodec, start_of
+from app.wire.body_formats import MEDIA_TYPES, NPY, TENSORS, TensorCodec, start_of
+from app.wire.little_endian_items import packed_size_hint
 from app.wire.npy import Start
 
 Field = tuple[bytes, bytes]
 _LIMIT: Final = re.compile(r"[0-9]{1,9}")
+_FORM: Final = "application/x-www-form-urlencoded"
+"""What curl says of any body that it is not told of: nothing about the format."""
 MAX_LIST: Final = 1000
 
 
@@ -47,7 +51,11 @@ class TensorsRoute:
         fields = safetensors.read_query(context.query, ("limit", "after"))
         limit = fields.get("limit", "100")
         if not _LIMIT.fullmatch(limit) or not 1 <= int(limit) <= MAX_LIST:
-            raise invalid_field("/query/limit", f"limit must be from 1 to {MAX_LIST}")
+            raise invalid_field(
+                "/query/limit",
+                f"limit must be from 1 to {MAX_LIST}",
+                f"Write a number from 1 to {MAX_LIST} in place of {shorten(limit)!r}.",
+            )
         found, following = await self.threads.look_up("", lambda: self.store.page(int(limit), fields.get("after")))
         body: dict[str, Any] = {"tensors": [_described(metadata) for metadata in found], "next": following}
         await context.send(200, JSON, orjson.dumps(body))
@@ -130,21 +138,25 @@ def check_count(start: Start, declared: int) -> None:
             f"{declared - start.offset} bytes of items are announced, which is not what shape "
             f"{list(start.shape)} of {start.dtype.name} asks for",
             pointer="/body",
+            hint=packed_size_hint(start.dtype, start.shape, max(0, declared - start.offset)),
         )
 
 
 def _flag(fields: dict[str, str], name: str) -> bool:
     value = fields.get(name, "false")
     if value not in ("true", "false"):
-        raise invalid_field(f"/query/{name}", f"{name} must be true or false")
+        hint = f"{instead_of(value, near_name(value, ('true', 'false')) or 'true')} at /query/{name}."
+        raise invalid_field(f"/query/{name}", f"{name} must be true or false", hint)
     return value == "true"
 
 
 def _codec_of(field: bytes | None) -> TensorCodec | None:
     """The format of an upload's media type, None where it does not say one. Raises unsupported_media_type."""
     kind = (field or b"").partition(b";")[0].strip().lower().decode("latin-1")
-    if kind and kind not in TENSORS:
-        raise GatherError("unsupported_media_type", f"{kind!r} is not read here; {MEDIA_TYPES} are")
+    if kind and kind != _FORM and kind not in TENSORS:
+        near = near_name(kind, TENSORS) or NPY.media_type
+        hint = f"Send 'Content-Type: {near}' if the body is that; {MEDIA_TYPES} are read."
+        raise GatherError("unsupported_media_type", f"{kind!r} is not read here; {MEDIA_TYPES} are", hint=hint)
     return TENSORS.get(kind)
 
 

@@ -96,15 +96,35 @@ def _rows(content: MappedContent, text: str | None) -> tuple[tuple[int, ...], in
         return about.shape, 0, about.size
     match = _ROWS.fullmatch(text)
     if match is None:
-        raise invalid_field("/query/rows", "rows must be a:b, as in rows=0:100")
+        hint = f"Write rows={_rows_like(text)}, the first row and the one behind the last."
+        raise invalid_field("/query/rows", "rows must be a:b, as in rows=0:100", hint)
     first, last = int(match[1]), int(match[2])
     if not about.shape or not first <= last <= about.shape[0]:
         rows = f"{about.shape[0]} rows" if about.shape else "no rows, as it is a scalar"
         raise GatherError(
-            "range_not_satisfiable", f"rows {first}:{last} are asked for; the tensor has {rows}", pointer="/query/rows"
+            "range_not_satisfiable",
+            f"rows {first}:{last} are asked for; the tensor has {rows}",
+            pointer="/query/rows",
+            hint=_hint_for_rows(first, last, about.shape),
         )
     begin, end = content.row_span(first, last)
     return (last - first, *about.shape[1:]), begin, end
+
+
+def _rows_like(text: str) -> str:
+    """Rows as they are written, from the first numbers of a text, which is none."""
+    numbers = [int(number) for number in re.findall(r"[0-9]{1,15}", text)[:2]]
+    first, last = (*numbers, 0, 100)[:2] if numbers else (0, 100)
+    return f"{first}:{last}" if len(numbers) > 1 else f"{first}:{first + 1}"
+
+
+def _hint_for_rows(first: int, last: int, shape: tuple[int, ...]) -> str:
+    if not shape:
+        return "Leave out 'rows', since the tensor is a scalar."
+    if first > last:
+        first, last = last, first
+    last = min(last, shape[0])
+    return f"Ask for rows={min(first, last)}:{last}, since the tensor has {shape[0]} rows."
 
 
 def _copy(content: MappedContent, begin: int, end: int) -> tuple[str, bytes | None]:

@@ -58,13 +58,15 @@ class InferRoute:
             statistics.failed(timings.start)
             if isinstance(error, GatherError) and error.code == "tensor_not_found":
                 self.models.forget(model.name)
-                raise GatherError("model_not_found", f"no model is named {model.name!r}") from None
+                raise self.models.not_found(model.name) from None
             raise
         headers = []
         if json_size is not None:
             headers.append((b"inference-header-content-length", b"%d" % json_size))
         if answer.data_etag is not None:
             headers.append((b"x-gathernd-data-etag", answer.data_etag.encode()))
+        if answer.replaced is not None:
+            headers.append((b"x-gathernd-replaced", b"%d" % answer.replaced))
         coding = coding_of_answer(context.headers.get(b"accept-encoding"))
         if coding is not None:
             pieces = await self._compress(pieces, coding, context)
@@ -116,5 +118,6 @@ def read_json_size(headers: dict[bytes, bytes]) -> int | None:
         raise GatherError(
             "malformed_request",
             f"Inference-Header-Content-Length is {text[:64].decode('latin-1')!r}; it must be a number of bytes",
+            hint="Send in Inference-Header-Content-Length the number of bytes of the JSON, with which the body starts.",
         )
     return int(text)

@@ -12,7 +12,6 @@ from app.api.openapi_document import OF_MODEL, protocol_operation
 from app.api.readiness import Readiness
 from app.api.schemas.v2_messages import (
     InferAnswer,
-    InferRequest,
     ModelMetadata,
     ModelReady,
     StatisticsBody,
@@ -21,6 +20,7 @@ from app.api.schemas.v2_model_description import model_config, model_metadata
 from app.api.v2_model_lookup import Models
 from app.errors import Code
 from app.operators.registry import OPERATORS
+from app.wire.request_schemas.v2_infer_request import infer_request
 from app.wire.v2_answer import VERSION
 
 _INFER: Final[tuple[Code, ...]] = (
@@ -81,7 +81,7 @@ def _add_model(app: FastAPI, models: Models, readiness: Readiness, suffix: str, 
         find(name, version)
         return {"model_stats": await models.statistics.bodies([name], VERSION)}
 
-    @protocol_operation(
+    describe = protocol_operation(
         app,
         f"model{suffix}Infer",
         "Gather",
@@ -90,5 +90,9 @@ def _add_model(app: FastAPI, models: Models, readiness: Readiness, suffix: str, 
         "`Inference-Header-Content-Length` then says how long the JSON is, in the request and in the answer.",
         response_model=InferAnswer,
     )
-    async def infer(name: str, body: InferRequest, version: str = Depends(version_of)) -> NoReturn:
+
+    async def infer(name: str, body: Any, version: str = Depends(version_of)) -> NoReturn:
         raise AssertionError("answered by the data plane")
+
+    infer.__annotations__["body"] = infer_request(*(operator.signature for operator in OPERATORS.values()))
+    describe(infer)

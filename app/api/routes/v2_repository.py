@@ -74,8 +74,8 @@ async def _wants_ready(context: RequestContext) -> bool:
     except orjson.JSONDecodeError as error:
         raise GatherError("malformed_request", f"the body is not JSON: {error}") from None
     if not isinstance(document, dict):
-        raise invalid_field("", "the body must be a JSON object")
+        raise invalid_field("", "the body must be a JSON object", "Send a JSON object, or no body at all.")
     ready = document.get("ready", False)
     if not isinstance(ready, bool):
-        raise invalid_field("/ready", "ready must be true or false")
+        raise invalid_field("/ready", "ready must be true or false", "Write true or false at /ready.")
     return ready

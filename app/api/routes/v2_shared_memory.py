@@ -15,7 +15,10 @@ def add_shared_memory_routes(app: FastAPI) -> None:
     """Add the routes of system and CUDA shared memory."""
     for name, (_, route) in OPERATIONS.items():
         if "SharedMemory" in name:
-            register = protocol_operation(app, name, "Not offered", "not_implemented")
+            # The interactive page leaves out what has this mark.
+            register = protocol_operation(
+                app, name, "Not offered", "not_implemented", openapi_extra={"x-not-offered": True}
+            )
             register(_no_shared_memory_region if "{region}" in route.template else _no_shared_memory)
 
 

@@ -1,0 +1,106 @@
+"""The pages that explain errors: one for each code, and their list."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import escape
+from typing import Any, Final
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse
+
+from app.api.error_catalogue import CATALOGUE
+from app.api.error_examples import error_examples
+from app.api.error_responses import STATUS
+from app.api.openapi_document import operation, problem_responses
+from app.api.static_files import StaticFile
+from app.errors import CODES, Code, GatherError
+from app.near_name import instead_of, near_name
+
+_CODE: Final = re.compile("`([^`]+)`")
+_WIDTH: Final = 100
+
+
+def _page(title: str, body: str, root: str) -> str:
+    """A page with the look of the front page; `root` leads to where that is."""
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<link rel="icon" href="{root}assets/favicon.svg"><link rel="stylesheet" href="{root}assets/page.css"></head>'
+        f'<body><main class="document"><p><a href="{root}">gathernd</a></p>{body}</main></body></html>'
+    )
+
+
+def _text(text: str) -> str:
+    """A text of the catalogue as HTML: what stands between backticks is code."""
+    return _CODE.sub(r"<code>\1</code>", escape(text, quote=False))
+
+
+def _printed(value: Any, indent: str = "") -> str:
+    """JSON for a page: what fits into a line stands on one, everything else a member a line."""
+    line = json.dumps(value, ensure_ascii=False)
+    if len(indent) + len(line) <= _WIDTH or not value or not isinstance(value, dict | list):
+        return line
+    inner = indent + "  "
+    if isinstance(value, dict):
+        members = [f"{json.dumps(name)}: {_printed(member, inner)}" for name, member in value.items()]
+    else:
+        members = [_printed(item, inner) for item in value]
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    return f"{opening}\n{inner}" + f",\n{inner}".join(members) + f"\n{indent}{closing}"
+
+
+def catalogue_page() -> str:
+    """The page at /errors: every code with its status."""
+    rows = "".join(
+        f'<tr><td><a href="/errors/{code}"><code>{code.replace("_", "_<wbr>")}</code></a></td><td>{STATUS[code]}</td>'
+        f"<td>{escape(entry.title)}</td></tr>"
+        for code, entry in CATALOGUE.items()
+    )
+    return _page(
+        "Errors",
+        "<h1>Errors</h1><p>Each error has one of these codes, the place in the request, and a <code>hint</code>: one "
+        "sentence on how to mend that request.</p>"
+        f"<table><thead><tr><th>code</th><th>status</th><th>title</th></tr></thead><tbody>{rows}</tbody></table>",
+        "./",
+    )
+
+
+def error_page(code: Code) -> str:
+    """The page at /errors/{code}: what it means, how to mend it, and a request with its whole answer."""
+    entry, example = CATALOGUE[code], error_examples()[code]
+    about = f"<p>{_text(example.about)}</p>" if example.about else ""
+    return _page(
+        entry.title,
+        f"<h1>{escape(entry.title)}</h1><p><code>{code}</code>, status {STATUS[code]}</p>"
+        f"<p>{_text(entry.meaning)}</p><h2>How to mend it</h2><p>{_text(entry.mend)}</p>"
+        f"<h2>A request that gets it</h2>{about}<pre><code>{escape(example.command, quote=False)}</code></pre>"
+        f"<h2>Its answer</h2><pre><code>{escape(_printed(example.answer), quote=False)}</code></pre>"
+        '<p><a href="/errors">All errors</a></p>',
+        "../",
+    )
+
+
+def add_error_page_routes(app: FastAPI) -> None:
+    """Add the pages of errors."""
+
+    @operation(app, "errors", tags=["pages"], summary="Every error", response_class=HTMLResponse)
+    async def errors(request: Request) -> Response:
+        return StaticFile.of(catalogue_page().encode(), "errors.html").response(request)
+
+    @operation(
+        app,
+        "errorPage",
+        tags=["pages"],
+        summary="What an error means and how to mend it",
+        response_class=HTMLResponse,
+        responses=problem_responses(("not_found",)),
+    )
+    async def error(code: str, request: Request) -> Response:
+        for known in CODES:
+            if known == code:
+                return StaticFile.of(error_page(known).encode(), f"{known}.html").response(request)
+        near = near_name(code, CODES)
+        hint = None if near is None else f"{instead_of(code, near)}."
+        raise GatherError("not_found", f"no error has the code {code!r}", hint=hint)

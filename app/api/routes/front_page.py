@@ -1,0 +1,93 @@
+"""The page at / and what it loads: `app/api/web/index.html` with what this service offers written into it."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from importlib.resources import files
+from typing import Any, Final
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse
+
+from app import __version__
+from app.api.openapi_document import operation, problem_responses
+from app.api.static_files import StaticFile, StaticFiles
+from app.operators.registry import OPERATORS
+from app.tensors.dtypes import DTYPES
+
+WEB: Final = files("app.api") / "web"
+
+
+def service_description() -> dict[str, Any]:
+    """What the page's scripts know of the service: operators, their dialects and the element types."""
+    return {
+        "operators": [
+            {
+                "name": row.name,
+                "title": row.summary,
+                "parameter": row.signature.parameter,
+                "dialects": [
+                    {
+                        "name": each.name,
+                        "index_dtypes": [name for name in DTYPES if name in each.index_dtypes],
+                        "wraps": each.wrap,
+                    }
+                    for each in row.dialects.values()
+                ],
+            }
+            for row in OPERATORS.values()
+        ],
+        "dtypes": list(DTYPES),
+    }
+
+
+def front_page() -> str:
+    """The HTML of the page."""
+    texts = [text for row in OPERATORS.values() for text in row.texts]
+    # In a script element only "<" could be taken for markup; JSON may write it as an escape.
+    description = json.dumps(service_description(), separators=(",", ":")).replace("<", "\\u003c")
+    return (
+        (WEB / "index.html")
+        .read_text(encoding="utf-8")
+        .replace("{{version}}", escape(__version__))
+        .replace("{{texts}}", escape(f"{', '.join(texts[:-1])} and {texts[-1]}"))
+        .replace("{{service}}", description)
+    )
+
+
+def add_front_page_routes(app: FastAPI) -> None:
+    """Add the page, its scripts, styles and icon."""
+    assets = StaticFiles(file for file in WEB.iterdir() if not file.name.endswith(".html"))
+    pages: dict[str, StaticFile] = {}
+
+    @operation(app, "frontPage", tags=["pages"], summary="Front page, with a playground", response_class=HTMLResponse)
+    async def front(request: Request) -> Response:
+        if not pages:
+            pages["front"] = StaticFile.of(front_page().encode(), "index.html")
+        return pages["front"].response(request)
+
+    @operation(
+        app,
+        "pageAsset",
+        tags=["pages"],
+        summary="Script, style or icon of a page",
+        response_class=Response,
+        responses={
+            200: {"description": "The file", "content": {"application/octet-stream": {}}},
+            **problem_responses(("not_found",)),
+        },
+    )
+    async def page_asset(asset: str, request: Request) -> Response:
+        return assets.response(asset, request)
+
+    @operation(
+        app,
+        "favicon",
+        tags=["pages"],
+        summary="The icon that browsers ask for by themselves",
+        response_class=Response,
+        responses={200: {"description": "The icon", "content": {"image/svg+xml": {}}}},
+    )
+    async def favicon(request: Request) -> Response:
+        return assets.response("favicon.svg", request)

@@ -1,0 +1,55 @@
+/* The request of the playground as curl and as Python, with this server's own address. A key is never written out. */
+
+import { address, hasKey } from "./service.js";
+
+const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+
+/** A shell command that sends `body` to the route `operator`. */
+export function curlText(operator, body) {
+  const lines = [`curl -s ${address()}/${operator} -H 'Content-Type: application/json'`];
+  if (hasKey()) lines.push('  -H "Authorization: Bearer $GATHERND_API_KEY"');
+  return `${lines.join(" \\\n")} -d ${quoted(body)}`;
+}
+
+/**
+ * The same with the Python client. `data` and `indices` are `{dtype, values}`, or `{name, dtype}` for a resident tensor;
+ * `fillValue` is null where none is sent.
+ */
+export function pythonText({
+  operator, parameterName, parameter, dialect, isDefaultDialect, data, indices, outOfBounds, fillValue,
+}) {
+  const imports = ["import numpy as np", "from gathernd import Client"];
+  if ([data, indices].some(({ dtype }) => dtype === "bfloat16")) imports.unshift("import ml_dtypes");
+  if (hasKey()) imports.push("", "# The client takes the key from the environment: GATHERND_API_KEY");
+  const more = [
+    ...(parameter ? [`${parameterName}=${parameter}`] : []),
+    ...(isDefaultDialect ? [] : [`dialect="${dialect}"`]),
+    ...(outOfBounds === "error" ? [] : [`out_of_bounds="${outOfBounds}"`]),
+    ...(fillValue === null ? [] : [`fill_value=${literal(fillValue, data.dtype)}`]),
+  ];
+  const call = ["data", "indices", ...more].join(", ");
+  return `${imports.join("\n")}
+
+data = ${data.name === undefined ? arrayText(data) : JSON.stringify(data.name)}
+indices = ${arrayText(indices)}
+with Client("${address()}") as client:
+    print(client.${operator}(${call}))
+`;
+}
+
+function arrayText({ dtype, values }) {
+  const type = { bfloat16: "ml_dtypes.bfloat16", string: "str" }[dtype] ?? `"${dtype}"`;
+  return `np.array(${literal(values, dtype)}, ${type})`;
+}
+
+/** Parsed JSON, whose numbers are texts (see `parseExactly`), as Python writes it. */
+function literal(value, dtype) {
+  if (Array.isArray(value)) {
+    const isElement = dtype.startsWith("complex") && value.length === 2 && !value.some(Array.isArray);
+    return isElement ? `complex(${number(value[0])}, ${number(value[1])})` : `[${value.map((each) => literal(each, dtype)).join(", ")}]`;
+  }
+  if (typeof value === "boolean") return value ? "True" : "False";
+  return dtype === "string" ? JSON.stringify(value) : number(value);
+}
+
+const number = (text) => (/^-?(NaN|Infinity)$/.test(text) ? `float("${text}")` : text);

@@ -1,0 +1,32 @@
+/* Making elements of the page. Text from the service only ever becomes text, never HTML. */
+
+/** A new element: `properties` are set as properties, those with a dash or `role` as attributes. */
+export function make(tag, properties = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name === "role" || name.includes("-")) element.setAttribute(name, value);
+    else element[name] = value;
+  }
+  element.append(...children);
+  return element;
+}
+
+export const byId = (id) => document.getElementById(id);
+
+/** What an error says, as paragraphs: its text, the rule that it cites, its hint and its page. */
+export function problemParagraphs(problem) {
+  const found = [make("p", { className: "problem-text" }, problem.message)];
+  if (problem.total > problem.errors.length && problem.errors.length) {
+    found.push(make("p", {}, `The first ${problem.errors.length} of ${problem.total} are marked.`));
+  }
+  if (problem.rule) {
+    const { dialect, clause, text } = problem.rule;
+    found.push(make("p", { className: "rule" }, `${dialect}${clause ? `, clause ${clause}` : ""}: `, make("q", {}, text)));
+  }
+  if (problem.hint) found.push(make("p", { className: "hint" }, problem.hint));
+  if (problem.code) {
+    const link = make("a", { href: `errors/${encodeURIComponent(problem.code)}` }, problem.code);
+    found.push(make("p", { className: "error-link" }, link));
+  }
+  return found;
+}

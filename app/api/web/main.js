@@ -1,0 +1,42 @@
+/* Starts the page: what the service is stands in the document as JSON, the rest is asked for. */
+
+import { byId } from "./elements.js";
+import { Playground } from "./playground.js";
+import { askForKeys, watchReadiness } from "./readiness.js";
+import { ResidentTensors } from "./resident_tensors.js";
+import { showExplanation, showMetrics } from "./where_gathers_run.js";
+
+const { operators, dtypes } = JSON.parse(byId("service").textContent);
+
+const playground = new Playground(operators, dtypes, (explanation, kernel) => {
+  showExplanation(explanation, kernel);
+  showMetrics();
+});
+const tensors = new ResidentTensors(
+  dtypes,
+  (list) => playground.setResidents(list),
+  (name) => playground.useResident(name),
+);
+
+async function load() {
+  await tensors.refresh();
+  await showMetrics();
+}
+
+for (const button of document.querySelectorAll("[data-copies]")) {
+  button.addEventListener("click", async () => {
+    const code = byId(button.dataset.copies);
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+      button.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(code); // the clipboard is for pages over HTTPS and on this machine
+      button.textContent = "Selected";
+    }
+    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  });
+}
+
+askForKeys(load);
+watchReadiness();
+await load();

@@ -1,0 +1,280 @@
+/* The playground: a form for a gather, what the service answers to it, and the drawing of both. */
+
+import { curlText, pythonText } from "./code_examples.js";
+import { byId, make, problemParagraphs } from "./elements.js";
+import { EXAMPLES } from "./examples.js";
+import { GatherDrawing } from "./gather_drawing.js";
+import { postJson, Problem } from "./service.js";
+import { elementsOf, flatten, parseExactly, shapeText, sizeText } from "./tensor_values.js";
+
+/** Outputs up to this many bytes are asked for and drawn. */
+const MOST_BYTES = 1 << 20;
+const INLINE = "";
+
+export class Playground {
+  /** `operators` are the service's; `onExplained` is called with an explanation and how the gather then went. */
+  constructor(operators, dtypes, onExplained) {
+    this.operators = operators;
+    this.onExplained = onExplained;
+    this.residents = new Map();
+    this.drawing = new GatherDrawing();
+    this.form = byId("gather-form");
+    this.problem = byId("problem");
+    this.outcome = byId("outcome");
+    this.#fill(dtypes);
+    this.form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.run();
+    });
+    this.form.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.run();
+    });
+    this.form.addEventListener("input", (event) => {
+      if (event.target.type === "radio") this.#chooseOperator(event.target.value);
+      this.preview();
+    });
+    addEventListener("resize", () => this.drawing.lightFocused());
+    this.show(EXAMPLES[0]);
+  }
+
+  /** Offer these resident tensors as data. */
+  setResidents(tensors) {
+    const source = byId("data-source");
+    const chosen = source.value;
+    this.residents = new Map(tensors.map((tensor) => [tensor.name, tensor]));
+    source.replaceChildren(
+      make("option", { value: INLINE }, "values typed here"),
+      ...tensors.map(({ name, dtype, shape }) => make("option", { value: name }, `${name}: ${dtype} ${shapeText(shape)}`)),
+    );
+    source.value = this.residents.has(chosen) ? chosen : INLINE;
+    if (chosen !== source.value) this.preview();
+    else this.#writeCode();
+  }
+
+  /** Put a resident tensor into the form, with indices that suit it. */
+  useResident(name) {
+    const { shape } = this.residents.get(name);
+    const last = Math.max(0, (shape[0] ?? 1) - 1);
+    const rows = [0, Math.min(1, last), last];
+    this.#chooseOperator("gather");
+    byId("parameter").value = 0;
+    byId("data-source").value = name;
+    byId("indices-dtype").value = "int64";
+    byId("indices-values").value = JSON.stringify(rows);
+    this.preview();
+    byId("playground").scrollIntoView();
+    byId("indices-values").focus({ preventScroll: true });
+  }
+
+  /** Put an example into the form. */
+  show({ operator, dialect, parameter = 0, outOfBounds = "error", fillValue = "", data, indices }) {
+    this.#chooseOperator(operator);
+    byId("out-of-bounds").value = outOfBounds;
+    byId("fill-value").value = fillValue;
+    if (dialect) byId("dialect").value = dialect;
+    byId("parameter").value = parameter;
+    byId("data-source").value = INLINE;
+    [byId("data-dtype").value, byId("data-values").value] = data;
+    [byId("indices-dtype").value, byId("indices-values").value] = indices;
+    this.preview();
+  }
+
+  /** Draw what the form says; the output is not known yet. */
+  preview() {
+    this.asked = null;
+    byId("typed-data").hidden = byId("data-source").value !== INLINE;
+    byId("fill-value-field").hidden = byId("out-of-bounds").value !== "fill";
+    this.#clearProblem();
+    this.outcome.textContent = "";
+    this.#draw(null);
+    this.#writeCode();
+    byId("answer-code").textContent = "Run the gather to see its answer.";
+  }
+
+  /** Send the form's gather, and draw the answer or the error. */
+  async run() {
+    const asked = (this.asked = {});
+    const isCurrent = () => this.asked === asked;
+    const body = this.#body();
+    const operator = this.#operator().name;
+    const button = byId("run");
+    button.setAttribute("aria-busy", "true");
+    this.#clearProblem();
+    try {
+      const { explanation, output: expected } = await (await postJson(`${operator}?explain=true`, body)).json();
+      if (explanation.output_bytes > MOST_BYTES) {
+        if (isCurrent()) {
+          this.outcome.textContent =
+            `The output, ${expected.dtype} ${shapeText(expected.shape)}, has ${sizeText(explanation.output_bytes)}: ` +
+            "too much to draw here. Take the request as curl or Python.";
+        }
+        return;
+      }
+      const began = performance.now();
+      const response = await postJson(operator, body);
+      const text = await response.text();
+      const milliseconds = performance.now() - began;
+      if (!isCurrent()) return;
+      const answer = parseExactly(text);
+      const shape = answer.output.shape.map(Number);
+      const { dtype } = answer.output;
+      this.#draw({ shape, dtype, elements: elementsOf(answer.output, dtype.startsWith("complex")) });
+      const kernel = kernelMicroseconds(response.headers.get("Server-Timing"));
+      this.outcome.textContent =
+        `${dtype} ${shapeText(shape)}, by ${answer.dialect} on the ${answer.device.toUpperCase()}: ` +
+        `${kernel === null ? "" : `${kernel} µs in the kernel, `}${milliseconds.toFixed(1)} ms there and back.` +
+        (answer.replaced === undefined ? "" : ` Replaced components: ${answer.replaced}.`);
+      byId("answer-code").textContent = text;
+      this.onExplained(explanation, kernel);
+    } catch (error) {
+      if (!(error instanceof Problem)) throw error;
+      if (isCurrent()) this.#showProblem(error);
+    } finally {
+      button.removeAttribute("aria-busy");
+    }
+  }
+
+  #fill(dtypes) {
+    byId("operator-choice").append(
+      ...this.operators.map(({ name, title }) =>
+        make("label", {}, make("input", { type: "radio", name: "operator", value: name }), make("span", { title }, name))),
+    );
+    byId("data-dtype").append(...dtypes.map((name) => make("option", {}, name)));
+    byId("example-choice").append(
+      ...EXAMPLES.map((example) =>
+        make("button", { type: "button", onclick: () => { this.show(example); this.run(); } }, example.title)),
+    );
+    byId("data-source").append(make("option", { value: INLINE }, "values typed here"));
+  }
+
+  #operator() {
+    return this.operators.find(({ name }) => this.form.querySelector(`[value="${name}"]`).checked);
+  }
+
+  #chooseOperator(name) {
+    this.form.querySelector(`[value="${name}"]`).checked = true;
+    const { parameter, dialects } = this.#operator();
+    byId("parameter-name").textContent = parameter;
+    const dialect = byId("dialect");
+    const before = dialect.value;
+    dialect.replaceChildren(...dialects.map((each) => make("option", {}, each.name)));
+    if (dialects.some((each) => each.name === before)) dialect.value = before;
+    const indices = byId("indices-dtype");
+    const chosen = indices.value;
+    const types = new Set(dialects.flatMap((each) => each.index_dtypes));
+    indices.replaceChildren(...[...types].map((each) => make("option", {}, each)));
+    indices.value = types.has(chosen) ? chosen : "int64";
+  }
+
+  /** The request's JSON. Values stay as they were typed: what is wrong with them is for the service to say. */
+  #body() {
+    const tensor = (part) => `{"dtype": "${byId(`${part}-dtype`).value}", "values": ${byId(`${part}-values`).value.trim().replace(/\s*\n\s*/g, " ")}}`;
+    const source = byId("data-source").value;
+    const { parameter, dialects } = this.#operator();
+    const lines = [
+      `"data": ${source === INLINE ? tensor("data") : `{"tensor": ${JSON.stringify(source)}}`}`,
+      `"indices": ${tensor("indices")}`,
+    ];
+    const number = byId("parameter").value;
+    if (number !== "" && Number(number) !== 0) lines.push(`"${parameter}": ${number}`);
+    const dialect = byId("dialect").value;
+    if (dialect !== dialects[0].name) lines.push(`"dialect": "${dialect}"`);
+    const outOfBounds = byId("out-of-bounds").value;
+    if (outOfBounds !== "error") lines.push(`"out_of_bounds": "${outOfBounds}"`);
+    const fill = byId("fill-value").value.trim();
+    if (outOfBounds === "fill" && fill) lines.push(`"fill_value": ${fill}`);
+    return `{\n  ${lines.join(",\n  ")}}`;
+  }
+
+  /** The parsed fill value; null where none is to be sent, undefined where it is no JSON. */
+  #fillValue() {
+    const text = byId("fill-value").value.trim();
+    if (byId("out-of-bounds").value !== "fill" || !text) return null;
+    try {
+      return parseExactly(text);
+    } catch {
+      return undefined;
+    }
+  }
+
+  /** What is typed as `part`, `{shape, elements, dtype, values}`; null where it is not a tensor. */
+  #typed(part) {
+    const dtype = byId(`${part}-dtype`).value;
+    try {
+      const values = parseExactly(byId(`${part}-values`).value);
+      const found = flatten(values, dtype.startsWith("complex"));
+      return found && { ...found, dtype, values };
+    } catch {
+      return null;
+    }
+  }
+
+  #parts() {
+    const name = byId("data-source").value;
+    const resident = this.residents.get(name);
+    const data = resident ? { name, dtype: resident.dtype, shape: resident.shape } : this.#typed("data");
+    return { data, indices: this.#typed("indices") };
+  }
+
+  #draw(output) {
+    const parameter = Number(byId("parameter").value || 0);
+    const { name: operator, dialects } = this.#operator();
+    const { wraps } = dialects.find(({ name }) => name === byId("dialect").value);
+    const outOfBounds = byId("out-of-bounds").value;
+    this.drawing.draw({ operator, parameter, wraps, outOfBounds, output, ...this.#parts() });
+  }
+
+  #writeCode() {
+    const { name: operator, parameter: parameterName, dialects } = this.#operator();
+    byId("curl-code").textContent = curlText(operator, this.#body());
+    const { data, indices } = this.#parts();
+    const dialect = byId("dialect").value;
+    if (!data || !indices) {
+      byId("python-code").textContent = "Values that are not nested lists have no form in Python.";
+    } else if (this.#fillValue() === undefined) {
+      byId("python-code").textContent = "A fill value that is no JSON has no form in Python.";
+    } else {
+      byId("python-code").textContent = pythonText({
+        operator, parameterName, parameter: Number(byId("parameter").value || 0), dialect,
+        isDefaultDialect: dialect === dialects[0].name, data, indices,
+        outOfBounds: byId("out-of-bounds").value, fillValue: this.#fillValue(),
+      });
+    }
+  }
+
+  #clearProblem() {
+    this.problem.hidden = true;
+    this.problem.replaceChildren();
+    for (const control of this.form.querySelectorAll("[aria-invalid]")) {
+      control.removeAttribute("aria-invalid");
+      control.removeAttribute("aria-describedby");
+    }
+  }
+
+  #showProblem(problem) {
+    this.#draw(null);
+    this.problem.replaceChildren(...problemParagraphs(problem));
+    this.problem.hidden = false;
+    this.outcome.textContent = "";
+    this.drawing.markWrong(problem.errors, problem.message);
+    const control = controlOf(problem.errors[0]?.pointer ?? "");
+    if (control) {
+      control.setAttribute("aria-invalid", "true");
+      control.setAttribute("aria-describedby", "problem");
+    }
+  }
+}
+
+/** The control of the form that a JSON pointer of an error leads to. */
+function controlOf(pointer) {
+  const exact = { "/dialect": "dialect", "/batch_dims": "parameter", "/axis": "parameter", "/data/tensor": "data-source",
+    "/out_of_bounds": "out-of-bounds", "/fill_value": "fill-value" };
+  const id = exact[pointer] ?? /^\/(data|indices)\/(dtype|values)/.exec(pointer)?.slice(1).join("-");
+  return id ? byId(id) : null;
+}
+
+/** The microseconds that the field Server-Timing says the kernel took, as text. */
+function kernelMicroseconds(field) {
+  const match = /kernel;dur=([0-9.]+)/.exec(field ?? "");
+  return match ? Number((Number(match[1]) * 1000).toPrecision(3)) : null;
+}

@@ -1,0 +1,48 @@
+/* Whether the service is ready, at the top of the page, and the form that asks for a key. */
+
+import { byId } from "./elements.js";
+import { ask, hasKey, useKey, whenKeyIsNeeded } from "./service.js";
+
+const WAITING = 1500;
+const SETTLED = 15000;
+
+/** Keep the page's badge up to date while it is looked at. */
+export async function watchReadiness() {
+  const badge = byId("readiness");
+  let isReady = false;
+  const look = async () => {
+    let text = "ready";
+    isReady = true;
+    try {
+      await ask("readyz");
+    } catch (problem) {
+      isReady = false;
+      text = problem.status ? problem.message : "no answer";
+    }
+    badge.className = `badge ${isReady ? "is-ready" : "is-not-ready"}`;
+    if (badge.textContent !== text) badge.textContent = text;
+  };
+  for (;;) {
+    if (!document.hidden) await look();
+    await new Promise((resolve) => setTimeout(resolve, isReady ? SETTLED : WAITING));
+  }
+}
+
+/** Show the form for a key once one is needed; `onKey` is called when one was entered. */
+export function askForKeys(onKey) {
+  const form = byId("key-form");
+  const input = byId("key");
+  whenKeyIsNeeded(() => {
+    byId("key-note").textContent = hasKey()
+      ? "The service does not know this key."
+      : "This service asks for an API key. It stays in this page's memory and is forgotten when you leave.";
+    form.hidden = false;
+  });
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    useKey(input.value.trim());
+    input.value = "";
+    form.hidden = true;
+    onKey();
+  });
+}

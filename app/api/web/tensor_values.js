@@ -1,0 +1,115 @@
+/* Values of tensors as text: read out of JSON without a loss of digits, or out of the raw bytes of a content. */
+
+/** JSON whose numbers stay as they were written: int64 has more digits than a number of JavaScript. */
+export function parseExactly(text) {
+  return JSON.parse(text, (_, value, context) =>
+    typeof value === "number" ? (context?.source ?? String(value)) : value);
+}
+
+/**
+ * Shape and flat elements, as text, of nested lists; null where they are ragged. Complex elements are the innermost
+ * pairs.
+ */
+export function flatten(values, isComplex = false) {
+  const shape = [];
+  for (let level = values; Array.isArray(level); level = level[0]) shape.push(level.length);
+  if (isComplex) {
+    if (shape.pop() !== 2) return null;
+  }
+  const elements = [];
+  const walk = (level, depth) => {
+    if (depth === shape.length) {
+      if (Array.isArray(level) !== isComplex) return false;
+      elements.push(isComplex ? complexText(level[0], level[1]) : elementText(level));
+      return true;
+    }
+    return Array.isArray(level) && level.length === shape[depth] && level.every((below) => walk(below, depth + 1));
+  };
+  return walk(values, 0) ? { shape, elements } : null;
+}
+
+/** The elements, as text, of an answer's flat `values`. */
+export function elementsOf({ values }, isComplex) {
+  return values.map((value) => (isComplex ? complexText(value[0], value[1]) : elementText(value)));
+}
+
+const elementText = (value) => (value === null ? "null" : String(value));
+const complexText = (real, imaginary) => `${real}${String(imaginary).startsWith("-") ? "" : "+"}${imaginary}i`;
+
+/** The shortest decimal that `round` takes to the same number. */
+function shortest(value, round, mostDigits) {
+  if (!Number.isFinite(value) || Number.isInteger(value)) return String(value);
+  for (let digits = 1; digits < mostDigits; digits++) {
+    const text = value.toPrecision(digits);
+    if (round(Number(text)) === value) return String(Number(text));
+  }
+  return String(Number(value.toPrecision(mostDigits)));
+}
+
+function fromHalf(bits) {
+  const sign = bits & 0x8000 ? -1 : 1;
+  const exponent = (bits >> 10) & 31;
+  const fraction = bits & 1023;
+  if (exponent === 31) return fraction ? NaN : sign * Infinity;
+  return sign * (exponent ? (1024 + fraction) * 2 ** (exponent - 25) : fraction * 2 ** -24);
+}
+
+function fromBfloat(bits) {
+  const view = new DataView(new ArrayBuffer(4));
+  view.setUint32(0, bits << 16);
+  return view.getFloat32(0);
+}
+
+const float32 = (view, at) => shortest(view.getFloat32(at, true), Math.fround, 9);
+const float64 = (view, at) => String(view.getFloat64(at, true));
+const brief = (value) => (Number.isFinite(value) ? String(Number(value.toPrecision(5))) : String(value));
+
+/** Bytes of an element, and what reads it. */
+const READERS = {
+  bool: [1, (view, at) => String(view.getUint8(at) === 1)],
+  int8: [1, (view, at) => String(view.getInt8(at))],
+  int16: [2, (view, at) => String(view.getInt16(at, true))],
+  int32: [4, (view, at) => String(view.getInt32(at, true))],
+  int64: [8, (view, at) => String(view.getBigInt64(at, true))],
+  uint8: [1, (view, at) => String(view.getUint8(at))],
+  uint16: [2, (view, at) => String(view.getUint16(at, true))],
+  uint32: [4, (view, at) => String(view.getUint32(at, true))],
+  uint64: [8, (view, at) => String(view.getBigUint64(at, true))],
+  float16: [2, (view, at) => brief(fromHalf(view.getUint16(at, true)))],
+  bfloat16: [2, (view, at) => brief(fromBfloat(view.getUint16(at, true)))],
+  float32: [4, float32],
+  float64: [8, float64],
+  complex64: [8, (view, at) => complexText(float32(view, at), float32(view, at + 4))],
+  complex128: [16, (view, at) => complexText(float64(view, at), float64(view, at + 8))],
+};
+
+/** The first elements, as text, of little-endian `bytes`, which may end within one; at most `limit`. */
+export function readElements(bytes, dtype, limit) {
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  const found = [];
+  if (dtype === "string") {
+    for (let at = 0; found.length < limit && at + 4 <= bytes.length; ) {
+      const end = at + 4 + view.getUint32(at, true);
+      if (end > bytes.length) break;
+      found.push(new TextDecoder().decode(bytes.subarray(at + 4, end)));
+      at = end;
+    }
+    return found;
+  }
+  const [size, read] = READERS[dtype];
+  for (let at = 0; found.length < limit && at + size <= bytes.length; at += size) found.push(read(view, at));
+  return found;
+}
+
+/** Bytes as people write them. */
+export function sizeText(bytes) {
+  const units = ["bytes", "kB", "MB", "GB", "TB"];
+  let unit = 0;
+  while (bytes >= 1000 && unit < units.length - 1) {
+    bytes /= 1000;
+    unit++;
+  }
+  return `${unit && bytes < 99.95 ? bytes.toFixed(1) : Math.round(bytes).toLocaleString("en")} ${units[unit]}`;
+}
+
+export const shapeText = (shape) => `[${shape.join(", ")}]`;
