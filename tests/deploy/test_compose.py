@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,9 +13,13 @@ import pytest
 import yaml
 from compose_pydantic.models import ComposeSpecification
 from pydantic import ValidationError
+from typer.testing import CliRunner
 
 import app
+from app.security.authorizer import Access, KeyAuthorizer
+from app.security.bearer_key import key_digest
 from app.settings import SETTING_NAMES
+from gathernd_cli import command_line
 from tests.deploy.dockerfile import read_dockerfile
 from tests.deploy.test_monitoring import prometheus_config
 from tests.http.server import ROOT
@@ -80,6 +85,30 @@ def test_services_have_no_more_rights_than_they_need(name: str) -> None:
         assert all(text.startswith("127.0.0.1:") for text in service["ports"])
         assert "privileged" not in service
         assert "network_mode" not in service
+
+
+def test_one_line_makes_a_key_that_may_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line of the compose file's first comment, with its file in a folder of the test."""
+    text = (ROOT / "docker-compose.yml").read_text()
+    (line,) = re.findall(r"^# +(echo .*>> \.env .*)$", text, re.MULTILINE)
+    setting, add, up = (shlex.split(part) for part in line.split(" && "))
+    assert up == ["docker", "compose", "up", "--detach"]
+    name, _, path = setting[1].partition("=")
+    service = services("docker-compose.yml")["gathernd"]
+    assert service["environment"][name] is None, "without a value compose takes that of .env"
+    assert f"keys:{Path(path).parent}" in service["volumes"]
+    assert re.search(
+        rf"^RUN install -d -o 10001 .*{Path(path).parent}\b", (ROOT / "Dockerfile").read_text(), re.MULTILINE
+    )
+    monkeypatch.setenv(name, str(tmp_path / "keys"))
+    assert add[:5] == ["docker", "compose", "run", "--rm", "gathernd"]
+    done = CliRunner().invoke(command_line.app, add[5:])
+    assert done.exit_code == 0, done.output
+    credential = key_digest(b"Bearer " + done.output.strip().encode())
+    authorizer = KeyAuthorizer(tmp_path / "keys")
+    for method in ("PUT", "GET"):
+        authorizer.check(method, Access.TENSORS, credential)
+    authorizer.check("POST", Access.GATHER, credential)
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -181,7 +181,9 @@ def test_filter_lets_every_system_call_of_the_service_through(tmp_path: Path) ->
         server.process.wait(60)
     made = {line.split()[-1] for line in log.read_text().splitlines()[2:-2] if line.strip()}
     assert len(made) > 40
-    assert made - allowed_calls() == set()
+    # As root, which the unit's service is not, SQLite gives its files to the owner of the database.
+    of_root = {"fchown"} if os.geteuid() == 0 else set()
+    assert made - allowed_calls() - of_root == set()
 
 
 def test_install_lines_name_files_that_there_are() -> None:

@@ -1,0 +1,29 @@
+"""Serve the table of a PyTorch embedding: upload its weights, look rows up, and train on with the rows that changed.
+
+Needs torch beside the client. GATHERND_URL says where the service is, 127.0.0.1:8080 unless set.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from gathernd import Client
+
+torch.manual_seed(1)
+layer = torch.nn.Embedding(10_000, 64)
+ids = torch.tensor([3, 14, 15, 92, 65])
+
+with Client() as client:
+    client.put("words", layer.weight)
+    rows = client.gather("words", ids, as_torch=True)
+    assert torch.equal(rows, layer(ids))
+
+    # A step of training changes a few rows; only these travel.
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    layer(ids).square().sum().backward()
+    optimizer.step()
+    client.scatter("words", ids[:, None], layer.weight[ids])
+    assert torch.equal(client.gather("words", ids, as_torch=True), layer(ids))
+
+    print(f"{len(ids)} rows of {layer.num_embeddings} served, changed and served again")
+    client.delete("words")

@@ -1,0 +1,162 @@
+"""Every code block of README.md and docs/ runs as printed, in order, and prints what the document shows.
+
+The blocks of a document share one folder, one shell and one Python session, as those of a reader who copies them one by
+one. A block that does not run says why in the line above: `<!-- not run: reason -->`, a reason of NOT_RUN.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gathernd import Client
+from tests.block_shell import Shell
+from tests.http.server import Server, serving
+from tests.markdown_blocks import ROOT, RUNNABLE, Block, blocks, check_output, documents
+from tests.needs import skip_without
+
+NOT_RUN = {
+    "installs": "installs packages; tests/test_first_steps.py does so in a new environment",
+    "container": "needs Docker, Kubernetes or systemd; tests under tests/deploy read and run what they start",
+    "generators": "runs generators of clients, as the tests under tests/clients do",
+    "figures": "measures for minutes; its figures stand beside it",
+    "gpu": "needs an NVIDIA GPU",
+    "drawing": "is no program",
+}
+SLOW = {
+    "docs/tutorial.md": "has a table of 256 MB",
+    "docs/how-to/upload.md": "runs many commands",
+    "docs/reference/commands.md": "runs many commands",
+    "docs/how-to/keys-and-tls.md": "starts services of its own",
+    "docs/how-to/workers.md": "starts services of its own",
+    "docs/how-to/backup.md": "starts services of its own",
+}
+"""Documents that run under `make test-all` only."""
+STARTS_SERVICES = {name for name, why in SLOW.items() if why == "starts services of its own"}
+"""Documents that start the service themselves, as 127.0.0.1:8080, on a free port here."""
+_SHOWN_ADDRESS = "127.0.0.1:8080"
+
+
+def _name(document: Path) -> str:
+    return str(document.relative_to(ROOT))
+
+
+def _parameters() -> Iterator[Any]:
+    for document in documents():
+        marks = [pytest.mark.slow, pytest.mark.timeout(600)] if _name(document) in SLOW else []
+        if any(block.language in RUNNABLE and block.reason is None for block in blocks(document)):
+            yield pytest.param(document, id=_name(document), marks=marks)
+
+
+@pytest.fixture(scope="module")
+def shared_server(warmed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(warmed, tmp_path_factory.mktemp("documents")) as server:
+        yield server
+
+
+@pytest.fixture
+def shared(shared_server: Server) -> Iterator[Server]:
+    """The server for documents that do not start one, without tensors before each of them."""
+    yield shared_server
+    with Client(shared_server.url) as client:
+        for tensor in list(client.tensors()):
+            client.delete(tensor.name)
+
+
+@pytest.mark.parametrize("document", list(_parameters()))
+def test_blocks_do_what_the_document_shows(
+    document: Path, warmed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    running = [block for block in blocks(document) if block.language in RUNNABLE and block.reason is None]
+    text = "".join(block.code for block in running if block.language == "bash")
+    skip_without(**{name: name for name in ("curl", "openssl") if re.search(rf"\b{name} ", text)})
+    if _name(document) in STARTS_SERVICES:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+    else:
+        port = request.getfixturevalue("shared").port
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GATHERND_")}
+    variables.pop("PYTHONWARNINGS", None)
+    variables |= {
+        "HOME": str(tmp_path),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "GATHERND_URL": f"http://127.0.0.1:{port}",
+        "GATHERND_PORT": str(port),
+        "GATHERND_CACHE_DIR": str(warmed),
+        "GATHERND_STORE_DIR": str(tmp_path / "store"),
+    }
+    monkeypatch.setenv("GATHERND_URL", variables["GATHERND_URL"])
+    monkeypatch.chdir(tmp_path)
+    shell = Shell(tmp_path, variables)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    try:
+        for block in running:
+            code = block.code.replace(_SHOWN_ADDRESS, f"127.0.0.1:{port}")
+            place = f"{_name(document)}:{block.line}"
+            try:
+                printed = shell.run(code) if block.language == "bash" else _run_python(code, place, names)
+                check_output(block.output, printed.replace(f"127.0.0.1:{port}", _SHOWN_ADDRESS))
+            except Exception as error:
+                error.add_note(f"in the block at {place}")
+                raise
+    finally:
+        shell.close()
+
+
+def _run_python(code: str, place: str, names: dict[str, Any]) -> str:
+    """What the block prints, in a session that has the `names` of the blocks before."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(code, place, "exec", dont_inherit=True), names)
+    return printed.getvalue()
+
+
+def _all_blocks() -> list[tuple[str, Block]]:
+    return [(f"{_name(document)}:{block.line}", block) for document in documents() for block in blocks(document)]
+
+
+def test_every_block_runs_or_says_why_not() -> None:
+    used = set()
+    for place, block in _all_blocks():
+        if block.reason is None:
+            assert block.language in RUNNABLE, f"{place}: it does not run and says not why"
+        else:
+            assert block.reason in NOT_RUN, f"{place}: {block.reason}"
+            used.add(block.reason)
+    assert used == set(NOT_RUN), "a reason that no block has"
+
+
+def test_the_lists_of_this_test_name_documents() -> None:
+    assert set(SLOW) <= {_name(document) for document in documents()}
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "fits"),
+    [
+        ("```text\n3 rows\n```\n", "3 rows\n", True),
+        ("```text\n3 rows\n```\n", "4 rows\n", False),
+        ("```text\netag … end\n```\n", 'etag "a" end\n', True),
+        ('```json\n{"a": 1, "b": "…"}\n```\n', '{"b": 7, "a": 1}', True),
+        ('```json\n{"a": 1, "b": "…"}\n```\n', '{"a": 1}', False),
+        ('```json\n{"a": [1, 2]}\n```\n', '{"a": [1, 2, 3]}', False),
+        ("", "", True),
+        ("", "3 rows\n", False),
+    ],
+)
+def test_output_is_compared_with_what_is_shown(shown: str, printed: str, fits: bool, tmp_path: Path) -> None:
+    document = tmp_path / "page.md"
+    document.write_text(f"```bash\ncommand\n```\n{shown}")
+    (block,) = blocks(document)
+    if fits:
+        check_output(block.output, printed)
+    else:
+        with pytest.raises(AssertionError):
+            check_output(block.output, printed)

@@ -1,0 +1,85 @@
+"""The tables of docs/reference are those of the code: settings, dialects, errors, routes, commands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from app.api.error_catalogue import CATALOGUE
+from app.api.error_responses import STATUS
+from app.api.route_table import ROUTES
+from app.operators.dialects import Dialect
+from app.operators.registry import OPERATORS
+from app.security.authorizer import Access, needed_scope
+from app.settings import settings_table
+from app.tensors.dtypes import DTYPES, INTEGERS
+from tests.commands import command_names
+from tests.markdown_blocks import ROOT, table
+
+REFERENCE = ROOT / "docs/reference"
+
+
+def test_settings_are_the_settings() -> None:
+    """Where this fails, `gathernd settings` prints the table as it has to be."""
+    assert f"<!-- settings -->\n{settings_table()}\n<!-- /settings -->\n" in (REFERENCE / "settings.md").read_text()
+
+
+def test_errors_are_the_catalogue() -> None:
+    expected = [[f"`{code}`", str(STATUS[code]), entry.meaning] for code, entry in CATALOGUE.items()]
+    assert table(REFERENCE / "errors.md", "| code | status |") == expected
+
+
+def test_routes_are_the_routes() -> None:
+    shown = {
+        (method, path.strip("`")): needs for method, path, _, needs in table(REFERENCE / "routes.md", "| method |")
+    }
+    expected = {}
+    for route in ROUTES:
+        for method in route.operations if not route.template.startswith("/v2") else ():
+            scope = needed_scope(method, route.access)
+            anybody = "nothing" if route.access is Access.PUBLIC else "any key"
+            expected[method, route.template] = f"`{scope}`" if scope else anybody
+    assert shown == expected
+
+
+def test_commands_are_the_commands() -> None:
+    rows = table(REFERENCE / "commands.md", "| command | from |")
+    assert {command.strip("`").removeprefix("gathernd ") for command, _, _ in rows} == command_names()
+
+
+_COMPLEX = frozenset(name for name, row in DTYPES.items() if row.kind == "complex")
+_TYPES: Mapping[str, frozenset[str]] = {
+    "all 16 types": frozenset(DTYPES),
+    "without bfloat16": frozenset(DTYPES) - {"bfloat16"},
+    "without complex types": frozenset(DTYPES) - _COMPLEX,
+    "every integer type": frozenset(INTEGERS),
+}
+
+
+def test_dialects_are_the_dialects() -> None:
+    shown = {}
+    for route, dialect, operator, data, indices, negative, parameter in table(
+        REFERENCE / "dialects.md", "| route | dialect |"
+    ):
+        shown[route.strip("`/"), dialect.split("`")[1]] = (operator, data, indices, negative, parameter)
+        assert ("(default)" in dialect) == (dialect.split("`")[1] == "onnx-13")
+    assert set(shown) == {(operator, name) for operator, row in OPERATORS.items() for name in row.dialects}
+    for (operator, name), (version, data, indices, negative, parameter) in shown.items():
+        row: Dialect = OPERATORS[operator].dialects[name]
+        title = {"gathernd": "GatherND", "gather": "Gather", "gather_elements": "GatherElements"}[operator]
+        assert version == f"{title}-{name.split('-')[1]}"
+        assert _types(data) == row.data_dtypes
+        assert _types(indices) == row.index_dtypes
+        assert negative == ("wrap" if row.wrap else "an error")
+        expected = "`axis`" if operator != "gathernd" else "`batch_dims`" if row.has_batch_dims else "none"
+        assert parameter == expected
+
+
+def test_element_types_are_listed() -> None:
+    text = (REFERENCE / "dialects.md").read_text()
+    (listed,) = re.findall(r"The types are ([^.]+)\.", text)
+    assert re.findall(r"\w+", listed.replace(" and ", " ")) == list(DTYPES)
+
+
+def _types(text: str) -> frozenset[str]:
+    return _TYPES.get(text) or frozenset(text.split(", "))
