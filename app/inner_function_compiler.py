@@ -14,10 +14,11 @@ from typing import Any, Final
 
 from numba.core import ir
 from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import register_pass
 from numba.core.errors import UnsupportedError
 from numba.core.typed_passes import NativeLowering
+
+from app.remembered_call_types import RememberingCompiler
 
 _RAISES: Final = ir.Raise, ir.StaticRaise, ir.DynamicRaise
 
@@ -62,12 +63,12 @@ class _LowerInnerFunction(NativeLowering):
         return True
 
 
-class InnerFunctionCompiler(CompilerBase):
+class InnerFunctionCompiler(RememberingCompiler):
     """Numba's passes, for its option `pipeline_class`."""
 
     def define_pipelines(self) -> list[Any]:
         """The passes in their order."""
-        passes = DefaultPassBuilder.define_nopython_pipeline(self.state)  # type: ignore[no-untyped-call]
+        (passes,) = super().define_pipelines()
         passes.passes = [(_LowerInnerFunction if one is NativeLowering else one, text) for one, text in passes.passes]
         passes.finalize()
         return [passes]

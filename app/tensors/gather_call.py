@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal, Protocol, get_args
 
 from app.errors import GatherError
+from app.tensors.dtypes import DType
 from app.tensors.operator_signature import OperatorName
 from app.tensors.tensor import Tensor
 
@@ -14,6 +15,18 @@ DEVICES: tuple[Device, ...] = ("auto", "cpu", "gpu")
 Encoding = Literal["values", "base64"]
 """How a JSON answer has the items of its output (`output_encoding`)."""
 ENCODINGS: tuple[Encoding, ...] = ("values", "base64")
+OutOfBounds = Literal["error", "clip", "wrap", "fill"]
+"""What becomes of a component that is outside of its axis once the dialect's own wrap has been done: an error; the
+nearest valid one; the one modulo the size of the axis; or the whole slice is filled with one value."""
+OUT_OF_BOUNDS: Final[tuple[OutOfBounds, ...]] = get_args(OutOfBounds)
+
+
+class FillValue(Protocol):
+    """The value that a request gives for slices that are filled, which has no type until the data has one."""
+
+    def item(self, dtype: DType) -> Tensor:
+        """The value as a tensor of one item. Raises value_not_representable."""
+        ...
 
 
 @dataclass(slots=True)
@@ -23,7 +36,8 @@ class Call:
     The pointers name the fields in the form in which the request gave them, such as `/batch_dims`, `/query/batch_dims`
     or `/parameters/batch_dims`. `over_limit` is a limit that an item was found to exceed while it was read: it is
     raised where limits have their turn, which is after the operator's rules on types and shapes. `explain` asks for
-    the plan and the choice of a route instead of the output.
+    the plan and the choice of a route instead of the output. `fill_value` is for `out_of_bounds` "fill": None stands
+    for 0, false or "".
     """
 
     operator: OperatorName
@@ -37,13 +51,19 @@ class Call:
     data_pointer: str = "/data/tensor"
     over_limit: GatherError | None = None
     explain: bool = False
+    out_of_bounds: OutOfBounds = "error"
+    fill_value: FillValue | None = None
 
 
 @dataclass(slots=True)
 class Answer:
-    """The gathered tensor, the dialect it followed, the device it ran on, and the ETag of the resident data if any."""
+    """The gathered tensor, the dialect it followed, the device it ran on, and the ETag of the resident data if any.
+
+    `replaced` is how many components were out of bounds, None where that is an error.
+    """
 
     output: Tensor
     dialect: str
     device: Literal["cpu", "gpu"]
     data_etag: str | None = None
+    replaced: int | None = None

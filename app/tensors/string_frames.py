@@ -1,118 +1,13 @@
-"""Strings in frames, read, measured and copied in compiled code: none becomes a Python object.
-
-A frame is the inference protocol's BYTES framing of one string: a little-endian uint32 length, and so many bytes of
-UTF-8. What follows `starts` checks each frame against the end of `octets`, whoever made the two.
-"""
+"""The functions that read, measure and copy strings in frames (see `frame_format`), compiled once that is ready."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from app.llvm_intrinsics import (
-    Address,
-    Bytes,
-    Integers,
-    address_of,
-    entry,
-    inner,
-    int64,
-    load_u8,
-    load_u32,
-    load_u64,
-    store_u8,
-    store_u64,
-)
-from app.tensors.utf8 import is_utf8
+from app.compiled_later import CompiledLater
+from app.tensors import plain_string_frames
 
-HEAD: Final = 4
-"""Bytes of a frame before its text."""
-ROOM: Final = 8
-"""Bytes that an output of these functions is longer than what it is for: they store eight at a time."""
-WHOLE, CUT_LENGTH, CUT_TEXT = range(3)
-
-
-@entry
-def read_frames(octets: Bytes, wanted: int, starts: Integers) -> tuple[int, int, int]:
-    """(strings, fault, first that is not UTF-8 or -1) of the frames that fill `octets`, read until more than `wanted`.
-
-    Where each begins goes to `starts`, as far as that is long enough. The fault is WHOLE for none, CUT_LENGTH where the
-    length before string number `strings` ends early, or CUT_TEXT where that string does.
-    """
-    base, size = address_of(octets), octets.size
-    target, room = address_of(starts), starts.size
-    place = int64(0)
-    count = int64(0)
-    wrong = int64(-1)
-    while place < size and count <= wanted:
-        text = place + HEAD
-        if text > size:
-            return count, CUT_LENGTH, wrong
-        stop = text + load_u32(base + place)
-        if stop > size:
-            return count, CUT_TEXT, wrong
-        if count < room:
-            store_u64(target + 8 * count, place)
-        if wrong < 0 and not is_utf8(base, text, stop, size):
-            wrong = count
-        place = stop
-        count += 1
-    return count, WHOLE, wrong
-
-
-@inner
-def frame_size(base: Address, size: int, start: int) -> int:
-    """Bytes of the frame at `start`, or -1 where it is not within the `size` bytes at `base`."""
-    if start < 0 or start > size - HEAD:
-        return -1
-    length = HEAD + load_u32(base + start)
-    return length if length <= size - start else -1
-
-
-@entry
-def frames_size(octets: Bytes, starts: Integers) -> int:
-    """Bytes of the frames at `starts`, or -1 where one is not within `octets`."""
-    base, size = address_of(octets), octets.size
-    total = int64(0)
-    for start in starts:
-        length = frame_size(base, size, start)
-        if length < 0:
-            return -1
-        total += length
-    return total
-
-
-@entry
-def first_longer(octets: Bytes, starts: Integers, most: int) -> int:
-    """Number of the first of the frames at `starts` whose text has more than `most` bytes, or -1."""
-    base, size = address_of(octets), octets.size
-    for number in range(starts.size):
-        if frame_size(base, size, starts[number]) - HEAD > most:
-            return number
-    return -1
-
-
-@entry
-def copy_frames(octets: Bytes, starts: Integers, out: Bytes) -> int:
-    """Copy the frames at `starts` to `out`, one behind the other: the bytes used.
-
-    -1 where a frame is not within `octets`, or does not fit into all but the last ROOM bytes of `out`.
-    """
-    base, size = address_of(octets), octets.size
-    limit = base + size
-    first = address_of(out)
-    target, end = first, first + out.size - ROOM
-    for start in starts:
-        length = frame_size(base, size, start)
-        if length < 0 or length > end - target:
-            return -1
-        place, after = base + start, target + length
-        while target < after and place + 8 <= limit:
-            store_u64(target, load_u64(place))
-            place += 8
-            target += 8
-        while target < after:
-            store_u8(target, load_u8(place))
-            place += 1
-            target += 1
-        target = after
-    return target - first
+read_frames: Final = CompiledLater(plain_string_frames.read_frames)
+frames_size: Final = CompiledLater(plain_string_frames.frames_size)
+first_longer: Final = CompiledLater(plain_string_frames.first_longer)
+copy_frames: Final = CompiledLater(plain_string_frames.copy_frames)

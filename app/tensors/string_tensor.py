@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import GatherError
-from app.tensors.string_frames import HEAD, ROOM, copy_frames, first_longer, frames_size
+from app.tensors.frame_format import HEAD, ROOM
+from app.tensors.string_frames import copy_frames, first_longer, frames_size, read_frames
 from app.tensors.tensor import Tensor
 
 _NO_OCTETS = np.empty(0, np.uint8)
@@ -24,7 +25,7 @@ class PackedStrings(Tensor):
     """A tensor of strings: `array` holds, for each item, where its frame begins within `octets`, as int64.
 
     A frame is a little-endian uint32 length and that many bytes of UTF-8, validated when the tensor was made (see
-    `app.tensors.string_frames`). Both arrays are read-only. `on_disk` says that to read octets may wait for the disk.
+    `app.tensors.frame_format`). Both arrays are read-only. `on_disk` says that to read octets may wait for the disk.
     """
 
     octets: NDArray[np.uint8] = field(default_factory=lambda: _NO_OCTETS)
@@ -39,16 +40,35 @@ class PackedStrings(Tensor):
     def nbytes(self) -> int:
         """Bytes of all frames together; looked up once. Raises tensor_damaged."""
         if self._nbytes is None:
-            self._nbytes = self.checked(frames_size(self.octets, self.array))
+            self._nbytes = self.checked(frames_size.run(self.octets, self.array))
         return self._nbytes
 
     def gathered(self, shape: tuple[int, ...], starts: NDArray[Any]) -> PackedStrings:
         """Those of the strings whose frames begin at `starts`, 8-byte items of `array`; octets are shared."""
         return PackedStrings(self.dtype, shape, starts.view(np.int64), octets=self.octets, on_disk=self.on_disk)
 
+    def filled(
+        self, where: NDArray[np.bool_], with_: PackedStrings, charge: Callable[[int], None] | None = None
+    ) -> PackedStrings:
+        """These strings, but for those `where` it is true, which are the one string of `with_`; octets are copied.
+
+        `charge` is told the bytes before they are taken, and may raise. Raises tensor_damaged.
+        """
+        kept = self.array[~where]
+        octets = PackedStrings(self.dtype, (kept.size,), kept, octets=self.octets).packed(charge)
+        filler = with_.packed()
+        if charge is not None:
+            charge(len(octets) + len(filler) + 16 * where.size)
+        frames = np.frombuffer(b"".join((octets, filler)), np.uint8)
+        starts = np.empty(kept.size + 1, np.int64)
+        read_frames.run(frames, starts.size, starts)
+        array = np.full(where.size, starts[-1])
+        array[~where] = starts[:-1]
+        return PackedStrings(self.dtype, self.shape, array, octets=frames)
+
     def first_longer(self, most: int) -> int:
         """Number of the first string with more than `most` bytes of UTF-8, or -1."""
-        item: int = first_longer(self.octets, self.array, most)
+        item: int = first_longer.run(self.octets, self.array, most)
         return item
 
     def frame(self, item: int) -> memoryview:
@@ -63,12 +83,13 @@ class PackedStrings(Tensor):
         if charge is not None:
             charge(size + ROOM)
         out = np.empty(size + ROOM, np.uint8)
-        self.checked(copy_frames(self.octets, self.array, out))
+        self.checked(copy_frames.run(self.octets, self.array, out))
         return out.data[:size]
 
     @staticmethod
     def checked(size: int) -> int:
-        """`size` as a compiled function returned it. Raises tensor_damaged where that found a frame beyond the octets.
+        """`size` as a function of `string_frames` returned it. Raises tensor_damaged where it found a frame that is not
+        within the octets.
 
         Only what lies on a disk can be so: what a request has was read frame by frame.
         """

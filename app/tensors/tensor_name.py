@@ -12,6 +12,7 @@ PATTERN: Final = "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 """As JSON Schema has it, where a pattern may match anywhere in a text."""
 TENSOR_NAME: Final = re.compile(PATTERN.removeprefix("^").removesuffix("$"))
 """For `fullmatch`: `$` would let a line break follow."""
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9._-]+")
 RESERVED: Final = (*OPERATOR_NAMES, "stats")
 """Names that have a meaning of their own where a tensor is a model of the inference protocol.
 
@@ -23,7 +24,9 @@ def check_name(name: str) -> None:
     """Raises invalid_field at /name unless a tensor may have this name, be it from before it was reserved."""
     if not TENSOR_NAME.fullmatch(name):
         raise invalid_field(
-            "/name", "the name of a tensor is 1 to 128 of A-Z a-z 0-9 . _ - and starts with a letter or digit"
+            "/name",
+            "the name of a tensor is 1 to 128 of A-Z a-z 0-9 . _ - and starts with a letter or digit",
+            f"Use a name such as '{tensor_name_like(name)}'." if name else "Put the name of a tensor behind the slash.",
         )
 
 
@@ -34,6 +37,11 @@ def check_new_name(name: str) -> None:
         raise reserved_name(name)
 
 
+def tensor_name_like(name: str) -> str:
+    """A name that a tensor may have, like one that it may not have."""
+    return _NOT_IN_NAMES.sub("_", name)[:128].lstrip("._-") or "items"
+
+
 def reserved_name(name: str) -> GatherError:
     """The error for a reserved name that no tensor has."""
-    return invalid_field("/name", f"the name {name!r} is reserved")
+    return invalid_field("/name", f"the name {name!r} is reserved", f"Use a name such as '{name}_1'.")

@@ -176,11 +176,18 @@ def start_of(
 ) -> Start | None:
     """What the first bytes of an upload say, None where more are needed; `whole` says that there are no more.
 
-    `codec` is that of its media type, None where there is none: then npy or safetensors, by their magic. `fields` is
-    the query; `charge` is told what reading a header takes, in bytes, before it does. Raises malformed_request,
+    `codec` is that of its media type, None where it says nothing of the format: then npy or safetensors, by their
+    magic. What comes as octet-stream without dtype and shape, and begins with npy's magic, is npy. `fields` is the
+    query; `charge` is told what reading a header takes, in bytes, before it does. Raises malformed_request,
     limit_exceeded, unsupported_media_type, unsupported_dtype, invalid_field, element_count_mismatch, and what `charge`
     raises.
     """
+    if codec is RAW and "dtype" not in fields and "shape" not in fields:
+        # Browsers and curl send a file as octet-stream by themselves.
+        if len(head) < len(npy.MAGIC) and not whole:
+            return None
+        if NPY.is_meant(head):
+            codec = NPY
     if codec is None or not codec.in_query:
         for name in ("dtype", "shape"):
             if name in fields:
@@ -188,6 +195,7 @@ def start_of(
                     "invalid_field",
                     f"{name} is for {RAW.media_type}; other formats say it themselves",
                     pointer=f"/query/{name}",
+                    hint=f"Leave out '{name}' in the query, or send 'Content-Type: {RAW.media_type}' with bare items.",
                 )
     if codec is None:
         if len(head) < 9 and not whole:
@@ -198,6 +206,7 @@ def start_of(
                 "unsupported_media_type",
                 f"the body is neither npy nor safetensors; say its Content-Type: {NPY.media_type}, "
                 f"{SAFETENSORS_FILE.media_type}, or {RAW.media_type} with dtype= and shape= in the query",
+                hint=f"Send 'Content-Type: {RAW.media_type}' with dtype= and shape= in the query, or an npy file.",
             )
     start = codec.read_start(head, fields, charge)
     if start is None and whole:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from app.errors import Code
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DType
-from app.tensors.string_frames import CUT_LENGTH, HEAD, WHOLE, read_frames
+from app.tensors.frame_format import CUT_LENGTH, HEAD, WHOLE
+from app.tensors.string_frames import read_frames
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Form, Tensor, aligned
 
@@ -45,6 +46,10 @@ class PackedSizeError(Exception):
     """The number of bytes or strings is not what the shape asks for; the text says how."""
 
 
+BOOL_HINT: Final = "Send each bool as one byte, 0 or 1."
+UTF8_HINT: Final = "Send each string in UTF-8."
+
+
 class PackedItemError(Exception):
     """Item number `item` is not one its type can hold; `value` is the offending byte, None for a string."""
 
@@ -52,6 +57,7 @@ class PackedItemError(Exception):
         super().__init__(detail)
         self.item = item
         self.value = value
+        self.hint = UTF8_HINT if value is None else BOOL_HINT
 
 
 def view_of(raw: Buffer) -> NDArray[np.uint8]:
@@ -68,6 +74,18 @@ def check_packed(dtype: DType, shape: Sequence[int], raw: Buffer) -> None:
         _read_starts(min(wanted, len(raw) + 1), raw, _NO_STARTS)
     elif wanted * dtype.item_size != len(raw):
         raise PackedSizeError(f"{len(raw)} bytes are given and {items_text(shape)} of {dtype.name} are asked for")
+
+
+def packed_size_hint(dtype: DType, shape: Sequence[int], given: int) -> str:
+    """How to mend packed bytes of another number than `shape` asks for, of which `given` came."""
+    count = bounded_product(shape, 2**63)
+    if count >= 2**63 or dtype.kind == "string":
+        asked = f"{items_text(shape)} of {dtype.name}"
+    else:
+        asked = f"{count * dtype.item_size} bytes for {count} items of {dtype.name}"
+    fits, rest = divmod(given, dtype.item_size or 1)
+    other = f", or make the shape fit the {fits} items that came" if dtype.item_size and not rest else ""
+    return f"Send {asked}{other}."
 
 
 def unpack(
@@ -153,7 +171,7 @@ def _unpack_strings(
 
 def _read_starts(wanted: int, raw: Buffer, starts: NDArray[np.int64]) -> int:
     """Where the frames of `raw` begin, to `starts`: the first that is not UTF-8, or -1. Raises PackedSizeError."""
-    count, fault, wrong = read_frames(view_of(raw), wanted, starts)
+    count, fault, wrong = read_frames.run(view_of(raw), wanted, starts)
     if fault != WHOLE:
         which = "the length before string" if fault == CUT_LENGTH else "string"
         raise PackedSizeError(f"{which} {count} ends early")

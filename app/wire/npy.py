@@ -115,7 +115,14 @@ def _dtype(descr: Any) -> tuple[DType, bool]:
         f"the npy dtype {str(descr)[:80]!a} is not read here: objects, text, bytes, records and dates are not, strings "
         "and bfloat16 come as application/octet-stream",
         pointer="/body",
+        hint=_hint(str(descr)),
     )
+
+
+def _hint(descr: str) -> str:
+    if descr.strip("<>=|")[:1] in ("U", "S"):
+        return "Send strings as application/octet-stream, the length of each before it, with dtype=string in the query."
+    return "Convert the array to a numeric type, as array.astype('float32') does, and save it again."
 
 
 def _malformed(what: str) -> GatherError:
@@ -126,7 +133,10 @@ def check_writable(dtype: DType) -> None:
     """Raises unsupported_dtype where npy has no such type: string and bfloat16."""
     if dtype.kind == "string" or dtype.name == "bfloat16":
         raise GatherError(
-            "unsupported_dtype", f"npy cannot carry {dtype.name}; ask for application/octet-stream", pointer="/accept"
+            "unsupported_dtype",
+            f"npy cannot carry {dtype.name}; ask for application/octet-stream",
+            pointer="/accept",
+            hint="Send 'Accept: application/octet-stream', which carries every type.",
         )
 
 

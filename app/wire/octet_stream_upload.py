@@ -7,6 +7,7 @@ from typing import Final
 
 from app.errors import GatherError, invalid_field
 from app.tensors.dtypes import DTYPES
+from app.tensors.near_dtype import hint_for_dtype
 from app.wire.npy import Start
 
 _SIZES: Final = re.compile(r"(?:[0-9]{1,40}(?:,[0-9]{1,40})*+)?")
@@ -19,12 +20,20 @@ def read_start(fields: dict[str, str]) -> Start:
             raise invalid_field(
                 f"/query/{name}",
                 f"application/octet-stream needs {name}= in the query, as in ?dtype=float32&shape=200000,64",
+                f"Add '{name}' to the query, as in ?dtype=float32&shape=2,3, or upload npy, which says it itself.",
             )
     if fields["dtype"] not in DTYPES:
         raise GatherError(
-            "unsupported_dtype", f"{fields['dtype'][:80]!a} is not an element type", pointer="/query/dtype"
+            "unsupported_dtype",
+            f"{fields['dtype'][:80]!a} is not an element type",
+            pointer="/query/dtype",
+            hint=hint_for_dtype(fields["dtype"]),
         )
     if not _SIZES.fullmatch(fields["shape"]):
-        raise invalid_field("/query/shape", "shape must be integers of 0 or more with commas between them")
+        raise invalid_field(
+            "/query/shape",
+            "shape must be integers of 0 or more with commas between them",
+            "Write the sizes with commas, as in shape=2,3.",
+        )
     shape = tuple(map(int, fields["shape"].split(","))) if fields["shape"] else ()
     return Start(DTYPES[fields["dtype"]], shape, 0, shape_pointer="/query/shape")

@@ -8,26 +8,30 @@ never become Python objects.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from app.bounded_cache import BoundedCache
 from app.errors import GatherError, Place, invalid_field
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import BY_SAFETENSORS, DType
-from app.tensors.gather_call import DEVICES, ENCODINGS, Answer, Call, Device, Encoding
+from app.tensors.gather_call import Answer, Call, Encoding, FillValue
+from app.tensors.near_dtype import hint_for_dtype
 from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor, aligned, coordinates
-from app.tensors.tensor_name import TENSOR_NAME
 from app.wire.json.lossless_json import shown
-from app.wire.little_endian_items import Charge, Memory, first_no_bool
+from app.wire.json.read_fill_value import read_fill_value_text
+from app.wire.little_endian_items import BOOL_HINT, Charge, Memory, first_no_bool
 from app.wire.parse_query_string import escape, query_fields
+from app.wire.request_schemas.invalid_fields import InvalidFields, name_hint
+from app.wire.request_schemas.members import ABSENT
+from app.wire.request_schemas.query_fields import GatherQuery, field_names, gather_query
 from app.wire.safetensors_header import HEADER_BYTES, Entry, read_header, write_header
 
 MAX_HEADER: Final = 1 << 20
@@ -36,9 +40,6 @@ COPIED: Final = 1 << 20
 """Tensors of up to this many bytes are copied where they are not aligned."""
 _REMEMBERED: Final = 1 << 10
 _MOST_FORMS: Final = 1 << 10
-_INTEGER: Final = re.compile(r"-?[0-9]+")
-_MOST_DIGITS: Final = 4000
-_HUGE: Final = 10**_MOST_DIGITS
 
 
 def read_call(
@@ -66,7 +67,7 @@ def read_call(
     asked = form.asked
     call = Call(
         signature.operator,
-        asked.resident or tensors[0],
+        tensors[0] if asked.tensor is ABSENT else asked.tensor,
         tensors[-1],
         asked.parameter,
         asked.dialect,
@@ -74,10 +75,12 @@ def read_call(
         signature.query_pointer,
         "/query/device",
         "/query/tensor",
+        out_of_bounds=asked.out_of_bounds,
+        fill_value=form.fill_value,
     )
-    if asked.explain:
+    if asked.explain == "true":
         call.explain = True
-    return call, asked.encoding
+    return call, asked.output_encoding
 
 
 def header_size(body: Buffer) -> int:
@@ -88,10 +91,13 @@ def header_size(body: Buffer) -> int:
 class _Form(NamedTuple):
     """What a query and a header ask for: `entries` are the data, unless it is resident, and the indices.
 
+    `fill_value` is read from the text that the query has.
+
     `size` is the bytes of the whole body, and `start` where those of its tensors begin.
     """
 
-    asked: Asked
+    asked: GatherQuery
+    fill_value: FillValue | None
     entries: tuple[Entry, ...]
     start: int
     size: int
@@ -109,46 +115,46 @@ def _read_form(body: Buffer, query: bytes, signature: Signature, charge: Charge 
     for name in found:
         if name not in ("data", "indices"):
             raise invalid_field(
-                "/" + escape(name), f"{shown(name)!a} is not a tensor of this request; data and indices are"
+                "/" + escape(name),
+                f"{shown(name)!a} is not a tensor of this request; data and indices are",
+                name_hint(name, ("data", "indices"), found),
             )
     asked = read_asked(query, signature)
-    if asked.resident is None:
+    if asked.tensor is ABSENT:
         if "data" not in found:
             raise invalid_field(
-                "/data", "data is missing; the query may name a resident tensor instead, as tensor=NAME"
+                "/data",
+                "data is missing; the query may name a resident tensor instead, as tensor=NAME",
+                "Add the tensor 'data' to the body, or name a resident one in the query, as in ?tensor=items.",
             )
     elif "data" in found:
-        raise invalid_field("/query/tensor", "the data is given twice: in the body, and by name in the query")
+        raise invalid_field(
+            "/query/tensor",
+            "the data is given twice: in the body, and by name in the query",
+            "Leave out 'tensor' in the query, or the tensor 'data' in the body.",
+        )
     if "indices" not in found:
-        raise invalid_field("/indices", "indices is missing")
+        raise invalid_field("/indices", "indices is missing", "Add the tensor 'indices' to the body.")
     ordered = tuple(found[name] for name in ("data", "indices") if name in found)
+    fill_value = None
+    if asked.fill_value is not ABSENT:
+        fill_value = read_fill_value_text(asked.fill_value, asked.out_of_bounds, "/query/fill_value")
     check_entries(ordered)
-    return _Form(asked, ordered, start, len(body))
+    return _Form(asked, fill_value, ordered, start, len(body))
 
 
-class Asked(NamedTuple):
-    """What the query of a binary request says; `resident` names the data."""
-
-    parameter: int
-    dialect: str
-    device: Device
-    encoding: Encoding
-    resident: str | None
-    explain: bool
-
-
-def read_asked(query: bytes, signature: Signature) -> Asked:
-    """The query of a binary request. Raises invalid_field."""
-    fields = read_query(query, (signature.parameter, "dialect", "device", "tensor", "output_encoding", "explain"))
-    parameter = query_integer(fields, signature.parameter, 0)
-    dialect = query_choice(fields, "dialect", signature.dialects, signature.default_dialect)
-    device: Any = query_choice(fields, "device", DEVICES, "auto")
-    encoding: Any = query_choice(fields, "output_encoding", ENCODINGS, "values")
-    explain = query_choice(fields, "explain", ("true", "false"), "false") == "true"
-    resident = fields.get("tensor")
-    if resident is not None and not TENSOR_NAME.fullmatch(resident):
-        raise invalid_field("/query/tensor", "the name of a resident tensor is 1 to 128 of A-Z a-z 0-9 . _ -")
-    return Asked(parameter, dialect, device, encoding, resident, explain)
+def read_asked(query: bytes, signature: Signature) -> GatherQuery:
+    """The query of a binary request. Raises invalid_field; for the name of a tensor it does so last."""
+    model = gather_query(signature)
+    fields = read_query(query, field_names(model))
+    try:
+        return model.model_validate(fields)
+    except ValidationError as refusal:
+        faults = InvalidFields(refusal, model, fields, "/query")
+    for name in field_names(model):
+        if name != "tensor":
+            faults.raise_first(name)
+    raise faults.first()
 
 
 def read_layout(body: Buffer, charge: Charge | None = None) -> tuple[tuple[Entry, ...], int]:
@@ -242,6 +248,7 @@ def _unsupported(entry: Entry) -> NoReturn:
         f"{shown(entry.dtype)!a} is not an element type that is read here; of safetensors' types "
         f"{', '.join(BY_SAFETENSORS)} are, and JSON with base64 carries complex128 and string",
         pointer=f"/{entry.name}",
+        hint=hint_for_dtype(str(shown(entry.dtype)), {row.name: name for name, row in BY_SAFETENSORS.items()}),
     )
 
 
@@ -257,7 +264,7 @@ def _tensor(body: Buffer, start: int, entry: Entry, charge: Charge | None) -> Te
         item = first_no_bool(octets)
         if item >= 0:
             place = Place(pointer, coordinates(item, entry.shape), int(octets[item]))
-            raise GatherError("value_not_representable", "a bool is one byte, 0 or 1", places=[place])
+            raise GatherError("value_not_representable", "a bool is one byte, 0 or 1", places=[place], hint=BOOL_HINT)
     if charge is not None and not array.flags.aligned:
         charge(array.nbytes)
     return Tensor(dtype, entry.shape, aligned(array), pointer, "whole", pointer, pointer)
@@ -271,6 +278,7 @@ def check_writable(dtype: DType, pointer: str) -> None:
             f"a safetensors body cannot carry {dtype.name}; ask for application/json, with output_encoding base64 if "
             "it is large",
             pointer=pointer,
+            hint="Send 'Accept: application/json', which carries every type.",
         )
 
 
@@ -296,34 +304,11 @@ def read_query(query: bytes, known: Collection[str]) -> dict[str, str]:
     for name, value in query_fields(query):
         if name not in known:
             detail = f"{shown(name)!a} is not a field of this query; {', '.join(known)} are"
-            raise invalid_field(f"/query/{escape(name)}", detail)
+            raise invalid_field(f"/query/{escape(name)}", detail, name_hint(name, known, fields))
         if name in fields:
-            raise invalid_field(f"/query/{name}", f"{name} is given twice")
+            raise invalid_field(f"/query/{name}", f"{name} is given twice", f"Give '{name}' once in the query.")
         fields[name] = value
     return fields
-
-
-def query_integer(fields: dict[str, str], name: str, default: int) -> int:
-    """The integer of a field, exactly, cut to ±10^4000. Raises invalid_field where it is none."""
-    text = fields.get(name)
-    if text is None:
-        return default
-    if not _INTEGER.fullmatch(text):
-        raise invalid_field(f"/query/{name}", f"{name} must be an integer")
-    if len(text) > _MOST_DIGITS:
-        digits = text.lstrip("-0")
-        if len(digits) > _MOST_DIGITS:
-            return -_HUGE if text[0] == "-" else _HUGE
-        text = ("-" if text[0] == "-" else "") + (digits or "0")
-    return int(text)
-
-
-def query_choice(fields: dict[str, str], name: str, allowed: Collection[str], default: str) -> str:
-    """The value of a field that has a closed set of values. Raises invalid_field for another."""
-    value = fields.get(name, default)
-    if value not in allowed:
-        raise invalid_field(f"/query/{name}", f"{name} must be one of {', '.join(allowed)}")
-    return value
 
 
 def _malformed(detail: str) -> NoReturn:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pydantic import ValidationError
 
 from app.errors import invalid_field
 from app.tensors.buffer_type import Buffer
-from app.tensors.scatter_call import REDUCTIONS, ScatterCall
+from app.tensors.scatter_call import ScatterCall
 from app.wire import safetensors
 from app.wire.json.lossless_json import shown
 from app.wire.little_endian_items import Charge
 from app.wire.parse_query_string import escape
+from app.wire.request_schemas.invalid_fields import InvalidFields, name_hint
+from app.wire.request_schemas.query_fields import ScatterQuery, field_names
 
 
 def read_safetensors(body: Buffer, query: bytes, charge: Charge | None = None) -> ScatterCall:
@@ -24,12 +26,17 @@ def read_safetensors(body: Buffer, query: bytes, charge: Charge | None = None) -
     for name in found:
         if name not in ("indices", "updates"):
             raise invalid_field(
-                f"/{escape(name)}", f"{shown(name)!a} is not a tensor of this request; indices and updates are"
+                f"/{escape(name)}",
+                f"{shown(name)!a} is not a tensor of this request; indices and updates are",
+                name_hint(name, ("indices", "updates"), found),
             )
-    fields = safetensors.read_query(query, ("reduction",))
-    reduction: Any = safetensors.query_choice(fields, "reduction", REDUCTIONS, "none")
+    fields = safetensors.read_query(query, field_names(ScatterQuery))
+    try:
+        asked = ScatterQuery.model_validate(fields)
+    except ValidationError as refusal:
+        raise InvalidFields(refusal, ScatterQuery, fields, "/query").first() from None
     for name in ("indices", "updates"):
         if name not in found:
-            raise invalid_field(f"/{name}", f"{name} is missing")
+            raise invalid_field(f"/{name}", f"{name} is missing", f"Add the tensor '{name}' to the body.")
     indices, updates = safetensors.read_tensors(body, start, [found["indices"], found["updates"]], charge)
-    return ScatterCall(indices, updates, reduction, "/query/reduction")
+    return ScatterCall(indices, updates, asked.reduction, "/query/reduction")

@@ -23,7 +23,9 @@ def check_writable(dtype: DType) -> None:
     """Raises unsupported_dtype for complex types, which the protocol does not have."""
     if dtype.oip is None:
         raise GatherError(
-            "unsupported_dtype", f"the inference protocol has no datatype for {dtype.name}; use POST /gathernd"
+            "unsupported_dtype",
+            f"the inference protocol has no datatype for {dtype.name}; use POST /gathernd",
+            hint=f"Send the request to POST /gathernd, whose JSON carries {dtype.name}.",
         )
 
 
@@ -38,9 +40,10 @@ def write_answer(
     check_writable(output.dtype)
     named = "" if request.identifier is None else f'"id":{orjson.dumps(request.identifier).decode()},'
     shape = ",".join(map(str, output.shape))
+    replaced = "" if answer.replaced is None else f',"replaced":{answer.replaced}'
     head = (
         f'{{{named}"model_name":"{model.name}","model_version":"{VERSION}",'
-        f'"parameters":{{"dialect":"{answer.dialect}","device":"{answer.device}"}},'
+        f'"parameters":{{"dialect":"{answer.dialect}","device":"{answer.device}"{replaced}}},'
         f'"outputs":[{{"name":"{OUTPUT}","datatype":"{output.dtype.oip}","shape":[{shape}],'
     )
     if not request.binary:

@@ -7,36 +7,45 @@ libraries write them, which is not JSON: as items of floats they are numbers, ev
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Collection, Mapping
+from typing import Any, Final, NamedTuple, get_args
+
+from pydantic import ValidationError
 
 from app.errors import GatherError, invalid_field
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import BY_OIP, DType
-from app.tensors.operator_signature import Signature
+from app.tensors.gather_call import FillValue, OutOfBounds
+from app.tensors.operator_signature import PARAMETERS, Signature
 from app.wire.json import grammar_and_duplicate_keys, lossless_json
 from app.wire.json.body_without_arrays import MOST_ARRAYS, read_envelope
 from app.wire.json.find_arrays import FoundArrays, find_inputs
+from app.wire.json.read_fill_value import read_fill_value_text
 from app.wire.little_endian_items import Charge, view_of
-from app.wire.v2_request_parameters import flag, parameters_of, read_parameters, refuse_shared_memory
+from app.wire.request_schemas.invalid_fields import InvalidFields, name_hint
+from app.wire.request_schemas.members import ABSENT
+from app.wire.request_schemas.v2_infer_request import InferInput, InferRequest, Output, infer_request
 
-OUTPUT: Final = "output"
+OUTPUT: Final = get_args(Output)[0]
+_MOST_MICROSECONDS: Final = 10**15
 _NO_LIST: Final = b"{n"
 
 
 class Model:
     """A model as its requests see it: an operator, or one on the resident tensor of the model's name.
 
-    `inputs` are the names of its inputs.
+    `inputs` are the names of its inputs, `request` is what its requests have to be, and `validate` makes one.
     """
 
-    __slots__ = ("inputs", "name", "resident", "signature")
+    __slots__ = ("inputs", "name", "request", "resident", "signature", "validate")
 
     def __init__(self, name: str, signature: Signature, resident: bool = False) -> None:
         self.name = name
         self.signature = signature
         self.resident = resident
         self.inputs = tuple(name for name in signature.inputs if name != "data") if resident else signature.inputs
+        self.request = infer_request(signature)
+        self.validate = self.request.__pydantic_validator__.validate_python  # `model_validate` takes a seventh longer
 
 
 class Input(NamedTuple):
@@ -75,6 +84,8 @@ class Head(NamedTuple):
     identifier: str | None
     binary: bool
     timeout: float | None
+    out_of_bounds: OutOfBounds
+    fill_value: FillValue | None
 
 
 def read_head(text: Buffer, model: Model, charge: Charge | None = None) -> Head:
@@ -93,41 +104,116 @@ def read_head(text: Buffer, model: Model, charge: Charge | None = None) -> Head:
             facts={"limit": "data_members", "maximum": MOST_ARRAYS},
         )
     document = read_envelope(text, found, "the items of the inputs", check_framing, charge)
-    if type(document) is not dict:
-        raise invalid_field("", "the body must be a JSON object")
-    identifier = document.get("id")
-    if identifier is not None and (type(identifier) is not str or not _is_text(identifier)):
-        raise invalid_field("/id", "id must be a string of Unicode")
-    given = document.get("inputs")
-    if type(given) is not list:
-        raise invalid_field(
-            "/inputs", "inputs must be a list of tensors" if "inputs" in document else "inputs is missing"
-        )
+    fields = _valid_fields(document, model, text, found, charge)
     inputs: dict[str, Input] = {}
     counted, cut = len(document), 0
-    for number, value in enumerate(given):
-        one = _input(number, value, model, text, found, charge)
+    for number, (described, given) in enumerate(zip(fields.inputs, document["inputs"], strict=True)):
+        one = _input(number, described, model, text, found, charge)
         if one.name in inputs:
-            raise invalid_field(f"/inputs/{number}/name", f"the input {one.name!a} is given twice")
+            raise _given_twice(number, one.name)
         inputs[one.name] = one
-        counted += len(value)
-        cut += "data" in value
-    if len(inputs) < len(model.inputs):
-        missing = next(name for name in model.inputs if name not in inputs)
-        raise invalid_field("/inputs", f"the input {missing!a} is missing")
+        counted += len(given) + len(given.get("parameters") or ())
+        cut += "data" in given
+    _check_all_given(inputs, model)
+    parameters = fields.parameters
     parameter, dialect, device, timeout, binary = 0, model.signature.default_dialect, "auto", None, False
-    parameters = parameters_of(document, "")
-    if parameters:
-        counted += len(parameters)
-        parameter, dialect, device, timeout, binary = read_parameters(parameters, model.name, model.signature)
-    if "outputs" in document:
-        binary = _outputs(document["outputs"], binary)
+    out_of_bounds: OutOfBounds = "error"
+    fill_value = None
+    if parameters is not ABSENT:
+        counted += len(document["parameters"])
+        _check_own_parameter(document["parameters"], model)
+        parameter = getattr(parameters, model.signature.parameter)
+        dialect, device = parameters.dialect, parameters.device
+        timeout = min(parameters.timeout, _MOST_MICROSECONDS) / 1e6 if parameters.timeout else None
+        binary = parameters.binary_data_output or False
+        out_of_bounds = parameters.out_of_bounds
+        if parameters.fill_value is not ABSENT:
+            fill_value = read_fill_value_text(parameters.fill_value, out_of_bounds, "/parameters/fill_value")
+    for number, output in enumerate(fields.outputs or ()):
+        if number:
+            raise _asked_twice(number)
+        if output.parameters is not ABSENT and output.parameters.binary_data is not ABSENT:
+            binary = output.parameters.binary_data
     if cut != found.arrays or (counted != found.members and _members(document) != found.members):
         # A key that is given twice, or items among what is ignored, which nobody else looks at.
         check_framing(text, charge)
     ordered = tuple([inputs[name] for name in model.inputs])
     blobs = tuple([one for one in inputs.values() if one.size is not None])
-    return Head(ordered, blobs, parameter, dialect, device, identifier, binary, timeout)
+    return Head(ordered, blobs, parameter, dialect, device, fields.id, binary, timeout, out_of_bounds, fill_value)
+
+
+def _valid_fields(document: Any, model: Model, text: Buffer, found: FoundArrays, charge: Charge | None) -> InferRequest:
+    """`document`, validated. Raises what is wrong first: of each input, `_input` refuses what models cannot say."""
+    try:
+        fields: InferRequest = model.validate(document)
+        return fields
+    except ValidationError as refusal:
+        faults = InvalidFields(refusal, model.request, document)
+    faults.raise_unknown()
+    faults.raise_first("id")
+    if type(document.get("inputs")) is not list:
+        raise faults.first()
+    names = set()
+    for number, value in enumerate(document["inputs"]):
+        place = ("inputs", number)
+        faults.raise_first(*place, "name")
+        if type(value) is dict:
+            _check_name(number, value["name"], model)
+        faults.raise_first(*place)
+        one = _input(number, InferInput.model_validate(value), model, text, found, charge)
+        if one.name in names:
+            raise _given_twice(number, one.name)
+        names.add(one.name)
+    _check_all_given(names, model)
+    if type(document.get("parameters")) is dict:
+        _check_own_parameter(document["parameters"], model)
+    for name in ("binary_data_output", model.signature.parameter):
+        faults.raise_first("parameters", name)
+    faults.raise_first("parameters")
+    if type(document["outputs"]) is list and len(document["outputs"]) > 1:
+        faults.raise_first("outputs", 0)
+        faults.raise_first("outputs", 1, "name")
+        if type(document["outputs"][1]) is dict:
+            raise _asked_twice(1)
+    raise faults.first()
+
+
+def _check_name(number: int, name: str, model: Model) -> None:
+    if name not in model.inputs:
+        known = " and ".join(model.inputs)
+        raise invalid_field(
+            f"/inputs/{number}/name",
+            f"{lossless_json.shown(name)!a} is not an input of {model.name}: {known}",
+            name_hint(str(lossless_json.shown(name)), model.inputs),
+        )
+
+
+def _given_twice(number: int, name: str) -> GatherError:
+    return invalid_field(
+        f"/inputs/{number}/name", f"the input {name!a} is given twice", f"Give the input {name!a} once."
+    )
+
+
+def _asked_twice(number: int) -> GatherError:
+    return invalid_field(
+        f"/outputs/{number}/name", f"the output {OUTPUT!r} is asked for twice", f"Ask for {OUTPUT!r} once."
+    )
+
+
+def _check_all_given(names: Collection[str], model: Model) -> None:
+    if len(names) < len(model.inputs):
+        missing = next(name for name in model.inputs if name not in names)
+        raise invalid_field("/inputs", f"the input {missing!a} is missing", f"Add the input {missing!a} to /inputs.")
+
+
+def _check_own_parameter(parameters: Mapping[str, Any], model: Model) -> None:
+    for other in PARAMETERS:
+        if other in parameters and other != model.signature.parameter:
+            raise invalid_field(
+                f"/parameters/{other}",
+                f"the model {model.name} has no parameter {other}",
+                f"Leave out {other!r}, since the model {model.name} has {model.signature.parameter}.",
+            )
 
 
 def _members(value: Any) -> int:
@@ -137,100 +223,40 @@ def _members(value: Any) -> int:
     return sum(map(_members, value)) if type(value) is list else 0
 
 
-def _input(number: int, value: Any, model: Model, text: Buffer, found: FoundArrays, charge: Charge | None) -> Input:
-    if type(value) is not dict:
-        raise invalid_field(f"/inputs/{number}", "an input must be an object")
-    name, datatype, shape = value.get("name"), value.get("datatype"), value.get("shape")
-    if type(name) is not str:
-        raise invalid_field(f"/inputs/{number}/name", "an input needs a name, a string")
-    if name not in model.inputs:
-        known = " and ".join(model.inputs)
-        raise invalid_field(
-            f"/inputs/{number}/name", f"{lossless_json.shown(name)!a} is not an input of {model.name}: {known}"
-        )
-    if type(datatype) is not str:
-        raise invalid_field(f"/inputs/{number}/datatype", "an input needs a datatype, a string")
-    if type(shape) is not list:
-        raise invalid_field(f"/inputs/{number}/shape", "an input needs a shape, a list of integers")
-    for size in shape:
-        if type(size) is not int or size < 0:
-            shape = _exact_shape(f"/inputs/{number}", shape)
-            break
-    size = None
-    if "parameters" in value:
-        size = _binary_size(value, f"/inputs/{number}")
+def _input(
+    number: int, given: InferInput, model: Model, text: Buffer, found: FoundArrays, charge: Charge | None
+) -> Input:
+    """An input whose members have been validated one by one.
+
+    These rules are not said by its model: its name is that of an input of the model, and it has items in `data`, where
+    a list or one item stands, or as many bytes behind the JSON as a parameter says.
+    """
+    _check_name(number, given.name, model)
+    size = None if given.parameters is ABSENT else given.parameters.binary_data_size
     first = end = kind = 0
-    if "data" in value:
-        first, end, kind = found.places[int(value["data"])]
+    if given.data is not ABSENT:
+        first, end, kind = found.places[given.data]
         if text[first] in _NO_LIST:
             if text[first] == _NO_LIST[0]:
-                raise invalid_field(f"/inputs/{number}/data", "data must be a list")
+                hint = f"Write a list at /inputs/{number}/data, such as [0]."
+                raise invalid_field(f"/inputs/{number}/data", "data must be a list", hint)
             check_framing(text, charge)
             first = end = 0  # null
     if (size is None) == (end == 0):
         how = "an input has its items in data, or parameters/binary_data_size says how many bytes"
-        raise invalid_field(f"/inputs/{number}", how)
-    return Input(number, name, datatype, BY_OIP.get(datatype), tuple(shape), size, first, end, max(0, kind))
-
-
-def _binary_size(value: Mapping[str, Any], pointer: str) -> int | None:
-    parameters = parameters_of(value, pointer)
-    refuse_shared_memory(parameters, pointer)
-    size = parameters.get("binary_data_size")
-    if type(size) is int or size is None:
-        whole = size
-    else:
-        whole = lossless_json.integer(size)
-        size = -1 if whole is None else whole
-    if size is not None and size < 0:
-        raise invalid_field(
-            f"{pointer}/parameters/binary_data_size", "binary_data_size must be an integer of 0 or more"
-        )
-    return whole
-
-
-def _exact_shape(pointer: str, sizes: list[Any]) -> tuple[int, ...]:
-    shape = lossless_json.dimensions(sizes)
-    if isinstance(shape, int):
-        raise invalid_field(f"{pointer}/shape/{shape}", "a dimension must be an integer of 0 or more")
-    return shape
-
-
-def _outputs(given: Any, binary: bool) -> bool:
-    """Whether the output is to be binary, from the request's `outputs` and its default."""
-    if given is None:
-        return binary
-    if type(given) is not list:
-        raise invalid_field("/outputs", "outputs must be a list")
-    for number, value in enumerate(given):
-        pointer = f"/outputs/{number}"
-        if type(value) is not dict:
-            raise invalid_field(pointer, "an output must be an object")
-        if value.get("name") != OUTPUT:
-            name = lossless_json.shown(value.get("name"))
-            raise invalid_field(f"{pointer}/name", f"{name!a} is not an output of this model; {OUTPUT!r} is")
-        if number:
-            raise invalid_field(f"{pointer}/name", f"the output {OUTPUT!r} is asked for twice")
-        parameters = parameters_of(value, pointer)
-        refuse_shared_memory(parameters, pointer)
-        if parameters.get("classification"):
-            at = f"{pointer}/parameters/classification"
-            raise GatherError("not_implemented", "classification of an output is not offered here", pointer=at)
-        binary = flag(parameters, "binary_data", pointer, binary)
-    return binary
+        hint = "Send the items in data, or as bytes behind the JSON with binary_data_size, and not both."
+        raise invalid_field(f"/inputs/{number}", how, hint)
+    dtype = BY_OIP.get(given.datatype)
+    return Input(number, given.name, given.datatype, dtype, given.shape, size, first, end, max(0, kind))
 
 
 def check_framing(text: Buffer, charge: Charge | None) -> None:
     """Raises malformed_request where the JSON part is not JSON, or names a key twice, and what `charge` raises."""
     fault = grammar_and_duplicate_keys.fault(text, charge, bare=True)
     if fault is not None:
-        raise malformed(fault)
+        raise malformed(fault.detail, fault.hint)
 
 
-def _is_text(text: str) -> bool:
-    return text.isascii() or lossless_json.printable(text) == text
-
-
-def malformed(detail: str) -> GatherError:
+def malformed(detail: str, hint: str | None = None) -> GatherError:
     """The error for a body that cannot be read as a request."""
-    return GatherError("malformed_request", detail)
+    return GatherError("malformed_request", detail, hint=hint)

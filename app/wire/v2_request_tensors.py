@@ -9,27 +9,25 @@ whole grammar first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
-from time import perf_counter
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app import llvm_intrinsics
 from app.errors import GatherError, Place
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import BY_OIP, DTYPES
 from app.tensors.gather_call import Call
-from app.tensors.operator_signature import DEFAULT_DIALECT, Signature
+from app.tensors.near_dtype import hint_for_dtype, near_dtype
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor, coordinates
-from app.wire.json import characters, find_arrays, lossless_json
+from app.wire.json import lossless_json
 from app.wire.json.read_tensor import too_long_string
 from app.wire.json.read_values import Values
 from app.wire.little_endian_items import (
@@ -38,6 +36,7 @@ from app.wire.little_endian_items import (
     PackedItemError,
     PackedSizeError,
     check_packed,
+    packed_size_hint,
     unpack,
     view_of,
 )
@@ -47,6 +46,7 @@ LARGE: Final = 1 << 16
 _BYTE: Final = np.dtype(np.uint8)
 _REMEMBERED: Final = 1 << 10
 _DATATYPES: Final = ", ".join(BY_OIP)
+_DTYPE_IN_HINT: Final = re.compile(r"dtype '(\w+)'")
 _POINTERS: Final = tuple((at, f"{at}/data", f"{at}/shape", f"{at}/datatype") for at in ("/inputs/0", "/inputs/1"))
 """Of the inputs, of which there are two at most: of the input, its items in the JSON, its shape and its datatype."""
 
@@ -58,23 +58,6 @@ class Request(NamedTuple):
     identifier: str | None
     binary: bool
     timeout: float | None
-
-
-def configure(cache_dir: Path) -> None:
-    """Keep the compiled code under `cache_dir`, so that the next start loads it; call before anything is read."""
-    llvm_intrinsics.keep_compiled(cache_dir, "oip", (llvm_intrinsics, characters), (find_arrays.scan_inputs,))
-
-
-def warm(progress: Callable[[str], None] | None = None) -> None:
-    """Compile, or load from the cache, what `gather_messages.warm`, which comes first, has not."""
-    started = perf_counter()
-    read_head(b'{"inputs": [{"name": "indices", "datatype": "INT8", "shape": [1], "data": [1]}]}', _WARMING)
-    find_arrays.scan_inputs.disable_compile()
-    if progress is not None:
-        progress(f"inference protocol ready after {perf_counter() - started:.2f} s")
-
-
-_WARMING: Final = Model("warm", Signature("gathernd", "batch_dims", (DEFAULT_DIALECT,)), resident=True)
 
 
 # Callers repeat themselves: the same shapes give the same JSON where the items are behind it.
@@ -149,6 +132,8 @@ def _read_request(text: Buffer, blobs: Buffer, model: Model, limits: Limits, cha
         "/parameters/device",
         "",
         over_limit,
+        out_of_bounds=head.out_of_bounds,
+        fill_value=head.fill_value,
     )
     return Request(call, head.identifier, head.binary, head.timeout)
 
@@ -226,7 +211,19 @@ def _no_datatype(one: Input) -> GatherError:
         f"{lossless_json.shown(one.datatype)!a} is not a datatype of the inference protocol, which has {_DATATYPES}; "
         "POST /gathernd takes complex types",
         pointer=f"{one.pointer}/datatype",
+        hint=_hint_for_datatype(str(lossless_json.shown(one.datatype))),
     )
+
+
+def _datatype(dtype: re.Match[str]) -> str:
+    return f"datatype '{DTYPES[dtype[1]].oip}'"
+
+
+def _hint_for_datatype(given: str) -> str:
+    near = near_dtype(given)
+    if near is not None and DTYPES[near].oip is None:
+        return f"Send {near} to POST /gathernd, since the inference protocol has no such type."
+    return hint_for_dtype(given, {name: row.oip for name, row in DTYPES.items() if row.oip is not None})
 
 
 class _WrongItemsError(Exception):
@@ -262,7 +259,8 @@ class _WrongItemsError(Exception):
                 self.values.explain_value()
         if self.error is not None:
             place = Place(one.pointer, coordinates(self.error.item, one.shape), self.error.value)
-            raise GatherError("value_not_representable", f"{one.name}: {self.error}", places=[place])
+            detail = f"{one.name}: {self.error}"
+            raise GatherError("value_not_representable", detail, places=[place], hint=self.error.hint)
 
 
 def _explain_count(one: Input, values: Values | None, text: Buffer, raws: Mapping[str, Buffer]) -> None:
@@ -274,7 +272,8 @@ def _explain_count(one: Input, values: Values | None, text: Buffer, raws: Mappin
     try:
         check_packed(one.dtype, one.shape, raws[one.name])
     except PackedSizeError as error:
-        raise GatherError("element_count_mismatch", f"{one.name}: {error}", pointer=one.pointer) from None
+        hint = packed_size_hint(one.dtype, one.shape, len(raws[one.name]))
+        raise GatherError("element_count_mismatch", f"{one.name}: {error}", pointer=one.pointer, hint=hint) from None
 
 
 def _values_of(one: Input, view: NDArray[np.uint8]) -> Values:
@@ -288,8 +287,7 @@ def _placed(one: Input) -> Iterator[None]:
     try:
         yield
     except GatherError as error:
-        prefix = f"/{one.name}/values"
-        places = [
-            replace(place, pointer=one.pointer + "/data" + place.pointer[len(prefix) :]) for place in error.places
-        ]
-        raise GatherError(error.code, error.detail, places=places, total=error.total) from None
+        prefix, pointer = f"/{one.name}/values", f"{one.pointer}/data"
+        places = [replace(place, pointer=pointer + place.pointer[len(prefix) :]) for place in error.places]
+        hint = error.hint and _DTYPE_IN_HINT.sub(_datatype, error.hint.replace(prefix, pointer))
+        raise GatherError(error.code, error.detail, places=places, total=error.total, hint=hint) from None

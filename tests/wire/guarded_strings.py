@@ -15,11 +15,12 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from app.tensors.string_frames import ROOM, copy_frames, first_longer, frames_size, read_frames
-from app.wire.json import gather_messages
-from app.wire.json.parse_element import KINDS
-from app.wire.json.parse_number_arrays import read_elements, strings_room
-from app.wire.json.write_strings import write_strings
+from app import compile_codec
+from app.tensors.compiled_string_frames import copy_frames, first_longer, frames_size, read_frames
+from app.tensors.frame_format import ROOM
+from app.wire.json.codec_constants import KINDS, strings_room
+from app.wire.json.compiled.parse_number_arrays import read_elements
+from app.wire.json.compiled.write_strings import write_strings
 from tests.kernels.guarded import Bytes, room_for
 from tests.strings import framed
 
@@ -117,8 +118,8 @@ def check_json(rng: random.Random) -> None:
 
 
 def main(cases: int, seed: int, cache: str) -> None:
-    gather_messages.configure(Path(cache))
-    gather_messages.warm()
+    compile_codec.configure(Path(cache))
+    compile_codec.warm()
     for number in range(cases):
         rng = random.Random(f"{seed}/{number}")
         sys.stdout.write(f"{number}\n")

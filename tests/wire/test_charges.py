@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from app.errors import GatherError
 from app.operators.registry import OPERATORS
 from app.tensors.dtypes import DTYPES
+from app.tensors.frame_format import ROOM
 from app.tensors.gather_call import Answer
 from app.tensors.shape_limits import Limits
-from app.tensors.string_frames import ROOM
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 from app.wire import v2_request_tensors
 from app.wire.json import gather_messages
+from app.wire.json.codec_functions import read_elements
 from app.wire.json.write_values import most_text, values_text
 from app.wire.little_endian_items import packed_bytes
 from app.wire.v2_request_json import Model
@@ -92,7 +93,7 @@ def test_what_the_charge_raises_is_raised_before_anything_is_made(monkeypatch: p
     def made(*_: object) -> None:
         raise AssertionError("made although refused")
 
-    monkeypatch.setattr("app.wire.json.read_values.read_elements", made)
+    monkeypatch.setattr(read_elements, "run", made)
     body = json.dumps({"data": {"dtype": "int8", "shape": [3], "values": [1, 2, 3]}, "indices": INDICES}).encode()
     with pytest.raises(GatherError, match="no room for 3"):
         gather_messages.read_call(body, OPERATORS["gathernd"].signature, Limits(), full)

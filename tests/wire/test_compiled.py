@@ -13,10 +13,10 @@ COUNT = """
 import json, sys
 from pathlib import Path
 from numba.core.dispatcher import Dispatcher
-from app.wire.json import gather_messages as native_json
+from app import compile_codec
 
-native_json.configure(Path(sys.argv[1]))
-native_json.warm()
+compile_codec.configure(Path(sys.argv[1]))
+compile_codec.warm()
 modules = [module for name, module in sys.modules.items() if name.startswith("app.wire.")]
 found = {value for module in modules for value in vars(module).values() if isinstance(value, Dispatcher)}
 print(json.dumps({one.py_func.__qualname__: list(map(str, one.signatures)) for one in found}))

@@ -24,7 +24,8 @@ import pytest
 
 from app.errors import GatherError
 from app.wire import v2_request_tensors
-from benchmarks.costly_bodies import CODINGS, MAKERS, Body, bombs, read, read_coded
+from app.wire.json.codec_functions import check
+from benchmarks.costly_bodies import CODINGS, MAKERS, MODEL, Body, bombs, read, read_coded
 from tests.conftest import TEST_ALL
 
 TIMES = 5
@@ -255,7 +256,7 @@ def test_what_the_budget_refuses_is_not_looked_at_again(codec: str, monkeypatch:
     def walked(*_: object, **__: object) -> None:
         raise AssertionError("walked although refused")
 
-    monkeypatch.setattr("app.wire.json.grammar_and_duplicate_keys.check", walked)
+    monkeypatch.setattr(check, "run", walked)
     assert read(body, full) == "overloaded"
 
 
@@ -285,7 +286,7 @@ def test_a_protocol_head_of_more_than_its_bound_is_not_remembered() -> None:
     for lead, remembered in ((0, 1), (2_000, 0), (20_000, 0)):
         v2_request_tensors._remembered.cache_clear()
         body = infer(lead)
-        v2_request_tensors.is_heavy(body.content, body.json_size, v2_request_tensors._WARMING)
+        v2_request_tensors.is_heavy(body.content, body.json_size, MODEL)
         assert read(body) is None
         assert v2_request_tensors._remembered.cache_info().currsize == remembered, lead
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from app.wire.json.decimal_to_double import narrow
+from app.wire.json.compiled.decimal_to_double import narrow
 from tests.wire.json_requests import call, made
 
 pytestmark = pytest.mark.usefixtures("compiled")

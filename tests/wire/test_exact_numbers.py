@@ -23,7 +23,7 @@ from app.wire.json import scatter_messages
 from app.wire.v2_request_json import Model
 from tests.wire.json_requests import call, made, refused, request, tensor
 
-pytestmark = pytest.mark.usefixtures("compiled")
+pytestmark = pytest.mark.usefixtures("every_codec")
 
 INTEGERS = [name for name, dtype in DTYPES.items() if dtype.kind in ("int", "uint")]
 MODEL = Model("gathernd", OPERATORS["gathernd"].signature)

@@ -18,7 +18,7 @@ from app.wire.json import body_without_arrays, gather_messages
 from tests.strings import items
 from tests.wire.json_requests import DATA, INDICES, call, made, refused, refused_items, request, tensor
 
-pytestmark = pytest.mark.usefixtures("compiled")
+pytestmark = pytest.mark.usefixtures("every_codec")
 
 INTEGERS = [name for name, row in DTYPES.items() if row.kind in ("int", "uint")]
 FLOATS = [name for name, row in DTYPES.items() if row.kind == "float"]

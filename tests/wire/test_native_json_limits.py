@@ -13,6 +13,7 @@ from time import process_time
 import numpy as np
 import pytest
 
+from app import compile_codec
 from app.errors import GatherError
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer
@@ -21,7 +22,7 @@ from app.wire.json import gather_messages
 from tests.strings import items, packed
 from tests.wire.json_requests import call, made, refused, request, tensor
 
-pytestmark = pytest.mark.usefixtures("compiled")
+pytestmark = pytest.mark.usefixtures("every_codec")
 
 MALFORMED = "malformed_request"
 
@@ -125,7 +126,6 @@ def test_very_many_ambiguous_numbers_are_read() -> None:
 
 @pytest.mark.slow
 def test_a_warm_codec_never_compiles() -> None:
-    gather_messages.warm()
     for dtype, row in DTYPES.items():
         output = packed(["a"] * 3) if dtype == "string" else Tensor(row, (3,), np.ones(3, row.numpy))
         output.array.flags.writeable = False
@@ -144,15 +144,16 @@ def test_a_warm_codec_never_compiles() -> None:
 def test_compiled_code_is_kept_and_found_again(tmp_path: Path) -> None:
     script = f"""
 from pathlib import Path
-from app.wire.json import gather_messages as native_json
-native_json.configure(Path({str(tmp_path)!r}))
-native_json.warm()
-print(sum(sum(function.stats.cache_hits.values()) for function in native_json._COMPILED))
+from app import compile_codec
+folder = compile_codec.configure(Path({str(tmp_path)!r}))
+print(compile_codec.is_cached(folder))
+compile_codec.warm()
+print(sum(sum(function.compiled.stats.cache_hits.values()) for function in compile_codec.FUNCTIONS))
 """
     hits = [
-        int(subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout)
+        subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
         for _ in range(2)
     ]
-    assert hits == [0, len(gather_messages._COMPILED)]
+    assert hits == [["False", "0"], ["True", str(len(compile_codec.FUNCTIONS))]]
     (folder,) = tmp_path.iterdir()
-    assert folder.name.startswith("json-")
+    assert folder.name.startswith("codec-")

@@ -20,7 +20,7 @@ from tests.wire import json_oracle
 from tests.wire.json_random import Requests
 from tests.wire.json_requests import SIGNATURES
 
-pytestmark = pytest.mark.usefixtures("compiled")
+pytestmark = pytest.mark.usefixtures("every_codec")
 
 LIMITS = Limits(string_bytes=40)
 

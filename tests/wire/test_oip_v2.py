@@ -23,7 +23,7 @@ DATA = np.arange(6, dtype=np.float32).reshape(3, 2)
 INDICES = np.array([[1], [2]], np.int64)
 
 
-pytestmark = pytest.mark.usefixtures("compiled")
+pytestmark = pytest.mark.usefixtures("every_codec")
 
 
 def binary(

@@ -30,10 +30,10 @@ from app.operators.registry import OPERATORS
 from app.service import Service
 from app.store import EmptyStore, Resident
 from app.telemetry.server_timing import RequestTimings
+from app.tensors.compiled_string_frames import read_frames
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer, Call
 from app.tensors.shape_limits import Limits
-from app.tensors.string_frames import read_frames
 from app.tensors.string_tensor import PackedStrings
 from app.wire import v2_answer, v2_request_tensors
 from app.wire.json import gather_messages
@@ -43,7 +43,7 @@ from app.wire.v2_request_json import Model
 from tests.conftest import samples
 from tests.strings import framed, items, packed
 
-pytestmark = pytest.mark.usefixtures("compiled")
+pytestmark = pytest.mark.usefixtures("every_codec")
 
 STRING = DTYPES["string"]
 SIGNATURE = OPERATORS["gathernd"].signature

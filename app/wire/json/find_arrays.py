@@ -2,72 +2,20 @@
 
 One scanner walks all but the arrays of a body, and is told of what depth and name the members are that hold them:
 `values` and `base64` of a tensor in a gather, `data` of an input in an inference request. The arrays are cut out, a
-library reads the rest (`body_without_arrays`), and `parse_number_arrays` reads the arrays. The scanner looks at no more
-than it needs and so accepts much that is not JSON; what reads the parts refuses that, and `grammar_and_duplicate_keys`
-tells what is no JSON from what is wrong for another reason.
+library reads the rest (`body_without_arrays`), and `codec_functions.read_elements` reads the arrays. The scanner looks
+at no more than it needs and so accepts much that is not JSON; what reads the parts refuses that, and
+`grammar_and_duplicate_keys` tells what is no JSON from what is wrong for another reason.
 """
 
-# Comparisons are spelt out, since that is what compiles well.
-# ruff: noqa: PLR1714, SIM109
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from app.llvm_intrinsics import (
-    Address,
-    Bytes,
-    Integers,
-    address_of,
-    entry,
-    inner,
-    int64,
-    load_u8,
-    load_u64,
-    lshr,
-    stack_words,
-    store_u64,
-)
-from app.wire.json.characters import (
-    ASCII_END,
-    BACKSLASH,
-    CLOSING_BRACE,
-    CLOSING_BRACKET,
-    COLON,
-    COMMA,
-    LETTER_E,
-    LETTER_U,
-    LOWER,
-    MAX_DEPTH,
-    NINE,
-    OPENING_BRACE,
-    OPENING_BRACKET,
-    POINT,
-    QUOTE,
-    ZERO,
-    hex_4,
-    is_space,
-    skip_nested,
-    skip_space,
-    skip_string,
-)
-
-MOST_ARRAYS: Final = 4
-"""How many arrays of a gather are cut out: values and base64 of both tensors; one that has more repeats a key."""
-SCALAR: Final = 0
-STRING: Final = -1
-ESCAPED: Final = -2
-"""Kinds of an array: how many brackets it opens with, or SCALAR, STRING, or ESCAPED for a string with a backslash."""
-_SHORTEST_KEY, _LONGEST_KEY = 4, 6
-_PLAIN_DIGITS: Final = 18
-"""Digits of an integer that any reader takes exactly: 10**18 is below 2**63."""
-_TENSOR_DEPTH: Final = 2
-"""Of a tensor's members in a gather: {"data": {"values": ..."""
-_INPUT_DEPTH: Final = 3
-"""Of an input's members in an inference request: {"inputs": [{"data": ..."""
-
+from app.wire.json.codec_functions import scan_inputs
 
 ArrayPlace: TypeAlias = tuple[int, int, int]
 """The first byte of an array, its end and its kind."""
@@ -88,159 +36,8 @@ class FoundArrays(NamedTuple):
     places: Sequence[ArrayPlace]
 
 
-def _packed(key: bytes) -> int:
-    """What `_pack_key` makes of a key."""
-    return int.from_bytes(key, "little") | len(key) << 56
-
-
-_VALUES: Final = _packed(b"values")
-_BASE64: Final = _packed(b"base64")
-_DATA: Final = _packed(b"data")
-
-
-@inner
-def _pack_key(base: Address, begin: int, stop: int, escaped: bool) -> int:
-    """The key within the quotes at begin - 1 and `stop`, and its length: -1 for one that is no array's.
-
-    Two bytes follow the closing quote at least, a colon and a value.
-    """
-    if not escaped:
-        length = stop - begin
-        if length < _SHORTEST_KEY or length > _LONGEST_KEY:
-            return -1
-        return lshr(load_u64(base + begin - 1), 8) & ((1 << 8 * length) - 1) | length << 56
-    key, length = 0, 0
-    while begin < stop:
-        c = load_u8(base + begin)
-        begin += 1
-        if c == BACKSLASH:
-            if load_u8(base + begin) != LETTER_U:
-                return -1
-            c = hex_4(base, begin + 1)
-            begin += 5
-        if c < 0 or c >= ASCII_END or length == _LONGEST_KEY:
-            return -1
-        key |= c << (8 * length)
-        length += 1
-    return key | length << 56
-
-
-@inner
-def _skip_value(base: Address, place: int, end: int, depth: int) -> tuple[int, int]:
-    """(the place after the value that begins at `place`, -1 where it does not close; its kind)."""
-    kind = SCALAR
-    c = load_u8(base + place)
-    if c == QUOTE:
-        place, escaped = skip_string(base, place + 1, end)
-        return place, ESCAPED if escaped else STRING
-    if c == OPENING_BRACKET or c == OPENING_BRACE:
-        ahead = place
-        while ahead < end and load_u8(base + ahead) == OPENING_BRACKET:
-            kind += 1
-            ahead = skip_space(base, ahead + 1, end)
-        return skip_nested(base, place, end, depth), kind
-    while place < end:
-        c = load_u8(base + place)
-        if c == COMMA or c == CLOSING_BRACE or c == CLOSING_BRACKET or is_space(c):
-            break
-        place += 1
-    return place, kind
-
-
-@inner
-def _scan(
-    base: Address, end: int, level: int, key: int, other_key: int, places: Address, most: int
-) -> tuple[bool, int, bool, int]:
-    """(closed, members, nontrivial numbers, count) of the arrays that members of depth `level` named by a key hold.
-
-    Three words of each, as many as `most`, go to `places`: its first byte, its end and its kind. What there was no room
-    for counts, but is walked like the rest.
-    """
-    nontrivial = False
-    place = depth = members = count = int64(0)
-    while place < end:
-        c = load_u8(base + place)
-        if c == QUOTE:
-            begin = place + 1
-            place, escaped = skip_string(base, begin, end)
-            if place < 0:
-                return False, members, nontrivial, count
-            stop = place - 1
-            place = skip_space(base, place, end)
-            if place >= end or load_u8(base + place) != COLON:
-                continue
-            members += 1
-            place = skip_space(base, place + 1, end)
-            if depth != level or place == end:
-                continue
-            found = _pack_key(base, begin, stop, escaped)
-            if found != key and found != other_key:
-                continue
-            count += 1
-            if count > most:
-                continue
-            first = place
-            place, kind = _skip_value(base, place, end, depth)
-            if place < 0:
-                return False, members, nontrivial, count
-            words = places + 24 * (count - 1)
-            store_u64(words, first)
-            store_u64(words + 8, place)
-            store_u64(words + 16, kind)
-            continue
-        place += 1
-        if c == OPENING_BRACE or c == OPENING_BRACKET:
-            depth += 1
-            if depth > MAX_DEPTH:
-                return False, members, nontrivial, count
-        elif c == CLOSING_BRACE or c == CLOSING_BRACKET:
-            depth -= 1
-        elif ZERO <= c <= NINE:
-            begin = place - 1
-            while place < end and ZERO <= load_u8(base + place) <= NINE:
-                place += 1
-            if place - begin > _PLAIN_DIGITS:
-                nontrivial = True
-            elif place < end:
-                c = load_u8(base + place)
-                nontrivial |= c == POINT or c | LOWER == LETTER_E
-    return True, members, nontrivial, count
-
-
-_stack_places: Final = stack_words(3 * MOST_ARRAYS)
-
-
-@inner
-def _place(words: Address) -> ArrayPlace:
-    """The three words at an address."""
-    return load_u64(words), load_u64(words + 8), load_u64(words + 16)
-
-
-@entry
-def scan_tensors(view: Bytes) -> tuple[bool, int, bool, int, tuple[ArrayPlace, ArrayPlace, ArrayPlace, ArrayPlace]]:
-    """The fields of `FoundArrays` for the body of a gather or a scatter; unused places are zeros."""
-    places = _stack_places()
-    for word in range(3 * MOST_ARRAYS):
-        store_u64(places + 8 * word, 0)
-    closed, members, nontrivial, arrays = _scan(
-        address_of(view), view.size, _TENSOR_DEPTH, _VALUES, _BASE64, places, MOST_ARRAYS
-    )
-    four = _place(places), _place(places + 24), _place(places + 48), _place(places + 72)
-    return closed, members, nontrivial, min(arrays, MOST_ARRAYS), four
-
-
-@entry
-def scan_inputs(view: Bytes, places: Integers) -> tuple[bool, int, bool, int]:
-    """The first four fields of `FoundArrays` for an inference request; `places` is filled as `_scan` does.
-
-    Of its arrays there may be any number, as a request has objects that the protocol ignores.
-    """
-    most = places.size // 3
-    return _scan(address_of(view), view.size, _INPUT_DEPTH, _DATA, _DATA, address_of(places), most)
-
-
-def find_inputs(view: Bytes, most: int) -> FoundArrays:
+def find_inputs(view: NDArray[np.uint8], most: int) -> FoundArrays:
     """The arrays of an inference request, the places of so many of them at most."""
     words = np.empty((most, 3), np.int64)
-    closed, members, nontrivial, arrays = scan_inputs(view, words.reshape(-1))
+    closed, members, nontrivial, arrays = scan_inputs.run(view, words.reshape(-1))
     return FoundArrays(closed, members, nontrivial, arrays, words[: min(arrays, most)].tolist())

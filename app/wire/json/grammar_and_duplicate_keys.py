@@ -1,83 +1,38 @@
 """Checks the whole grammar of JSON and that no key is given twice, for a body that is refused: is it not JSON, or wrong
 for another reason?
 
-RFC 8259 to the letter, UTF-8 and the depth included, and a key given twice in one object is an error too. Everything is
-compiled, so that a large array does not become Python objects because one of its elements is wrong.
+RFC 8259 to the letter, UTF-8 and the depth included, and a key given twice in one object is an error too.
 """
 
-# Comparisons are spelt out, since that is what compiles well.
-# ruff: noqa: PLR1714, SIM109
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.llvm_intrinsics import (
-    Address,
-    Bytes,
-    Integers,
-    address_of,
-    eight,
-    entry,
-    inner,
-    int64,
-    load_u8,
-    load_u64,
-    lshr,
-    signed,
-)
 from app.tensors.buffer_type import Buffer
-from app.wire.json.characters import (
-    ASCII_END,
-    BACKSLASH,
-    CLOSING_BRACE,
-    CLOSING_BRACKET,
-    COLON,
-    COMMA,
-    LETTER_E,
-    LOWER,
-    MAX_DEPTH,
-    MINUS,
-    NINE,
-    OPENING_BRACE,
-    OPENING_BRACKET,
-    PLUS,
-    POINT,
-    QUOTE,
-    SPACE,
-    ZERO,
-    character,
-    escaped,
-    skip_space,
-    spells,
-)
+from app.wire.json import malformed_hint
+from app.wire.json.codec_constants import MAX_DEPTH
+from app.wire.json.codec_functions import check
 from app.wire.little_endian_items import Charge
 
 _BYTE: Final = np.dtype(np.uint8)
 _LAST: Final = b"]}"
 _SPACE: Final = b" \t\n\r"
-_MIX: Final = signed(0x9E3779B97F4A7C15)
-"""2**64 over the golden ratio, odd (Knuth, The Art of Computer Programming 3, 6.4)."""
-_LITERALS: Final = tuple(
-    np.frombuffer(text, np.uint8).astype(np.int64) for text in (b"true", b"false", b"null", b"NaN", b"Infinity")
-)
-_TRUE, _FALSE, _NULL, _NAN, _INFINITY = _LITERALS
 _STEP: Final = 1 << 12
 """Bytes of which the white space is looked for at a time, from the end: a page."""
-_UPPER_HALVES: Final = eight(0xF0)
-_ZEROS: Final = eight(ZERO)
-_SIXES: Final = eight(6)
-_HIGH_BITS: Final = eight(0x80)
-_ONES: Final = eight(1)
-_SPACES: Final = eight(SPACE)
-_QUOTES: Final = eight(QUOTE)
-_BACKSLASHES: Final = eight(BACKSLASH)
 _NO_KEYS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 
 
-def fault(body: Buffer, charge: Charge | None = None, *, bare: bool = False) -> str | None:
+class Fault(NamedTuple):
+    """What makes a body no JSON document: `detail` says what, `hint` how to mend it."""
+
+    detail: str
+    hint: str
+
+
+def fault(body: Buffer, charge: Charge | None = None, *, bare: bool = False) -> Fault | None:
     """What makes `body` no JSON document that names each key once, or None.
 
     `bare` takes NaN, Infinity and -Infinity for values. `charge` is told what is needed, in bytes, before it is taken.
@@ -91,19 +46,20 @@ def fault(body: Buffer, charge: Charge | None = None, *, bare: bool = False) -> 
     view = np.frombuffer(body, _BYTE)
     view.flags.writeable = False
     stack = np.empty(MAX_DEPTH + 1, np.int64)
-    place, members = check(view, end, stack, _NO_KEYS, bare)
+    place, members = check.run(view, end, stack, _NO_KEYS, bare)
     if place >= 0:
         where = f"at byte {place}" if place < end else "at its end"
-        return f"the body is not JSON in UTF-8, nested {MAX_DEPTH} deep at most: see {where}"
+        detail = f"the body is not JSON in UTF-8, nested {MAX_DEPTH} deep at most: see {where}"
+        return Fault(detail, malformed_hint.hint(body, place, end))
     if members < 2:
         return None
     if charge is not None:
         charge(9 * members)
     keys = np.empty(members, np.int64)
-    check(view, end, stack, keys, bare)
+    check.run(view, end, stack, keys, bare)
     keys.sort()
     if (keys[1:] == keys[:-1]).any():
-        return "the body names a key twice in one object"
+        return Fault("the body names a key twice in one object", malformed_hint.hint_for_repeated_key(body[:end]))
     return None
 
 
@@ -117,171 +73,3 @@ def _after_last(body: Buffer) -> int:
             return begin + len(tail)
         end = begin
     return 0
-
-
-@inner
-def _after_string(base: Address, place: int, end: int, serial: int) -> tuple[int, bool, int]:
-    """`place` is after the opening quote: (place after the closing one, or of a fault; fine; hash of the text)."""
-    code = serial * _MIX
-    code ^= lshr(code, 29)
-    while True:
-        if place >= end:
-            return place, False, code
-        c = load_u8(base + place)
-        if c == QUOTE:
-            return place + 1, True, code
-        if c < SPACE:
-            return place, False, code
-        place += 1
-        if c == BACKSLASH:
-            after, c = escaped(base, place)
-            if c < 0:
-                return place, False, code
-            place = after
-        elif c >= ASCII_END:
-            after, c = character(base, place - 1, end)
-            if after < 0:
-                return place - 1, False, code
-            place = after
-        code = (code ^ c) * _MIX
-        code ^= lshr(code, 29)
-
-
-@inner
-def _after_text(base: Address, place: int, end: int) -> tuple[int, bool]:
-    """The same for a string that is no key, whose characters nobody needs: (place, whether it is one)."""
-    while True:
-        while place + 8 <= end:
-            word = load_u64(base + place)
-            # A high bit stays clear for ASCII from the space on that is neither quote nor backslash.
-            low = word - _SPACES
-            if (word | low | ((word ^ _QUOTES) - _ONES) | ((word ^ _BACKSLASHES) - _ONES)) & _HIGH_BITS != 0:
-                break
-            place += 8
-        if place >= end:
-            return place, False
-        c = load_u8(base + place)
-        if c == QUOTE:
-            return place + 1, True
-        if c < SPACE:
-            return place, False
-        place += 1
-        if c == BACKSLASH:
-            after, c = escaped(base, place)
-            if c < 0:
-                return place, False
-            place = after
-        elif c >= ASCII_END:
-            after, c = character(base, place - 1, end)
-            if after < 0:
-                return place - 1, False
-            place = after
-
-
-@inner
-def _after_digits(base: Address, place: int, end: int) -> int:
-    """The first place from `place` on that is no digit."""
-    while place + 8 <= end:
-        word = load_u64(base + place)
-        # A digit's upper half is 3, also when 6 is added to it.
-        if word & _UPPER_HALVES != _ZEROS or (word + _SIXES) & _UPPER_HALVES != _ZEROS:
-            break
-        place += 8
-    while ZERO <= load_u8(base + place) <= NINE:
-        place += 1
-    return place
-
-
-@inner
-def _after_number(base: Address, place: int, end: int) -> int:
-    """The place after an unsigned JSON number, or -1."""
-    first = place
-    place = _after_digits(base, place, end)
-    if place == first or (place > first + 1 and load_u8(base + first) == ZERO):
-        return -1
-    if load_u8(base + place) == POINT:
-        first = place + 1
-        place = _after_digits(base, first, end)
-        if place == first:
-            return -1
-    if load_u8(base + place) | LOWER == LETTER_E:
-        place += 1
-        c = load_u8(base + place)
-        first = place + (c == PLUS or c == MINUS)
-        place = _after_digits(base, first, end)
-        if place == first:
-            return -1
-    return place
-
-
-@entry
-def check(view: Bytes, end: int, stack: Integers, keys: Integers, bare: bool) -> tuple[int, int]:
-    """(place of a fault or -1, members of all objects); a hash of each key and its object goes to `keys`, if long.
-
-    The document is the first `end` bytes of `view`. It ends with a closing bracket or brace, or some byte follows that
-    is part of no number, name or text: so nothing runs over it.
-    """
-    base = address_of(view)
-    zero = int64(0)
-    depth = members = objects = zero
-    place = skip_space(base, zero, end)
-    while True:
-        c = load_u8(base + place)
-        opened = c == OPENING_BRACE or c == OPENING_BRACKET
-        if opened:
-            if depth == MAX_DEPTH:
-                return place, members
-            depth += 1
-            objects += 1
-            stack[depth] = objects if c == OPENING_BRACE else 0
-            place = skip_space(base, place + 1, end)
-        elif c == QUOTE:
-            place, fine = _after_text(base, place + 1, end)
-            if not fine:
-                return place, members
-        elif spells(base, place, _TRUE) or spells(base, place, _NULL):
-            place += 4
-        elif spells(base, place, _FALSE):
-            place += 5
-        else:
-            stop = _after_number(base, place + (c == MINUS), end)
-            if stop < 0 and bare:
-                if spells(base, place, _NAN):
-                    stop = place + 3
-                elif spells(base, place + (c == MINUS), _INFINITY):
-                    stop = place + (c == MINUS) + 8
-            if stop < 0:
-                return place, members
-            place = stop
-        while True:  # after a value, or after an opening bracket
-            if not opened:
-                place = skip_space(base, place, end)
-            if depth == 0:
-                return -1 if place == end else place, members
-            if place >= end:
-                return place, members
-            c = load_u8(base + place)
-            inside = stack[depth]
-            if c == (CLOSING_BRACE if inside else CLOSING_BRACKET):
-                depth -= 1
-                place += 1
-                opened = False
-                continue
-            if not opened:
-                if c != COMMA:
-                    return place, members
-                place = skip_space(base, place + 1, end)
-            if inside:
-                if load_u8(base + place) != QUOTE:
-                    return place, members
-                place, fine, code = _after_string(base, place + 1, end, inside)
-                if not fine:
-                    return place, members
-                if members < keys.size:
-                    keys[members] = code
-                members += 1
-                place = skip_space(base, place, end)
-                if load_u8(base + place) != COLON:
-                    return place, members
-                place = skip_space(base, place + 1, end)
-            break

@@ -19,10 +19,13 @@ _DIMENSION_DIGITS: Final = 40
 _MAX_ODD_DIMENSIONS: Final = 256
 
 
-class Number(str):
-    """A JSON number, as it was written."""
+class Number:
+    """A JSON number, as it was written. It is no str, so that it passes nowhere for a JSON string."""
 
-    __slots__ = ()
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
 
 
 def loads(text: str) -> Any:
@@ -32,12 +35,26 @@ def loads(text: str) -> Any:
     """
     try:
         return json.loads(text, parse_float=Number, parse_constant=_none)
-    except ValueError:  # int() takes no more than 4,300 digits; a Number takes three times as long as an int
-        return json.loads(text, parse_int=Number, parse_float=Number, parse_constant=_none)
+    except ValueError:  # int() takes no more than 4,300 digits
+        return json.loads(text, parse_int=_plain, parse_float=Number, parse_constant=_none)
+
+
+def _plain(text: str) -> int | Number:
+    """The integer that digits are, as far as int() takes them."""
+    return int(text) if len(text) <= MAX_DIGITS else Number(text)
 
 
 def _none(name: str) -> None:
     """What NaN and the infinities are read as."""
+
+
+def text_of(value: Any) -> str:
+    """JSON text of a value that `loads` returned, with its numbers as they were written; an object without members."""
+    if type(value) is Number:
+        return value.text
+    if isinstance(value, list):
+        return f"[{','.join(map(text_of, value))}]"
+    return "{}" if isinstance(value, dict) else json.dumps(value)
 
 
 def integer(value: Any, max_digits: int = MAX_DIGITS) -> int | None:
@@ -51,9 +68,9 @@ def integer(value: Any, max_digits: int = MAX_DIGITS) -> int | None:
     if not isinstance(value, Number):
         return None
     try:
-        number = Decimal(value)
+        number = Decimal(value.text)
     except InvalidOperation:  # an exponent of more than 18 digits
-        mantissa, exponent = value.lower().split("e")
+        mantissa, exponent = value.text.lower().split("e")
         if not Decimal(mantissa):
             return 0
         return None if exponent.startswith("-") else _beyond(value, max_digits)
@@ -65,7 +82,7 @@ def integer(value: Any, max_digits: int = MAX_DIGITS) -> int | None:
 
 def _beyond(number: Number, max_digits: int) -> int:
     power: int = 10**max_digits
-    return -power if number.startswith("-") else power
+    return -power if number.text.startswith("-") else power
 
 
 def dimensions(sizes: Sequence[Any]) -> tuple[int, ...] | int:
@@ -90,12 +107,13 @@ def shown(value: object) -> int | float | str | None:
     if type(value) is int:
         return value if -(2**63) <= value < 2**64 else _cut(str(value))
     if type(value) is Number:
-        if _PLAIN.fullmatch(value):
-            if len(value) <= 20 and -(2**63) <= int(value) < 2**64:
-                return int(value)
-        elif not isinf(float(value)):
-            return float(value)
-        return _cut(value)
+        text = value.text
+        if _PLAIN.fullmatch(text):
+            if len(text) <= 20 and -(2**63) <= int(text) < 2**64:
+                return int(text)
+        elif not isinf(float(text)):
+            return float(text)
+        return _cut(text)
     if isinstance(value, str):
         return _cut(value)
     return value if isinstance(value, bool) else None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pydantic import ValidationError
+
 from app.errors import GatherError, invalid_field
+from app.near_name import shorten
 from app.tensors.buffer_type import Buffer
 from app.tensors.gather_call import Call, Encoding
 from app.tensors.operator_signature import Signature
@@ -11,6 +14,8 @@ from app.wire.json.gather_messages import read_call
 from app.wire.json.lossless_json import shown
 from app.wire.little_endian_items import Charge
 from app.wire.parse_query_string import escape, query_fields
+from app.wire.request_schemas.invalid_fields import InvalidFields
+from app.wire.request_schemas.query_fields import ExplainQuery, field_names
 
 
 def read_request(
@@ -40,16 +45,18 @@ def read_explain(query: bytes) -> bool:
 
     Raises invalid_field at the first other field, for `explain` given twice, and for a value other than true and false.
     """
-    explain: str | None = None
+    explain: ExplainQuery | None = None
     for name, value in query_fields(query):
-        if name != "explain":
+        if name not in field_names(ExplainQuery):
             raise _not_in_query(name)
         if explain is not None:
-            raise invalid_field("/query/explain", "explain is given twice")
-        explain = value
-        if explain not in ("true", "false"):
-            raise invalid_field("/query/explain", "explain must be one of true, false")
-    return explain == "true"
+            raise invalid_field("/query/explain", "explain is given twice", "Give 'explain' once.")
+        fields = {name: value}
+        try:
+            explain = ExplainQuery.model_validate(fields)
+        except ValidationError as refusal:
+            raise InvalidFields(refusal, ExplainQuery, fields, "/query").first() from None
+    return explain is not None and explain.explain == "true"
 
 
 def _not_in_query(name: str) -> GatherError:
@@ -57,4 +64,5 @@ def _not_in_query(name: str) -> GatherError:
         "invalid_field",
         f"{shown(name)!r} is given in the query; a JSON request has all its fields in the body",
         pointer=f"/query/{escape(name)}",
+        hint=f"Move '{shorten(str(shown(name)))}' from the query into the body.",
     )

@@ -11,11 +11,18 @@ from numpy.typing import NDArray
 from app.errors import GatherError, Place, invalid_field
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES, DType
-from app.tensors.string_frames import HEAD
+from app.tensors.frame_format import HEAD
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor, coordinates
 from app.wire.json.read_values import Values
-from app.wire.little_endian_items import Charge, PackedItemError, PackedSizeError, check_packed, unpack
+from app.wire.little_endian_items import (
+    Charge,
+    PackedItemError,
+    PackedSizeError,
+    check_packed,
+    packed_size_hint,
+    unpack,
+)
 
 
 @dataclass(slots=True)
@@ -48,14 +55,18 @@ class Packed:
             check_packed(self.dtype, self.shape, self.raw)
         except PackedSizeError as error:
             raise GatherError(
-                "element_count_mismatch", f"{self.name}: {error}", pointer=f"/{self.name}/base64"
+                "element_count_mismatch",
+                f"{self.name}: {error}",
+                pointer=f"/{self.name}/base64",
+                hint=packed_size_hint(self.dtype, self.shape, len(self.raw)),
             ) from None
 
     def explain_value(self) -> None:
         """Raises value_not_representable for the first item that the type cannot hold; the size is right."""
         if self.wrong is not None:
             place = Place(f"/{self.name}/base64", coordinates(self.wrong.item, self.shape), self.wrong.value)
-            raise GatherError("value_not_representable", f"{self.name}: {self.wrong}", places=[place])
+            detail = f"{self.name}: {self.wrong}"
+            raise GatherError("value_not_representable", detail, places=[place], hint=self.wrong.hint)
 
 
 def base64_bytes(
@@ -85,4 +96,5 @@ def _unescaped(name: str, view: NDArray[np.uint8], first: int, end: int, charge:
 
 
 def _no_base64(name: str) -> GatherError:
-    return invalid_field(f"/{name}/base64", "the text is not base64 (RFC 4648, with padding)")
+    hint = "Encode the bytes with + and /, and = at the end, and without spaces or line breaks."
+    return invalid_field(f"/{name}/base64", "the text is not base64 (RFC 4648, with padding)", hint)

@@ -1,35 +1,40 @@
-"""A tensor of a JSON body: its dtype, shape and values or base64, and which fault of it is reported first.
+"""What the JSON bodies of gathers and scatters have in common: their tensors, and which fault is reported first.
 
-Of the bodies of gathers and scatters `gather_messages` and `scatter_messages` read the rest.
+The members are validated by the models of `app.wire.request_schemas`; what models cannot say is checked here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from app.errors import GatherError, Place, invalid_field
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES
+from app.tensors.near_dtype import hint_for_dtype
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import coordinates
-from app.tensors.tensor_name import TENSOR_NAME
 from app.wire.json import grammar_and_duplicate_keys, lossless_json
 from app.wire.json.body_without_arrays import read_envelope
-from app.wire.json.find_arrays import ESCAPED, STRING, ArrayPlace, FoundArrays
+from app.wire.json.codec_constants import ESCAPED, QUOTED
+from app.wire.json.find_arrays import ArrayPlace, FoundArrays
 from app.wire.json.read_base64 import Packed, base64_bytes
 from app.wire.json.read_values import Values
 from app.wire.little_endian_items import REFUSED_BY_CHARGE, Charge
+from app.wire.request_schemas.gather_request import Tensor
+from app.wire.request_schemas.invalid_fields import InvalidFields
+from app.wire.request_schemas.members import ABSENT, RequestModel
 
-_TENSOR_FIELDS: Final = frozenset(("dtype", "shape", "values", "base64"))
 _ANY_TYPE: Final = DTYPES["bool"]
 """Stands for a type that does not exist, until everything else has been looked at."""
-GivenTensor = tuple[Values | Packed, str | None, int]
-"""A tensor of the request, its fields checked: its items, its dtype if that is no type, and how many members it has."""
+GivenTensor = tuple[Values | Packed, str | None]
+"""A tensor of the request: its items, and its dtype if that is no type."""
+Request = TypeVar("Request", bound=RequestModel)
 
 
 class WrongTensors(Exception):
@@ -50,81 +55,80 @@ def read_document(body: Buffer, found: FoundArrays, charge: Charge | None) -> An
     return document
 
 
+def valid_fields(
+    model: type[Request],
+    document: Any,
+    body: Buffer,
+    view: NDArray[np.uint8],
+    places: Sequence[ArrayPlace],
+    charge: Charge | None = None,
+) -> Request:
+    """`document`, validated. Raises invalid_field; what is wrong with a tensor includes what `given_tensor` refuses."""
+    try:
+        return model.model_validate(document)
+    except ValidationError as refusal:
+        faults = InvalidFields(refusal, model, document)
+    faults.raise_unknown()
+    for name, field in model.model_fields.items():
+        faults.raise_first(field.alias or name)
+        given = document.get(name)
+        if type(given) is dict and "tensor" not in given:
+            given_tensor(name, Tensor.model_validate(given), body, view, places, charge)
+    raise AssertionError("the request was refused, and nothing is wrong with it")
+
+
 def given_tensor(
     name: str,
-    document: Mapping[str, Any],
+    fields: Tensor,
     body: Buffer,
     view: NDArray[np.uint8],
     places: Sequence[ArrayPlace],
     charge: Charge | None = None,
 ) -> GivenTensor:
-    """The fields of the tensor `name`, checked one by one. Raises invalid_field."""
-    fields = document.get(name)
-    if type(fields) is not dict:
-        raise invalid_field(f"/{name}", f"{name} must be an object" if name in document else f"{name} is missing")
-    type_name, shape, array = fields.get("dtype"), fields.get("shape", ...), fields.get("values")
-    usual = len(fields) == 3 and type_name is not None and shape is not ... and array is not None
-    if not usual and not fields.keys() <= _TENSOR_FIELDS:
-        raise unknown_field(f"/{name}", fields, _TENSOR_FIELDS)
-    if type(type_name) is not str:
-        raise invalid_field(f"/{name}/dtype", f"{name} needs a dtype, the name of a type")
-    if shape is not ...:
-        shape = _shape(name, shape)
+    """The tensor `name`, whose members have been validated one by one. Raises invalid_field.
+
+    These rules are not said by its model: there are values or base64 and not both, base64 needs a shape, and what
+    stands where an array was cut out is a list or one value, or a string of base64.
+    """
+    type_name, shape, array = fields.dtype, fields.shape, fields.values
     known = DTYPES.get(type_name)
     dtype = known or _ANY_TYPE
     unknown = None if known else type_name
-    if array is not None:
-        if "base64" in fields:
-            raise invalid_field(f"/{name}", f"{name} has both values and base64")
-        first, end, depth = places[int(array)]
+    if array is not ABSENT:
+        if fields.base64 is not ABSENT:
+            raise invalid_field(f"/{name}", f"{name} has both values and base64", f"Leave out 'base64' of {name}.")
+        first, end, depth = places[array]
         if depth <= 0:  # no list
             depth = 0
             if body[first] in b"n{":
                 raise invalid_field(
-                    f"/{name}/values", "values must be a list, or one value for a tensor without dimensions"
+                    f"/{name}/values",
+                    "values must be a list, or one value for a tensor without dimensions",
+                    f"Write a list at /{name}/values, such as [0].",
                 )
-        if shape is ...:
-            shape = None
-        return Values(view, name, dtype, shape, first, end, depth), unknown, len(fields)
-    if "base64" not in fields:
-        raise invalid_field(f"/{name}", f"{name} has neither values nor base64")
-    first, end, kind = places[int(fields["base64"])]
-    if kind not in (STRING, ESCAPED):
-        raise invalid_field(f"/{name}/base64", "base64 must be a string")
-    if shape is ...:
-        raise invalid_field(f"/{name}/shape", f"{name} needs a shape, since it has base64")
+        return Values(view, name, dtype, shape, first, end, depth), unknown
+    if fields.base64 is ABSENT:
+        hint = f"Add 'values' at /{name}/values, the items in a list."
+        raise invalid_field(f"/{name}", f"{name} has neither values nor base64", hint)
+    first, end, kind = places[fields.base64]
+    if kind not in (QUOTED, ESCAPED):
+        raise invalid_field(f"/{name}/base64", "base64 must be a string", f"Write a string at /{name}/base64.")
+    if shape is ABSENT:
+        raise invalid_field(
+            f"/{name}/shape",
+            f"{name} needs a shape, since it has base64",
+            f"Add 'shape' at /{name}/shape, which base64 does not give.",
+        )
     raw = base64_bytes(name, body, view, first, end, kind == ESCAPED, charge)
-    return Packed(name, dtype, shape, raw), unknown, len(fields)
-
-
-def _shape(name: str, sizes: Any) -> tuple[int, ...]:
-    if type(sizes) is not list:
-        raise invalid_field(f"/{name}/shape", "shape must be a list of integers")
-    for size in sizes:
-        if type(size) is not int or size < 0:
-            break
-    else:
-        return tuple(sizes)
-    shape = lossless_json.dimensions(sizes)
-    if isinstance(shape, int):
-        raise invalid_field(f"/{name}/shape/{shape}", "a dimension must be an integer of 0 or more")
-    return shape
-
-
-def resident_name(fields: Mapping[str, Any]) -> str:
-    """The name of a resident tensor. Raises invalid_field."""
-    if len(fields) > 1:
-        raise unknown_field("/data", fields, frozenset(("tensor",)))
-    name = fields["tensor"]
-    if type(name) is not str or not TENSOR_NAME.fullmatch(name):
-        raise invalid_field("/data/tensor", "a name is 1 to 128 of A-Z a-z 0-9 . _ - and begins with none of . _ -")
-    return name
+    return Packed(name, dtype, shape, raw), unknown
 
 
 def unsupported_dtype(name: str, dtype: str) -> GatherError:
     """The error for a tensor whose dtype is the name of no type."""
-    detail = f"{lossless_json.shown(dtype)!r} is no element type"
-    return GatherError("unsupported_dtype", detail, pointer=f"/{name}/dtype")
+    shown = str(lossless_json.shown(dtype))
+    return GatherError(
+        "unsupported_dtype", f"{shown!r} is no element type", pointer=f"/{name}/dtype", hint=hint_for_dtype(shown)
+    )
 
 
 def raise_first_fault(error: Exception, body: Buffer, charge: Charge | None) -> None:
@@ -159,18 +163,4 @@ def check_framing(body: Buffer, charge: Charge | None) -> None:
     """Raises malformed_request where the body is not JSON, or names a key twice, and what `charge` raises."""
     fault = grammar_and_duplicate_keys.fault(body, charge)
     if fault is not None:
-        raise GatherError("malformed_request", fault)
-
-
-def unknown_field(pointer: str, fields: Mapping[str, Any], known: Collection[str]) -> GatherError:
-    """The error for the first of `fields` that is not `known`."""
-    name = next(lossless_json.printable(name) for name in fields if name not in known)
-    pointer += "/" + name.replace("~", "~0").replace("/", "~1")
-    return invalid_field(
-        pointer, f"{lossless_json.shown(name)!r} is not a field here; there are {', '.join(sorted(known))}"
-    )
-
-
-def not_one_of(name: str, allowed: Collection[str]) -> GatherError:
-    """The error for a field that has none of the values that are allowed."""
-    return invalid_field(f"/{name}", f"{name} must be one of {', '.join(allowed)}")
+        raise GatherError("malformed_request", fault.detail, hint=fault.hint)

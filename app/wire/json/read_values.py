@@ -1,7 +1,7 @@
 """One tensor out of the span of a JSON body that holds its values: flat or nested, of any type.
 
-`parse_number_arrays` reads the values straight into the tensor's memory. Where it refuses something, the nesting alone
-is looked at again, since it comes before the values.
+`codec_functions.read_elements` reads the values straight into the tensor's memory. Where it refuses something, the
+nesting alone is looked at again, since it comes before the values.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from app.errors import GatherError, Place
 from app.tensors.dtypes import DType
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Form, Tensor, coordinates
-from app.wire.json import lossless_json
-from app.wire.json.characters import MAX_DEPTH
-from app.wire.json.parse_element import KINDS, SKIP
-from app.wire.json.parse_number_arrays import OPEN, read_elements, strings_room
+from app.wire.json import lossless_json, nesting_hint, value_hint
+from app.wire.json.codec_constants import KINDS, MAX_DEPTH, OPEN, PLAIN_READING, SKIP, strings_room
+from app.wire.json.codec_functions import read_elements
 from app.wire.little_endian_items import Charge, bounded_product, items_text
 
 _FEW: Final = 8
@@ -89,9 +88,9 @@ class Values:
             parts = min(parts, self._commas() + 1)
         room = parts * _width(dtype) if dtype.item_size else strings_room(parts, end - first)
         if charge is not None:
-            charge(room)
+            charge(room + _reading_memory(end - first))
         raw = np.empty(room, _BYTE)
-        fine, place, element, used, leaf, inner = read_elements(
+        fine, place, element, used, leaf, inner = read_elements.run(
             self.view, first, end, KINDS[dtype.name], leaf, inner, parts, dims, raw, self.bare
         )
         if not fine:
@@ -130,7 +129,12 @@ class Values:
             )
             if self.dtype.kind == "complex":
                 detail += ", each item a pair [re, im]"
-        raise GatherError("element_count_mismatch", f"{self.name}: {detail}", pointer=f"/{self.name}/values")
+        pointer = f"/{self.name}/values"
+        lists = bytes(self.view[self.first : nesting_hint.looked_at(self.first, self.end)])
+        hint = nesting_hint.hint(lists, self.name, self.shape, self.dtype.kind == "complex", self.depth, pointer)
+        if hint is None and self.shape is not None and self.depth == 1 and self.dtype.item_size:
+            hint = nesting_hint.hint_for_flat_list(self.name, self.shape, self._commas() + 1)
+        raise GatherError("element_count_mismatch", f"{self.name}: {detail}", pointer=pointer, hint=hint)
 
     def explain_value(self) -> None:
         """Raises value_not_representable at the first element that the type cannot hold; the nesting is right."""
@@ -149,7 +153,8 @@ class Values:
         value = lossless_json.shown(leaf_value)
         what = "an object or null" if value is None else repr(value) if isinstance(value, str) else str(value)
         detail = f"{name}{list(position)} is {what}, which {dtype.name} cannot hold"
-        raise GatherError("value_not_representable", detail, places=[Place(pointer, position, value)])
+        hint = value_hint.hint(dtype, leaf_value, pointer)
+        raise GatherError("value_not_representable", detail, places=[Place(pointer, position, value)], hint=hint)
 
     def _leaf(self, place: int) -> object:
         """The JSON value at `place`, whose grammar has been checked; None for an object and for what is bare.
@@ -188,9 +193,9 @@ class FlatList(NamedTuple):
         if 2 * items > end - first:
             return None
         if charge is not None:
-            charge(room)
+            charge(room + _reading_memory(end - first))
         raw = np.empty(room, _BYTE)
-        fine, *_ = read_elements(view, first, end, kind, 1, items, items, _NO_INTS, raw, False)
+        fine, *_ = read_elements.run(view, first, end, kind, 1, items, items, _NO_INTS, raw, False)
         return Tensor(dtype, shape, raw.view(dtype.numpy), *pointers) if fine else None
 
 
@@ -206,6 +211,11 @@ def flat_list(name: str, dtype: DType, shape: tuple[int, ...] | None) -> FlatLis
 def _pointers(name: str, form: Form) -> tuple[str, Form, str, str]:
     """The last fields of a Tensor."""
     return f"/{name}/values", form, f"/{name}/shape", f"/{name}/dtype"
+
+
+def _reading_memory(span: int) -> int:
+    """Bytes that `read_elements` takes beside its output, for so many bytes of text."""
+    return PLAIN_READING * span if read_elements.run is read_elements.plain else 0
 
 
 def _width(dtype: DType) -> int:
@@ -255,7 +265,7 @@ def _outline(values: Values) -> tuple[tuple[int, ...], Form] | None:
     if nesting is None:
         return None
     form, leaf, inner, dims, parts = nesting
-    fine, _, _, _, leaf, inner = read_elements(
+    fine, _, _, _, leaf, inner = read_elements.run(
         values.view, values.first, values.end, SKIP, leaf, inner, parts, dims, _NO_BYTES, False
     )
     shape = values.shape

@@ -21,7 +21,8 @@ from app.tensors.dtypes import DType
 from app.tensors.gather_call import Answer, Encoding
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
-from app.wire.json.format_float import ROOM, WIDEST, write_singles
+from app.wire.json.codec_constants import TEXT_ROOM, WIDEST
+from app.wire.json.codec_functions import write_singles
 from app.wire.json.write_strings import strings_text
 from app.wire.little_endian_items import Memory, packed_bytes
 
@@ -45,6 +46,8 @@ def write_answer(answer: Answer, encoding: Encoding, memory: Memory | None = Non
     """The body of `answer`, in pieces where it is large; `memory` is charged with it. Raises what charging raises."""
     output = answer.output
     head, tail = _around(output.dtype.name, output.shape, encoding, answer.dialect, answer.device, answer.data_etag)
+    if answer.replaced is not None:
+        tail = b'%b,"replaced":%d}' % (tail[:-1], answer.replaced)
     values = _base64(output, memory) if encoding == "base64" else values_text(output, memory)
     if sum(map(len, values)) > _JOINED:
         return [head, *values, tail]
@@ -81,7 +84,7 @@ def values_text(tensor: Tensor, memory: Memory | None = None) -> list[Buffer]:
     if array.size <= _BLOCK:
         if memory is None:
             return [_numbers(dtype, array)]
-        most = array.size * most_text(dtype) + ROOM
+        most = array.size * most_text(dtype) + TEXT_ROOM
         memory.charge(most)
         text = _numbers(dtype, array)
         memory.adjust(most, len(text))
@@ -131,15 +134,15 @@ def _singles(array: NDArray[Any], pairs: bool) -> bytes | memoryview:
     """A list of float32, or of pairs of them."""
     items = array.view(_BYTE)
     items.flags.writeable = False  # one type of array: a function is compiled for one
-    text = np.empty(items.size // 4 * WIDEST + ROOM, _BYTE)
-    size: int = write_singles(items, pairs, text)
+    text = np.empty(items.size // 4 * WIDEST + TEXT_ROOM, _BYTE)
+    size: int = write_singles.run(items, pairs, text)
     return text.data[:size] if size > _JOINED else text[:size].tobytes()
 
 
 def _long_singles(dtype: DType, array: NDArray[Any], memory: Memory | None) -> memoryview:
     """The list of many items, of which what is not written to takes no memory."""
     pairs = dtype.kind == "complex"
-    text = np.empty(array.size * (1 + pairs) * WIDEST + ROOM, _BYTE)
+    text = np.empty(array.size * (1 + pairs) * WIDEST + TEXT_ROOM, _BYTE)
     end = 0
     for block in _blocks(array):
         most = block.size * most_text(dtype)
@@ -148,7 +151,7 @@ def _long_singles(dtype: DType, array: NDArray[Any], memory: Memory | None) -> m
         items = (block if pairs or dtype.item_size == 4 else block.astype(np.float32)).view(_BYTE)
         items.flags.writeable = False
         start = max(end - 1, 0)  # where the block before closed the list
-        size: int = write_singles(items, pairs, text[start:])
+        size: int = write_singles.run(items, pairs, text[start:])
         if start:
             text[start] = ord(",")
         if memory is not None:

@@ -18,10 +18,8 @@ from app.llvm_intrinsics import (
     inner,
     load_u8,
 )
+from app.wire.json.codec_constants import MAX_DEPTH
 
-MAX_DEPTH: Final = 512
-"""Lists and objects in each other, at most: RFC 8259 section 9 leaves the bound to the reader; Python's own gives up at
-about 1,000, orjson at 1,024."""
 SPACE: Final = ord(" ")
 TAB: Final = ord("\t")
 NEWLINE: Final = ord("\n")

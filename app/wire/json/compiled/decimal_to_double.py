@@ -31,14 +31,14 @@ from app.llvm_intrinsics import (
     store_u64,
     ult,
 )
-from app.wire.json.characters import (
+from app.wire.json.compiled.characters import (
     LETTER_E,
     LOWER,
     NINE,
     POINT,
     ZERO,
 )
-from app.wire.json.parse_decimal import TENS, exponent_at
+from app.wire.json.compiled.parse_decimal import TENS, exponent_at
 
 MIN_POWER: Final = -342
 """With a lower one all digits below 2**64 are less than half of the least float64, 2**-1074, and round to 0."""

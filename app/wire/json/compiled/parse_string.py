@@ -17,8 +17,17 @@ from app.llvm_intrinsics import (
     store_u32,
     store_u64,
 )
-from app.tensors.string_frames import HEAD
-from app.wire.json.characters import ASCII_END, BACKSLASH, QUOTE, SPACE, SURROGATE, SURROGATE_BITS, character, escaped
+from app.tensors.frame_format import HEAD
+from app.wire.json.compiled.characters import (
+    ASCII_END,
+    BACKSLASH,
+    QUOTE,
+    SPACE,
+    SURROGATE,
+    SURROGATE_BITS,
+    character,
+    escaped,
+)
 
 LONGEST: Final = 2**32 - 1
 """Bytes of a string that a frame can say."""

@@ -28,7 +28,7 @@ from app.llvm_intrinsics import (
     udiv,
     ult,
 )
-from app.wire.json.characters import (
+from app.wire.json.compiled.characters import (
     LETTER_E,
     LOWER,
     MINUS,

@@ -34,14 +34,19 @@ from app.llvm_intrinsics import (
     udiv,
     ult,
 )
-from app.wire.json.characters import CLOSING_BRACKET, COMMA, LETTER_E, MINUS, OPENING_BRACKET, POINT, QUOTE, ZERO
-from app.wire.json.decimal_to_double import nearest_called
-from app.wire.json.parse_decimal import TENS
+from app.wire.json.compiled.characters import (
+    CLOSING_BRACKET,
+    COMMA,
+    LETTER_E,
+    MINUS,
+    OPENING_BRACKET,
+    POINT,
+    QUOTE,
+    ZERO,
+)
+from app.wire.json.compiled.decimal_to_double import nearest_called
+from app.wire.json.compiled.parse_decimal import TENS
 
-WIDEST: Final = 20
-"""Bytes of the longest text of a float32, with its sign, comma and brackets."""
-ROOM: Final = 32
-"""Bytes that must be there behind all texts."""
 _LEAST_POWER: Final = -31
 _MOST_POWER: Final = 45
 """A float32 is digits * 10**p with p from -45 (2**-149) to 31 (2**104): it is multiplied by 10**-p."""

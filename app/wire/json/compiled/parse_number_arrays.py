@@ -3,12 +3,10 @@
 One reader walks the nesting and holds it to the shape, checks the grammar of each element, rounds or ranges it to its
 type and stores it. It gives up at the first thing that is not as it should be and says at which element; whoever
 called finds out what that is (the reader of kind SKIP tells whether the nesting is right, whatever the elements).
-Strings are stored as frames (see `app.tensors.string_frames`), and where each begins.
+Strings are stored as frames (see `app.tensors.frame_format`), and where each begins.
 """
 
 from __future__ import annotations
-
-from typing import Final
 
 from app.llvm_intrinsics import (
     Bytes,
@@ -19,20 +17,15 @@ from app.llvm_intrinsics import (
     load_u8,
     store_u64,
 )
-from app.tensors.string_frames import HEAD, ROOM
-from app.wire.json.characters import (
+from app.wire.json.codec_constants import BOOL, FLOAT16, INT8, OPEN, STRING
+from app.wire.json.compiled.characters import (
     CLOSING_BRACKET,
     COMMA,
-    MAX_DEPTH,
     OPENING_BRACKET,
     SPACE,
     skip_space,
 )
-from app.wire.json.parse_element import (
-    BOOL,
-    FLOAT16,
-    INT8,
-    STRING,
+from app.wire.json.compiled.parse_element import (
     read_any_float,
     read_any_integer,
     read_bool,
@@ -40,19 +33,7 @@ from app.wire.json.parse_element import (
     read_plain_integers,
     skip_element,
 )
-from app.wire.json.parse_string import parse_string
-
-OPEN: Final = MAX_DEPTH + 1
-"""The depth of the elements where the first one is to set it."""
-_WORD: Final = 8
-
-
-def strings_room(strings: int, span: int) -> int:
-    """Bytes that `read_elements` has to have for so many strings in a span of so many bytes.
-
-    A string takes three bytes of the span beside its text, two quotes and a comma, and HEAD bytes of the frames.
-    """
-    return _WORD * strings + span + (HEAD - 3) * strings + ROOM
+from app.wire.json.compiled.parse_string import parse_string
 
 
 @entry

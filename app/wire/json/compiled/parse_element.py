@@ -8,7 +8,6 @@ they leave, `read_any_float` and `read_any_integer` read one by one.
 # ruff: noqa: PLR1714
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -33,7 +32,8 @@ from app.llvm_intrinsics import (
     store_u64,
     ult,
 )
-from app.wire.json.characters import (
+from app.wire.json.codec_constants import FLOAT16, FLOAT32, FLOAT64, INT8, TOO_LARGE
+from app.wire.json.compiled.characters import (
     BACKSLASH,
     CLOSING_BRACE,
     CLOSING_BRACKET,
@@ -54,13 +54,13 @@ from app.wire.json.characters import (
     skip_string,
     spells,
 )
-from app.wire.json.decimal_to_double import (
+from app.wire.json.compiled.decimal_to_double import (
     above_middle,
     narrow,
     nearest,
     nearest_called,
 )
-from app.wire.json.parse_decimal import (
+from app.wire.json.compiled.parse_decimal import (
     decimal,
     digits_before,
     integral,
@@ -69,45 +69,13 @@ from app.wire.json.parse_decimal import (
     whole_digits,
 )
 
-SKIP: Final = 0
-BOOL: Final = 1
-INT8: Final = 2
-INT64: Final = 5
-FLOAT16: Final = 10
-BFLOAT16: Final = 11
-FLOAT32: Final = 12
-FLOAT64: Final = 13
-STRING: Final = 14
-KINDS: Final[Mapping[str, int]] = {
-    "string": STRING,
-    "bool": BOOL,
-    "int8": INT8,
-    "int16": 3,
-    "int32": 4,
-    "int64": INT64,
-    "uint8": 6,
-    "uint16": 7,
-    "uint32": 8,
-    "uint64": 9,
-    "float16": FLOAT16,
-    "bfloat16": BFLOAT16,
-    "float32": FLOAT32,
-    "float64": FLOAT64,
-    "complex64": FLOAT32,
-    "complex128": FLOAT64,
-}
-"""What `read_elements` calls the types: a complex one is pairs of its parts."""
-
-# By kind: the largest magnitudes of negative and of other integers, unsigned, and the least float that rounds to
-# infinity, half a unit in the last place above the largest of its type.
+# By kind: the largest magnitudes of negative and of other integers, unsigned, and TOO_LARGE.
 _LOW: Final[NDArray[np.int64]] = np.array([0, 0, *(signed(2**bits) for bits in (7, 15, 31, 63)), *[0] * 8], np.int64)
 _HIGH: Final[NDArray[np.int64]] = np.array(
     [0, 0, *(2**bits - 1 for bits in (7, 15, 31, 63)), *(signed(2**bits - 1) for bits in (8, 16, 32, 64)), *[0] * 4],
     np.int64,
 )
-TOO_LARGE: Final[NDArray[np.float64]] = np.array(
-    [*[0.0] * 10, 2.0**16 - 2.0**4, 2.0**128 - 2.0**119, 2.0**128 - 2.0**103, np.inf]
-)
+_TOO_LARGE: Final[NDArray[np.float64]] = np.array([*[0.0] * FLOAT16, *TOO_LARGE.values(), np.inf])
 _NAN: Final[NDArray[np.int64]] = np.frombuffer(b"NaN", np.uint8).astype(np.int64)
 _INFINITY: Final[NDArray[np.int64]] = np.frombuffer(b"Infinity", np.uint8).astype(np.int64)
 _MINUS: Final[NDArray[np.int64]] = np.frombuffer(b"-", np.uint8).astype(np.int64)
@@ -155,7 +123,7 @@ def read_plain_floats(
         if stop == 0:
             break
         number = nearest(value, power)
-        if number >= TOO_LARGE[kind]:
+        if number >= _TOO_LARGE[kind]:
             break
         _put_float(target, element, kind, number, negative)
         element += 1
@@ -254,7 +222,7 @@ def read_any_float(base: Address, place: int, kind: int, target: Address, elemen
     stop, number = _finite(base, place + negative)
     if stop < 0:
         stop, number, negative = _non_finite(base, place, bare)
-    elif number >= TOO_LARGE[kind]:
+    elif number >= _TOO_LARGE[kind]:
         return -1
     if stop >= 0:
         _put_float(target, element, kind, number, negative)

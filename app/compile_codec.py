@@ -1,0 +1,124 @@
+"""Compiling, or loading from the cache, the functions that requests use beside the kernel.
+
+Those are the readers and writers of JSON, of strings in frames, the counting of requests, and what replaces indices
+that are out of bounds. Each takes over from its
+sibling in Python (see `app.compiled_later`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final, NamedTuple
+
+from numba import types
+
+from app import llvm_intrinsics
+from app.compiled_later import CompiledLater
+from app.kernels import compiled_out_of_bounds, out_of_bounds, plain_out_of_bounds
+from app.llvm_intrinsics import Compiled
+from app.telemetry import compiled_increments, increment_layout, increments, metric_definitions, request_id
+from app.tensors import compiled_string_frames, compiled_utf8, frame_format, string_frames
+from app.wire.json import codec_constants, codec_functions
+from app.wire.json.compiled import (
+    characters,
+    decimal_to_double,
+    find_arrays,
+    format_float,
+    grammar_and_duplicate_keys,
+    parse_decimal,
+    parse_element,
+    parse_number_arrays,
+    parse_string,
+    write_strings,
+)
+
+_integer: Final = types.int64
+_flag: Final = types.boolean
+_seconds: Final = types.float64
+_bytes: Final = types.Array(types.uint8, 1, "C", readonly=True)
+_octets_out: Final = types.Array(types.uint8, 1, "C")
+_integers: Final = types.Array(types.int64, 1, "C", readonly=True)
+_integers_out: Final = types.Array(types.int64, 1, "C")
+_counted: Final = (*(_seconds,) * 6, _integer, _integer)
+
+
+class _Function(NamedTuple):
+    """A function that exists twice, the compiled one, and Numba's types of its arguments."""
+
+    used: CompiledLater[..., Any]
+    compiled: Compiled[..., Any]
+    arguments: tuple[Any, ...]
+
+
+FUNCTIONS: Final[tuple[_Function, ...]] = (
+    _Function(codec_functions.scan_tensors, find_arrays.scan_tensors, (_bytes,)),
+    _Function(
+        codec_functions.read_elements,
+        parse_number_arrays.read_elements,
+        (_bytes, *(_integer,) * 6, _integers_out, _octets_out, _flag),
+    ),
+    _Function(codec_functions.write_singles, format_float.write_singles, (_bytes, _flag, _octets_out)),
+    _Function(increments.answer, compiled_increments.answer, (_integer, _integer, _integer, *_counted)),
+    _Function(increments.add, compiled_increments.add, (_integer, *_counted)),
+    _Function(codec_functions.scan_inputs, find_arrays.scan_inputs, (_bytes, _integers_out)),
+    _Function(
+        codec_functions.check,
+        grammar_and_duplicate_keys.check,
+        (_bytes, _integer, _integers_out, _integers_out, _flag),
+    ),
+    _Function(string_frames.read_frames, compiled_string_frames.read_frames, (_bytes, _integer, _integers_out)),
+    _Function(string_frames.frames_size, compiled_string_frames.frames_size, (_bytes, _integers)),
+    _Function(string_frames.first_longer, compiled_string_frames.first_longer, (_bytes, _integers, _integer)),
+    _Function(string_frames.copy_frames, compiled_string_frames.copy_frames, (_bytes, _integers, _octets_out)),
+    _Function(codec_functions.write_strings, write_strings.write_strings, (_bytes, _integers, _octets_out)),
+    _Function(
+        out_of_bounds.replace_components,
+        compiled_out_of_bounds.replace_components,
+        (_integers, _integers, _flag, _integer, _integers_out, _octets_out),
+    ),
+)
+_SOURCES: Final = (
+    llvm_intrinsics,
+    plain_out_of_bounds,
+    metric_definitions,
+    request_id,
+    increment_layout,
+    frame_format,
+    compiled_utf8,
+    codec_constants,
+    characters,
+    decimal_to_double,
+    parse_decimal,
+    parse_element,
+    parse_string,
+)
+"""What is compiled with them, beside their own modules."""
+
+
+def configure(cache_dir: Path) -> Path:
+    """Keep the compiled code under `cache_dir`, so that the next start loads it; call before `warm`. Returns its
+    folder.
+    """
+    return llvm_intrinsics.keep_compiled(cache_dir, "codec", _SOURCES, [function.compiled for function in FUNCTIONS])
+
+
+def is_cached(folder: Path) -> bool:
+    """Whether `folder`, of `configure`, has all."""
+    return len(list(folder.rglob("*.nbi"))) >= len(FUNCTIONS)
+
+
+def warm(progress: Callable[[str], None] | None = None) -> None:
+    """Compile all, or load it from the cache, and have requests use each function as soon as it is there; once."""
+    if all(used.run is not used.plain for used, _, _ in FUNCTIONS):
+        return
+    started = perf_counter()
+    for used, compiled, arguments in FUNCTIONS:
+        compiled.compile(arguments)
+        compiled.disable_compile()  # a request never compiles
+        used.run = compiled
+    for used, compiled, _ in FUNCTIONS[3:5]:
+        used.run = compiled.overloads[compiled.signatures[0]].entry_point  # without the search for a signature
+    if progress is not None:
+        progress(f"codec of requests ready after {perf_counter() - started:.2f} s")

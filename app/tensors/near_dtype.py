@@ -1,0 +1,76 @@
+"""The element type that a name probably means, for the hints of errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from app.near_name import MOST_CHARACTERS, instead_of, near_name
+from app.tensors.dtypes import BY_OIP, BY_SAFETENSORS, DTYPES
+
+_USUAL_NAMES: Final[Mapping[str, str]] = {
+    "bf16": "bfloat16",
+    "boolean": "bool",
+    "byte": "uint8",
+    "bytes": "string",
+    "char": "int8",
+    "complex": "complex128",
+    "double": "float64",
+    "fp16": "float16",
+    "fp32": "float32",
+    "fp64": "float64",
+    "float": "float32",
+    "half": "float16",
+    "int": "int64",
+    "integer": "int64",
+    "long": "int64",
+    "number": "float64",
+    "object": "string",
+    "short": "int16",
+    "single": "float32",
+    "str": "string",
+    "text": "string",
+    "ubyte": "uint8",
+    "uint": "uint64",
+    "ulong": "uint64",
+    "ushort": "uint16",
+    "utf8": "string",
+    "cfloat": "complex64",
+    "cdouble": "complex128",
+    "f2": "float16",
+    "f4": "float32",
+    "f8": "float64",
+    "i4": "int32",
+    "u4": "uint32",
+    "?": "bool",
+}
+"""What other languages and libraries call the types. i8 and u8 count bits, as in Rust and safetensors."""
+_PREFIXES: Final = ("torch.", "np.", "numpy.", "tf.", "jnp.")
+
+
+def near_dtype(given: str) -> str | None:
+    """The name in `DTYPES` of the type that `given` most likely means, None where it is like none."""
+    if len(given) > MOST_CHARACTERS:
+        return None
+    name = given.strip()
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
+    if name[:1] in ("<", ">", "=", "|"):  # NumPy's, in bytes
+        return next((row.name for row in DTYPES.values() if row.numpy.str[1:] == name[1:]), None)
+    row = BY_OIP.get(name.upper()) or BY_SAFETENSORS.get(name.upper())
+    if row is not None:
+        return row.name
+    name = name.lower()
+    return _USUAL_NAMES.get(name.replace("-", "").replace("_", "")) or near_name(name, DTYPES)
+
+
+def hint_for_dtype(given: str, names: Mapping[str, str] | None = None) -> str:
+    """How to mend a request whose type `given` there is not. `names` are the names that a format has for those of
+    `DTYPES` that it carries; without it all are taken by their own names.
+    """
+    known = dict(zip(DTYPES, DTYPES, strict=True)) if names is None else names
+    listed = ", ".join(known.values())
+    near = known.get(near_dtype(given) or "")
+    if near is None:
+        return f"Use one of the types {listed}."
+    return f"{instead_of(given, near)}; the types are {listed}."

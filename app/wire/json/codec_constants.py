@@ -1,0 +1,79 @@
+"""The numbers that both JSON codecs, in Python and compiled, and those who call them agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from app.tensors.frame_format import HEAD
+from app.tensors.frame_format import ROOM as FRAMES_ROOM
+
+MAX_DEPTH: Final = 512
+"""Lists and objects in each other, at most: RFC 8259 section 9 leaves the bound to the reader; Python's own gives up at
+about 1,000, orjson at 1,024."""
+
+MOST_ARRAYS: Final = 4
+"""How many arrays of a gather are cut out: values and base64 of both tensors; one that has more repeats a key."""
+SCALAR: Final = 0
+QUOTED: Final = -1
+ESCAPED: Final = -2
+"""Kinds of an array: how many brackets it opens with, or SCALAR, QUOTED for a string, ESCAPED for one with a
+backslash."""
+PLAIN_DIGITS: Final = 18
+"""Digits of an integer that any reader takes exactly: 10**18 is below 2**63."""
+TENSOR_DEPTH: Final = 2
+"""Of a tensor's members in a gather: {"data": {"values": ..."""
+INPUT_DEPTH: Final = 3
+"""Of an input's members in an inference request: {"inputs": [{"data": ..."""
+
+SKIP: Final = 0
+BOOL: Final = 1
+INT8: Final = 2
+INT64: Final = 5
+UINT8: Final = 6
+UINT64: Final = 9
+FLOAT16: Final = 10
+BFLOAT16: Final = 11
+FLOAT32: Final = 12
+FLOAT64: Final = 13
+STRING: Final = 14
+KINDS: Final[Mapping[str, int]] = {
+    "string": STRING,
+    "bool": BOOL,
+    "int8": INT8,
+    "int16": 3,
+    "int32": 4,
+    "int64": INT64,
+    "uint8": UINT8,
+    "uint16": 7,
+    "uint32": 8,
+    "uint64": UINT64,
+    "float16": FLOAT16,
+    "bfloat16": BFLOAT16,
+    "float32": FLOAT32,
+    "float64": FLOAT64,
+    "complex64": FLOAT32,
+    "complex128": FLOAT64,
+}
+"""What `read_elements` calls the types: a complex one is pairs of its parts. SKIP stands for elements of any kind, of
+which only the nesting is looked at."""
+TOO_LARGE: Final = {FLOAT16: 2.0**16 - 2.0**4, BFLOAT16: 2.0**128 - 2.0**119, FLOAT32: 2.0**128 - 2.0**103}
+"""The least float64 that rounds to infinity, half a unit in the last place above the largest of its type."""
+OPEN: Final = MAX_DEPTH + 1
+"""The depth of the elements where the first one is to set it."""
+
+WIDEST: Final = 20
+"""Bytes of the longest text of a float32, with its sign, comma and brackets."""
+TEXT_ROOM: Final = 32
+"""Bytes that must be there behind the text of float32."""
+PLAIN_READING: Final = 6
+"""Bytes that `read_elements` in Python takes for each of the text, beside its output."""
+_WORD: Final = 8
+
+
+def strings_room(strings: int, span: int) -> int:
+    """Bytes that `read_elements` has to have for so many strings in a span of so many bytes.
+
+    A string takes three bytes of the span beside its text, two quotes and a comma, and HEAD bytes of the frames.
+    """
+    return _WORD * strings + span + (HEAD - 3) * strings + FRAMES_ROOM

@@ -1,0 +1,145 @@
+"""How to mend a body that is no JSON, from the place where its grammar is broken.
+
+Only a few bytes around the place are looked at, and the keys of short bodies, so that a hint takes the same little time
+and memory for every body.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+from app.tensors.buffer_type import Buffer
+from app.wire.json.codec_constants import MAX_DEPTH
+
+_WINDOW: Final = 64
+_SHOWN: Final = 24
+_SHORT_BODY: Final = 1 << 14
+"""Most bytes of a body whose keys are read again, to name one that is given twice."""
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_UTF16_OR_32: Final = (b"\xff\xfe", b"\xfe\xff", b"\x00")
+_NAME: Final = re.compile(rb"[+-]?[A-Za-z_$][A-Za-z0-9_$]*")
+_NUMBER: Final = re.compile(rb"[+-]?[0-9.][0-9A-Za-z.+-]*")
+_NAMES: Final = {
+    b"nan": '"NaN"',
+    b"inf": '"Infinity"',
+    b"infinity": '"Infinity"',
+    b"true": "true",
+    b"false": "false",
+    b"none": "null",
+    b"null": "null",
+    b"undefined": "null",
+}
+"""What JSON has for names that other languages write, by the name in lower case."""
+_SPACE: Final = b" \t\r\n"
+_FORM: Final = re.compile(rb"[A-Za-z0-9_%.-]{1,64}=")
+
+
+def hint(body: Buffer, place: int, end: int) -> str:
+    """One sentence for a body whose grammar is broken at byte `place`; `end` is behind its last byte but for spaces."""
+    start = bytes(body[:_WINDOW])
+    if end == 0:
+        return "Send a JSON object as the body, which is empty."
+    if start.startswith(_BYTE_ORDER_MARK):
+        return "Leave out the byte order mark, the first three bytes of the body."
+    if start[8:9] == b"{" and 2 <= int.from_bytes(start[:8], "little") <= len(body) - 8:
+        return "Send 'Content-Type: application/x-safetensors', since the body looks like that format."
+    if start.startswith(_UTF16_OR_32) or start[1:2] == b"\0":
+        return "Encode the body as UTF-8, with one byte for each ASCII character."
+    if place == 0 and _FORM.match(start):
+        return "Send the fields as one JSON object and not as a form."
+    before = bytes(body[max(0, place - _WINDOW) : place]).rstrip(_SPACE)
+    there = bytes(body[place : min(end, place + _WINDOW)])
+    at = f"at byte {place}"
+    if not there:
+        return f"Send the whole body: it ends {at}, before all that it opened is closed."
+    first = there[:1]
+    if first in (b"]", b"}") and before[-1:] == b",":
+        return f"Leave out the comma before the {first.decode()} {at}."
+    if first == b"," or (first in (b"]", b"}") and before[-1:] == b":"):
+        return f"Put a value before the {first.decode()} {at}, or leave out what asks for one."
+    if first in (b"]", b"}"):
+        return f"Leave out the {first.decode()} {at}, or write the other bracket there: it closes nothing that is open."
+    if first == b"'":
+        return f"Write strings in double quotes: \"…\" in place of '…' {at}."
+    if there.startswith((b"//", b"/*")) or first == b"#":
+        return f"Leave out the comment {at}, since JSON has none."
+    if first in (b"[", b"{") and _is_value_expected(before):
+        return f"Nest lists and objects at most {MAX_DEPTH} deep."
+    return _hint_for_value(before, there, at) or _hint_for_text(before, there, at)
+
+
+def _is_value_expected(before: bytes) -> bool:
+    return not before or before[-1:] in b"[:,"
+
+
+def _hint_for_value(before: bytes, there: bytes, at: str) -> str | None:
+    """For a name or a number that is none in JSON."""
+    if (name := _NAME.match(there)) is not None:
+        given = name[0][:_SHOWN].decode()
+        sign = "-" if given.startswith("-") else ""
+        known = _NAMES.get(given.lstrip("+-").lower().encode())
+        if known is not None and known != given and not before.endswith(b"{"):
+            mended = known.replace('"', '"' + sign, 1)
+            return f"Write {mended} in place of {given} {at}."
+        if not before:
+            return f"Send one JSON object as the body, which begins with {given}."
+        if before[-1:] in (b"{", b","):
+            return f'Write "{given}" in double quotes {at}.'
+        if before[-1:] in (b"[", b":"):
+            return f'Write texts in double quotes: "{given}" in place of {given} {at}.'
+    if b"0" <= before[-1:] <= b"9" and there[:1].isalpha():
+        return f"Write a plain decimal number, as 16 or 1.5e3, where {there[:1].decode()} stands {at}."
+    if _is_value_expected(before) and (number := _NUMBER.match(there)) is not None:
+        given = number[0].decode()
+        if len(given) > _SHOWN:
+            return f"Write the number {at} as JSON has it: digits, and a digit on each side of the point."
+        return f"Write {_mended_number(given) or 'a decimal number'} in place of {given} {at}."
+    return None
+
+
+def _hint_for_text(before: bytes, there: bytes, at: str) -> str:
+    """For a fault between values or within a string."""
+    if there[0] >= 0x80:
+        return f"Encode the body as UTF-8: the byte {there[0]:#x} {at} begins no character."
+    if there[0] < 0x20:
+        return f"Write the control character {at} as \\u{there[0]:04x}, or leave it out."
+    if before[-1:] == b"\\":
+        return f"Write \\\\ for a backslash {at}: what follows it there is no escape."
+    if before[-1:] == b'"':
+        return f"Put a colon or a comma before what begins {at}."
+    if before[-1:].isalnum() or before[-1:] in (b"}", b"]"):
+        return f"Put a comma before what begins {at}, or send one JSON document and no more."
+    return f"Correct the JSON {at}."
+
+
+def _mended_number(given: str) -> str | None:
+    """A number as JSON has it, for one with a plus, zeros in front or a point without digits; None for others."""
+    match = re.fullmatch(r"([+-]?)([0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]+)?", given)
+    if match is None:
+        return None
+    sign, whole, fraction, exponent = match.groups(default="")
+    if not whole and len(fraction) < 2:
+        return None
+    whole = whole.lstrip("0") or "0"
+    return f"{sign.lstrip('+')}{whole}{fraction if len(fraction) > 1 else ''}{exponent}"
+
+
+def hint_for_repeated_key(body: Buffer) -> str:
+    """One sentence for a body that names a key twice in one object; in a short body it says which."""
+    repeated: list[str] = []
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                repeated.append(key)
+            seen.add(key)
+
+    if len(body) <= _SHORT_BODY:
+        json.loads(bytes(body).decode(), object_pairs_hook=look, parse_int=str, parse_float=str)
+    if not repeated:
+        return "Name each key once in an object."
+    key = repeated[0].encode("utf-8", "replace").decode()
+    return f"Give '{key[:_SHOWN]}{'…' if len(key) > _SHOWN else ''}' once in its object."

@@ -1,0 +1,55 @@
+"""The value that slices are filled with where an index is out of bounds (`fill_value`), as the request gives it.
+
+In a JSON body it is a JSON value; in a query and among the parameters of the inference protocol it is the text of one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from app.errors import GatherError, Place, invalid_field
+from app.tensors.dtypes import DType
+from app.tensors.gather_call import OutOfBounds
+from app.tensors.tensor import Tensor
+from app.wire.json import grammar_and_duplicate_keys, lossless_json
+from app.wire.json.read_values import Values
+
+
+class JsonFillValue(NamedTuple):
+    """A JSON value, which stands in the request at `pointer`."""
+
+    value: Any
+    pointer: str
+
+    def item(self, dtype: DType) -> Tensor:
+        """See `app.tensors.gather_call.FillValue`: one item in the JSON form of `dtype`, `[re, im]` for complex."""
+        text = f"[{lossless_json.text_of(self.value)}]".encode()
+        depth = len(text) - len(text.lstrip(b"["))
+        tensor = Values(np.frombuffer(text, np.uint8), "fill_value", dtype, (1,), 0, len(text), depth).read()
+        if tensor is None:
+            shown = lossless_json.shown(self.value)
+            what = "a list, an object or null" if shown is None else repr(shown)
+            raise GatherError(
+                "value_not_representable",
+                f"fill_value is {what}, which {dtype.name} cannot hold",
+                places=[Place(self.pointer, value=shown)],
+            )
+        return tensor
+
+
+def read_fill_value(value: Any, mode: OutOfBounds, pointer: str) -> JsonFillValue:
+    """The fill value of a JSON body. Raises invalid_field where nothing is to be filled."""
+    if mode != "fill":
+        raise invalid_field(pointer, "fill_value is for out_of_bounds fill only")
+    return JsonFillValue(value, pointer)
+
+
+def read_fill_value_text(text: str, mode: OutOfBounds, pointer: str) -> JsonFillValue:
+    """The fill value of a query or of an infer request. Raises invalid_field where it is no JSON, too."""
+    found = read_fill_value(None, mode, pointer)
+    fault = grammar_and_duplicate_keys.fault(text.encode("utf-8", "surrogatepass"))
+    if fault is not None:
+        raise invalid_field(pointer, f"fill_value must be a JSON value: {fault}")
+    return found._replace(value=lossless_json.loads(text))

@@ -1,0 +1,231 @@
+"""Errors of the catalogue for what pydantic refuses: here alone a `ValidationError` becomes a `GatherError`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from app.errors import GatherError, invalid_field
+from app.near_name import instead_of, near_name, shorten
+from app.tensors.tensor_name import TENSOR_NAME, tensor_name_like
+from app.wire.json import lossless_json
+from app.wire.request_schemas.members import (
+    INTEGER,
+    LIST_OF_SIZES,
+    WRONG_SHAPE,
+    Detail,
+    Needed,
+    NotOffered,
+    TooSmall,
+)
+
+_UNKNOWN: Final = "extra_forbidden"
+_NO_UNICODE: Final = "string_unicode"
+_TYPES: Final = {"dtype": "float32", "datatype": "FP32"}
+"""A type's name, by the member that has one."""
+_DIGITS: Final = re.compile(r"-?[0-9]{1,20}")
+
+
+OBJECT: Final = Detail("{name} must be an object")
+
+
+class InvalidFields:
+    """The faults of a request, of which the first is told: an unknown member of an object before its others, and those
+    in the order in which the model has them.
+
+    `model` refused `document`; pointers begin with `prefix`.
+    """
+
+    def __init__(self, refusal: ValidationError, model: type[BaseModel], document: Any, prefix: str = "") -> None:
+        self._model = model
+        self._document = document
+        self._prefix = prefix
+        self._faults = refusal.errors(include_url=False, include_context=False)
+
+    def raise_unknown(self) -> None:
+        """Raises invalid_field where the request is no object or has an unknown member."""
+        fault = self._first(self._faults, 0)
+        if not fault["loc"] or (fault["type"] == _UNKNOWN and len(fault["loc"]) == 1):
+            raise self._error(fault)
+
+    def first(self) -> GatherError:
+        """The error of the first fault: invalid_field, or limit_exceeded for a shape that would take long to read."""
+        return self._error(self._first(self._faults, 0))
+
+    def raise_first(self, *place: int | str) -> None:
+        """Raises the error of the first fault of the member at `place`, if there is one."""
+        faults = [fault for fault in self._faults if fault["loc"][: len(place)] == place]
+        if faults:
+            raise self._error(self._first(faults, len(place)))
+
+    def _first(self, faults: Sequence[ErrorDetails], depth: int) -> ErrorDetails:
+        """Of faults within the same object, `depth` steps from the top."""
+        while True:
+            for fault in faults:
+                steps = len(fault["loc"]) - depth
+                if steps <= 0 or (steps == 1 and fault["type"] == _UNKNOWN):
+                    return fault
+            step = faults[0]["loc"][depth]
+            faults = [fault for fault in faults if fault["loc"][depth] == step]
+            depth += 1
+
+    def _error(self, fault: ErrorDetails) -> GatherError:
+        way = fault["loc"]
+        unknown = fault["type"] == _UNKNOWN
+        place = _Place(self._model, self._document, self._prefix)
+        for step in way[:-1] if unknown else way:
+            place.enter(step)
+        if unknown or (fault["type"] == _NO_UNICODE and type(place.value) is dict):
+            return unknown_field(place.pointer, place.value, place.members())
+        if fault["type"] == WRONG_SHAPE and type(place.value) is list:
+            try:
+                axis = lossless_json.dimensions(place.value)
+            except GatherError as too_many:
+                return too_many
+            assert isinstance(axis, int)
+            pointer = f"{place.pointer}/{axis}"
+            return invalid_field(
+                pointer, "a dimension must be an integer of 0 or more", integer_hint(place.value[axis], pointer)
+            )
+        detail = place.detail(fault["type"])
+        return GatherError(
+            "not_implemented" if isinstance(detail, NotOffered) else "invalid_field",
+            detail.format(name=place.name, of=place.of, value=lossless_json.shown(place.value)),
+            pointer=place.pointer,
+            hint=place.hint(fault["type"]),
+        )
+
+
+class _Place:
+    """A place of a request, entered member by member from the top, and what its model says of it."""
+
+    def __init__(self, model: type[BaseModel], value: Any, pointer: str) -> None:
+        self.value = value
+        self.pointer = pointer
+        self._annotation: Any = model
+        self._details: list[Detail] = [Detail("the body must be a JSON object")]
+        self.name = self.of = ""
+
+    def enter(self, step: int | str) -> None:
+        """Go on to a member or an item; the tag of a union's form is no step of the request."""
+        models = list(_models(self._annotation))
+        if len(models) > 1:
+            self._annotation = next(model for model in models if model.__name__ == step)
+            return
+        if isinstance(step, int):
+            self._annotation, self._details = _item(self._annotation)
+            self.value = self.value[step]
+        else:
+            field = _field(models[0], step)
+            self._annotation = field.annotation
+            self._details = [found for found in reversed(field.metadata) if isinstance(found, Detail)]
+            self.value = self.value.get(step)
+            self.name, self.of = step, self.name
+        self.pointer += f"/{step}"
+
+    def members(self) -> Collection[str]:
+        """The names of the members that the object here may have."""
+        (model,) = _models(self._annotation)
+        return [field.alias or name for name, field in model.model_fields.items()]
+
+    def detail(self, fault: str) -> Detail:
+        """What is wrong with the value here, which has a fault of a type that pydantic names."""
+        if fault == "missing":
+            return next(self._details_of(Needed), Detail("{name} is missing"))
+        if fault == "greater_than_equal":
+            too_small = next(self._details_of(TooSmall), None)
+            if too_small is not None:
+                return too_small
+        for detail in self._details:
+            if not isinstance(detail, TooSmall):
+                return detail
+        if get_origin(self._annotation) is Literal:
+            return Detail("{name} must be one of " + ", ".join(get_args(self._annotation)))
+        return OBJECT
+
+    def hint(self, fault: str) -> str | None:
+        """How to mend the value here, None where it is the catalogue that says it."""
+        pointer = shorten(self.pointer)
+        if not self.pointer:
+            return "Send one JSON object as the body."
+        if self.name in _TYPES:
+            verb = f"Add '{self.name}'" if fault == "missing" else "Write the name of a type"
+            return f"{verb} at {pointer}, such as '{_TYPES[self.name]}'."
+        if fault == "missing":
+            return f"Add '{self.name}' at {pointer}."
+        if get_origin(self._annotation) is Literal:
+            allowed = get_args(self._annotation)
+            listed = ", ".join(map(str, allowed))
+            near = near_name(self.value, allowed) if isinstance(self.value, str) else None
+            if near is None:
+                return f"Write one of {listed} at {pointer}."
+            return f"{instead_of(str(lossless_json.shown(self.value)), near)} at {pointer}; it is one of {listed}."
+        detail = self.detail(fault)
+        if detail == INTEGER or isinstance(detail, TooSmall):
+            return integer_hint(self.value, pointer)
+        if detail == LIST_OF_SIZES:
+            return f"Write a list of the sizes at {pointer}, such as [2, 3]."
+        if self.name == "tensor" and isinstance(self.value, str):
+            return f"Use a name such as '{tensor_name_like(self.value)}' at {pointer}."
+        if detail == OBJECT:
+            if self.name == "data" and isinstance(self.value, str) and TENSOR_NAME.fullmatch(self.value):
+                return f'Write {{"tensor": "{self.value}"}} at {pointer}, which names a resident tensor.'
+            return f"Write an object at {pointer}, with dtype, shape and values for a tensor."
+        return None
+
+    def _details_of(self, kind: type[Detail]) -> Iterator[Detail]:
+        return (detail for detail in self._details if isinstance(detail, kind))
+
+
+def _field(model: type[BaseModel], name: str) -> Any:
+    return next(field for key, field in model.model_fields.items() if name == (field.alias or key))
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The models among the forms of a type, but for those of a list's items."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    elif get_origin(annotation) is Annotated:
+        yield from _models(get_args(annotation)[0])
+    elif get_origin(annotation) in (Union, UnionType):
+        for form in get_args(annotation):
+            yield from _models(form)
+
+
+def _item(annotation: Any) -> tuple[Any, list[Detail]]:
+    """The type of a list's items, and what is said of a wrong one."""
+    forms = [annotation, *get_args(annotation)]
+    (item,) = next(get_args(form) for form in forms if get_origin(form) is list)
+    metadata = get_args(item)[1:] if get_origin(item) is Annotated else ()
+    return item, [found for found in metadata if isinstance(found, Detail)]
+
+
+def unknown_field(pointer: str, fields: Mapping[str, Any], known: Collection[str]) -> GatherError:
+    """The error for the first of `fields` that is not `known`."""
+    name = next(lossless_json.printable(name) for name in fields if name not in known)
+    pointer += "/" + name.replace("~", "~0").replace("/", "~1")
+    shown = str(lossless_json.shown(name))
+    listed = ", ".join(sorted(known))
+    return invalid_field(pointer, f"{shown!r} is not a field here; there are {listed}", name_hint(shown, known, fields))
+
+
+def name_hint(given: str, known: Collection[str], fields: Collection[str] = ()) -> str:
+    """How to mend the name of a field that is not `known`; `fields` are there already."""
+    near = near_name(given, (name for name in sorted(known) if name not in fields))
+    if near is not None:
+        return f"{instead_of(given, near)}."
+    return f"Leave out {shorten(given)!r}, since the fields here are {', '.join(sorted(known))}."
+
+
+def integer_hint(value: object, pointer: str) -> str:
+    """How to mend a value that should be an integer."""
+    if isinstance(value, str) and _DIGITS.fullmatch(value):
+        return f"Write {value} without quotes at {pointer}."
+    if isinstance(value, bool):
+        return f"Write {int(value)} in place of {str(value).lower()} at {pointer}."
+    return f"Write a whole number at {pointer}, as in 0 or 2, and for a size none below 0."

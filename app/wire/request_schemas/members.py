@@ -1,0 +1,169 @@
+"""Kinds of members that requests have in common, and the model that all requests derive from.
+
+A request is validated once its arrays have been cut out (`body_without_arrays`): where one stood is its number, which
+is what `ListNumber` and `TextNumber` take, though OpenAPI shows what the request itself has there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, JsonValue, WithJsonSchema
+from pydantic.json_schema import JsonSchemaValue
+from pydantic.types import FailFast, Strict
+from pydantic_core import CoreSchema, core_schema
+
+from app.errors import GatherError
+from app.tensors.dtypes import DTYPES
+from app.tensors.tensor_name import PATTERN
+from app.wire.json.lossless_json import Number, dimensions, integer
+
+ABSENT: Final[Any] = None
+"""Stands for a member that was left out. None of a native request may be null, but for `OrNull`."""
+_INT64: Final[dict[str, JsonValue]] = {"format": "int64"}
+
+
+class Detail(str):
+    """What an error says of a member whose value is none that it may have.
+
+    "{name}" stands for the member, "{of}" for the object that it is a member of, "{value}" for its value.
+    """
+
+    __slots__ = ()
+
+
+class Needed(Detail):
+    """The same of a member that is missing, which otherwise is said to be missing and no more."""
+
+    __slots__ = ()
+
+
+class TooSmall(Detail):
+    """The same of an integer that is smaller than it may be."""
+
+    __slots__ = ()
+
+
+class NotOffered(Detail):
+    """What the error `not_implemented` says of a member that is part of a protocol and not offered here."""
+
+    __slots__ = ()
+
+
+class OrNull:
+    """A member that is as if it were left out where it is null, which OpenAPI does not say."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        shown = handler(source)
+        return core_schema.json_or_python_schema(json_schema=shown, python_schema=core_schema.nullable_schema(shown))
+
+
+class _OrNumber:
+    """An integer may be written with a fraction or an exponent, as 1.0 or 1e2: then it is a `Number`."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.union_schema(
+            [handler(source), core_schema.no_info_plain_validator_function(_exact_integer)],
+            mode="left_to_right",
+            custom_error_type="integer",
+            custom_error_message="no integer",
+        )
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return handler(schema["choices"][0])
+
+
+def _exact_integer(value: Any) -> int:
+    whole = integer(value) if type(value) is Number else None
+    if whole is None:
+        raise ValueError("no integer")
+    return whole
+
+
+class _OrNumbers(_OrNumber):
+    """The same for the dimensions of a shape; which one is wrong `dimensions` finds again for the error."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.union_schema(
+            [handler(source), core_schema.no_info_plain_validator_function(_exact_shape)],
+            mode="left_to_right",
+            custom_error_type=WRONG_SHAPE,
+            custom_error_message="no shape",
+        )
+
+
+WRONG_SHAPE: Final = "shape"
+"""The type of pydantic's error for a shape."""
+
+
+def _exact_shape(sizes: Any) -> tuple[int, ...]:
+    if type(sizes) is not list or all(type(size) is not Number for size in sizes):
+        raise ValueError("no shape, or one without numbers that could be integers")
+    try:
+        shape = dimensions(sizes)
+    except GatherError:
+        raise ValueError("too many numbers that are no plain integers") from None
+    if isinstance(shape, int):
+        raise ValueError("no shape")
+    return shape
+
+
+INTEGER: Final = Detail("{name} must be an integer")
+LIST_OF_SIZES: Final = Detail("shape must be a list of integers")
+JsonInteger = Annotated[int, Strict(), _OrNumber(), INTEGER]
+"""Any integer, however large; true and false are none."""
+Size = Annotated[int, Strict(), Field(ge=0, json_schema_extra=_INT64)]
+Shape = Annotated[tuple[Size, ...], FailFast(), _OrNumbers(), LIST_OF_SIZES]
+JsonString = Annotated[str, Strict()]
+TensorName = Annotated[
+    JsonString,
+    Field(pattern=PATTERN),
+    Detail("a name is 1 to 128 of A-Z a-z 0-9 . _ - and begins with none of . _ -"),
+]
+DTypeName = Annotated[
+    JsonString,
+    WithJsonSchema({"type": "string", "enum": list(DTYPES)}),
+    Needed("{of} needs a dtype, the name of a type"),
+]
+"""The name of a type. Whether there is a type of that name is looked up when all members have been validated, since it
+has an error of its own, unsupported_dtype, which comes after those of members."""
+VALUES: Final = (
+    "The items in row-major order: numbers, true and false, strings, or [re, im] for complex types. "
+    'Non-finite numbers are the strings "NaN", "Infinity" and "-Infinity". Lists nested as `shape` says are '
+    "accepted too; then `shape` may be left out."
+)
+BASE64: Final = (
+    "The items' row-major little-endian bytes in base64: bool one byte, 0 or 1; strings each a "
+    "little-endian uint32 length and then UTF-8."
+)
+ListNumber = Annotated[int, WithJsonSchema({"type": "array", "items": {}, "description": VALUES})]
+TextNumber = Annotated[int, WithJsonSchema({"type": "string", "description": BASE64})]
+"""Numbers of arrays that have been cut out. Whether one was a list or a text is seen where it stood."""
+
+
+def one_of(values: Iterable[str]) -> Any:
+    """The type of a member that is one of `values`."""
+    literal: Any = Literal
+    return literal[tuple(values)]
+
+
+def tidy(schema: dict[str, Any]) -> None:
+    """An optional member is simply not required: no null, and what holds without it in words.
+
+    Generators take a default for a member that is always there: TypeScript would ask for it in every request.
+    """
+    for member in schema.get("properties", {}).values():
+        default = member.pop("default", None)
+        if default is not None:
+            member["description"] += f" If left out: {default}."
+        member.pop("title", None)
+
+
+class RequestModel(BaseModel):
+    """An object of a native request: it has no other members.
+
+    Members stand in the order in which they are refused, but that one that is unknown comes first.
+    """
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra=tidy)

@@ -1,0 +1,187 @@
+"""The JSON of an infer request of the Open Inference Protocol.
+
+The protocol asks servers to ignore members that they do not know. Those that may be left out may be null as well, since
+clients of the protocol send that, though OpenAPI does not say so.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema, create_model
+from pydantic.json_schema import SkipJsonSchema
+from pydantic.types import FailFast, Strict
+
+from app.tensors.dtypes import BY_OIP
+from app.tensors.gather_call import Device, OutOfBounds
+from app.tensors.operator_signature import Signature
+from app.wire.json.lossless_json import Number, integer
+from app.wire.request_schemas.gather_request import (
+    FILL_VALUE_DESCRIPTION,
+    OUT_OF_BOUNDS_DESCRIPTION,
+    PARAMETER_DESCRIPTIONS,
+)
+from app.wire.request_schemas.members import (
+    ABSENT,
+    Detail,
+    JsonInteger,
+    JsonString,
+    Needed,
+    NotOffered,
+    OrNull,
+    Shape,
+    TooSmall,
+    one_of,
+    tidy,
+)
+
+Output = Literal["output"]
+"""The name of every model's output."""
+_FURTHER: Final = "Further settings by name, of which unknown ones are ignored."
+_OBJECT: Final = Detail("parameters must be an object")
+
+
+def _open(schema: dict[str, Any]) -> None:
+    tidy(schema)
+    schema["additionalProperties"] = True
+
+
+class OpenRequestModel(BaseModel):
+    """An object of an infer request, whose other members are ignored."""
+
+    model_config = ConfigDict(extra="ignore", json_schema_extra=_open)
+
+
+def _none(value: Any) -> Any:
+    raise ValueError("not offered")
+
+
+def _none_but_false(value: Any) -> Any:
+    if value and not (type(value) is Number and integer(value) == 0):
+        raise ValueError("not offered")
+    return value
+
+
+Flag = Annotated[bool, Strict(), OrNull(), Detail("{name} must be true or false")]
+Count = Annotated[JsonInteger, Field(ge=0), WithJsonSchema({"type": "integer", "minimum": 0, "format": "int64"})]
+UnicodeString = Annotated[JsonString, Field(min_length=0), WithJsonSchema({"type": "string"})]
+"""A string without lone surrogates: pydantic looks for them where it has to count characters."""
+Datatype = Annotated[JsonString, WithJsonSchema({"type": "string", "enum": list(BY_OIP)})]
+"""The name of a type. As of `DTypeName`, whether there is such a type is looked up after all members."""
+SharedMemory = SkipJsonSchema[
+    Annotated[Any, PlainValidator(_none), NotOffered("shared memory is not offered here; send the items")]
+]
+Classification = SkipJsonSchema[
+    Annotated[Any, AfterValidator(_none_but_false), NotOffered("classification of an output is not offered here")]
+]
+
+
+class InferInputParameters(OpenRequestModel):
+    """Further settings of an input by name, of which unknown ones are ignored."""
+
+    shared_memory_region: SharedMemory = ABSENT
+    binary_data_size: Annotated[Count, OrNull(), Detail("{name} must be an integer of 0 or more")] = Field(
+        ABSENT, description="Bytes behind the JSON that are the items of this input."
+    )
+
+
+class InferInput(OpenRequestModel):
+    """An input tensor. Its items are in `data`, or behind the JSON, `parameters.binary_data_size` bytes of them."""
+
+    name: Annotated[JsonString, Needed("an input needs a name, a string")] = Field(
+        description="`data` or `indices`; a resident tensor as a model takes `indices` only."
+    )
+    datatype: Annotated[Datatype, Needed("an input needs a datatype, a string")]
+    shape: Annotated[Shape, Needed("an input needs a shape, a list of integers")]
+    parameters: Annotated[InferInputParameters, OrNull(), _OBJECT] = ABSENT
+    data: Annotated[
+        int,
+        WithJsonSchema(
+            {
+                "type": "array",
+                "items": {},
+                "description": "The items, flat in row-major order or nested as `shape` says.",
+            }
+        ),
+    ] = ABSENT
+
+
+class InferRequestedOutputParameters(OpenRequestModel):
+    """Further settings of an output by name, of which unknown ones are ignored."""
+
+    shared_memory_region: SharedMemory = ABSENT
+    classification: Classification = ABSENT
+    binary_data: Flag = Field(ABSENT, description="Whether its items are to follow the JSON.")
+
+
+class InferRequestedOutput(OpenRequestModel):
+    """An output that is asked for; `parameters.binary_data` says whether its items are to follow the JSON."""
+
+    name: Annotated[Output, Needed("{value!a} is not an output of this model; 'output' is")] = Field(
+        description="`output`, the only one."
+    )
+    parameters: Annotated[InferRequestedOutputParameters, OrNull(), _OBJECT] = ABSENT
+
+
+class InferRequestParameters(OpenRequestModel):
+    """Further settings of a request: those of every model. `infer_request` adds the parameters of operators."""
+
+    binary_data_output: Flag = Field(ABSENT, description="Whether the items of the output are to follow the JSON.")
+    dialect: str
+    device: Device = Field("auto", description="Where to run; `auto` lets the service choose.")
+    out_of_bounds: OutOfBounds = Field("error", description=OUT_OF_BOUNDS_DESCRIPTION)
+    fill_value: Annotated[JsonString, Detail("{name} must be a string, the JSON text of a value")] = Field(
+        ABSENT, description=f"{FILL_VALUE_DESCRIPTION} JSON text."
+    )
+    timeout: Annotated[
+        Count, Detail("{name} must be an integer"), TooSmall("{name} must be 0 or more microseconds")
+    ] = Field(0, description="Microseconds that the caller waits; 0 is no limit.")
+
+
+class InferRequest(OpenRequestModel):
+    """An infer request. Parameters: `batch_dims` (`axis` for the model gather), `dialect`, `device`, `timeout` in
+    microseconds, `binary_data_output`; others are ignored."""
+
+    id: Annotated[UnicodeString, OrNull(), Detail("id must be a string of Unicode")] = Field(
+        ABSENT, description="Comes back in the answer."
+    )
+    inputs: Annotated[
+        list[Annotated[InferInput, Detail("an input must be an object")]],
+        FailFast(),
+        Detail("inputs must be a list of tensors"),
+    ]
+    parameters: Annotated[InferRequestParameters, OrNull(), _OBJECT]
+    outputs: Annotated[
+        list[Annotated[InferRequestedOutput, Detail("an output must be an object")]],
+        FailFast(),
+        OrNull(),
+        Detail("outputs must be a list"),
+    ] = ABSENT
+
+
+@lru_cache(64)
+def infer_request(*signatures: Signature) -> type[InferRequest]:
+    """The model of the requests to the model of an operator; of several, what any of them takes, for OpenAPI."""
+    dialects = dict.fromkeys(dialect for signature in signatures for dialect in signature.dialects)
+    fields: dict[str, Any] = {
+        name: (
+            JsonInteger,
+            Field(0, description=PARAMETER_DESCRIPTIONS[name], json_schema_extra={"format": "int64"}),
+        )
+        for name in dict.fromkeys(signature.parameter for signature in signatures)
+    }
+    fields["dialect"] = (
+        one_of(dialects),
+        Field(signatures[0].default_dialect, description="Whose rules hold."),
+    )
+    parameters = create_model(
+        "InferRequestParameters", __base__=InferRequestParameters, __module__=__name__, __doc__=_FURTHER, **fields
+    )
+    return create_model(
+        "InferRequest",
+        __base__=InferRequest,
+        __module__=__name__,
+        __doc__=InferRequest.__doc__,
+        parameters=(Annotated[parameters, OrNull(), _OBJECT], ABSENT),
+    )

@@ -1,0 +1,72 @@
+"""What a body that is no JSON is told, by what makes it none."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.wire.json import grammar_and_duplicate_keys
+
+pytestmark = pytest.mark.usefixtures("compiled")
+
+HINTS = {
+    b"": "Send a JSON object as the body, which is empty.",
+    b" \n": "Send a JSON object as the body, which is empty.",
+    b'{"a": NaN}': 'Write "NaN" in place of NaN at byte 6.',
+    b'{"a": nan}': 'Write "NaN" in place of nan at byte 6.',
+    b'{"a": -inf}': 'Write "-Infinity" in place of -inf at byte 6.',
+    b'{"a": [Infinity]}': 'Write "Infinity" in place of Infinity at byte 7.',
+    b'{"a": True}': "Write true in place of True at byte 6.",
+    b'{"a": None}': "Write null in place of None at byte 6.",
+    b'{"a": yes}': 'Write texts in double quotes: "yes" in place of yes at byte 6.',
+    b"[1,]": "Leave out the comma before the ] at byte 3.",
+    b'{"a": 1 , }': "Leave out the comma before the } at byte 10.",
+    b"{'a': 1}": "Write strings in double quotes: \"…\" in place of '…' at byte 1.",
+    b"{a: 1}": 'Write "a" in double quotes at byte 1.',
+    b"// x\n{}": "Leave out the comment at byte 0, since JSON has none.",
+    b'{"a": 1 /* x */}': "Leave out the comment at byte 8, since JSON has none.",
+    b"# x\n{}": "Leave out the comment at byte 0, since JSON has none.",
+    b"\xef\xbb\xbf{}": "Leave out the byte order mark, the first three bytes of the body.",
+    '{"a": 1}'.encode("utf-16"): "Encode the body as UTF-8, with one byte for each ASCII character.",
+    '{"a": 1}'.encode("utf-16-be"): "Encode the body as UTF-8, with one byte for each ASCII character.",
+    b'{"a": "\xe4"}': "Encode the body as UTF-8: the byte 0xe4 at byte 7 begins no character.",
+    b'{"a": [1': "Send the whole body: it ends at byte 8, before all that it opened is closed.",
+    b'{"a": "x': "Send the whole body: it ends at byte 8, before all that it opened is closed.",
+    b'{"a": 01}': "Write 1 in place of 01 at byte 6.",
+    b'{"a": +1.5}': "Write 1.5 in place of +1.5 at byte 6.",
+    b'{"a": .5e3}': "Write 0.5e3 in place of .5e3 at byte 6.",
+    b'{"a": -1.}': "Write -1 in place of -1. at byte 6.",
+    b'{"a": 0x1F}': "Write a plain decimal number, as 16 or 1.5e3, where x stands at byte 7.",
+    b'{"a": 1 "b": 2}': "Put a comma before what begins at byte 8, or send one JSON document and no more.",
+    b'{"a" 1}': "Put a colon or a comma before what begins at byte 5.",
+    b"{}{}": "Put a comma before what begins at byte 2, or send one JSON document and no more.",
+    b"[1,,2]": "Put a value before the , at byte 3, or leave out what asks for one.",
+    b'{"a":}': "Put a value before the } at byte 5, or leave out what asks for one.",
+    b'{"a": [1}': "Leave out the } at byte 8, or write the other bracket there: it closes nothing that is open.",
+    b'{"a": "b\nc"}': "Write the control character at byte 8 as \\u000a, or leave it out.",
+    b'{"a": "C:\\x"}': "Write \\\\ for a backslash at byte 10: what follows it there is no escape.",
+    b"a=1&b=2": "Send the fields as one JSON object and not as a form.",
+    b"hello": "Send one JSON object as the body, which begins with hello.",
+    b"[" * 600 + b"]" * 600: "Nest lists and objects at most 512 deep.",
+    b'{"a": 1, "a": 2}': "Give 'a' once in its object.",
+    b'{"b": {"\\u0061": 1, "a": [2]}}': "Give 'a' once in its object.",
+    b'{"' + b"k" * 40 + b'": 1, "' + b"k" * 40 + b'": 2}': f"Give '{'k' * 24}…' once in its object.",
+    b'{"a": 1, "b": [' + b"1," * 50_000 + b'1], "a": 2}': "Name each key once in an object.",
+    b'{"a": 1, "a": ' + b"1" * 5000 + b"}": "Give 'a' once in its object.",
+}
+
+
+@pytest.mark.parametrize("body", HINTS, ids=lambda body: repr(body[:20]))
+def test_a_body_that_is_no_json_is_told_what_makes_it_none(body: bytes) -> None:
+    for given in (body, memoryview(body)):
+        fault = grammar_and_duplicate_keys.fault(given)
+        assert fault is not None
+        assert fault.hint == HINTS[body]
+
+
+@pytest.mark.parametrize("place", range(24))
+def test_every_byte_that_spoils_a_body_gets_a_short_hint(place: int) -> None:
+    whole = b'{"a": [1.5, "x", true]} '
+    for byte in range(256):
+        body = whole[:place] + bytes([byte]) + whole[place + 1 :]
+        fault = grammar_and_duplicate_keys.fault(body)
+        assert fault is None or (fault.hint.endswith(".") and len(fault.hint) < 160)
