@@ -1,41 +1,30 @@
-"""The cost model: predicts how long a gather takes on each route; `choose_backend` takes one of them.
+"""The cost model: how long a gather takes on one thread, on several and on a GPU; `choose_backend` decides by it.
 
-Pure arithmetic over the plan and the coefficients that `backend_calibration` measured on this machine, so that every
-choice can be tested without that machine. On one thread a gather takes the time of a call; of a visit of each slice,
-from a table by data size and slice width, interpolated between its points; of the check of each further component of a
-tuple; and a surcharge for output that caches do not hold. A pool thread adds a hand-off. A split shares the work with
+Pure arithmetic over the plan and nine coefficients that `backend_calibration` measured on this machine, so that every
+decision can be tested without that machine. On one thread a gather takes the time of a call; of each slice and of each
+of its bytes, by how far away the data is; and of each further component of a tuple. A split shares the work with
 helpers that take a while to wake and slow each other down a little. A GPU adds the transfers to it and back.
 
-It is one formula: the functions are its terms.
+`benchmarks/selection.md` compares it with a table of 37 coefficients that it replaced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from math import exp, log, log2
-from typing import Final, Literal, NamedTuple, get_args
+from math import inf, log2
+from typing import Final
 
 from app.operators.gather_plan import Plan
 
-Route = Literal["loop", "thread", "split", "gpu"]
-ROUTES: Final[tuple[Route, ...]] = get_args(Route)
-
-DATA_BYTES: Final = (1 << 15, 1 << 20, 1 << 23, 1 << 26)
-"""Sizes of data at which slices are measured: those of a first, a second and a third cache, and beyond."""
-WIDTHS: Final = (1, 16, 64, 512, 4096, 65536)
-"""Widths of slices that are measured, in bytes."""
-ODD_WIDTH: Final = 24
-"""A width that is no power of two, for the surcharge of slices that no single instruction can move."""
-DEPTHS: Final = (1, 2, 3, 5)
-"""Lengths of tuples that are measured; the components of longer ones cost as much as the last."""
-_CACHE_LINE_BYTES: Final = 64
-_WIDE_SLICE_BYTES: Final = 512
-_CACHE_LINE_COLUMN: Final = WIDTHS.index(_CACHE_LINE_BYTES)
-SMALL_OUTPUT: Final = 1 << 21
-LARGE_OUTPUT: Final = 1 << 24
-"""Bytes of output up to which there is no surcharge, and from which it is full; interpolated by the logarithm."""
+NEAR_BYTES: Final = 1 << 18
+"""Data of up to so many bytes lies in the first caches."""
+FAR_BYTES: Final = 1 << 26
+"""Data of so many bytes and more lies in memory, or in as distant a cache as a processor has."""
+_LOCAL_BYTES: Final = 1 << 20
+"""Slices that lie close together are read as from data of at most this size."""
+_SMALL_OUTPUT: Final = 1 << 21
+_LARGE_OUTPUT: Final = 1 << 24
+"""Bytes of output up to which they are written to caches, and from which on to memory; between by the logarithm."""
 _MAX_SPLIT_SHARE: Final = 0.92
 """A split uses more of the machine than one thread does: it must be shorter by more than this factor."""
 
@@ -54,59 +43,38 @@ class GpuCoefficients:
 class Coefficients:
     """Seconds on this machine.
 
-    `slice_s[i][j]` is a slice of WIDTHS[j] bytes from data of DATA_BYTES[i], its tuple's first component included,
-    `odd_slice_s` the surcharge of a narrow one whose width is no power of two, and `tuple_s[d]` what a tuple of
-    DEPTHS[d] components takes beyond one of the first depth. `output_byte_s` is the surcharge of a byte of
-    LARGE_OUTPUT. `hand_off_s` is the way to a thread of the pool and back, `wakeup_s` what a split loses for each
-    helper that must wake first, `index_move_s` and `output_move_s` what a component and a byte of output take longer in
-    another core's thread. The gains say how many times faster all threads are together than one: on items, on rows that
-    memory must bring, and on rows of near data where only the output is large.
+    `call_s` is a call of the kernel, `near_slice_s` a slice of data of at most NEAR_BYTES, its tuple's first component
+    included, and `near_byte_s` each of its bytes; `far_slice_s` and `far_byte_s` are those of data of FAR_BYTES.
+    `component_s` is a further component of a tuple. `hand_off_s` is the way to a thread of the pool and back,
+    `wakeup_s` what a split loses for each helper that must wake first. `gain` says how many times faster all threads
+    are together than one. `unasked_row` is in no prediction, it tunes the kernel: the time of a row of 512 bytes that
+    the kernel does not ask for ahead, over that of one that it does.
     """
 
     call_s: float
-    slice_s: tuple[tuple[float, ...], ...]
-    odd_slice_s: float
-    tuple_s: tuple[float, ...]
-    output_byte_s: float
+    near_slice_s: float
+    near_byte_s: float
+    far_slice_s: float
+    far_byte_s: float
+    component_s: float
     hand_off_s: float
     wakeup_s: float
-    index_move_s: float
-    output_move_s: float
-    item_gain: float
-    row_gain: float
-    output_gain: float
+    gain: float
+    unasked_row: float = 1.0
     gpu: GpuCoefficients | None = None
-
-
-class RouteChoice(NamedTuple):
-    """A route, the seconds predicted for it, and over how many threads it splits the work.
-
-    `on_event_loop` says that the event loop runs the gather, or owns a split one.
-    """
-
-    route: Route
-    seconds: float
-    parts: int = 1
-    on_event_loop: bool = False
 
 
 # Before anything is measured: a usual server. Choices differ little, because routes differ by large factors.
 TYPICAL: Final = Coefficients(
     call_s=2e-6,
-    slice_s=tuple(
-        tuple(slice_s + width * byte_s for width in WIDTHS)
-        for slice_s, byte_s in ((1e-9, 0.03e-9), (1e-9, 0.03e-9), (3e-9, 0.06e-9), (5e-9, 0.15e-9))
-    ),
-    odd_slice_s=0.5e-9,
-    tuple_s=(0.0, 0.5e-9, 1e-9, 4e-9),
-    output_byte_s=0.1e-9,
+    near_slice_s=1e-9,
+    near_byte_s=0.03e-9,
+    far_slice_s=5e-9,
+    far_byte_s=0.15e-9,
+    component_s=0.6e-9,
     hand_off_s=30e-6,
     wakeup_s=20e-6,
-    index_move_s=0.2e-9,
-    output_move_s=0.01e-9,
-    item_gain=1.7,
-    row_gain=1.4,
-    output_gain=1.1,
+    gain=1.7,
 )
 
 
@@ -115,25 +83,24 @@ def kernel_seconds(plan: Plan, coefficients: Coefficients, locality: bool = Fals
     width = plan.slice_items * plan.item_size
     slices = plan.batches * plan.tuples
     tuples = plan.tuples if plan.broadcast_indices else slices  # those that batches share are checked once
+    seconds = coefficients.call_s + tuples * (plan.depth - 1) * coefficients.component_s
     output = slices * width
-    seconds = coefficients.call_s + tuples * _tuple_seconds(plan.depth, coefficients.tuple_s)
-    if output:
-        block = plan.block_items * plan.item_size
-        if locality:
-            seconds += slices * slice_seconds(min(block, DATA_BYTES[1]), width, coefficients.slice_s)
-        else:
-            seconds += plan.batches * _batch_seconds(plan.tuples, width, block, plan.batches, coefficients.slice_s)
-        if width < _CACHE_LINE_BYTES and width & (width - 1):
-            seconds += slices * coefficients.odd_slice_s
-        seconds += output * coefficients.output_byte_s * _log_fraction(output, SMALL_OUTPUT, LARGE_OUTPUT)
+    if not output:
+        return seconds + tuples * coefficients.near_slice_s  # every component is checked, and nothing is copied
+    block = plan.block_items * plan.item_size
+    if locality:
+        seconds += slices * _slice_seconds(width, min(block, _LOCAL_BYTES), coefficients)
     else:
-        seconds += tuples * coefficients.slice_s[0][0]  # every component is checked, and nothing is copied
+        gathered_s = slices * _slice_seconds(width, plan.batches * block, coefficients)
+        if plan.batches > 1:
+            # With many slices the data of a batch is brought into the caches once, and read from there.
+            brought_s = plan.batches * block * coefficients.far_byte_s
+            gathered_s = min(gathered_s, brought_s + slices * _slice_seconds(width, block, coefficients))
+        seconds += gathered_s
+    if output > _SMALL_OUTPUT:
+        far = _log_fraction(output, _SMALL_OUTPUT, _LARGE_OUTPUT)
+        seconds += output * far * (coefficients.far_byte_s - coefficients.near_byte_s)
     return seconds
-
-
-def cache_transfer_seconds(plan: Plan, coefficients: Coefficients) -> float:
-    """What a thread takes longer than the event loop, whose core has the indices in its caches and reads the output."""
-    return plan.index_items * coefficients.index_move_s + plan.output_bytes * coefficients.output_move_s
 
 
 def split_seconds(plan: Plan, kernel_s: float, threads: int, coefficients: Coefficients) -> tuple[float, int]:
@@ -142,23 +109,18 @@ def split_seconds(plan: Plan, kernel_s: float, threads: int, coefficients: Coeff
     The owner begins at once, so that helpers that wake too late cost nothing. Infinity and 1 where no number of
     threads is worth while.
     """
-    gain = coefficients.item_gain
-    if plan.slice_items * plan.item_size >= _WIDE_SLICE_BYTES:
-        far = _log_fraction(plan.data_items * plan.item_size, DATA_BYTES[1], DATA_BYTES[-1])
-        bound = coefficients.output_gain + far * (coefficients.row_gain - coefficients.output_gain)
-        gain += (bound - gain) * _log_fraction(plan.output_bytes, SMALL_OUTPUT, LARGE_OUTPUT)
+    best, best_parts = inf, 1
+    most = min(threads, plan.batches * plan.tuples)
+    if most < 2:
+        return best, best_parts
     call_s = coefficients.call_s
     work_s = kernel_s - call_s
-    moved_s = cache_transfer_seconds(plan, coefficients)
     # How much each further thread slows the others down, so that all threads together gain what was measured.
-    drag = max(0.0, (threads / gain - 1) / (threads - 1)) if threads > 1 else 0.0
-    most = min(threads, plan.batches * plan.tuples)
-    best, best_parts = float("inf"), 1
+    drag = max(0.0, (threads / coefficients.gain - 1) / (threads - 1))
     parts = 2
     while parts <= most:
         share = (1 + drag * (parts - 1)) / parts
-        shared_s = (work_s + moved_s * (parts - 1) / parts) * share
-        seconds = call_s + min(work_s, (parts - 1) * coefficients.wakeup_s + shared_s)
+        seconds = call_s + min(work_s, (parts - 1) * coefficients.wakeup_s + work_s * share)
         if share < _MAX_SPLIT_SHARE and seconds < best:
             best, best_parts = seconds, parts
         parts = most if parts < most < 2 * parts else 2 * parts
@@ -179,78 +141,13 @@ def device_bytes(plan: Plan, resident: bool) -> int:
     return 8 * plan.index_items + plan.output_bytes + (0 if resident else plan.data_items * plan.item_size)
 
 
-def predict_routes(
-    plan: Plan,
-    resident: bool,
-    threads: int,
-    coefficients: Coefficients,
-    locality: bool = False,
-    loop_max_s: float = float("inf"),
-) -> dict[Route, RouteChoice]:
-    """The prediction for each route that exists; `resident` says that the GPU has a copy of the data.
-
-    A split that takes longer than `loop_max_s` is led by a thread of the pool, and takes a hand-off more.
-    """
-    kernel_s = kernel_seconds(plan, coefficients, locality)
-    hand_off_s = coefficients.hand_off_s
-    moved_s = cache_transfer_seconds(plan, coefficients)
-    routes: dict[Route, RouteChoice] = {
-        "loop": RouteChoice("loop", kernel_s, on_event_loop=True),
-        "thread": RouteChoice("thread", hand_off_s + kernel_s + moved_s),
-    }
-    seconds, parts = split_seconds(plan, kernel_s, threads, coefficients)
-    if parts > 1:
-        here = seconds <= loop_max_s
-        routes["split"] = RouteChoice("split", seconds if here else hand_off_s + seconds + moved_s / parts, parts, here)
-    if coefficients.gpu is not None:
-        routes["gpu"] = RouteChoice("gpu", gpu_seconds(plan, resident, hand_off_s, coefficients.gpu))
-    return routes
-
-
-def _batch_seconds(slices: int, width: int, block: int, batches: int, prices: Sequence[Sequence[float]]) -> float:
-    """Seconds of the slices of one batch, which has `block` bytes of data.
-
-    With many slices the data of a batch is brought into the caches once, and read from there.
-    """
-    far = slices * slice_seconds(batches * block, width, prices)
-    if batches == 1:
-        return far
-    return min(
-        far,
-        slices * slice_seconds(block, width, prices) + block / _CACHE_LINE_BYTES * prices[-1][_CACHE_LINE_COLUMN],
-    )
-
-
-def slice_seconds(data_bytes: int, width: int, prices: Sequence[Sequence[float]]) -> float:
-    """Seconds of a slice, interpolated in the table `prices` by the logarithms of size, width and seconds."""
-    row, share = _interval(data_bytes, DATA_BYTES)
-    low = _width_seconds(width, prices[row])
-    return low if not share else exp(log(low) + share * (log(_width_seconds(width, prices[row + 1])) - log(low)))
-
-
-def _width_seconds(width: int, prices: Sequence[float]) -> float:
-    if width >= WIDTHS[-1]:
-        return prices[-1] * width / WIDTHS[-1]
-    column, share = _interval(width, WIDTHS)
-    low = prices[column]
-    return low if not share else exp(log(low) + share * (log(prices[column + 1]) - log(low)))
-
-
-def _interval(size: int, points: Sequence[int]) -> tuple[int, float]:
-    """The last of `points` that is not above `size`, and how far `size` is on its way to the next, 0 to below 1."""
-    if size <= points[0]:
-        return 0, 0.0
-    for at, (low, high) in enumerate(pairwise(points)):
-        if size < high:
-            return at, log2(size / low) / log2(high / low)
-    return len(points) - 1, 0.0
-
-
-def _tuple_seconds(depth: int, prices: Sequence[float]) -> float:
-    for at, (low, high) in enumerate(pairwise(DEPTHS)):
-        if depth <= high:
-            return prices[at] + (depth - low) * (prices[at + 1] - prices[at]) / (high - low)
-    return prices[-1] * (depth - 1) / (DEPTHS[-1] - 1)
+def _slice_seconds(width: int, data_bytes: int, coefficients: Coefficients) -> float:
+    """Seconds of a slice of `width` bytes, between near and far data by the logarithms of size and seconds."""
+    near_s = coefficients.near_slice_s + width * coefficients.near_byte_s
+    if data_bytes <= NEAR_BYTES:
+        return near_s
+    far_s = coefficients.far_slice_s + width * coefficients.far_byte_s
+    return float(near_s * (far_s / near_s) ** _log_fraction(data_bytes, NEAR_BYTES, FAR_BYTES))
 
 
 def _log_fraction(size: int, low: int, high: int) -> float:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from importlib import import_module
 
-from app.dispatch import choose_backend
 from app.kernels.gpu_interface import Device, NoDevice
+from app.tensors import gather_call
 
 logger = logging.getLogger("gathernd")
 
 
-def allow_gpu(device: choose_backend.Device, workers: int) -> None:
+def allow_gpu(device: gather_call.Device, workers: int) -> None:
     """Raises NoDevice where a service for `device` with so many worker processes uses no GPU."""
     if device == "cpu":
         raise NoDevice("this service uses no GPU (GATHERND_DEVICE=cpu)")
@@ -20,7 +20,7 @@ def allow_gpu(device: choose_backend.Device, workers: int) -> None:
         raise NoDevice("this service has several workers, and a GPU works for a service of one process")
 
 
-def find_gpu(device: choose_backend.Device, workers: int, memory: int | None) -> Device:
+def find_gpu(device: gather_call.Device, workers: int, memory: int | None) -> Device:
     """The GPU, of whose memory at most `memory` bytes are used. Raises NoDevice, which says why there is none."""
     allow_gpu(device, workers)
     try:

@@ -1,6 +1,6 @@
-"""Gathers on a GPU: which of them run there, which resident tensors are copied there, and what happens on errors.
+"""Gathers on a GPU: the copies of resident tensors there, running, and what happens on errors.
 
-A resident tensor is copied to the device
+Which gathers run there is decided in `choose_backend`. A resident tensor is copied to the device
 
 - at once, for a request that asks for the device gpu;
 - in the background, under `auto`, once its lookups would have saved as much time on the device as the copy takes.
@@ -23,8 +23,7 @@ from typing import Any, Final, NamedTuple
 from numpy.typing import NDArray
 
 from app.bounded_cache import BoundedCache
-from app.dispatch.backend_cost_model import Coefficients, RouteChoice, device_bytes, gpu_seconds
-from app.dispatch.choose_backend import BackendChooser
+from app.dispatch.backend_cost_model import GpuCoefficients
 from app.dispatch.consistent_reads import ResidentTensor, RunInLockThread, attempts, default_thread
 from app.dispatch.gpu_tensor_copies import ContentChanged, GpuTensorCopies
 from app.dispatch.request_thread_pool import PoolRequest, RequestThreadPool
@@ -52,93 +51,26 @@ class Outcome(NamedTuple):
     etag: str | None
 
 
-class _Prediction(NamedTuple):
-    """Seconds predicted for one plan on the device: with data in the request, and with data that is on the device."""
-
-    inline_s: float
-    resident_s: float
-
-
 class Gpu:
     """One device, the gathers that run on it and the copies of tensors that it holds. For the event loop."""
 
     def __init__(
-        self,
-        device: Device,
-        chooser: BackendChooser,
-        queue: int,
-        queue_timeout: float = 3600.0,
-        *,
-        always: bool = False,
+        self, device: Device, coefficients: GpuCoefficients, queue: int, queue_timeout: float = 3600.0
     ) -> None:
-        """`queue` gathers may wait, each for `queue_timeout` seconds; `always`: whatever fits runs on the device."""
+        """`coefficients` are those of the device; `queue` gathers may wait, each for `queue_timeout` seconds."""
         self.device = device
-        self.always = always
-        self.chooser = chooser
+        self.coefficients = coefficients
         self.pool = RequestThreadPool(THREADS, queue, queue_timeout)
-        self.failed: str | None = None
+        self.on_failure: Callable[[str], None] = lambda why: None
+        """Called once, when the device has failed, with a text that says why nothing can run on it any more."""
+        self._failed = False
         self.copies = GpuTensorCopies(device)
         self.fallbacks = 0
         self._saved_seconds: BoundedCache[str, float] = BoundedCache(_MAX_REMEMBERED)
         self._copy_tasks: set[asyncio.Task[None]] = set()
-        self._predictions: BoundedCache[Plan, _Prediction] = BoundedCache(_MAX_REMEMBERED)
-        self._coefficients: Coefficients | None = None
         self._warned_at = -_WARN_INTERVAL_S
         self.run_in_lock_thread: RunInLockThread = default_thread
         """As in `Service`."""
-
-    # Choosing
-
-    def has_copy(self, etag: str) -> bool:
-        """Whether the device holds a copy of the content with this ETag."""
-        return etag in self.copies
-
-    def choose(self, call: Call, plan: Plan, cpu: RouteChoice, on_device: bool) -> RouteChoice:
-        """The route `gpu` where that is asked for or, under `auto`, predicted to be the shortest; else `cpu`.
-
-        For data that a GPU can hold; `cpu` is the best of the CPU's routes, `on_device` says that the data is on the
-        device. Changes nothing. Raises device_unavailable.
-        """
-        if self.failed is not None and call.device == "gpu":
-            detail = f"{self.failed}; use device auto or cpu"
-            raise GatherError("device_unavailable", detail, pointer=call.device_pointer)
-        if call.device == "cpu" or self.failed is not None:
-            return cpu
-        prices = self._predict(plan)
-        seconds = prices.resident_s if on_device else prices.inline_s
-        if call.device == "gpu" or self.always:
-            return RouteChoice("gpu", seconds)
-        return RouteChoice("gpu", seconds) if seconds < cpu.seconds and self.fits(plan, on_device) else cpu
-
-    def fits(self, plan: Plan, on_device: bool) -> bool:
-        """Whether the gather fits into the device's memory."""
-        return device_bytes(plan, on_device) <= self.device.memory
-
-    def count_saving(self, call: Call, plan: Plan, cpu: RouteChoice, content: ResidentTensor) -> None:
-        """Count what a lookup of `content` under `auto`, for which `cpu` is the CPU's best, would save on the device.
-
-        Once that is as much as a copy takes, it is copied in the background; does nothing if there is a copy.
-        """
-        if call.device != "auto" or self.always or self.failed is not None or content.etag in self.copies:
-            return
-        saved = cpu.seconds - self._predict(plan).resident_s
-        if saved > 0:
-            self._add_saving(name_of(call), content, saved)
-
-    def _predict(self, plan: Plan) -> _Prediction:
-        coefficients = self.chooser.coefficients
-        if coefficients is not self._coefficients:
-            self._predictions.clear()
-            self._coefficients = coefficients
-        prices = self._predictions.get(plan)
-        if prices is None:
-            inline_s = resident_s = float("inf")
-            if coefficients.gpu is not None:
-                inline_s, resident_s = (
-                    gpu_seconds(plan, resident, coefficients.hand_off_s, coefficients.gpu) for resident in (False, True)
-                )
-            prices = self._predictions[plan] = _Prediction(inline_s, resident_s)
-        return prices
 
     # Running
 
@@ -209,17 +141,22 @@ class Gpu:
                     return await self.pool.run(partial(work, version), request)
         raise ContentChanged
 
-    # Copies made in the background
+    # Copies of resident tensors
 
-    def _add_saving(self, name: str, content: ResidentTensor, seconds: float) -> None:
-        """Add the seconds that a lookup would have saved; once they are as many as a copy takes, make the copy."""
-        etag = content.etag
-        gpu = self.chooser.coefficients.gpu
-        nbytes = content.tensor.items.nbytes
-        if gpu is None or nbytes > self.device.memory:
+    def has_copy(self, etag: str) -> bool:
+        """Whether the device holds a copy of the content with this ETag."""
+        return etag in self.copies
+
+    def count_saving(self, name: str, content: ResidentTensor, seconds: float) -> None:
+        """Add the seconds that a lookup would have saved on the device; once they are as many as a copy takes, make it.
+
+        Does nothing for content that is copied already, or that the device cannot hold.
+        """
+        etag, nbytes = content.etag, content.tensor.items.nbytes
+        if seconds <= 0 or etag in self.copies or nbytes > self.device.memory:
             return
         saved = self._saved_seconds.get(etag, 0.0) + seconds
-        if saved < nbytes * gpu.to_device_byte_s:
+        if saved < nbytes * self.coefficients.to_device_byte_s:
             self._saved_seconds[etag] = saved
             return
         self._saved_seconds[etag] = float("-inf")  # until this attempt has ended
@@ -247,10 +184,10 @@ class Gpu:
 
     def _mark_failed(self, why: str) -> None:
         """The device has reported an error, after which this process cannot use it any more."""
-        if self.failed is None:
+        if not self._failed:
             logger.error("the GPU has failed and is not used until the service is started again: %s", why)
-            self.failed = f"the GPU has failed: {why}"
-            self.chooser.no_gpu = self.failed
+            self._failed = True
+            self.on_failure(f"the GPU has failed: {why}")
             self.copies.clear()
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from numpy.typing import NDArray
 
 from app.operators.gather_plan import Plan
+
+ALWAYS_AHEAD: Final = 1 << 62
+"""As the longest slices that a kernel asks for ahead of their copy, in bytes: slices of any length."""
 
 
 class Unfinished(Exception):

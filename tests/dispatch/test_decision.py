@@ -12,17 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.dispatch.backend_cost_model import TYPICAL
-from app.dispatch.choose_backend import BackendChooser, Device
+from app.dispatch.choose_backend import NO_STRINGS, BackendChooser, Decision, Facts, has_locality
 from app.dispatch.gpu_gathers import Gpu
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.kernels import numpy_cpu
 from app.memory.budget import Budget, MemoryReservation
+from app.operators.gather_plan import Plan
 from app.service import Explanation, Service
 from app.store import EmptyStore, Resident
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DTYPES
-from app.tensors.gather_call import Call
+from app.tensors.gather_call import Call, Device
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from tests.dispatch.fake_device import FakeDevice
@@ -30,7 +31,6 @@ from tests.dispatch.test_backend_cost_model import CARD
 from tests.strings import packed
 
 T = TypeVar("T")
-ROWS, WIDTH = 3000, 16
 
 
 class OneTensor(EmptyStore):
@@ -48,29 +48,33 @@ class Situation:
 
     def __init__(self, draw: st.DrawFn) -> None:
         strings = draw(st.integers(0, 7)) == 0
+        rows, width = draw(st.sampled_from(((3000, 16), (3000, 16), (1, 1), (40_000, 1), (300, 1000))))
         if strings:
-            data: Tensor = packed(["text"] * ROWS)
+            data: Tensor = packed(["text"] * rows)
         else:
-            data = Tensor(DTYPES["float32"], (ROWS, WIDTH), np.arange(ROWS * WIDTH, dtype=np.float32))
+            dtype = DTYPES[draw(st.sampled_from(("float32", "int8", "complex128")))]
+            data = Tensor(dtype, (rows, width), np.arange(rows * width).astype(dtype.numpy))
         self.named = draw(st.booleans()) and not strings
-        self.cold = draw(st.booleans())
+        self.cpu_only = NO_STRINGS if strings else None
+        self.cold = draw(st.booleans()) and self.named
         self.gpu = draw(st.booleans())
         self.always = draw(st.booleans())
         self.asked: Device = draw(st.sampled_from(("auto", "auto", "cpu", "gpu")))
-        self.there = draw(st.booleans()) and self.named and self.gpu
+        self.on_gpu = draw(st.booleans()) and self.named and self.gpu
         self.memory = draw(st.sampled_from((1 << 10, 1 << 18, 1 << 30)))
         # Seconds of the CPU's slices and of the device, so that every route is the shortest now and then.
         slow = draw(st.sampled_from((1.0, 30.0, 3000.0)))
         self.coefficients = replace(
             TYPICAL,
-            slice_s=(TYPICAL.slice_s[0], *(tuple(slow * price for price in row) for row in TYPICAL.slice_s[1:])),
+            far_slice_s=slow * TYPICAL.far_slice_s,
+            far_byte_s=slow * TYPICAL.far_byte_s,
             gpu=replace(CARD, to_device_byte_s=draw(st.sampled_from((1e-11, 1e-9, 1e-6)))) if self.gpu else None,
         )
         self.limits = draw(st.sampled_from((None, 0.0, 50.0))), draw(st.sampled_from((None, 0.0, 1e4)))
         self.force: Any = draw(st.sampled_from((None, None, None, "loop", "thread", "split")))
         count = draw(st.sampled_from((1, 40, 900)))
-        rows = np.arange(count) if draw(st.booleans()) else np.random.default_rng(1).integers(0, ROWS, count)
-        indices = Tensor(DTYPES["int64"], (count, 1), rows)
+        places = np.arange(count) % rows if draw(st.booleans()) else np.random.default_rng(1).integers(0, rows, count)
+        indices = Tensor(DTYPES["int64"], (count, 1), places)
         self.store = OneTensor(data, self.cold)
         self.call = Call("gathernd", "table" if self.named else data, indices, 0, "onnx-13", self.asked)
 
@@ -81,12 +85,12 @@ class Situation:
             loop_max_us=loop_max_us,
             split_min_us=split_min_us,
             force_route=self.force,
-            coefficients=self.coefficients,
-            no_gpu=None if self.gpu else "there is none",
+            coefficients=replace(self.coefficients, gpu=None),
         )
         made = Service(Limits(), self.store, numpy_cpu, RequestThreadPool(2, 8), chooser, Budget(1 << 30))
         if self.gpu:
-            made.gpu = Gpu(FakeDevice(self.memory), chooser, 10, always=self.always)
+            assert self.coefficients.gpu is not None
+            made.use_gpu(Gpu(FakeDevice(self.memory), self.coefficients.gpu, 10), always=self.always)
         return made
 
 
@@ -103,12 +107,21 @@ async def result(work: Awaitable[T]) -> tuple[T | None, str | None]:
         return None, error.code
 
 
+def decision_by(chooser: BackendChooser, situation: Situation, plan: Plan) -> Decision:
+    """What `chooser` decides by the facts of the situation."""
+    usual = chooser.decide(plan, Facts(cpu_only=situation.cpu_only))
+    if not usual.depends_on_request and not situation.cold and situation.asked != "gpu":
+        return usual
+    locality = not usual.cpu.on_event_loop and has_locality(plan, situation.call.indices.array)
+    return chooser.decide(plan, Facts(situation.asked, situation.cpu_only, locality, situation.cold, situation.on_gpu))
+
+
 async def explained_and_taken(situation: Situation) -> tuple[Explanation, RequestTimings] | None:
     """What is said and what is done; None where both are refused alike."""
     made = situation.service()
     timings = RequestTimings(0.0, 1e12)
     try:
-        if situation.there:
+        if situation.on_gpu:
             made.gpu.copies._copies['"1-0"'] = _held(made, situation)  # type: ignore[union-attr]
         before = dict(made.gpu._saved_seconds) if made.gpu is not None else {}
         said, refused = await result(asyncio.to_thread(made.explain, situation.call, MemoryReservation(made.budget)))
@@ -117,9 +130,10 @@ async def explained_and_taken(situation: Situation) -> tuple[Explanation, Reques
         if said is None:
             assert failed == refused == "device_unavailable"
             return None
+        assert said.decision == decision_by(made.chooser, situation, said.plan)
         if failed is not None:
             assert failed == "overloaded"  # an explicit gpu that is short of memory
-            assert said.choice.route == "gpu"
+            assert said.decision.device == "gpu"
             return None
         return said, timings
     finally:
@@ -152,19 +166,19 @@ def test_what_is_explained_is_what_happens() -> None:
         if both is None:
             return
         said, timings = both
-        seen.add((said.choice.route, situation.gpu))
-        if said.choice.route == "gpu" and timings.route != "gpu":
+        choice = said.decision.choice
+        seen.add((choice.route, situation.gpu))
+        if choice.route == "gpu" and timings.route != "gpu":
             assert situation.gpu  # it was tried there, and the device was short of memory
             assert situation.asked == "auto"
             assert situation.memory < 1 << 30
+            assert timings.route == said.decision.fallback.route
+            assert timings.choice == choice._replace(parts=said.decision.fallback.parts)
         else:
-            assert timings.route == said.choice.route
-            assert timings.choice == said.choice
-        (chosen,) = (note for note in said.routes if note.route == said.choice.route)
-        if situation.force is None:
-            assert chosen.closed is None
-            if chosen.seconds is not None:
-                assert chosen.seconds == said.choice.seconds
+            assert timings.route == choice.route
+            assert timings.choice is choice
+        assert choice.closed is None
+        assert choice in said.decision.routes
 
     compare()
     cpu = {(route, gpu) for route in ("loop", "thread", "split") for gpu in (True, False)}

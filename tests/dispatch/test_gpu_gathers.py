@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 
 from app.dispatch.backend_cost_model import TYPICAL, GpuCoefficients
-from app.dispatch.choose_backend import BackendChooser, Device
+from app.dispatch.choose_backend import BackendChooser, Facts
 from app.dispatch.gpu_calibration import measure_gpu
-from app.dispatch.gpu_gathers import Gpu, Outcome
+from app.dispatch.gpu_gathers import Gpu, Outcome, name_of
 from app.errors import GatherError
 from app.kernels.gpu_interface import DeviceFailed, OutOfDeviceMemory
 from app.operators.gather_plan import GatherPlan
 from app.store import LocalStore, Resident
 from app.tensors.dtypes import DTYPES
-from app.tensors.gather_call import Call
+from app.tensors.gather_call import Call, Device
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from tests.dispatch.fake_device import FakeDevice
@@ -116,8 +116,13 @@ class Harness:
 
     def __init__(self, memory: int = 1 << 30, coefficients: GpuCoefficients = FAST) -> None:
         self.device = FakeDevice(memory)
-        self.chooser = BackendChooser(threads=1, coefficients=replace(TYPICAL, gpu=coefficients), no_gpu=None)
-        self.gpu = Gpu(self.device, self.chooser, 10)
+        measured = replace(TYPICAL, gpu=coefficients)
+        self.chooser = BackendChooser(threads=1, coefficients=measured, no_gpu=None, gpu_memory=memory)
+        self.gpu = Gpu(self.device, coefficients, 10)
+        self.gpu.on_failure = self.stop
+
+    def stop(self, why: str) -> None:
+        self.chooser = replace(self.chooser, no_gpu=why)
 
     async def call(self, asked: Device, content: Stored, count: int = 100, name: str = "") -> Outcome | None:
         """What a lookup comes to: None where it is for the CPU."""
@@ -135,11 +140,11 @@ class Harness:
         shaped = Tensor(DTYPES["int64"], (len(indices), 1), indices)
         call = Call("gathernd", given, shaped, 0, "onnx-13", asked)
         plan = plan_of(len(indices), data.shape[0])
-        cpu = self.chooser.choose(plan, device="cpu")
-        choice = self.gpu.choose(call, plan, cpu, content is not None and self.gpu.has_copy(content.etag))
+        on_gpu = content is not None and self.gpu.has_copy(content.etag)
+        decision = self.chooser.decide(plan, Facts(asked, on_gpu=on_gpu))
         if content is not None:
-            self.gpu.count_saving(call, plan, cpu, content)
-        if choice.route != "gpu":
+            self.gpu.count_saving(name_of(call), content, decision.saving_s)
+        if decision.device == "cpu" or decision.refused is not None:
             return None
         out = np.empty(plan.output_items, data.dtype.carrier)
         return await self.gpu.gather(call, plan, data, content, out, lambda: None)
@@ -357,7 +362,8 @@ def test_a_tensor_larger_than_the_device_drives_nothing_out(store: LocalStore) -
     run(harness, script)
 
 
-def test_a_broken_device_is_not_asked_again(store: LocalStore, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("asked", ["auto", "gpu"])
+def test_a_broken_device_is_not_asked_again(store: LocalStore, caplog: pytest.LogCaptureFixture, asked: Device) -> None:
     harness = Harness()
     content = Stored(store, 1)
 
@@ -367,12 +373,15 @@ def test_a_broken_device_is_not_asked_again(store: LocalStore, caplog: pytest.Lo
     async def script() -> None:
         await harness.call("gpu", content)
         harness.device.fails = broken
-        assert await harness.call("auto", content, count=100_000) is None
+        if asked == "auto":
+            assert await harness.call("auto", content, count=100_000) is None
+        else:
+            with pytest.raises(GatherError, match="error 700") as refused:
+                await harness.call("gpu", content)
+            assert refused.value.code == "device_unavailable"
         done = len(harness.device.done)
         assert await harness.call("auto", content, count=100_000) is None
-        with pytest.raises(GatherError, match="error 700") as refused:
-            await harness.call("gpu", content)
-        assert refused.value.code == "device_unavailable"
+        assert await harness.call("gpu", content) is None  # which is refused
         assert len(harness.device.done) == done
 
     run(harness, script)
@@ -396,8 +405,7 @@ def test_a_tensor_moves_to_the_device_once_lookups_have_lost_what_the_way_there_
     content = Stored(store, 1, rows=300_000)
     price = content.tensor.items.nbytes * FAST.to_device_byte_s
     plan = plan_of(10_000, content.rows)
-    prices = harness.gpu._predict(plan)
-    lost = harness.chooser.choose(plan, device="cpu").seconds - prices.resident_s
+    lost = harness.chooser.decide(plan).saving_s
     assert 0 < 3 * lost < price
 
     async def script() -> int:

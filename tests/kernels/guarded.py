@@ -171,7 +171,11 @@ class Fuzz:
         self, plan: AnyPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any], source: random.Random
     ) -> int:
         """The kernel by one thread or, now and then, by several."""
-        threads = source.randint(2, 4) if self._kernel.splits and source.random() < 0.1 else 1
+        threads = 1
+        if self._kernel.splits:
+            self._kernel.tune(source.choice((0, gather_kernel.USUAL_WAKE_FROM)), source.choice((0, 100, 1 << 40)))
+            if source.random() < 0.1:
+                threads = source.randint(2, 4)
         first: int = self._kernel.run(plan, data, indices, out, threads)
         return first
 

@@ -21,7 +21,7 @@ def test_no_call_compiles(compiled: Path) -> None:
     from numba.core import event
 
     source = random.Random(3)
-    before = [list(each.signatures) for each in gather_kernel._compiled()[2:]]
+    before = [list(each.signatures) for each in gather_kernel.compile_others()[1:]]
     seen: Counter[int] = Counter()
     with event.install_recorder("numba:compile") as recorder:
         for number in range(2000):
@@ -33,7 +33,7 @@ def test_no_call_compiles(compiled: Path) -> None:
     assert set(seen) == {1, 2, 4, 8, 16}
     assert not recorder.buffer
     assert [len(each) for each in before] == [1, 1]
-    assert [list(each.signatures) for each in gather_kernel._compiled()[2:]] == before
+    assert [list(each.signatures) for each in gather_kernel.compile_others()[1:]] == before
 
 
 PLAN = GatherPlan(1, 2, (2,), 1, 4, False, True)
@@ -90,7 +90,7 @@ def test_warm_says_how_long_it_took(compiled: Path) -> None:
 def test_a_second_process_loads_from_the_cache_what_the_first_compiled(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from app.kernels.numba_cpu import gather_kernel as k; "
-        "k.configure(Path(sys.argv[1])); k.warm(); part, narrow, *others = k._compiled(); "
+        "k.configure(Path(sys.argv[1])); k.warm(); part = k.compile_chunk(); narrow, *others = k.compile_others(); "
         "print(part.cache_hits, narrow.cache_hits, *(sum(each.stats.cache_hits.values()) for each in others))"
     )
     hits = [

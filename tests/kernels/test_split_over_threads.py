@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.kernels import Unfinished
+from app.kernels import ALWAYS_AHEAD, Unfinished
 from app.kernels.numba_cpu import gather_kernel, split_over_threads
 from app.kernels.numba_cpu.split_over_threads import ThreadTeam
 from app.operators.gather_plan import GatherPlan
@@ -155,6 +155,32 @@ def test_a_short_gather_wakes_nobody_unless_another_went_just_before(other_team:
         if most:
             break
     assert most == 1
+
+
+def test_from_how_much_work_on_helpers_are_woken_is_tuned(other_team: ThreadTeam) -> None:
+    case = make_case(GatherPlan(1, 50_000, (50_000,), 1, 8, False, True), random.Random(1))
+    work = case.plan.index_items + case.plan.tuples + case.plan.output_bytes // 16
+    other_team._items[split_over_threads._SPIN] = 0
+    other_team._items[split_over_threads._JOINED] = -1
+    other_team.grow(1)
+    wait_until_asleep(other_team)
+    for wake_from, woken in ((work, False), (work - 1, True)):
+        gather_kernel.tune(wake_from, ALWAYS_AHEAD)
+        most = 0
+        for _ in checks_with(case, 2, 100):
+            most = max(most, joined(other_team, 2))
+            wait_until_asleep(other_team)
+        assert (most == 1) is woken
+
+
+@pytest.mark.parametrize("ahead_bytes", [0, 64, 1000, ALWAYS_AHEAD])
+def test_slices_are_the_same_whether_they_are_asked_for_ahead_or_not(team: ThreadTeam, ahead_bytes: int) -> None:
+    gather_kernel.tune(gather_kernel.USUAL_WAKE_FROM, ahead_bytes)
+    source = random.Random(ahead_bytes)
+    for width in (1, 3, 16, 63, 64, 65, 200, 1000, 1001):
+        plan = GatherPlan(1, 900, (2 * gather_kernel.CACHED_BYTES // width,), width, 1, False, True)
+        check_with(make_case(plan, source), 1)
+        check_with(make_case(plan, source), 2)
 
 
 def test_helpers_that_do_not_come_do_not_keep_an_owner_waiting(

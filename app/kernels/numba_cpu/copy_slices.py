@@ -103,14 +103,21 @@ def _copy_short_slices(target: Address, sources: Address, count: int, ahead: int
 @spliced
 def _copy_rows(target: Address, sources: Address, count: int, ahead: int, width: int) -> None:
     """The same for slices of a line or more: as each line is copied, that of a later slice is asked for."""
-    for t in range(count):
-        source, to = load_item(sources, t), target + t * width
-        later = load_item(sources, t + ahead)
-        for c in range(0, width - LINE, LINE):
-            prefetch(later + c)
-            copy_64(to + c, source + c)
-        prefetch(later + width - LINE)
-        copy_64(to + width - LINE, source + width - LINE)
+    if ahead > 0:
+        for t in range(count):
+            source, to = load_item(sources, t), target + t * width
+            later = load_item(sources, t + ahead)
+            for c in range(0, width - LINE, LINE):
+                prefetch(later + c)
+                copy_64(to + c, source + c)
+            prefetch(later + width - LINE)
+            copy_64(to + width - LINE, source + width - LINE)
+    else:
+        for t in range(count):
+            source, to = load_item(sources, t), target + t * width
+            for c in range(0, width - LINE, LINE):
+                copy_64(to + c, source + c)
+            copy_64(to + width - LINE, source + width - LINE)
 
 
 @spliced

@@ -21,10 +21,10 @@ from app.kernels.numba_cpu.gather_job import (
     CHUNK_SIZE,
     COMPONENTS,
     DATA,
-    DATA_IN_CACHE,
     DEPTH,
     FLAGS,
     NONTEMPORAL,
+    NOT_AHEAD,
     OUTPUT,
     START,
     STRIDE,
@@ -65,7 +65,7 @@ def gather_chunk(job: Address, number: int) -> int:
     axes, depth, width = load_item(job, AXES), load_item(job, DEPTH), load_item(job, WIDTH)
     batches, tuples, stride = load_item(job, BATCHES), load_item(job, TUPLES), load_item(job, STRIDE)
     flags = load_item(job, FLAGS)
-    cached, broadcast = flags & DATA_IN_CACHE != 0, flags & BROADCAST_INDICES != 0
+    broadcast = flags & BROADCAST_INDICES != 0
     wrap, nontemporal = flags & WRAP_NEGATIVE != 0, flags & NONTEMPORAL != 0
     low = load_item(job, START) + number * load_item(job, CHUNK_SIZE)
     high = min(low + load_item(job, CHUNK_SIZE), load_item(job, TOTAL))
@@ -79,7 +79,7 @@ def gather_chunk(job: Address, number: int) -> int:
     offsets = stack_scratch()
     bases = offsets + 16 * BLOCK
     reach = 0
-    if not cached:
+    if flags & NOT_AHEAD == 0:
         reach = _ITEMS_AHEAD if width < LINE else max(1, min(_ROWS_AHEAD, _ROW_BYTES_AHEAD // width))
     joint = aligned_line()
 

@@ -26,10 +26,10 @@ from app.kernels.numba_cpu.gather_job import (
     CHUNK_SIZE,
     COMPONENTS,
     DATA,
-    DATA_IN_CACHE,
     DEPTH,
     FLAGS,
     INDEX_TYPE,
+    NOT_AHEAD,
     OUTPUT,
     OWN_INDEX_TYPE,
     STRIDE,
@@ -40,12 +40,11 @@ from app.kernels.numba_cpu.gather_job import (
     write_job,
 )
 from app.kernels.numba_cpu.gather_kernel import (
-    ARRAY_TYPE,
     CACHED_BYTES,
+    CHUNK_OPTIONS,
     CHUNKS_PER_THREAD,
-    LONG,
+    ENTRY_OPTIONS,
     REFUSED,
-    run_job,
 )
 from app.kernels.numba_cpu.memory_intrinsics import (
     load_item,
@@ -61,6 +60,7 @@ from app.kernels.numba_cpu.ndarray_abi import (
     index_type_if_usable,
     length,
 )
+from app.kernels.numba_cpu.run_job import ARRAY_TYPE, WAKE_FROM, carry_out
 from app.kernels.numba_cpu.split_over_threads import (
     UNFINISHED,
     UnfinishedGather,
@@ -136,8 +136,8 @@ def _axes(sizes: tuple[int, ...], strides: tuple[int, ...]) -> NDArray[np.int64]
 def _compiled() -> tuple[Any, Any]:
     """`_gather_elements` and `gather_elements_chunk`."""
     integer, flag = types.int64, types.boolean
-    chunk = cfunc(integer(integer, integer), cache=True, error_model="numpy")(gather_elements_chunk)
-    gather: Any = njit(nogil=True, cache=True, error_model="numpy")(_gather_elements)
+    compiler: Any = njit(**ENTRY_OPTIONS)
+    chunk, gather = cfunc(integer(integer, integer), **CHUNK_OPTIONS)(gather_elements_chunk), compiler(_gather_elements)
     gather.compile((*(header,) * 4, *(integer,) * 4, flag, *(integer,) * 3, flag))
     gather.disable_compile()
     return gather, chunk
@@ -201,11 +201,11 @@ def _gather_elements(
         return REFUSED
     flags = 0
     if data_items * item_size <= CACHED_BYTES:
-        flags |= DATA_IN_CACHE
+        flags |= NOT_AHEAD
     if wrap:
         flags |= WRAP_NEGATIVE
     size = total
-    long = 2 * total + total * item_size // 16 > LONG
+    long = 2 * total + total * item_size // 16 > setting(team, WAKE_FROM)
     split = helpers > 0 and total > 0 and is_worth_sharing(team, long) and acquire(team)
     job = stack_scratch()
     if split:
@@ -217,7 +217,7 @@ def _gather_elements(
     store_item(job, _INDEX_TYPE, kind)
     store_item(job, _AXIS_STEP, axis_stride * item_size if total > 0 and axis_size > 0 else 0)
     store_item(job, INDEX_TYPE, OWN_INDEX_TYPE)
-    return run_job(team, job, split, helpers, long, may_leave_unfinished)
+    return carry_out(team, job, split, helpers, long, may_leave_unfinished)
 
 
 def gather_elements_chunk(job: Address, number: int) -> int:
@@ -280,7 +280,7 @@ def gather_elements_chunk(job: Address, number: int) -> int:
                 entry = load_item(given, first + t)
                 if entry >= axis_size or entry < -wrapped:
                     return done + t
-        _copy_items(target + width * done, sources, count, width, flags & DATA_IN_CACHE != 0)
+        _copy_items(target + width * done, sources, count, width, flags & NOT_AHEAD != 0)
         done += count
     return -1
 

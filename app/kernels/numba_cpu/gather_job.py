@@ -43,8 +43,8 @@ GATHER_CHUNK: Final = 15
 JOB_ITEMS: Final = 16
 
 # What FLAGS is made of.
-DATA_IN_CACHE: Final = 1
-"""Caches hold the data: no need to ask for it ahead."""
+NOT_AHEAD: Final = 1
+"""Slices are not asked for ahead: caches hold the data, or the processor does it better by itself."""
 BROADCAST_INDICES: Final = 2
 """All batches have the same tuples."""
 WRAP_NEGATIVE: Final = 4

@@ -22,14 +22,16 @@ import numpy as np
 from numba import cfunc, njit, types
 from numpy.typing import NDArray
 
-from app import inner_function_compiler, llvm_intrinsics
+from app import inner_function_compiler, llvm_intrinsics, remembered_call_types
 from app.bounded_cache import BoundedCache
+from app.kernels import ALWAYS_AHEAD
 from app.kernels.check_arrays import check_arrays
 from app.kernels.numba_cpu import (
     copy_slices,
     gather_job,
     memory_intrinsics,
     ndarray_abi,
+    run_job,
     split_over_threads,
     widen_indices,
     write_offsets,
@@ -40,22 +42,17 @@ from app.kernels.numba_cpu.gather_job import (
     BATCHES,
     BLOCK,
     BROADCAST_INDICES,
-    CHUNK_SIZE,
-    CHUNKS,
-    DATA_IN_CACHE,
-    GATHER_CHUNK,
     INDEX_TYPE,
     NONTEMPORAL,
-    OWN_INDEX_TYPE,
+    NOT_AHEAD,
     START,
     STRIDE,
-    TOTAL,
     TUPLES,
     WHOLE_BATCHES,
     WRAP_NEGATIVE,
     write_job,
 )
-from app.kernels.numba_cpu.memory_intrinsics import call_address, load_item, stack_scratch, store_item
+from app.kernels.numba_cpu.memory_intrinsics import load_item, stack_scratch, store_item
 from app.kernels.numba_cpu.ndarray_abi import (
     ArrayHeader,
     address,
@@ -65,28 +62,33 @@ from app.kernels.numba_cpu.ndarray_abi import (
     index_type_if_usable,
     length,
 )
+from app.kernels.numba_cpu.run_job import (
+    AHEAD_BYTES,
+    ARRAY_TYPE,
+    GATHER_CHUNK_ADDRESS,
+    LEAST_TUPLES,
+    NONTEMPORAL_FROM,
+    WAKE_FROM,
+    carry_out,
+    take_chunks,
+)
 from app.kernels.numba_cpu.split_over_threads import (
     UNFINISHED,
     ThreadTeam,
     UnfinishedGather,
     acquire,
-    close,
     is_worth_sharing,
     job_of,
     join,
     leave,
-    publish,
-    record_end,
-    report_bad,
     setting,
     shut_down,
-    take_chunk,
-    taken_by_helpers,
     wait_for_helpers,
 )
 from app.kernels.numba_cpu.widen_indices import MAX_DEPTH, gather_narrow_chunk
-from app.llvm_intrinsics import Address, inlined, inner
+from app.llvm_intrinsics import Address
 from app.operators.gather_plan import GatherPlan, Plan
+from app.remembered_call_types import RememberingCompiler
 
 name = "numba"
 splits = True
@@ -94,8 +96,6 @@ splits = True
 CACHED_BYTES: Final = 1 << 21
 """Data of so many bytes are in a cache anyway: to ask for them ahead takes more than it brings (`benchmarks/README.md`,
 as for all figures here)."""
-LONG: Final = 200_000
-"""Components, slices and 16 bytes of output, of which so many take some 80 µs: a sleeping helper is worth waking."""
 CHUNKS_PER_THREAD: Final = 4
 """So that all end together: a helper that the system puts aside keeps all waiting for one chunk."""
 _LONG_CHUNK_BYTES: Final = 1 << 14
@@ -103,34 +103,37 @@ _LONG_CHUNK_BYTES: Final = 1 << 14
 REFUSED: Final = -2
 """In place of a component: the arrays are not as the plan says."""
 
-# Settings of the team, and what they are unless they are changed.
-_LEAST_TUPLES: Final = 0
-"""Tuples that a chunk has at least."""
-_NONTEMPORAL_FROM: Final = 1
-"""Bytes of output, from which on it is stored past the caches, which would not hold it."""
-_GATHER_CHUNK: Final = 2
-_GATHER_NARROW_CHUNK: Final = 3
-"""Addresses of the two functions."""
-ARRAY_TYPE: Final = 4
-"""The address of `numpy.ndarray`."""
-TIMEOUT: Final = 5
-"""Nanoseconds for which an owner waits before it leaves a gather unfinished: its event loop has other requests."""
+# What the settings of the team are unless they are changed.
 _SETTINGS: Final = (BLOCK, copy_slices.NONTEMPORAL_BYTES)
+USUAL_WAKE_FROM: Final = 200_000
+"""Until the machine is measured: some 80 µs on an EPYC."""
 _TIMEOUT_NS: Final = 500_000
 _HELP, _SHUT_DOWN, _POLL = range(3)
 """What `_attend` is called for."""
+CHUNK_OPTIONS: Final[dict[str, Any]] = {
+    "cache": True,
+    "error_model": "numpy",
+    "pipeline_class": RememberingCompiler,
+}
+"""How Numba compiles a function for chunks."""
+ENTRY_OPTIONS: Final[dict[str, Any]] = CHUNK_OPTIONS | {"nogil": True, "no_cfunc_wrapper": True}
+"""How it compiles a function that Python calls."""
 OTHER_PLANS: Final[dict[type, Callable[..., int]]] = {}
 """The functions for plans of other types, to which `run` hands them on."""
 
 
-def configure(cache_dir: Path) -> None:
-    """Keep the compiled code under `cache_dir`, so that the next start loads it; call before anything is compiled."""
+def configure(cache_dir: Path) -> Path:
+    """Keep the compiled code under `cache_dir`, so that the next start loads it; call before anything is compiled.
+
+    Returns its folder.
+    """
     if _dispatchers.cache_info().currsize:
         raise RuntimeError("the kernel has its cache directory already: configure it first")
     # Numba's cache sees a change of the compiled function's own file only, so the folder is named by all of them.
     digest = sha256()
     for module in (
         inner_function_compiler,
+        remembered_call_types,
         llvm_intrinsics,
         memory_intrinsics,
         gather_job,
@@ -140,11 +143,14 @@ def configure(cache_dir: Path) -> None:
         ndarray_abi,
         widen_indices,
         split_over_threads,
+        run_job,
     ):
         digest.update(Path(str(module.__file__)).read_bytes())
     digest.update(Path(__file__).read_bytes())
-    numba.config.CACHE_DIR = str(cache_dir / f"numba-{digest.hexdigest()[:16]}")  # type: ignore[attr-defined]
+    folder = cache_dir / f"numba-{digest.hexdigest()[:16]}"
+    numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
     _dispatchers()
+    return folder
 
 
 def ready() -> bool:
@@ -216,6 +222,14 @@ def prepare(team: ThreadTeam, threads: int) -> None:
         left.free_team()
 
 
+def tune(wake_from: int, ahead_bytes: int) -> None:
+    """Set what depends on the machine: from how much work on helpers are woken, and up to which width slices are asked
+    for ahead. See `backend_calibration`.
+    """
+    settings = _ready()[1].settings
+    settings[WAKE_FROM], settings[AHEAD_BYTES] = wake_from, ahead_bytes
+
+
 def thread_team() -> ThreadTeam:
     """The threads that help with gathers over several of them."""
     return _ready()[1]
@@ -228,28 +242,36 @@ _sizes: Final[BoundedCache[tuple[int, ...], NDArray[np.int64]]] = BoundedCache(4
 @cache
 def _dispatchers() -> tuple[Any, Any]:
     """The functions to be compiled, tied to the cache directory that is set now."""
-    compiler: Any = njit(nogil=True, cache=True, error_model="numpy")
+    compiler: Any = njit(**ENTRY_OPTIONS)
     return compiler(_gather), compiler(_attend)
 
 
+def _compile_chunk_function(function: Callable[[Address, int], int]) -> Any:
+    integer = types.int64
+    compiler: Any = cfunc(integer(integer, integer), **CHUNK_OPTIONS)
+    return compiler(function)
+
+
 @cache
-def _compiled() -> tuple[Any, Any, Any, Any]:
-    """`gather_chunk`, `gather_narrow_chunk`, `_gather` and `_attend`.
+def compile_chunk() -> Any:
+    """`gather_chunk`, compiled, which takes longer than all others together: two processes share the work."""
+    return _compile_chunk_function(gather_chunk)
+
+
+@cache
+def compile_others() -> tuple[Any, Any, Any]:
+    """`gather_narrow_chunk`, `_gather` and `_attend`, compiled.
 
     Raises RuntimeError where arrays are not laid out as they take it.
     """
     check_layout()
     integer, flag = types.int64, types.boolean
-    chunk, narrow = (
-        cfunc(integer(integer, integer), cache=True, error_model="numpy")(each)
-        for each in (gather_chunk, gather_narrow_chunk)
-    )
     gather, attend = _dispatchers()
     gather.compile((*(header,) * 4, *(integer,) * 4, flag, flag, integer, integer, flag))
     attend.compile((integer, integer))
     for dispatcher in (gather, attend):
         dispatcher.disable_compile()
-    return chunk, narrow, gather, attend
+    return _compile_chunk_function(gather_narrow_chunk), gather, attend
 
 
 @cache
@@ -258,55 +280,15 @@ def _ready() -> tuple[Any, ThreadTeam]:
 
     There is one signature, and it takes any object: so `_gather` itself looks at what it is handed.
     """
-    chunk, narrow, gather, attend = _compiled()
+    chunk = compile_chunk()
+    narrow, gather, attend = compile_others()
     team = ThreadTeam(
         lambda team: attend(team, _HELP),
         lambda team: attend(team, _SHUT_DOWN),
         lambda team: attend(team, _POLL),
-        (*_SETTINGS, chunk.address, narrow.address, id(np.ndarray), _TIMEOUT_NS),
+        (*_SETTINGS, chunk.address, narrow.address, id(np.ndarray), _TIMEOUT_NS, USUAL_WAKE_FROM, ALWAYS_AHEAD),
     )
     return gather.overloads[gather.signatures[0]].entry_point, team
-
-
-@inlined
-def _chunk_function(team: Address, job: Address) -> Address:
-    """The address of the function for the job's chunks."""
-    if load_item(job, INDEX_TYPE) in (8, OWN_INDEX_TYPE):
-        return load_item(job, GATHER_CHUNK)
-    return setting(team, _GATHER_NARROW_CHUNK)
-
-
-@inlined
-def run_job(team: Address, job: Address, split: bool, helpers: int, long: bool, may_leave_unfinished: bool) -> int:
-    """Carry out a job, where `split` that of the team, which its owner has acquired, with up to so many helpers.
-
-    The first bad component, -1, or UNFINISHED.
-    """
-    if not split:
-        bad = call_address(_chunk_function(team, job), job, 0)
-        if helpers > 0:
-            record_end(team)
-        return bad
-    size = load_item(job, CHUNK_SIZE)
-    store_item(job, CHUNKS, (load_item(job, TOTAL) + size - 1) // size)
-    publish(team, helpers, long)
-    take_chunks(team, True)
-    return close(team, setting(team, TIMEOUT) if may_leave_unfinished else -1)
-
-
-@inner
-def take_chunks(team: Address, owning: bool) -> None:
-    """Take chunks of the team's job until none is left."""
-    job = job_of(team)
-    function = _chunk_function(team, job)
-    chunks = load_item(job, CHUNKS)
-    front = 0
-    while take_chunk(team, chunks):
-        number = front if owning else chunks - 1 - taken_by_helpers(team)
-        front += 1
-        bad = call_address(function, job, number)
-        if bad >= 0:
-            report_bad(team, bad)
 
 
 def _gather(
@@ -349,15 +331,17 @@ def _gather(
     out_bytes = length(out) * item_size
     flags = 0
     if data_bytes <= CACHED_BYTES:
-        flags |= DATA_IN_CACHE
+        flags |= NOT_AHEAD
     if broadcast:
         flags |= BROADCAST_INDICES
     if wrap:
         flags |= WRAP_NEGATIVE
-    if out_bytes > setting(team, _NONTEMPORAL_FROM):
+    if out_bytes > setting(team, NONTEMPORAL_FROM):
         flags |= NONTEMPORAL
+    elif width > setting(team, AHEAD_BYTES):
+        flags |= NOT_AHEAD
     size = total
-    long = length(indices) + slices + out_bytes // 16 > LONG
+    long = length(indices) + slices + out_bytes // 16 > setting(team, WAKE_FROM)
     split = helpers > 0 and total > 0 and is_worth_sharing(team, long) and acquire(team)
     job = stack_scratch()
     if split:
@@ -367,17 +351,17 @@ def _gather(
             total = batches
         size = max(total // (CHUNKS_PER_THREAD * (helpers + 1)), 1)
         if flags & WHOLE_BATCHES == 0:
-            size = max(size, min(setting(team, _LEAST_TUPLES), max(1, _LONG_CHUNK_BYTES // max(width, 1))))
+            size = max(size, min(setting(team, LEAST_TUPLES), max(1, _LONG_CHUNK_BYTES // max(width, 1))))
             if not broadcast and batches > 1 and tuples < BLOCK:
                 size = (size + tuples - 1) // tuples * tuples
     addresses = address(data), address(out), address(indices), axes
-    write_job(job, addresses, depth, width, total, size, flags, setting(team, _GATHER_CHUNK))
+    write_job(job, addresses, depth, width, total, size, flags, setting(team, GATHER_CHUNK_ADDRESS))
     store_item(job, BATCHES, batches)
     store_item(job, TUPLES, tuples)
     store_item(job, STRIDE, data_bytes // batches if out_bytes > 0 else 0)
     store_item(job, START, 0)
     store_item(job, INDEX_TYPE, kind)
-    return run_job(team, job, split, helpers, long, may_leave_unfinished)
+    return carry_out(team, job, split, helpers, long, may_leave_unfinished)
 
 
 def _attend(team: Address, what: int) -> int:

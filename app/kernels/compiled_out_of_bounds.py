@@ -1,0 +1,45 @@
+"""Replacing indices that are out of bounds, in compiled code; see `plain_out_of_bounds` for what it does."""
+
+from __future__ import annotations
+
+from app.kernels.plain_out_of_bounds import FILL, WRAP
+from app.llvm_intrinsics import Bytes, Integers, address_of, entry, int64, load_u64, store_u8, store_u64, ult
+
+
+@entry
+def replace_components(
+    components: Integers, sizes: Integers, wrap: bool, mode: int, valid: Integers, filled: Bytes
+) -> int:
+    """See `app.kernels.plain_out_of_bounds.replace_components`."""
+    depth = sizes.size
+    if depth == 0 or components.size % depth != 0 or valid.size != components.size:
+        return -1
+    rows = components.size // depth
+    if mode == FILL and filled.size != rows:
+        return -1
+    source, axes, target, marks = address_of(components), address_of(sizes), address_of(valid), address_of(filled)
+    count = int64(0)
+    for row in range(rows):
+        before = count
+        for j in range(depth):
+            size = load_u64(axes + 8 * j)
+            value = load_u64(source)
+            if wrap and value < 0 and value >= -size:
+                value += size
+            if not ult(value, size):
+                if size == 0:
+                    if mode == FILL:
+                        count += 1
+                        value = int64(0)
+                else:
+                    count += 1
+                    if mode == WRAP:
+                        value %= size
+                    else:
+                        value = int64(0) if value < 0 else size - 1
+            store_u64(target, value)
+            source += 8
+            target += 8
+        if mode == FILL:
+            store_u8(marks + row, 1 if count > before else 0)
+    return count

@@ -1,0 +1,16 @@
+"""The CPU kernel that a setting names."""
+
+from __future__ import annotations
+
+from app.kernels import Kernel
+
+
+def kernel_named(name: str) -> Kernel:
+    """The CPU kernel of this name, `numba` or `numpy`: only of the former Numba is imported."""
+    if name == "numba":
+        from app.kernels import numba_cpu  # noqa: PLC0415
+
+        return numba_cpu
+    from app.kernels import numpy_cpu  # noqa: PLC0415
+
+    return numpy_cpu

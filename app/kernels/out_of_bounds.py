@@ -1,0 +1,76 @@
+"""Indices that are out of bounds made valid before a kernel runs, and the slices of theirs filled after it.
+
+Whatever kernel runs then sees valid indices only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.compiled_later import CompiledLater
+from app.kernels import plain_out_of_bounds
+from app.kernels.plain_out_of_bounds import CLIP, FILL, WRAP
+from app.operators.gather_plan import Plan
+from app.tensors.gather_call import OutOfBounds
+
+REPLACED_BYTES: Final = 17
+"""What `replace_out_of_bounds` takes for each component at most: twice an int64, and a byte for its tuple."""
+_MODES: Final[Mapping[OutOfBounds, int]] = {"clip": CLIP, "wrap": WRAP, "fill": FILL}
+_BEYOND_INT64: Final = np.uint64(2**63)
+
+replace_components: Final = CompiledLater(plain_out_of_bounds.replace_components)
+
+
+class Replacement(NamedTuple):
+    """Flat `indices` of which none is out of bounds, and how many components were `replaced`.
+
+    `filled` says of each tuple whether its slice is to be filled, None where no tuple's is. On an axis of size 0 there
+    is no valid index: under clip and wrap the components stay, are not counted, and a kernel finds the first of them.
+    """
+
+    indices: NDArray[Any]
+    replaced: int
+    filled: NDArray[np.bool_] | None
+
+
+def replace_out_of_bounds(plan: Plan, indices: NDArray[Any], mode: OutOfBounds) -> Replacement:
+    """What `mode`, clip, wrap or fill, makes of the flat indices of a plan; they are copied where one is replaced.
+
+    Components are judged one by one, after the dialect's own wrap (`plan.wrap`).
+    """
+    components = _as_int64(plan, indices, mode)
+    sizes = np.array(plan.dims, np.int64)
+    components.flags.writeable = sizes.flags.writeable = False  # a function is compiled for one type of array
+    valid = np.empty(components.size, np.int64)
+    filled = np.empty(components.size // plan.depth if mode == "fill" else 0, np.uint8)
+    replaced = replace_components.run(components, sizes, plan.wrap, _MODES[mode], valid, filled)
+    if replaced < 0:
+        raise TypeError("the indices are not as the plan says")
+    if replaced == 0:
+        return Replacement(indices, 0, None)
+    return Replacement(valid, replaced, filled.view(np.bool_) if mode == "fill" else None)
+
+
+def _as_int64(plan: Plan, indices: NDArray[Any], mode: OutOfBounds) -> NDArray[np.int64]:
+    """The indices as int64; of those beyond it others of which `mode` makes the same."""
+    if indices.dtype != np.uint64 or not (indices >= _BEYOND_INT64).any():
+        return indices.astype(np.int64) if indices.dtype != np.int64 else indices.view()
+    if mode != "wrap":
+        low: NDArray[np.uint64] = np.minimum(indices, _BEYOND_INT64 - np.uint64(1))
+        return low.astype(np.int64)
+    rows = indices.reshape(-1, plan.depth)
+    sizes = np.array([max(size, 1) for size in plan.dims], np.uint64)
+    near: NDArray[np.uint64] = np.where(rows < _BEYOND_INT64, rows, rows % sizes + sizes)
+    return near.astype(np.int64).reshape(-1)
+
+
+def fill_slices(plan: Plan, out: NDArray[Any], filled: NDArray[np.bool_], value: Any) -> None:
+    """Write `value` to all items of the slices of `out` whose tuples are `filled`."""
+    if plan.broadcast_indices:
+        out.reshape(plan.batches, plan.tuples, plan.slice_items)[:, filled] = value
+    else:
+        out.reshape(len(filled), plan.slice_items)[filled] = value
