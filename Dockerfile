@@ -49,7 +49,7 @@ RUN pip install --require-hashes -r requirements-gpu.lock && chmod -R a+rX /opt/
 
 FROM python:3.11.15-slim-bookworm@sha256:d29f48a31a8b408ed19272ca1e7b10ebae13b240a27e862d3d4217c528e2e0c3 AS runtime
 
-RUN install -d -o 10001 -g 10001 -m 0750 /var/lib/gathernd /var/cache/gathernd
+RUN install -d -o 10001 -g 10001 -m 0750 /var/lib/gathernd /var/cache/gathernd /etc/gathernd
 
 ENV PATH=/opt/gathernd/venv/bin:$PATH \
     PYTHONUNBUFFERED=1 \

@@ -13,10 +13,11 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --no-input
 CLIENTS := .venv-clients
 CUDA := .venv-cuda
+DOCS := .venv-docs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve check test test-all lint format types unit pytest pytest-all soak audit sbom openapi clients cuda bench lock build clean
+.PHONY: help serve check test test-all lint format types unit pytest pytest-all soak audit sbom openapi clients cuda docs bench lock build clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort | awk -F '\t' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -85,7 +86,7 @@ PYTEST := $(PY) -m pytest --dist loadfile --no-loadscope-reorder -n
 pytest: $(VENV)/.stamp-dev ## The tests with small seeded samples (PYTEST_ARGS, PYTEST_PROCESSES)
 	$(PYTEST) $(or $(PYTEST_PROCESSES),4) $(PYTEST_ARGS)
 
-pytest-all: $(VENV)/.stamp-dev clients cuda ## The tests with those marked slow
+pytest-all: $(VENV)/.stamp-dev clients cuda $(DOCS)/.stamp ## The tests with those marked slow
 	GATHERND_TEST_ALL=1 GATHERND_REQUIRE_ALL=1 $(PYTEST) $(or $(PYTEST_PROCESSES),3) $(PYTEST_ARGS)
 
 # Parts of soak, each less than an hour on two cores; `rest` is what is in no other. Where all samples are computed by
@@ -112,7 +113,7 @@ soak_paths = $(foreach part,$1,$(SOAK_$(part)))
 soak_ignored = $(filter-out $(SOAK_$1),$(filter $(if $(filter rest,$1),%,%.py),$(call soak_paths,$(filter-out $1,$(SOAK_PARTS)))))
 soak: $(addprefix soak-,$(or $(PART),$(SOAK_PARTS))) ## The tests with full counts, whole or in parts: PART=store (GATHERND_SOAK multiplies: 10 is a tenth)
 
-soak-%: $(VENV)/.stamp-dev clients cuda
+soak-%: $(VENV)/.stamp-dev clients cuda $(DOCS)/.stamp
 	$(if $(filter $*,$(SOAK_PARTS)),,$(error no part $*: there are $(SOAK_PARTS)))
 	GATHERND_REQUIRE_ALL=1 GATHERND_SOAK=$(GATHERND_SOAK) $(PY) -m pytest --timeout=0 $(SHARED_$*) $(SOAK_$*) $(addprefix --ignore=,$(call soak_ignored,$*)) $(PYTEST_ARGS)
 
@@ -159,6 +160,15 @@ $(CUDA)/.stamp: tests/kernels/nvrtc/requirements.lock $(VENV)/.checkout
 	$(PIP) install -q --no-compile --no-deps --require-hashes --target $(CUDA) -r $<
 	@touch $@
 
+# MkDocs, and what the examples need: in an environment of their own, installed by the pip of the main one.
+docs: $(DOCS)/.stamp ## The site of docs/ in build/site; a dead link or anchor is an error
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict
+
+$(DOCS)/.stamp: requirements-docs.lock $(VENV)/.checkout
+	$(PY) -m venv --clear --without-pip $(DOCS)
+	$(PIP) --python $(DOCS)/bin/python install -q --require-hashes -r $<
+	@touch $@
+
 bench: $(VENV)/.stamp-dev ## JSON over HTTP against the floor and a naive server; start-up (needs wrk; BENCH_ARGS)
 	$(PY) -m benchmarks.http_json $(BENCH_ARGS)
 	$(PY) -m benchmarks.startup
@@ -175,6 +185,7 @@ lock: $(VENV)/.stamp-dev ## Write the lock files again (LOCK_ARGS=--upgrade)
 	$(COMPILE) --extra otel -c requirements.lock -o requirements-otel.lock pyproject.toml
 	$(COMPILE) --extra dev --extra otel -c requirements-otel.lock -o requirements-dev.lock pyproject.toml
 	$(COMPILE) -o requirements-clients.lock requirements-clients.in
+	$(COMPILE) -o requirements-docs.lock requirements-docs.in clients/python/pyproject.toml
 	$(COMPILE) -o tests/client/mdf/requirements.lock tests/client/mdf/requirements.in
 	$(COMPILE) -o tests/oip/kserve/requirements.lock tests/oip/kserve/requirements.in
 	$(COMPILE) -c requirements-gpu.lock -o tests/kernels/nvrtc/requirements.lock tests/kernels/nvrtc/requirements.in
@@ -184,6 +195,6 @@ build: $(VENV)/.stamp-dev ## Wheels and source distributions of the client and t
 	$(PY) -m build --no-isolation --outdir dist .
 
 clean: ## Remove the environment and everything built
-	rm -rf $(VENV) $(CLIENTS) $(CUDA) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(CLIENTS) $(CUDA) $(DOCS) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	rm -rf clients/python/build clients/python/*.egg-info
-	find app clients tests benchmarks deploy -name __pycache__ -type d -prune -exec rm -rf {} +
+	find app clients tests benchmarks deploy examples -name __pycache__ -type d -prune -exec rm -rf {} +

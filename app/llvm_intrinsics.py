@@ -25,7 +25,8 @@ from llvmlite import ir
 from numba import types
 from numpy.typing import NDArray
 
-from app import inner_function_compiler
+from app import inner_function_compiler, remembered_call_types
+from app.remembered_call_types import RememberingCompiler
 
 Address: TypeAlias = int
 """Of a byte of memory."""
@@ -64,7 +65,7 @@ def eight(byte: int) -> int:
     return signed(byte * 0x0101010101010101)
 
 
-_njit: Any = partial(numba.njit, no_rewrites=True)
+_njit: Any = partial(numba.njit, no_rewrites=True, pipeline_class=RememberingCompiler)
 """Without Numba's rewriting passes, 4 % of the work: no code here may rely on expressions of whole arrays becoming one
 loop, or on a branch being left out because an argument is None or a constant."""
 _njit_inner: Any = partial(
@@ -101,21 +102,24 @@ def short_entry(function: Callable[_P, _R]) -> Compiled[_P, _R]:
 
 def keep_compiled(
     cache_dir: Path, name: str, modules: Iterable[ModuleType], functions: Sequence[Compiled[..., object]]
-) -> None:
-    """Have the code of these functions kept in a folder of `cache_dir`, so that the next start loads it.
+) -> Path:
+    """Have the code of these functions kept in a folder of `cache_dir`, so that the next start loads it: the folder.
 
     Numba's cache sees a change of the compiled function's own file only: the folder is named by those files and by all
     other `modules` of which something is compiled with them.
     """
-    paths = {str(module.__file__) for module in modules} | {__file__, str(inner_function_compiler.__file__)}
+    compilers = inner_function_compiler, remembered_call_types
+    paths = {str(module.__file__) for module in (*modules, *compilers)} | {__file__}
     digest = sha256()
     for path in sorted(paths | {function.py_func.__code__.co_filename for function in functions}):
         digest.update(Path(path).read_bytes())
     before = _config.CACHE_DIR
-    _config.CACHE_DIR = str(cache_dir / f"{name}-{digest.hexdigest()[:16]}")
+    folder = cache_dir / f"{name}-{digest.hexdigest()[:16]}"
+    _config.CACHE_DIR = str(folder)
     for function in functions:
         function.enable_caching()  # takes the folder of this moment
     _config.CACHE_DIR = before
+    return folder
 
 
 def intrinsic(result: Any, arguments: Sequence[Any], build: Build) -> Any:

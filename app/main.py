@@ -11,7 +11,8 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from threading import Event
+from threading import Event, Thread
+from typing import Final
 
 from fastapi import FastAPI
 
@@ -24,9 +25,11 @@ from app.api.error_responses import STATUS
 from app.api.fastapi_app import create_control
 from app.api.readiness import Readiness
 from app.api.route_table import READINESS, template
+from app.api.routes.docs_page import add_docs_routes
+from app.api.routes.error_pages import add_error_page_routes
+from app.api.routes.front_page import add_front_page_routes
 from app.api.routes.gather import NativeRoute
 from app.api.routes.health import add_health_routes
-from app.api.routes.html_pages import add_page_routes
 from app.api.routes.tensors import TensorsRoute, with_name
 from app.api.routes.tensors_content import ContentRoute
 from app.api.routes.tensors_scatter import ScatterRoute
@@ -46,8 +49,8 @@ from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.gpu_calibration import measure_gpu
 from app.dispatch.gpu_gathers import Gpu
 from app.dispatch.request_thread_pool import RequestThreadPool
-from app.kernels import Kernel, numba_cpu, numpy_cpu
 from app.kernels.gpu_interface import DeviceFailed, NoDevice, OutOfDeviceMemory
+from app.kernels.kernel_by_name import kernel_named
 from app.memory.budget import Budget
 from app.memory.malloc_tuning import FreedMemoryLimit
 from app.operators.registry import OPERATORS
@@ -66,7 +69,8 @@ from app.telemetry.tracing import start_tracing
 from app.tensors.shape_limits import Limits
 
 logger = logging.getLogger("gathernd")
-KERNELS: dict[str, Kernel] = {"numba": numba_cpu, "numpy": numpy_cpu}
+_PROGRESS_S: Final = 2.0
+"""How often the log says that kernels are still being prepared."""
 
 
 def limits_of(settings: Settings) -> Limits:
@@ -82,7 +86,7 @@ def limits_of(settings: Settings) -> Limits:
 
 def split_threads(settings: Settings) -> int:
     """Over how many threads a gather may be split: 1 where the kernel does not split."""
-    return settings.threads if KERNELS[settings.kernel].splits else 1
+    return settings.threads if kernel_named(settings.kernel).splits else 1
 
 
 def use_gpu(settings: Settings, service: Service) -> None:
@@ -90,22 +94,19 @@ def use_gpu(settings: Settings, service: Service) -> None:
 
     Raises NoDevice where the settings require one.
     """
-    chooser = service.chooser
     try:
         device = gpu_discovery.find_gpu(settings.device, settings.workers, settings.gpu_memory)
         prices = measure_gpu(device)
     except (NoDevice, OutOfDeviceMemory, DeviceFailed) as reason:
         if settings.device == "gpu":
             raise NoDevice(f"GATHERND_DEVICE=gpu asks for a GPU: {reason}") from None
-        chooser.no_gpu = str(reason)
+        service.chooser = replace(service.chooser, no_gpu=str(reason))
         logger.info("gathers run on the CPU: %s", reason)
         return
-    gpu = Gpu(device, chooser, settings.max_queue, settings.queue_timeout, always=settings.device == "gpu")
+    gpu = Gpu(device, prices, settings.max_queue, settings.queue_timeout)
     gpu.run_in_lock_thread = service.run_in_lock_thread
     logger.info("GPU: %s, %d MiB of memory for gathers", device.description, device.memory >> 20)
-    service.gpu = gpu
-    chooser.coefficients = replace(chooser.coefficients, gpu=prices)
-    chooser.no_gpu = None
+    service.use_gpu(gpu, always=settings.device == "gpu")
 
 
 class Application(DataPlane):
@@ -164,7 +165,7 @@ def create_app(
     total = settings.memory_budget // settings.workers
     budget = Budget(total, settings.max_requests, FreedMemoryLimit(total // 8))
     pool = RequestThreadPool(settings.threads, settings.max_queue, settings.queue_timeout)
-    kernel = KERNELS[settings.kernel]
+    kernel = kernel_named(settings.kernel)
     threads = split_threads(settings)
     chooser = BackendChooser(loop_max_us=settings.loop_max_us, split_min_us=settings.split_min_us, threads=threads)
     limits = limits_of(settings)
@@ -191,10 +192,16 @@ def create_app(
     damaged = count_damaged_tensors.DamagedCount()
     background = BackgroundTasks(lambda name: metrics.counters.add(f"gathernd_background_failures|{name}"))
 
-    def prepare() -> None:
-        warmup.warm(settings.cache_dir, lambda name: logger.debug("ready: %s", name), settings.kernel)
-        chooser.coefficients = calibrated(kernel, settings.cache_dir, threads=threads)
+    def expect(seconds: float) -> None:
+        readiness.expect(seconds)
+        logger.info("compiling kernels for the first time, about %d s", readiness.seconds_left)
+
+    def prepare() -> Callable[[], None] | None:
+        rest = warmup.warm(settings.cache_dir, lambda name: logger.debug("ready: %s", name), settings.kernel, expect)
+        measured = calibrated(kernel, settings.cache_dir, threads=threads)
+        service.chooser = replace(service.chooser, coefficients=measured)
         use_gpu(settings, service)
+        return rest
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -225,7 +232,9 @@ def create_app(
 
     control = create_control(lifespan)
     add_health_routes(control, readiness, metrics)
-    add_page_routes(control)
+    add_front_page_routes(control)
+    add_docs_routes(control)
+    add_error_page_routes(control)
     add_operator_routes(control)
     add_tensor_routes(control)
     add_server_routes(control, readiness)
@@ -234,6 +243,8 @@ def create_app(
     add_model_routes(control, models, readiness)
     add_repository_routes(control, models, readiness)
     metrics.gauges.update(gauges.process_gauges(service, settings))
+    if isinstance(authorizer, KeyAuthorizer):
+        metrics.key_label = authorizer.label
     metrics.common = lambda: gauges.common_gauges(store, settings, damaged.tensors)
     app = (CrossOriginApplication if settings.cors_origins else Application)(
         control,
@@ -285,9 +296,13 @@ def _handlers(
     }
 
 
-async def _prepare(work: Callable[[], None], readiness: Readiness) -> None:
+async def _prepare(work: Callable[[], Callable[[], None] | None], readiness: Readiness) -> None:
+    """Do what requests need first, and have what it returns done in a thread once the service is ready."""
+    working = asyncio.ensure_future(asyncio.to_thread(work))
+    while not (await asyncio.wait((working,), timeout=_PROGRESS_S))[0]:
+        logger.info("still preparing kernels, about %d s left", readiness.seconds_left)
     try:
-        await asyncio.to_thread(work)
+        rest = working.result()
     except Exception as error:
         logger.exception("the kernels could not be prepared")
         readiness.failed = type(error).__name__
@@ -296,4 +311,14 @@ async def _prepare(work: Callable[[], None], readiness: Readiness) -> None:
     gc.collect()
     gc.freeze()
     readiness.done("kernels")
-    logger.info("ready")
+    if rest is not None:  # a thread that a stop does not wait for
+        Thread(target=_compile_rest, args=(rest,), daemon=True).start()
+
+
+def _compile_rest(rest: Callable[[], None]) -> None:
+    try:
+        rest()
+    except Exception:
+        logger.exception("not all could be compiled: requests use Python and NumPy in its place")
+    else:
+        logger.info("all kernels are compiled")

@@ -7,7 +7,7 @@ import sys
 from typing import Final, NoReturn
 
 from app.api.error_responses import render_error
-from app.api.route_table import HEALTH
+from app.api.route_table import HEALTH, path_of
 from app.main import Application, create_app, limits_of
 from app.security.authorizer import KeyAuthorizer, make_authorizer
 from app.security.host_header_check import is_loopback_name
@@ -63,6 +63,8 @@ def server_options(settings: Settings) -> ServerOptions:
         log_level=settings.log_level,
         log_format=settings.log_format,
         render_error=render_error,
+        page_path=path_of("frontPage"),
+        docs_path=path_of("docs"),
     )
 
 

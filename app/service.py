@@ -5,22 +5,23 @@ It takes a `Call` and gives an `Answer` or raises a `GatherError`; it knows neit
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import replace
 from time import perf_counter
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.bounded_cache import BoundedCache
-from app.dispatch.backend_cost_model import Coefficients, RouteChoice
-from app.dispatch.choose_backend import BackendChooser, has_locality
+from app.dispatch.choose_backend import NO_STRINGS, BackendChooser, Decision, Facts, has_locality
 from app.dispatch.consistent_reads import RunInLockThread, attempts, default_thread
-from app.dispatch.explain import NO_STRINGS, RouteNote, explain_routes
 from app.dispatch.gpu_gathers import Gpu, Outcome, name_of
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.kernels import Kernel, Unfinished
+from app.kernels.out_of_bounds import REPLACED_BYTES, fill_slices, replace_out_of_bounds
 from app.memory.budget import Budget, MemoryReservation
 from app.memory.error_tracebacks import drop_tracebacks
 from app.memory.malloc_tuning import MAX_KEPT_BYTES
@@ -30,62 +31,54 @@ from app.operators.index_out_of_bounds import index_error
 from app.operators.registry import OPERATORS
 from app.operators.shape_rules import check_dtypes
 from app.store import Resident, Store
+from app.store.store_errors import no_tensor
 from app.telemetry.server_timing import RequestTimings
+from app.tensors.dtypes import DType
+from app.tensors.frame_format import HEAD
 from app.tensors.gather_call import Answer, Call
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 
 _LARGE_INDEX_SCAN: Final = 1 << 16
+_LARGE_OUTPUT: Final = 1 << 18
 _MAX_REMEMBERED_PLANS: Final = 4096
 _FEW_STRINGS: Final = 1 << 10
 """Strings whose sizes are added up on the event loop: the head of each may be anywhere in memory."""
 
 
+T = TypeVar("T")
+
+
 class _Planned(NamedTuple):
-    """What follows from a call's types, shapes and parameters: its plan, the CPU's best route, and the coefficients by
-    which that was chosen.
-    """
+    """What follows from a call's types, shapes and parameters: its plan, and what `chooser` has decided for it."""
 
     plan: Plan
     shape: tuple[int, ...]
     first_axis: int
-    choice: RouteChoice
-    choice_with_locality: RouteChoice | None
-    """The CPU's best route if slices lie close together; None where the event loop runs it either way."""
-    coefficients: Coefficients
+    chooser: BackendChooser
     cpu_only: str | None
     """Why no GPU can run it; None where one could."""
-
-
-class _Decision(NamedTuple):
-    """The chosen route, the CPU's best one, and the reasons: whether slices lie close together (`locality`), whether
-    reading the data waits for the disk (`cold`), whether the GPU has the data, and whether the gather fits there.
-    """
-
-    choice: RouteChoice
-    cpu: RouteChoice
-    locality: bool
-    cold: bool
-    data_on_gpu: bool
-    fits_gpu: bool
+    usual: Decision
+    """For data in memory that no GPU holds, under `auto`, unless slices lie close together."""
+    decisions: dict[Facts, Decision]
+    """By the facts that have come."""
 
 
 class Explanation(NamedTuple):
-    """An explained call: its data, the output's shape, the plan, every route, and the choice."""
+    """An explained call: its data, the output's shape, the plan, and the decision where it would run."""
 
     call: Call
     data: Tensor
     shape: tuple[int, ...]
     plan: Plan
-    routes: list[RouteNote]
-    choice: RouteChoice
+    decision: Decision
 
 
 class Service:
     """Carries out calls. One per process; everything it needs is handed to it.
 
-    `gpu` is set once a device was found and measured, and stays None where there is none.
+    `use_gpu` is called once a device was found and measured; without one `gpu` stays None.
     """
 
     def __init__(
@@ -109,6 +102,19 @@ class Service:
         self._outputs = OutputBufferPool(min(budget.total // 8, MAX_KEPT_BYTES))
         self._plans: BoundedCache[tuple[object, ...], _Planned] = BoundedCache(_MAX_REMEMBERED_PLANS)
 
+    def use_gpu(self, gpu: Gpu, *, always: bool = False) -> None:
+        """Gathers may run on `gpu` from now on, until it fails; with `always` all do that it can hold."""
+
+        def stop(why: str) -> None:
+            self.chooser = replace(self.chooser, no_gpu=why)
+
+        gpu.on_failure = stop
+        self.gpu = gpu
+        coefficients = replace(self.chooser.coefficients, gpu=gpu.coefficients)
+        self.chooser = replace(
+            self.chooser, coefficients=coefficients, no_gpu=None, gpu_memory=gpu.device.memory, always_gpu=always
+        )
+
     async def gather(self, call: Call, timings: RequestTimings, reservation: MemoryReservation) -> Answer:
         """Resolve, validate, choose, run. The output's bytes are charged to `reservation` before they are allocated.
 
@@ -116,29 +122,43 @@ class Service:
         ClientGone.
         """
         data, resident = self._resolve(call)
-        indices = call.indices
-        planned = self.plan(call, data, indices)
-        plan, shape, first_axis, choice, choice_with_locality, _, cpu_only = planned
+        planned = self._planned(call, data)
         if call.over_limit is not None:
             raise call.over_limit
-        if call.device == "gpu":
-            self._check_device(call, planned)
-        reservation.charge(plan.output_bytes)
-        if choice_with_locality is not None or self.gpu is not None or (resident is not None and resident.cold):
-            decided = self._decide(call, planned, data, resident)
-            choice = decided.choice
-            if self.gpu is not None and resident is not None and cpu_only is None:
-                self.gpu.count_saving(call, plan, decided.cpu, resident)
-        timings.choice = choice
+        decision = self._decide(call, planned, resident)
+        reservation.charge(planned.plan.output_bytes)
+        if call.out_of_bounds != "error":
+            return await self._gather_replaced(call, planned, data, resident, decision, timings, reservation)
+        answer = await self._run(call, planned, data, resident, decision, timings)
+        if isinstance(answer.output, PackedStrings):
+            await self._check_size(answer.output, timings)
+        return answer
+
+    async def _run(
+        self,
+        call: Call,
+        planned: _Planned,
+        data: Tensor,
+        resident: Resident | None,
+        decision: Decision,
+        timings: RequestTimings,
+    ) -> Answer:
+        """Carry out a call as it was decided. Raises index_out_of_bounds, overloaded, deadline_exceeded, ClientGone."""
+        plan, shape, indices = planned.plan, planned.shape, call.indices
+        if self.gpu is not None and resident is not None:
+            self.gpu.count_saving(name_of(call), resident, decision.saving_s)
+        timings.choice = choice = decision.choice
         route, on_event_loop = choice.route, choice.on_event_loop
         timings.route = route
+        if resident is not None:
+            timings.tensor = name_of(call)
         if route == "gpu":
-            on_gpu = await self._run_on_gpu(call, plan, data, resident, decided, timings)
+            on_gpu = await self._run_on_gpu(call, plan, data, resident, decision, timings)
             if on_gpu is not None:
                 bad, array, etag = on_gpu
                 timings.kernel_end = perf_counter()
                 if bad >= 0:
-                    await self._raise_index_error(call, plan, data, first_axis, timings)
+                    await self._raise_index_error(call, planned, data, timings)
                 return Answer(Tensor(data.dtype, shape, array.view(data.dtype.numpy)), call.dialect, "gpu", etag)
         if on_event_loop and choice.parts > 1:
             bad, array = await self._split_from_event_loop(plan, data, indices, timings)
@@ -151,18 +171,72 @@ class Service:
             resident, bad, array = await self._read_again(name_of(call), resident, plan, indices, timings)
         timings.kernel_end = perf_counter()
         if bad >= 0:
-            await self._raise_index_error(call, plan, data, first_axis, timings)
+            await self._raise_index_error(call, planned, data, timings)
         etag = None if resident is None else resident.etag
-        if isinstance(data, PackedStrings):
-            strings = data.gathered(shape, array)
-            await self._check_size(strings, timings)
+        return Answer(_output(data, shape, array), call.dialect, "cpu", etag)
+
+    async def _gather_replaced(
+        self,
+        call: Call,
+        planned: _Planned,
+        data: Tensor,
+        resident: Resident | None,
+        decision: Decision,
+        timings: RequestTimings,
+        reservation: MemoryReservation,
+    ) -> Answer:
+        """The same where indices that are out of bounds are no error: they are replaced first, slices filled last."""
+        plan, indices, mode = planned.plan, call.indices, call.out_of_bounds
+        reservation.charge(REPLACED_BYTES * plan.index_items)
+        replacement = await self._run_here_or_in_pool(
+            plan.index_items < _LARGE_INDEX_SCAN, lambda: replace_out_of_bounds(plan, indices.array, mode), timings
+        )
+        if replacement.filled is not None and 0 in plan.dims:  # there is nothing to gather from
+            timings.choice, timings.route = decision.choice, decision.choice.route
+            self._start_kernel(timings)
+            array = np.zeros(plan.output_items, data.dtype.carrier)
+            etag = None if resident is None else resident.etag
+            answer = Answer(_output(data, planned.shape, array), call.dialect, "cpu", etag)
+        else:
+            valid = replace(call, indices=replace(indices, array=replacement.indices))
+            answer = await self._run(valid, planned, data, resident, decision, timings)
+        if replacement.filled is not None:
+            await self._fill(answer, plan, replacement.filled, _fill_item(call, data.dtype), timings, reservation)
             timings.kernel_end = perf_counter()
-            return Answer(strings, call.dialect, "cpu", etag)
-        return Answer(Tensor(data.dtype, shape, array.view(data.dtype.numpy)), call.dialect, "cpu", etag)
+        if isinstance(answer.output, PackedStrings):
+            await self._check_size(answer.output, timings)
+        answer.replaced = replacement.replaced
+        return answer
+
+    async def _fill(
+        self,
+        answer: Answer,
+        plan: Plan,
+        filled: NDArray[np.bool_],
+        item: Tensor,
+        timings: RequestTimings,
+        reservation: MemoryReservation,
+    ) -> None:
+        """Fill the slices of the tuples that are `filled` with one item."""
+        output = answer.output
+        if isinstance(output, PackedStrings) and isinstance(item, PackedStrings):
+            where = np.zeros(plan.output_items, np.bool_)
+            fill_slices(plan, where, filled, True)
+            short = where.size <= _FEW_STRINGS and not output.on_disk
+            answer.output = await self._run_here_or_in_pool(
+                short, lambda: output.filled(where, item, reservation.charge), timings
+            )
+            return
+        few = plan.output_bytes < _LARGE_OUTPUT
+        await self._run_here_or_in_pool(few, lambda: fill_slices(plan, output.items, filled, item.items[0]), timings)
+
+    async def _run_here_or_in_pool(self, here: bool, work: Callable[[], T], timings: RequestTimings) -> T:
+        return work() if here else await self.pool.run(work, timings)
 
     async def _raise_index_error(
-        self, call: Call, plan: Plan, data: Tensor, first_axis: int, timings: RequestTimings
+        self, call: Call, planned: _Planned, data: Tensor, timings: RequestTimings
     ) -> NoReturn:
+        plan, first_axis = planned.plan, planned.first_axis
         dialect, indices = OPERATORS[call.operator].dialects[call.dialect], call.indices
         if indices.array.size < _LARGE_INDEX_SCAN:
             raise index_error(dialect, data.shape, indices, first_axis, plan.depth)
@@ -174,7 +248,7 @@ class Service:
         plan: Plan,
         data: Tensor,
         resident: Resident | None,
-        decided: _Decision,
+        decision: Decision,
         timings: RequestTimings,
     ) -> Outcome | None:
         """The gather on the device; None, with a route of threads in `timings`, where the CPU has to run it."""
@@ -182,65 +256,51 @@ class Service:
         out = self._outputs.empty(plan.output_items, data.dtype.carrier)
         outcome = await self.gpu.gather(call, plan, data, resident, out, lambda: self._start_kernel(timings), timings)
         if outcome is None:
-            timings.route = "split" if decided.cpu.route == "split" else "thread"
-            timings.choice = decided.choice._replace(parts=decided.cpu.parts)
+            timings.route = decision.fallback.route
+            timings.choice = decision.choice._replace(parts=decision.fallback.parts)
         return outcome
 
-    def _decide(
-        self, call: Call, planned: _Planned, data: Tensor, resident: Resident | None, on_device: bool = False
-    ) -> _Decision:
-        """Where the gather is to run: the one place that says so, for `gather` and `explain`. It changes nothing.
+    def _decide(self, call: Call, planned: _Planned, resident: Resident | None, on_gpu: bool = False) -> Decision:
+        """The decision for a call, made once for a plan and equal facts; `on_gpu` says that a GPU has the data.
 
         Raises device_unavailable.
         """
-        plan = planned.plan
-        cpu, locality = planned.choice, False
-        if planned.choice_with_locality is not None and has_locality(plan, call.indices.array):
-            cpu, locality = planned.choice_with_locality, True
-        cold = resident is not None and resident.cold
-        if cold and cpu.on_event_loop:
-            cpu = self.chooser.choose(plan, device="cpu", locality=locality, cold=True)
-        if self.gpu is None or planned.cpu_only is not None:
-            return _Decision(cpu, cpu, locality, cold, on_device, fits_gpu=True)
-        data_on_gpu = on_device or (resident is not None and self.gpu.has_copy(resident.etag))
-        choice = self.gpu.choose(call, plan, cpu, data_on_gpu)
-        return _Decision(choice, cpu, locality, cold, data_on_gpu, self.gpu.fits(plan, data_on_gpu))
+        usual, cold = planned.usual, resident is not None and resident.cold
+        if not (usual.depends_on_request or cold or call.device == "gpu"):
+            return usual
+        if not on_gpu and self.gpu is not None and resident is not None:
+            on_gpu = self.gpu.has_copy(resident.etag)
+        # Locality makes a gather shorter: what the event loop runs without it, it runs with it.
+        locality = not usual.cpu.on_event_loop and has_locality(planned.plan, call.indices.array)
+        facts = Facts(call.device, planned.cpu_only, locality, cold, on_gpu)
+        decision = planned.decisions.get(facts)
+        if decision is None:
+            decision = planned.decisions[facts] = planned.chooser.decide(planned.plan, facts)
+        if decision.refused is not None:
+            detail = f"{decision.refused}; use device auto or cpu"
+            raise GatherError("device_unavailable", detail, pointer=call.device_pointer)
+        return decision
 
     def explain(self, call: Call, reservation: MemoryReservation, *, on_device: bool = False) -> Explanation:
-        """Everything that `gather` does before it runs, and no more: the routes, the choice and the reasons.
+        """Everything that `gather` does before it runs, and no more: the decision with its reasons.
 
         Of the indices only some are looked at, to see whether slices lie close together; nothing is allocated, and
         `reservation` is charged nothing. `on_device` says that the data counts as resident on a GPU. Raises what
         `gather` raises, but for index_out_of_bounds, overloaded and deadline_exceeded.
         """
         data, resident = self._resolve(call)
-        planned = self.plan(call, data, call.indices)
+        planned = self._planned(call, data)
         plan = planned.plan
         if call.over_limit is not None:
             raise call.over_limit
-        self._check_device(call, planned)
+        decision = self._decide(call, planned, resident, on_device)
         reservation.admit(plan.output_bytes)
-        decided = self._decide(call, planned, data, resident, on_device)
-        routes = explain_routes(
-            plan,
-            self.chooser,
-            resident=decided.data_on_gpu,
-            device=call.device,
-            gpu_fits=decided.fits_gpu,
-            cold=decided.cold,
-            locality=decided.locality,
-            always_gpu=self.gpu is not None and self.gpu.always,
-            cpu_only=planned.cpu_only,
-        )
-        return Explanation(call, data, planned.shape, plan, routes, decided.choice)
+        return Explanation(call, data, planned.shape, plan, decision)
 
-    def _check_device(self, call: Call, planned: _Planned) -> None:
-        if call.device != "gpu":
-            return
-        reason = self.chooser.no_gpu or planned.cpu_only
-        if reason is not None:
-            detail = f"{reason}; use device auto or cpu"
-            raise GatherError("device_unavailable", detail, pointer=call.device_pointer)
+    def _planned(self, call: Call, data: Tensor) -> _Planned:
+        if call.fill_value is not None:
+            call.fill_value.item(data.dtype)  # what it cannot hold is refused before the operator's rules
+        return self.plan(call, data, call.indices)
 
     def plan(self, call: Call, data: Tensor, indices: Tensor) -> _Planned:
         """Validate, plan and choose; calls of the same types, shapes and parameters share one plan."""
@@ -254,8 +314,8 @@ class Service:
             indices.shape,
         )
         planned = self._plans.get(key)
-        coefficients = self.chooser.coefficients
-        if planned is None or planned.coefficients is not coefficients:
+        chooser = self.chooser
+        if planned is None or planned.chooser is not chooser:
             operator = OPERATORS[call.operator]
             dialect = operator.dialects[call.dialect]
             check_dtypes(dialect, data, indices)
@@ -265,11 +325,9 @@ class Service:
             cpu_only = NO_STRINGS if data.dtype.kind == "string" else None
             if not operator.on_gpu:
                 cpu_only = f"{operator.name} runs on the CPU alone"
-            choice = self.chooser.choose(plan, device="cpu")
-            choice_with_locality = None
-            if not choice.on_event_loop:
-                choice_with_locality = self.chooser.choose(plan, device="cpu", locality=True)
-            planned = _Planned(plan, shape, first_axis, choice, choice_with_locality, coefficients, cpu_only)
+            facts = Facts(cpu_only=cpu_only)
+            usual = chooser.decide(plan, facts)
+            planned = _Planned(plan, shape, first_axis, chooser, cpu_only, usual, {facts: usual})
             self._plans[key] = planned
         return planned
 
@@ -278,7 +336,7 @@ class Service:
             return call.data, None
         resident = self.store.get(call.data)
         if resident is None:
-            raise GatherError("tensor_not_found", f"no tensor is named {call.data!r}", pointer=call.data_pointer)
+            raise no_tensor(call.data, call.data_pointer, self.store.names())
         return resident.tensor, resident
 
     def run_at_once(
@@ -358,3 +416,19 @@ class Service:
                 f"the gathered strings would have {size} bytes; the limit is {self.limits.output_bytes}",
                 facts={"limit": "output_bytes", "maximum": self.limits.output_bytes},
             )
+
+
+def _output(data: Tensor, shape: tuple[int, ...], array: NDArray[Any]) -> Tensor:
+    """The tensor of gathered items, which are carriers (see `DType`)."""
+    if isinstance(data, PackedStrings):
+        return data.gathered(shape, array)
+    return Tensor(data.dtype, shape, array.view(data.dtype.numpy))
+
+
+def _fill_item(call: Call, dtype: DType) -> Tensor:
+    """What slices are filled with, as a tensor of one item: 0, false or an empty string unless the call says it."""
+    if call.fill_value is not None:
+        return call.fill_value.item(dtype)
+    if dtype.kind == "string":
+        return PackedStrings(dtype, (1,), np.zeros(1, np.int64), octets=np.zeros(HEAD, np.uint8))
+    return Tensor(dtype, (1,), np.zeros(1, dtype.numpy))

@@ -1,6 +1,6 @@
 """The settings: environment variables GATHERND_* and equal flags of `gathernd serve`, built once and passed down.
 
-Only `app.main` and `app.cli` read this module. The README's table is generated from these fields and a test holds it.
+Only `app.main` and `app.cli` read this module. docs/reference/settings.md is held equal to it by a test.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ import os
 import re
 import resource
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from platformdirs import user_cache_path, user_data_path
 from pydantic import ByteSize, Field, ValidationInfo, field_validator
+from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.memory.container_memory import memory_limit
@@ -123,12 +124,12 @@ class Settings(BaseSettings):
     split_min_us: float | None = Field(
         None,
         ge=0,
-        description="Shortest gather, in predicted microseconds, that is split over threads (default: 6).",
+        description="Shortest gather, in predicted microseconds, that is split over threads (default: 10).",
     )
     kernel: Literal["numba", "numpy"] = Field(
         "numba",
-        description="CPU kernel: numba, or numpy, which needs no compiling; what reads, writes and counts requests is "
-        "compiled for both.",
+        description="CPU kernel: numba, or numpy, with which nothing is compiled, neither what reads nor what writes "
+        "requests: the start takes 2 s, and large JSON some ten times as long.",
     )
     api_keys_file: Path | None = Field(None, description="File of API keys; without it no key is asked for.")
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
@@ -205,20 +206,50 @@ class Settings(BaseSettings):
         return value
 
 
+TOPICS: Final = {
+    "host": "Address and processes",
+    "device": "GPU",
+    "store_dir": "Folders",
+    "max_json_bytes": "Limits of requests and tensors",
+    "memory_budget": "Memory, threads and queues",
+    "queue_timeout": "Timeouts",
+    "loop_max_us": "Where gathers run",
+    "api_keys_file": "Access",
+    "tls_cert": "TLS",
+    "log_level": "Logs and traces",
+}
+"""The topics of the settings, each by the first of its fields; it goes on up to the next one's."""
+
+
+def topics() -> dict[str, str]:
+    """The topic of each setting, by the names of the fields in their order."""
+    found: dict[str, str] = {}
+    topic = ""
+    for name in Settings.model_fields:
+        topic = TOPICS.get(name, topic)
+        found[name] = topic
+    return found
+
+
 SETTING_NAMES = tuple(f"GATHERND_{name.upper()}" for name in Settings.model_fields)
 
 
 def settings_table() -> str:
-    """The settings as a Markdown table, as the README shows it."""
+    """The settings as a Markdown table, as docs/reference/settings.md shows it."""
     rows = ["| variable | flag | default | what it sets |", "|---|---|---|---|"]
     for name, field in Settings.model_fields.items():
-        default = "" if field.default_factory is not None or field.default in (None, ()) else _shown(field.default)
+        text = default_text(field)
+        default = f"`{text}`" if text else ""
         flag = f"--{name.replace('_', '-')}"
         rows.append(f"| `GATHERND_{name.upper()}` | `{flag}` | {default} | {field.description} |")
     return "\n".join(rows)
 
 
-def _shown(default: object) -> str:
+def default_text(field: FieldInfo) -> str:
+    """A field's default as it may be given, "" where there is none or where it depends on the machine."""
+    default = field.default
+    if field.default_factory is not None or default in (None, ()):
+        return ""
     if isinstance(default, ByteSize):
-        return f"`{default.human_readable(separator=' ').removesuffix('.0')}`".replace(".0 ", " ").replace(" ", "")
-    return f"`{default}`"
+        return default.human_readable(separator=" ").removesuffix(".0").replace(".0 ", " ").replace(" ", "")
+    return str(default)

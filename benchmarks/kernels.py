@@ -8,10 +8,10 @@ take turns on each line; a figure is the median of their turns' medians, in micr
 of whoever had a turn while no neighbour of the machine used the third cache.
 
 `gathernd` is the kernel called and waited for, as the peers are, on one thread or on all by what the service would do;
-its checks are those of every request. `service` is the same through the service's event loop and threads. Both write to
-an output that is used again, as do the peers that can; `fresh` gets a new one each time. The floor is a copy of the
-output's bytes into a warm destination by all threads, or by one where that is faster. A result that is not NumPy's is
-marked `!` and does not count.
+its checks are those of every request. `service` is the same from the service's running event loop: called there where
+the service would, else handed to its threads and awaited. Both write to an output that is used again, as do the peers
+that can; `fresh` gets a new one each time. The floor is a copy of the output's bytes into a warm destination by all
+threads, or by one where that is faster. A result that is not NumPy's is marked `!` and does not count.
 
 A line is lost where the best peer is faster, unless its slices have 4 KiB or more and the kernel is within 0.95 of the
 floor.
@@ -20,13 +20,14 @@ floor.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import importlib.metadata
 import os
 import re
 import tempfile
-from collections.abc import Callable
+from asyncio import AbstractEventLoop
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from inspect import iscoroutinefunction
 from itertools import pairwise
 from math import exp, log
 from pathlib import Path
@@ -37,14 +38,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.dispatch.backend_calibration import calibrated
+from app.dispatch.backend_calibration import calibrated, new_event_loop
 from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.kernels import numba_cpu
+from app.memory.malloc_tuning import keep_freed_memory
 from benchmarks.common import machine_line
 from benchmarks.kernel_lines import LINES, Line, make_inputs
 from benchmarks.kernel_peers import PEERS, Call, numpy_index
 
+Served = Callable[[], Awaitable[Any]]
+Contender = Call | Served
 CARRIERS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 _PAUSE = 0.01
 _WIDE = 4096
@@ -62,9 +66,9 @@ class Ours:
         print(f"kernel compiled in {perf_counter() - started:.2f} s")
         self._pool = RequestThreadPool(threads, 8)
         self._chooser = BackendChooser(threads=threads, coefficients=calibrated(numba_cpu, cache_dir, threads=threads))
-        self._loop = asyncio.new_event_loop()
+        self.loop = new_event_loop()
 
-    def calls(self, line: Line, data: NDArray[Any], indices: NDArray[np.int64]) -> tuple[str, dict[str, Call]]:
+    def calls(self, line: Line, data: NDArray[Any], indices: NDArray[np.int64]) -> tuple[str, dict[str, Contender]]:
         """The route that the service would take, and the calls."""
         plan = line.plan
         carrier = CARRIERS[plan.item_size]
@@ -72,25 +76,23 @@ class Ours:
         components = indices.reshape(-1)
         kept: NDArray[Any] = np.empty(plan.output_items, carrier)
         kept[...] = 0
-        route, _, parts, here = self._chooser.choose(plan)
+        route, _, parts, here, _ = self._chooser.decide(plan).choice
 
         def alone(out: NDArray[Any]) -> int:
             return numba_cpu.run(plan, items, components, out, parts)
 
-        def served(out: NDArray[Any]) -> int:
-            if here:
-                return alone(out)
-            return self._loop.run_until_complete(self._pool.run(lambda: alone(out)))
+        async def served() -> NDArray[Any]:
+            bad = alone(kept) if here else await self._pool.run(lambda: alone(kept))
+            if bad >= 0:
+                raise IndexError
+            return shaped
 
         shaped: NDArray[Any] = kept.view(data.dtype).reshape(line.output)
 
-        def again(run: Callable[[NDArray[Any]], int]) -> Call:
-            def call() -> NDArray[Any]:
-                if run(kept) >= 0:
-                    raise IndexError
-                return shaped
-
-            return call
+        def again() -> NDArray[Any]:
+            if alone(kept) >= 0:
+                raise IndexError
+            return shaped
 
         def fresh() -> NDArray[Any]:
             out: NDArray[Any] = np.empty(plan.output_items, carrier)
@@ -98,11 +100,11 @@ class Ours:
                 raise IndexError
             return out.view(data.dtype).reshape(line.output)
 
-        return route, {"gathernd": again(alone), "service": again(served), "fresh": fresh}
+        return route, {"gathernd": again, "service": served, "fresh": fresh}
 
     def close(self) -> None:
         self._pool.close()
-        self._loop.close()
+        self.loop.close()
 
 
 def copies(output: NDArray[Any], threads: int, executor: ThreadPoolExecutor) -> list[Call]:
@@ -121,21 +123,44 @@ def copies(output: NDArray[Any], threads: int, executor: ThreadPoolExecutor) -> 
     return [lambda: np.copyto(target, source), together]
 
 
-def take_turns(calls: list[tuple[str, Call]], seconds: float, rounds: int) -> dict[str, float]:
+def turn(call: Call, seconds: float) -> float:
+    """The median of the calls of some seconds."""
+    call()
+    times = []
+    started = ended = perf_counter()
+    while ended - started < seconds:
+        before = ended
+        call()
+        ended = perf_counter()
+        times.append(ended - before)
+    return median(times)
+
+
+async def served_turn(call: Served, seconds: float) -> float:
+    """The same for calls from a running event loop."""
+    await call()
+    times = []
+    started = ended = perf_counter()
+    while ended - started < seconds:
+        before = ended
+        await call()
+        ended = perf_counter()
+        times.append(ended - before)
+    return median(times)
+
+
+def take_turns(
+    calls: list[tuple[str, Contender]], loop: AbstractEventLoop, seconds: float, rounds: int
+) -> dict[str, float]:
     """Microseconds by name: the median of the rounds' medians, and the least of the calls of one name."""
     turns: list[list[float]] = [[] for _ in calls]
     for _ in range(rounds):
         for (_, call), found in zip(calls, turns, strict=True):
             sleep(_PAUSE)  # the threads of some runtimes spin for a while after a call, at the next one's expense
-            call()
-            times = []
-            started = ended = perf_counter()
-            while ended - started < seconds / rounds:
-                before = ended
-                call()
-                ended = perf_counter()
-                times.append(ended - before)
-            found.append(median(times))
+            if iscoroutinefunction(call):
+                found.append(loop.run_until_complete(served_turn(call, seconds / rounds)))
+            else:
+                found.append(turn(call, seconds / rounds))
     best: dict[str, float] = {}
     for (name, _), found in zip(calls, turns, strict=True):
         best[name] = min(best.get(name, float("inf")), median(found) * 1e6)
@@ -149,7 +174,7 @@ def measure(
     data, indices = make_inputs(line)
     expected = numpy_index(line, data, indices)
     route, own = ours.calls(line, data, indices)
-    calls = list(own.items())
+    calls: list[tuple[str, Contender]] = list(own.items())
     wrong = set()
     for name in peers:
         try:
@@ -161,10 +186,11 @@ def measure(
         except Exception as error:  # noqa: BLE001  (a peer lacks the type, in an error class of its own)
             print(f"    {name} cannot: {type(error).__name__}: {str(error).strip().splitlines()[0][:90]}")
     for name, call in own.items():
-        if not np.array_equal(call(), expected):
+        result: Any = ours.loop.run_until_complete(call()) if iscoroutinefunction(call) else call()
+        if not np.array_equal(result, expected):
             raise SystemExit(f"{line.name}: {name} is wrong")
     calls += [("floor", call) for call in copies(expected, options.threads, executor)]
-    return take_turns(calls, options.seconds, options.rounds), route, wrong
+    return take_turns(calls, ours.loop, options.seconds, options.rounds), route, wrong
 
 
 def mean(ratios: list[float]) -> float:
@@ -204,6 +230,7 @@ def main() -> None:
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
     peers = [name for name in options.peers.split(",") if importable(name)]
     columns = ["gathernd", "service", "fresh", *peers]
+    keep_freed_memory(1 << 28)  # as the service does
     print(machine_line(), versions(), sep="\n")
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.threads) as executor:
         ours = Ours(options.threads, Path(folder))

@@ -36,7 +36,7 @@ import uvloop
 from safetensors.numpy import save
 
 from benchmarks import common
-from gathernd import GatherND
+from gathernd import Client
 
 MIB: Final = 1 << 20
 PEAK_CONNECTIONS: Final = 8
@@ -254,7 +254,7 @@ def memory(process: int, name: str) -> int:
 def put_tables(port: int) -> None:
     """Upload the resident tensors: `table`, 4096 rows of 4 KiB, and `flat`, 4096 bytes."""
     items = np.arange(ROWS * 4096, dtype=np.uint32).astype(np.uint8)
-    with GatherND(f"http://127.0.0.1:{port}") as client:
+    with Client(f"http://127.0.0.1:{port}") as client:
         client.put("table", items.reshape(ROWS, 4096))
         client.put("flat", items[:4096])
 

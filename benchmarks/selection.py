@@ -37,10 +37,9 @@ from numpy.typing import NDArray
 
 from app.cli import line_chart
 from app.cli.calibrate_command import ROW_BYTES, TABLE_ROWS, curves
-from app.dispatch.backend_calibration import measure as calibrate
-from app.dispatch.backend_calibration import with_min_gain
-from app.dispatch.backend_cost_model import Coefficients, Route, RouteChoice
-from app.dispatch.choose_backend import BackendChooser, has_locality
+from app.dispatch.backend_calibration import calibrated
+from app.dispatch.backend_cost_model import Coefficients
+from app.dispatch.choose_backend import BackendChooser, Facts, PredictedRoute, Route, has_locality
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.kernels import numba_cpu
 from app.memory.budget import Budget, MemoryReservation
@@ -184,7 +183,7 @@ class Row:
     shape: Shape
     plan: Plan
     seconds: dict[Route, float]
-    choice: RouteChoice
+    choice: PredictedRoute
 
     @property
     def best(self) -> Route:
@@ -227,12 +226,12 @@ def _busy_seconds() -> float:
 
 
 async def sweep(
-    drawn: Sequence[Shape], rounds: int, threads: int, neighbours: Neighbours
+    drawn: Sequence[Shape], rounds: int, threads: int, neighbours: Neighbours, cache_dir: Path
 ) -> tuple[list[Row], Coefficients]:
-    """Every shape on every route, and the choice for each."""
+    """Every shape on every route, and the choice for each by a calibration that is left in `cache_dir`."""
     octets = np.random.default_rng(0).integers(0, 2, _MOST_DATA, np.uint8)
-    measured_here = await neighbours.without(lambda: asyncio.to_thread(calibrate, numba_cpu, threads))
-    coefficients = with_min_gain(measured_here, threads)  # as the service does
+    measure_anew = partial(calibrated, numba_cpu, cache_dir, threads=threads, refresh=True)
+    coefficients = await neighbours.without(lambda: asyncio.to_thread(measure_anew))
     pool = RequestThreadPool(threads, 64)
     rows: list[Row] = []
     for start in range(0, len(drawn), _GROUP):
@@ -276,7 +275,7 @@ async def draw(rounds: int, threads: int, coefficients: Coefficients, neighbours
 
 def _services(
     call: Call, pool: RequestThreadPool, coefficients: Coefficients
-) -> tuple[Plan, RouteChoice, dict[Route, Service]]:
+) -> tuple[Plan, PredictedRoute, dict[Route, Service]]:
     """The plan of a call, the choice for it, and a service for each route that it can take."""
     found: dict[Route, Service] = {}
     plan = None
@@ -286,11 +285,12 @@ def _services(
         assert isinstance(call.data, Tensor)
         planned = service.plan(call, call.data, call.indices)
         plan = planned.plan
-        if planned.choice.route == route:
+        if planned.usual.choice.route == route:
             found[route] = service
     assert plan is not None
     chooser = BackendChooser(threads=pool.threads, coefficients=coefficients)
-    return plan, chooser.choose(plan, locality=has_locality(plan, call.indices.array)), found
+    facts = Facts(locality=has_locality(plan, call.indices.array))
+    return plan, chooser.decide(plan, facts).choice, found
 
 
 def report(rows: Sequence[Row], every: bool) -> str:
@@ -333,7 +333,7 @@ def main() -> None:
         numba_cpu.warm()
         drawn = list(shapes(arguments.shapes, arguments.seed))
         neighbours = Neighbours(arguments.quiet_wait)
-        rows, coefficients = uvloop.run(sweep(drawn, arguments.rounds, arguments.threads, neighbours))
+        rows, coefficients = uvloop.run(sweep(drawn, arguments.rounds, arguments.threads, neighbours, Path(folder)))
         if arguments.plot is not None:
             drawn_text = uvloop.run(draw(arguments.rounds, arguments.threads, coefficients, neighbours))
             arguments.plot.write_text(drawn_text)

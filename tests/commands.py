@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typer.main import get_command
 
-from gathernd_cli.command_line import AddedCommands, app
+from gathernd_cli.command_line import CommandsOnDemand, app
 
 
 def command_names() -> set[str]:
     """The names of all commands, the client's and the service's; a group of commands is one."""
     group = get_command(app)
-    assert isinstance(group, AddedCommands)
+    assert isinstance(group, CommandsOnDemand)
     return set(group.list_commands(None))

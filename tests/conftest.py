@@ -77,19 +77,33 @@ def warmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def compiled(warmed: Path) -> Path:
     """The folder `warmed`, out of which this process has loaded all that is compiled."""
+    from app import compile_codec
     from app.kernels import numba_cpu
     from app.kernels.numba_cpu import gather_kernel
-    from app.telemetry import compiled_increments
-    from app.wire import v2_request_tensors
-    from app.wire.json import gather_messages
 
     if not gather_kernel.ready():
         numba_cpu.configure(warmed)
-    for module in (gather_messages, v2_request_tensors, compiled_increments):
-        module.configure(warmed)
-    for module in (numba_cpu, gather_messages, v2_request_tensors, compiled_increments):
-        module.warm()
+    compile_codec.configure(warmed)
+    numba_cpu.warm()
+    compile_codec.warm()
     return warmed
+
+
+@pytest.fixture(scope="module", params=["compiled", pytest.param("plain", marks=pytest.mark.slow)])
+def every_codec(request: pytest.FixtureRequest, compiled: Path) -> Generator[None, None, None]:
+    """The codec of requests in both its forms, one after the other: compiled, and in Python."""
+    from app import compile_codec
+
+    if request.param == "compiled":
+        yield
+        return
+    used = [function.used for function in compile_codec.FUNCTIONS]
+    before = [one.run for one in used]
+    for one in used:
+        one.run = one.plain
+    yield
+    for one, run in zip(used, before, strict=True):
+        one.run = run
 
 
 @pytest.hookimpl(wrapper=True)

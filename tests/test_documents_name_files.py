@@ -1,26 +1,42 @@
-"""What CONTRIBUTING.md and docs/ say of files and functions is there."""
+"""What README.md, CONTRIBUTING.md and docs/ name is there: files, functions, targets, commands, settings, metrics."""
 
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from pathlib import Path
 
 import pytest
 
+from app.settings import SETTING_NAMES
+from app.telemetry.metric_definitions import COUNTERS, GAUGES, REQUEST_SECONDS
+from tests.commands import command_names
+from tests.markdown_blocks import blocks
+
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/glossary.md")
-_PATH = re.compile(
-    r"`((?:app|tests|clients|benchmarks|deploy|docs|openapi)/[\w./]*|README\.md|CHANGELOG\.md)`(?: `([\w.]+)`)?"
+DOCUMENTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
 )
-_TARGET = re.compile(r"`make ([a-z-]+)")
+_PATH = re.compile(
+    r"`((?:app|tests|clients|benchmarks|deploy|docs|examples|openapi)/[\w./-]*|[\w-]+\.(?:md|lock|ya?ml))`"
+    r"(?: `([\w.]+)`)?"
+)
+_TARGET = re.compile(r"^make ([a-z-]+)|`make ([a-z-]+)[` ]", re.MULTILINE)
+_COMMAND = re.compile(r"`gathernd ([a-z]+)")
+_COMMAND_IN_BASH = re.compile(r"(?:^|\$\()gathernd ([a-z]+)", re.MULTILINE)
+_SETTING = re.compile(r"GATHERND_[A-Z_]+[A-Z]")
+_METRIC = re.compile(r"`(gathernd_[a-z_]+)")
+_LINK = re.compile(r"\]\(([^)#:]+)(?:#[\w-]+)?\)")
+OTHER_VARIABLES = {"GATHERND_SOAK", "GATHERND_URL", "GATHERND_API_KEY"}
+"""Of the tests, and of the client."""
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_file_that_a_document_names_is_there_and_has_what_it_says(document: str) -> None:
-    named = _PATH.findall((ROOT / document).read_text())
-    assert named or document.endswith("glossary.md")
-    for path, name in named:
+    for path, name in _PATH.findall((ROOT / document).read_text()):
         assert (ROOT / path).exists(), path
         if name:
             tree = ast.parse((ROOT / path).read_text())
@@ -32,11 +48,33 @@ def test_every_file_that_a_document_names_is_there_and_has_what_it_says(document
             assert set(name.split(".")) <= made, (path, name)
 
 
+def test_architecture_and_contributing_name_files() -> None:
+    for document in ("CONTRIBUTING.md", "docs/architecture.md"):
+        assert len(_PATH.findall((ROOT / document).read_text())) > 20
+
+
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_every_make_target_that_a_document_names_is_there(document: str) -> None:
+def test_every_target_command_setting_and_metric_that_a_document_names_is_there(document: str) -> None:
+    text = (ROOT / document).read_text()
     makefile = (ROOT / "Makefile").read_text()
-    for target in _TARGET.findall((ROOT / document).read_text()):
-        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+    for target in filter(None, itertools.chain(*_TARGET.findall(text))):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target}"
+    in_bash = [name for block in blocks(ROOT / document) for name in _COMMAND_IN_BASH.findall(block.code)]
+    assert {*_COMMAND.findall(text), *in_bash} <= command_names()
+    assert set(_SETTING.findall(text)) <= {*SETTING_NAMES, *OTHER_VARIABLES}
+    metrics = {f"{name}_total" for name in COUNTERS} | set(GAUGES) | {REQUEST_SECONDS[0]}
+    assert set(_METRIC.findall(text)) <= metrics
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_link_of_a_document_leads_to_a_file(document: str) -> None:
+    for target in _LINK.findall((ROOT / document).read_text()):
+        assert ((ROOT / document).parent / target).exists(), target
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_document_is_short(document: str) -> None:
+    assert len((ROOT / document).read_text().splitlines()) < 300
 
 
 def test_the_glossary_has_thirty_entries_at_most_in_order() -> None:

@@ -30,6 +30,7 @@ OWN = {"gathernd", "gathernd-server"}
 """Distributions that come from the checkout and are in no lock."""
 LOCKS = [
     "requirements.lock", "requirements-dev.lock", "requirements-build.lock", "requirements-clients.lock",
+    "requirements-docs.lock",
     "requirements-otel.lock",
     "tests/client/mdf/requirements.lock", "tests/oip/kserve/requirements.lock",
 ]  # fmt: skip
@@ -84,13 +85,15 @@ def test_the_script_is_the_clients_and_the_service_adds_its_commands() -> None:
     added = {entry.name: entry.value for entry in metadata.entry_points(group="gathernd.commands")}
     modules = {path.stem for path in (ROOT / "app/cli").glob("*_command.py")}
     assert added == {stem.removesuffix("_command"): f"app.cli.{stem}:app" for stem in modules}
-    assert command_names() == {"call", "tensors", "version", *added}
+    assert command_names() == {"call", "status", "tensors", "version", *added}
 
 
 def test_client_needs_nothing_of_the_service() -> None:
-    program = "import sys; from gathernd import GatherND; print([m for m in sys.modules if m.split('.')[0] == 'app'])"
+    program = (
+        "import sys; from gathernd import Client; print({m.split('.')[0] for m in sys.modules} & {'app', 'httpx'})"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.strip() == "set()"  # httpx is imported where a proxy or TLS asks for it
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,13 @@ def closure(requirement: str) -> set[str]:
     return names
 
 
+def test_the_client_brings_few_packages() -> None:
+    brought = closure("gathernd") - OWN
+    assert {"httpx", "numpy"} <= brought
+    assert len(brought) <= 8, sorted(brought)
+    assert "ml-dtypes" not in brought
+
+
 class Environment:
     """A virtual environment with wheels of ours and, by links, third-party packages of the environment of the tests."""
 
@@ -194,10 +204,10 @@ class Environment:
 
 _ROUND_TRIP = """
 import httpx, numpy as np
-from gathernd import GatherND
+from gathernd import Client
 body = {"output": {"dtype": "int64", "shape": [1], "base64": "BQAAAAAAAAA="}}
 transport = httpx.MockTransport(lambda request: httpx.Response(200, json=body))
-with GatherND("http://service", transport=transport) as service:
+with Client("http://service", transport=transport) as service:
     print(service.gathernd(np.arange(6), [[5]]))
 """
 
@@ -216,7 +226,7 @@ def test_distributions_work_with_what_they_declare_and_nothing_else(built: dict[
 
     clean.link(closure("gathernd[cli]") - OWN)
     assert clean.run("gathernd", "version") == f"{app.__version__}\n"
-    assert clean.listed_commands() == {"call", "tensors", "version"}
+    assert clean.listed_commands() == {"call", "status", "tensors", "version"}
     assert "come with the distribution gathernd-server" in clean.run("gathernd", "serve", code=2)
 
     clean.install(built["gathernd_server"].wheel)

@@ -32,10 +32,7 @@ from app.tensors.tensor import Tensor
 Array = NDArray[Any]
 ROWS = 100_000
 TABLE = np.arange(ROWS * 64, dtype=np.float32)
-SLOW_FAR = replace(
-    TYPICAL,
-    slice_s=(*TYPICAL.slice_s[:2], *(tuple(50 * price for price in row) for row in TYPICAL.slice_s[2:])),
-)
+SLOW_FAR = replace(TYPICAL, far_slice_s=50 * TYPICAL.far_slice_s, far_byte_s=50 * TYPICAL.far_byte_s)
 RANDOM = np.random.default_rng(1).integers(0, ROWS, 5_000)
 ORDERED = np.arange(5_000)
 
@@ -188,7 +185,7 @@ def test_the_event_loop_goes_on_while_a_helper_has_not_given_back_its_part(bad: 
             made.gather(call(rows), RequestTimings(0.0, 1e12), MemoryReservation(made.budget))
         )
         await asyncio.sleep(0)
-        made.chooser.force_route = "loop"
+        made.chooser = replace(made.chooser, force_route="loop")
         answer = await made.gather(call(RANDOM[:9]), RequestTimings(0.0, 1e12), MemoryReservation(made.budget))
         assert (answer.output.array.reshape(-1, 64) == TABLE.reshape(-1, 64)[RANDOM[:9]]).all()
         assert not waiting.done()
@@ -232,7 +229,7 @@ def test_the_prediction_of_a_request_is_kept_with_it(coefficients: Coefficients)
     made = service(coefficients=coefficients)
     _, timings = gather(made, call(RANDOM))
     explained = made.explain(call(RANDOM), MemoryReservation(made.budget))
-    assert timings.choice == explained.choice
+    assert timings.choice is explained.decision.choice
     assert timings.choice.seconds > 0
 
 
@@ -250,7 +247,7 @@ def test_what_is_explained_for_a_device_that_is_not_there_is_its_refusal() -> No
         with pytest.raises(GatherError, match="device_unavailable") as caught:
             made.explain(call(RANDOM, device="gpu"), MemoryReservation(made.budget))
         assert str(made.chooser.no_gpu) in caught.value.detail
-        assert made.explain(call(RANDOM, device="cpu"), MemoryReservation(made.budget)).choice.route in (
+        assert made.explain(call(RANDOM, device="cpu"), MemoryReservation(made.budget)).decision.choice.route in (
             "loop",
             "thread",
             "split",

@@ -118,10 +118,16 @@ class DataPlane:
         """Raises malformed_request and forbidden for header fields that no request may have."""
         if context.repeated is not None:
             raise GatherError(
-                "malformed_request", f"the header field {context.repeated.decode()} occurs more than once"
+                "malformed_request",
+                f"the header field {context.repeated.decode()} occurs more than once",
+                hint=f"Send the header field {context.repeated.decode()} once.",
             )
         if b"host" not in context.headers and context.scope["http_version"] == "1.1":
-            raise GatherError("malformed_request", "a request of HTTP/1.1 has the header field Host")
+            raise GatherError(
+                "malformed_request",
+                "a request of HTTP/1.1 has the header field Host",
+                hint="Send the header field Host.",
+            )
         self.host_check.check(context.headers)
 
     def _match(self, context: RequestContext) -> RouteMatch:
@@ -165,12 +171,15 @@ class DataPlane:
         allow = route.allow()
         if not route.operations:
             if (path, method) != ("*", "OPTIONS"):
-                raise GatherError("not_found", f"no route has the path {path}")
+                near = TABLE.near(path)
+                hint = None if near is None else f"Use the path '{near}'."
+                raise GatherError("not_found", f"no route has the path {path}", hint=hint)
             allow = _ALL_METHODS
         if method == "OPTIONS":
             await context.send_empty(204, (b"allow", allow))
             return
-        error = GatherError("method_not_allowed", f"{path} does not take {method}")
+        methods = " or ".join(name for name in allow.decode().split(", ") if name != "OPTIONS")
+        error = GatherError("method_not_allowed", f"{path} does not take {method}", hint=f"Use the method {methods}.")
         await context.send_error(error, (b"allow", allow))
 
     async def _pass_on(self, context: RequestContext) -> None:

@@ -19,7 +19,7 @@ from app.memory.budget import MemoryReservation
 from app.security.bearer_key import key_digest
 from app.server import tls
 from app.server.header_fields import SECRETS, combined, repeated_single
-from app.telemetry.compiled_increments import HEADER_TEMPLATE
+from app.telemetry.increment_layout import HEADER_TEMPLATE
 from app.telemetry.request_id import COUNTER, REQUEST_ID, numbered_id
 from app.telemetry.request_metrics import Metrics
 from app.telemetry.server_timing import RequestTimings
@@ -180,6 +180,11 @@ class RequestContext:
         """The segments of the path in the places of the braces of its route's template."""
         assert self.route_match is not None
         return self.route_match.parameters
+
+    @property
+    def sent_key(self) -> bytes | None:
+        """`credential`, also of a request whose header was in the cache of headers."""
+        return self.credential if self.route_match is None else self.route_match.credential
 
     @property
     def request_id(self) -> str:

@@ -26,6 +26,14 @@ def with_deadline(handler: Handler, seconds: float) -> Handler:
     return limited
 
 
+def _seconds_like(field: bytes) -> str:
+    """The number that a wrong field begins with, in seconds where it has their unit or that of milliseconds."""
+    match = re.match(rb"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms)?", field)
+    if match is None:
+        return "0.25"
+    return f"{float(match[1]) / 1000:g}" if match[2] else match[1].decode()
+
+
 def seconds_of(field: bytes) -> float:
     """The seconds in a field X-Gathernd-Timeout. Raises invalid_field."""
     if not _SECONDS.fullmatch(field):
@@ -33,5 +41,6 @@ def seconds_of(field: bytes) -> float:
             "invalid_field",
             "X-Gathernd-Timeout must be a number of seconds, as in 0.25",
             pointer="/x-gathernd-timeout",
+            hint=f"Send 'X-Gathernd-Timeout: {_seconds_like(field)}', a number of seconds.",
         )
     return float(field)

@@ -61,4 +61,8 @@ def _tags(headers: Mapping[bytes, bytes], name: str) -> tuple[str, ...] | None:
 
 
 def _malformed(name: str) -> GatherError:
-    return invalid_field(f"/{name}", f'{name.title()} must be * or a list of ETags, as in "a", "b"')
+    return invalid_field(
+        f"/{name}",
+        f'{name.title()} must be * or a list of ETags, as in "a", "b"',
+        f"Send the ETag in {name.title()} with its double quotes, as the answer of GET has it in the field ETag.",
+    )

@@ -59,18 +59,26 @@ class Inflater:
                     size = len(piece)
                     yield piece
         except zlib.error as error:
-            raise GatherError("malformed_request", f"the body is not valid {self._name}: {error}") from None
+            raise GatherError(
+                "malformed_request",
+                f"the body is not valid {self._name}: {error}",
+                hint=f"Compress the body with {self._name}, or leave out the field Content-Encoding.",
+            ) from None
         if stream.unused_data:
             raise _bytes_follow()
 
     def finish(self) -> None:
         """The body has ended."""
         if self._stream is None or not self._stream.eof:
-            raise GatherError("malformed_request", "the compressed body ends early")
+            raise GatherError("malformed_request", "the compressed body ends early", hint="Send the whole stream.")
 
 
 def _bytes_follow() -> GatherError:
-    return GatherError("malformed_request", "bytes follow the compressed body")
+    return GatherError(
+        "malformed_request",
+        "bytes follow the compressed body",
+        hint="Send one compressed stream and no more.",
+    )
 
 
 def inflater(encoding: bytes | None) -> Inflater | None:
@@ -82,6 +90,7 @@ def inflater(encoding: bytes | None) -> Inflater | None:
         raise GatherError(
             "unsupported_media_type",
             f"the Content-Encoding {name.decode('latin-1')!r} is not read here; gzip and deflate are",
+            hint="Send 'Content-Encoding: gzip' with a gzip stream, or the body as it is without that field.",
         )
     return Inflater(name)
 

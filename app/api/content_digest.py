@@ -36,4 +36,8 @@ def read_digest(field: bytes | None) -> bytes | None:
 
 
 def _malformed() -> GatherError:
-    return invalid_field("/content-digest", "Content-Digest must be as in sha-256=:BASE64:")
+    return invalid_field(
+        "/content-digest",
+        "Content-Digest must be as in sha-256=:BASE64:",
+        "Send 'Content-Digest: sha-256=:…:' with the digest in base64 between the colons.",
+    )

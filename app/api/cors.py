@@ -28,6 +28,7 @@ READABLE: Final = (
     "X-Gathernd-Data-ETag",
     "X-Gathernd-Device",
     "X-Gathernd-Dialect",
+    "X-Gathernd-Replaced",
     "X-Request-ID",
 )
 """The header fields of answers that a page may read beside those that it always may."""
@@ -85,7 +86,11 @@ class CrossOrigin:
             self._plane.check_fields(context)
             answer = self._rules.preflight_response(Headers(scope=context.scope))
             if answer.status_code != HTTPStatus.OK:
-                raise GatherError("forbidden", bytes(answer.body).decode())
+                raise GatherError(
+                    "forbidden",
+                    bytes(answer.body).decode(),
+                    hint="Have the operator add the page's origin to GATHERND_CORS_ORIGINS.",
+                )
             fields = [field for field in answer.raw_headers if field[0] not in _OWN]
             await context.send(answer.status_code, _PLAIN, bytes(answer.body), *fields)
         except GatherError as error:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from app.api.error_catalogue import CATALOGUE, hint_of
 from app.api.route_table import is_protocol
-from app.errors import CATALOGUE, Code, GatherError, Place
+from app.errors import Code, GatherError, Place
 from app.server.refusal_response import RenderedError
 from app.surrogate_safe_json import dump
 from app.wire import body_formats
@@ -73,6 +74,7 @@ def problem(error: GatherError, request_id: str) -> dict[str, Any]:
         body["errors"] = [_place(place) for place in error.places]
         body["total"] = error.total
     body.update(error.facts)
+    body["hint"] = hint_of(error, _retry_after(error))
     body["request_id"] = request_id
     return body
 
@@ -109,11 +111,15 @@ def _plain(value: int | float | str) -> int | float | str:
     return value
 
 
+def _retry_after(error: GatherError) -> int:
+    return error.retry_after or RETRY_AFTER_DEFAULT
+
+
 def problem_headers(error: GatherError) -> list[tuple[bytes, bytes]]:
     """The header fields that go with an error besides its type and length."""
     headers = []
     if STATUS[error.code] == 503:
-        headers.append((b"retry-after", str(error.retry_after or RETRY_AFTER_DEFAULT).encode()))
+        headers.append((b"retry-after", b"%d" % _retry_after(error)))
     if error.code == "unauthorized":
         headers.append((b"www-authenticate", b'Bearer realm="gathernd"'))
     return headers

@@ -8,6 +8,7 @@ from app.api.error_responses import JSON
 from app.errors import GatherError
 
 _FORM: Final = b"application/x-www-form-urlencoded"
+_MEND: Final = "Send 'Content-Type: application/json' with JSON in UTF-8, with curl by -H."
 
 
 def check_json_type(content_type: bytes) -> None:
@@ -20,4 +21,4 @@ def check_json_type(content_type: bytes) -> None:
             return
     shown = content_type.decode("latin-1")
     hint = "; with curl add -H 'Content-Type: application/json' (curl -d alone sends a form)" if kind == _FORM else ""
-    raise GatherError("unsupported_media_type", f"{shown!r} is not read here; application/json is{hint}")
+    raise GatherError("unsupported_media_type", f"{shown!r} is not read here; application/json is{hint}", hint=_MEND)

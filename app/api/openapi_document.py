@@ -8,12 +8,13 @@ from typing import Any, Final, TypeVar
 from fastapi import FastAPI
 
 from app import __version__
+from app.api.error_catalogue import CATALOGUE
 from app.api.error_responses import STATUS
 from app.api.route_table import OPERATIONS, ROUTES
 from app.api.schemas import examples
-from app.api.schemas.gather_request import Problem
+from app.api.schemas.gather_answer import Problem
 from app.api.schemas.v2_messages import ProtocolError
-from app.errors import CATALOGUE, Code
+from app.errors import Code
 from app.operators.registry import OPERATORS
 from app.security.authorizer import Access
 
@@ -30,6 +31,13 @@ ABOUT: Final[dict[str, Any]] = {
     "version": __version__,
     "description": _DESCRIPTION,
     "license_info": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+    "openapi_tags": [
+        {"name": "gather", "description": "The operators: data inline, or a resident tensor by its name"},
+        {"name": "tensors", "description": "Resident tensors: upload, look, scatter in place, remove"},
+        {"name": "inference protocol", "description": "Open Inference Protocol v2, for its clients"},
+        {"name": "health", "description": "For supervisors and Prometheus"},
+        {"name": "pages", "description": "For people"},
+    ],
 }
 """What the description says of the service, as arguments of `FastAPI`."""
 REASONS: Final = {
@@ -115,7 +123,8 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
         schemas.update(problem_schema.pop("$defs"))
         schemas["Problem"] = problem_schema
         # FastAPI documents an error shape of its own wherever there is a path parameter; it never occurs here.
-        for name in ("HTTPValidationError", "ValidationError"):
+        # And `Data` shows the name of a resident tensor as one of its members.
+        for name in ("HTTPValidationError", "ValidationError", "NamedTensor"):
             schemas.pop(name, None)
         document["components"]["securitySchemes"] = {"bearer": _BEARER}
         # Either: whether keys are asked for is up to the operator of the service. Said once for all operations, since

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Final, Literal, NamedTuple
 
+from app.near_name import near_name
 from app.operators.registry import OPERATORS
 from app.security.authorizer import Access
 
@@ -62,9 +63,11 @@ ROUTES: Final = (
     Route("/livez", CONTROL, Access.PUBLIC, {"GET": "livez"}, health="alive"),
     Route("/readyz", CONTROL, Access.PUBLIC, {"GET": "readyz"}, health="ready"),
     Route("/metrics", CONTROL, Access.ANY_KEY, {"GET": "metrics"}, health="alive"),
-    # Public too: the page at /docs shows nothing without it.
+    # Public too: the page at /docs shows nothing without it. The page at / asks its reader for a key.
     Route("/openapi.json", CONTROL, Access.PUBLIC, {"GET": "openapi"}),
-    Route("/", CONTROL, Access.GATHER, {"GET": "frontPage"}),
+    Route("/", CONTROL, Access.PUBLIC, {"GET": "frontPage"}),
+    Route("/assets/{asset}", CONTROL, Access.PUBLIC, {"GET": "pageAsset"}),
+    Route("/favicon.ico", CONTROL, Access.PUBLIC, {"GET": "favicon"}),
     Route("/docs", CONTROL, Access.PUBLIC, {"GET": "docs"}),
     Route("/docs/{asset}", CONTROL, Access.PUBLIC, {"GET": "docsAsset"}),
     Route("/errors", CONTROL, Access.PUBLIC, {"GET": "errors"}),
@@ -122,6 +125,7 @@ _OTHER: Final = Route("other", CONTROL, Access.GATHER, {})
 """Stands for every path that is no route; its template is the label of all these."""
 _OTHER_BELOW: Final = {
     "/tensors/": _OTHER._replace(access=Access.TENSORS),
+    "/assets/": _OTHER._replace(access=Access.PUBLIC),
     "/docs/": _OTHER._replace(access=Access.PUBLIC),
     "/errors/": _OTHER._replace(access=Access.PUBLIC),
     "/v2/health/": _OTHER._replace(access=Access.PUBLIC),
@@ -161,6 +165,19 @@ class RouteTable:
                 return route, parameters
         return next((route for start, route in _OTHER_BELOW.items() if path.startswith(start)), _OTHER), ()
 
+    def near(self, path: str) -> str | None:
+        """The path of a route that `path`, which is none, probably means: its own segments stand in the braces."""
+        given = path.strip("/").split("/")
+        filled = (_filled(segments, given) for _, segments in self._by_size.get(len(given) + 1, ()))
+        return near_name(path, [*self._by_path, *filled])
+
+
+def _filled(segments: list[str], given: list[str]) -> str:
+    """The path of a template with the segments of `given` in the places of its braces."""
+    return "/".join(
+        ["", *(sent if segment[:1] == "{" else segment for segment, sent in zip(segments[1:], given, strict=True))]
+    )
+
 
 def _parameters(route: Route, segments: list[str], given: list[str]) -> tuple[str, ...] | None:
     """The segments of `given` in the places of the braces, None where it is no path of `route`."""
@@ -182,6 +199,11 @@ OPERATIONS: Final[Mapping[str, tuple[str, Route]]] = {
 """Method and route of each operation."""
 HEALTH: Final = frozenset(route.template for route in ROUTES if route.health is not None)
 READINESS: Final = frozenset(route.template for route in ROUTES if route.health == "ready")
+
+
+def path_of(operation: str, **segments: str) -> str:
+    """The path of an operation, its braces filled from `segments`, which need no encoding."""
+    return OPERATIONS[operation][1].template.format(**segments)
 
 
 def template(path: str) -> str:

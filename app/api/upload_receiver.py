@@ -76,7 +76,10 @@ class UploadReceiver:
             self._inflater.finish()
         if self._digest is not None and self._digest.digest() != self._wanted_digest:
             raise GatherError(
-                "malformed_request", "the body is not the one that Content-Digest speaks of", pointer="/content-digest"
+                "malformed_request",
+                "the body is not the one that Content-Digest speaks of",
+                pointer="/content-digest",
+                hint="Send the whole file, or the digest of what is sent.",
             )
         if self.upload is None:
             self._begin(whole=True)

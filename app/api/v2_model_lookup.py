@@ -7,6 +7,7 @@ from typing import Final
 
 from app.bounded_cache import BoundedCache
 from app.errors import GatherError
+from app.near_name import instead_of, near_name
 from app.operators.registry import OPERATORS
 from app.service import Service
 from app.store import Resident
@@ -35,19 +36,29 @@ class Models:
         Raises model_not_found, tensor_damaged, and unsupported_dtype for a tensor that the protocol cannot carry.
         """
         if version != VERSION:
-            raise GatherError("model_not_found", f"no model has a version {version!r}; {VERSION!r} is the only one")
+            raise GatherError(
+                "model_not_found",
+                f"no model has a version {version!r}; {VERSION!r} is the only one",
+                hint=f"Use the version '{VERSION}', or leave out the version.",
+            )
         model = _MODELS.get(name)
         if model is not None:
             self._known[name] = model
             return model, None
         resident = self.service.store.get(name)
         if resident is None:
-            raise GatherError("model_not_found", f"no model is named {name!r}")
+            raise self.not_found(name)
         v2_answer.check_writable(resident.tensor.dtype)
         model = self._known.get(name)
         if model is None:
             model = self._known[name] = Model(name, _RESIDENT, resident=True)
         return model, resident
+
+    def not_found(self, name: str) -> GatherError:
+        """The error for a name that no model has."""
+        near = near_name(name, self.names())
+        hint = None if near is None else f"{instead_of(name, near)}."
+        return GatherError("model_not_found", f"no model is named {name!r}", hint=hint)
 
     def find_quickly(self, name: str, version: str = VERSION) -> Model:
         """As `find`, without asking the store for a tensor that was there before; if it has gone, the gather fails."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -13,8 +14,7 @@ from rich.table import Table
 
 from app.cli import line_chart
 from app.cli.offline_service import ROUTE_NAMES, CacheDir, Json, service_of, settings_with
-from app.dispatch.backend_cost_model import DATA_BYTES, DEPTHS, ROUTES, WIDTHS, Route
-from app.dispatch.choose_backend import BackendChooser
+from app.dispatch.choose_backend import ROUTES, BackendChooser, Facts, Route
 from app.operators.gather_plan import GatherPlan
 
 # The lookup whose times are shown: rows of 64 float32 from a table of 51 MB, more than most CPUs cache.
@@ -45,7 +45,7 @@ def calibrate(
         body = {
             "kernel": settings.kernel,
             "threads": chooser.threads,
-            "loop_max_us": chooser.loop_max_s() * 1e6,
+            "loop_max_us": chooser.loop_max_s * 1e6,
             "coefficients": asdict(chooser.coefficients),
             "no_gpu": chooser.no_gpu,
             "chosen_from_rows": first_rows(chooser, resident=True),
@@ -76,13 +76,12 @@ def curves(chooser: BackendChooser) -> dict[str, list[line_chart.Point]]:
     while count <= MAX_ROWS:
         plan = lookup(count)
         for resident in (True, False):
-            for route, choice in chooser.predict(plan, resident).items():
-                name = ROUTE_NAMES[route]
-                if route == "gpu":
+            for each in chooser.decide(plan, Facts(on_gpu=resident)).routes:
+                name = ROUTE_NAMES[each.route]
+                if each.route == "gpu":
                     name = "resident on the GPU" if resident else "inline to the GPU"
-                elif not resident:
-                    continue
-                found.setdefault(name, []).append((count, choice.seconds * 1e6))
+                if isfinite(each.seconds) and (resident or each.route == "gpu"):
+                    found.setdefault(name, []).append((count, each.seconds * 1e6))
         count *= 2
     return found
 
@@ -92,7 +91,7 @@ def first_rows(chooser: BackendChooser, resident: bool) -> dict[Route, int]:
     found: dict[Route, int] = {}
     count = 1
     while count <= MAX_ROWS:
-        found.setdefault(chooser.choose(lookup(count), resident).route, count)
+        found.setdefault(chooser.decide(lookup(count), Facts(on_gpu=resident)).choice.route, count)
         count += max(1, count // 50)
     return found
 
@@ -100,32 +99,20 @@ def first_rows(chooser: BackendChooser, resident: bool) -> dict[Route, int]:
 def _print_coefficients(chooser: BackendChooser) -> None:
     console = Console()
     prices = chooser.coefficients
-    table = Table(title="Nanoseconds for a slice, by its bytes and those of the data")
-    table.add_column("data", justify="right")
-    for width in WIDTHS:
-        table.add_column(_size(width), justify="right")
-    for size, row in zip(DATA_BYTES, prices.slice_s, strict=True):
-        table.add_row(_size(size), *(f"{price * 1e9:.2f}" for price in row))
-    console.print(table)
-    table = Table(title="Beside that")
-    table.add_column("what")
+    table = Table()
+    table.add_column("what it takes")
     table.add_column("", justify="right")
-    rows: list[tuple[str, str]] = [("a call", f"{prices.call_s * 1e6:.2f} µs")]
-    rows += [
-        (f"a tuple of {depth} components, more", f"{price * 1e9:.2f} ns")
-        for depth, price in zip(DEPTHS[1:], prices.tuple_s[1:], strict=True)
-    ]
-    rows += [
-        ("a narrow slice of odd width, more", f"{prices.odd_slice_s * 1e9:.2f} ns"),
-        ("a byte of a large output, more", f"{prices.output_byte_s * 1e9:.4f} ns"),
+    rows: list[tuple[str, str]] = [
+        ("a call", f"{prices.call_s * 1e6:.2f} µs"),
+        ("a slice of data in the first cache", f"{prices.near_slice_s * 1e9:.2f} ns"),
+        ("a byte of it", f"{prices.near_byte_s * 1e9:.4f} ns"),
+        ("a slice of data in memory", f"{prices.far_slice_s * 1e9:.2f} ns"),
+        ("a byte of it", f"{prices.far_byte_s * 1e9:.4f} ns"),
+        ("a further component of a tuple", f"{prices.component_s * 1e9:.2f} ns"),
         ("a thread and back", f"{prices.hand_off_s * 1e6:.1f} µs"),
         ("a helper that sleeps, for a split", f"{prices.wakeup_s * 1e6:.1f} µs"),
-        ("a component for another core, more", f"{prices.index_move_s * 1e9:.4f} ns"),
-        ("a byte of output for another core, more", f"{prices.output_move_s * 1e9:.4f} ns"),
-        (f"gain of {chooser.threads} threads on items", f"{prices.item_gain:.2f}"),
-        (f"gain of {chooser.threads} threads on rows", f"{prices.row_gain:.2f}"),
-        (f"gain of {chooser.threads} threads on large output", f"{prices.output_gain:.2f}"),
-        ("longest on the event loop", f"{chooser.loop_max_s() * 1e6:.0f} µs"),
+        (f"gain of {chooser.threads} threads", f"{prices.gain:.2f}"),
+        ("longest on the event loop", f"{chooser.loop_max_s * 1e6:.0f} µs"),
     ]
     if prices.gpu is not None:
         rows += [
@@ -137,10 +124,3 @@ def _print_coefficients(chooser: BackendChooser) -> None:
     for line in rows:
         table.add_row(*line)
     console.print(table)
-
-
-def _size(size: int) -> str:
-    for unit, step in (("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size >= step:
-            return f"{size // step} {unit}"
-    return f"{size} B"

@@ -6,12 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from app.security import api_keys
 from app.settings import Settings
+from gathernd_cli.tables import Column, print_rows
+
+COLUMNS: Final = ("label", "scopes", "sha256", "added")
+"""What `ls` says of a key, in this order."""
 
 app = typer.Typer(
     help="API keys: the file that GATHERND_API_KEYS_FILE names.", no_args_is_help=True, add_completion=False
@@ -63,10 +67,10 @@ def keys_add(
 
 @app.command("ls")
 def keys_ls(file: KeysFile = None) -> None:
-    """List the keys: label, scopes, start of the SHA-256."""
+    """List the keys: label, scopes, start of the SHA-256, when it was added where the file says so."""
     with _keys_file(file) as path:
-        for row in api_keys.described(api_keys.read(path)):
-            typer.echo("\t".join(row.values()))
+        rows = list(api_keys.described(api_keys.read(path)))
+    print_rows([Column(name) for name in COLUMNS], ([row[name] for name in COLUMNS] for row in rows))
 
 
 @app.command("rm")

@@ -8,12 +8,11 @@ from typing import Annotated, Final
 import typer
 
 from app.dispatch.backend_calibration import calibrated
-from app.dispatch.backend_cost_model import Route
-from app.dispatch.choose_backend import BackendChooser
+from app.dispatch.choose_backend import BackendChooser, Route
 from app.dispatch.request_thread_pool import RequestThreadPool
-from app.kernels import numba_cpu
 from app.kernels.gpu_interface import NoDevice
-from app.main import KERNELS, limits_of, split_threads, use_gpu
+from app.kernels.kernel_by_name import kernel_named
+from app.main import limits_of, split_threads, use_gpu
 from app.memory.budget import Budget
 from app.memory.malloc_tuning import keep_freed_memory
 from app.service import Service
@@ -44,9 +43,11 @@ def service_of(settings: Settings, *, refresh: bool) -> Service:
     command with exit code 1 where the settings ask for a GPU that is not there.
     """
     keep_freed_memory(settings.memory_budget // 8)
-    kernel = KERNELS[settings.kernel]
+    kernel = kernel_named(settings.kernel)
     threads = split_threads(settings)
     if settings.kernel == "numba":
+        from app.kernels import numba_cpu  # noqa: PLC0415
+
         numba_cpu.configure(settings.cache_dir)
         numba_cpu.warm()
     chooser = BackendChooser(

@@ -1,52 +1,30 @@
-"""`gathernd serve`: the settings of the command line and environment, then one process or several that serve."""
+"""`gathernd serve`: serves over HTTP, with every setting as a flag."""
 
 from __future__ import annotations
 
-import typer
-from pydantic import ValidationError
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-from app.dispatch.gpu_discovery import allow_gpu
-from app.kernels.gpu_interface import NoDevice
-from app.main import create_app
-from app.security.api_keys import BadKeysFile
-from app.server.exit_codes import NOT_AVAILABLE, WRONG_SETTINGS
-from app.server.listening_sockets import CannotListen
-from app.server.tls import BadTls
-from app.server_from_settings import serve, serve_workers
-from app.settings import Settings
-from app.telemetry.tracing import NoTracing
+import typer
+from pydantic import ByteSize, ValidationError
+from pydantic.fields import FieldInfo
+
+from app.server.exit_codes import WRONG_SETTINGS
+from app.settings import Settings, default_text, topics
+from gathernd_cli.import_for_good import import_for_good
 
 app = typer.Typer(add_completion=False)
 
 
-@app.command(
-    "serve",
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
-)
-def serve_command(context: typer.Context) -> None:
-    """Serve over HTTP. Every setting GATHERND_NAME is also a flag --name; --help lists them."""
-    settings = _settings(list(context.args))
-    if settings.device == "gpu":
-        _check_gpu(settings)
-    try:
-        if settings.workers > 1:
-            raise typer.Exit(serve_workers(settings))
-        serve(settings, create_app(settings))
-    except (BadKeysFile, NoTracing, BadTls) as error:
-        typer.echo(f"gathernd: {_flag(error, settings)}: {error}", err=True)
-        raise typer.Exit(WRONG_SETTINGS) from None
-    except CannotListen as error:
-        typer.echo(f"gathernd: {error}", err=True)
-        raise typer.Exit(NOT_AVAILABLE) from None
-
-
-def _flag(error: BadKeysFile | NoTracing | BadTls, settings: Settings) -> str:
-    """The flag and variable of the setting that an error is about."""
-    if isinstance(error, BadKeysFile):
-        return f"--api-keys-file (GATHERND_API_KEYS_FILE) {settings.api_keys_file}"
-    if isinstance(error, NoTracing):
-        return "--otlp-endpoint (GATHERND_OTLP_ENDPOINT)"
-    return "--tls-cert (GATHERND_TLS_CERT)"
+def serve_command(**given: list[str] | None) -> None:
+    """Serve over HTTP. Every flag is also a variable: --max-queue is GATHERND_MAX_QUEUE."""
+    arguments = [f"--{name.replace('_', '-')}={text}" for name, texts in given.items() for text in texts or ()]
+    settings = _settings(arguments)
+    with import_for_good():
+        from app.cli.run_service import run_service  # noqa: PLC0415  (imports the whole service)
+    run_service(settings)
 
 
 def _settings(arguments: list[str]) -> Settings:
@@ -59,9 +37,35 @@ def _settings(arguments: list[str]) -> Settings:
         raise typer.Exit(WRONG_SETTINGS) from None
 
 
-def _check_gpu(settings: Settings) -> None:
-    try:
-        allow_gpu(settings.device, settings.workers)
-    except NoDevice as reason:
-        typer.echo(f"gathernd: --device (GATHERND_DEVICE) gpu: {reason}", err=True)
-        raise typer.Exit(WRONG_SETTINGS) from None
+def _flags() -> Iterator[inspect.Parameter]:
+    """A parameter for each setting. Its values are handed on as they are: `Settings` reads and checks them."""
+    for name, topic in topics().items():
+        field = Settings.model_fields[name]
+        option = typer.Option(
+            f"--{name.replace('_', '-')}",
+            help=_help(field),
+            rich_help_panel=topic,
+            metavar=_metavar(field),
+            show_default=False,
+        )
+        annotation = Annotated[list[str] | None, option]
+        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _help(field: FieldInfo) -> str:
+    text, default = field.description or "", default_text(field)
+    return f"{text.removesuffix('.')} (default: {default})." if default else text
+
+
+def _metavar(field: FieldInfo) -> str:
+    """What a value looks like: the words that may stand there, or the name of the type."""
+    kinds = [kind for kind in get_args(field.annotation) if kind is not type(None)]
+    if get_origin(field.annotation) is Literal:
+        return "|".join(map(str, kinds))
+    kind: Any = kinds[0] if kinds else field.annotation
+    return {int: "NUMBER", float: "NUMBER", bool: "true|false", ByteSize: "BYTES", Path: "PATH"}.get(kind, "TEXT")
+
+
+serve_command.__signature__ = inspect.Signature(list(_flags()))  # type: ignore[attr-defined]
+serve_command.__annotations__ = {flag.name: flag.annotation for flag in _flags()}
+app.command("serve")(serve_command)

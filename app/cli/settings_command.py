@@ -1,4 +1,4 @@
-"""`gathernd settings`: the README's table of settings."""
+"""`gathernd settings`: the table of settings, as docs/reference/settings.md has it."""
 
 from __future__ import annotations
 

@@ -20,4 +20,6 @@ def warm_command(
     ] = None,
 ) -> None:
     """Compile kernels and readers into the cache folder, so that the next start is fast."""
-    warm(cache_dir or Settings().cache_dir, lambda name: typer.echo(f"ready: {name}"))
+    rest = warm(cache_dir or Settings().cache_dir, lambda name: typer.echo(f"ready: {name}"))
+    if rest is not None:
+        rest()

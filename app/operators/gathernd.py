@@ -59,6 +59,7 @@ def check_batch_dims(dialect: Dialect, data: Tensor, indices: Tensor, batch_dims
             f"batch_dims = {shorten(batch_dims)} {reason}",
             places=[Place(pointer, value=batch_dims, allowed=(0, limit - 1))],
             rule=dialect.rules["batch_dims_out_of_range"],
+            hint=None if dialect.has_batch_dims else f"Leave out 'batch_dims', which {dialect.name} does not have.",
         )
 
 

@@ -57,6 +57,7 @@ def plan_scatter(dtype: DType, shape: Sequence[int], call: ScatterCall) -> Scatt
             f"updates has shape {list(updates.shape)} and must have {list(wanted)}",
             pointer=updates.shape_pointer,
             rule=SCATTERND.rules["updates_shape_mismatch"],
+            hint=f"Send updates of shape {list(wanted)}.",
         )
     return ScatterPlan(_rows(shape, indices, depth), prod(shape[depth:]))
 
@@ -68,6 +69,7 @@ def _check_dtypes(dtype: DType, call: ScatterCall) -> None:
             f"ScatterND does not take indices of type {call.indices.dtype.name}; it takes int64",
             pointer=call.indices.dtype_pointer,
             rule=SCATTERND.rules["index_dtype"],
+            hint="Convert indices to int64.",
         )
     if call.updates.dtype is not dtype:
         raise GatherError(
@@ -75,12 +77,14 @@ def _check_dtypes(dtype: DType, call: ScatterCall) -> None:
             f"updates are of type {call.updates.dtype.name} and the tensor is of type {dtype.name}",
             pointer=call.updates.dtype_pointer,
             rule=SCATTERND.rules["data_dtype"],
+            hint=f"Convert updates to {dtype.name}.",
         )
     if call.reduction != "none" and dtype.kind in ("bool", "string", "complex"):
         raise GatherError(
             "unsupported_dtype",
             f"a tensor of type {dtype.name} takes the reduction none only",
             pointer=call.reduction_pointer,
+            hint=f"Write 'none' in place of {call.reduction!r}.",
         )
 
 

@@ -23,6 +23,7 @@ def check_dtypes(dialect: Dialect, data: Tensor, indices: Tensor) -> None:
             f"{dialect.name} does not take data of type {data.dtype.name}",
             pointer=data.dtype_pointer,
             rule=dialect.rules["data_dtype"],
+            hint="Leave out 'dialect', since onnx-13 takes data of every type.",
         )
     if indices.dtype.name not in dialect.index_dtypes:
         allowed = ", ".join(sorted(dialect.index_dtypes))
@@ -31,6 +32,7 @@ def check_dtypes(dialect: Dialect, data: Tensor, indices: Tensor) -> None:
             f"{dialect.name} does not take indices of type {indices.dtype.name}; it takes {allowed}",
             pointer=indices.dtype_pointer,
             rule=dialect.rules["index_dtype"],
+            hint=f"Convert indices to int64, which {dialect.name} takes.",
         )
 
 

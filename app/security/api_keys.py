@@ -1,7 +1,9 @@
 """The file of API keys: how it is read, and how keys are added and removed.
 
 It holds lines `sha256hex scope[,scope] label`, so nobody who reads it can call the service: keys themselves, which are
-256 random bits, are never kept. Which requests need which key is decided in `app.security.authorizer`.
+256 random bits, are never kept. Above each line that was added here stands a comment, `# added TIME DIGITS`, with the
+first digits of that line's SHA-256; versions that know no such comment read the file as well. Which requests need which
+key is decided in `app.security.authorizer`.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ import secrets
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, Literal, get_args
@@ -24,6 +27,9 @@ Scope = Literal["gather", "tensors"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 LABEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
+_DIGITS: Final = 12
+"""So many hexadecimal digits of a SHA-256 name a key to people."""
+_ADDED: Final = re.compile(rf"# added (\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\dZ) ([0-9a-f]{{{_DIGITS}}})")
 _LINE: Final = re.compile(r"([0-9A-Fa-f]{64})[ \t]+([a-z]+(?:,[a-z]+)*)[ \t]+(\S+)")
 
 
@@ -33,11 +39,20 @@ class BadKeysFile(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key that may be used: SHA-256 of its text, what it may do, and what people call it."""
+    """A key that may be used: SHA-256 of its text, what it may do, what people call it, and when it was added.
+
+    That is a time of RFC 3339 in UTC, "" where the file does not say.
+    """
 
     digest: bytes
     scopes: frozenset[Scope]
     label: str
+    added: str = field(default="", compare=False)
+
+    @property
+    def digits(self) -> str:
+        """The first digits of the SHA-256."""
+        return self.digest.hex()[:_DIGITS]
 
 
 def parse(text: str) -> list[Key]:
@@ -45,11 +60,16 @@ def parse(text: str) -> list[Key]:
     keys: list[Key] = []
     labels: set[str] = set()
     digests: set[bytes] = set()
+    added: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
         if not stripped or stripped.startswith("#"):
+            comment = _ADDED.fullmatch(stripped)
+            if comment is not None:
+                added[comment[2]] = comment[1]
             continue
         key = _parse_line(stripped, number)
+        key = replace(key, added=added.get(key.digits, ""))
         if key.label in labels or key.digest in digests:
             raise BadKeysFile(f"line {number}: the label or the key of an earlier line")
         labels.add(key.label)
@@ -105,17 +125,25 @@ def add(path: Path, label: str, scopes: Sequence[Scope]) -> str:
             raise BadKeysFile(f"there is a key with the label {label!r} already")
         if lines and not lines[-1].endswith("\n"):
             lines[-1] += "\n"
-        lines.append(f"{sha256(text.encode()).hexdigest()} {ordered} {label}\n")
+        digest = sha256(text.encode()).hexdigest()
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        lines += [f"# added {now} {digest[:_DIGITS]}\n", f"{digest} {ordered} {label}\n"]
     return text
 
 
 def remove(path: Path, label: str) -> None:
     """Take the key with this label out of the file. Raises BadKeysFile, also where there is none, and OSError."""
     with _rewriting(path) as lines:
-        left = [line for line in lines if not any(key.label == label for key in parse(line))]
-        if len(left) == len(lines):
+        found = [key for key in parse("".join(lines)) if key.label == label]
+        if not found:
             raise BadKeysFile(f"no key has the label {label!r}")
-        lines[:] = left
+        lines[:] = [line for line in lines if not _is_about(line.strip(), found[0])]
+
+
+def _is_about(line: str, key: Key) -> bool:
+    """Whether a line is the key's, or says when it was added."""
+    comment = _ADDED.fullmatch(line)
+    return comment[2] == key.digits if comment is not None else any(each == key for each in parse(line))
 
 
 @contextmanager
@@ -160,10 +188,11 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def described(keys: Sequence[Key]) -> Iterator[Mapping[str, str]]:
-    """What may be shown of keys: label, scopes and the start of the digest."""
+    """What may be shown of keys: label, scopes, the start of the digest and when they were added."""
     for key in keys:
         yield {
             "label": key.label,
             "scopes": ",".join(scope for scope in SCOPES if scope in key.scopes),
-            "sha256": key.digest.hex()[:12],
+            "sha256": key.digits,
+            "added": key.added,
         }

@@ -66,6 +66,8 @@ class ReadOnlyAuthorizer:
                 "forbidden",
                 "tensors cannot be changed on an address that others reach without keys: set GATHERND_API_KEYS_FILE to "
                 "a keys file ('gathernd keys add' makes one), or have the service listen on a loopback address",
+                hint="Have the operator set GATHERND_API_KEYS_FILE to a keys file, and send a key of it with the scope "
+                "'tensors'.",
             )
 
 
@@ -104,7 +106,16 @@ class KeyAuthorizer:
             raise _unauthorized(credential)
         scope = needed_scope(method, access)
         if scope is not None and scope not in key.scopes:
-            raise GatherError("forbidden", f"this route needs a key with the scope {scope!r}")
+            raise GatherError(
+                "forbidden",
+                f"this route needs a key with the scope {scope!r}",
+                hint=f"Send a key with the scope '{scope}', which 'gathernd keys add' makes.",
+            )
+
+    def label(self, credential: bytes | None) -> str | None:
+        """What people call the key with this SHA-256, None for a key that is not in force."""
+        key = None if credential is None else self._keys.get(credential)
+        return None if key is None else key.label
 
     async def watch(self, interval: float = 1.0) -> None:
         """Take the keys of the file whenever it changes. Runs until it is cancelled."""

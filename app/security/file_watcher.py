@@ -15,7 +15,7 @@ from typing import Final, Generic, TypeVar
 logger = logging.getLogger("gathernd")
 
 LARGEST_FILE: Final = 1 << 20
-"""Most bytes that are read of a file: some ten thousand keys, so that a wrong path does not fill the memory."""
+"""Most bytes that are read of a file: some seven thousand keys, so that a wrong path does not fill the memory."""
 Contents = Mapping[Path, bytes]
 Loaded = TypeVar("Loaded")
 

@@ -63,13 +63,17 @@ class HostHeaderCheck:
                     "forbidden",
                     f"the Host {host.decode('latin-1')!r} is not a name of this service; "
                     "GATHERND_ALLOWED_HOSTS can add it",
+                    hint="Call the service as localhost or 127.0.0.1, or have the operator add the name to "
+                    "GATHERND_ALLOWED_HOSTS.",
                 )
             self._hosts[host] = None
         origin = headers.get(b"origin")
         if origin is not None and origin not in self._origins and origin not in self._allowed_origins:
             if not self._is_own_name(_origin_host(origin.decode("latin-1"))):
                 raise GatherError(
-                    "forbidden", f"requests from pages of the origin {origin.decode('latin-1')!r} are refused"
+                    "forbidden",
+                    f"requests from pages of the origin {origin.decode('latin-1')!r} are refused",
+                    hint="Leave out the field Origin, or have the operator add the origin to GATHERND_CORS_ORIGINS.",
                 )
             self._origins[origin] = None
 

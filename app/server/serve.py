@@ -26,6 +26,7 @@ from app.server.server_options import ServerOptions
 from app.server.slow_and_idle_clients import sweep
 from app.server.tls import SHUTDOWN_S, Tls
 from app.telemetry import logs
+from app.telemetry.metric_definitions import CERTIFICATE_EXPIRY
 
 logger = logging.getLogger("gathernd")
 
@@ -76,6 +77,15 @@ class Server(DrainingServer):
         log_address(self.options, self.listeners)
         self.started = True
         self.watch()
+        self.application.background.start("ready", self._log_when_ready)
+
+    async def _log_when_ready(self) -> None:
+        readiness = self.application.readiness
+        while readiness.waiting_for:
+            if readiness.failed is not None:
+                return
+            await asyncio.sleep(0.01)
+        log_ready(self.options, self.listeners)
 
     def listen(self) -> None:
         """Have the kernel take connections. Ends the process where another one came first."""
@@ -92,12 +102,14 @@ class Server(DrainingServer):
         )
 
     def watch(self) -> None:
-        """Start the tasks that look for slow clients and a renewed certificate, and the gauge of connections."""
+        """Start the tasks that look for slow clients and a renewed certificate, and the gauges of both."""
         connections = self.server_state.connections
         self.application.metrics.gauges["gathernd_connections"] = lambda: len(connections)
         self.application.background.start("connections", lambda: sweep(connections))
         if self.tls is not None:
-            self.application.background.start("tls", self.tls.watch)
+            tls = self.tls
+            self.application.metrics.unsummed[CERTIFICATE_EXPIRY] = lambda: tls.expiry
+            self.application.background.start("tls", tls.watch)
 
 
 def tls_options(config: uvicorn.Config) -> dict[str, Any]:
@@ -142,7 +154,13 @@ def raise_file_limit() -> None:
 def log_address(options: ServerOptions, listeners: Sequence[socket.socket]) -> None:
     """Write the service's URL to the log."""
     url = listening_sockets.url(options.scheme, options.host, listeners)
-    logger.info("Uvicorn running on %s (Press CTRL+C to quit)", url)
+    logger.info("listening on %s (Ctrl+C stops it)", url)
+
+
+def log_ready(options: ServerOptions, listeners: Sequence[socket.socket]) -> None:
+    """Write to the log that the service is ready, and where it and its pages are."""
+    url = listening_sockets.url(options.scheme, options.host, listeners)
+    logger.info("ready on %s, page at %s%s, docs at %s%s", url, url, options.page_path, url, options.docs_path)
 
 
 def serve(options: ServerOptions, app: ServedApplication, tls: Tls | None, listeners: Sequence[socket.socket]) -> None:

@@ -13,7 +13,7 @@ from app.server.tls import TlsFiles
 class ServerOptions:
     """Times are in seconds; `kept_memory` is how many bytes of freed memory the process may keep for later requests.
     `always_answered` are the paths that are answered beyond `max_connections`, and `render_error` makes the answers of
-    requests that the server itself refuses.
+    requests that the server itself refuses. `page_path` and `docs_path` are those of the pages that the log names.
     """
 
     host: str
@@ -29,6 +29,8 @@ class ServerOptions:
     log_level: str
     log_format: str
     render_error: ErrorRenderer
+    page_path: str
+    docs_path: str
 
     @property
     def scheme(self) -> str:

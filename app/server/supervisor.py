@@ -47,7 +47,7 @@ from typing import Any, Final
 from app.security.authorizer import KeyAuthorizer
 from app.server import listening_sockets
 from app.server.exit_codes import STARTUP_FAILURE
-from app.server.serve import log_address
+from app.server.serve import log_address, log_ready
 from app.server.server_options import ServerOptions
 from app.server.worker_process import WorkerStart
 from app.telemetry.shared_counters import CounterGroup, SlotHeader, join
@@ -126,6 +126,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._signals: list[int] = []
         self._started = False
+        self._told_ready = False
         self._stop_by: float | None = None
         self._code = 0
         self._failures = 0
@@ -264,6 +265,9 @@ class Supervisor:
             old.send(b"l")
         elif all(one.accepting_since is not None for one in self._workers):
             self._failures = 0
+            if not self._told_ready:
+                self._told_ready = True
+                log_ready(self._options, self._listeners)
 
     def _ended(self, worker: Worker) -> None:
         self._selector.unregister(worker.channel)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from app.security.file_watcher import LARGEST_FILE, Contents, FileTooLarge, FileWatcher, read_small_file
+from app.server.certificate_expiry import expiry
 
 logger = logging.getLogger("gathernd")
 
@@ -41,7 +42,8 @@ class TlsFiles(NamedTuple):
 class Tls:
     """The TLS context of the service: its certificate and, with `client_ca`, the authorities of clients' certificates.
 
-    `key` may stand in the file of the certificate. TLS 1.2 and later. Raises BadTls.
+    `key` may stand in the file of the certificate. TLS 1.2 and later. `expiry` is when the certificate in force, or one
+    of its chain, expires, in seconds since 1970. Raises BadTls.
     """
 
     def __init__(self, certificate: Path, key: Path | None, password_file: Path | None, client_ca: Path | None) -> None:
@@ -54,7 +56,9 @@ class Tls:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.context.set_alpn_protocols(_ALPN)
-        self._load(self.context, self._watcher.first())
+        contents = self._watcher.first()
+        self._load(self.context, contents)
+        self.expiry = expiry(contents[certificate])
         if client_ca is not None:
             try:
                 self.context.load_verify_locations(client_ca)
@@ -98,6 +102,7 @@ class Tls:
         except BadTls as error:
             self._watcher.reject(error)
             return False
+        self.expiry = expiry(contents[self._certificate])
         logger.info("TLS: a new certificate is in force")
         return True
 

@@ -37,6 +37,7 @@ def read_key(field: bytes | None) -> str | None:
         raise GatherError(
             "invalid_field",
             "an Idempotency-Key is 1 to 256 visible ASCII characters",
+            hint="Send an Idempotency-Key of letters and digits, such as a UUID.",
             pointer="/idempotency-key",
         )
     return text
@@ -119,6 +120,7 @@ class IdempotencyKeys:
             raise GatherError(
                 "invalid_field",
                 "this Idempotency-Key came with another request before",
+                hint="Send a new Idempotency-Key with each other request, such as a UUID.",
                 pointer="/idempotency-key",
             )
         return found.etag

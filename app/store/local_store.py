@@ -294,7 +294,7 @@ class LocalStore:
         while True:
             row = self._index.find(name)
             if row is None:
-                raise not_found(name)
+                raise not_found(name, self._index.names())
             try:
                 description, page = read_first_page(self._path(row, name))
             except (BadFile, OSError) as problem:

@@ -10,7 +10,7 @@ import numpy as np
 from app.store.pending_scatter import ScatterChange
 from app.store.tensor_file import PAGE
 from app.store.writable_tensor import WritableTensor
-from app.tensors.string_frames import HEAD
+from app.tensors.frame_format import HEAD
 from app.tensors.string_tensor import PackedStrings
 
 _CHUNK_BYTES: Final = 1 << 20

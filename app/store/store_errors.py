@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 from app.errors import GatherError
+from app.near_name import instead_of, near_name
 from app.tensors.tensor_name import RESERVED, reserved_name
 
 
@@ -20,11 +21,19 @@ def unreadable(name: str, error: OSError) -> GatherError:
     return damaged(name, f"its file cannot be read: {os.strerror(error.errno or 0)}")
 
 
-def not_found(name: str) -> GatherError:
-    """tensor_not_found for a name that no tensor has, invalid_field where the name is reserved."""
-    if name in RESERVED:
-        return reserved_name(name)
-    return GatherError("tensor_not_found", f"no tensor is named {name!r}", pointer="/name")
+def not_found(name: str, names: Iterable[str] = ()) -> GatherError:
+    """tensor_not_found for a name in the path that no tensor has, invalid_field where the name is reserved.
+
+    `names` are those that the caller may see.
+    """
+    return reserved_name(name) if name in RESERVED else no_tensor(name, "/name", names)
+
+
+def no_tensor(name: str, pointer: str, names: Iterable[str]) -> GatherError:
+    """tensor_not_found for a name at `pointer`; the hint has the one of `names` that is like it."""
+    near = near_name(name, names)
+    hint = None if near is None else f"{instead_of(name, near)}."
+    return GatherError("tensor_not_found", f"no tensor is named {name!r}", pointer=pointer, hint=hint)
 
 
 def over_quota(limit: str, maximum: int) -> GatherError:

@@ -41,9 +41,16 @@ class Conditions:
             raise GatherError(
                 "precondition_failed",
                 "If-Match does not hold: " + ("there is no such tensor" if etag is None else f"the ETag is {etag}"),
+                hint="Leave out If-Match, or upload the tensor first."
+                if etag is None
+                else f"Read the tensor again, and send 'If-Match: {etag}' if the change still holds.",
             )
         if self.none_match is not None and etag is not None and (etag in self.none_match or self.none_match == ("*",)):
-            raise GatherError("precondition_failed", f"If-None-Match does not hold: the ETag is {etag}")
+            raise GatherError(
+                "precondition_failed",
+                f"If-None-Match does not hold: the ETag is {etag}",
+                hint=f"Send 'If-Match: {etag}' in place of If-None-Match to replace the tensor, or use another name.",
+            )
 
 
 ALWAYS = Conditions()

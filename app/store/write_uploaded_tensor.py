@@ -23,8 +23,9 @@ from app.store import disk_writes
 from app.store.tensor_file import BLOCK, PAGE, BlockChecksums, Description, encode_page, new_hash
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES, DType
+from app.tensors.frame_format import HEAD
 from app.tensors.shape_limits import NUMPY_BYTES, Limits
-from app.tensors.string_frames import HEAD, read_frames
+from app.tensors.string_frames import read_frames
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import coordinates
 
@@ -142,6 +143,7 @@ class Upload:
                 "value_not_representable",
                 "a bool is one byte, 0 or 1",
                 places=[Place(BODY, where, int(octets[bad]))],
+                hint="Send each bool as one byte, 0 or 1.",
             )
 
     def _wrong_count(self, what: str) -> GatherError:
@@ -270,7 +272,7 @@ class _FramedStrings:
         starts = np.empty(min(left, len(buffer) // HEAD), np.int64)
         octets = np.frombuffer(buffer, np.uint8)
         octets.flags.writeable = False
-        count, _, no_utf8 = read_frames(octets, left, starts)
+        count, _, no_utf8 = read_frames.run(octets, left, starts)
         whole = PackedStrings(DTYPES["string"], (count,), starts[:count], octets=octets)
         place = int(whole.array[-1]) + len(whole.frame(-1)) if len(whole.array) else 0
         head = buffer[place : place + HEAD]
@@ -300,7 +302,9 @@ class _FramedStrings:
                 places=places,
                 facts={"limit": "string_bytes", "maximum": self._max_bytes},
             )
-        return GatherError("value_not_representable", "a string is not UTF-8", places=places)
+        return GatherError(
+            "value_not_representable", "a string is not UTF-8", places=places, hint="Send each string in UTF-8."
+        )
 
     def finish(self) -> None:
         """The stream has ended. Raises element_count_mismatch."""

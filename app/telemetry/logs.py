@@ -20,12 +20,17 @@ LONGEST: Final = 256
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._:/{}+-]+")
 
 
+def _name(record: logging.LogRecord) -> str:
+    """The logger's name; that of uvicorn is the service's own, for it is this service that starts or stops."""
+    return "gathernd" if record.name.partition(".")[0] == "uvicorn" else record.name
+
+
 class TextFormatter(logging.Formatter):
     """A line for people: time, level, logger, message, then fields as name=value; an exception on further lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line or lines of a record."""
-        line = f"{self.formatTime(record)} {record.levelname} {record.name}: {printable(record.getMessage())}"
+        line = f"{self.formatTime(record)} {record.levelname} {_name(record)}: {printable(record.getMessage())}"
         for name, value in getattr(record, "fields", {}).items():
             line += f" {name}={_shown(value)}"
         if record.exc_info and record.exc_info[1] is not None:
@@ -44,7 +49,7 @@ class JsonFormatter(logging.Formatter):
         line = {
             "time": time.replace("+00:00", "Z"),
             "level": record.levelname.lower(),
-            "logger": record.name,
+            "logger": _name(record),
             "message": record.getMessage(),
             "process": record.process,
             **getattr(record, "fields", {}),
@@ -92,11 +97,17 @@ FORMATS: Final = {"text": TextFormatter, "json": JsonFormatter}
 
 
 def configuration(form: str, level: str) -> dict[str, Any]:
-    """The argument of `logging.config.dictConfig`: all lines, uvicorn's too, go to stderr in one form."""
+    """The argument of `logging.config.dictConfig`: all lines, uvicorn's too, go to stderr in one form.
+
+    The level debug is for the service alone: Numba's would be thousands of lines for a first start.
+    """
+    loggers: dict[str, Any] = {"": {"handlers": ["stderr"], "level": level.upper()}}
+    if level.upper() == "DEBUG":
+        loggers["numba"] = {"level": "INFO"}
     return {
         "version": 1,
         "disable_existing_loggers": False,
         "formatters": {"line": {"()": FORMATS[form]}},
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
-        "loggers": {"": {"handlers": ["stderr"], "level": level.upper()}},
+        "loggers": loggers,
     }

@@ -1,7 +1,8 @@
 """The metrics: names, labels, help texts and buckets. A new metric is a row here, and a line where it is counted; the
 values of gauges of the service are read in `app.gauges`.
 
-Labels come from closed sets: route templates, methods and codes, never from what a client makes up.
+Labels come from closed sets: route templates, methods and codes, never from what a client makes up. Of the names of
+resident tensors a process shows MOST_TENSORS at the most.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
 """The methods that are counted by their names, all others as "other"."""
 BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the histogram of request times, in seconds; one more bucket has no bound."""
+
+MOST_TENSORS: Final = 100
+"""Of so many resident tensors a process counts the lookups by name, of all others as OTHER_TENSORS."""
+OTHER_TENSORS: Final = "other"
 
 BUILD_INFO: Final = (
     "gathernd_build_info",
@@ -48,6 +53,11 @@ COUNTERS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
         ("route",),
         "Seconds that the same gathers took: over those predicted, 1 where the predictions are right.",
     ),
+    "gathernd_tensor_lookups": (
+        ("tensor",),
+        f"Gathers answered from a resident tensor, by its name: the first {MOST_TENSORS} that a process is asked for, "
+        'all further ones together as "other".',
+    ),
     "gathernd_stage_seconds": (("path", "stage"), "Seconds that gathers spent in each stage, added up."),
     "gathernd_connections_closed_idle": ((), "Idle connections closed to make room for new ones."),
     "gathernd_connections_refused": ((), "Connections refused because as many were open as may be, none of them idle."),
@@ -61,6 +71,7 @@ COUNTERS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     ),
 }
 """Labels and help of each counter, by its name. All that is counted under one of these names is shown."""
+CERTIFICATE_EXPIRY: Final = "gathernd_tls_certificate_expiry_timestamp_seconds"
 GAUGES: Final[Mapping[str, str]] = {
     "gathernd_requests_in_flight": "Requests being answered.",
     "gathernd_requests_limit": "Requests that may be under way: one more is refused.",
@@ -80,7 +91,24 @@ GAUGES: Final[Mapping[str, str]] = {
     "gathernd_gpu_memory_bytes": "Bytes of the GPU's memory that the service may use; 0 without a GPU.",
     "gathernd_gpu_used_bytes": "Bytes of it that copies of tensors and gathers hold.",
     "gathernd_gpu_resident_bytes": "Bytes of it that copies of resident tensors hold.",
+    CERTIFICATE_EXPIRY: "When the TLS certificate in force, or one of its chain, expires, in seconds since 1970; "
+    "nothing without TLS.",
 }
+OF_ONE_PROCESS: Final = "of each process of the service: 0 is the one that was started, others are its workers"
+PROCESS_COUNTERS: Final[Mapping[str, str]] = {
+    "process_cpu_seconds": f"User and system CPU time spent in seconds, {OF_ONE_PROCESS}.",
+}
+"""Help of the counters that Prometheus' own libraries have of a process; the label is `process`."""
+PROCESS_GAUGES: Final[Mapping[str, str]] = {
+    "process_virtual_memory_bytes": f"Virtual memory size in bytes, {OF_ONE_PROCESS}.",
+    "process_resident_memory_bytes": (
+        f"Resident memory size in bytes, {OF_ONE_PROCESS}; pages of tensors that processes share count for each."
+    ),
+    "process_start_time_seconds": f"Start time in seconds since 1970, {OF_ONE_PROCESS}.",
+    "process_open_fds": f"Number of open file descriptors, {OF_ONE_PROCESS}.",
+    "process_max_fds": f"Maximum number of open file descriptors, {OF_ONE_PROCESS}.",
+}
+"""Help of the gauges of the same libraries."""
 
 CLIENT_GONE: Final = "client_gone"
 """Counted beside the codes of the catalogue: the client went away before its answer."""

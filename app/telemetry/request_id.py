@@ -1,9 +1,8 @@
 """The id of a request: the form of one that a caller may send as X-Request-ID, and the making of one where none came.
 
 A request that reaches the application is numbered, and its id is the prefix of this process and the number in
-hexadecimal: a1b2c3d4e5f6-000000002a. Answers to small gathers have it written by compiled code (`write_number`, called
-by `compiled_increments`). A request that the server refuses before the application sees it has no number: it gets a
-random id.
+hexadecimal: a1b2c3d4e5f6-000000002a. Answers to small gathers have it written with their times (`increments`). A
+request that the server refuses before the application sees it has no number: it gets a random id.
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ import itertools
 import re
 import secrets
 from typing import Final
-
-from app.llvm_intrinsics import Address, inlined, store_u8
 
 REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 """What a caller may send as X-Request-ID."""
@@ -33,13 +30,3 @@ def numbered_id(number: int) -> str:
 def random_id() -> str:
     """The id of a request without a number, where it came without an id."""
     return secrets.token_hex(8)
-
-
-@inlined
-def write_number(end: Address, number: int) -> None:
-    """Write the digits of `number` in `numbered_id`, so that they end before the address `end`."""
-    for _ in range(DIGITS):
-        end -= 1
-        digit = number & 15
-        number >>= 4
-        store_u8(end, digit + (48 if digit < 10 else 87))

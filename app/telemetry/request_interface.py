@@ -69,6 +69,11 @@ class ObservedRequest(Protocol):
         ...
 
     @property
+    def sent_key(self) -> bytes | None:
+        """The SHA-256 of the key that came with it; None without one."""
+        ...
+
+    @property
     def status(self) -> int:
         """The status of its answer."""
         ...

@@ -1,7 +1,8 @@
 """The log of requests: a line for each that is refused or fails, or for every one (the access log).
 
-A line says what was asked for by method, route, path and identifiers, and which error of the catalogue was the answer.
-It never has a body, a query, a header or an error's detail, which quotes bodies. How a line is written is in `logs`.
+A line says what was asked for by method, route, path and identifiers, by whom (the label of the API key), and which
+error of the catalogue was the answer. It never has a body, a query, a header or an error's detail, which quotes bodies.
+How a line is written is in `logs`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _WARNINGS: Final = frozenset((503, 507))
 
 class RequestRecord(NamedTuple):
     """What a line says of a request that is over: `status` is 0 where the client went away first, `code` its error's,
-    None without one.
+    None without one; `key` is the label of the API key that it came with, None without a known one.
     """
 
     method: str
@@ -33,6 +34,7 @@ class RequestRecord(NamedTuple):
     request_id: str
     trace_id: str | None
     client: str | None
+    key: str | None
 
 
 class RequestLog:

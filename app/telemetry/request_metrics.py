@@ -19,9 +19,11 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from app.bounded_cache import BoundedCache
 from app.errors import Code, GatherError
-from app.telemetry import compiled_increments
-from app.telemetry.compiled_increments import HEADER_TEMPLATE_AT, compiled
-from app.telemetry.metric_definitions import BUCKETS, METHODS, REQUEST_SECONDS
+from app.telemetry import increment_layout
+from app.telemetry.increment_layout import HEADER_TEMPLATE_AT
+from app.telemetry.increments import add, answer
+from app.telemetry.metric_definitions import BUCKETS, METHODS, MOST_TENSORS, OTHER_TENSORS, REQUEST_SECONDS
+from app.telemetry.process_metrics import Measured, measure, process_families
 from app.telemetry.prometheus_text import families
 from app.telemetry.request_interface import ObservedRequest
 from app.telemetry.request_log import RequestLog, RequestRecord
@@ -31,6 +33,9 @@ from app.telemetry.tracing import Tracing, trace_id_of
 
 _REMEMBERED: Final = 4096
 """Most paths whose cells are remembered: names of models are in them, which clients make up."""
+_LOOKUPS: Final = "gathernd_tensor_lookups"
+_Kind = tuple[str, str, str, str | None, str]
+"""Gathers that are counted in the same cells: method, path, route predicted and taken, label of the tensor or ""."""
 _SCRAPE_DELAY_S: Final = 0.02
 """So long a scrape waits for other processes, which count a large answer only once it has been sent."""
 
@@ -40,9 +45,10 @@ class Metrics(Collector):
     `template` says under which route template a path is counted, "other" for what is no route.
 
     `gauges` are read in every process and summed; another process's are as old as its `publish`. `common` are those
-    that are the same whichever process is asked; it may block, and is called in a thread.
+    that are the same whichever process is asked; it may block, and is called in a thread. `unsummed` are such ones that
+    are read one by one. `key_label` says what people call the key with a SHA-256, for the log.
 
-    A gather is counted by one compiled call, which adds to its cells by their addresses (see `compiled_increments`).
+    A gather is counted by one call, which adds to its cells by their addresses (see `increments`).
     """
 
     def __init__(
@@ -61,16 +67,18 @@ class Metrics(Collector):
             "gathernd_requests_in_flight": lambda: self._in_flight,
         }
         self.common: Callable[[], Mapping[str, float]] = dict
+        self.unsummed: dict[str, Callable[[], float]] = {}
+        self.key_label: Callable[[bytes | None], str | None] = lambda _: None
         self._shared: dict[str, float] = {}
+        self._processes: Measured = {}
+        self._tensors = self.counters.labels(_LOOKUPS)
         self._in_flight = 0
         self._received = self.counters.cell("gathernd_received_bytes")
         self._sent = self.counters.cell("gathernd_sent_bytes")
         self._values = np.asarray(self.counters.values)
         self._request_cells: BoundedCache[tuple[str, str, int], tuple[int, int]] = BoundedCache(_REMEMBERED)
-        self._cell_tables: BoundedCache[tuple[str, str, str, str | None], int] = BoundedCache(_REMEMBERED)
-        self._answer: Callable[..., bool]
-        self._add: Callable[..., None]
-        self._addresses: BoundedCache[tuple[str, str, str, str | None], NDArray[np.int64]] = BoundedCache(_REMEMBERED)
+        self._cell_tables: BoundedCache[_Kind, int] = BoundedCache(_REMEMBERED)
+        self._addresses: BoundedCache[_Kind, NDArray[np.int64]] = BoundedCache(_REMEMBERED)
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -87,12 +95,15 @@ class Metrics(Collector):
         exchange, timings, choice = context.exchange, context.timings, context.timings.choice
         if exchange is None or exchange.refusal is not None:
             return False
-        key = context.method, context.path, choice.route, timings.route
-        table = self._cell_tables.get(key) or self._cell_table(context)
+        tensor = timings.tensor
+        if tensor and tensor not in self._tensors:
+            tensor = self._tensor_label(tensor)
+        key = context.method, context.path, choice.route, timings.route, tensor
+        table = self._cell_tables.get(key) or self._cell_table(key)
         start, parsed, kernel, done = timings.start, timings.parsed, timings.kernel, timings.gathered
         now = perf_counter()
-        number, predicted, received, answer = context.number, choice.seconds, exchange.received, self._answer
-        if not answer(HEADER_TEMPLATE_AT, table, number, start, parsed, kernel, done, now, predicted, received, sent):
+        number, predicted, received, tell = context.number, choice.seconds, exchange.received, answer.run
+        if not tell(HEADER_TEMPLATE_AT, table, number, start, parsed, kernel, done, now, predicted, received, sent):
             return False
         timings.finished = now
         return True
@@ -114,9 +125,11 @@ class Metrics(Collector):
             if exchange.refusal is not None:
                 status, code = self.outcome(context, code)
         if code is None and status == 200 and timings.route is not None:
-            table, predicted = self._cell_table(context), timings.choice.seconds
+            choice, tensor = timings.choice, self._tensor_label(timings.tensor)
+            table = self._cell_table((context.method, context.path, choice.route, timings.route, tensor))
+            predicted = choice.seconds
             start, parsed, kernel, done = timings.start, timings.parsed, timings.kernel, timings.kernel_end
-            self._add(table, start, parsed, kernel, done, finished, predicted, received, sent)
+            add.run(table, start, parsed, kernel, done, finished, predicted, received, sent)
             return
         if code is not None:
             self.counters.add(f"gathernd_errors|{code}")
@@ -150,6 +163,7 @@ class Metrics(Collector):
             context.request_id,
             trace_id,
             client[0] if client else None,
+            self.key_label(context.sent_key),
         )
 
     def outcome(self, context: ObservedRequest, code: str | None) -> tuple[int, str | None]:
@@ -172,7 +186,7 @@ class Metrics(Collector):
         self.counters.add(f"gathernd_errors|{error.code}")
         self.counters.add(f"gathernd_requests|other|unread|{status}")
         self.count_limit(error)
-        self.log.write(RequestRecord("other", "unread", "", status, error.code, 0.0, request_id, None, client))
+        self.log.write(RequestRecord("other", "unread", "", status, error.code, 0.0, request_id, None, client, None))
 
     def _cells_of(self, method: str, path: str, status: int) -> tuple[int, int]:
         """The cells of a method, path and status: of its requests, and the first of its times."""
@@ -187,27 +201,34 @@ class Metrics(Collector):
             self._request_cells[method, path, status] = place
         return place
 
-    def _cell_table(self, context: ObservedRequest) -> int:
-        """The address of the table of addresses of the cells in which gathers like this one are counted."""
-        method, path = context.method, context.path
-        predicted, taken = context.timings.choice.route, context.timings.route
-        key = method, path, predicted, taken
-        found = self._cell_tables.get(key)
+    def _tensor_label(self, name: str) -> str:
+        """The label under which lookups in the tensor `name` are counted, "" for none."""
+        if name and name not in self._tensors:
+            if len(self._tensors) >= MOST_TENSORS:
+                return OTHER_TENSORS
+            self._tensors.add(name)
+        return name
+
+    def _cell_table(self, kind: _Kind) -> int:
+        """The address of the table of addresses of the cells in which gathers of a kind are counted."""
+        found = self._cell_tables.get(kind)
         if found is not None:
             return found
-        self._answer, self._add = compiled()
+        method, path, predicted, taken, tensor = kind
         cell = self.counters.cell
-        cells: list[int | None] = [None] * compiled_increments.CELLS
-        cells[compiled_increments.REQUESTS], cells[compiled_increments.TIMES] = self._cells_of(method, path, 200)
-        cells[compiled_increments.ROUTES] = cell(f"gathernd_kernel_routes|{predicted}|{taken}")
-        cells[compiled_increments.RECEIVED], cells[compiled_increments.SENT] = self._received, self._sent
+        cells: list[int | None] = [None] * increment_layout.CELLS
+        cells[increment_layout.REQUESTS], cells[increment_layout.TIMES] = self._cells_of(method, path, 200)
+        cells[increment_layout.ROUTES] = cell(f"gathernd_kernel_routes|{predicted}|{taken}")
+        cells[increment_layout.RECEIVED], cells[increment_layout.SENT] = self._received, self._sent
         if taken == predicted:  # else the prediction is of another route
-            cells[compiled_increments.PREDICTED] = cell(f"gathernd_route_predicted_seconds|{taken}")
-            cells[compiled_increments.MEASURED] = cell(f"gathernd_route_measured_seconds|{taken}")
+            cells[increment_layout.PREDICTED] = cell(f"gathernd_route_predicted_seconds|{taken}")
+            cells[increment_layout.MEASURED] = cell(f"gathernd_route_measured_seconds|{taken}")
+        if tensor:
+            cells[increment_layout.LOOKUPS] = cell(f"{_LOOKUPS}|{tensor}")
         first = self._values.ctypes.data
         addresses = np.array([0 if place is None else first + 8 * place for place in cells], np.int64)
-        self._addresses[key] = addresses
-        found = self._cell_tables[key] = addresses.ctypes.data
+        self._addresses[kind] = addresses
+        found = self._cell_tables[kind] = addresses.ctypes.data
         return found
 
     def publish(self) -> None:
@@ -218,14 +239,17 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Prometheus' view of the numbers of all processes."""
         self.publish()
-        return families(self.counters.totals() | self._shared)
+        yield from families(self.counters.totals() | self._shared)
+        yield from process_families(self._processes)
 
     async def text(self) -> bytes:
         """The exposition text of GET /metrics."""
         if self.counters.shared:
             await asyncio.sleep(_SCRAPE_DELAY_S)
         shared = await asyncio.to_thread(self.common)
-        self._shared = {GAUGE + name: number for name, number in shared.items()}
+        alone = {name: read() for name, read in self.unsummed.items()}
+        self._shared = {GAUGE + name: number for name, number in (*shared.items(), *alone.items())}
+        self._processes = await asyncio.to_thread(measure, self.counters.processes())
         return generate_latest(self._registry)
 
 

@@ -2,7 +2,7 @@
 
 The stages follow each other: `parse` reads the body, `queue` validates the request, chooses a route and waits for a
 thread, `kernel` gathers, `encode` writes the answer's body. The answers of most small gathers get the same field from
-one call of compiled code (`app.telemetry.compiled_increments`).
+one call of compiled code (`app.telemetry.increments`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ STAGES: Final = ("parse", "queue", "kernel", "encode")
 
 
 class ChosenRoute(Protocol):
-    """The route that was chosen for a gather (see `app.dispatch.backend_cost_model.RouteChoice`)."""
+    """The route that was chosen for a gather (see `app.dispatch.choose_backend.PredictedRoute`)."""
 
     @property
     def route(self) -> str:
@@ -64,9 +64,10 @@ class RequestTimings:
     `kernel_end` from when the whole gather has succeeded. `finished` is when it was counted: when the header of a small
     gather's answer was made, for others when all had been sent.
 
-    `choice` is the route that was chosen, `route` the one that was taken. It is what the thread pool knows of the
-    request, too: `caller` is whose request it is, `admitted` whether work was done for it before, `deadline` when it is
-    refused if it has not run, `callers_deadline` whether the caller set that.
+    `choice` is the route that was chosen, `route` the one that was taken; `tensor` is the name of the resident tensor
+    that it reads, "" without one. It is what the thread pool knows of the request, too: `caller` is whose request it
+    is, `admitted` whether work was done for it before, `deadline` when it is refused if it has not run,
+    `callers_deadline` whether the caller set that.
     """
 
     __slots__ = (
@@ -82,6 +83,7 @@ class RequestTimings:
         "parsed",
         "route",
         "start",
+        "tensor",
     )
 
     def __init__(self, start: float, deadline: float, caller: Caller | None = None) -> None:
@@ -96,6 +98,7 @@ class RequestTimings:
         self.gathered = 0.0
         self.finished = 0.0
         self.route: str | None = None
+        self.tensor = ""
         self.choice: ChosenRoute = _NOT_CHOSEN
 
     def wait_at_most(self, seconds: float) -> None:

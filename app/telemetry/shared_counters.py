@@ -175,6 +175,14 @@ class Counters:
         totals = self.totals()
         return [totals.get(name, 0.0) for name in names]
 
+    def processes(self) -> dict[int, int]:
+        """The ids of the processes that live, by the numbers of their slots."""
+        return {slot.number: slot.header[SlotHeader.PID] for slot in self._slots if slot.header[SlotHeader.PID]}
+
+    def labels(self, name: str) -> set[str]:
+        """The labels under which this process's slot counts a metric of one label."""
+        return {cell.partition("|")[2] for cell in self._cells if cell.startswith(f"{name}|")}
+
     def accepting(self) -> list[int]:
         """How many connections each process has that takes new ones."""
         return [slot.header[SlotHeader.CONNECTIONS] for slot in self._slots if slot.header[SlotHeader.ACCEPTING]]

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner
 
-from app.api.schemas.gather_request import GatherAnswer
+from app.api.schemas.gather_answer import GatherAnswer
 from app.cli import calibrate_command, offline_service
 from app.dispatch import backend_calibration
 from app.dispatch.backend_cost_model import TYPICAL, Coefficients
@@ -26,7 +26,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """No measurement and no compilation: how many threads were measured, each time."""
     times: list[int] = []
 
-    def stand_in(kernel: Any, threads: int, gpu: Any = None) -> Coefficients:
+    def stand_in(kernel: Any, threads: int) -> Coefficients:
         times.append(threads)
         return TYPICAL
 
@@ -71,8 +71,9 @@ def test_calibrate_in_json_is_whole(measured: list[int]) -> None:
     assert found["loop_max_us"] == 300
     chosen = found["chosen_from_rows"]
     assert chosen["loop"] == 1
-    assert BackendChooser(threads=2).choose(calibrate_command.lookup(chosen["split"])).route == "split"
-    assert BackendChooser(threads=2).choose(calibrate_command.lookup(chosen["split"] * 9 // 10)).route == "loop"
+    first, before = (calibrate_command.lookup(rows) for rows in (chosen["split"], chosen["split"] * 9 // 10))
+    assert BackendChooser(threads=2).decide(first).choice.route == "split"
+    assert BackendChooser(threads=2).decide(before).choice.route == "loop"
 
 
 def test_explain_says_output_plan_times_and_choice(measured: list[int]) -> None:

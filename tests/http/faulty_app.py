@@ -86,11 +86,19 @@ class Compilations(Listener):
         pass
 
 
-def _compile(cache_dir: Path, progress: Callable[[str], None], kernel: str = "numba") -> None:
+def _compile(
+    cache_dir: Path,
+    progress: Callable[[str], None],
+    kernel: str = "numba",
+    expect: Callable[[float], None] = lambda seconds: None,
+) -> None:
+    expect(20)
     sleep(600)
 
 
-def _fail_to_compile(cache_dir: Path, progress: Callable[[str], None], kernel: str = "numba") -> None:
+def _fail_to_compile(
+    cache_dir: Path, progress: Callable[[str], None], kernel: str = "numba", expect: Any = None
+) -> None:
     sleep(0.5)
     raise RuntimeError(SECRET)
 

@@ -177,6 +177,7 @@ if __name__ == "__main__":
     gc.disable()
     import_module("gathernd_cli.command_line")
     import_module("app.cli.serve_command")
+    import_module("app.cli.run_service")
     gc.freeze()
     gc.enable()
     _serve(socket.socket(fileno=int(sys.argv[1])))

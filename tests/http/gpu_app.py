@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import sys
 
-from app.dispatch import choose_backend, gpu_discovery
+from app.dispatch import gpu_discovery
 from app.kernels.gpu_interface import Device
 from app.main import create_app
 from app.server_from_settings import serve
 from app.settings import Settings
+from app.tensors import gather_call
 from tests.kernels import fake_cupy
 from tests.kernels.fake_cupy import CUDARuntimeError, Machine
 
@@ -20,7 +21,7 @@ MEASURING = 51 + 6 + 6
 """Launches of `measure_gpu`."""
 
 
-def find(device: choose_backend.Device, workers: int, memory: int | None, break_after: int) -> Device:
+def find(device: gather_call.Device, workers: int, memory: int | None, break_after: int) -> Device:
     """The fake device, which begins to fail after `break_after` launches beyond those that measure it."""
     gpu_discovery.allow_gpu(device, workers)
     machine = Machine()

@@ -23,17 +23,19 @@ from typing import Any, BinaryIO
 
 import httpx
 
+from app.api.error_catalogue import CATALOGUE
 from app.api.error_responses import STATUS
-from app.errors import CATALOGUE, CODES, REPORTED_PLACES
+from app.errors import CODES, REPORTED_PLACES
 from tests.conftest import TEST_ALL
 from tests.http import fork_server
 from tests.http.fork_server import ForkedProcess
 
 ROOT = Path(__file__).parents[2]
+LONGEST_HINT = 700
 GATHERND = fork_server.GATHERND
 _TIMING = re.compile(r"parse;dur=[0-9.]+(, queue;dur=[0-9.]+(, kernel;dur=[0-9.]+(, encode;dur=[0-9.]+)?)?)?")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
-_LISTENS = re.compile(r"Uvicorn running on https?://[^ ]*:([0-9]+)")
+_LISTENS = re.compile(r"listening on https?://[^ ]*:([0-9]+)")
 _OPERATORS = ("/gathernd", "/gather", "/gather_elements")
 
 
@@ -212,10 +214,20 @@ def check_problem(status: int, headers: dict[str, str], body: Any, request_id: s
     assert isinstance(body["detail"], str)
     assert body["detail"], body
     assert "Traceback" not in body["detail"], body
+    check_hint(body["hint"])
     assert body["request_id"] == request_id, body
     if "errors" in body:
         assert 1 <= len(body["errors"]) <= REPORTED_PLACES, body
         assert body["total"] >= len(body["errors"]), body
         assert all(place["pointer"].startswith("/") or place["pointer"] == "" for place in body["errors"]), body
-    known = {"type", "title", "status", "code", "detail", "rule", "errors", "total", "limit", "maximum", "request_id"}
+    known = {
+        "type", "title", "status", "code", "detail", "rule", "errors", "total", "limit", "maximum", "hint", "request_id"
+    }  # fmt: skip
     assert set(body) <= known, body
+
+
+def check_hint(hint: str) -> None:
+    """Each error has a sentence on how to mend the request, without a name of the template left over."""
+    assert re.fullmatch(r"[A-Z].*[^ ]\.", hint, re.DOTALL), hint
+    assert len(hint) <= LONGEST_HINT, hint
+    assert not re.search(r"\{[a-z_]+\}", hint), hint

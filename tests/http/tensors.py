@@ -19,6 +19,7 @@ from tests.http.server import Server
 RAW = "application/octet-stream"
 NPY = "application/x-npy"
 SAFETENSORS = "application/x-safetensors"
+FORM = "application/x-www-form-urlencoded"
 
 
 def npy(array: Any) -> bytes:

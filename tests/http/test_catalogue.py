@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
+from app.api.error_catalogue import CATALOGUE, SETTING_OF_LIMIT, hint_of
 from app.api.error_responses import STATUS
-from app.errors import CATALOGUE, CODES
+from app.errors import CODES, Code, GatherError, Place
+from app.settings import SETTING_NAMES
 from tests.http.forms import int64, packed
 from tests.http.provoked import PROVOKED, at, body
-from tests.http.server import ROOT
+from tests.http.server import ROOT, check_hint
 
 
 @pytest.mark.parametrize("number", range(len(PROVOKED)))
@@ -81,7 +84,7 @@ def test_every_code_has_a_page(code: str, client: httpx.Client) -> None:
     entry = CATALOGUE[code]  # type: ignore[index]
     for text in (code, str(STATUS[code])):  # type: ignore[index]
         assert text in page.text
-    for text in (entry.title, entry.meaning, entry.example, entry.mend):
+    for text in (entry.title, entry.meaning, entry.mend):
         assert text.strip()
     assert f'href="/errors/{code}"' in client.get("/errors").text
 
@@ -122,3 +125,45 @@ def test_every_component_of_a_large_request_is_counted(every_client: httpx.Clien
     assert found["total"] == 100_000
     assert [place["value"] for place in found["errors"]] == [7, -9] * 5
     assert [place["position"] for place in found["errors"][:3]] == [[2, 0], [2, 1], [5, 0]]
+
+
+def full_error(code: Code) -> GatherError:
+    """An error that has all that templates of hints may name."""
+    place = Place("/indices/values/1", (1,), 5, axis=0, size=2, allowed=(-2, 1))
+    return GatherError(code, "wrong", places=[place], facts={"limit": "rank", "maximum": 32}, retry_after=3)
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_the_catalogue_has_a_hint_for_every_code_with_facts_and_without(code: Code) -> None:
+    for error in (GatherError(code, "wrong"), GatherError(code, "wrong", pointer=""), full_error(code)):
+        hint = hint_of(error, 1)
+        check_hint(hint)
+        assert hint.count(". ") == 0, "a hint is one sentence"
+    assert all(hint.strip() == hint for hint in CATALOGUE[code].hints)
+
+
+def test_a_limit_that_an_operator_may_raise_is_named_by_its_setting() -> None:
+    for limit, settings in SETTING_OF_LIMIT.items():
+        for setting in re.findall("GATHERND_[A-Z_]+", settings):
+            assert setting in SETTING_NAMES, limit
+    hints = {code: hint_of(full_error(code), 1) for code in CODES}
+    named = {code for code, hint in hints.items() if "GATHERND_MAX_RANK" in hint}
+    assert named == {
+        "header_too_large", "payload_too_large", "output_too_large", "limit_exceeded", "overloaded",
+        "insufficient_storage",
+    }  # fmt: skip
+
+
+def named_limits() -> set[str]:
+    """The names of limits in the errors of the service, as its source has them."""
+    found = set()
+    for path in sorted((ROOT / "app").rglob("*.py")):
+        found.update(re.findall(r'"limit": "(\w+)"|_over\("(\w+)",|too_large\([^)]*"(\w+_bytes)"\)', path.read_text()))
+    return {next(filter(None, names)) for names in found}
+
+
+def test_the_setting_of_every_limit_is_known_but_of_those_that_are_fixed() -> None:
+    fixed = {"bytes", "fields_bytes", "odd_dimensions", "data_members", "npy_header_bytes", "safetensors_header_bytes"}
+    assert named_limits() - fixed <= set(SETTING_OF_LIMIT)
+    assert len(named_limits()) > 15
+    assert not fixed & set(SETTING_OF_LIMIT)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from app.api.schemas.gather_request import GatherAnswer
+from app.api.schemas.gather_answer import GatherAnswer
 from tests.http.conftest import Start
 from tests.http.forms import int64, tensor
 from tests.http.provoked import PROVOKED

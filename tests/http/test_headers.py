@@ -103,7 +103,7 @@ def test_options_says_what_a_path_takes(client: httpx.Client, path: str) -> None
 
 
 @pytest.mark.parametrize(
-    "path", ["/gathernd/", "/gather/", "/readyz/", "//gathernd", "/GatherND", "/gathernd/x", "/docs/", "/favicon.ico"]
+    "path", ["/gathernd/", "/gather/", "/readyz/", "//gathernd", "/GatherND", "/gathernd/x", "/docs/", "/favicon.ico/"]
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "OPTIONS", "PUT"])
 def test_a_path_that_is_none_is_not_found_by_any_method(client: httpx.Client, path: str, method: str) -> None:

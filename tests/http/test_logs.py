@@ -151,8 +151,9 @@ def test_a_client_that_goes_away_gets_a_line(server: Server) -> None:
 
 def test_what_happens_to_the_service_is_told_in_the_same_form(server: Server) -> None:
     messages = [line["message"] for line in lines(server)]
-    assert any(message.startswith("Uvicorn running on http://") for message in messages)
-    assert "ready" in messages
+    assert f"listening on {server.url} (Ctrl+C stops it)" in messages
+    assert f"ready on {server.url}, page at {server.url}/, docs at {server.url}/docs" in messages
+    assert {line["logger"] for line in lines(server) if line["level"] == "info"} <= {"gathernd", "gathernd.requests"}
 
 
 def until(reached: Callable[[], bool]) -> None:
@@ -203,7 +204,15 @@ def test_an_access_log_has_a_line_for_each_request(start: Start, tmp_path: Path)
         for number in range(5):
             (line,) = about(server, f"access-{number}")
             assert (line["status"], line["route"], line["message"]) == (200, "/gathernd", "request answered")
-        assert about(server, "bad")[0]["code"] == "invalid_field"
+            assert line["key"] == "caller"
+        (line,) = about(server, "bad")
+        assert (line["code"], line["key"]) == ("invalid_field", "caller")
+        api_keys.remove(file, "caller")
+        until(lambda: "0 keys in force" in server.log_text())
+        with server.client(headers={"authorization": f"Bearer {key}", "x-request-id": "late"}) as refused:
+            assert refused.post("/gathernd", content=TINY).status_code == 401
+        (line,) = about(server, "late")
+        assert "key" not in line, "a key that is not in force has no label"
         for secret in (key, "hidden", "Bearer"):
             assert secret not in server.log_text()
 

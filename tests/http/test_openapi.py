@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import jsonschema
+import numpy as np
 import pytest
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
@@ -16,19 +17,19 @@ from pydantic import BaseModel
 from app.api.error_responses import STATUS
 from app.api.route_table import ROUTES
 from app.api.schemas import examples
-from app.api.schemas.gather_request import Data, GatherElementsRequest, GatherNDRequest, GatherRequest, Tensor
 from app.errors import CODES
 from app.main import create_app
+from app.operators import registry
 from app.settings import Settings
+from app.wire.request_schemas.gather_request import Data, Tensor, gather_request
 from tests.http.forms import int64, tensor
 from tests.http.provoked import PROVOKED, body
 from tests.http.server import GATHERND, ROOT
+from tests.http.tensors import NPY, npy
 
 METHODS = ("get", "put", "post", "delete", "patch", "head", "options")
 OPERATORS: dict[str, type[BaseModel]] = {
-    "gathernd": GatherNDRequest,
-    "gather": GatherRequest,
-    "gather_elements": GatherElementsRequest,
+    name: gather_request(row.signature) for name, row in registry.OPERATORS.items()
 }
 
 
@@ -146,6 +147,25 @@ def test_a_request_that_is_shown_has_the_answer_that_is_shown(
     assert operation["responses"]["200"]["content"]["application/json"]["examples"][name]["value"] == expected
 
 
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_a_lookup_that_is_shown_has_the_answer_that_is_shown(
+    client: httpx.Client, document: dict[str, Any], operator: str
+) -> None:
+    data, path = examples.RESIDENT_DATA, f"/tensors/{examples.RESIDENT_NAME}"
+    content = np.array(data["values"], data["dtype"]).reshape(data["shape"])
+    sent, expected = examples.RESIDENT[operator]
+    etag = client.put(path, content=npy(content), headers={"content-type": NPY}).headers["etag"]
+    try:
+        assert client.post(f"/{operator}", json=sent).json() == expected | {"data_etag": etag}
+    finally:
+        client.delete(path)
+    jsonschema.validate(sent, body_schema(document, operator))
+    jsonschema.validate(expected, answer_schema(document, operator, 200))
+    operation = document["paths"][f"/{operator}"]["post"]
+    assert operation["requestBody"]["content"]["application/json"]["examples"]["resident"]["value"] == sent
+    assert operation["responses"]["200"]["content"]["application/json"]["examples"]["resident"]["value"] == expected
+
+
 @pytest.mark.parametrize("code", examples.ERRORS)
 def test_an_error_that_is_shown_is_the_one_that_is_answered(
     client: httpx.Client, document: dict[str, Any], code: str
@@ -160,7 +180,7 @@ def test_an_error_that_is_shown_is_the_one_that_is_answered(
 
 
 def test_every_example_in_the_file_is_one_of_those(document: dict[str, Any]) -> None:
-    known = {name for shown in examples.REQUESTS.values() for name in shown} | set(examples.ERRORS)
+    known = {name for shown in examples.REQUESTS.values() for name in shown} | set(examples.ERRORS) | {"resident"}
     for operator in OPERATORS:
         operation = document["paths"][f"/{operator}"]["post"]
         contents = [operation["requestBody"]["content"]]
@@ -182,7 +202,7 @@ def test_the_codec_takes_the_fields_of_the_model_and_no_others(client: httpx.Cli
     base: dict[str, Any] = {"data": tensor("int8", [1], [7]), "indices": int64([1, 1], [0])}
     if operator != "gathernd":
         base["indices"] = int64([1], [0])
-    fields = set(OPERATORS[operator].model_fields)
+    fields = set(OPERATORS[operator].model_json_schema()["properties"])
     for name in _words_of_the_codec() | fields:
         sent = base if name in base else {**base, name: [None]}
         answer = client.post(f"/{operator}", json=sent)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from itertools import product
 from pathlib import Path
 from random import Random
 from time import monotonic, sleep
+from typing import Any
 
+import httpx
 import pytest
 
 from app.main import create_app
@@ -23,6 +24,11 @@ from tests.http.rules import DIALECTS, zeros
 from tests.http.server import Server, serving
 from tests.http.test_overload import faulty
 from tests.http.test_properties import value_of
+
+STRINGS = {
+    "data": {"dtype": "string", "values": ["one", "zwei\n"]},
+    "indices": {"dtype": "int64", "values": [1, 0, 1]},
+}
 
 
 def compilations(server: Server) -> int:
@@ -72,7 +78,7 @@ def test_a_service_that_cannot_prepare_its_kernels_ends_and_says_so(start: Start
 
 def test_what_only_the_commands_for_callers_use_is_not_imported_to_serve() -> None:
     """A quarter of a second of every start."""
-    program = "import sys, app.cli.serve_command, gathernd_cli.command_line as command; "
+    program = "import sys, app.cli.serve_command, app.cli.run_service, gathernd_cli.command_line; "
     program += "sys.exit(', '.join({'gathernd', 'httpx', 'rich.progress'} & set(sys.modules)) or 0)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
@@ -113,15 +119,16 @@ def test_a_background_task_that_fails_is_counted_and_goes_on_and_no_request_wait
         assert failures in client.get("/metrics").text
 
 
-def test_with_numpys_kernel_no_gather_kernel_is_compiled(warmed: Path, tmp_path: Path) -> None:
-    """The readers of requests are compiled for every service: their code is taken from another one's cache here."""
+def test_with_numpys_kernel_nothing_is_compiled(tmp_path: Path) -> None:
+    """Requests of every kind are answered by Python and NumPy."""
     cache = tmp_path / "cache"
-    shutil.copytree(warmed, cache, ignore=shutil.ignore_patterns("numba-*", "calibration*"))
-    readers = {path.name for path in cache.iterdir()}
-    assert len(readers) >= 3
     with serving(cache, tmp_path / "server", "--kernel", "numpy") as server:
-        assert server.shared_client().post("/gathernd", content=TINY).json()["output"]["values"] == [8]
-    assert {path.name for path in cache.iterdir() if path.is_dir()} == readers
+        client = server.shared_client()
+        assert client.post("/gathernd", content=TINY).json()["output"]["values"] == [8]
+        answer = client.post("/gather", json=STRINGS)
+        assert answer.json()["output"]["values"] == ["zwei\n", "one", "zwei\n"]
+        assert client.post("/gather", content=b"[01").json()["code"] == "malformed_request"
+    assert not list(cache.rglob("*.nbi"))
 
 
 @pytest.mark.soak
@@ -130,3 +137,83 @@ def test_a_cache_folder_that_cannot_be_written_does_not_hinder(tmp_path: Path) -
     blocked.write_text("a file where a folder should be")
     with serving(blocked, tmp_path / "server") as server:
         assert server.shared_client().post("/gathernd", content=TINY).status_code == 200
+
+
+def check_odd_requests(client: httpx.Client) -> None:
+    """Numbers in forms that are seldom written, and what is wrong at a place, are the same in Python and compiled."""
+
+    def post(dtype: str, values: str) -> httpx.Response:
+        data, indices = f'{{"dtype":"{dtype}","values":{values}}}', '{"dtype":"int64","values":[[2],[0]]}'
+        return client.post("/gathernd", content=f'{{"data":{data},"indices":{indices}}}')
+
+    def values(dtype: str, text: str) -> list[Any]:
+        found: list[Any] = post(dtype, text).json()["output"]["values"]
+        return found
+
+    assert values("int64", "[1e18, 0, 9223372036854775807.0]") == [2**63 - 1, 10**18]
+    assert values("float32", '["-Infinity", 1, 0.1]') == [0.1, "-Infinity"]
+    assert values("float64", "[-0, 1, 9007199254740993.00000000000000000001]") == [9007199254740994.0, 0]
+    assert values("string", r'["\ud83d\ude00", "", "a\"\u0000"]') == ['a"\0', "\U0001f600"]
+    wrong = post("int8", "[1, 127, 128]").json()
+    assert (wrong["code"], wrong["errors"][0]["pointer"]) == ("value_not_representable", "/data/values/2")
+    uneven = post("int8", "[[1], [2, 3], [4]]").json()
+    assert uneven["code"] == "element_count_mismatch"
+    assert post("int8", "[1, 2, 03]").json()["code"] == "malformed_request"
+
+
+@pytest.mark.slow
+def test_while_kernels_are_compiled_a_request_is_told_the_seconds_left_and_the_log_goes_on(start: Start) -> None:
+    with start(command=faulty("compiling"), ready=False) as server:
+        with httpx.Client(base_url=server.url, trust_env=False) as client:
+            left = []
+            for _ in range(2):
+                answer = client.post("/gathernd", content=TINY)
+                assert (answer.status_code, answer.json()["code"]) == (503, "not_ready")
+                left.append(int(answer.headers["retry-after"]))
+                sleep(2.2)
+        assert 14 <= left[1] < left[0] <= 20
+        assert "INFO gathernd: compiling kernels for the first time, about 20 s" in server.log_text()
+        assert "INFO gathernd: still preparing kernels, about 1" in server.log_text()
+
+
+def test_a_service_that_is_late_still_names_a_second() -> None:
+    readiness = create_app(Settings()).readiness
+    assert readiness.error().retry_after == 1
+    readiness.expect(30)
+    assert 28 <= (readiness.error().retry_after or 0) <= 30
+    readiness.expect(-5)
+    assert readiness.error().retry_after == 1
+
+
+@pytest.mark.slow
+def test_a_first_start_is_ready_before_gather_elements_is_compiled_and_answers_it_all_the_same(tmp_path: Path) -> None:
+    """NumPy's kernel runs it until then, and Python reads and writes requests."""
+    data = {"dtype": "int32", "shape": [2, 2], "values": [1, 2, 3, 4]}
+    indices = {"dtype": "int64", "shape": [1, 2], "values": [-1, 0]}
+    body = {"data": data, "indices": indices, "axis": 0}
+    with serving(tmp_path / "cache", tmp_path / "first", command=faulty("counting")) as server:
+        client = server.shared_client()
+        answers = [client.post("/gather_elements", json=body)]
+        assert "all kernels are compiled" not in server.log_text(), "too late: GatherElements is compiled"
+        check_odd_requests(client)
+        refused = client.post("/gather_elements", json=body | {"axis": 5})
+        bad = client.post("/gather_elements", json=body | {"indices": indices | {"values": [0, 2]}})
+        assert (refused.status_code, bad.status_code) == (422, 422)
+        answer = client.post("/gather", json=STRINGS)
+        assert answer.json()["output"]["values"] == ["zwei\n", "one", "zwei\n"]
+        log = server.log_text()
+        assert "INFO gathernd: compiling kernels for the first time, about " in log
+        assert f"INFO gathernd: ready on {server.url}, page at {server.url}/, docs at {server.url}/docs" in log
+        assert "all kernels are compiled" not in log, "too late: these were answers of compiled code"
+        limit = monotonic() + 60
+        while "all kernels are compiled" not in server.log_text() and monotonic() < limit:
+            sleep(0.05)
+        before = compilations(server)
+        answers.append(client.post("/gather_elements", json=body))
+        check_odd_requests(client)
+        assert compilations(server) == before
+    assert [answer.json()["output"]["values"] for answer in answers] == [[3, 2], [3, 2]]
+    with serving(tmp_path / "cache", tmp_path / "second", command=faulty("counting")) as server:
+        before = compilations(server)
+        assert server.shared_client().post("/gather_elements", json=body).status_code == 200
+        assert compilations(server) == before

@@ -20,7 +20,7 @@ import safetensors.numpy
 
 from tests.http.conftest import Start
 from tests.http.forms import int64
-from tests.http.tensors import NPY, RAW, SAFETENSORS, error, look_up, npy, put_raw, put_strings, save
+from tests.http.tensors import FORM, NPY, RAW, SAFETENSORS, error, look_up, npy, put_raw, put_strings, save
 
 TABLE = np.arange(24, dtype=np.float32).reshape(6, 4)
 
@@ -40,6 +40,8 @@ def uploads(array: Any) -> dict[str, tuple[bytes, dict[str, str], dict[str, str]
         "raw": (array.tobytes(), query, {"content-type": RAW}),
         "npy": (npy(array), {}, {"content-type": NPY}),
         "npy by magic": (npy(array), {}, {}),
+        "npy as a browser says": (npy(array), {}, {"content-type": RAW}),
+        "npy as curl says": (npy(array), {}, {"content-type": FORM}),
         "npy with a parameter": (npy(array), {}, {"content-type": NPY + "; version=1"}),
         "fortran": (npy(np.asfortranarray(array)), {}, {"content-type": NPY}),
         "big endian": (npy(array.astype(array.dtype.newbyteorder(">"))), {}, {"content-type": NPY}),
@@ -49,6 +51,14 @@ def uploads(array: Any) -> dict[str, tuple[bytes, dict[str, str], dict[str, str]
         "gzip": (gzip.compress(npy(array)), {}, {"content-encoding": "gzip"}),
         "deflate": (zlib.compress(array.tobytes()), query, {"content-type": RAW, "content-encoding": "deflate"}),
     }
+
+
+def test_raw_bytes_that_begin_as_npy_does_are_raw_where_the_query_says_what_they_are(
+    client: httpx.Client, name: str
+) -> None:
+    items = np.frombuffer(npy(TABLE), np.uint8)
+    assert put_raw(client, name, items).json()["shape"] == list(items.shape)
+    assert client.get(f"/tensors/{name}/content").content == items.tobytes()
 
 
 @pytest.mark.parametrize("form", uploads(TABLE))

@@ -17,7 +17,7 @@ from app.tensors.dtypes import DTYPES
 from tests.http.conftest import Start
 from tests.http.raw import Wire, request
 from tests.http.server import Server
-from tests.http.tensors import NPY, RAW, SAFETENSORS, error, look_up, npy, put_raw, save
+from tests.http.tensors import FORM, NPY, RAW, SAFETENSORS, error, look_up, npy, put_raw, save
 
 BODY = npy(np.arange(3))
 
@@ -118,7 +118,7 @@ FILES: dict[str, tuple[str, bytes, int, str]] = {
     "safetensors that is no JSON": (SAFETENSORS, struct.pack("<Q", 8) + b"{garbage", 400, "malformed_request"),
     "neither": ("", b"GIF89a" + bytes(20), 415, "unsupported_media_type"),
     "nothing at all": ("", b"", 415, "unsupported_media_type"),
-    "a form": ("application/x-www-form-urlencoded", BODY, 415, "unsupported_media_type"),
+    "a form": (FORM, b"data=1&indices=2", 415, "unsupported_media_type"),
     "JSON": ("application/json", b"{}", 415, "unsupported_media_type"),
 }  # fmt: skip
 

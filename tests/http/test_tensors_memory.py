@@ -14,7 +14,7 @@ import pytest
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from gathernd import GatherND
+from gathernd import Client
 from tests.http.conftest import Start
 from tests.http.limited import memory_group, with_data_limit
 from tests.http.server import Server
@@ -46,7 +46,7 @@ class Table:
         answer = client.put("/tensors/table", params=self.query, content=self.pieces(), headers=headers)
         assert answer.status_code == 201, answer.text
 
-    def look_up(self, service: GatherND, stride: int) -> None:
+    def look_up(self, service: Client, stride: int) -> None:
         """Every row that `stride` hits, 1024 in a request, and as many requests for 64 rows at random."""
         rng = np.random.default_rng(stride)
         for first in range(0, self.rows, 1024 * stride):
@@ -69,7 +69,7 @@ def test_a_table_larger_than_the_memory_of_its_control_group_is_served(start: St
     table = Table(size)
     with memory_group(limit * MIB) as group, start(command=group.command()) as server, server.client() as client:
         table.put(client)
-        with GatherND(server.url) as service:
+        with Client(server.url) as service:
             table.look_up(service, stride)
             service.scatter("table", [[0], [table.rows - 1]], np.zeros((2, WIDTH), np.int32), "add")
             table.look_up(service, 5 * stride)
@@ -93,7 +93,7 @@ def test_a_table_larger_than_the_ulimit_on_memory_is_served(start: Start, soak_s
         held = Path(f"/proc/{server.process.pid}/limits").read_text()
         assert str(limit * MIB) in next(line for line in held.splitlines() if line.startswith("Max data size"))
         table.put(client)
-        with GatherND(server.url) as service:
+        with Client(server.url) as service:
             table.look_up(service, stride)
             service.scatter("table", [[0], [table.rows - 1]], np.zeros((2, WIDTH), np.int32), "add")
             table.look_up(service, 5 * stride)

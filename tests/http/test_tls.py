@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import ssl
 import subprocess
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
+from app.server.certificate_expiry import expiry
 from app.server.tls import Tls
 from tests.http.conftest import Start
 from tests.http.raw import TINY
@@ -44,7 +46,7 @@ class Pair:
         return ssl.create_default_context(cafile=str(self.certificate))
 
 
-def make_pair(folder: Path, name: str, *options: str) -> Pair:
+def make_pair(folder: Path, name: str, *options: str, days: int = 2) -> Pair:
     skip_without(openssl="openssl")
     folder.mkdir(parents=True, exist_ok=True)
     pair = Pair(folder / "cert.pem", folder / "key.pem")
@@ -52,7 +54,7 @@ def make_pair(folder: Path, name: str, *options: str) -> Pair:
     curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
     files = ["-keyout", str(pair.key), "-out", str(pair.certificate)]
     encryption = options or ("-nodes",)
-    command = ["openssl", "req", "-x509", *curve, *files, *encryption, "-days", "2", "-subj", f"/CN={name}"]
+    command = ["openssl", "req", "-x509", *curve, *files, *encryption, "-days", str(days), "-subj", f"/CN={name}"]
     subprocess.run([*command, "-addext", names], check=True, capture_output=True, timeout=60)
     return pair
 
@@ -169,7 +171,7 @@ def subject(server: Server) -> str:
 
 
 def test_a_renewed_certificate_is_shown_without_a_restart(start: Start, tmp_path: Path) -> None:
-    first, second = make_pair(tmp_path / "1", "first"), make_pair(tmp_path / "2", "second")
+    first, second = make_pair(tmp_path / "1", "first"), make_pair(tmp_path / "2", "second", days=9)
     with start("--workers", "2", *first.flags(), tls=first.trusting()) as server:
         kept = server.shared_client()
         assert kept.get("/livez").status_code == 200
@@ -181,6 +183,10 @@ def test_a_renewed_certificate_is_shown_without_a_restart(start: Start, tmp_path
         second.key.replace(first.key)
         until(lambda: server.log_text().count("a new certificate is in force") == 2)
         assert {subject(server) for _ in range(6)} == {"second"}
+        (shown,) = re.findall(
+            r"^gathernd_tls_certificate_expiry_timestamp_seconds (.+)$", kept.get("/metrics").text, re.MULTILINE
+        )
+        assert float(shown) == expiry(first.certificate.read_bytes()), "of one process, not the sum of two"
         assert kept.get("/livez").status_code == 200
         assert "PRIVATE" not in server.log_text()
         assert str(tmp_path) not in server.log_text()
@@ -188,8 +194,9 @@ def test_a_renewed_certificate_is_shown_without_a_restart(start: Start, tmp_path
 
 def test_a_renewed_key_that_could_not_be_used_at_first_is_tried_again(tmp_path: Path) -> None:
     """Its file looks the same from outside: only what it holds has changed."""
-    first, second = make_pair(tmp_path / "1", "first"), make_pair(tmp_path / "2", "second")
+    first, second = make_pair(tmp_path / "1", "first"), make_pair(tmp_path / "2", "second", days=9)
     tls = Tls(first.certificate, first.key, None, None)
+    assert tls.expiry == expiry(first.certificate.read_bytes())
     assert not renewed(tls)
     whole = second.key.read_bytes()
     first.certificate.write_bytes(second.certificate.read_bytes())
@@ -201,6 +208,7 @@ def test_a_renewed_key_that_could_not_be_used_at_first_is_tried_again(tmp_path: 
     after = first.key.stat()
     assert (after.st_mtime_ns, after.st_size, after.st_ino) == (status.st_mtime_ns, status.st_size, status.st_ino)
     assert renewed(tls)
+    assert tls.expiry == expiry(second.certificate.read_bytes())
     assert not renewed(tls)
 
 

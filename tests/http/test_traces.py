@@ -292,7 +292,7 @@ def test_traces_without_the_extra_end_the_start_with_a_reason(workers: str, tmp_
 
 def test_without_an_endpoint_the_sdk_is_not_even_imported() -> None:
     program = (
-        "import sys, app.cli.serve_command; sys.exit(any(name.startswith('opentelemetry.sdk') for name in sys.modules))"
+        "import sys, app.cli.run_service; sys.exit(any(name.startswith('opentelemetry.sdk') for name in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program], timeout=60, check=False, stdin=subprocess.DEVNULL)
     assert done.returncode == 0

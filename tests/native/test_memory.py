@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gathernd import GatherND
+from gathernd import Client
 from tests.http.server import Server
 
 MIB = 1 << 20
@@ -39,7 +39,7 @@ def reset_peak(server: Server) -> int:
 def large(start: Callable[..., Any]) -> Iterator[Server]:
     """A server that may take a whole GiB of data, warmed up by some requests."""
     with start("--memory-budget", "4GiB", "--max-body-bytes", "1200MiB", "--body-timeout", "60") as server:
-        with GatherND(server.url) as client:
+        with Client(server.url) as client:
             for _ in range(5):
                 client.gathernd(np.zeros((256, 1024), np.float32), np.zeros((256, 1), np.int64))
         yield server
@@ -58,7 +58,7 @@ def work(size: int) -> tuple[NDArray[Any], NDArray[Any]]:
 def test_request_and_answer_take_their_bytes_and_a_constant(large: Server, size: int) -> None:
     data, indices = work(size)
     before = reset_peak(large)
-    with GatherND(large.url, timeout=300) as client:
+    with Client(large.url, timeout=300) as client:
         found = client.gathernd(data, indices)
     grown = memory(large)["VmHWM"] - before
     assert np.array_equal(found, data[::-1])
@@ -102,7 +102,7 @@ def test_answers_that_nobody_reads_are_charged_until_they_are_gone(start: Callab
         b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
     )
     budget = (size * fit + 1) * MIB
-    with start("--memory-budget", str(budget)) as server, GatherND(server.url, timeout=60) as client:
+    with start("--memory-budget", str(budget)) as server, Client(server.url, timeout=60) as client:
         client.put("table", data)
         assert np.array_equal(client.gathernd("table", indices), data[::-1])
         before = reset_peak(server)

@@ -281,7 +281,10 @@ def test_openapi_lists_the_format_after_json(client: httpx.Client) -> None:
         )
         parameter = "batch_dims" if path == "/gathernd" else "axis"
         named = {each["name"]: each for each in operation["parameters"] if each["in"] == "query"}
-        assert set(named) == {parameter, "dialect", "device", "tensor", "output_encoding", "explain"}
+        assert set(named) == {
+            *("dialect", "device", "tensor", "output_encoding", "out_of_bounds", "fill_value", "explain"),
+            parameter,
+        }
         assert all("default" not in each["schema"] and not each["required"] for each in named.values())
 
 

@@ -12,8 +12,9 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from app.api.error_catalogue import CATALOGUE
 from app.api.error_responses import STATUS
-from app.errors import CATALOGUE
+from tests.http.server import check_hint
 
 SIZE = "Inference-Header-Content-Length"
 NUMPY: dict[str, Any] = {
@@ -135,6 +136,7 @@ def check_answer(response: httpx.Response) -> None:
     assert body["error"] == body["detail"]
     assert body["error"]
     assert body["title"] == CATALOGUE[code].title
+    check_hint(body["hint"])
     assert body["type"] == f"/errors/{code}"
     assert body["request_id"] == response.headers["x-request-id"]
     assert "Traceback" not in response.text

@@ -180,6 +180,14 @@ def test_the_id_comes_back_and_only_if_it_was_sent(client: httpx.Client) -> None
     assert "id" not in post(client, id=None).json()
 
 
+@pytest.mark.parametrize("identifier", ["\ud800", "a\udc00"])
+def test_an_id_that_is_no_unicode_is_refused(client: httpx.Client, identifier: str) -> None:
+    body = json.dumps(example(id=identifier))
+    answer = client.post(INFER, content=body, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_field")
+    assert answer.json()["errors"][0]["pointer"] == "/id"
+
+
 def test_the_answer_says_dialect_and_device(client: httpx.Client) -> None:
     assert post(client).json()["parameters"] == {"dialect": "onnx-13", "device": "cpu"}
 
@@ -223,6 +231,12 @@ def test_the_parameter_of_the_other_operator_is_refused(client: httpx.Client, mo
         ({"timeout": -1}, "invalid_field", "timeout"),
         ({"timeout": "1"}, "invalid_field", "timeout"),
         ({"binary_data_output": 1}, "invalid_field", "binary_data_output"),
+        ({"out_of_bounds": "nearest"}, "invalid_field", "out_of_bounds"),
+        ({"fill_value": "0"}, "invalid_field", "fill_value"),
+        ({"fill_value": "0", "out_of_bounds": "clip"}, "invalid_field", "fill_value"),
+        ({"fill_value": 0, "out_of_bounds": "fill"}, "invalid_field", "fill_value"),
+        ({"fill_value": "nan", "out_of_bounds": "fill"}, "invalid_field", "fill_value"),
+        ({"fill_value": "1.5", "out_of_bounds": "fill"}, "value_not_representable", "fill_value"),
     ],
 )
 def test_parameters_that_are_wrong(client: httpx.Client, parameters: dict[str, Any], code: str, name: str) -> None:

@@ -8,6 +8,7 @@ import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
@@ -97,7 +98,7 @@ def test_an_added_key_works_and_its_text_is_nowhere(tmp_path: Path) -> None:
     assert refusal(judge, request(key=text + "x")) == "unauthorized"
     assert refusal(judge, request(key=text[:-1])) == "unauthorized"
     assert refusal(judge, request(key=text, scheme="Basic")) == "unauthorized"
-    assert refusal(judge, request(key=path.read_text().split()[0])) == "unauthorized"
+    assert refusal(judge, request(key=path.read_text().split()[-3])) == "unauthorized"
     assert refusal(judge, request(key="")) == "unauthorized"
     assert refusal(judge, request()) == "unauthorized"
 
@@ -122,7 +123,6 @@ def test_each_scope_opens_its_own_routes(tmp_path: Path) -> None:
             ("GET", "/tensors"),
             ("HEAD", "/tensors/items"),
             ("GET", "/tensors/items/content"),
-            ("GET", "/"),
         ]:
             assert refusal(judge, request(method, route, gather)) is None, (method, route)
             assert refusal(judge, request(method, route, tensors)) == "forbidden", (method, route)
@@ -140,7 +140,9 @@ def test_each_scope_opens_its_own_routes(tmp_path: Path) -> None:
         assert refusal(judge, request("GET", "/metrics")) == "unauthorized"
 
 
-@pytest.mark.parametrize("path", ["/livez", "/readyz", "/v2/health/ready", "/errors", "/errors/x", "/docs", "/docs/a"])
+@pytest.mark.parametrize(
+    "path", ["/", "/livez", "/readyz", "/v2/health/ready", "/errors", "/errors/x", "/docs", "/docs/a"]
+)
 def test_public_routes_take_any_key_and_none(path: str, tmp_path: Path) -> None:
     text = api_keys.add(tmp_path / "keys", "t", ["tensors"])
     judge = KeyAuthorizer(tmp_path / "keys")
@@ -265,7 +267,8 @@ def test_comments_order_and_mode_stay_when_keys_come_and_go(tmp_path: Path) -> N
     api_keys.add(path, "b", ["tensors", "gather"])
     lines = path.read_text().splitlines()
     assert lines[:4] == ["# first", "", f"{DIGEST} gather a", "# last, without an end of line"]
-    assert lines[4].split()[1:] == ["gather,tensors", "b"]
+    assert lines[4].startswith("# added ")
+    assert lines[5].split()[1:] == ["gather,tensors", "b"]
     api_keys.remove(path, "a")
     assert path.read_text().splitlines() == [*lines[:2], *lines[3:]]
     assert path.stat().st_mode & 0o777 == 0o640
@@ -329,9 +332,35 @@ def test_the_command_makes_lists_and_removes_keys(tmp_path: Path) -> None:
     assert refusal(KeyAuthorizer(path), request("PUT", "/tensors/x", other.stdout.strip())) == "forbidden"
     listed = gathernd("ls", file=path).stdout.splitlines()
     assert [line.split("\t")[:2] for line in listed] == [["alice", "gather,tensors"], ["bob", "gather"]]
+    keys = api_keys.read(path)
+    assert [line.split("\t")[2:] for line in listed] == [[key.digest.hex()[:12], key.added] for key in keys]
     assert text not in "".join(listed)
     assert gathernd("rm", "alice", file=path).returncode == 0
     assert [key.label for key in api_keys.read(path)] == ["bob"]
+
+
+def test_a_key_has_the_date_when_it_was_added_and_loses_it_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"# team keys\n{OTHER} gather old\n")
+    before = datetime.now(UTC).replace(microsecond=0)
+    api_keys.add(path, "alice", ["gather"])
+    old, alice = api_keys.read(path)
+    assert old.added == ""
+    assert before <= datetime.fromisoformat(alice.added) <= datetime.now(UTC)
+    assert [line for line in path.read_text().splitlines() if not line.startswith("#")] == [
+        f"{OTHER} gather old",
+        f"{alice.digest.hex()} gather alice",
+    ], "a version that knows no dates reads its own form, and comments"
+    api_keys.remove(path, "alice")
+    assert path.read_text() == f"# team keys\n{OTHER} gather old\n"
+
+
+def test_a_date_that_another_version_left_behind_dates_no_other_key() -> None:
+    orphan = f"# added 2026-01-02T03:04:05Z {DIGEST[:12]}\n"
+    (key,) = api_keys.parse(f"{orphan}{OTHER} gather alice\n")
+    assert key.added == ""
+    (dated,) = api_keys.parse(f"{orphan}{DIGEST} gather alice\n")
+    assert (dated.added, dated.digits) == ("2026-01-02T03:04:05Z", DIGEST[:12])
 
 
 def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from app.api.schemas.gather_request import REQUEST_MODELS
 from app.operators.registry import OPERATORS, Operator
 from app.tensors.operator_signature import OPERATOR_NAMES, PARAMETERS
 from app.tensors.tensor_name import RESERVED
+from app.wire.request_schemas.gather_request import gather_request
 
 
 def test_there_is_a_row_for_each_name_and_its_name_is_reserved() -> None:
@@ -17,11 +17,12 @@ def test_there_is_a_row_for_each_name_and_its_name_is_reserved() -> None:
 
 @pytest.mark.parametrize("operator", OPERATORS.values(), ids=lambda operator: operator.name)
 def test_a_row_says_of_its_operator_what_the_schema_of_its_requests_says(operator: Operator) -> None:
-    signature, fields = operator.signature, REQUEST_MODELS[operator.name].model_fields
+    signature, model = operator.signature, gather_request(operator.signature)
+    fields = model.model_json_schema()["properties"]
     assert set(fields) & set(PARAMETERS) == {signature.parameter}
     assert set(signature.inputs) < set(fields)
-    assert signature.dialects == tuple(operator.dialects) == fields["dialect"].annotation.__args__  # type: ignore[union-attr]
-    assert signature.default_dialect == fields["dialect"].default == signature.dialects[0]
+    assert signature.dialects == tuple(operator.dialects) == tuple(fields["dialect"]["enum"])
+    assert signature.default_dialect == model.model_fields["dialect"].default == signature.dialects[0]
     assert operator.codes
     for name, dialect in operator.dialects.items():
         assert dialect.name == name

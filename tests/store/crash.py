@@ -45,13 +45,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app import compile_codec
 from app.api.routes.tensors_scatter import ScatterAttempt
 from app.errors import GatherError
 from app.store import Conditions, LocalStore, Resident, log_replay
 from app.store.pending_scatter import PendingScatter
 from app.store.scatter_log import ScatterLog
 from app.tensors.shape_limits import Limits
-from app.wire.json import gather_messages
 from tests.store.helpers import call_of, change_of, files, put, scatter_together, strings
 from tests.store.power import LOSSES, Power
 from tests.strings import items
@@ -849,7 +849,8 @@ def compile_once() -> None:
     """
     cache = os.environ.get("GATHERND_CACHE_DIR")
     if cache is not None:
-        gather_messages.configure(Path(cache))
+        compile_codec.configure(Path(cache))
+        compile_codec.warm()
     with tempfile.TemporaryDirectory(dir=MEMORY) as room:
         store = opened(Path(room) / "store")
         for number, change in enumerate(fixed()):

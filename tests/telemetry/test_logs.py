@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -32,7 +33,7 @@ HOSTILE = [
 
 def request(**changes: Any) -> RequestRecord:
     one = RequestRecord(
-        "POST", "/gathernd", "/gathernd", 422, "index_out_of_bounds", 0.0015, "id-1", TRACE, "127.0.0.1"
+        "POST", "/gathernd", "/gathernd", 422, "index_out_of_bounds", 0.0015, "id-1", TRACE, "127.0.0.1", "alice"
     )
     return one._replace(**changes)
 
@@ -94,6 +95,7 @@ def test_a_json_line_has_time_level_and_the_fields_of_a_request(kept: list[loggi
         "level": "info", "logger": "gathernd.requests", "message": "request refused", "method": "POST",
         "route": "/gathernd", "path": "/gathernd", "status": 422, "code": "index_out_of_bounds", "milliseconds": 1.5,
         "request_id": "id-1", "trace_id": TRACE, "client": "127.0.0.1",
+        "key": "alice",
     }  # fmt: skip
 
 
@@ -193,3 +195,13 @@ def test_an_exception_is_told_without_the_folders_of_this_machine() -> None:
 )
 def test_a_trace_is_taken_from_a_valid_traceparent_only(field: str | None, found: str | None) -> None:
     assert trace_id_of({} if field is None else {b"traceparent": field.encode("latin-1")}) == found
+
+
+def test_debug_is_the_level_of_the_service_and_not_of_its_compiler() -> None:
+    script = (
+        "import logging.config; from app.telemetry.logs import configuration; "
+        "logging.config.dictConfig(configuration('text', 'debug')); "
+        "print(logging.getLogger('gathernd').isEnabledFor(10), logging.getLogger('numba.core.ssa').isEnabledFor(10))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "True False\n"

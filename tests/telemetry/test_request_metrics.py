@@ -9,14 +9,14 @@ import pytest
 
 from app.api.error_responses import STATUS
 from app.api.route_table import template
-from app.dispatch.backend_cost_model import Route as RouteName
-from app.dispatch.backend_cost_model import RouteChoice
+from app.dispatch.choose_backend import PredictedRoute
+from app.dispatch.choose_backend import Route as RouteName
 from app.telemetry import request_metrics, shared_counters
 from app.telemetry.metric_definitions import BUCKETS
 from app.telemetry.request_log import RequestLog
 from app.telemetry.request_metrics import Metrics
 from app.telemetry.server_timing import STAGES, RequestTimings
-from app.telemetry.shared_counters import CELLS, unshared_counters
+from app.telemetry.shared_counters import CELLS, SLOT_BYTES, Counters, unshared_counters
 
 PATH = "/gathernd"
 WIDTH = len(BUCKETS) + 2 + len(STAGES)
@@ -42,6 +42,7 @@ class RequestContext:
     headers: dict[bytes, bytes] = field(default_factory=dict)
     scope: dict[str, Any] = field(default_factory=dict)
     request_id: str = "id"
+    sent_key: bytes | None = None
     timings: RequestTimings = field(default_factory=lambda: RequestTimings(1.0, 100.0))
 
 
@@ -54,7 +55,7 @@ def gathered(taken: RouteName = "loop", predicted: RouteName = "loop", path: str
     timings = context.timings
     timings.start, timings.parsed, timings.kernel, timings.kernel_end = 1.0, 1.5, 1.75, 1.875
     timings.gathered = timings.kernel_end
-    timings.route, timings.choice = taken, RouteChoice(predicted, 0.25)
+    timings.route, timings.choice = taken, PredictedRoute(predicted, 0.25)
     return context
 
 
@@ -90,6 +91,35 @@ def test_what_was_predicted_for_a_route_that_was_not_taken_is_not_compared() -> 
     found.count(gathered("thread", "thread"), None)
     assert total(found, "gathernd_route_predicted_seconds") == {"thread": 0.25}
     assert total(found, "gathernd_route_measured_seconds") == {"thread": 0.125}
+
+
+def looked_up(name: str) -> Any:
+    context = gathered()
+    context.timings.tensor = name
+    return context
+
+
+def test_lookups_are_counted_by_name_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_metrics, "MOST_TENSORS", 3)
+    memory = memoryview(bytearray(SLOT_BYTES))
+    found = Metrics(Counters(memory, 0), RequestLog(0), STATUS, template)
+    for turn in range(30):
+        context = looked_up(f"t{turn % 6}")
+        found.begin()
+        if turn % 2:
+            now_is(monkeypatch, 1.000_5)
+            context.timings.parsed = context.timings.kernel = context.timings.gathered = 1.0
+            assert found.answered(context, 7)
+        found.count(context, None)
+    found.begin()
+    found.count(gathered(), None)
+    assert total(found, "gathernd_tensor_lookups") == {"t0": 5, "t1": 5, "t2": 5, "other": 15}
+    # A worker that takes over the slot goes on with the names that are there.
+    successor = Metrics(Counters(memory, 0), RequestLog(0), STATUS, template)
+    for name in ("new", "t2"):
+        successor.begin()
+        successor.count(looked_up(name), None)
+    assert total(successor, "gathernd_tensor_lookups") == {"t0": 5, "t1": 5, "t2": 6, "other": 16}
 
 
 def test_paths_are_forgotten_and_still_counted(monkeypatch: pytest.MonkeyPatch) -> None:

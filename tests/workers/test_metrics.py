@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from time import sleep
+from time import sleep, time
 from typing import Any
 
 import httpx
@@ -18,7 +18,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.settings import Settings
-from app.telemetry.metric_definitions import COUNTERS, GAUGES
+from app.telemetry.metric_definitions import (
+    CERTIFICATE_EXPIRY,
+    COUNTERS,
+    GAUGES,
+    PROCESS_COUNTERS,
+    PROCESS_GAUGES,
+)
 from tests.http.server import Server
 from tests.workers.conftest import Start
 from tests.workers.load import BODY, CONTENT, ask_once, connected, request, until
@@ -166,7 +172,8 @@ def test_every_process_says_the_same(server: Server) -> None:
 
     def said(text: bytes) -> list[str]:
         own = re.compile(
-            r"gathernd_(requests_in_flight|connections|sent_bytes|queue|memory_used|resident_bytes_free).*|.*/metrics.*|#.*"
+            r"gathernd_(requests_in_flight|connections|sent_bytes|queue|memory_used|resident_bytes_free).*"
+            r"|process_(cpu|resident|virtual|open_fds).*|.*/metrics.*|#.*"
         )
         return [line for line in text.decode().splitlines() if not own.fullmatch(line)]
 
@@ -245,11 +252,51 @@ def test_a_label_is_never_what_a_client_made_up(server: Server) -> None:
 
 def test_only_documented_names_are_shown_and_gauges_are_all_there(server: Server) -> None:
     names = {name for name, _ in scrape(server)}
-    for gauge in GAUGES:
+    for gauge in {*GAUGES} - {CERTIFICATE_EXPIRY}:
         assert gauge in names
     shown = {re.sub(r"_(total|bucket|count|sum)$", "", name) for name in names}
-    known = {*GAUGES, *COUNTERS, "gathernd_request_seconds", "gathernd_build_info"}
+    known = {*GAUGES, *COUNTERS, *PROCESS_GAUGES, *PROCESS_COUNTERS, "gathernd_request_seconds", "gathernd_build_info"}
     assert shown <= known
+
+
+def test_each_process_has_its_own_numbers_of_the_system(server: Server) -> None:
+    processes = [server.process.pid, *pids(server)]
+    samples = scrape(server)
+    shown: dict[str, dict[str, float]] = {}
+    for (name, labels), value in samples.items():
+        if name.startswith("process_"):
+            shown.setdefault(name, {})[dict(labels)["process"]] = value
+    assert shown.keys() == {*PROCESS_GAUGES, *(f"{name}_total" for name in PROCESS_COUNTERS)}
+    assert all(len(values) == len(processes) for values in shown.values())
+    files = sorted(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in processes)
+    opened = sorted(shown["process_open_fds"].values())
+    assert all(abs(seen - now) <= 3 for seen, now in zip(opened, files, strict=True)), (opened, files)
+    for name, least, most in (
+        ("process_start_time_seconds", time() - 600, time() + 1),
+        ("process_resident_memory_bytes", 2**24, 2**36),
+        ("process_cpu_seconds_total", 0.0, 600.0),
+    ):
+        assert all(least <= value <= most for value in shown[name].values()), (name, shown[name])
+
+
+def test_lookups_are_counted_by_tensor(server: Server) -> None:
+    fields = {"content-type": "application/octet-stream"}
+    lookup = {"indices": {"dtype": "int64", "shape": [1, 1], "values": [1]}}
+    with server.client() as client:
+        for name in ("looked-up", "other-one"):
+            assert client.put(f"/tensors/{name}?dtype=uint8&shape=4", content=bytes(4), headers=fields).is_success
+        before = scrape(server)
+        for name, times in (("looked-up", 5), ("other-one", 2)):
+            for _ in range(times):
+                assert client.post("/gathernd", json={"data": {"tensor": name}, **lookup}).status_code == 200
+        infer = {"inputs": [{"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]}]}
+        assert client.post("/v2/models/looked-up/infer", json=infer).status_code == 200
+        wrong = {"indices": {"dtype": "int64", "shape": [1, 1], "values": [4]}}
+        assert client.post("/gathernd", json={"data": {"tensor": "looked-up"}, **wrong}).status_code == 422
+        after = scrape(server)
+        for name in ("looked-up", "other-one"):
+            assert client.delete(f"/tensors/{name}").status_code == 204
+    assert change(before, after, "gathernd_tensor_lookups_total") == {("looked-up",): 6, ("other-one",): 2}
 
 
 def test_processes_connections_and_memory_are_summed(server: Server) -> None:

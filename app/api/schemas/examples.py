@@ -73,6 +73,26 @@ REQUESTS: Final[dict[str, dict[str, tuple[str, dict[str, Any], dict[str, Any]]]]
         ),
     },
 }
+RESIDENT_NAME: Final = "items"
+RESIDENT_DATA: Final[dict[str, Any]] = {"dtype": "float32", "shape": [3, 2], "values": [0, 1, 10, 11, 20, 21]}
+"""The resident tensor that the following requests are about."""
+RESIDENT: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
+    operator: (
+        {"data": {"tensor": RESIDENT_NAME}, "indices": indices, **parameter},
+        {
+            "output": {"dtype": "float32", "shape": [2, 2], "values": values},
+            "dialect": "onnx-13",
+            "device": "cpu",
+            "data_etag": '"5d41402abc4b2a76b9719d911017c592-0"',
+        },
+    )
+    for operator, indices, parameter, values in (
+        ("gathernd", _indices([2, 1], [2, 0]), {}, [20.0, 21.0, 0.0, 1.0]),
+        ("gather", _indices([2], [2, 0]), {}, [20.0, 21.0, 0.0, 1.0]),
+        ("gather_elements", _indices([2, 2], [1, 0, 0, 0]), {"axis": 1}, [1.0, 0.0, 10.0, 10.0]),
+    )
+}
+"""For each operator a request that names it, and the answer, whose ETag is another for each upload."""
 ERRORS: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
     "index_out_of_bounds": (
         "gathernd",
@@ -95,6 +115,7 @@ ERRORS: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
                 }
             ],
             "total": 1,
+            "hint": "Use an index from -2 to 1 at /indices/values/2, since axis 0 of data has size 2.",
         },
     ),
     "axis_out_of_range": (
@@ -113,6 +134,7 @@ ERRORS: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
             },
             "errors": [{"pointer": "/axis", "value": 2, "allowed": [-2, 1]}],
             "total": 1,
+            "hint": "Use an axis from -2 to 1.",
         },
     ),
     "rank_mismatch": (
@@ -131,6 +153,7 @@ ERRORS: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
             },
             "errors": [{"pointer": "/indices/shape", "value": 1, "allowed": [2, 2]}],
             "total": 1,
+            "hint": "Give indices 2 dimensions, as many as data has, or use POST /gather for whole slices.",
         },
     ),
     "indices_shape_mismatch": (
@@ -150,6 +173,7 @@ ERRORS: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
             },
             "errors": [{"pointer": "/indices/shape", "value": 3, "axis": 0, "size": 2, "allowed": [0, 2]}],
             "total": 1,
+            "hint": "Make dimension 0 of indices 2 or less, as data has 2 there, or choose another axis.",
         },
     ),
     "invalid_field": (
@@ -160,10 +184,11 @@ ERRORS: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
             "title": "Invalid field",
             "status": 422,
             "code": "invalid_field",
-            "detail": "'batchdims' is not a field here; there are batch_dims, data, device, dialect, indices, "
-            "output_encoding",
+            "detail": "'batchdims' is not a field here; there are batch_dims, data, device, dialect, fill_value, "
+            "indices, out_of_bounds, output_encoding",
             "errors": [{"pointer": "/batchdims"}],
             "total": 1,
+            "hint": "Write 'batch_dims' in place of 'batchdims'.",
         },
     ),
     "value_not_representable": (
@@ -180,6 +205,7 @@ ERRORS: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
             "detail": "data[1] is 300, which uint8 cannot hold",
             "errors": [{"pointer": "/data/values/1", "position": [1], "value": 300}],
             "total": 1,
+            "hint": "Write a number from 0 to 255 at /data/values/1, or use dtype 'uint16'.",
         },
     ),
     "tensor_not_found": (
@@ -193,6 +219,7 @@ ERRORS: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
             "detail": "no tensor is named 'itmes'",
             "errors": [{"pointer": "/data/tensor"}],
             "total": 1,
+            "hint": "Use a name that GET /tensors lists, or upload the tensor with PUT first.",
         },
     ),
 }

@@ -5,6 +5,7 @@ It has the form of a gather's answer, so that generated clients have one type fo
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any, Final
 
 from app.service import Explanation
@@ -15,9 +16,9 @@ NOT_CHECKED: Final = "The values of the indices were not checked: one of them ma
 
 def explanation_body(explanation: Explanation) -> dict[str, Any]:
     """The JSON body; times are microseconds, null where none is predicted."""
-    call, data, shape, plan, routes, choice = explanation
+    call, data, shape, plan, decision = explanation
+    choice = decision.choice
     strings = data.dtype.kind == "string"
-    device = "gpu" if choice.route == "gpu" else "cpu"
     found = {
         "operator": call.operator,
         "data": _tensor(data) | ({"tensor": call.data} if isinstance(call.data, str) else {}),
@@ -33,9 +34,9 @@ def explanation_body(explanation: Explanation) -> dict[str, Any]:
             "wrap": plan.wrap,
         },
         "routes": [
-            {"route": note.route, "open": note.closed is None, "microseconds": _microseconds(note.seconds)}
-            | ({} if note.closed is None else {"reason": note.closed})
-            for note in routes
+            {"route": each.route, "open": each.closed is None, "microseconds": _microseconds(each.seconds)}
+            | ({} if each.closed is None else {"reason": each.closed})
+            for each in decision.routes
         ],
         "choice": {
             "route": choice.route,
@@ -45,7 +46,7 @@ def explanation_body(explanation: Explanation) -> dict[str, Any]:
         "not_checked": NOT_CHECKED,
     }
     output = {"dtype": data.dtype.name, "shape": shape}
-    return {"output": output, "dialect": call.dialect, "device": device, "explanation": found}
+    return {"output": output, "dialect": call.dialect, "device": decision.device, "explanation": found}
 
 
 def _tensor(tensor: Tensor) -> dict[str, Any]:
@@ -53,5 +54,5 @@ def _tensor(tensor: Tensor) -> dict[str, Any]:
     return {"dtype": tensor.dtype.name, "shape": tensor.shape, "bytes": size}
 
 
-def _microseconds(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * 1e6, 3)
+def _microseconds(seconds: float) -> float | None:
+    return round(seconds * 1e6, 3) if isfinite(seconds) else None

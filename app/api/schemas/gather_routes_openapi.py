@@ -8,15 +8,18 @@ from fastapi import FastAPI
 
 from app.api.openapi_document import EVERYWHERE, operation, problem_responses
 from app.api.schemas import binary_format_openapi, examples
-from app.api.schemas.gather_request import REQUEST_MODELS, GatherAnswer
+from app.api.schemas.gather_answer import GatherAnswer
 from app.errors import CODES, Code
 from app.operators.registry import OPERATORS, Operator
+from app.wire.request_schemas.gather_request import gather_request
+from app.wire.request_schemas.query_fields import gather_query, query_parameters
 
 _GATHER: Final[tuple[Code, ...]] = (
     *EVERYWHERE, "unauthorized", "tensor_not_found", "payload_too_large", "unsupported_media_type", "invalid_field",
     "unsupported_dtype", "value_not_representable", "element_count_mismatch", "output_too_large", "limit_exceeded",
     "device_unavailable", "overloaded", "not_ready", "deadline_exceeded", "tensor_damaged",
 )  # fmt: skip
+_RESIDENT: Final = f"Rows of the resident tensor {examples.RESIDENT_NAME!r}, which was uploaded before"
 
 
 def add_operator_routes(app: FastAPI) -> None:
@@ -29,7 +32,7 @@ def _add_operator(app: FastAPI, operator: Operator) -> None:
     def answer(body: Any) -> NoReturn:
         raise AssertionError("answered by the data plane")
 
-    answer.__annotations__["body"] = REQUEST_MODELS[operator.name]
+    answer.__annotations__["body"] = gather_request(operator.signature)
     describe = operation(
         app,
         operator.operation,
@@ -45,8 +48,9 @@ def _add_operator(app: FastAPI, operator: Operator) -> None:
 def _operator_extra(operator: Operator) -> dict[str, Any]:
     shown = examples.REQUESTS[operator.name]
     requests = {name: {"summary": text, "value": body} for name, (text, body, _) in shown.items()}
+    requests["resident"] = {"summary": _RESIDENT, "value": examples.RESIDENT[operator.name][0]}
     return {
-        "parameters": binary_format_openapi.request_parameters(operator.signature, REQUEST_MODELS[operator.name]),
+        "parameters": query_parameters(gather_query(operator.signature)),
         "requestBody": {
             "content": {"application/json": {"examples": requests}} | binary_format_openapi.request_content()
         },
@@ -56,6 +60,7 @@ def _operator_extra(operator: Operator) -> dict[str, Any]:
 def _operator_responses(operator: Operator) -> dict[int | str, dict[str, Any]]:
     shown = examples.REQUESTS[operator.name]
     answers = {name: {"summary": text, "value": answer} for name, (text, _, answer) in shown.items()}
+    answers["resident"] = {"summary": _RESIDENT, "value": examples.RESIDENT[operator.name][1]}
     ok: dict[int | str, dict[str, Any]] = {
         200: {
             "description": "The gathered tensor",

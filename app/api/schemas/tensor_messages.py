@@ -1,13 +1,12 @@
-"""The bodies of the routes of resident tensors, as OpenAPI and generated clients see them."""
+"""The answers of the routes of resident tensors, as OpenAPI and generated clients see them."""
 
 from __future__ import annotations
 
-from typing import Literal
-
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from app.api.schemas.gather_request import DTypeName, OpenModel, Size, Tensor
+from app.api.schemas.gather_answer import OpenModel
+from app.wire.request_schemas.members import DTypeName, Size
 
 
 class ResidentTensor(OpenModel):
@@ -38,20 +37,6 @@ class TensorList(OpenModel):
 
     tensors: list[ResidentTensor]
     next: str | None = Field(description="What to give as `after` for the tensors that follow; null at the end.")
-
-
-class ScatterRequest(BaseModel):
-    """A ScatterND into a resident tensor, as ONNX 18 has it."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra=OpenModel.model_config["json_schema_extra"])
-
-    indices: Tensor = Field(description="int64; each tuple in the last dimension names an element or slice.")
-    updates: Tensor = Field(description="Of the tensor's type and of shape indices.shape[:-1] + tensor.shape[k:].")
-    reduction: Literal["none", "add", "mul", "min", "max"] = Field(
-        "none",
-        description="How an update combines with what is there. Updates count in row-major order: with none the last "
-        "one of a place wins, others are applied one after the other. bool, string and complex take none only.",
-    )
 
 
 class ScatterAnswer(OpenModel):

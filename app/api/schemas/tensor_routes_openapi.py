@@ -11,11 +11,13 @@ from fastapi import FastAPI, Path, Response
 
 from app.api.openapi_document import EVERYWHERE, Endpoint, operation, problem_responses
 from app.api.routes.tensors import MAX_LIST
-from app.api.schemas.tensor_messages import ResidentTensor, ScatterAnswer, ScatterRequest, TensorList
+from app.api.schemas.tensor_messages import ResidentTensor, ScatterAnswer, TensorList
 from app.errors import Code
 from app.tensors.dtypes import DTYPES
 from app.tensors.tensor_name import PATTERN, RESERVED
 from app.wire.body_formats import TENSORS
+from app.wire.request_schemas.query_fields import ScatterQuery, query_parameters
+from app.wire.request_schemas.scatter_request import ScatterRequest
 
 NPY, SAFETENSORS, RAW = TENSORS
 Name = Annotated[
@@ -210,12 +212,7 @@ def _add_scatter(app: FastAPI) -> None:
         "scatterTensor",
         "Change elements or slices of a tensor (ScatterND)",
         [
-            _parameter(
-                "reduction",
-                "query",
-                "Only with a safetensors body; a JSON request has this field in its body.",
-                {"type": "string", "enum": ["none", "add", "mul", "min", "max"]},
-            ),
+            *query_parameters(ScatterQuery),
             _IF_MATCH,
             _parameter(
                 "Idempotency-Key",

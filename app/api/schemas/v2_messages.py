@@ -11,46 +11,15 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from app.api.schemas.gather_request import OpenModel, PlaceBody, RuleBody, Size
+from app.api.schemas.gather_answer import OpenModel, Problem
+from app.wire.request_schemas.members import Size
+from app.wire.request_schemas.v2_infer_request import Datatype
 
-Datatype = Literal[
-    "BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64", "FP16", "BF16", "FP32", "FP64",
-    "BYTES",
-]  # fmt: skip
 Count = Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})]
 Parameters = Annotated[
     dict[str, Any] | SkipJsonSchema[None],
     Field(None, description="Further settings by name: numbers, strings, true and false."),
 ]
-
-
-class InferInput(OpenModel):
-    """An input tensor. Its items are in `data`, or behind the JSON, `parameters.binary_data_size` bytes of them."""
-
-    name: str = Field(description="`data` or `indices`; a resident tensor as a model takes `indices` only.")
-    datatype: Datatype
-    shape: list[Size]
-    parameters: Parameters
-    data: list[Any] | SkipJsonSchema[None] = Field(
-        None, description="The items, flat in row-major order or nested as `shape` says."
-    )
-
-
-class InferRequestedOutput(OpenModel):
-    """An output that is asked for; `parameters.binary_data` says whether its items are to follow the JSON."""
-
-    name: str = Field(description="`output`, the only one.")
-    parameters: Parameters
-
-
-class InferRequest(OpenModel):
-    """An infer request. Parameters: `batch_dims` (`axis` for the model gather), `dialect`, `device`, `timeout` in
-    microseconds, `binary_data_output`; others are ignored."""
-
-    id: str | SkipJsonSchema[None] = Field(None, description="Comes back in the answer.")
-    parameters: Parameters
-    inputs: list[InferInput]
-    outputs: list[InferRequestedOutput] | SkipJsonSchema[None] = None
 
 
 class InferOutput(OpenModel):
@@ -180,18 +149,7 @@ class StatisticsBody(OpenModel):
     model_stats: list[ModelStatisticsBody]
 
 
-class ProtocolError(OpenModel):
+class ProtocolError(Problem):
     """An error under /v2: what clients of the protocol look for, beside the members of a Problem."""
 
-    error: str
-    type: str
-    title: str
-    status: int
-    code: str
-    detail: str
-    rule: RuleBody | SkipJsonSchema[None] = None
-    errors: list[PlaceBody] | SkipJsonSchema[None] = None
-    total: Size | SkipJsonSchema[None] = None
-    limit: str | SkipJsonSchema[None] = None
-    maximum: Size | SkipJsonSchema[None] = None
-    request_id: str
+    error: str = Field(description="The same as `detail`.")

@@ -1,4 +1,4 @@
-"""What compiled code tells and counts of a gather, against plain Python."""
+"""What is told and counted of a gather by each of the two functions, against plain Python."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.telemetry.compiled_increments import (
+from app.telemetry.increment_layout import (
     CELLS,
     HEADER_TEMPLATE,
     HEADER_TEMPLATE_AT,
+    LOOKUPS,
     MEASURED,
     PREDICTED,
     RECEIVED,
@@ -21,12 +22,12 @@ from app.telemetry.compiled_increments import (
     ROUTES,
     SENT,
     TIMES,
-    compiled,
 )
+from app.telemetry.increments import add, answer
 from app.telemetry.metric_definitions import BUCKETS
 from app.telemetry.request_id import numbered_id
 
-pytestmark = pytest.mark.usefixtures("compiled")
+pytestmark = pytest.mark.usefixtures("every_codec")
 
 LINES = re.compile(
     rb"x-request-id: (\S+)\r\n"
@@ -42,13 +43,15 @@ START = st.floats(0, 1e7)
 class Cells:
     """Cells in memory, each with one beside it on either side that nobody is to touch."""
 
-    def __init__(self, *, predicted: bool = True) -> None:
+    def __init__(self, *, predicted: bool = True, looked_up: bool = True) -> None:
         self.times = np.zeros(WIDTH + 2)
         self.others = np.zeros((CELLS, 3))
         self.addresses = np.array([self.others[cell, 1:].ctypes.data for cell in range(CELLS)], np.int64)
         self.addresses[TIMES] = self.times[1:].ctypes.data
         if not predicted:
             self.addresses[[PREDICTED, MEASURED]] = 0
+        if not looked_up:
+            self.addresses[LOOKUPS] = 0
 
     @property
     def kind(self) -> int:
@@ -58,7 +61,7 @@ class Cells:
         assert self.times[0] == self.times[-1] == 0
         assert not self.others[:, [0, 2]].any()
         assert self.others[TIMES, 1] == 0
-        return [*self.times[1:-1], *self.others[[REQUESTS, ROUTES, PREDICTED, MEASURED, RECEIVED, SENT], 1]]
+        return [*self.times[1:-1], *self.others[[REQUESTS, ROUTES, PREDICTED, MEASURED, RECEIVED, SENT, LOOKUPS], 1]]
 
 
 def times_of(start: float, spans: list[float]) -> list[float]:
@@ -68,15 +71,17 @@ def times_of(start: float, spans: list[float]) -> list[float]:
     return found
 
 
-def expected(gathers: list[tuple[list[float], float, int, int]], *, predicted: bool) -> list[float]:
-    times, others = [0.0] * WIDTH, [0.0] * 6
+def expected(
+    gathers: list[tuple[list[float], float, int, int]], *, predicted: bool, looked_up: bool = True
+) -> list[float]:
+    times, others = [0.0] * WIDTH, [0.0] * 7
     for (start, parsed, kernel, done, over), seconds, received, sent in gathers:
         times[bisect_left(BUCKETS, over - start)] += 1
         timings = (over - start, parsed - start, kernel - parsed, done - kernel, over - done)
         for at, number in enumerate(timings, len(BUCKETS) + 1):
             times[at] += number
         forecast = (seconds, done - kernel) if predicted else (0.0, 0.0)
-        for at, number in enumerate((1, 1, *forecast, received, sent)):
+        for at, number in enumerate((1, 1, *forecast, received, sent, int(looked_up))):
             others[at] += number
     return times + others
 
@@ -84,27 +89,26 @@ def expected(gathers: list[tuple[list[float], float, int, int]], *, predicted: b
 @given(
     st.lists(st.tuples(START, SPANS, st.floats(0, 10), st.integers(0, 2**40), st.integers(0, 2**40)), max_size=5),
     st.booleans(),
+    st.booleans(),
 )
 def test_gathers_are_added_up_as_python_would(
-    drawn: list[tuple[float, list[float], float, int, int]], predicted: bool
+    drawn: list[tuple[float, list[float], float, int, int]], predicted: bool, looked_up: bool
 ) -> None:
-    _, add = compiled()
     gathers = [(times_of(start, spans), seconds, received, sent) for start, spans, seconds, received, sent in drawn]
-    cells = Cells(predicted=predicted)
-    for at, seconds, received, sent in gathers:
-        add(cells.kind, *at, seconds, received, sent)
-    assert cells.counted() == expected(gathers, predicted=predicted)
+    cells = Cells(predicted=predicted, looked_up=looked_up)
+    for (start, parsed, kernel, done, over), seconds, received, sent in gathers:
+        add.run(cells.kind, start, parsed, kernel, done, over, seconds, received, sent)
+    assert cells.counted() == expected(gathers, predicted=predicted, looked_up=looked_up)
 
 
 @given(st.integers(0, 2**40 - 1), START, SPANS)
 def test_an_answer_tells_its_id_and_whole_microseconds_or_nothing(
     number: int, start: float, spans: list[float]
 ) -> None:
-    answer, _ = compiled()
     cells = Cells()
-    at = times_of(start, spans)
+    at = start, parsed, kernel, done, over = times_of(start, spans)
     before = bytes(HEADER_TEMPLATE)
-    was_counted = answer(HEADER_TEMPLATE_AT, cells.kind, number, *at, 1e-6, 3, 4)
+    was_counted = answer.run(HEADER_TEMPLATE_AT, cells.kind, number, start, parsed, kernel, done, over, 1e-6, 3, 4)
     assert was_counted == (at[-1] - at[0] < 1e-3)
     if not was_counted:
         assert bytes(HEADER_TEMPLATE) == before

@@ -1,119 +1,24 @@
-"""The request and answer schemas of the native JSON routes, as OpenAPI and generated clients see them.
-
-The data plane reads bodies itself (`app.wire.json.gather_messages`), since arrays must never become Python objects;
-these models document what it accepts, and a test holds the two equal. The forms are chosen so that generated clients of
-statically typed languages compile: flat `values` of any scalar, one object with optional members in place of unions.
-"""
+"""The answers of the native JSON routes, as OpenAPI and generated clients see them (requests: `request_schemas`)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic.json_schema import SkipJsonSchema
 
 from app.tensors.operator_signature import OperatorName
-from app.tensors.tensor_name import PATTERN
+from app.wire.request_schemas.members import BASE64, VALUES, DTypeName, Size, tidy
 
-DTypeName = Literal[
-    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-    "float16", "bfloat16", "float32", "float64", "complex64", "complex128", "string",
-]  # fmt: skip
-_INT64: dict[str, JsonValue] = {"format": "int64"}
-Size = Annotated[int, Field(ge=0, json_schema_extra=_INT64)]
-Values = Annotated[
-    list[Any],
-    Field(
-        description="The items in row-major order: numbers, true and false, strings, or [re, im] for complex types. "
-        'Non-finite numbers are the strings "NaN", "Infinity" and "-Infinity". Lists nested as `shape` says are '
-        "accepted too; then `shape` may be left out."
-    ),
-]
-Base64 = Annotated[
-    str,
-    Field(
-        description="The items' row-major little-endian bytes in base64: bool one byte, 0 or 1; strings each a "
-        "little-endian uint32 length and then UTF-8."
-    ),
-]
-
-
-def _tidy(schema: dict[str, Any]) -> None:
-    """An optional member is simply not required: no null, and what holds without it in words.
-
-    Generators take a default for a member that is always there: TypeScript would ask for it in every request.
-    """
-    for member in schema.get("properties", {}).values():
-        default = member.pop("default", None)
-        if default is not None:
-            member["description"] += f" If left out: {default}."
-        member.pop("title", None)
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", json_schema_extra=_tidy)
+_INT64: Final[dict[str, JsonValue]] = {"format": "int64"}
+Values = Annotated[list[Any], Field(description=VALUES)]
+Base64 = Annotated[str, Field(description=BASE64)]
 
 
 class OpenModel(BaseModel):
     """Answers may gain members."""
 
-    model_config = ConfigDict(extra="allow", json_schema_extra=_tidy)
-
-
-class Tensor(_Model):
-    """A typed tensor, with exactly one of `values` and `base64`."""
-
-    dtype: DTypeName = Field(description="Element type.")
-    shape: list[Size] | SkipJsonSchema[None] = Field(None, description="Size of each dimension; [] is a scalar.")
-    values: Values | SkipJsonSchema[None] = None
-    base64: Base64 | SkipJsonSchema[None] = None
-
-
-class Data(_Model):
-    """The data: a typed tensor, or `tensor` alone, the name of a resident one."""
-
-    dtype: DTypeName | SkipJsonSchema[None] = Field(None, description="Element type.")
-    shape: list[Size] | SkipJsonSchema[None] = Field(None, description="Size of each dimension; [] is a scalar.")
-    values: Values | SkipJsonSchema[None] = None
-    base64: Base64 | SkipJsonSchema[None] = None
-    tensor: str | SkipJsonSchema[None] = Field(None, description="Name of a resident tensor.", pattern=PATTERN)
-
-
-class _Request(_Model):
-    data: Data
-    indices: Tensor
-    device: Literal["auto", "cpu", "gpu"] = Field("auto", description="Where to run; `auto` lets the service choose.")
-    output_encoding: Literal["values", "base64"] = Field("values", description="Form of the output's items.")
-
-
-class GatherNDRequest(_Request):
-    """A GatherND: each tuple in the last dimension of `indices` picks an element or slice of `data`."""
-
-    batch_dims: int = Field(0, description="Leading dimensions that are batches.", json_schema_extra=_INT64)
-    dialect: Literal["onnx-13", "onnx-12", "onnx-11", "openvino-8"] = Field("onnx-13", description="Whose rules hold.")
-
-
-class GatherRequest(_Request):
-    """A Gather: each entry of `indices` picks a slice of `data` along `axis`."""
-
-    axis: int = Field(0, description="Axis to gather on; negative counts from the back.", json_schema_extra=_INT64)
-    dialect: Literal["onnx-13", "onnx-11", "onnx-1"] = Field("onnx-13", description="Whose rules hold.")
-
-
-class GatherElementsRequest(_Request):
-    """A GatherElements: each entry of `indices`, which has data's rank, picks one item of `data` along `axis`."""
-
-    axis: int = Field(0, description="Axis to gather on; negative counts from the back.", json_schema_extra=_INT64)
-    dialect: Literal["onnx-13", "onnx-11"] = Field("onnx-13", description="Whose rules hold.")
-
-
-REQUEST_MODELS: Final[Mapping[OperatorName, type[BaseModel]]] = {
-    "gathernd": GatherNDRequest,
-    "gather": GatherRequest,
-    "gather_elements": GatherElementsRequest,
-}
-"""The JSON of each operator's requests."""
+    model_config = ConfigDict(extra="allow", json_schema_extra=tidy)
 
 
 class OutputTensor(OpenModel):
@@ -189,6 +94,9 @@ class GatherAnswer(OpenModel):
     dialect: str = Field(description="The dialect that was followed.")
     device: Literal["cpu", "gpu"] = Field(description="Where the gather ran.")
     data_etag: str | SkipJsonSchema[None] = Field(None, description="ETag of the resident data that was read.")
+    replaced: Size | SkipJsonSchema[None] = Field(
+        None, description="How many components of the indices were out of bounds, unless that is an error."
+    )
     explanation: Explanation | SkipJsonSchema[None] = Field(
         None, description="Instead of the output's values, where the request says `explain=true`."
     )
@@ -228,6 +136,7 @@ class Problem(OpenModel):
     total: Size | SkipJsonSchema[None] = Field(None, description="How many places there are in all.")
     limit: str | SkipJsonSchema[None] = Field(None, description="Name of the limit that was exceeded.")
     maximum: Size | SkipJsonSchema[None] = Field(None, description="Value of that limit.")
+    hint: str = Field(description="One sentence on how to mend the request.")
     request_id: str
 
 

@@ -1,0 +1,52 @@
+"""What `gathernd serve` does once its settings are read: one process or several that serve, or the reason why none can.
+
+It imports the whole service, which the help of `gathernd serve` does without.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from app.dispatch.gpu_discovery import allow_gpu
+from app.kernels.gpu_interface import NoDevice
+from app.main import create_app
+from app.security.api_keys import BadKeysFile
+from app.server.exit_codes import NOT_AVAILABLE, WRONG_SETTINGS
+from app.server.listening_sockets import CannotListen
+from app.server.tls import BadTls
+from app.server_from_settings import serve, serve_workers
+from app.settings import Settings
+from app.telemetry.tracing import NoTracing
+
+
+def run_service(settings: Settings) -> None:
+    """Serve until the service is stopped. Ends the command with a message where that cannot be."""
+    if settings.device == "gpu":
+        _check_gpu(settings)
+    try:
+        if settings.workers > 1:
+            raise typer.Exit(serve_workers(settings))
+        serve(settings, create_app(settings))
+    except (BadKeysFile, NoTracing, BadTls) as error:
+        typer.echo(f"gathernd: {_flag(error, settings)}: {error}", err=True)
+        raise typer.Exit(WRONG_SETTINGS) from None
+    except CannotListen as error:
+        typer.echo(f"gathernd: {error}", err=True)
+        raise typer.Exit(NOT_AVAILABLE) from None
+
+
+def _flag(error: BadKeysFile | NoTracing | BadTls, settings: Settings) -> str:
+    """The flag and variable of the setting that an error is about."""
+    if isinstance(error, BadKeysFile):
+        return f"--api-keys-file (GATHERND_API_KEYS_FILE) {settings.api_keys_file}"
+    if isinstance(error, NoTracing):
+        return "--otlp-endpoint (GATHERND_OTLP_ENDPOINT)"
+    return "--tls-cert (GATHERND_TLS_CERT)"
+
+
+def _check_gpu(settings: Settings) -> None:
+    try:
+        allow_gpu(settings.device, settings.workers)
+    except NoDevice as reason:
+        typer.echo(f"gathernd: --device (GATHERND_DEVICE) gpu: {reason}", err=True)
+        raise typer.Exit(WRONG_SETTINGS) from None

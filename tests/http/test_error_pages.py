@@ -1,0 +1,153 @@
+"""The page of each error shows a request and its whole answer, and the service gives just that answer to it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from app.api.error_examples import ADDRESS, ETAG, REQUEST_ID, error_examples
+from app.api.error_responses import problem
+from app.api.readiness import Readiness
+from app.api.routes.error_pages import catalogue_page, error_page
+from app.dispatch.admission_control import Admission
+from app.dispatch.request_thread_pool import RequestThreadPool
+from app.errors import CODES, Code, GatherError
+from app.memory.budget import Budget
+from app.store.store_errors import damaged
+from tests.http.conftest import Start
+from tests.http.server import ROOT, Server
+from tests.http.tensors import put_raw
+
+STATES = ("overloaded", "not_ready", "deadline_exceeded", "tensor_damaged", "internal")
+"""Codes that a service in a certain state answers with, whatever is asked."""
+OWN = ("unauthorized", "request_timeout")
+"""Codes that need a service of their own, or half a minute."""
+needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="needs the Debian package curl")
+
+
+@pytest.fixture(scope="module")
+def full(start: Start) -> Iterator[Server]:
+    """A server whose only tensor is `items`, and which may have no other."""
+    with (
+        start("--max-tensors", "1", "--device", "cpu") as server,
+        httpx.Client(base_url=server.url, trust_env=False) as client,
+    ):
+        assert put_raw(client, "items", np.zeros((3, 2), np.float32)).status_code == 201
+        yield server
+
+
+def answer_of(command: str, server: Server) -> Any:
+    """What a command of a page prints, sent to `server`, with the members that change as the pages show them."""
+    assert ADDRESS in command
+    command = command.replace(ADDRESS, server.url)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=60, check=False)
+    found = json.loads(done.stdout)
+    assert found["request_id"]
+    found["request_id"] = REQUEST_ID
+    for member in ("detail", "hint"):
+        found[member] = re.sub(r'"[0-9a-f]{8,}-\d+"', ETAG, found[member])
+    return found
+
+
+@needs_curl
+@pytest.mark.parametrize("code", [code for code in CODES if code not in (*STATES, *OWN)])
+def test_the_request_of_a_page_gets_the_answer_of_the_page(code: Code, full: Server) -> None:
+    example = error_examples()[code]
+    assert answer_of(example.command, full) == example.answer
+
+
+@needs_curl
+@pytest.mark.slow
+def test_a_request_without_a_key_gets_the_answer_of_the_page(start: Start, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(f"{'0' * 64} gather nobody\n")
+    example = error_examples()["unauthorized"]
+    with start("--api-keys-file", str(keys)) as server:
+        assert answer_of(example.command, server) == example.answer
+
+
+@needs_curl
+@pytest.mark.slow
+def test_a_body_that_pauses_gets_the_answer_of_the_page(full: Server) -> None:
+    example = error_examples()["request_timeout"]
+    assert answer_of(example.command, full) == example.answer
+
+
+def raised_in_state(code: str) -> GatherError:
+    """The error of a service in a state, made where the service makes it."""
+    if code == "overloaded":
+        return Admission(Budget(1 << 20), RequestThreadPool(1, 1), 1024).too_many()
+    if code == "not_ready":
+        return Readiness("kernels").error()
+    return damaged("items", "its checksums or its log do not match")
+
+
+@pytest.mark.parametrize("code", ["overloaded", "not_ready", "tensor_damaged"])
+def test_a_state_of_the_service_is_told_as_on_the_page(code: Code) -> None:
+    assert json.loads(json.dumps(problem(raised_in_state(code), REQUEST_ID))) == error_examples()[code].answer
+
+
+def test_the_page_of_every_code_is_there_and_names_the_hint() -> None:
+    for code, example in error_examples().items():
+        assert example.answer["code"] == code
+        assert example.answer["hint"]
+    assert list(error_examples()) == list(CODES)
+
+
+class Text(HTMLParser):
+    """The text of a page, by the element that it stands in."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.found: dict[str, list[str]] = {}
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag not in ("meta", "link", "wbr"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, "elements are closed in their order"
+
+    def handle_data(self, data: str) -> None:
+        self.found.setdefault(self.open[-1], []).append(data)
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_page_shows_the_command_and_the_answer_and_no_backticks(code: Code) -> None:
+    page = Text(error_page(code))
+    example = error_examples()[code]
+    assert not page.open
+    assert example.command in "".join(page.found["code"])
+    shown = next(text for text in page.found["code"] if text.startswith('{\n  "') and '"request_id"' in text)
+    assert json.loads(shown) == example.answer
+    # In a command a backtick would be the shell's.
+    assert not [text for texts in page.found.values() for text in texts if "`" in text and text != shown]
+
+
+def test_a_long_line_of_a_page_wraps_and_no_page_has_a_script() -> None:
+    for page in (catalogue_page(), *map(error_page, CODES)):
+        assert not re.search(r"<(?:script|style|img)\b", page)
+        assert 'content="width=device-width, initial-scale=1"' in page
+        assert '<main class="document">' in page
+    style = (ROOT / "app" / "api" / "web" / "page.css").read_text()
+    assert ".document pre { white-space: pre-wrap; overflow-wrap: anywhere; }" in style
+
+
+@pytest.mark.parametrize("code", ["deadline_exceeded", "internal"])
+def test_the_detail_of_a_state_is_one_that_the_service_writes(code: Code) -> None:
+    detail = error_examples()[code].answer["detail"]
+    files = [path for path in (ROOT / "app").rglob("*.py") if path.name != "error_examples.py"]
+    assert any(f'GatherError("{code}", "{detail}"' in path.read_text() for path in files)

@@ -1,0 +1,331 @@
+"""`out_of_bounds` and `fill_value`: what clip, wrap and fill make of indices outside of their axis, in every format."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from random import Random
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from safetensors.numpy import load, save
+
+from tests.conftest import samples
+from tests.http.forms import int64, items, nested, octets, packed, tensor
+from tests.http.tensors import error, npy, put_strings
+from tests.oip.bodies import output, part, request
+
+SAFETENSORS = {"content-type": "application/x-safetensors"}
+MODES = ("clip", "wrap", "fill")
+DATA = tensor("float32", [3, 2], [0, 1, 2, 3, 4, 5])
+OUTSIDE = int64([4, 1], [-4, -1, 3, 7])
+ROWS: dict[str, list[int | None]] = {"clip": [0, 2, 2, 2], "wrap": [2, 2, 0, 1], "fill": [None, 2, None, None]}
+"""The row of DATA that each tuple of OUTSIDE picks; -1 is the dialect's own wrap."""
+
+
+def expected(mode: str, fill: float = 0) -> list[float]:
+    rows = np.array(DATA["values"], np.float32).reshape(3, 2)
+    picked = [np.full(2, fill, np.float32) if row is None else rows[row] for row in ROWS[mode]]
+    return [float(item) for row in picked for item in row]
+
+
+def asked(client: httpx.Client, path: str, body: dict[str, Any], **more: Any) -> dict[str, Any]:
+    answer = client.post(path, json=body | more)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def judged(component: int, size: int, wraps: bool, mode: str) -> tuple[int | None, bool]:
+    """The index that a component becomes, None where its slice is filled, and whether it is replaced."""
+    if wraps and -size <= component < 0:
+        component += size
+    if 0 <= component < size:
+        return component, False
+    if mode == "fill":
+        return None, True
+    return (component % size if mode == "wrap" else 0 if component < 0 else size - 1), True
+
+
+def gathered(operator: str, data: Any, indices: Any, parameter: int, mode: str, fill: Any, wraps: bool) -> Any:
+    """(output, replaced) by the texts' formulas, one index tuple after the other."""
+    replaced = 0
+    if operator == "gathernd":
+        b, k = parameter, indices.shape[-1]
+        found = np.empty(indices.shape[:-1] + data.shape[b + k :], data.dtype)
+        for place in np.ndindex(indices.shape[:-1]):
+            way: list[int | None] = list(place[:b])
+            for j, component in enumerate(indices[place]):
+                index, wrong = judged(int(component), data.shape[b + j], wraps, mode)
+                way.append(index)
+                replaced += wrong
+            found[place] = fill if None in way else data[tuple(way)]
+        return found, replaced
+    axis = parameter % data.ndim
+    if operator == "gather":
+        found = np.empty(data.shape[:axis] + indices.shape + data.shape[axis + 1 :], data.dtype)
+        for place in np.ndindex(indices.shape):
+            index, wrong = judged(int(indices[place]), data.shape[axis], wraps, mode)
+            replaced += wrong
+            target = (slice(None),) * axis + place
+            found[target] = fill if index is None else data.take(index, axis)
+        return found, replaced
+    found = np.empty(indices.shape, data.dtype)
+    for place in np.ndindex(indices.shape):
+        index, wrong = judged(int(indices[place]), data.shape[axis], wraps, mode)
+        replaced += wrong
+        found[place] = fill if index is None else data[(*place[:axis], index, *place[axis + 1 :])]
+    return found, replaced
+
+
+def random_case(rng: Random) -> tuple[str, Any, Any, int]:
+    """An operator, data, indices around the bounds of their axes, and the parameter."""
+    operator = rng.choice(["gathernd", "gather", "gather_elements"])
+    shape = [rng.choice([1, 2, 3, 5]) for _ in range(rng.randrange(1, 4))]
+    data = np.array([rng.randrange(-99, 99) for _ in range(int(np.prod(shape)))], np.int32).reshape(shape)
+    if operator == "gathernd":
+        parameter = rng.randrange(len(shape))
+        depth = rng.randrange(1, len(shape) - parameter + 1)
+        sizes = [*shape[:parameter], rng.randrange(4), depth]
+    elif operator == "gather":
+        parameter = rng.randrange(-len(shape), len(shape))
+        sizes = [rng.randrange(4) for _ in range(rng.randrange(3))]
+    else:
+        parameter = rng.randrange(-len(shape), len(shape))
+        sizes = [rng.randrange(1, size + 1) for size in shape]
+        sizes[parameter] = rng.randrange(6)
+    values = [rng.choice([rng.randrange(-7, 8), 2**63 - 1, -(2**63)]) for _ in range(int(np.prod(sizes)))]
+    return operator, data, np.array(values, np.int64).reshape(sizes), parameter
+
+
+@pytest.mark.parametrize("seed", range(samples(400) // 50))
+def test_random_requests_are_as_the_texts_say(every_client: httpx.Client, seed: int) -> None:
+    rng = Random(seed)
+    for _ in range(50):
+        operator, data, indices, parameter = random_case(rng)
+        mode = rng.choice(MODES)
+        fill = rng.randrange(-5, 5)
+        wraps = rng.random() < 0.5 or operator == "gather_elements"
+        dialect = "onnx-13" if wraps else {"gathernd": "openvino-8", "gather": "onnx-1"}[operator]
+        body = {
+            "data": tensor("int32", data.shape, data.ravel().tolist()),
+            "indices": int64(indices.shape, indices.ravel().tolist()),
+            "batch_dims" if operator == "gathernd" else "axis": parameter,
+            "dialect": dialect,
+            "out_of_bounds": mode,
+        } | ({"fill_value": fill} if mode == "fill" else {})
+        wanted, replaced = gathered(operator, data, indices, parameter, mode, fill, wraps)
+        found = asked(every_client, f"/{operator}", body)
+        assert found["output"]["shape"] == list(wanted.shape), body
+        assert found["output"]["values"] == wanted.ravel().tolist(), body
+        assert found["replaced"] == replaced, body
+
+
+@pytest.mark.parametrize("mode", MODES)
+class TestInEveryFormat:
+    @pytest.mark.parametrize(("form", "encoding"), list(product([dict, nested, packed], ["values", "base64"])))
+    def test_in_json(self, client: httpx.Client, mode: str, form: Any, encoding: str) -> None:
+        sent = {"data": form(DATA), "indices": form(OUTSIDE), "output_encoding": encoding, "out_of_bounds": mode}
+        for _ in range(2):  # the second one's fields have been seen before
+            found = asked(client, "/gathernd", sent)
+            assert (items(found["output"]), found["replaced"]) == (expected(mode), 3)
+
+    def test_in_safetensors(self, client: httpx.Client, mode: str) -> None:
+        body = save(
+            {
+                "data": np.array(DATA["values"], np.float32).reshape(3, 2),
+                "indices": np.array(OUTSIDE["values"], np.int64).reshape(4, 1),
+            }
+        )
+        query = {"out_of_bounds": mode} | ({"fill_value": "-1.5"} if mode == "fill" else {})
+        for _ in range(2):
+            answer = client.post("/gathernd", params=query, content=body, headers=SAFETENSORS)
+            assert load(answer.content)["output"].ravel().tolist() == expected(mode, -1.5)
+            assert answer.headers["x-gathernd-replaced"] == "3"
+
+    @pytest.mark.parametrize("binary", [False, True])
+    def test_in_the_inference_protocol(self, client: httpx.Client, mode: str, binary: bool) -> None:
+        inputs = [
+            part("data", np.array(DATA["values"], np.float32).reshape(3, 2), "FP32", binary=binary),
+            part("indices", np.array(OUTSIDE["values"], np.int64).reshape(4, 1), "INT64", binary=binary),
+        ]
+        parameters = {"out_of_bounds": mode} | ({"fill_value": "2"} if mode == "fill" else {})
+        content, headers = request(inputs, parameters=parameters)
+        answer = client.post("/v2/models/gathernd/infer", content=content, headers=headers)
+        head, found = output(answer)
+        assert found.ravel().tolist() == expected(mode, 2)
+        assert head["parameters"]["replaced"] == 3
+        assert answer.headers["x-gathernd-replaced"] == "3"
+
+    def test_of_a_resident_tensor(self, client: httpx.Client, mode: str) -> None:
+        rows = np.array(DATA["values"], np.float32).reshape(3, 2)
+        client.put("/tensors/bounds", content=npy(rows)).raise_for_status()
+        found = asked(client, "/gathernd", {"data": {"tensor": "bounds"}, "indices": OUTSIDE, "out_of_bounds": mode})
+        assert (found["output"]["values"], found["replaced"]) == (expected(mode), 3)
+        assert found["data_etag"]
+
+
+def test_none_replaced_is_said_too_and_nothing_where_it_is_an_error(client: httpx.Client) -> None:
+    body = {"data": DATA, "indices": int64([1, 1], [2])}
+    assert asked(client, "/gathernd", body, out_of_bounds="fill", fill_value=7)["replaced"] == 0
+    assert "replaced" not in asked(client, "/gathernd", body, out_of_bounds="error")
+    answer = client.post("/gathernd", json={"data": DATA, "indices": OUTSIDE, "out_of_bounds": "error"})
+    assert error(answer, 422, "index_out_of_bounds")["total"] == 3
+
+
+FILLS: dict[str, list[tuple[Any, Any]]] = {
+    "bool": [(True, True), (None, False)],
+    "int8": [(-128, -128), (None, 0)],
+    "int64": [(2**63 - 1, 2**63 - 1), (-(2**63), -(2**63))],
+    "uint64": [(2**64 - 1, 2**64 - 1)],
+    "float16": [(0.1, 0.0999755859375), ("NaN", "NaN"), ("-Infinity", "-Infinity")],
+    "bfloat16": [(0.1, 0.10009765625)],
+    "float32": [(0.1, 0.10000000149011612), (1e38, 9.999999680285692e37)],
+    "float64": [(0.1, 0.1), (None, 0)],
+    "complex64": [([1, -2], [1.0, -2.0]), (None, [0, 0])],
+    "complex128": [([0.1, "Infinity"], [0.1, "Infinity"])],
+    "string": [("ä\n", "ä\n"), ("", ""), (None, "")],
+}
+
+
+@pytest.mark.parametrize(("dtype", "fill", "stored"), [(d, *pair) for d, pairs in FILLS.items() for pair in pairs])
+def test_a_fill_value_has_the_json_form_of_datas_type(client: httpx.Client, dtype: str, fill: Any, stored: Any) -> None:
+    values: dict[str, list[Any]] = {
+        "bool": [False, True],
+        "string": ["a", "bcd"],
+        "complex64": [[0, 1], [2, 3]],
+        "complex128": [[0, 1], [2, 3]],
+    }
+    body = {
+        "data": tensor(dtype, [2], values.get(dtype, [0, 1])),
+        "indices": int64([3, 1], [2, 1, -3]),
+        "out_of_bounds": "fill",
+    } | ({} if fill is None else {"fill_value": fill})
+    last = values.get(dtype, [0, 1])[1]
+    wanted = octets(dtype, [stored, last, stored])
+    for encoding in ("values", "base64"):
+        found = asked(client, "/gathernd", body, output_encoding=encoding)
+        assert octets(dtype, items(found["output"])) == wanted
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fill"),
+    [
+        ("int8", 128),
+        ("int8", 1.5),
+        ("int8", "1"),
+        ("uint8", -1),
+        ("int8", True),
+        ("bool", 1),
+        ("float32", 1e39),
+        ("float32", "x"),
+        ("float32", [1]),
+        ("float32", None),
+        ("float32", {}),
+        ("float32", {"values": [1]}),
+        ("complex64", 1),
+        ("complex64", [1]),
+        ("complex64", [1, 2, 3]),
+        ("string", 1),
+        ("string", "\ud800"),
+    ],
+)
+def test_what_datas_type_cannot_hold_is_refused_at_the_fill_value(client: httpx.Client, dtype: str, fill: Any) -> None:
+    values = {"bool": [True], "string": ["a"], "complex64": [[0, 1]]}.get(dtype, [0])
+    body = {
+        "data": tensor(dtype, [1], values),
+        "indices": int64([1, 1], [0]),
+        "out_of_bounds": "fill",
+        "fill_value": fill,
+    }
+    for path in ("/gathernd", "/gathernd?explain=true"):
+        answer = client.post(path, content=json.dumps(body))
+        error(answer, 422, "value_not_representable", "/fill_value")
+
+
+@pytest.mark.parametrize("mode", [None, "error", "clip", "wrap"])
+def test_a_fill_value_without_fill_is_refused(client: httpx.Client, mode: str | None) -> None:
+    chosen = {} if mode is None else {"out_of_bounds": mode}
+    body = {"data": DATA, "indices": OUTSIDE, "fill_value": 0} | chosen
+    error(client.post("/gathernd", json=body), 422, "invalid_field", "/fill_value")
+    binary = save({"data": np.zeros(1, np.float32), "indices": np.zeros((1, 1), np.int64)})
+    answer = client.post("/gathernd", params={"fill_value": "0"} | chosen, content=binary, headers=SAFETENSORS)
+    error(answer, 422, "invalid_field", "/query/fill_value")
+
+
+def test_an_unknown_mode_and_text_that_is_no_json_are_refused(client: httpx.Client) -> None:
+    body = {"data": DATA, "indices": OUTSIDE, "out_of_bounds": "nearest"}
+    found = error(client.post("/gathernd", json=body), 422, "invalid_field", "/out_of_bounds")
+    assert "error, clip, wrap, fill" in found["detail"]
+    binary = save({"data": np.zeros(1, np.float32), "indices": np.zeros((1, 1), np.int64)})
+    for text in ("", "nan", "[1", "'x'"):
+        query = {"out_of_bounds": "fill", "fill_value": text}
+        answer = client.post("/gathernd", params=query, content=binary, headers=SAFETENSORS)
+        error(answer, 422, "invalid_field", "/query/fill_value")
+
+
+def test_the_values_come_before_the_dialects_rules(client: httpx.Client) -> None:
+    body = {
+        "data": tensor("int8", [1], [0]),
+        "indices": tensor("int8", [1, 1], [0]),  # not under ONNX
+        "out_of_bounds": "fill",
+        "fill_value": 1000,
+    }
+    error(client.post("/gathernd", json=body), 422, "value_not_representable")
+    error(client.post("/gathernd", json=body | {"fill_value": 1}), 422, "unsupported_dtype")
+    wrong = body | {"indices": tensor("int8", [1, 1], [0, 0])}
+    error(client.post("/gathernd", json=wrong), 422, "element_count_mismatch")
+
+
+@pytest.mark.parametrize("indices", [[0], [-1], [5]])
+def test_an_axis_of_size_0_has_no_valid_index(every_client: httpx.Client, indices: list[int]) -> None:
+    body = {"data": tensor("int16", [0, 2], []), "indices": int64([1, 1], indices)}
+    for mode in ("clip", "wrap"):
+        answer = every_client.post("/gathernd", json=body | {"out_of_bounds": mode})
+        assert error(answer, 422, "index_out_of_bounds")["errors"][0]["allowed"] is None
+    found = asked(every_client, "/gathernd", body, out_of_bounds="fill", fill_value=9)
+    assert (found["output"]["values"], found["replaced"]) == ([9, 9], 1)
+
+
+def test_only_the_components_on_the_axis_of_size_0_are_reported(client: httpx.Client) -> None:
+    body = {"data": tensor("int16", [2, 0], []), "indices": int64([1, 2], [7, 0]), "out_of_bounds": "clip"}
+    answer = error(client.post("/gathernd", json=body), 422, "index_out_of_bounds")
+    assert answer["total"] == 1
+    assert answer["errors"][0]["position"] == [0, 1]
+
+
+def test_unsigned_indices_beyond_int64(client: httpx.Client) -> None:
+    body = {
+        "data": tensor("int16", [3], [5, 6, 7]),
+        "indices": tensor("uint64", [2, 1], [2**64 - 1, 1]),
+        "dialect": "openvino-8",
+    }
+    assert asked(client, "/gathernd", body, out_of_bounds="clip")["output"]["values"] == [7, 6]
+    assert asked(client, "/gathernd", body, out_of_bounds="wrap")["output"]["values"] == [5 + (2**64 - 1) % 3, 6]
+    assert asked(client, "/gathernd", body, out_of_bounds="fill")["output"]["values"] == [0, 6]
+
+
+def test_resident_strings_are_filled_with_one_that_the_tensor_has_not(every_client: httpx.Client) -> None:
+    put_strings(every_client, "texts", ["a", "bb", "ccc"])
+    body = {"data": {"tensor": "texts"}, "indices": int64([4, 1], [3, 0, -9, 2])}
+    found = asked(every_client, "/gathernd", body, out_of_bounds="fill", fill_value="zzzz")
+    assert (found["output"]["values"], found["replaced"]) == (["zzzz", "a", "zzzz", "ccc"], 2)
+    found = asked(every_client, "/gathernd", body | {"indices": int64([1, 1], [3])}, out_of_bounds="fill")
+    assert found["output"]["values"] == [""]
+
+
+def test_many_indices_are_replaced_by_a_thread(every_client: httpx.Client) -> None:
+    source = np.random.default_rng(3)
+    data = source.integers(0, 99, 1000).astype(np.int32)
+    indices = source.integers(-3000, 3000, (100_000, 1))
+    body = {
+        "data": tensor("int32", [1000], data.tolist()),
+        "indices": int64(indices.shape, indices.ravel().tolist()),
+    }
+    for mode in MODES:
+        wanted, replaced = gathered("gathernd", data, indices, 0, mode, 0, True)
+        found = asked(every_client, "/gathernd", body, out_of_bounds=mode)
+        assert found["output"]["values"] == wanted.tolist()
+        assert found["replaced"] == replaced

@@ -1,0 +1,55 @@
+"""The name that was probably meant, out of names that are looked at within a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from app.near_name import MOST_CHARACTERS, MOST_NAMES, instead_of, near_name, shorten
+
+FIELDS = ("batch_dims", "data", "device", "dialect", "indices", "output_encoding")
+
+
+@pytest.mark.parametrize(
+    ("given", "names", "near"),
+    [
+        ("itmes", ("items", "users"), "items"),
+        ("Items", ("items", "item"), "items"),
+        ("batchdims", FIELDS, "batch_dims"),
+        ("batch-dims", FIELDS, "batch_dims"),
+        ("index", FIELDS, "indices"),
+        ("encoding", FIELDS, "output_encoding"),
+        ("axis", FIELDS, None),
+        ("x", FIELDS, None),
+        ("", FIELDS, None),
+        ("GPU", ("auto", "cpu", "gpu"), "gpu"),
+        ("tpu", ("auto", "cpu", "gpu"), None),
+        ("/GatherND", ("/gather", "/gathernd"), "/gathernd"),
+        ("/gathernd/", ("/gather", "/gathernd"), "/gathernd"),
+        ("items", (), None),
+        ("a" * (MOST_CHARACTERS + 1), ("a" * MOST_CHARACTERS,), None),
+    ],
+)
+def test_the_name_that_is_most_like_it_is_found_and_no_other(
+    given: str, names: tuple[str, ...], near: str | None
+) -> None:
+    assert near_name(given, names) == near
+
+
+def test_of_very_many_names_the_first_are_looked_at() -> None:
+    looked_at = []
+
+    def names() -> Iterator[str]:
+        for number in range(10 * MOST_NAMES):
+            looked_at.append(number)
+            yield f"table_{number}"
+
+    assert near_name("tabel_7", names()) == "table_7"
+    assert len(looked_at) == MOST_NAMES
+
+
+def test_a_long_text_of_the_request_is_cut() -> None:
+    assert shorten("a" * 80) == "a" * 80
+    assert shorten("a" * 81) == "a" * 80 + "…"
+    assert instead_of("b" * 1000, "c") == f"Write 'c' in place of '{'b' * 80}…'"
