@@ -49,15 +49,25 @@ class Answer:
 
 
 class Connection:
-    """One connection to the server."""
+    """A connection to the server, and the next one once the server has said that an answer is the last on it.
+
+    It says so to some clients of a worker that has more connections than the others.
+    """
 
     def __init__(self, port: int, timeout: float = 20) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout)
+        self._port, self._timeout = port, timeout
+        self._open()
+
+    def _open(self) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", self._port), self._timeout)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._rest = b""
+        self._rest, self._is_over = b"", False
 
     def ask(self, content: bytes) -> Answer:
         """Send a request and read its answer. Raises OSError and EOFError."""
+        if self._is_over:
+            self.close()
+            self._open()
         self.socket.sendall(content)
         return self.read()
 
@@ -72,7 +82,9 @@ class Connection:
         while len(self._rest) < size:
             self._more()
         body, self._rest = self._rest[:size], self._rest[size:]
-        return Answer(int(first.split()[1]), fields, body)
+        answer = Answer(int(first.split()[1]), fields, body)
+        self._is_over = answer.last
+        return answer
 
     def gone(self) -> bool:
         """Whether the server has closed the connection, on which no answer is to come."""
