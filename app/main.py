@@ -300,7 +300,10 @@ async def _prepare(work: Callable[[], Callable[[], None] | None], readiness: Rea
     """Do what requests need first, and have what it returns done in a thread once the service is ready."""
     working = asyncio.ensure_future(asyncio.to_thread(work))
     while not (await asyncio.wait((working,), timeout=_PROGRESS_S))[0]:
-        logger.info("still preparing kernels, about %d s left", readiness.seconds_left)
+        if readiness.overdue:
+            logger.info("still preparing kernels, which takes longer than expected")
+        else:
+            logger.info("still preparing kernels, about %d s left", readiness.seconds_left)
     try:
         rest = working.result()
     except Exception as error:

@@ -37,7 +37,10 @@ CATALOGUE: Final[Mapping[Code, Entry]] = {
         "Unauthorized",
         "The service asks for a key and the request carries none, or one that is not known.",
         "Send 'Authorization: Bearer KEY'. An operator makes a key with 'gathernd keys add'.",
-        ("Send 'Authorization: Bearer KEY' with a key of this service, which 'gathernd keys add' makes.",),
+        (
+            "Send 'Authorization: Bearer KEY' with a key of this service, which 'gathernd keys add' makes; the Python "
+            "client and the command take it from the environment variable GATHERND_API_KEY.",
+        ),
     ),
     "forbidden": Entry(
         "Forbidden",
@@ -228,11 +231,13 @@ CATALOGUE: Final[Mapping[Code, Entry]] = {
         "Index out of bounds",
         "An index is outside its own axis of data. Every component is checked against its axis, never the flat offset. "
         "All bad components are counted in `total`, the first ten in row-major order are listed.",
-        "Correct the index; `allowed` gives the range, null on an axis of size 0, where no index is valid.",
+        "Correct the index; `allowed` gives the range, null on an axis of size 0, where no index is valid. "
+        "A gather can also clip, wrap or fill what is out of bounds: `out_of_bounds`.",
         (
-            "Use an index from {low} to {high} at {pointer}, since axis {axis} of data has size {size}.",
+            "Use an index from {low} to {high} at {pointer}, since axis {axis} of data has size {size}; a gather also "
+            "takes 'out_of_bounds'.",
             "Send no index for axis {axis}, which has size {size}, so that none is valid.",
-            "Use indices within the size of each axis of data.",
+            "Use indices within the size of each axis of data; a gather also takes 'out_of_bounds'.",
         ),
     ),
     "output_too_large": Entry(

@@ -30,6 +30,11 @@ class Readiness:
         return max(1, ceil(self._expected_at - monotonic()))
 
     @property
+    def overdue(self) -> bool:
+        """Whether it was expected to be ready by now."""
+        return monotonic() > self._expected_at
+
+    @property
     def ready(self) -> bool:
         """Whether new requests should be sent here."""
         return not self.waiting_for and not self.draining

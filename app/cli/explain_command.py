@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from app.api.error_catalogue import hint_of
 from app.api.schemas.explain_answer import explanation_body
 from app.cli.offline_service import ROUTE_NAMES, CacheDir, Json, service_of, settings_with
 from app.errors import GatherError
@@ -74,7 +75,7 @@ def explain(
             on_device=resident,
         )
     except GatherError as error:
-        typer.echo(f"gathernd: {error.code}: {error.detail}", err=True)
+        typer.echo(f"gathernd: {error.code}: {error.detail}\n{hint_of(error, 0)}", err=True)
         raise typer.Exit(1) from None
     body = explanation_body(found)
     if as_json:

@@ -108,7 +108,9 @@ def test_explain_refuses_what_the_service_refuses(measured: list[int]) -> None:
     assert "index_depth_out_of_range" in run(*LOOKUP[:-1], "256,3", code=1)
     assert "unsupported_dtype" in run(*LOOKUP, "--indices-dtype", "int32", code=1)
     assert "output_too_large" in run(*LOOKUP[:-1], f"{2**27},1", code=1)
-    assert "device_unavailable" in run(*LOOKUP, "--device", "gpu", code=1)
+    refused = run(*LOOKUP, "--device", "gpu", code=1)
+    assert "device_unavailable" in refused
+    assert "Write 'auto' in place of 'gpu'" in refused  # the hint
 
 
 @pytest.mark.parametrize(

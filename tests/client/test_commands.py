@@ -17,6 +17,7 @@ from urllib.error import HTTPError
 import ml_dtypes
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from app import __version__
@@ -151,6 +152,19 @@ def test_tensors_come_and_go(run: Run, service: Client) -> None:
     assert run("tensors", "rm", "table", "--if-match", '"other"').exit_code == 1
     assert run("tensors", "rm", "table").exit_code == 0
     assert run("tensors", "ls").output == ""
+
+
+def test_a_safetensors_file_is_uploaded(run: Run, service: Client) -> None:
+    save_file({"one": DATA}, "one.safetensors")
+    save_file({"one": DATA, "other": DATA + 1}, "two.safetensors")
+    assert run("tensors", "put", "from-file", "one.safetensors").exit_code == 0
+    assert same(service.get("from-file"), DATA)
+    assert run("tensors", "put", "from-file", "two.safetensors", "--tensor", "other").exit_code == 0
+    assert same(service.get("from-file"), DATA + 1)
+    done = run("tensors", "put", "from-file", "two.safetensors")
+    assert done.exit_code == 1
+    assert "has the tensors one, other" in done.output
+    service.delete("from-file")
 
 
 def test_a_scatter_changes_what_its_files_say(run: Run, service: Client) -> None:

@@ -181,8 +181,10 @@ def test_a_service_that_is_late_still_names_a_second() -> None:
     assert readiness.error().retry_after == 1
     readiness.expect(30)
     assert 28 <= (readiness.error().retry_after or 0) <= 30
+    assert not readiness.overdue
     readiness.expect(-5)
     assert readiness.error().retry_after == 1
+    assert readiness.overdue
 
 
 @pytest.mark.slow

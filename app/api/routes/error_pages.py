@@ -54,7 +54,7 @@ def _printed(value: Any, indent: str = "") -> str:
 def catalogue_page() -> str:
     """The page at /errors: every code with its status."""
     rows = "".join(
-        f'<tr><td><a href="/errors/{code}"><code>{code.replace("_", "_<wbr>")}</code></a></td><td>{STATUS[code]}</td>'
+        f'<tr><td><a href="errors/{code}"><code>{code.replace("_", "_<wbr>")}</code></a></td><td>{STATUS[code]}</td>'
         f"<td>{escape(entry.title)}</td></tr>"
         for code, entry in CATALOGUE.items()
     )
@@ -77,7 +77,7 @@ def error_page(code: Code) -> str:
         f"<p>{_text(entry.meaning)}</p><h2>How to mend it</h2><p>{_text(entry.mend)}</p>"
         f"<h2>A request that gets it</h2>{about}<pre><code>{escape(example.command, quote=False)}</code></pre>"
         f"<h2>Its answer</h2><pre><code>{escape(_printed(example.answer), quote=False)}</code></pre>"
-        '<p><a href="/errors">All errors</a></p>',
+        '<p><a href="../errors">All errors</a></p>',
         "../",
     )
 

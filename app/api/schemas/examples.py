@@ -115,7 +115,8 @@ ERRORS: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
                 }
             ],
             "total": 1,
-            "hint": "Use an index from -2 to 1 at /indices/values/2, since axis 0 of data has size 2.",
+            "hint": "Use an index from -2 to 1 at /indices/values/2, since axis 0 of data has size 2; a gather "
+            "also takes 'out_of_bounds'.",
         },
     ),
     "axis_out_of_range": (

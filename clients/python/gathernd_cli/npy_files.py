@@ -17,6 +17,12 @@ ZIP_MAGIC: Final = b"PK\x03\x04"
 """What an npz file begins with."""
 
 
+def is_safetensors(path: Path) -> bool:
+    """Whether the file looks like safetensors: the size of a header, then a JSON object. Raises OSError."""
+    with path.open("rb") as file:
+        return file.read(9)[8:] == b"{"
+
+
 def load(path: Path) -> NDArray[Any]:
     """The array of an npy file, mapped into memory. Raises OSError, and ValueError for what is no npy file."""
     with path.open("rb") as file:

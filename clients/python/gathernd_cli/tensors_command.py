@@ -52,7 +52,7 @@ class Reduction(Enum):
 
 
 @contextmanager
-def _progress_bar(name: str, total: int) -> Iterator[Callable[[int], None]]:
+def _progress_bar(name: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """Shows a progress bar on stderr if that is a terminal; yields the function to call with the bytes done so far."""
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import (  # noqa: PLC0415
@@ -72,23 +72,26 @@ def _progress_bar(name: str, total: int) -> Iterator[Callable[[int], None]]:
 @app.command("put")
 def put(
     name: Name,
-    file: Annotated[Path, typer.Argument(help="npy file.")],
+    file: Annotated[Path, typer.Argument(help="npy or safetensors file.")],
     if_match: Annotated[str | None, typer.Option(help="ETag that the tensor must have now.")] = None,
+    tensor: Annotated[str | None, typer.Option(help="Which tensor of a safetensors file that has several.")] = None,
     new: Annotated[bool, typer.Option("--new", help="Only if there is no tensor of this name yet.")] = False,
     prefault: Annotated[bool, typer.Option("--prefault", help="Read it into memory ahead of requests.")] = False,
     lock: Annotated[bool, typer.Option("--lock", help="Keep it in memory where the system allows that.")] = False,
     url: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
-    """Upload an npy file as a resident tensor. Prints its ETag."""
-    from .npy_files import load  # noqa: PLC0415  (imports NumPy, which a help does not need)
+    """Upload an npy or safetensors file as a resident tensor. Prints its ETag."""
+    from .npy_files import is_safetensors, load  # noqa: PLC0415  (imports NumPy, which a help does not need)
 
     with connect_or_exit(url, key) as service:
-        array = load(file)
-        with _progress_bar(name, array.nbytes) as progress:
+        # The client takes paths of both; what is no npy file is refused here with more to say of it.
+        content = file if tensor is not None or is_safetensors(file) else load(file)
+        with _progress_bar(name, getattr(content, "nbytes", None)) as progress:
             info = service.put(
                 name,
-                array,
+                content,
+                tensor=tensor,
                 if_match=if_match,
                 if_none_match="*" if new else None,
                 prefault=prefault,
