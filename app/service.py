@@ -5,7 +5,7 @@ It takes a `Call` and gives an `Answer` or raises a `GatherError`; it knows neit
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from time import perf_counter
@@ -48,6 +48,8 @@ _FEW_STRINGS: Final = 1 << 10
 
 
 T = TypeVar("T")
+Further = Mapping[str, NDArray[Any]] | None
+"""See `Kernel.run`."""
 
 
 class _Planned(NamedTuple):
@@ -145,6 +147,7 @@ class Service:
     ) -> Answer:
         """Carry out a call as it was decided. Raises index_out_of_bounds, overloaded, deadline_exceeded, ClientGone."""
         plan, shape, indices = planned.plan, planned.shape, call.indices
+        further = None if call.updates is None else {"updates": call.updates.items}
         if self.gpu is not None and resident is not None:
             self.gpu.count_saving(name_of(call), resident, decision.saving_s)
         timings.choice = choice = decision.choice
@@ -161,14 +164,14 @@ class Service:
                     await self._raise_index_error(call, planned, data, timings)
                 return Answer(Tensor(data.dtype, shape, array.view(data.dtype.numpy)), call.dialect, "gpu", etag)
         if on_event_loop and choice.parts > 1:
-            bad, array = await self._split_from_event_loop(plan, data, indices, timings)
+            bad, array = await self._split_from_event_loop(plan, data, indices, timings, further)
         elif on_event_loop:
-            bad, array = self.run_at_once(plan, data, indices, timings)
+            bad, array = self.run_at_once(plan, data, indices, timings, further)
         else:
-            bad, array = await self._run_in_pool(plan, data, indices, timings)
+            bad, array = await self._run_in_pool(plan, data, indices, timings, further)
         if resident is not None and not resident.is_consistent:
             del array  # what is read again takes its place
-            resident, bad, array = await self._read_again(name_of(call), resident, plan, indices, timings)
+            resident, bad, array = await self._read_again(name_of(call), resident, plan, indices, timings, further)
         timings.kernel_end = perf_counter()
         if bad >= 0:
             await self._raise_index_error(call, planned, data, timings)
@@ -300,11 +303,12 @@ class Service:
     def _planned(self, call: Call, data: Tensor) -> _Planned:
         if call.fill_value is not None:
             call.fill_value.item(data.dtype)  # what it cannot hold is refused before the operator's rules
-        return self.plan(call, data, call.indices)
+        return self.plan(call, data)
 
-    def plan(self, call: Call, data: Tensor, indices: Tensor) -> _Planned:
+    def plan(self, call: Call, data: Tensor) -> _Planned:
         """Validate, plan and choose; calls of the same types, shapes and parameters share one plan."""
-        key = (
+        indices, updates = call.indices, call.updates
+        key: tuple[object, ...] = (
             call.operator,
             call.dialect,
             call.parameter,
@@ -313,15 +317,15 @@ class Service:
             indices.dtype.name,
             indices.shape,
         )
+        if updates is not None:
+            key = (*key, call.reduction, updates.dtype.name, updates.shape)
         planned = self._plans.get(key)
         chooser = self.chooser
         if planned is None or planned.chooser is not chooser:
             operator = OPERATORS[call.operator]
             dialect = operator.dialects[call.dialect]
             check_dtypes(dialect, data, indices)
-            plan, shape, first_axis = operator.plan(
-                dialect, data, indices, call.parameter, call.parameter_pointer, self.limits
-            )
+            plan, shape, first_axis = operator.plan(dialect, call, data, self.limits)
             cpu_only = NO_STRINGS if data.dtype.kind == "string" else None
             if not operator.on_gpu:
                 cpu_only = f"{operator.name} runs on the CPU alone"
@@ -340,22 +344,24 @@ class Service:
         return resident.tensor, resident
 
     def run_at_once(
-        self, plan: Plan, data: Tensor, indices: Tensor, timings: RequestTimings
+        self, plan: Plan, data: Tensor, indices: Tensor, timings: RequestTimings, further: Further = None
     ) -> tuple[int, NDArray[Any]]:
-        """The first bad component of the indices or -1, and the gathered items, as carriers (see `DType`)."""
+        """The first bad component of the indices or -1, and the items of the output, as carriers (see `DType`)."""
         self._start_kernel(timings)
         out = np.empty(plan.output_items, data.dtype.carrier)
-        return self.kernel.run(plan, data.items, indices.array, out), out
+        if further is None:
+            return self.kernel.run(plan, data.items, indices.array, out), out
+        return self.kernel.run(plan, data.items, indices.array, out, further=further), out
 
     async def _split_from_event_loop(
-        self, plan: Plan, data: Tensor, indices: Tensor, timings: RequestTimings
+        self, plan: Plan, data: Tensor, indices: Tensor, timings: RequestTimings, further: Further
     ) -> tuple[int, NDArray[Any]]:
         """Split a gather over helpers, with the event loop as the leader, which waits for none of them for long."""
         self._start_kernel(timings)
         out = self._outputs.empty(plan.output_items, data.dtype.carrier)
         try:
             parts = timings.choice.parts
-            bad = self.kernel.run(plan, data.items, indices.array, out, parts, may_leave_unfinished=True)
+            bad = self.kernel.run(plan, data.items, indices.array, out, parts, True, further)
         except Unfinished as left:
             drop_tracebacks(left)
             timings.admitted = True  # a gather that has begun is not refused
@@ -363,14 +369,14 @@ class Service:
         return bad, out
 
     async def _run_in_pool(
-        self, plan: Plan, data: Tensor, indices: Tensor, timings: RequestTimings
+        self, plan: Plan, data: Tensor, indices: Tensor, timings: RequestTimings, further: Further
     ) -> tuple[int, NDArray[Any]]:
         # Allocated on the event loop: the C library keeps freed memory apart for each thread that allocates.
         out = self._outputs.empty(plan.output_items, data.dtype.carrier)
 
         def work() -> int:
             self._start_kernel(timings)
-            return self.kernel.run(plan, data.items, indices.array, out, timings.choice.parts)
+            return self.kernel.run(plan, data.items, indices.array, out, timings.choice.parts, False, further)
 
         return await self.pool.run(work, timings), out
 
@@ -381,6 +387,7 @@ class Service:
         plan: Plan,
         indices: Tensor,
         timings: RequestTimings,
+        further: Further,
     ) -> tuple[Resident, int, NDArray[Any]]:
         """Read again until no scatter changed the content meanwhile, at last with writers kept out.
 
@@ -391,7 +398,7 @@ class Service:
         async with aclosing(versions):
             async for version in versions:
                 found = None  # frees the output of the last attempt
-                found = await self._run_in_pool(plan, version.tensor, indices, timings)
+                found = await self._run_in_pool(plan, version.tensor, indices, timings, further)
                 resident = version
                 if version.is_consistent:
                     break

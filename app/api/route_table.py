@@ -58,7 +58,7 @@ _MODEL: Final = "/v2/models/{name}"
 _VERSION: Final = "/v2/models/{name}/versions/{version}"
 
 ROUTES: Final = (
-    *(Route(f"/{row.name}", GATHER, Access.GATHER, {"POST": row.operation}) for row in OPERATORS.values()),
+    *(Route(row.path, GATHER, Access.GATHER, {"POST": row.operation}) for row in OPERATORS.values()),
     # Health, metrics and pages
     Route("/livez", CONTROL, Access.PUBLIC, {"GET": "livez"}, health="alive"),
     Route("/readyz", CONTROL, Access.PUBLIC, {"GET": "readyz"}, health="ready"),

@@ -50,7 +50,7 @@ def explain(
     _check_one_of("op", op, OPERATORS)
     signature = OPERATORS[op].signature
     parameters: dict[Parameter, int] = {"batch_dims": batch_dims, "axis": axis}
-    parameter = parameters.pop(signature.parameter)
+    parameter = 0 if signature.parameter is None else parameters.pop(signature.parameter)
     if any(parameters.values()):
         owners = (f"--{name.replace('_', '-')} belongs to --op {_taken_by(name)}" for name in ("batch_dims", "axis"))
         raise typer.BadParameter(", ".join(owners))

@@ -10,6 +10,7 @@ from app.errors import Rule
 from app.operators import specification_clauses
 from app.operators.specification_clauses import Clauses
 from app.tensors.dtypes import DTYPES, INTEGERS
+from app.tensors.scatter_call import Reduction
 
 _ALL = tuple(DTYPES)
 _NO_BFLOAT16 = tuple(name for name in _ALL if name != "bfloat16")
@@ -18,7 +19,10 @@ _NO_COMPLEX = tuple(name for name, row in DTYPES.items() if row.kind != "complex
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dialect:
-    """One operator version: `rules` is by error code, with `data_dtype` and `index_dtype` for unsupported_dtype."""
+    """One operator version: `rules` is by error code, with `data_dtype` and `index_dtype` for unsupported_dtype.
+
+    `reductions` are those that a scatter may ask for.
+    """
 
     name: str
     data_dtypes: frozenset[str]
@@ -26,6 +30,7 @@ class Dialect:
     wrap: bool
     has_batch_dims: bool
     rules: Mapping[str, Rule]
+    reductions: tuple[Reduction, ...] = ()
 
 
 def _dialect(
@@ -36,9 +41,10 @@ def _dialect(
     wrap: bool,
     rules: Clauses,
     has_batch_dims: bool = True,
+    reductions: tuple[Reduction, ...] = (),
 ) -> Dialect:
     table = {key: Rule(name, clause, text) for key, (clause, text) in rules.items()}
-    return Dialect(name, frozenset(data), frozenset(indices), wrap, has_batch_dims, table)
+    return Dialect(name, frozenset(data), frozenset(indices), wrap, has_batch_dims, table, reductions)
 
 
 _INT64 = ("int64",)

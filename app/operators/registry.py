@@ -15,13 +15,18 @@ from app.operators.gather import plan_gather
 from app.operators.gather_elements import plan_gather_elements
 from app.operators.gather_plan import Plan
 from app.operators.gathernd import plan_gathernd
-from app.tensors.operator_signature import OperatorName, Parameter, Signature
+from app.tensors.gather_call import Call
+from app.tensors.operator_signature import Kind, OperatorName, Parameter, Signature
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 
-Planner = Callable[[Dialect, Tensor, Tensor, int, str, Limits], tuple[Plan, tuple[int, ...], int]]
-"""Of a dialect, data, indices, the parameter, the pointer to it and the limits: the plan, the output's shape, and the
-axis of data that the first component of an index tuple belongs to. Raises the operator's errors on types and shapes."""
+Planned = tuple[Plan, tuple[int, ...], int]
+"""The plan, the output's shape, and the axis of data that the first component of an index tuple belongs to."""
+Planner = Callable[[Dialect, Call, Tensor, Limits], Planned]
+"""Of a dialect, a call, its data and the limits. Raises the operator's errors on types and shapes, but for the types of
+data and indices, which `check_dtypes` has looked at."""
+GatherPlanner = Callable[[Dialect, Tensor, Tensor, int, str, Limits], Planned]
+"""Of a dialect, data, indices, the parameter, the pointer to it and the limits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +49,11 @@ class Operator:
         return self.signature.operator
 
     @property
+    def path(self) -> str:
+        """The path of its route."""
+        return f"/{self.name}"
+
+    @property
     def operation(self) -> str:
         """Its name in OpenAPI, in camel case, as generated clients' methods have it."""
         first, *others = self.name.split("_")
@@ -58,15 +68,27 @@ class Operator:
 
 def _row(
     name: OperatorName,
-    parameter: Parameter,
+    parameter: Parameter | None,
     dialects: Mapping[str, Dialect],
     plan: Planner,
     *,
     summary: str,
     texts: tuple[str, ...],
+    inputs: tuple[str, ...] = ("data", "indices"),
+    kind: Kind = "gather",
     on_gpu: bool = True,
 ) -> Operator:
-    return Operator(Signature(name, parameter, tuple(dialects)), summary, texts, dialects, plan, on_gpu)
+    names = tuple(dialects)
+    reductions = {dialect.name: dialect.reductions for dialect in dialects.values() if dialect.reductions}
+    signature = Signature(name, parameter, names, inputs, names[0], kind, reductions)
+    return Operator(signature, summary, texts, dialects, plan, on_gpu)
+
+
+def _gather(plan: GatherPlanner) -> Planner:
+    """The planner of an operator without further inputs."""
+    return lambda dialect, call, data, limits: plan(
+        dialect, data, call.indices, call.parameter, call.parameter_pointer, limits
+    )
 
 
 _ROWS: Final = (
@@ -74,7 +96,7 @@ _ROWS: Final = (
         "gathernd",
         "batch_dims",
         GATHERND,
-        plan_gathernd,
+        _gather(plan_gathernd),
         summary="Gather slices by index tuples (GatherND)",
         texts=("ONNX GatherND 11, 12 and 13", "OpenVINO GatherND-8"),
     ),
@@ -82,7 +104,7 @@ _ROWS: Final = (
         "gather",
         "axis",
         GATHER,
-        plan_gather,
+        _gather(plan_gather),
         summary="Gather slices along an axis (Gather)",
         texts=("ONNX Gather 1, 11 and 13",),
     ),
@@ -90,7 +112,7 @@ _ROWS: Final = (
         "gather_elements",
         "axis",
         GATHER_ELEMENTS,
-        plan_gather_elements,
+        _gather(plan_gather_elements),
         summary="Gather single elements along an axis (GatherElements)",
         texts=("ONNX GatherElements 11 and 13",),
         on_gpu=False,

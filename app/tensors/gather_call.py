@@ -8,6 +8,7 @@ from typing import Final, Literal, Protocol, get_args
 from app.errors import GatherError
 from app.tensors.dtypes import DType
 from app.tensors.operator_signature import OperatorName
+from app.tensors.scatter_call import Reduction
 from app.tensors.tensor import Tensor
 
 Device = Literal["auto", "cpu", "gpu"]
@@ -31,13 +32,14 @@ class FillValue(Protocol):
 
 @dataclass(slots=True)
 class Call:
-    """One gather: `data` is a tensor or the name of a resident one; `parameter` is batch_dims, or axis for Gather.
+    """One request to an operator: `data` is a tensor or the name of a resident one, `parameter` batch_dims or axis.
 
     The pointers name the fields in the form in which the request gave them, such as `/batch_dims`, `/query/batch_dims`
     or `/parameters/batch_dims`. `over_limit` is a limit that an item was found to exceed while it was read: it is
     raised where limits have their turn, which is after the operator's rules on types and shapes. `explain` asks for
     the plan and the choice of a route instead of the output. `fill_value` is for `out_of_bounds` "fill": None stands
-    for 0, false or "".
+    for 0, false or "". `updates` is the input behind the indices of an operator that has one, such as a scatter, whose
+    `reduction` says how an update combines with what is there.
     """
 
     operator: OperatorName
@@ -53,11 +55,13 @@ class Call:
     explain: bool = False
     out_of_bounds: OutOfBounds = "error"
     fill_value: FillValue | None = None
+    updates: Tensor | None = None
+    reduction: Reduction = "none"
 
 
 @dataclass(slots=True)
 class Answer:
-    """The gathered tensor, the dialect it followed, the device it ran on, and the ETag of the resident data if any.
+    """The output, the dialect it followed, the device it ran on, and the ETag of the resident data if any.
 
     `replaced` is how many components were out of bounds, None where that is an error.
     """

@@ -5,29 +5,47 @@ The rows of `app.operators.registry` hold one each; `wire` and `store` read no m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Literal, get_args
+
+from app.tensors.scatter_call import Reduction
 
 OperatorName = Literal["gathernd", "gather", "gather_elements"]
 OPERATOR_NAMES: Final[tuple[OperatorName, ...]] = get_args(OperatorName)
 Parameter = Literal["batch_dims", "axis"]
 PARAMETERS: Final[tuple[Parameter, ...]] = get_args(Parameter)
+Kind = Literal["gather", "scatter"]
+"""What an operator's requests have beside inputs, parameter, dialect and device: a gather `out_of_bounds` and
+`fill_value`, a scatter `reduction`."""
+OWN_FIELDS: Final = (*PARAMETERS, "out_of_bounds", "fill_value", "reduction")
+"""The fields that some operators' requests have and others' do not."""
 DEFAULT_DIALECT: Final = "onnx-13"
+"""The dialect of most operators' requests that name none."""
 
 
 @dataclass(frozen=True, eq=False)
 class Signature:
     """An operator by its names: its own, that of its parameter, its inputs in their order, and its dialects.
 
-    The pointers name the parameter in a JSON body, in a query, and among the parameters of the inference protocol.
+    `parameter` is None for an operator that has none. `reductions` are those of each dialect of a scatter. The pointers
+    name the parameter in a JSON body, in a query, and among the parameters of the inference protocol.
     """
 
     operator: OperatorName
-    parameter: Parameter
+    parameter: Parameter | None
     dialects: tuple[str, ...]
     inputs: tuple[str, ...] = ("data", "indices")
     default_dialect: str = DEFAULT_DIALECT
+    kind: Kind = "gather"
+    reductions: Mapping[str, tuple[Reduction, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def own_fields(self) -> tuple[str, ...]:
+        """The fields of its requests that other operators do not have, by name."""
+        own = ("out_of_bounds", "fill_value") if self.kind == "gather" else ("reduction",)
+        return own if self.parameter is None else (self.parameter, *own)
 
     @cached_property
     def pointer(self) -> str:

@@ -20,7 +20,7 @@ from app.bounded_cache import BoundedCache
 from app.errors import GatherError, Place, invalid_field
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import BY_SAFETENSORS, DType
-from app.tensors.gather_call import Answer, Call, Encoding, FillValue
+from app.tensors.gather_call import Answer, Call, Encoding, FillValue, OutOfBounds
 from app.tensors.near_dtype import hint_for_dtype
 from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
@@ -31,7 +31,9 @@ from app.wire.little_endian_items import BOOL_HINT, Charge, Memory, first_no_boo
 from app.wire.parse_query_string import escape, query_fields
 from app.wire.request_schemas.invalid_fields import InvalidFields, name_hint
 from app.wire.request_schemas.members import ABSENT
-from app.wire.request_schemas.query_fields import GatherQuery, field_names, gather_query
+from app.wire.request_schemas.operator_request import operator_query
+from app.wire.request_schemas.query_fields import field_names
+from app.wire.request_schemas.scatter_request import check_reduction
 from app.wire.safetensors_header import HEADER_BYTES, Entry, read_header, write_header
 
 MAX_HEADER: Final = 1 << 20
@@ -50,7 +52,7 @@ def read_call(
     `charge` is told of what has to be copied, in bytes, before it is; what that raises is raised. `limits` are for
     formats that say shapes without sending as many items: here the bytes of the body have to be there.
 
-    The tensors are `indices` and `data`; `data` is left out where the query names a resident tensor. Raises
+    The tensors are the operator's inputs; `data` is left out where the query names a resident tensor. Raises
     malformed_request, limit_exceeded (the header), invalid_field, unsupported_dtype, element_count_mismatch and
     value_not_representable.
     """
@@ -65,19 +67,22 @@ def read_call(
             _forms[key] = form
     tensors = _tensors(body, form.start, form.entries, charge)
     asked = form.asked
+    updates = None if signature.kind == "gather" else tensors.pop()
     call = Call(
         signature.operator,
         tensors[0] if asked.tensor is ABSENT else asked.tensor,
         tensors[-1],
-        asked.parameter,
+        form.parameter,
         asked.dialect,
         asked.device,
         signature.query_pointer,
         "/query/device",
         "/query/tensor",
-        out_of_bounds=asked.out_of_bounds,
+        out_of_bounds=form.out_of_bounds,
         fill_value=form.fill_value,
     )
+    if updates is not None:
+        call.updates, call.reduction = updates, asked.reduction
     if asked.explain == "true":
         call.explain = True
     return call, asked.output_encoding
@@ -89,14 +94,17 @@ def header_size(body: Buffer) -> int:
 
 
 class _Form(NamedTuple):
-    """What a query and a header ask for: `entries` are the data, unless it is resident, and the indices.
+    """What a query and a header ask for: `entries` are the operator's inputs, without the data where it is resident.
 
-    `fill_value` is read from the text that the query has.
+    `fill_value` is read from the text that the query has. `parameter` and `out_of_bounds` are as a gather has them if
+    it says nothing of them, where the operator has none.
 
     `size` is the bytes of the whole body, and `start` where those of its tensors begin.
     """
 
-    asked: GatherQuery
+    asked: Any
+    parameter: int
+    out_of_bounds: OutOfBounds
     fill_value: FillValue | None
     entries: tuple[Entry, ...]
     start: int
@@ -111,13 +119,14 @@ _forms: Final[BoundedCache[tuple[Signature, bytes, bytes], _Form]] = BoundedCach
 def _read_form(body: Buffer, query: bytes, signature: Signature, charge: Charge | None) -> _Form:
     """See `read_call`: all that does not depend on the bytes of the tensors."""
     entries, start = read_layout(body, charge)
+    inputs = signature.inputs
     found = {entry.name: entry for entry in entries}
     for name in found:
-        if name not in ("data", "indices"):
+        if name not in inputs:
             raise invalid_field(
                 "/" + escape(name),
-                f"{shown(name)!a} is not a tensor of this request; data and indices are",
-                name_hint(name, ("data", "indices"), found),
+                f"{shown(name)!a} is not a tensor of this request; {', '.join(inputs[:-1])} and {inputs[-1]} are",
+                name_hint(name, inputs, found),
             )
     asked = read_asked(query, signature)
     if asked.tensor is ABSENT:
@@ -133,19 +142,28 @@ def _read_form(body: Buffer, query: bytes, signature: Signature, charge: Charge 
             "the data is given twice: in the body, and by name in the query",
             "Leave out 'tensor' in the query, or the tensor 'data' in the body.",
         )
-    if "indices" not in found:
-        raise invalid_field("/indices", "indices is missing", "Add the tensor 'indices' to the body.")
-    ordered = tuple(found[name] for name in ("data", "indices") if name in found)
+    for name in inputs:
+        if name != "data" and name not in found:
+            raise invalid_field(f"/{name}", f"{name} is missing", f"Add the tensor '{name}' to the body.")
+    ordered = tuple(found[name] for name in inputs if name in found)
+    out_of_bounds: OutOfBounds = "error"
     fill_value = None
-    if asked.fill_value is not ABSENT:
-        fill_value = read_fill_value_text(asked.fill_value, asked.out_of_bounds, "/query/fill_value")
+    if signature.kind == "scatter":
+        check_reduction(signature, asked.dialect, asked.reduction, "/query/reduction")
+    else:
+        out_of_bounds = asked.out_of_bounds
+        if asked.fill_value is not ABSENT:
+            fill_value = read_fill_value_text(asked.fill_value, out_of_bounds, "/query/fill_value")
     check_entries(ordered)
-    return _Form(asked, fill_value, ordered, start, len(body))
+    parameter = 0 if signature.parameter is None else asked.parameter
+    return _Form(asked, parameter, out_of_bounds, fill_value, ordered, start, len(body))
 
 
-def read_asked(query: bytes, signature: Signature) -> GatherQuery:
-    """The query of a binary request. Raises invalid_field; for the name of a tensor it does so last."""
-    model = gather_query(signature)
+def read_asked(query: bytes, signature: Signature) -> Any:
+    """The query of a binary request, as `operator_query` has it. Raises invalid_field; for the name of a tensor it does
+    so last.
+    """
+    model = operator_query(signature)
     fields = read_query(query, field_names(model))
     try:
         return model.model_validate(fields)

@@ -16,7 +16,8 @@ from app.errors import GatherError, invalid_field
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import BY_OIP, DType
 from app.tensors.gather_call import FillValue, OutOfBounds
-from app.tensors.operator_signature import PARAMETERS, Signature
+from app.tensors.operator_signature import OWN_FIELDS, Signature
+from app.tensors.scatter_call import Reduction
 from app.wire.json import grammar_and_duplicate_keys, lossless_json
 from app.wire.json.body_without_arrays import MOST_ARRAYS, read_envelope
 from app.wire.json.find_arrays import FoundArrays, find_inputs
@@ -24,6 +25,7 @@ from app.wire.json.read_fill_value import read_fill_value_text
 from app.wire.little_endian_items import Charge, view_of
 from app.wire.request_schemas.invalid_fields import InvalidFields, name_hint
 from app.wire.request_schemas.members import ABSENT
+from app.wire.request_schemas.scatter_request import check_reduction
 from app.wire.request_schemas.v2_infer_request import InferInput, InferRequest, Output, infer_request
 
 OUTPUT: Final = get_args(Output)[0]
@@ -34,16 +36,18 @@ _NO_LIST: Final = b"{n"
 class Model:
     """A model as its requests see it: an operator, or one on the resident tensor of the model's name.
 
-    `inputs` are the names of its inputs, `request` is what its requests have to be, and `validate` makes one.
+    `inputs` are the names of its inputs, `foreign` those of parameters that only other models have, `request` is what
+    its requests have to be, and `validate` makes one.
     """
 
-    __slots__ = ("inputs", "name", "request", "resident", "signature", "validate")
+    __slots__ = ("foreign", "inputs", "name", "request", "resident", "signature", "validate")
 
     def __init__(self, name: str, signature: Signature, resident: bool = False) -> None:
         self.name = name
         self.signature = signature
         self.resident = resident
         self.inputs = tuple(name for name in signature.inputs if name != "data") if resident else signature.inputs
+        self.foreign = tuple(name for name in OWN_FIELDS if name not in signature.own_fields)
         self.request = infer_request(signature)
         self.validate = self.request.__pydantic_validator__.validate_python  # `model_validate` takes a seventh longer
 
@@ -86,6 +90,7 @@ class Head(NamedTuple):
     timeout: float | None
     out_of_bounds: OutOfBounds
     fill_value: FillValue | None
+    reduction: Reduction
 
 
 def read_head(text: Buffer, model: Model, charge: Charge | None = None) -> Head:
@@ -115,20 +120,26 @@ def read_head(text: Buffer, model: Model, charge: Charge | None = None) -> Head:
         counted += len(given) + len(given.get("parameters") or ())
         cut += "data" in given
     _check_all_given(inputs, model)
-    parameters = fields.parameters
-    parameter, dialect, device, timeout, binary = 0, model.signature.default_dialect, "auto", None, False
+    parameters: Any = fields.parameters
+    signature = model.signature
+    parameter, dialect, device, timeout, binary = 0, signature.default_dialect, "auto", None, False
     out_of_bounds: OutOfBounds = "error"
     fill_value = None
+    reduction: Reduction = "none"
     if parameters is not ABSENT:
         counted += len(document["parameters"])
         _check_own_parameter(document["parameters"], model)
-        parameter = getattr(parameters, model.signature.parameter)
+        if signature.parameter is not None:
+            parameter = getattr(parameters, signature.parameter)
         dialect, device = parameters.dialect, parameters.device
         timeout = min(parameters.timeout, _MOST_MICROSECONDS) / 1e6 if parameters.timeout else None
         binary = parameters.binary_data_output or False
         out_of_bounds = parameters.out_of_bounds
         if parameters.fill_value is not ABSENT:
             fill_value = read_fill_value_text(parameters.fill_value, out_of_bounds, "/parameters/fill_value")
+        if signature.kind == "scatter":
+            reduction = parameters.reduction
+            check_reduction(signature, dialect, reduction, "/parameters/reduction")
     for number, output in enumerate(fields.outputs or ()):
         if number:
             raise _asked_twice(number)
@@ -139,7 +150,9 @@ def read_head(text: Buffer, model: Model, charge: Charge | None = None) -> Head:
         check_framing(text, charge)
     ordered = tuple([inputs[name] for name in model.inputs])
     blobs = tuple([one for one in inputs.values() if one.size is not None])
-    return Head(ordered, blobs, parameter, dialect, device, fields.id, binary, timeout, out_of_bounds, fill_value)
+    return Head(
+        ordered, blobs, parameter, dialect, device, fields.id, binary, timeout, out_of_bounds, fill_value, reduction
+    )
 
 
 def _valid_fields(document: Any, model: Model, text: Buffer, found: FoundArrays, charge: Charge | None) -> InferRequest:
@@ -167,8 +180,9 @@ def _valid_fields(document: Any, model: Model, text: Buffer, found: FoundArrays,
     _check_all_given(names, model)
     if type(document.get("parameters")) is dict:
         _check_own_parameter(document["parameters"], model)
-    for name in ("binary_data_output", model.signature.parameter):
-        faults.raise_first("parameters", name)
+    faults.raise_first("parameters", "binary_data_output")
+    if model.signature.parameter is not None:
+        faults.raise_first("parameters", model.signature.parameter)
     faults.raise_first("parameters")
     if type(document["outputs"]) is list and len(document["outputs"]) > 1:
         faults.raise_first("outputs", 0)
@@ -207,12 +221,12 @@ def _check_all_given(names: Collection[str], model: Model) -> None:
 
 
 def _check_own_parameter(parameters: Mapping[str, Any], model: Model) -> None:
-    for other in PARAMETERS:
-        if other in parameters and other != model.signature.parameter:
+    for other in model.foreign:
+        if other in parameters:
             raise invalid_field(
                 f"/parameters/{other}",
                 f"the model {model.name} has no parameter {other}",
-                f"Leave out {other!r}, since the model {model.name} has {model.signature.parameter}.",
+                f"Leave out {other!r}, since the model {model.name} has {model.signature.own_fields[0]}.",
             )
 
 

@@ -47,8 +47,10 @@ _BYTE: Final = np.dtype(np.uint8)
 _REMEMBERED: Final = 1 << 10
 _DATATYPES: Final = ", ".join(BY_OIP)
 _DTYPE_IN_HINT: Final = re.compile(r"dtype '(\w+)'")
-_POINTERS: Final = tuple((at, f"{at}/data", f"{at}/shape", f"{at}/datatype") for at in ("/inputs/0", "/inputs/1"))
-"""Of the inputs, of which there are two at most: of the input, its items in the JSON, its shape and its datatype."""
+_POINTERS: Final = tuple(
+    (at, f"{at}/data", f"{at}/shape", f"{at}/datatype") for at in ("/inputs/0", "/inputs/1", "/inputs/2")
+)
+"""Of the inputs, of which there are three at most: of the input, its items in the JSON, its shape and its datatype."""
 
 
 class Request(NamedTuple):
@@ -121,6 +123,7 @@ def _read_request(text: Buffer, blobs: Buffer, model: Model, limits: Limits, cha
     remembered = blobs and len(text) <= _REMEMBERED
     head = _remembered(bytes(text), model) if remembered else read_head(text, model, charge)
     tensors, over_limit = _read_tensors(head, text, _split(head.blobs, blobs), limits, charge)
+    updates = None if model.signature.kind == "gather" else tensors.pop()
     call = Call(
         model.signature.operator,
         model.name if model.resident else tensors[0],
@@ -135,13 +138,15 @@ def _read_request(text: Buffer, blobs: Buffer, model: Model, limits: Limits, cha
         out_of_bounds=head.out_of_bounds,
         fill_value=head.fill_value,
     )
+    if updates is not None:
+        call.updates, call.reduction = updates, head.reduction
     return Request(call, head.identifier, head.binary, head.timeout)
 
 
 def _read_raw(body: Buffer, model: Model) -> Request:
     """A body without JSON: int64 index tuples of length 1. The answer is binary as well."""
     if not model.resident:
-        raise malformed(f"a body without JSON is for a model with one input; {model.name} has two")
+        raise malformed(f"a body without JSON is for a model with one input; {model.name} has {len(model.inputs)}")
     dtype, at = DTYPES["int64"], "/inputs/0"
     count, rest = divmod(len(body), dtype.item_size)
     if rest:

@@ -37,6 +37,7 @@ def service_description() -> dict[str, Any]:
                 ],
             }
             for row in OPERATORS.values()
+            if row.signature.kind == "gather"
         ],
         "dtypes": list(DTYPES),
     }

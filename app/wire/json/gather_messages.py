@@ -1,4 +1,4 @@
-"""The native JSON codec: the bodies of gathers to a `Call`, an `Answer` to its body.
+"""The native JSON codec: the bodies of requests to operators to a `Call`, an `Answer` to its body.
 
 A body is read in three steps: `find_arrays` finds the values of the tensors and cuts them out, a JSON library reads the
 rest (`body_without_arrays`), and `read_values` reads the values straight into arrays. Whatever is refused is held
@@ -8,7 +8,7 @@ is wrong.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from app.tensors.buffer_type import Buffer
 from app.tensors.gather_call import Call, Encoding
 from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
-from app.tensors.string_tensor import PackedStrings
 from app.wire.json.codec_functions import scan_tensors
 from app.wire.json.find_arrays import FoundArrays
 from app.wire.json.read_base64 import Packed
@@ -25,10 +24,10 @@ from app.wire.json.read_fill_value import read_fill_value
 from app.wire.json.read_tensor import (
     WrongTensors,
     check_framing,
+    first_too_long_string,
     given_tensor,
     raise_first_fault,
     read_document,
-    too_long_string,
     unsupported_dtype,
     valid_fields,
 )
@@ -36,7 +35,9 @@ from app.wire.json.read_values import Values
 from app.wire.json.validated_fields_cache import RequestTemplate, array_template, fill, short_envelope, templates
 from app.wire.json.write_values import is_long, write_answer
 from app.wire.little_endian_items import Charge
-from app.wire.request_schemas.gather_request import NamedTensor, gather_request
+from app.wire.request_schemas.gather_request import NamedTensor
+from app.wire.request_schemas.operator_request import operator_request
+from app.wire.request_schemas.scatter_request import check_reduction
 
 __all__ = [
     "is_long",
@@ -53,8 +54,8 @@ def read_call(
     """The call that `body` asks of an operator, and how its answer is to be written. Raises GatherError.
 
     What is wrong is refused in this order: malformed_request; invalid_field; unsupported_dtype, for a name that is no
-    type; element_count_mismatch; value_not_representable; of the last three data before indices. A string that is too
-    long is left in the call's `over_limit`, for others come before it.
+    type; element_count_mismatch; value_not_representable; of the last three in the order of the inputs. A string that
+    is too long is left in the call's `over_limit`, for others come before it.
     `charge` is told what the items will take, in bytes, before they do; what it raises is raised.
     """
     try:
@@ -76,51 +77,65 @@ def _read_call(body: Buffer, signature: Signature, limits: Limits, charge: Charg
             template = templates.get((signature, text))
             if template is not None and template.members == members:
                 return fill(template, signature, body, view, places, limits, charge)
-    document = read_document(body, FoundArrays(closed, members, nontrivial_numbers, arrays, places), charge)
-    fields = valid_fields(gather_request(signature), document, body, view, places, charge)
-    data: Values | Packed | None = None
-    data_unknown = resident = None
-    if isinstance(fields.data, NamedTensor):
-        resident = fields.data.tensor
-    else:
-        data, data_unknown = given_tensor("data", fields.data, body, view, places, charge)
-    indices, index_unknown = given_tensor("indices", fields.indices, body, view, places, charge)
+    inputs = signature.inputs
+    found = FoundArrays(closed, members, nontrivial_numbers, arrays, places)
+    document = read_document(body, found, charge, len(inputs))
+    fields: Any = valid_fields(operator_request(signature), document, body, view, places, charge)
+    given: dict[str, Values | Packed] = {}
+    unknown: dict[str, str | None] = {}
+    resident = None
+    for name in inputs:
+        value = getattr(fields, name)
+        if isinstance(value, NamedTensor):
+            resident = value.tensor
+        else:
+            given[name], unknown[name] = given_tensor(name, value, body, view, places, charge)
     fill_value = None
     if "fill_value" in document:
         fill_value = read_fill_value(fields.fill_value, fields.out_of_bounds, "/fill_value")
-    if len(document) + len(document["data"]) + len(document["indices"]) != members:
+    if signature.kind == "scatter":
+        check_reduction(signature, fields.dialect, fields.reduction, "/reduction")
+    if len(document) + sum([len(document[name]) for name in inputs]) != members:
         check_framing(body, charge)
 
-    if data_unknown is not None:
-        raise unsupported_dtype("data", data_unknown)
-    if index_unknown is not None:
-        raise unsupported_dtype("indices", index_unknown)
-    data_tensor = resident if data is None else data.read(charge)
-    index_tensor = indices.read(charge)
-    if data_tensor is None or index_tensor is None:
-        raise WrongTensors([source for source in (data, indices) if source is not None])
+    for name, dtype in unknown.items():
+        if dtype is not None:
+            raise unsupported_dtype(name, dtype)
+    read = {name: source.read(charge) for name, source in given.items()}
+    tensors = {name: tensor for name, tensor in read.items() if tensor is not None}
+    if len(tensors) < len(given):
+        raise WrongTensors([*given.values()])
     call = Call(
         signature.operator,
-        data_tensor,
-        index_tensor,
-        fields.parameter,
+        tensors["data"] if resident is None else resident,
+        tensors["indices"],
+        0 if signature.parameter is None else fields.parameter,
         fields.dialect,
         fields.device,
         signature.pointer,
-        out_of_bounds=fields.out_of_bounds,
-        fill_value=fill_value,
     )
-    if len(body) > limits.string_bytes and type(data_tensor) is PackedStrings:
-        call.over_limit = too_long_string(data_tensor, limits)
-    if text is not None and (data is None or type(data) is Values) and type(indices) is Values:
+    if signature.kind == "scatter":
+        call.updates, call.reduction = tensors["updates"], fields.reduction
+    else:
+        call.out_of_bounds, call.fill_value = fields.out_of_bounds, fill_value
+    if len(body) > limits.string_bytes:
+        call.over_limit = first_too_long_string(tensors.values(), limits)
+    if (
+        text is not None
+        and signature.kind == "gather"
+        and not any(isinstance(source, Packed) for source in given.values())
+    ):
         places_of = {place[0]: number for number, place in enumerate(places)}
-        kept = resident if data is None else array_template("data", data, places_of)
-        assert kept is not None
+        kept = {
+            name: array_template(name, source, places_of)
+            for name, source in given.items()
+            if isinstance(source, Values)
+        }
         templates[signature, text] = RequestTemplate(
             members,
-            kept,
-            array_template("indices", indices, places_of),
-            fields.parameter,
+            kept["data"] if resident is None else resident,
+            kept["indices"],
+            call.parameter,
             fields.dialect,
             fields.device,
             fields.output_encoding,

@@ -5,7 +5,7 @@ The members are validated by the models of `app.wire.request_schemas`; what mode
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -18,7 +18,7 @@ from app.tensors.dtypes import DTYPES
 from app.tensors.near_dtype import hint_for_dtype
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
-from app.tensors.tensor import coordinates
+from app.tensors.tensor import Tensor, coordinates
 from app.wire.json import grammar_and_duplicate_keys, lossless_json
 from app.wire.json.body_without_arrays import read_envelope
 from app.wire.json.codec_constants import ESCAPED, QUOTED
@@ -26,7 +26,7 @@ from app.wire.json.find_arrays import ArrayPlace, FoundArrays
 from app.wire.json.read_base64 import Packed, base64_bytes
 from app.wire.json.read_values import Values
 from app.wire.little_endian_items import REFUSED_BY_CHARGE, Charge
-from app.wire.request_schemas.gather_request import Tensor
+from app.wire.request_schemas.gather_request import Tensor as TensorFields
 from app.wire.request_schemas.invalid_fields import InvalidFields
 from app.wire.request_schemas.members import ABSENT, RequestModel
 
@@ -45,12 +45,12 @@ class WrongTensors(Exception):
         self.sources = sources
 
 
-def read_document(body: Buffer, found: FoundArrays, charge: Charge | None) -> Any:
-    """All but the arrays. Raises malformed_request and limit_exceeded."""
+def read_document(body: Buffer, found: FoundArrays, charge: Charge | None, tensors: int = 2) -> Any:
+    """All but the arrays, of a request with up to so many tensors. Raises malformed_request and limit_exceeded."""
     if not found.closed:
         raise GatherError("malformed_request", "the body is not JSON: quotes or brackets do not close")
     document = read_envelope(body, found, "the values of the tensors", check_framing, charge)
-    if found.arrays > 2:
+    if found.arrays > tensors:
         check_framing(body, charge)  # with a key given twice, the numbers would not be what they seem
     return document
 
@@ -73,13 +73,13 @@ def valid_fields(
         faults.raise_first(field.alias or name)
         given = document.get(name)
         if type(given) is dict and "tensor" not in given:
-            given_tensor(name, Tensor.model_validate(given), body, view, places, charge)
+            given_tensor(name, TensorFields.model_validate(given), body, view, places, charge)
     raise AssertionError("the request was refused, and nothing is wrong with it")
 
 
 def given_tensor(
     name: str,
-    fields: Tensor,
+    fields: TensorFields,
     body: Buffer,
     view: NDArray[np.uint8],
     places: Sequence[ArrayPlace],
@@ -157,6 +157,15 @@ def too_long_string(tensor: PackedStrings, limits: Limits, what: str = "a string
         places=[Place(tensor.locate(item), coordinates(item, tensor.shape))],
         facts={"limit": "string_bytes", "maximum": limits.string_bytes},
     )
+
+
+def first_too_long_string(tensors: Iterable[Tensor], limits: Limits) -> GatherError | None:
+    """The error for the first string of any of them that is too long, if there is one."""
+    for tensor in tensors:
+        found = too_long_string(tensor, limits) if isinstance(tensor, PackedStrings) else None
+        if found is not None:
+            return found
+    return None
 
 
 def check_framing(body: Buffer, charge: Charge | None) -> None:

@@ -9,16 +9,15 @@ from app.errors import GatherError
 from app.tensors.buffer_type import Buffer
 from app.tensors.scatter_call import ScatterCall
 from app.tensors.shape_limits import Limits
-from app.tensors.string_tensor import PackedStrings
 from app.wire.json.codec_functions import scan_tensors
 from app.wire.json.find_arrays import FoundArrays
 from app.wire.json.read_tensor import (
     WrongTensors,
     check_framing,
+    first_too_long_string,
     given_tensor,
     raise_first_fault,
     read_document,
-    too_long_string,
     unsupported_dtype,
     valid_fields,
 )
@@ -53,7 +52,7 @@ def _read_scatter(body: Buffer, limits: Limits, charge: Charge | None) -> Scatte
     indices, updates = (source.read(charge) for source in sources)
     if indices is None or updates is None:
         raise WrongTensors(sources)
-    for tensor in (indices, updates):
-        if isinstance(tensor, PackedStrings) and (over_limit := too_long_string(tensor, limits)) is not None:
-            raise over_limit
+    over_limit = first_too_long_string((indices, updates), limits)
+    if over_limit is not None:
+        raise over_limit
     return ScatterCall(indices, updates, fields.reduction)

@@ -75,10 +75,14 @@ class _DataForms:
         )
 
 
+GivenData = Annotated[Tensor | NamedTensor, _DataForms()]
+"""The member `data` of a request: a tensor, or the name of a resident one."""
+
+
 class GatherRequest(RequestModel):
     """The members of a gather, whichever its operator is: `parameter` and `dialect` are as its signature has them."""
 
-    data: Annotated[Tensor | NamedTensor, _DataForms()]
+    data: GivenData
     indices: Tensor
     parameter: JsonInteger
     dialect: str
@@ -108,21 +112,32 @@ _TITLES: Final[Mapping[OperatorName, tuple[str, str]]] = {
 """Of each operator's requests: the name of the schema and what it says."""
 
 
+def parameter_field(parameter: Parameter | None) -> dict[str, Any]:
+    """The field `parameter` of a model of requests, which stands under its own name in them; none without one."""
+    if parameter is None:
+        return {}
+    return {
+        "parameter": (
+            JsonInteger,
+            Field(
+                0,
+                alias=parameter,
+                description=PARAMETER_DESCRIPTIONS[parameter],
+                json_schema_extra={"format": "int64"},
+            ),
+        )
+    }
+
+
 @lru_cache(64)
 def gather_request(signature: Signature) -> type[GatherRequest]:
     """The model of the requests of an operator."""
     name, text = _TITLES[signature.operator]
-    parameter = Field(
-        0,
-        alias=signature.parameter,
-        description=PARAMETER_DESCRIPTIONS[signature.parameter],
-        json_schema_extra={"format": "int64"},
-    )
     return create_model(
         name,
         __base__=GatherRequest,
         __module__=__name__,
         __doc__=text,
-        parameter=(JsonInteger, parameter),
+        **parameter_field(signature.parameter),
         dialect=(one_of(signature.dialects), Field(signature.default_dialect, description="Whose rules hold.")),
     )

@@ -18,6 +18,7 @@ from app.wire.request_schemas.gather_request import (
     PARAMETER_DESCRIPTIONS,
 )
 from app.wire.request_schemas.members import ABSENT, Detail, one_of
+from app.wire.request_schemas.scatter_request import REDUCTION_DESCRIPTION
 
 _INTEGER: Final = re.compile(r"-?[0-9]+")
 _MOST_DIGITS: Final = 4000
@@ -55,10 +56,20 @@ class QueryModel(BaseModel):
     """The fields of a query, by name, whose values are text; the reader of the query has refused unknown ones."""
 
 
-class ExplainQuery(QueryModel):
-    """What the query of a gather in JSON may have."""
+ResidentName = Annotated[str, Detail("the name of a resident tensor is 1 to 128 of A-Z a-z 0-9 . _ -")]
+_TENSOR: Final[Any] = Field(
+    ABSENT, pattern=PATTERN, description=f"Name of a resident tensor, in place of `data` in the body. {_ONLY}"
+)
+_ENCODING: Final[Any] = Field(
+    "values", description=f"Form of the output's items where Accept asks for JSON; values if left out. {_ONLY}"
+)
+_EXPLAIN_FIELD: Final[Any] = Field("false", description=_EXPLAIN)
 
-    explain: Explain = Field("false", description=_EXPLAIN)
+
+class ExplainQuery(QueryModel):
+    """What the query of a request to an operator in JSON may have."""
+
+    explain: Explain = _EXPLAIN_FIELD
 
 
 class GatherQuery(QueryModel):
@@ -67,39 +78,52 @@ class GatherQuery(QueryModel):
     parameter: QueryInteger
     dialect: str
     device: Device = Field("auto", description=f"Where to run; auto if left out. {_ONLY}")
-    tensor: Annotated[str, Detail("the name of a resident tensor is 1 to 128 of A-Z a-z 0-9 . _ -")] = Field(
-        ABSENT, pattern=PATTERN, description=f"Name of a resident tensor, in place of `data` in the body. {_ONLY}"
-    )
-    output_encoding: Encoding = Field(
-        "values",
-        description=f"Form of the output's items where Accept asks for JSON; values if left out. {_ONLY}",
-    )
+    tensor: ResidentName = _TENSOR
+    output_encoding: Encoding = _ENCODING
     out_of_bounds: OutOfBounds = Field("error", description=f"{OUT_OF_BOUNDS_DESCRIPTION} error if left out. {_ONLY}")
     fill_value: str = Field(ABSENT, description=f"{FILL_VALUE_DESCRIPTION} JSON text. {_ONLY}")
-    explain: Explain = Field("false", description=_EXPLAIN)
+    explain: Explain = _EXPLAIN_FIELD
+
+
+class ScatterQuery(QueryModel):
+    """The query of a scatter into a resident tensor in the native binary format."""
+
+    reduction: Reduction = Field("none", description=_ONLY)
+
+
+class ScatterCallQuery(QueryModel):
+    """The query of a scatter with an output in the native binary format; `dialect` is as its signature has it."""
+
+    reduction: Reduction = Field("none", description=f"{REDUCTION_DESCRIPTION} none if left out. {_ONLY}")
+    dialect: str
+    device: Device = Field("auto", description=f"Where to run; scatters run on the CPU. {_ONLY}")
+    tensor: ResidentName = _TENSOR
+    output_encoding: Encoding = _ENCODING
+    explain: Explain = _EXPLAIN_FIELD
+
+
+def _own_fields(signature: Signature) -> dict[str, Any]:
+    """The fields of a query that depend on the operator: its parameter, if it has one, and its dialects."""
+    fields: dict[str, Any] = {}
+    if signature.parameter is not None:
+        text = PARAMETER_DESCRIPTIONS[signature.parameter].removesuffix(".")
+        described = f"{text}; 0 if left out. {_ONLY}"
+        fields["parameter"] = (QueryInteger, Field(0, alias=signature.parameter, description=described))
+    dialect = f"Whose rules hold; {signature.default_dialect} if left out. {_ONLY}"
+    fields["dialect"] = (one_of(signature.dialects), Field(signature.default_dialect, description=dialect))
+    return fields
 
 
 @lru_cache(64)
 def gather_query(signature: Signature) -> type[GatherQuery]:
-    """The model of the query of an operator."""
-    text = PARAMETER_DESCRIPTIONS[signature.parameter].removesuffix(".")
-    dialect = f"Whose rules hold; {signature.default_dialect} if left out. {_ONLY}"
-    return create_model(
-        "GatherQuery",
-        __base__=GatherQuery,
-        __module__=__name__,
-        parameter=(
-            QueryInteger,
-            Field(0, alias=signature.parameter, description=f"{text}; 0 if left out. {_ONLY}"),
-        ),
-        dialect=(one_of(signature.dialects), Field(signature.default_dialect, description=dialect)),
-    )
+    """The model of the query of a gather."""
+    return create_model("GatherQuery", __base__=GatherQuery, __module__=__name__, **_own_fields(signature))
 
 
-class ScatterQuery(QueryModel):
-    """The query of a scatter in the native binary format."""
-
-    reduction: Reduction = Field("none", description=_ONLY)
+@lru_cache(64)
+def scatter_call_query(signature: Signature) -> type[ScatterCallQuery]:
+    """The model of the query of a scatter with an output."""
+    return create_model("ScatterCallQuery", __base__=ScatterCallQuery, __module__=__name__, **_own_fields(signature))
 
 
 @lru_cache(64)

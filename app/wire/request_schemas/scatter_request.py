@@ -1,12 +1,24 @@
-"""The JSON of a scatter into a resident tensor."""
+"""The JSON of scatters: into a resident tensor, and of the operators that scatter into a copy of their data."""
 
 from __future__ import annotations
 
-from pydantic import Field
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final
 
+from pydantic import Field, create_model
+
+from app.errors import invalid_field
+from app.tensors.gather_call import Device, Encoding
+from app.tensors.operator_signature import OperatorName, Signature
 from app.tensors.scatter_call import Reduction
-from app.wire.request_schemas.gather_request import Tensor
-from app.wire.request_schemas.members import RequestModel
+from app.wire.request_schemas.gather_request import GivenData, Tensor, parameter_field
+from app.wire.request_schemas.members import RequestModel, one_of
+
+REDUCTION_DESCRIPTION: Final = (
+    "How an update combines with what is there. Updates count in row-major order: with none the last one of a place "
+    "wins, others are applied one after the other. bool, string and complex take none only."
+)
 
 
 class ScatterRequest(RequestModel):
@@ -14,8 +26,46 @@ class ScatterRequest(RequestModel):
 
     indices: Tensor = Field(description="int64; each tuple in the last dimension names an element or slice.")
     updates: Tensor = Field(description="Of the tensor's type and of shape indices.shape[:-1] + tensor.shape[k:].")
-    reduction: Reduction = Field(
-        "none",
-        description="How an update combines with what is there. Updates count in row-major order: with none the last "
-        "one of a place wins, others are applied one after the other. bool, string and complex take none only.",
+    reduction: Reduction = Field("none", description=REDUCTION_DESCRIPTION)
+
+
+class ScatterCallRequest(RequestModel):
+    """The members of a scatter whose output is a new tensor; `dialect` is as its signature has it."""
+
+    data: GivenData
+    indices: Tensor
+    updates: Tensor
+    reduction: Reduction = Field("none", description=REDUCTION_DESCRIPTION)
+    dialect: str
+    device: Device = Field("auto", description="Where to run; scatters run on the CPU.")
+    output_encoding: Encoding = Field("values", description="Form of the output's items.")
+
+
+def check_reduction(signature: Signature, dialect: str, reduction: Reduction, pointer: str) -> None:
+    """Raises invalid_field unless the dialect has the reduction."""
+    known = signature.reductions[dialect]
+    if reduction not in known:
+        having = next(name for name, others in signature.reductions.items() if reduction in others)
+        raise invalid_field(
+            pointer,
+            f"{dialect} has no reduction {reduction!r}; it has {', '.join(known)}",
+            f"Use a dialect such as '{having}', which has {reduction!r}.",
+        )
+
+
+_TITLES: Final[Mapping[OperatorName, tuple[str, str]]] = {}
+"""Of each operator's requests: the name of the schema and what it says."""
+
+
+@lru_cache(64)
+def scatter_call_request(signature: Signature) -> type[ScatterCallRequest]:
+    """The model of the requests of a scatter with an output."""
+    name, text = _TITLES[signature.operator]
+    return create_model(
+        name,
+        __base__=ScatterCallRequest,
+        __module__=__name__,
+        __doc__=text,
+        **parameter_field(signature.parameter),
+        dialect=(one_of(signature.dialects), Field(signature.default_dialect, description="Whose rules hold.")),
     )

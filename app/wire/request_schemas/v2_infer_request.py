@@ -16,6 +16,7 @@ from pydantic.types import FailFast, Strict
 from app.tensors.dtypes import BY_OIP
 from app.tensors.gather_call import Device, OutOfBounds
 from app.tensors.operator_signature import Signature
+from app.tensors.scatter_call import Reduction
 from app.wire.json.lossless_json import Number, integer
 from app.wire.request_schemas.gather_request import (
     FILL_VALUE_DESCRIPTION,
@@ -35,6 +36,7 @@ from app.wire.request_schemas.members import (
     one_of,
     tidy,
 )
+from app.wire.request_schemas.scatter_request import REDUCTION_DESCRIPTION
 
 Output = Literal["output"]
 """The name of every model's output."""
@@ -170,7 +172,10 @@ def infer_request(*signatures: Signature) -> type[InferRequest]:
             Field(0, description=PARAMETER_DESCRIPTIONS[name], json_schema_extra={"format": "int64"}),
         )
         for name in dict.fromkeys(signature.parameter for signature in signatures)
+        if name is not None
     }
+    if any(signature.kind == "scatter" for signature in signatures):
+        fields["reduction"] = Reduction, Field("none", description=REDUCTION_DESCRIPTION)
     fields["dialect"] = (
         one_of(dialects),
         Field(signatures[0].default_dialect, description="Whose rules hold."),
