@@ -87,19 +87,21 @@ def _without_objects(blocks: Iterator[bytes]) -> Iterator[bytes]:
         if depth == 0 and b"{" not in block:
             yield block
             continue
+        pieces = []
         place = 0
         for brace in _BRACE.finditer(block):
             if brace[0] == b"{":
                 if depth == 0:
-                    yield block[place : brace.start()]
+                    pieces.append(block[place : brace.start()])
                 depth += 1
             elif depth:
                 depth -= 1
                 if depth == 0:
-                    yield _OTHER
+                    pieces.append(_OTHER)
                     place = brace.end()
         if depth == 0:
-            yield block[place:]
+            pieces.append(block[place:])
+        yield b"".join(pieces)
 
 
 def _outline(blocks: Iterator[bytes]) -> bytes:
