@@ -251,7 +251,7 @@ def _examples() -> Mapping[Code, Example]:
                 "updates_shape_mismatch",
                 "updates has shape [1, 3] and must have [1, 2]",
                 "/updates/shape",
-                SCATTERND.rules["updates_shape_mismatch"],
+                SCATTERND["onnx-18"].rules["updates_shape_mismatch"],
                 hint="Send updates of shape [1, 2].",
             ),
             ITEMS,

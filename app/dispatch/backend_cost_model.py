@@ -84,6 +84,10 @@ def kernel_seconds(plan: Plan, coefficients: Coefficients, locality: bool = Fals
     slices = plan.batches * plan.tuples
     tuples = plan.tuples if plan.broadcast_indices else slices  # those that batches share are checked once
     seconds = coefficients.call_s + tuples * (plan.depth - 1) * coefficients.component_s
+    copied = plan.copied_items * plan.item_size
+    if copied:
+        far = _log_fraction(copied, _SMALL_OUTPUT, _LARGE_OUTPUT)
+        seconds += copied * (coefficients.near_byte_s + far * (coefficients.far_byte_s - coefficients.near_byte_s))
     output = slices * width
     if not output:
         return seconds + tuples * coefficients.near_slice_s  # every component is checked, and nothing is copied

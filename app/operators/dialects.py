@@ -10,7 +10,7 @@ from app.errors import Rule
 from app.operators import specification_clauses
 from app.operators.specification_clauses import Clauses
 from app.tensors.dtypes import DTYPES, INTEGERS
-from app.tensors.scatter_call import Reduction
+from app.tensors.scatter_call import REDUCTIONS, Reduction
 
 _ALL = tuple(DTYPES)
 _NO_BFLOAT16 = tuple(name for name in _ALL if name != "bfloat16")
@@ -76,6 +76,21 @@ GATHER_ELEMENTS: Final[Mapping[str, Dialect]] = {
         _dialect("onnx-11", _NO_BFLOAT16, _INT32_64, wrap=True, rules=specification_clauses.GATHER_ELEMENTS_11),
     )
 }
-SCATTERND: Final = _dialect(
-    "onnx-18", _ALL, _INT64, wrap=True, rules=specification_clauses.SCATTERND_18, has_batch_dims=False
-)
+
+
+def _scatters(indices: tuple[str, ...], rules: Clauses) -> Mapping[str, Dialect]:
+    """The versions of a scatter: bfloat16 came with 13, the reductions add and mul with 16, min and max with 18."""
+    rows = (
+        ("onnx-18", _ALL, REDUCTIONS),
+        ("onnx-16", _ALL, REDUCTIONS[:3]),
+        ("onnx-13", _ALL, REDUCTIONS[:1]),
+        ("onnx-11", _NO_BFLOAT16, REDUCTIONS[:1]),
+    )
+    return {
+        name: _dialect(name, data, indices, wrap=True, rules=rules, has_batch_dims=False, reductions=reductions)
+        for name, data, reductions in rows
+    }
+
+
+SCATTERND: Final = _scatters(_INT64, specification_clauses.SCATTERND_11)
+SCATTER_ELEMENTS: Final = _scatters(_INT32_64, specification_clauses.SCATTER_ELEMENTS_11)

@@ -76,6 +76,11 @@ class GatherElementsPlan:
         return self.axis_size * self.axis_stride
 
     @property
+    def copied_items(self) -> int:
+        """None."""
+        return 0
+
+    @property
     def output_items(self) -> int:
         """Items of the output."""
         return self.index_items
@@ -100,19 +105,27 @@ def plan_gather_elements(
     check_indices_shape(dialect, data, indices, axis)
     shape = data.shape
     check_limits(data, indices, indices.shape, limits)
-    steps = [prod(shape[number + 1 :]) for number in range(len(shape))]
-    strides = [0 if number == axis else step for number, step in enumerate(steps)]
-    sizes, strides = _joined(indices.shape, strides)
+    sizes, strides, axis_stride = places_in_data(shape, indices.shape, axis)
     plan = GatherElementsPlan(
-        sizes=tuple(sizes),
-        strides=tuple(strides),
+        sizes=sizes,
+        strides=strides,
         axis_size=shape[axis],
-        axis_stride=steps[axis],
+        axis_stride=axis_stride,
         data_items=prod(shape),
         item_size=data.dtype.carrier.itemsize,
         wrap=dialect.wrap,
     )
     return plan, indices.shape, axis
+
+
+def places_in_data(
+    shape: tuple[int, ...], index_shape: tuple[int, ...], axis: int
+) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """`sizes`, `strides` and `axis_stride` of a plan: where in data of a shape the entries of indices belong."""
+    steps = [prod(shape[number + 1 :]) for number in range(len(shape))]
+    strides = [0 if number == axis else step for number, step in enumerate(steps)]
+    sizes, strides = _joined(index_shape, strides)
+    return tuple(sizes), tuple(strides), steps[axis]
 
 
 def check_same_rank(dialect: Dialect, data: Tensor, indices: Tensor) -> None:

@@ -19,7 +19,7 @@ class Plan(Protocol):
     """What the service and the cost model read of any operator's plan; sizes are in items unless named otherwise.
 
     `batches`, `tuples`, `dims`, `slice_items`, `broadcast_indices` and `wrap` are those of the `GatherPlan` that takes
-    as long.
+    as long; `copied_items` are items of data that are copied one behind the other besides.
     """
 
     @property
@@ -44,6 +44,8 @@ class Plan(Protocol):
     def block_items(self) -> int: ...
     @property
     def data_items(self) -> int: ...
+    @property
+    def copied_items(self) -> int: ...
     @property
     def output_items(self) -> int: ...
     @property
@@ -88,6 +90,11 @@ class GatherPlan:
     def data_items(self) -> int:
         """Items of data."""
         return self.batches * self.block_items
+
+    @property
+    def copied_items(self) -> int:
+        """None."""
+        return 0
 
     @property
     def output_items(self) -> int:

@@ -1,4 +1,4 @@
-"""ScatterND, GatherND's inverse, as ONNX 18 has it: the rules on its shapes, and which slices it writes.
+"""ScatterND, GatherND's inverse: the rules on its shapes, and which slices it writes.
 
 With r = rank(data), k = indices.shape[-1]: updates.shape = indices.shape[:-1] + data.shape[k:]. Where the text leaves
 the order open, it is row-major here: of two updates of one slice the later one wins, and reductions take them in turn.
@@ -9,18 +9,60 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import GatherError, Place
-from app.operators.dialects import SCATTERND
+from app.operators.dialects import SCATTERND, Dialect
 from app.operators.index_out_of_bounds import index_error
-from app.operators.shape_rules import check_rank
+from app.operators.scatter_plan import ScatterNDPlan
+from app.operators.shape_rules import (
+    check_limits,
+    check_rank,
+    check_updates_limits,
+    check_updates_shape,
+    check_updates_type,
+)
 from app.tensors.dtypes import DType
+from app.tensors.gather_call import Call
 from app.tensors.scatter_call import ScatterCall
+from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
+
+_INTO_RESIDENT: Final = SCATTERND["onnx-18"]
+"""The dialect of scatters into resident tensors."""
+
+
+def plan_scatternd(
+    dialect: Dialect, call: Call, data: Tensor, limits: Limits
+) -> tuple[ScatterNDPlan, tuple[int, ...], int]:
+    """Check updates' type and the shapes; return the plan, the output shape and the axis of the first component, 0.
+
+    Raises unsupported_dtype, rank_too_small, index_depth_out_of_range, updates_shape_mismatch, limit_exceeded or
+    output_too_large, in this order.
+    """
+    indices, updates = call.indices, call.updates
+    assert updates is not None
+    check_updates_type(dialect, data.dtype, call)
+    check_rank(dialect, "data", data)
+    check_rank(dialect, "indices", indices)
+    depth = _checked_depth(dialect, data.shape, indices)
+    shape = data.shape
+    check_updates_shape(dialect, updates, (*indices.shape[:-1], *shape[depth:]))
+    check_limits(data, indices, shape, limits, data.shape_pointer)
+    check_updates_limits(updates, limits)
+    plan = ScatterNDPlan(
+        tuples=prod(indices.shape[:-1]),
+        dims=shape[:depth],
+        slice_items=prod(shape[depth:]),
+        item_size=data.dtype.carrier.itemsize,
+        wrap=dialect.wrap,
+        dtype=data.dtype.name,
+        reduction=call.reduction,
+    )
+    return plan, shape, 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,60 +74,40 @@ class ScatterPlan:
 
 
 def plan_scatter(dtype: DType, shape: Sequence[int], call: ScatterCall) -> ScatterPlan:
-    """Check `call` against a tensor of this type and shape; indices are resolved and all within it.
+    """Check `call` against a resident tensor of this type and shape; indices are resolved and all within it.
 
     Raises unsupported_dtype, rank_too_small, index_depth_out_of_range, updates_shape_mismatch and
     index_out_of_bounds, in this order.
     """
-    indices, updates = call.indices, call.updates
-    _check_dtypes(dtype, call)
+    indices, dialect = call.indices, _INTO_RESIDENT
+    if indices.dtype.name not in dialect.index_dtypes:
+        raise GatherError(
+            "unsupported_dtype",
+            f"ScatterND does not take indices of type {indices.dtype.name}; it takes int64",
+            pointer=indices.dtype_pointer,
+            rule=dialect.rules["index_dtype"],
+            hint="Convert indices to int64.",
+        )
+    check_updates_type(dialect, dtype, call, "the tensor")
     data = Tensor(dtype, tuple(shape), np.empty(0), shape_pointer="/name")
-    check_rank(SCATTERND, "the tensor", data)
-    check_rank(SCATTERND, "indices", indices)
+    check_rank(dialect, "the tensor", data)
+    check_rank(dialect, "indices", indices)
+    depth = _checked_depth(dialect, shape, indices)
+    check_updates_shape(dialect, call.updates, (*indices.shape[:-1], *shape[depth:]))
+    return ScatterPlan(_rows(shape, indices, depth), prod(shape[depth:]))
+
+
+def _checked_depth(dialect: Dialect, shape: Sequence[int], indices: Tensor) -> int:
+    """1 <= k <= r. Raises index_depth_out_of_range."""
     depth = indices.shape[-1]
     if not 1 <= depth <= len(shape):
         raise GatherError(
             "index_depth_out_of_range",
             f"index tuples have length {depth}, outside [1, {len(shape)}]",
             places=[Place(indices.shape_pointer, value=depth, allowed=(1, len(shape)))],
-            rule=SCATTERND.rules["index_depth_out_of_range"],
+            rule=dialect.rules["index_depth_out_of_range"],
         )
-    wanted = (*indices.shape[:-1], *shape[depth:])
-    if updates.shape != wanted:
-        raise GatherError(
-            "updates_shape_mismatch",
-            f"updates has shape {list(updates.shape)} and must have {list(wanted)}",
-            pointer=updates.shape_pointer,
-            rule=SCATTERND.rules["updates_shape_mismatch"],
-            hint=f"Send updates of shape {list(wanted)}.",
-        )
-    return ScatterPlan(_rows(shape, indices, depth), prod(shape[depth:]))
-
-
-def _check_dtypes(dtype: DType, call: ScatterCall) -> None:
-    if call.indices.dtype.name not in SCATTERND.index_dtypes:
-        raise GatherError(
-            "unsupported_dtype",
-            f"ScatterND does not take indices of type {call.indices.dtype.name}; it takes int64",
-            pointer=call.indices.dtype_pointer,
-            rule=SCATTERND.rules["index_dtype"],
-            hint="Convert indices to int64.",
-        )
-    if call.updates.dtype is not dtype:
-        raise GatherError(
-            "unsupported_dtype",
-            f"updates are of type {call.updates.dtype.name} and the tensor is of type {dtype.name}",
-            pointer=call.updates.dtype_pointer,
-            rule=SCATTERND.rules["data_dtype"],
-            hint=f"Convert updates to {dtype.name}.",
-        )
-    if call.reduction != "none" and dtype.kind in ("bool", "string", "complex"):
-        raise GatherError(
-            "unsupported_dtype",
-            f"a tensor of type {dtype.name} takes the reduction none only",
-            pointer=call.reduction_pointer,
-            hint=f"Write 'none' in place of {call.reduction!r}.",
-        )
+    return depth
 
 
 def _rows(shape: Sequence[int], indices: Tensor, depth: int) -> NDArray[np.int64]:
@@ -97,7 +119,7 @@ def _rows(shape: Sequence[int], indices: Tensor, depth: int) -> NDArray[np.int64
         column = tuples[:, axis]
         # Components are judged one by one: a flat offset may be in range where one of them is not.
         if len(column) and (int(column.min()) < -size or int(column.max()) >= size):
-            raise index_error(SCATTERND, shape, indices, 0, depth)
+            raise index_error(_INTO_RESIDENT, shape, indices, 0, depth)
         rows *= size
         rows += np.where(column < 0, column + size, column)
     return rows

@@ -11,19 +11,25 @@ from math import prod
 from app.errors import GatherError, Place
 from app.operators.dialects import Dialect
 from app.tensors.dtypes import DType
+from app.tensors.gather_call import Call
+from app.tensors.scatter_call import ScatterCall
 from app.tensors.shape_limits import NUMPY_BYTES, Limits
 from app.tensors.tensor import Tensor
+
+Updating = Call | ScatterCall
+"""A request with updates: to an operator, or into a resident tensor."""
 
 
 def check_dtypes(dialect: Dialect, data: Tensor, indices: Tensor) -> None:
     """Type constraints of the dialect, data first. Raises unsupported_dtype."""
     if data.dtype.name not in dialect.data_dtypes:
+        default = "onnx-18" if dialect.reductions else "onnx-13"
         raise GatherError(
             "unsupported_dtype",
             f"{dialect.name} does not take data of type {data.dtype.name}",
             pointer=data.dtype_pointer,
             rule=dialect.rules["data_dtype"],
-            hint="Leave out 'dialect', since onnx-13 takes data of every type.",
+            hint=f"Leave out 'dialect', since {default} takes data of every type.",
         )
     if indices.dtype.name not in dialect.index_dtypes:
         allowed = ", ".join(sorted(dialect.index_dtypes))
@@ -60,8 +66,48 @@ def check_axis(dialect: Dialect, data: Tensor, axis: int, pointer: str) -> int:
     return axis % rank
 
 
-def check_limits(data: Tensor, indices: Tensor, output_shape: Sequence[int], limits: Limits) -> None:
+def check_updates_type(dialect: Dialect, dtype: DType, call: Updating, role: str = "data") -> None:
+    """Updates have data's type, and bool, strings and complex numbers are not reduced. Raises unsupported_dtype.
+
+    ONNX allows every type with every reduction, and says nothing of what add or max of those would be.
+    """
+    updates = call.updates
+    assert updates is not None
+    if updates.dtype is not dtype:
+        raise GatherError(
+            "unsupported_dtype",
+            f"updates are of type {updates.dtype.name} and {role} is of type {dtype.name}",
+            pointer=updates.dtype_pointer,
+            rule=dialect.rules["data_dtype"],
+            hint=f"Convert updates to {dtype.name}.",
+        )
+    if call.reduction != "none" and dtype.kind in ("bool", "string", "complex"):
+        raise GatherError(
+            "unsupported_dtype",
+            f"{role} of type {dtype.name} takes the reduction none only",
+            pointer=call.reduction_pointer,
+            hint=f"Write 'none' in place of {call.reduction!r}.",
+        )
+
+
+def check_updates_shape(dialect: Dialect, updates: Tensor, wanted: tuple[int, ...]) -> None:
+    """Raises updates_shape_mismatch unless updates have the shape that they must have."""
+    if updates.shape != wanted:
+        raise GatherError(
+            "updates_shape_mismatch",
+            f"updates has shape {list(updates.shape)} and must have {list(wanted)}",
+            pointer=updates.shape_pointer,
+            rule=dialect.rules["updates_shape_mismatch"],
+            hint=f"Send updates of shape {list(wanted)}.",
+        )
+
+
+def check_limits(
+    data: Tensor, indices: Tensor, output_shape: Sequence[int], limits: Limits, output_pointer: str | None = None
+) -> None:
     """Sizes, from the shapes alone and exactly, before anything is allocated.
+
+    `output_pointer` names what the output's size follows from, the shape of the indices for None.
 
     Raises limit_exceeded for data, indices or output over a limit or impossible to hold (the product of the non-zero
     dimensions in bytes above 2**63 - 1), output_too_large for an output of more than `limits.output_bytes`.
@@ -69,15 +115,21 @@ def check_limits(data: Tensor, indices: Tensor, output_shape: Sequence[int], lim
     _check_shape("data", data.shape, data.dtype, limits, data.shape_pointer)
     _check_shape("indices", indices.shape, indices.dtype, limits, indices.shape_pointer)
     size = data.dtype.item_size or 4
+    pointer = indices.shape_pointer if output_pointer is None else output_pointer
     if prod(output_shape) * size > limits.output_bytes:
         raise GatherError(
             "output_too_large",
             f"the output of shape {list(output_shape)} would have {prod(output_shape) * size} bytes; "
             f"the limit is {limits.output_bytes}",
-            pointer=indices.shape_pointer,
+            pointer=pointer,
             facts={"limit": "output_bytes", "maximum": limits.output_bytes},
         )
-    _check_shape("the output", output_shape, data.dtype, limits, indices.shape_pointer)
+    _check_shape("the output", output_shape, data.dtype, limits, pointer)
+
+
+def check_updates_limits(updates: Tensor, limits: Limits) -> None:
+    """Raises limit_exceeded where updates are over a limit."""
+    _check_shape("updates", updates.shape, updates.dtype, limits, updates.shape_pointer)
 
 
 def _check_shape(role: str, shape: Sequence[int], dtype: DType, limits: Limits, pointer: str) -> None:

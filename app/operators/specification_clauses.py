@@ -1,8 +1,8 @@
 """What each specification's text says of every rule, in its own words, with the number of the clause; errors cite it.
 
 By error code, with `data_dtype` and `index_dtype` for unsupported_dtype. The number is None where the text numbers
-nothing: the Gather, GatherElements, ScatterND and OpenVINO texts number no rule. GatherND-11 numbers its three rules 1
-to 3, GatherND-12 and -13 their five 1 to 5.
+nothing: the Gather, GatherElements, ScatterND, ScatterElements and OpenVINO texts number no rule. GatherND-11 numbers
+its three rules 1 to 3, GatherND-12 and -13 their five 1 to 5.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ GATHER_ELEMENTS_11: Final[Clauses] = {
         "All index values are expected to be within bounds [-s, s-1] along axis of size s",
     ),
 }
-SCATTERND_18: Final[Clauses] = {
+SCATTERND_11: Final[Clauses] = {
     "data_dtype": (None, "T: constrain input and output types to any tensor type"),
     "index_dtype": (None, "indices - tensor(int64)"),
     "rank_too_small": (None, "data tensor of rank r >= 1, indices tensor of rank q >= 1"),
@@ -94,5 +94,23 @@ SCATTERND_18: Final[Clauses] = {
         None,
         "Index values are allowed to be negative, as per the usual convention for counting backwards from the end, but "
         "are expected in the valid range",
+    ),
+}
+SCATTER_ELEMENTS_11: Final[Clauses] = {
+    "data_dtype": (None, "Input and output types can be of any tensor type"),
+    "index_dtype": (None, "Tensor of int32/int64 indices"),
+    "rank_too_small": (None, "Tensor of rank r >= 1"),
+    "rank_mismatch": (None, "Tensor of int32/int64 indices, of r >= 1 (same rank as input)"),
+    "axis_out_of_range": (None, "Accepted range is [-r, r-1] where r = rank(data)"),
+    "indices_shape_mismatch": (
+        None,
+        "the index-value for dimension != axis is obtained from the index of the entry itself; here it must be one in "
+        "data",
+    ),
+    "updates_shape_mismatch": (None, "Tensor of rank r >=1 (same rank and shape as indices)"),
+    "index_out_of_bounds": (
+        None,
+        "All index values are expected to be within bounds [-s, s-1] along axis of size s. It is an error if any of "
+        "the index values are out of bounds",
     ),
 }

@@ -57,6 +57,7 @@ class Call:
     fill_value: FillValue | None = None
     updates: Tensor | None = None
     reduction: Reduction = "none"
+    reduction_pointer: str = "/reduction"
 
 
 @dataclass(slots=True)

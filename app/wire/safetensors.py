@@ -83,6 +83,7 @@ def read_call(
     )
     if updates is not None:
         call.updates, call.reduction = updates, asked.reduction
+        call.reduction_pointer = "/query/reduction"
     if asked.explain == "true":
         call.explain = True
     return call, asked.output_encoding

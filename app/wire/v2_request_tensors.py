@@ -140,6 +140,7 @@ def _read_request(text: Buffer, blobs: Buffer, model: Model, limits: Limits, cha
     )
     if updates is not None:
         call.updates, call.reduction = updates, head.reduction
+        call.reduction_pointer = "/parameters/reduction"
     return Request(call, head.identifier, head.binary, head.timeout)
 
 

@@ -1,0 +1,57 @@
+"""ScatterElements, GatherElements' inverse: the rules on its shapes, and the plan that follows from them.
+
+With r = rank(data) = rank(indices) and an axis a of data: updates.shape = indices.shape, output.shape = data.shape, and
+the update at (..., i, ...) goes to the same place of the output, but for axis a, where indices says where.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from app.operators.dialects import Dialect
+from app.operators.gather_elements import check_indices_shape, check_same_rank, places_in_data
+from app.operators.scatter_plan import ScatterElementsPlan
+from app.operators.shape_rules import (
+    check_axis,
+    check_limits,
+    check_rank,
+    check_updates_limits,
+    check_updates_shape,
+    check_updates_type,
+)
+from app.tensors.gather_call import Call
+from app.tensors.shape_limits import Limits
+from app.tensors.tensor import Tensor
+
+
+def plan_scatter_elements(
+    dialect: Dialect, call: Call, data: Tensor, limits: Limits
+) -> tuple[ScatterElementsPlan, tuple[int, ...], int]:
+    """Check updates' type, ranks, axis and shapes; return the plan, the output shape and the axis from the front.
+
+    Raises unsupported_dtype, rank_too_small, rank_mismatch, axis_out_of_range, indices_shape_mismatch,
+    updates_shape_mismatch, limit_exceeded or output_too_large, in this order.
+    """
+    indices, updates = call.indices, call.updates
+    assert updates is not None
+    check_updates_type(dialect, data.dtype, call)
+    check_rank(dialect, "data", data)
+    check_same_rank(dialect, data, indices)
+    axis = check_axis(dialect, data, call.parameter, call.parameter_pointer)
+    check_indices_shape(dialect, data, indices, axis)
+    check_updates_shape(dialect, updates, indices.shape)
+    check_limits(data, indices, data.shape, limits, data.shape_pointer)
+    check_updates_limits(updates, limits)
+    sizes, strides, axis_stride = places_in_data(data.shape, indices.shape, axis)
+    plan = ScatterElementsPlan(
+        sizes=sizes,
+        strides=strides,
+        axis_size=data.shape[axis],
+        axis_stride=axis_stride,
+        data_items=prod(data.shape),
+        item_size=data.dtype.carrier.itemsize,
+        wrap=dialect.wrap,
+        dtype=data.dtype.name,
+        reduction=call.reduction,
+    )
+    return plan, data.shape, axis

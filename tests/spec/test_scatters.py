@@ -1,0 +1,174 @@
+"""The rules of ScatterND and ScatterElements on shapes, types and axis, and the plans that follow from them."""
+
+from __future__ import annotations
+
+from itertools import product
+from random import Random
+
+import numpy as np
+import pytest
+
+from app.errors import Code, GatherError
+from app.operators.dialects import SCATTER_ELEMENTS, SCATTERND
+from app.operators.scatter_elements import plan_scatter_elements
+from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
+from app.operators.scatternd import plan_scatternd
+from app.tensors.dtypes import DTYPES
+from app.tensors.gather_call import Call
+from app.tensors.scatter_call import REDUCTIONS, Reduction
+from app.tensors.shape_limits import Limits
+from app.tensors.tensor import Tensor
+
+LIMITS = Limits(elements=10**6, output_bytes=10**6, rank=8)
+Shape = tuple[int, ...]
+
+
+def tensor(role: str, shape: Shape, dtype: str) -> Tensor:
+    return Tensor(
+        DTYPES[dtype],
+        shape,
+        np.zeros(0, np.float32),
+        f"/{role}/values",
+        shape_pointer=f"/{role}/shape",
+        dtype_pointer=f"/{role}/dtype",
+    )
+
+
+def nd(
+    shape: Shape, index_shape: Shape, updates_shape: Shape, *, dtype: str = "float32", updates: str | None = None,
+    reduction: Reduction = "none", dialect: str = "onnx-18", limits: Limits = LIMITS,
+) -> tuple[ScatterNDPlan, Shape, int]:  # fmt: skip
+    data, indices = tensor("data", shape, dtype), tensor("indices", index_shape, "int64")
+    call = Call("gathernd", data, indices, 0, dialect, reduction=reduction)
+    call.updates = tensor("updates", updates_shape, updates or dtype)
+    return plan_scatternd(SCATTERND[dialect], call, data, limits)
+
+
+def elements(
+    shape: Shape, index_shape: Shape, updates_shape: Shape | None = None, axis: int = 0, *, dtype: str = "float32",
+    updates: str | None = None, reduction: Reduction = "none", limits: Limits = LIMITS,
+) -> tuple[ScatterElementsPlan, Shape, int]:  # fmt: skip
+    data, indices = tensor("data", shape, dtype), tensor("indices", index_shape, "int64")
+    call = Call("gather", data, indices, axis, "onnx-18", parameter_pointer="/axis", reduction=reduction)
+    call.updates = tensor("updates", index_shape if updates_shape is None else updates_shape, updates or dtype)
+    return plan_scatter_elements(SCATTER_ELEMENTS["onnx-18"], call, data, limits)
+
+
+def test_the_output_has_the_shape_of_the_data() -> None:
+    plan, shape, axis = nd((4, 5, 6), (7, 2), (7, 6))
+    assert (shape, axis) == ((4, 5, 6), 0)
+    assert (plan.tuples, plan.dims, plan.slice_items, plan.rows, plan.update_items) == (7, (4, 5), 6, 20, 42)
+    assert (plan.index_items, plan.data_items, plan.output_items, plan.output_bytes) == (14, 120, 120, 480)
+    assert nd((8,), (2, 3, 1), (2, 3))[0].tuples == 6
+    assert nd((2, 3), (2,), ())[0].tuples == 1
+    assert nd((0, 3), (0, 1), (0, 3))[1] == (0, 3)
+    other, shape, axis = elements((4, 5), (4, 9), axis=-1)
+    assert (shape, axis) == ((4, 5), 1)
+    assert (other.tuples, other.update_items, other.output_items, other.output_bytes) == (36, 36, 20, 80)
+
+
+def test_the_places_of_a_plan_are_those_of_the_coordinates() -> None:
+    source = Random(5)
+    for _ in range(200):
+        shape = tuple(source.randint(1, 4) for _ in range(source.randint(1, 4)))
+        axis = source.randrange(len(shape))
+        index_shape = tuple(source.randint(1, 6 if at == axis else size) for at, size in enumerate(shape))
+        plan, _, _ = elements(shape, index_shape, axis=axis)
+        for place in product(*map(range, index_shape)):
+            entry = source.randrange(shape[axis])
+            target = np.ravel_multi_index((*place[:axis], entry, *place[axis + 1 :]), shape)
+            rest, item = int(np.ravel_multi_index(place, index_shape)), entry * plan.axis_stride
+            for size, stride in zip(reversed(plan.sizes), reversed(plan.strides), strict=True):
+                rest, at = divmod(rest, size)
+                item += at * stride
+            assert item == target
+
+
+def test_versions_differ_in_types_and_reductions() -> None:
+    for table in (SCATTERND, SCATTER_ELEMENTS):
+        assert {name: row.reductions for name, row in table.items()} == {
+            "onnx-18": ("none", "add", "mul", "min", "max"),
+            "onnx-16": ("none", "add", "mul"),
+            "onnx-13": ("none",),
+            "onnx-11": ("none",),
+        }
+        assert {name for name, row in table.items() if "bfloat16" not in row.data_dtypes} == {"onnx-11"}
+        assert all(row.wrap for row in table.values())
+    assert {row.index_dtypes for row in SCATTERND.values()} == {frozenset(("int64",))}
+    assert {row.index_dtypes for row in SCATTER_ELEMENTS.values()} == {frozenset(("int32", "int64"))}
+
+
+REFUSED_ND: list[tuple[Code, str, tuple[Shape, Shape, Shape]]] = [
+    ("rank_too_small", "/data/shape", ((), (1,), ())),
+    ("rank_too_small", "/indices/shape", ((3,), (), ())),
+    ("index_depth_out_of_range", "/indices/shape", ((3,), (2, 0), (2, 3))),
+    ("index_depth_out_of_range", "/indices/shape", ((3,), (2, 2), (2,))),
+    ("updates_shape_mismatch", "/updates/shape", ((3, 4), (2, 1), (2, 3))),
+    ("updates_shape_mismatch", "/updates/shape", ((3, 4), (2, 1), (1, 4))),
+    ("updates_shape_mismatch", "/updates/shape", ((3, 4), (2, 1), (8,))),
+    ("updates_shape_mismatch", "/updates/shape", ((3, 4), (2, 2), (2, 1))),
+]
+
+
+@pytest.mark.parametrize(("code", "pointer", "shapes"), REFUSED_ND)
+def test_scatternd_refuses(code: Code, pointer: str, shapes: tuple[Shape, Shape, Shape]) -> None:
+    for dialect in SCATTERND:
+        with pytest.raises(GatherError) as caught:
+            nd(*shapes, dialect=dialect)
+        assert (caught.value.code, caught.value.places[0].pointer) == (code, pointer)
+        assert caught.value.rule == SCATTERND[dialect].rules[code]
+
+
+REFUSED_ELEMENTS: list[tuple[Code, str, tuple[Shape, Shape, Shape, int]]] = [
+    ("rank_too_small", "/data/shape", ((), (), (), 0)),
+    ("rank_mismatch", "/indices/shape", ((3, 4), (3,), (3,), 0)),
+    ("axis_out_of_range", "/axis", ((3, 4), (3, 4), (3, 4), 2)),
+    ("axis_out_of_range", "/axis", ((3, 4), (3, 4), (3, 4), -3)),
+    ("indices_shape_mismatch", "/indices/shape", ((3, 4), (3, 5), (3, 5), 0)),
+    ("updates_shape_mismatch", "/updates/shape", ((3, 4), (3, 4), (3, 3), 0)),
+    ("updates_shape_mismatch", "/updates/shape", ((3, 4), (3, 4), (12,), 0)),
+]
+
+
+@pytest.mark.parametrize(("code", "pointer", "case"), REFUSED_ELEMENTS)
+def test_scatter_elements_refuses(code: Code, pointer: str, case: tuple[Shape, Shape, Shape, int]) -> None:
+    with pytest.raises(GatherError) as caught:
+        elements(*case)
+    assert (caught.value.code, caught.value.places[0].pointer) == (code, pointer)
+    assert caught.value.rule == SCATTER_ELEMENTS["onnx-18"].rules[code]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_bool_strings_and_complex_numbers_take_no_reduction(dtype: str, reduction: Reduction) -> None:
+    taken = reduction == "none" or DTYPES[dtype].kind in ("int", "uint", "float")
+    for plan in (
+        lambda: nd((3,), (2, 1), (2,), dtype=dtype, reduction=reduction),
+        lambda: elements((3,), (2,), dtype=dtype, reduction=reduction),
+    ):
+        if taken:
+            assert plan()[0].reduction == reduction
+            continue
+        with pytest.raises(GatherError) as caught:
+            plan()
+        assert (caught.value.code, caught.value.places[0].pointer) == ("unsupported_dtype", "/reduction")
+
+
+def test_updates_of_another_type_come_before_any_rule_on_shapes() -> None:
+    for wrong in (lambda: nd((), (2, 0), (9,), updates="float64"), lambda: elements((), (2,), (9,), updates="float64")):
+        with pytest.raises(GatherError) as caught:
+            wrong()
+        assert (caught.value.code, caught.value.places[0].pointer) == ("unsupported_dtype", "/updates/dtype")
+
+
+def test_limits_hold_for_updates_and_output_too() -> None:
+    with pytest.raises(GatherError) as caught:
+        nd((1000, 300), (1, 1), (1, 300))
+    assert (caught.value.code, caught.value.places[0].pointer) == ("output_too_large", "/data/shape")
+    few = Limits(elements=100, output_bytes=10**6, rank=8)
+    with pytest.raises(GatherError) as caught:
+        nd((10, 10), (20, 1), (20, 10), limits=few)
+    assert (caught.value.code, caught.value.places[0].pointer) == ("limit_exceeded", "/updates/shape")
+    with pytest.raises(GatherError) as caught:
+        elements((2,), (101,), limits=few)
+    assert (caught.value.code, caught.value.places[0].pointer) == ("limit_exceeded", "/indices/shape")
