@@ -14,10 +14,11 @@ PIP := $(PY) -m pip --disable-pip-version-check --no-input
 CLIENTS := .venv-clients
 CUDA := .venv-cuda
 DOCS := .venv-docs
+FRAMEWORKS := .venv-frameworks
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve check test test-all lint format types unit pytest pytest-all soak audit sbom openapi clients cuda docs bench lock build clean
+.PHONY: help serve check test test-all lint format types unit pytest pytest-all soak audit sbom openapi clients cuda docs frameworks bench lock build clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort | awk -F '\t' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -92,6 +93,7 @@ pytest-all: $(VENV)/.stamp-dev clients cuda $(DOCS)/.stamp ## The tests with tho
 # Parts of soak, each less than an hour on two cores; `rest` is what is in no other. Where all samples are computed by
 # one process, two share the tests.
 SOAK_client := tests/client
+SOAK_frameworks := tests/frameworks
 SOAK_guarded := tests/kernels/test_guarded.py tests/kernels/test_emulated.py
 SOAK_http := tests/http
 SOAK_kernels := tests/kernels
@@ -106,14 +108,14 @@ SOAK_store := tests/store
 SOAK_wire := tests/wire
 SOAK_workers := tests/workers
 SOAK_rest := tests
-SOAK_PARTS := client guarded http kernels load mixed oip parity rules schemathesis security store wire workers rest
+SOAK_PARTS := client frameworks guarded http kernels load mixed oip parity rules schemathesis security store wire workers rest
 SHARED_guarded := -n 2 --dist load
 SHARED_rules := -n 2 --dist load
 soak_paths = $(foreach part,$1,$(SOAK_$(part)))
 soak_ignored = $(filter-out $(SOAK_$1),$(filter $(if $(filter rest,$1),%,%.py),$(call soak_paths,$(filter-out $1,$(SOAK_PARTS)))))
 soak: $(addprefix soak-,$(or $(PART),$(SOAK_PARTS))) ## The tests with full counts, whole or in parts: PART=store (GATHERND_SOAK multiplies: 10 is a tenth)
 
-soak-%: $(VENV)/.stamp-dev clients cuda $(DOCS)/.stamp
+soak-%: $(VENV)/.stamp-dev clients cuda frameworks $(DOCS)/.stamp
 	$(if $(filter $*,$(SOAK_PARTS)),,$(error no part $*: there are $(SOAK_PARTS)))
 	GATHERND_REQUIRE_ALL=1 GATHERND_SOAK=$(GATHERND_SOAK) $(PY) -m pytest --timeout=0 $(SHARED_$*) $(SOAK_$*) $(addprefix --ignore=,$(call soak_ignored,$*)) $(PYTEST_ARGS)
 
@@ -169,6 +171,14 @@ $(DOCS)/.stamp: requirements-docs.lock $(VENV)/.checkout
 	$(PIP) --python $(DOCS)/bin/python install -q --require-hashes -r $<
 	@touch $@
 
+# Several gigabytes, for soak alone: torch, TensorFlow, JAX and OpenVINO answer the same requests.
+frameworks: $(FRAMEWORKS)/.stamp ## Other implementations of the operators, which soak compares with
+
+$(FRAMEWORKS)/.stamp: tests/frameworks/requirements.txt $(VENV)/.checkout
+	$(PY) -m venv --clear --without-pip $(FRAMEWORKS)
+	$(PIP) --python $(FRAMEWORKS)/bin/python install -q -r $<
+	@touch $@
+
 bench: $(VENV)/.stamp-dev ## JSON over HTTP against the floor and a naive server; start-up (needs wrk; BENCH_ARGS)
 	$(PY) -m benchmarks.http_json $(BENCH_ARGS)
 	$(PY) -m benchmarks.startup
@@ -195,6 +205,6 @@ build: $(VENV)/.stamp-dev ## Wheels and source distributions of the client and t
 	$(PY) -m build --no-isolation --outdir dist .
 
 clean: ## Remove the environment and everything built
-	rm -rf $(VENV) $(CLIENTS) $(CUDA) $(DOCS) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(CLIENTS) $(CUDA) $(DOCS) $(FRAMEWORKS) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	rm -rf clients/python/build clients/python/*.egg-info
 	find app clients tests benchmarks deploy examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import SOAK
 from tests.http.server import Server, serving
 from tests.needs import ROOT, in_environment
 
@@ -34,9 +35,11 @@ def server(warmed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 
 
 def python_of(example: str) -> str:
-    """The interpreter that has what the example needs; torch is in no environment of ours, it is far too large."""
+    """The interpreter that has what the example needs; torch is far too large for any environment but that of soak."""
     if example == "pytorch_embedding.py" and importlib.util.find_spec("torch") is None:
-        pytest.skip("needs the Python package torch")
+        if not SOAK:
+            pytest.skip("runs under make soak, or where there is the Python package torch")
+        return str(in_environment(".venv-frameworks/bin/python", "frameworks"))
     return str(in_environment(".venv-docs/bin/python", "docs")) if example == "pandas_features.py" else sys.executable
 
 

@@ -1,0 +1,101 @@
+"""Answers of other implementations: reads questions from standard input and writes an answer for each.
+
+Runs in the environment .venv-frameworks, which has torch, TensorFlow, JAX and OpenVINO. A question is the pickle of a
+function's name and its arguments; its answer is the pickle of an array or of several, or the exception as a text.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0", JAX_ENABLE_X64="1", JAX_PLATFORMS="cpu")
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+@cache
+def openvino() -> Any:
+    import openvino
+
+    return openvino
+
+
+def _by_openvino(make: Callable[[Any, Any, Any], Any], data: Array, indices: Array) -> Array:
+    ov = openvino()
+    opset = ov.opset8
+    inputs = [opset.parameter(list(each.shape), ov.Type(each.dtype)) for each in (data, indices)]
+    model = ov.Model([make(opset, *inputs)], inputs)
+    answer = ov.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})([data, indices])[0]
+    return np.asarray(answer)
+
+
+def openvino_gathernd(data: Array, indices: Array, batch_dims: int) -> Array:
+    return _by_openvino(lambda opset, *inputs: opset.gather_nd(*inputs, batch_dims), data, indices)
+
+
+def openvino_gather(data: Array, indices: Array, axis: int, batch_dims: int) -> Array:
+    return _by_openvino(
+        lambda opset, *inputs: opset.gather(*inputs, opset.constant(axis, dtype=np.int64), batch_dims), data, indices
+    )
+
+
+@cache
+def tensorflow() -> Any:
+    import tensorflow
+
+    tensorflow.config.threading.set_intra_op_parallelism_threads(1)
+    return tensorflow
+
+
+def tensorflow_gathernd(data: Array, indices: Array, batch_dims: int) -> Array:
+    return np.asarray(tensorflow().gather_nd(data, indices, batch_dims=batch_dims).numpy())
+
+
+def tensorflow_gather(data: Array, indices: Array, axis: int, batch_dims: int) -> Array:
+    return np.asarray(tensorflow().gather(data, indices, axis=axis, batch_dims=batch_dims).numpy())
+
+
+@cache
+def torch() -> Any:
+    import torch
+
+    torch.set_num_threads(1)
+    return torch
+
+
+def torch_gather_elements(data: Array, indices: Array, axis: int) -> Array:
+    both = torch().from_numpy(data.copy()), torch().from_numpy(indices.copy())
+    return np.asarray(torch().gather(both[0], axis, both[1]).numpy())
+
+
+def jax_take(data: Array, indices: Array, axis: int, mode: str, fill_value: Any) -> Array:
+    from jax import numpy as jnp
+
+    return np.asarray(jnp.take(data, indices, axis=axis, mode=mode, fill_value=fill_value))
+
+
+def main() -> None:
+    questions, answers = sys.stdin.buffer, sys.stdout.buffer
+    sys.stdout = sys.stderr  # what libraries print must not come between the answers
+    while True:
+        try:
+            name, arguments = pickle.load(questions)
+        except EOFError:
+            return
+        try:
+            answer: Any = globals()[name](*arguments)
+        except Exception as error:  # noqa: BLE001  (whatever a library raises is what it answers)
+            answer = f"{type(error).__name__}: {error}"
+        pickle.dump(answer, answers)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()
