@@ -1,8 +1,8 @@
 """Compiling ahead, or loading from the cache, what requests use: the kernel first, the rest while requests are served.
 
 With an empty cache only the gather kernel is waited for. Until the rest is compiled, Python reads and writes requests
-(`app.compile_codec`), and NumPy's kernel runs GatherElements. Numba is imported here alone, and not at all for a
-service with NumPy's kernel, which compiles nothing.
+(`app.compile_codec`), and NumPy's kernel runs GatherElements and gradients. Numba is imported here alone, and not at
+all for a service with NumPy's kernel, which compiles nothing.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ def warm(
         several = len(os.sched_getaffinity(0)) > 1
         expect((_SHARED_S if several else _ALONE_S) * _loop_seconds() / _LOOP_S)
         helper = _start_helper(cache_dir) if several else None
-    numba_cpu.leave_elements_to_numpy()
+    numba_cpu.leave_others_to_numpy()
     gc.disable()  # nearly all that a compiler makes is kept: to look for garbage takes it a fifteenth of its time
     try:
         if helper is not None:
             numba_cpu.compile_chunk()
             _wait_for(helper)
-        numba_cpu.warm(progress, elements=False)
+        numba_cpu.warm(progress, others=False)
     finally:
         gc.enable()
 
@@ -79,7 +79,7 @@ def warm(
                 if not is_cached():
                     go_on(_start_helper(cache_dir, alone=True))
         compile_codec.warm(progress)
-        numba_cpu.warm_elements(progress)
+        numba_cpu.warm_others(progress)
 
     def go_on(second: subprocess.Popen[bytes]) -> None:
         assert second.stdin is not None
@@ -131,7 +131,7 @@ def _alone(cache_dir: Path) -> Iterator[None]:
 
 
 def compile_in_helper(cache_dir: str, alone: bool) -> None:
-    """The second process of `warm`: compiles half of the kernel, and when it gets a byte, codec and GatherElements.
+    """The second process of `warm`: compiles half of the kernel, and when it gets a byte, codec and other kernels.
 
     So it leaves the first process alone while that measures what gathers cost. Until then it ends with the first one.
     Other processes wait while it compiles, unless the one that has started it keeps them waiting (`alone`).
@@ -152,7 +152,7 @@ def compile_in_helper(cache_dir: str, alone: bool) -> None:
     with nullcontext() if alone else _alone(Path(cache_dir)):
         compile_codec.warm()
         os.write(1, _DONE)
-        numba_cpu.warm_elements()
+        numba_cpu.warm_others()
     os._exit(0)  # without waiting for the thread that reads
 
 

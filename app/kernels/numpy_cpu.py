@@ -12,7 +12,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from app.kernels import numpy_backward
 from app.kernels.check_arrays import check_arrays, check_elements_arrays, widened
+from app.operators.backward_plan import BackwardPlan
 from app.operators.gather_elements import GatherElementsPlan
 from app.operators.gather_plan import GatherPlan, Plan
 
@@ -37,6 +39,19 @@ def run(
     if function is None:
         raise TypeError(f"no function for a {type(plan).__name__}")
     return function(plan, data, indices, out, **(further or {}))
+
+
+def run_other(
+    plan: Plan,
+    data: NDArray[Any],
+    indices: NDArray[Any],
+    out: NDArray[Any],
+    threads: int = 1,
+    may_leave_unfinished: bool = False,
+    **further: NDArray[Any],
+) -> int:
+    """`run` in the place of a function for one type of plan, which gets `further` as arguments."""
+    return run(plan, data, indices, out, further=further)
 
 
 def _gather(plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any]) -> int:
@@ -95,4 +110,8 @@ def _copy(plan: GatherPlan, data: NDArray[Any], components: NDArray[Any], out: N
         np.take(source, offsets, axis=0, out=target[start : start + step], mode="clip")
 
 
-_FUNCTIONS: Final[Mapping[type, Callable[..., int]]] = {GatherPlan: _gather, GatherElementsPlan: _gather_elements}
+_FUNCTIONS: Final[Mapping[type, Callable[..., int]]] = {
+    GatherPlan: _gather,
+    GatherElementsPlan: _gather_elements,
+    BackwardPlan: numpy_backward.run,
+}

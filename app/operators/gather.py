@@ -24,12 +24,24 @@ def plan_gather(
 
     Raises rank_too_small, axis_out_of_range, limit_exceeded or output_too_large, in this order.
     """
-    check_rank(dialect, "data", data)
-    shape = data.shape
-    axis = check_axis(dialect, data, axis, pointer)
-    output_shape = shape[:axis] + indices.shape + shape[axis + 1 :]
+    output_shape, axis = check_shapes(dialect, data, indices, axis, pointer)
     check_limits(data, indices, output_shape, limits)
-    plan = GatherPlan(
+    return make_plan(dialect, data, indices, axis), output_shape, axis
+
+
+def check_shapes(
+    dialect: Dialect, data: Tensor, indices: Tensor, axis: int, pointer: str
+) -> tuple[tuple[int, ...], int]:
+    """The output's shape, and the axis counted from the front. Raises rank_too_small or axis_out_of_range."""
+    check_rank(dialect, "data", data)
+    axis = check_axis(dialect, data, axis, pointer)
+    return data.shape[:axis] + indices.shape + data.shape[axis + 1 :], axis
+
+
+def make_plan(dialect: Dialect, data: Tensor, indices: Tensor, axis: int) -> GatherPlan:
+    """The plan for shapes that have been checked; `axis` counts from the front."""
+    shape = data.shape
+    return GatherPlan(
         batches=prod(shape[:axis]),
         tuples=prod(indices.shape),
         dims=shape[axis : axis + 1],
@@ -38,4 +50,3 @@ def plan_gather(
         broadcast_indices=True,
         wrap=dialect.wrap,
     )
-    return plan, output_shape, axis

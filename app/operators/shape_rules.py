@@ -31,6 +31,11 @@ def check_dtypes(dialect: Dialect, data: Tensor, indices: Tensor) -> None:
             rule=dialect.rules["data_dtype"],
             hint=f"Leave out 'dialect', since {default} takes data of every type.",
         )
+    check_index_dtype(dialect, indices)
+
+
+def check_index_dtype(dialect: Dialect, indices: Tensor) -> None:
+    """Type constraint of the dialect on indices. Raises unsupported_dtype."""
     if indices.dtype.name not in dialect.index_dtypes:
         allowed = ", ".join(sorted(dialect.index_dtypes))
         raise GatherError(
@@ -112,8 +117,8 @@ def check_limits(
     Raises limit_exceeded for data, indices or output over a limit or impossible to hold (the product of the non-zero
     dimensions in bytes above 2**63 - 1), output_too_large for an output of more than `limits.output_bytes`.
     """
-    _check_shape("data", data.shape, data.dtype, limits, data.shape_pointer)
-    _check_shape("indices", indices.shape, indices.dtype, limits, indices.shape_pointer)
+    check_shape_limits("data", data.shape, data.dtype, limits, data.shape_pointer)
+    check_shape_limits("indices", indices.shape, indices.dtype, limits, indices.shape_pointer)
     size = data.dtype.item_size or 4
     pointer = indices.shape_pointer if output_pointer is None else output_pointer
     if prod(output_shape) * size > limits.output_bytes:
@@ -124,15 +129,16 @@ def check_limits(
             pointer=pointer,
             facts={"limit": "output_bytes", "maximum": limits.output_bytes},
         )
-    _check_shape("the output", output_shape, data.dtype, limits, pointer)
+    check_shape_limits("the output", output_shape, data.dtype, limits, pointer)
 
 
 def check_updates_limits(updates: Tensor, limits: Limits) -> None:
     """Raises limit_exceeded where updates are over a limit."""
-    _check_shape("updates", updates.shape, updates.dtype, limits, updates.shape_pointer)
+    check_shape_limits("updates", updates.shape, updates.dtype, limits, updates.shape_pointer)
 
 
-def _check_shape(role: str, shape: Sequence[int], dtype: DType, limits: Limits, pointer: str) -> None:
+def check_shape_limits(role: str, shape: Sequence[int], dtype: DType, limits: Limits, pointer: str) -> None:
+    """The limits on one tensor, exactly. Raises limit_exceeded."""
     if len(shape) > limits.rank:
         raise _over("rank", f"{role} has rank {len(shape)}", limits.rank, pointer)
     items = 1

@@ -114,3 +114,8 @@ SCATTER_ELEMENTS_11: Final[Clauses] = {
         "the index values are out of bounds",
     ),
 }
+BACKWARD: Final[Clauses] = {
+    "data_dtype": (None, "the gradient is of a float type that the gather takes, in grad_output and in data"),
+    "updates_shape_mismatch": (None, "the shape of grad_output must equal that of the gather's output"),
+}
+"""The gradients of the gathers, of which no text has a rule; the gather's own are those of its dialect."""

@@ -1,27 +1,31 @@
 """The CPU kernel compiled by Numba: a function for each type of plan, each in a module of its own.
 
-`run` is that of `gather_kernel`, which hands plans of other types on: so most calls are one call. GatherElements may be
-left to NumPy's kernel until it is compiled, which is after a first start is ready.
+`run` is that of `gather_kernel`, which hands plans of other types on: so most calls are one call. The others may be
+left to NumPy's kernel until they are compiled, which is after a first start is ready.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from app.kernels import numpy_cpu
-from app.kernels.numba_cpu import gather_elements_kernel, gather_kernel
+from app.kernels.numba_cpu import backward_kernel, gather_elements_kernel, gather_kernel
+from app.operators.backward_plan import BackwardPlan
 from app.operators.gather_elements import GatherElementsPlan
 
 name = "numba"
 splits = True
 _ELEMENTS_FUNCTIONS: Final = 2
-"""Functions of GatherElements that Numba compiles."""
+_BACKWARD_FUNCTIONS: Final = 2
+"""Functions of GatherElements and of gradients that Numba compiles."""
+_OTHERS: Final[dict[type, Any]] = {GatherElementsPlan: gather_elements_kernel, BackwardPlan: backward_kernel}
+"""The kernels of plans other than the gather's, in the order in which they are compiled."""
 
 run = gather_kernel.run
 tune = gather_kernel.tune
-gather_kernel.OTHER_PLANS[GatherElementsPlan] = gather_elements_kernel.run
+gather_kernel.OTHER_PLANS.update((plan, kernel.run) for plan, kernel in _OTHERS.items())
 
 
 compile_chunk = gather_kernel.compile_chunk
@@ -37,23 +41,28 @@ def configure(cache_dir: Path) -> Path:
 
 
 def is_cached(folder: Path) -> bool:
-    """Whether `folder`, of `configure`, has all; GatherElements is compiled last."""
-    return len(list(folder.rglob("gather_elements_kernel*.nbi"))) >= _ELEMENTS_FUNCTIONS
+    """Whether `folder`, of `configure`, has all; gradients are compiled last."""
+    return all(
+        len(list(folder.rglob(f"{files}*.nbi"))) >= functions
+        for files, functions in (("gather_elements_kernel", _ELEMENTS_FUNCTIONS), ("backward_", _BACKWARD_FUNCTIONS))
+    )
 
 
-def leave_elements_to_numpy() -> None:
-    """Have GatherElements run by NumPy's kernel until `warm_elements`."""
-    gather_kernel.OTHER_PLANS[GatherElementsPlan] = numpy_cpu.run
+def leave_others_to_numpy() -> None:
+    """Have plans other than the gather's run by NumPy's kernel until `warm_others`."""
+    for plan in _OTHERS:
+        gather_kernel.OTHER_PLANS[plan] = numpy_cpu.run_other
 
 
-def warm_elements(progress: Callable[[str], None] | None = None) -> None:
-    """Compile, or load from the cache, what `run` uses for GatherElements, and use it."""
-    gather_elements_kernel.warm(progress)
-    gather_kernel.OTHER_PLANS[GatherElementsPlan] = gather_elements_kernel.run
+def warm_others(progress: Callable[[str], None] | None = None) -> None:
+    """Compile, or load from the cache, what `run` uses for plans other than the gather's, and use it."""
+    for plan, kernel in _OTHERS.items():
+        kernel.warm(progress)
+        gather_kernel.OTHER_PLANS[plan] = kernel.run
 
 
-def warm(progress: Callable[[str], None] | None = None, *, elements: bool = True) -> None:
-    """Compile, or load from the cache, all that `run` ever uses; without `elements` all but GatherElements."""
+def warm(progress: Callable[[str], None] | None = None, *, others: bool = True) -> None:
+    """Compile, or load from the cache, all that `run` ever uses; without `others` what the gather uses alone."""
     gather_kernel.warm(progress)
-    if elements:
-        warm_elements(progress)
+    if others:
+        warm_others(progress)

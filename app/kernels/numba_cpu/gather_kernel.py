@@ -27,11 +27,14 @@ from app.bounded_cache import BoundedCache
 from app.kernels import ALWAYS_AHEAD
 from app.kernels.check_arrays import check_arrays
 from app.kernels.numba_cpu import (
+    backward_job,
     copy_slices,
+    float_items,
     gather_job,
     memory_intrinsics,
     ndarray_abi,
     run_job,
+    sort_tuples,
     split_over_threads,
     widen_indices,
     write_offsets,
@@ -144,6 +147,9 @@ def configure(cache_dir: Path) -> Path:
         widen_indices,
         split_over_threads,
         run_job,
+        sort_tuples,
+        float_items,
+        backward_job,
     ):
         digest.update(Path(str(module.__file__)).read_bytes())
     digest.update(Path(__file__).read_bytes())

@@ -1,0 +1,49 @@
+"""The check of a gradient's arrays against its plan, before any of their memory is touched (see `check_arrays`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.kernels.check_arrays import check_data, check_indices_and_output
+from app.operators.backward_plan import FLOAT_TYPES, BackwardPlan
+
+_ITEM_SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+
+def check_backward_arrays(
+    plan: BackwardPlan,
+    grad_output: object,
+    indices: object,
+    out: object,
+    scratch: object,
+    places: object = None,
+    count: object = None,
+) -> None:
+    """Raises TypeError unless all are as the plan says, with exactly its sizes.
+
+    `scratch` is int64 of at least plan.scratch_items; `places`, int64 of plan.rows, and `count`, one int64, are for
+    sparse plans alone.
+    """
+    if plan.float_type not in FLOAT_TYPES or plan.item_size != _ITEM_SIZES[plan.float_type]:
+        raise TypeError(f"the plan is for {plan.float_type} of {plan.item_size} bytes")
+    if plan.sparse and (plan.batches != 1 and not (plan.batches == 0 == plan.index_tuples)):
+        raise TypeError("a sparse gradient has one batch")
+    check_data(plan, grad_output)
+    check_indices_and_output(plan, indices, out)
+    _check_int64("scratch", scratch, plan.scratch_items, exact=False)
+    if plan.sparse:
+        _check_int64("places", places, plan.rows)
+        _check_int64("count", count, 1)
+    elif places is not None or count is not None:
+        raise TypeError("places and count are for sparse gradients")
+
+
+def _check_int64(role: str, array: object, items: int, *, exact: bool = True) -> None:
+    if type(array) is not np.ndarray or array.dtype != np.int64 or array.ndim != 1 or not array.flags.carray:
+        raise TypeError(f"{role} must be a writable array of int64")
+    found: NDArray[Any] = array
+    if found.size < items or (exact and found.size != items):
+        raise TypeError(f"{role} has {found.size} items and the plan asks for {items}")

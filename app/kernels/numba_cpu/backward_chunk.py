@@ -1,0 +1,269 @@
+"""The chunks of a gradient: for each place that tuples name, the slices of grad_output added up in their order.
+
+A unit of work is a stretch of rows of one batch, or some columns of it. A row of the result is written once, by the one
+unit that it belongs to, and what is added to it is added in the order of the tuples: so the bits are the same however
+the work is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, cast
+
+from numba import types
+
+from app.kernels.numba_cpu.backward_job import (
+    COEFFICIENT,
+    COLUMN_BLOCKS,
+    COUNT,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    GRADIENT,
+    GROUPS,
+    ITEM_SIZE,
+    KIND,
+    LOW_BITS,
+    PAIRS,
+    RESULT,
+    ROW_BLOCKS,
+    ROWS,
+    SPARSE,
+    STARTS,
+    TUPLES,
+    WIDTH,
+)
+from app.kernels.numba_cpu.float_items import (
+    Load,
+    Store,
+    load_bf16,
+    load_f16,
+    load_f32,
+    load_f64,
+    store_bf16,
+    store_f16,
+    store_f32,
+    store_f64,
+    store_sum_32,
+    store_sum_64,
+)
+from app.kernels.numba_cpu.gather_job import CHUNK_SIZE, DATA, TOTAL
+from app.kernels.numba_cpu.memory_intrinsics import LINE, load_item, prefetch
+from app.llvm_intrinsics import (
+    Address,
+    f64_from_bits,
+    inlined,
+    inner,
+    stack_words,
+    store_u16,
+    store_u32,
+    store_u64,
+)
+
+_SUMS: Final = 256
+"""Columns that are added up at a time: 1 or 2 KiB."""
+_ADD_WEIGHT: Final = 3
+"""What it takes to add a slice, where to write a row of zeros takes 1."""
+_AHEAD: Final = 6
+"""So many slices before it is added, a slice is asked for."""
+_AHEAD_LINES: Final = 4
+
+_float32 = cast(Callable[[float], float], types.float32)
+"""The float32 nearest to a float64, half to even."""
+_stack_sums = stack_words(_SUMS)
+
+
+def adder(load: Load, load_sum: Load, store_sum: Store) -> Callable[[Address, Address, int], None]:
+    """A loop that adds `count` items to sums."""
+
+    @inlined
+    def loop(sums: Address, source: Address, count: int) -> None:
+        for at in range(count):
+            store_sum(sums, at, load_sum(sums, at) + load(source, at))
+
+    return loop
+
+
+def finisher_32(store: Store) -> Callable[[Address, Address, int, float], None]:
+    """A loop that writes float32 sums, times a coefficient, as items."""
+
+    @inlined
+    def loop(target: Address, sums: Address, count: int, coefficient: float) -> None:
+        factor = _float32(coefficient)
+        for at in range(count):
+            store(target, at, load_f32(sums, at) * factor)
+
+    return loop
+
+
+@inlined
+def _finish_f64(target: Address, sums: Address, count: int, coefficient: float) -> None:
+    for at in range(count):
+        store_f64(target, at, load_f64(sums, at) * coefficient)
+
+
+_add_f16 = adder(load_f16, load_f32, store_sum_32)
+_add_bf16 = adder(load_bf16, load_f32, store_sum_32)
+_add_f32 = adder(load_f32, load_f32, store_sum_32)
+_add_f64 = adder(load_f64, load_f64, store_sum_64)
+_finish_f16 = finisher_32(store_f16)
+_finish_bf16 = finisher_32(store_bf16)
+_finish_f32 = finisher_32(store_f32)
+
+
+def backward_chunk(job: Address, number: int) -> int:
+    """Do chunk `number` of a job, whose DATA is the address of its parameters (`backward_job`): -1."""
+    parameters = load_item(job, DATA)
+    low = number * load_item(job, CHUNK_SIZE)
+    high = min(low + load_item(job, CHUNK_SIZE), load_item(job, TOTAL))
+    row_blocks, column_blocks = load_item(parameters, ROW_BLOCKS), load_item(parameters, COLUMN_BLOCKS)
+    width = load_item(parameters, WIDTH)
+    for unit in range(low, high):
+        batch = unit // (row_blocks * column_blocks)
+        rest = unit - batch * (row_blocks * column_blocks)
+        block = rest // column_blocks
+        column_block = rest - block * column_blocks
+        first_column = width * column_block // column_blocks
+        end_column = width * (column_block + 1) // column_blocks
+        row, group = _boundary(parameters, block)
+        end_row, end_group = _boundary(parameters, block + 1)
+        _do_rows(parameters, batch, row, end_row, group, end_group, first_column, end_column)
+    return -1
+
+
+@inner
+def _row(parameters: Address, group: int) -> int:
+    """The row of the result that a group is added up to."""
+    if load_item(parameters, SPARSE) != 0:
+        return group
+    first = load_item(load_item(parameters, STARTS), group)
+    return load_item(load_item(parameters, PAIRS), first) >> load_item(parameters, LOW_BITS)
+
+
+@inner
+def _boundary(parameters: Address, block: int) -> tuple[int, int]:
+    """The row that a block of rows begins with, and the first group that is not before it.
+
+    Blocks are as heavy as each other, as far as a row is not too heavy for one.
+    """
+    rows, groups, blocks = load_item(parameters, ROWS), load_item(parameters, GROUPS), load_item(parameters, ROW_BLOCKS)
+    starts = load_item(parameters, STARTS)
+    if load_item(parameters, SPARSE) != 0:
+        rows = groups
+    if block <= 0:
+        return 0, 0
+    if block >= blocks:
+        return rows, groups
+    weight = (rows + _ADD_WEIGHT * load_item(parameters, COUNT)) * block // blocks
+    before, after = 0, groups  # groups below `before` begin at this weight or below, those from `after` on above it
+    while before < after:
+        middle = (before + after) // 2
+        if _row(parameters, middle) + _ADD_WEIGHT * load_item(starts, middle) <= weight:
+            before = middle + 1
+        else:
+            after = middle
+    end = rows if before == groups else _row(parameters, before)
+    begin = 0 if before == 0 else _row(parameters, before - 1) + 1
+    return min(max(weight - _ADD_WEIGHT * load_item(starts, before), begin), end), before
+
+
+@inner
+def _do_rows(
+    parameters: Address,
+    batch: int,
+    row: int,
+    end_row: int,
+    group: int,
+    end_group: int,
+    first_column: int,
+    end_column: int,
+) -> None:
+    """Write these columns of rows [row, end_row) of a batch, to which groups [group, end_group) are added up."""
+    width, size = load_item(parameters, WIDTH), load_item(parameters, ITEM_SIZE)
+    starts = load_item(parameters, STARTS)
+    gradient = load_item(parameters, GRADIENT) + batch * load_item(parameters, TUPLES) * width * size
+    result = load_item(parameters, RESULT) + batch * load_item(parameters, ROWS) * width * size
+    for number in range(group, end_group):
+        here = _row(parameters, number)
+        _fill(parameters, result, row, here, first_column, end_column)
+        first, end = load_item(starts, number), load_item(starts, number + 1)
+        column = first_column
+        while column < end_column:
+            columns = min(_SUMS, end_column - column)
+            _add_group(
+                parameters, gradient + column * size, result + (here * width + column) * size, first, end, columns
+            )
+            column += columns
+        row = here + 1
+    _fill(parameters, result, row, end_row, first_column, end_column)
+
+
+@inner
+def _add_group(parameters: Address, gradient: Address, target: Address, first: int, end: int, columns: int) -> None:
+    """Write some columns of one row: the sum of those of tuples [first, end) of PAIRS, times the coefficient."""
+    pairs, kind, size = load_item(parameters, PAIRS), load_item(parameters, KIND), load_item(parameters, ITEM_SIZE)
+    step = load_item(parameters, WIDTH) * size
+    mask = (1 << load_item(parameters, LOW_BITS)) - 1
+    last = load_item(parameters, COUNT) - 1
+    coefficient = f64_from_bits(load_item(parameters, COEFFICIENT))
+    sums = _stack_sums()
+    zero = _float32(0.0)
+    if kind == FLOAT64:
+        for at in range(columns):
+            store_sum_64(sums, at, 0.0)
+    else:
+        for at in range(columns):
+            store_sum_32(sums, at, zero)
+    lines = min(columns * size, _AHEAD_LINES * LINE)
+    for at in range(first, end):
+        ahead = gradient + (load_item(pairs, min(at + _AHEAD, last)) & mask) * step
+        for line in range(0, lines, LINE):
+            prefetch(ahead + line)
+        source = gradient + (load_item(pairs, at) & mask) * step
+        if kind == FLOAT32:
+            _add_f32(sums, source, columns)
+        elif kind == FLOAT64:
+            _add_f64(sums, source, columns)
+        elif kind == FLOAT16:
+            _add_f16(sums, source, columns)
+        else:
+            _add_bf16(sums, source, columns)
+    if kind == FLOAT32:
+        _finish_f32(target, sums, columns, coefficient)
+    elif kind == FLOAT64:
+        _finish_f64(target, sums, columns, coefficient)
+    elif kind == FLOAT16:
+        _finish_f16(target, sums, columns, coefficient)
+    else:
+        _finish_bf16(target, sums, columns, coefficient)
+
+
+@inner
+def _fill(parameters: Address, result: Address, row: int, end: int, first_column: int, end_column: int) -> None:
+    """Write these columns of rows that no tuple names: zeros times the coefficient, whose sign is theirs."""
+    if row >= end:
+        return
+    width, size = load_item(parameters, WIDTH), load_item(parameters, ITEM_SIZE)
+    negative = load_item(parameters, COEFFICIENT) < 0
+    if first_column == 0 and end_column == width:
+        _fill_items(result + row * width * size, (end - row) * width, size, negative)
+    else:
+        for each in range(row, end):
+            _fill_items(result + (each * width + first_column) * size, end_column - first_column, size, negative)
+
+
+@inner
+def _fill_items(target: Address, count: int, size: int, negative: bool) -> None:
+    """Write so many zeros."""
+    if size == 4:
+        zero = 1 << 31 if negative else 0
+        for at in range(count):
+            store_u32(target + 4 * at, zero)
+    elif size == 2:
+        zero = 1 << 15 if negative else 0
+        for at in range(count):
+            store_u16(target + 2 * at, zero)
+    else:
+        zero = -(1 << 63) if negative else 0
+        for at in range(count):
+            store_u64(target + 8 * at, zero)

@@ -1,0 +1,40 @@
+"""The parameters of a gradient, in int64, at the beginning of its working memory: a job has no room for them all."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from app.kernels.numba_cpu.sort_tuples import DIGIT_BITS
+from app.operators.backward_plan import SCRATCH_HEAD
+
+(
+    GRADIENT,
+    RESULT,
+    PAIRS,
+    STARTS,
+    GROUPS,
+    COUNT,
+    LOW_BITS,
+    WIDTH,
+    ITEM_SIZE,
+    KIND,
+    SPARSE,
+    COEFFICIENT,
+    BATCHES,
+    TUPLES,
+    ROWS,
+    ROW_BLOCKS,
+    COLUMN_BLOCKS,
+) = range(17)
+"""The addresses of grad_output and of the result.
+
+PAIRS has COUNT tuples in the order of the places that they name, as place << LOW_BITS | number of the tuple; tuples of
+one place are a group, and STARTS has where each of the GROUPS begins, and the end. A slice has WIDTH items of
+ITEM_SIZE bytes. COEFFICIENT are the bits of a float64. Each of the BATCHES, if there are several, has the same TUPLES
+and ROWS, slices of the result. The work is cut into BATCHES * ROW_BLOCKS * COLUMN_BLOCKS units."""
+FLOAT16, BFLOAT16, FLOAT32, FLOAT64 = range(4)
+"""What KIND is."""
+KINDS: Final = {"float16": FLOAT16, "bfloat16": BFLOAT16, "float32": FLOAT32, "float64": FLOAT64}
+HISTOGRAM: Final = 64
+"""Where the sort may count, in items from the beginning."""
+assert HISTOGRAM + (1 << DIGIT_BITS) <= SCRATCH_HEAD

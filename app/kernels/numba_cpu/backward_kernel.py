@@ -1,0 +1,318 @@
+"""The gradient of a gather in one function compiled by Numba, with the threads of the gather's kernel.
+
+Indices are checked and tuples sorted by the place that they name (`sort_tuples`); then chunks write the result, each
+row once (`backward_chunk`). A sparse gradient has the rows of the places that are named, in ascending order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from struct import Struct
+from time import perf_counter
+from typing import Any, Final
+
+import numpy as np
+from numba import cfunc, njit, types
+from numpy.typing import NDArray
+
+from app.kernels import numpy_backward
+from app.kernels.backward_arrays import check_backward_arrays
+from app.kernels.numba_cpu import gather_kernel
+from app.kernels.numba_cpu.backward_chunk import backward_chunk
+from app.kernels.numba_cpu.backward_job import (
+    BATCHES,
+    COEFFICIENT,
+    COLUMN_BLOCKS,
+    COUNT,
+    GRADIENT,
+    GROUPS,
+    HISTOGRAM,
+    ITEM_SIZE,
+    KIND,
+    KINDS,
+    LOW_BITS,
+    PAIRS,
+    RESULT,
+    ROW_BLOCKS,
+    ROWS,
+    SPARSE,
+    STARTS,
+    TUPLES,
+    WIDTH,
+)
+from app.kernels.numba_cpu.gather_job import BLOCK, INDEX_TYPE, OWN_INDEX_TYPE, write_job
+from app.kernels.numba_cpu.gather_kernel import CHUNK_OPTIONS, CHUNKS_PER_THREAD, ENTRY_OPTIONS, REFUSED
+from app.kernels.numba_cpu.memory_intrinsics import load_item, stack_scratch, store_item
+from app.kernels.numba_cpu.ndarray_abi import (
+    ArrayHeader,
+    address,
+    checked_product,
+    header,
+    index_type,
+    index_type_if_usable,
+    is_array,
+    is_writable,
+    length,
+)
+from app.kernels.numba_cpu.run_job import ARRAY_TYPE, WAKE_FROM, carry_out
+from app.kernels.numba_cpu.sort_tuples import bit_length, find_groups, largest_group, sort_pairs
+from app.kernels.numba_cpu.split_over_threads import acquire, is_worth_sharing, job_of, setting
+from app.kernels.numba_cpu.widen_indices import MAX_DEPTH, widen_components
+from app.llvm_intrinsics import Address, inner, stack_words
+from app.operators.backward_plan import SCRATCH_HEAD, BackwardPlan
+
+_TOO_MANY_BITS: Final = -4
+"""In place of a component: place and number of a tuple do not fit into 63 bits."""
+_COLUMN_BYTES: Final = 128
+"""Least bytes of a row that are worth a thread of their own."""
+_HEAVY: Final = 4
+"""A group of more than this part of what each thread does is cut by columns: two threads share no row otherwise."""
+_FLOAT64: Final = Struct("<d")
+_INT64: Final = Struct("<q")
+_NO_INT64: Final = np.zeros(0, np.int64)
+
+_stack_block = stack_words(BLOCK * MAX_DEPTH)
+
+
+def warm(progress: Callable[[str], None] | None = None) -> None:
+    """Compile, or load from the cache that `gather_kernel.configure` has named, all that `run` ever uses."""
+    started = perf_counter()
+    _ready()
+    if progress is not None:
+        progress(f"kernel of gradients ready after {perf_counter() - started:.2f} s")
+
+
+def run(
+    plan: BackwardPlan,
+    data: NDArray[Any],
+    indices: NDArray[Any],
+    out: NDArray[Any],
+    threads: int = 1,
+    may_leave_unfinished: bool = False,
+    scratch: NDArray[np.int64] | None = None,
+    places: NDArray[np.int64] | None = None,
+    count: NDArray[np.int64] | None = None,
+) -> int:
+    """See `numpy_backward.run`; it never leaves a gradient unfinished."""
+    entry, chunk = _ready()
+    team = gather_kernel.thread_team()
+    if threads > 1:
+        gather_kernel.prepare(team, threads)
+    check_backward_arrays(plan, data, indices, out, scratch, places, count)
+    assert scratch is not None
+    first: int = entry(
+        data,
+        indices,
+        out,
+        np.array(plan.dims, np.int64),
+        scratch,
+        places if places is not None else _NO_INT64,
+        count if count is not None else _NO_INT64,
+        plan.batches,
+        plan.tuples,
+        plan.slice_items,
+        plan.item_size,
+        KINDS[plan.float_type],
+        _INT64.unpack(_FLOAT64.pack(plan.coefficient))[0],
+        plan.broadcast_indices,
+        plan.wrap,
+        plan.sparse,
+        chunk,
+        team.address,
+        threads - 1,
+    )
+    if first == _TOO_MANY_BITS:
+        return numpy_backward.run(plan, data, indices, out, scratch, places, count)
+    if first < -1:
+        raise TypeError("the plan has a size that no array can have")
+    return first
+
+
+@cache
+def _compiled() -> tuple[Any, Any]:
+    """`_backward` and `backward_chunk`."""
+    integer, flag = types.int64, types.boolean
+    compiler: Any = njit(**ENTRY_OPTIONS)
+    chunk, backward = cfunc(integer(integer, integer), **CHUNK_OPTIONS)(backward_chunk), compiler(_backward)
+    backward.compile((*(header,) * 7, *(integer,) * 6, flag, flag, flag, *(integer,) * 3))
+    backward.disable_compile()
+    return backward, chunk
+
+
+@cache
+def _ready() -> tuple[Any, Address]:
+    """`_backward` without the search for a signature that fits, and the address of `backward_chunk`."""
+    backward, chunk = _compiled()
+    return backward.overloads[backward.signatures[0]].entry_point, chunk.address
+
+
+def _backward(
+    data: ArrayHeader,
+    indices: ArrayHeader,
+    out: ArrayHeader,
+    sizes: ArrayHeader,
+    scratch: ArrayHeader,
+    places: ArrayHeader,
+    count: ArrayHeader,
+    batches: int,
+    tuples: int,
+    slice_items: int,
+    item_size: int,
+    kind: int,
+    coefficient: int,
+    broadcast: bool,
+    wrap: bool,
+    sparse: bool,
+    chunk: Address,
+    team: Address,
+    helpers: int,
+) -> int:
+    """The whole gradient, with up to so many helpers: the first bad component, -1, REFUSED or _TOO_MANY_BITS."""
+    array_type = setting(team, ARRAY_TYPE)
+    index_kind = index_type_if_usable(data, indices, out, item_size, array_type)
+    if index_kind == 0 or not _is_int64(scratch, array_type):
+        return REFUSED
+    depth = length(sizes)
+    axes = address(sizes)
+    negative = batches | tuples | slice_items
+    rows = 1  # slices of a batch of data
+    for axis in range(depth):
+        negative |= load_item(axes, axis)
+        rows = checked_product(rows, load_item(axes, axis))
+    slices = checked_product(batches, tuples)
+    total = tuples if broadcast else slices  # tuples in indices
+    if negative < 0 or not 1 <= depth <= MAX_DEPTH or rows < 0 or total < 0:
+        return REFUSED
+    if length(indices) != checked_product(total, depth) or length(data) != checked_product(slices, slice_items):
+        return REFUSED
+    if sparse:
+        if batches > 1 or not (_is_int64(places, array_type) and _is_int64(count, array_type)):
+            return REFUSED
+        most = min(total, rows)
+        if length(places) != most or length(count) != 1 or length(out) != checked_product(most, slice_items):
+            return REFUSED
+    elif length(out) != checked_product(checked_product(batches, rows), slice_items):
+        return REFUSED
+    if length(scratch) < 2 * (total + 1) + SCRATCH_HEAD:
+        return REFUSED
+    parameters = address(scratch)
+    pairs = parameters + 8 * SCRATCH_HEAD
+    other = pairs + 8 * (total + 1)
+    together = 1 if broadcast else batches  # batches that are sorted as one
+    own = rows if broadcast else checked_product(batches, rows)
+    low = bit_length(total - 1) if total > 0 else 0
+    high = bit_length(own - 1) if own > 0 else 0
+    if own < 0 or low + high > 62:
+        return _TOO_MANY_BITS
+    bad = _write_pairs(index_kind, address(indices), together, tuples, depth, axes, rows, wrap, low, pairs)
+    if bad >= 0:
+        return bad
+    if length(out) == 0 and not sparse:
+        return -1
+    sorted_pairs = pairs
+    if bad == _UNSORTED:
+        sorted_pairs = sort_pairs(pairs, other, total, low, high, parameters + 8 * HISTOGRAM)
+    starts = other if sorted_pairs == pairs else pairs
+    groups = find_groups(sorted_pairs, total, low, starts)
+    if sparse:
+        for group in range(groups):
+            store_item(address(places), group, load_item(sorted_pairs, load_item(starts, group)) >> low)
+        store_item(address(count), 0, load_item(address(count), 0) + groups)
+    if slice_items == 0 or length(out) == 0:
+        return -1
+    store_item(parameters, GRADIENT, address(data))
+    store_item(parameters, RESULT, address(out))
+    store_item(parameters, PAIRS, sorted_pairs)
+    store_item(parameters, STARTS, starts)
+    store_item(parameters, GROUPS, groups)
+    store_item(parameters, COUNT, total)
+    store_item(parameters, LOW_BITS, low)
+    store_item(parameters, WIDTH, slice_items)
+    store_item(parameters, ITEM_SIZE, item_size)
+    store_item(parameters, KIND, kind)
+    store_item(parameters, SPARSE, 1 if sparse else 0)
+    store_item(parameters, COEFFICIENT, coefficient)
+    blocks = batches if broadcast else 1
+    store_item(parameters, BATCHES, blocks)
+    store_item(parameters, TUPLES, tuples)
+    store_item(parameters, ROWS, own)
+    row_blocks = 1
+    column_blocks = 1
+    work = (length(data) + length(out)) * item_size // 8 + length(indices)
+    long = work > setting(team, WAKE_FROM)
+    split = helpers > 0 and is_worth_sharing(team, long) and acquire(team)
+    job = stack_scratch()
+    size = blocks
+    if split:
+        job = job_of(team)
+        wanted = CHUNKS_PER_THREAD * (helpers + 1)
+        size = 1
+        if blocks >= wanted:
+            size = blocks // wanted
+        else:
+            row_blocks = (wanted + blocks - 1) // blocks
+            if largest_group(starts, groups) * _HEAVY * (helpers + 1) > total:
+                column_blocks = max(min(helpers + 1, slice_items * item_size // _COLUMN_BYTES), 1)
+    store_item(parameters, ROW_BLOCKS, row_blocks)
+    store_item(parameters, COLUMN_BLOCKS, column_blocks)
+    units = blocks * row_blocks * column_blocks
+    addresses = parameters, address(out), address(indices), axes
+    write_job(job, addresses, depth, item_size, units, size, 0, chunk)
+    store_item(job, INDEX_TYPE, OWN_INDEX_TYPE)
+    return carry_out(team, job, split, helpers, long, False)
+
+
+_SORTED: Final = -1
+_UNSORTED: Final = -2
+
+
+@inner
+def _is_int64(array: ArrayHeader, array_type: Address) -> bool:
+    """Whether it is an array of int64 that may be written."""
+    return is_array(array, array_type) and is_writable(array) and index_type(array) == 8
+
+
+@inner
+def _write_pairs(
+    kind: int,
+    components: Address,
+    batches: int,
+    tuples: int,
+    depth: int,
+    axes: Address,
+    rows: int,
+    wrap: bool,
+    low: int,
+    pairs: Address,
+) -> int:
+    """Write the pair of each tuple (`sort_tuples`): the first bad component, _SORTED, or _UNSORTED."""
+    block = _stack_block()
+    number = 0
+    before = -1
+    result = _SORTED
+    for batch in range(batches):
+        done = 0
+        while done < tuples:
+            count = min(BLOCK, tuples - done)
+            given = components + 8 * number * depth
+            if kind != 8:
+                widen_components(kind, components, number * depth, count * depth, block)
+                given = block
+            for at in range(count):
+                place = batch
+                for axis in range(depth):
+                    size = load_item(axes, axis)
+                    component = load_item(given, at * depth + axis)
+                    if wrap:
+                        component += (component >> 63) & size
+                    if component < 0 or component >= size:
+                        return number * depth + axis
+                    place = place * size + component
+                if place < before:
+                    result = _UNSORTED
+                before = place
+                store_item(pairs, number, place << low | number)
+                number += 1
+            done += count
+    return result

@@ -1,0 +1,118 @@
+"""The gradient of a gather as kernels see it: the gather's own plan, read backwards.
+
+grad_output is [batches, tuples, slice_items], what the gather's output was, and grad_data is [batches, *dims,
+slice_items], what its data were: zeros, to which each slice of grad_output is added at its index.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Final, Literal, get_args
+
+from app.operators.gather_plan import GatherPlan
+
+FloatType = Literal["float16", "bfloat16", "float32", "float64"]
+FLOAT_TYPES: Final[tuple[FloatType, ...]] = get_args(FloatType)
+SCRATCH_HEAD: Final = 4096
+"""Items of a kernel's working memory that do not depend on the number of tuples."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardPlan:
+    """The gradient of `gather` for items of a float type.
+
+    Slices are added in the order of their indices, in float32 (float64 for float64), from 0.0 on; the sum is
+    multiplied by `coefficient`, which is rounded to that type first, and rounded once to the float type. A NaN of the
+    result is the positive quiet one without further bits. So the bits do not depend on kernel or threads.
+
+    `sparse` asks for the slices of grad_data that an index names, in ascending order and without others; the gather has
+    one batch then.
+    """
+
+    gather: GatherPlan
+    float_type: FloatType
+    sparse: bool = False
+    coefficient: float = 1.0
+
+    @property
+    def batches(self) -> int:
+        """The gather's."""
+        return self.gather.batches
+
+    @property
+    def tuples(self) -> int:
+        """The gather's."""
+        return self.gather.tuples
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The gather's."""
+        return self.gather.dims
+
+    @property
+    def slice_items(self) -> int:
+        """The gather's."""
+        return self.gather.slice_items
+
+    @property
+    def item_size(self) -> int:
+        """The gather's, in bytes."""
+        return self.gather.item_size
+
+    @property
+    def broadcast_indices(self) -> bool:
+        """The gather's."""
+        return self.gather.broadcast_indices
+
+    @property
+    def wrap(self) -> bool:
+        """The gather's."""
+        return self.gather.wrap
+
+    @property
+    def depth(self) -> int:
+        """The gather's."""
+        return self.gather.depth
+
+    @property
+    def index_items(self) -> int:
+        """The gather's."""
+        return self.gather.index_items
+
+    @property
+    def block_items(self) -> int:
+        """Items of grad_data in one batch."""
+        return self.gather.block_items
+
+    @property
+    def data_items(self) -> int:
+        """Items of grad_output, which the kernel reads."""
+        return self.gather.output_items
+
+    @property
+    def index_tuples(self) -> int:
+        """Tuples of indices: all batches share them where they are broadcast."""
+        return self.tuples if self.broadcast_indices else self.batches * self.tuples
+
+    @property
+    def rows(self) -> int:
+        """Slices of the result: all of grad_data's, or, where `sparse`, as many as there can be of distinct tuples."""
+        places = prod(self.dims)
+        return min(self.tuples, places) if self.sparse else self.batches * places
+
+    @property
+    def output_items(self) -> int:
+        """Items that the kernel writes, or, where `sparse`, writes at most."""
+        return self.rows * self.slice_items
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of these items and, where `sparse`, of the flat places and tuples that go with them."""
+        own = self.output_items * self.item_size
+        return own + self.rows * 8 * (1 + self.depth) if self.sparse else own
+
+    @property
+    def scratch_items(self) -> int:
+        """Items of int64 that a kernel needs as working memory: each tuple twice, while they are sorted."""
+        return 2 * (self.index_tuples + 1) + SCRATCH_HEAD

@@ -1,0 +1,136 @@
+"""The rules that gradients of gathers have beside the gathers' own: types, grad_output, limits and `lda_coeff`.
+
+The gathers' texts have no gradient. What stands here is ours, so that its rules have no number of a clause.
+"""
+
+from __future__ import annotations
+
+from math import isinf
+from typing import NamedTuple, cast
+
+import numpy as np
+
+from app.errors import GatherError, Place, Rule, invalid_field
+from app.operators.backward_plan import FLOAT_TYPES, BackwardPlan, FloatType
+from app.operators.dialects import Dialect
+from app.operators.shape_rules import check_index_dtype, check_shape_limits
+from app.operators.specification_clauses import BACKWARD
+from app.tensors.dtypes import DType
+from app.tensors.shape_limits import Limits
+from app.tensors.tensor import Tensor
+
+
+class BackwardShapes(NamedTuple):
+    """Of grad_data, of one of its slices, and of one entry of grad_indices."""
+
+    data: tuple[int, ...]
+    slice: tuple[int, ...]
+    entry: tuple[int, ...]
+
+
+class Backward(NamedTuple):
+    """A planned gradient: `first_axis` is the axis of data that the first component of an index tuple belongs to."""
+
+    plan: BackwardPlan
+    shapes: BackwardShapes
+    first_axis: int
+
+
+def check_backward_dtypes(dialect: Dialect, resident: Tensor | None, indices: Tensor, grad_output: Tensor) -> None:
+    """The types of the resident tensor, if one gives the shape, of indices, and of grad_output, in this order.
+
+    Float types that the dialect takes, grad_output's the tensor's. Raises unsupported_dtype.
+    """
+    if resident is not None:
+        _check_float(dialect, resident, "the tensor")
+    check_index_dtype(dialect, indices)
+    _check_float(dialect, grad_output, "grad_output")
+    if resident is not None and resident.dtype is not grad_output.dtype:
+        raise GatherError(
+            "unsupported_dtype",
+            f"grad_output is of type {grad_output.dtype.name} and the tensor is of type {resident.dtype.name}",
+            pointer=grad_output.dtype_pointer,
+            rule=_rule(dialect, "data_dtype"),
+            hint=f"Convert grad_output to {resident.dtype.name}.",
+        )
+
+
+def _check_float(dialect: Dialect, tensor: Tensor, role: str) -> None:
+    allowed = [name for name in FLOAT_TYPES if name in dialect.data_dtypes]
+    if tensor.dtype.name not in allowed:
+        raise GatherError(
+            "unsupported_dtype",
+            f"{role} is of type {tensor.dtype.name}; the gradient of {dialect.name} takes {', '.join(allowed)}",
+            pointer=tensor.dtype_pointer,
+            rule=_rule(dialect, "data_dtype"),
+            hint="Send grad_output of type float32, for data of that type.",
+        )
+
+
+def check_grad_output_shape(dialect: Dialect, grad_output: Tensor, wanted: tuple[int, ...]) -> None:
+    """grad_output has the shape of the gather's output. Raises updates_shape_mismatch."""
+    if grad_output.shape != wanted:
+        raise GatherError(
+            "updates_shape_mismatch",
+            f"grad_output has shape {list(grad_output.shape)} and must have {list(wanted)}, the gather's output's",
+            pointer=grad_output.shape_pointer,
+            rule=_rule(dialect, "updates_shape_mismatch"),
+            hint=f"Send grad_output of shape {list(wanted)}.",
+        )
+
+
+def check_sparse(sparse: bool, first_axis: int, parameter: str, pointer: str) -> None:
+    """`sparse` is for gradients of whole slices along the first axes. Raises invalid_field."""
+    if sparse and first_axis != 0:
+        raise invalid_field(
+            pointer,
+            f"sparse needs {parameter} 0, and it is {first_axis}: only slices along the first axes have indices of "
+            "their own",
+            f"Leave out 'sparse', or send {parameter} 0.",
+        )
+
+
+def check_backward_limits(
+    data: Tensor, indices: Tensor, grad_output: Tensor, plan: BackwardPlan, limits: Limits
+) -> None:
+    """Sizes, from the shapes alone and exactly. Raises limit_exceeded, and output_too_large for the result."""
+    check_shape_limits("data", data.shape, data.dtype, limits, data.shape_pointer)
+    check_shape_limits("indices", indices.shape, indices.dtype, limits, indices.shape_pointer)
+    if plan.output_bytes > limits.output_bytes:
+        what = f"grad_data of shape {list(data.shape)} would have"
+        hint = None
+        if plan.sparse:
+            what = f"grad_indices and grad_values of up to {plan.rows} distinct tuples would have up to"
+        elif plan.batches == 1 or not plan.broadcast_indices:
+            hint = "Ask for the distinct slices alone, with 'sparse' true, or for fewer at a time."
+        raise GatherError(
+            "output_too_large",
+            f"{what} {plan.output_bytes} bytes; the limit is {limits.output_bytes}",
+            pointer=data.shape_pointer,
+            facts={"limit": "output_bytes", "maximum": limits.output_bytes},
+            hint=hint,
+        )
+    check_shape_limits("grad_output", grad_output.shape, grad_output.dtype, limits, grad_output.shape_pointer)
+
+
+def check_coefficient(coefficient: float, dtype: DType, pointer: str) -> None:
+    """`lda_coeff` is finite in the type that sums have. Raises value_not_representable."""
+    if dtype.name != "float64":
+        with np.errstate(over="ignore"):
+            coefficient_32 = float(np.float32(coefficient))
+        if isinf(coefficient_32):
+            raise GatherError(
+                "value_not_representable",
+                f"lda_coeff = {coefficient} is beyond float32, in which sums of {dtype.name} are multiplied by it",
+                places=[Place(pointer, value=coefficient)],
+                hint="Send an lda_coeff of at most 3.4028234e38.",
+            )
+
+
+def float_type(dtype: DType) -> FloatType:
+    """The type as a plan has it; it has been checked."""
+    return cast(FloatType, dtype.name)
+
+
+def _rule(dialect: Dialect, key: str) -> Rule:
+    return Rule(dialect.name, *BACKWARD[key])

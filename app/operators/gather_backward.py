@@ -1,0 +1,42 @@
+"""The gradient of Gather: the gather's rules on shapes, those on grad_output, and the plan that follows from them."""
+
+from __future__ import annotations
+
+from app.operators.backward_plan import BackwardPlan
+from app.operators.backward_rules import (
+    Backward,
+    BackwardShapes,
+    check_backward_limits,
+    check_grad_output_shape,
+    check_sparse,
+    float_type,
+)
+from app.operators.dialects import Dialect
+from app.operators.gather import check_shapes, make_plan
+from app.tensors.shape_limits import Limits
+from app.tensors.tensor import Tensor
+
+
+def plan_gather_backward(
+    dialect: Dialect,
+    data: Tensor,
+    indices: Tensor,
+    grad_output: Tensor,
+    axis: int,
+    pointer: str,
+    limits: Limits,
+    *,
+    sparse: bool = False,
+    sparse_pointer: str = "/sparse",
+) -> Backward:
+    """Plan the gradient for `data` of grad_output's type, whose items are not read.
+
+    Raises what `gather.check_shapes` raises, invalid_field where a `sparse` gradient is not along axis 0,
+    updates_shape_mismatch, limit_exceeded and output_too_large, in this order.
+    """
+    output_shape, axis = check_shapes(dialect, data, indices, axis, pointer)
+    check_sparse(sparse, axis, "axis", sparse_pointer)
+    check_grad_output_shape(dialect, grad_output, output_shape)
+    plan = BackwardPlan(make_plan(dialect, data, indices, axis), float_type(data.dtype), sparse)
+    check_backward_limits(data, indices, grad_output, plan, limits)
+    return Backward(plan, BackwardShapes(data.shape, data.shape[axis + 1 :], ()), axis)

@@ -1,0 +1,43 @@
+"""The gradient of GatherND: the gather's rules on shapes, those on grad_output, and the plan that follows from them."""
+
+from __future__ import annotations
+
+from app.operators.backward_plan import BackwardPlan
+from app.operators.backward_rules import (
+    Backward,
+    BackwardShapes,
+    check_backward_limits,
+    check_grad_output_shape,
+    check_sparse,
+    float_type,
+)
+from app.operators.dialects import Dialect
+from app.operators.gathernd import check_shapes, make_plan
+from app.tensors.shape_limits import Limits
+from app.tensors.tensor import Tensor
+
+
+def plan_gathernd_backward(
+    dialect: Dialect,
+    data: Tensor,
+    indices: Tensor,
+    grad_output: Tensor,
+    batch_dims: int,
+    pointer: str,
+    limits: Limits,
+    *,
+    sparse: bool = False,
+    sparse_pointer: str = "/sparse",
+) -> Backward:
+    """Plan the gradient for `data` of grad_output's type, whose items are not read.
+
+    Raises invalid_field where a `sparse` gradient has batches, what `gathernd.check_shapes` raises,
+    updates_shape_mismatch, limit_exceeded and output_too_large, in this order.
+    """
+    check_sparse(sparse, batch_dims, "batch_dims", sparse_pointer)
+    output_shape = check_shapes(dialect, data, indices, batch_dims, pointer)
+    check_grad_output_shape(dialect, grad_output, output_shape)
+    plan = BackwardPlan(make_plan(dialect, data, indices, batch_dims), float_type(data.dtype), sparse)
+    check_backward_limits(data, indices, grad_output, plan, limits)
+    depth = indices.shape[-1]
+    return Backward(plan, BackwardShapes(data.shape, data.shape[batch_dims + depth :], (depth,)), batch_dims)

@@ -1,0 +1,402 @@
+"""Gradients of gathers on every kernel of the CPU, against a loop over elements and NumPy's own sums."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from importlib import import_module
+from math import prod
+from pathlib import Path
+from typing import Any, cast
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from app.kernels import Kernel
+from app.operators.backward_plan import FLOAT_TYPES, BackwardPlan, FloatType
+from app.operators.gather_plan import GatherPlan
+from app.tensors.dtypes import DTYPES
+from tests.conftest import SOAK, samples
+from tests.kernels.reference import EXTREMES
+
+ITEMS = {
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float32": np.dtype(np.float32),
+    "float64": np.dtype(np.float64),
+}
+THREADS = (1, 2, 7)
+INDEX_TYPES = [np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)]
+Result = tuple[int, NDArray[Any], NDArray[np.int64] | None]
+
+
+@pytest.fixture(params=["app.kernels.numba_cpu", "app.kernels.numpy_cpu"])
+def kernel(request: pytest.FixtureRequest) -> Any:
+    if request.param == "app.kernels.numba_cpu":
+        request.getfixturevalue("compiled")
+    return import_module(request.param)
+
+
+@pytest.fixture(scope="module")
+def every_kernel(compiled: None) -> list[Kernel]:
+    return [import_module(name) for name in ("app.kernels.numba_cpu", "app.kernels.numpy_cpu")]
+
+
+def run(
+    kernel: Kernel, plan: BackwardPlan, grad_output: NDArray[Any], indices: NDArray[Any], threads: int = 1
+) -> Result:
+    """The first bad component, the result, and the places where the plan is sparse."""
+    carrier = DTYPES[plan.float_type].carrier
+    out = np.frombuffer(random.Random(1).randbytes(plan.output_items * plan.item_size), carrier).copy()
+    further = {"scratch": np.full(plan.scratch_items, -7, np.int64)}
+    if plan.sparse:
+        further |= {"places": np.full(plan.rows, -7), "count": np.zeros(1, np.int64)}
+    first = kernel.run(plan, grad_output.view(carrier), indices, out, threads, further=further)
+    items = out.view(ITEMS[plan.float_type])
+    if not plan.sparse:
+        return first, items, None
+    count = int(further["count"][0])
+    return first, items[: count * plan.slice_items], further["places"][:count]
+
+
+def looped(plan: BackwardPlan, grad_output: NDArray[Any], indices: NDArray[np.int64]) -> Result:
+    """Element by element, in Python: pieces of pieces, each sum a scalar of NumPy's."""
+    width, item = plan.slice_items, ITEMS[plan.float_type]
+    number = np.float64 if plan.float_type == "float64" else np.float32
+    for at, component in enumerate(indices.tolist()):
+        size = plan.dims[at % plan.depth]
+        if not (-size if plan.wrap else 0) <= component < size:
+            return at, grad_output, None
+    sums: dict[tuple[int, ...], list[Any]] = {}
+    for batch in range(plan.batches):
+        for row in range(plan.tuples):
+            line = row if plan.broadcast_indices else batch * plan.tuples + row
+            components = indices[line * plan.depth : (line + 1) * plan.depth].tolist()
+            place = (batch, *(c % size for c, size in zip(components, plan.dims, strict=True)))
+            found = sums.setdefault(place, [number(0)] * width)
+            start = (batch * plan.tuples + row) * width
+            with np.errstate(all="ignore"):
+                for column in range(width):
+                    found[column] = found[column] + number(grad_output[start + column])
+    named = sorted(sums)
+    with np.errstate(all="ignore"):
+        coefficient = number(plan.coefficient)
+        finished = {
+            place: [number("nan") if np.isnan(value) else value * coefficient for value in row]
+            for place, row in sums.items()
+        }
+        zero = [number(0) * coefficient] * width
+        if plan.sparse:
+            rows = [finished[place] for place in named]
+            flat = [int(np.ravel_multi_index(place[1:], plan.dims)) for place in named]
+            places: NDArray[np.int64] | None = np.array(flat, np.int64)
+        else:
+            rows = [finished.get(place, zero) for place in np.ndindex(plan.batches, *plan.dims)]
+            places = None
+        out = np.array([value for row in rows for value in row], number).astype(item)
+    return -1, out, places
+
+
+def same(got: Result, wanted: Result) -> bool:
+    if got[0] >= 0 or wanted[0] >= 0:
+        return got[0] == wanted[0]
+    if (got[2] is None) != (wanted[2] is None):
+        return False
+    places = got[2] is None or (wanted[2] is not None and got[2].tolist() == wanted[2].tolist())
+    return places and canonical(got[1]) == canonical(wanted[1])
+
+
+def canonical(values: NDArray[Any]) -> bytes:
+    """The bits, where each NaN of the reference is the one that results have."""
+    fixed = values.copy()
+    fixed[np.isnan(values)] = values.dtype.type("nan")
+    return fixed.tobytes()
+
+
+def values(source: np.random.Generator, count: int, float_type: str, hard: bool) -> NDArray[Any]:
+    """Of sizes so different that another order makes other sums; `hard` ones with NaN, infinities and tiny ones."""
+    spread = 4 if float_type == "float16" else 12
+    numbers = source.standard_normal(count) * 2.0 ** source.integers(-spread, spread, count)
+    if hard and count:
+        odd = [0.0, -0.0, np.inf, -np.inf, np.nan, 6e4, -6e4, 6e-8, 3e-5, 1e-40, 3e38, 1e-310]
+        places = source.integers(0, count, max(count // 4, 1))
+        with np.errstate(all="ignore"):
+            numbers[places] = source.choice(odd, len(places))
+    with np.errstate(all="ignore"):
+        return numbers.astype(ITEMS[float_type])
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[BackwardPlan, NDArray[Any], NDArray[np.int64]]:
+    dims = tuple(draw(st.lists(st.sampled_from((1, 2, 3, 5, 17, 0)), min_size=1, max_size=3)))
+    float_type = draw(st.sampled_from(FLOAT_TYPES))
+    sparse = draw(st.booleans())
+    batches = 1 if sparse else draw(st.sampled_from((1, 1, 2, 3, 0)))
+    tuples, width = draw(st.sampled_from((0, 1, 2, 7, 40))), draw(st.sampled_from((1, 1, 2, 3, 9, 33, 0)))
+    coefficient = draw(st.sampled_from((1.0, 1.0, -1.0, 0.5, 0.1, -0.0, 3e38, 1e-40)))
+    broadcast, wrap = draw(st.booleans()), draw(st.booleans())
+    item_size = ITEMS[float_type].itemsize
+    gather = GatherPlan(batches, tuples, dims, width, item_size, broadcast, wrap)
+    plan = BackwardPlan(gather, float_type, sparse, coefficient)
+    chance = np.random.default_rng(draw(st.integers(0, 2**32)))
+    grad_output = values(chance, plan.data_items, float_type, draw(st.booleans()))
+    sizes = np.tile(np.array(dims, np.int64), plan.index_tuples)
+    indices = np.array([chance.integers(-s if wrap else 0, s) if s else 0 for s in sizes.tolist()], np.int64)
+    if len(indices) and draw(st.sampled_from((True, False, False, False))):
+        place = draw(st.integers(0, len(indices) - 1))
+        size = dims[place % len(dims)]
+        indices[place] = draw(st.sampled_from((size, -size - 1, -1, *EXTREMES)))
+    return plan, grad_output, indices
+
+
+@settings(max_examples=samples(1200), deadline=None)
+@given(cases())
+def test_each_slice_is_added_at_its_index_in_order(
+    every_kernel: list[Kernel], case: tuple[BackwardPlan, NDArray[Any], NDArray[np.int64]]
+) -> None:
+    plan, grad_output, indices = case
+    wanted = looped(plan, grad_output, indices)
+    for kernel in every_kernel:
+        for threads in THREADS if kernel.splits else (1,):
+            got = run(kernel, plan, grad_output, indices, threads)
+            assert same(got, wanted), (kernel.name, threads, plan)
+
+
+@pytest.mark.parametrize("float_type", FLOAT_TYPES)
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(
+    ("batches", "tuples", "dims", "width", "broadcast"),
+    [
+        (1, 30_000, (20_000,), 5, False),
+        (1, 50_000, (3,), 70, False),  # heavy collisions
+        (1, 60_000, (1,), 1, False),
+        (1, 20, (100_000,), 40, False),
+        (1, 9_000, (70, 90, 2), 3, False),
+        (1, 300, (5,), 700, False),
+        (40, 2_000, (500,), 4, False),
+        (3, 10_000, (700,), 9, True),
+        (200, 600, (31,), 2, True),
+    ],
+)
+def test_any_number_of_threads_and_every_kernel_give_the_bits_of_unbuffered_sums(
+    every_kernel: list[Kernel],
+    float_type: FloatType,
+    sparse: bool,
+    batches: int,
+    tuples: int,
+    dims: tuple[int, ...],
+    width: int,
+    broadcast: bool,
+) -> None:
+    if sparse and batches > 1:
+        return
+    chance = np.random.default_rng(tuples)
+    item = ITEMS[float_type]
+    plan = BackwardPlan(
+        GatherPlan(batches, tuples, dims, width, item.itemsize, broadcast, True), float_type, sparse, -0.3
+    )
+    grad_output = values(chance, plan.data_items, float_type, hard=False)
+    sizes = np.array(dims, np.int64)
+    indices = chance.integers(-sizes, sizes, (plan.index_tuples, len(dims)))
+    number = np.float64 if float_type == "float64" else np.float32
+    rows = prod(dims)
+    flat = np.ravel_multi_index(tuple((indices % sizes).T), dims)
+    if broadcast:
+        flat = np.tile(flat, batches)
+    flat = flat + np.repeat(np.arange(batches), tuples) * rows
+    sums = np.zeros((batches * rows, width), number)
+    np.add.at(sums, flat, grad_output.reshape(-1, width).astype(number))
+    wanted = (sums * number(-0.3)).astype(item)
+    named = np.unique(flat)
+    if sparse:
+        wanted = wanted[named]
+    for kernel in every_kernel:
+        for threads in (*THREADS, 16) if kernel.splits else (1,):
+            first, out, places = run(kernel, plan, grad_output, indices.reshape(-1), threads)
+            assert first == -1
+            assert out.tobytes() == wanted.tobytes(), (kernel.name, threads)
+            assert places is None or places.tolist() == named.tolist()
+
+
+def test_the_sum_is_made_in_float32_and_rounded_once(kernel: Kernel) -> None:
+    for float_type in FLOAT_TYPES[:2]:
+        plan = BackwardPlan(GatherPlan(1, 4096, (1,), 1, 2, False, True), float_type)
+        grad_output = np.ones(4096, ITEMS[float_type])  # alone, the type stops at 2048 or 256
+        assert run(kernel, plan, grad_output, np.zeros(4096, np.int64))[1].tolist() == [4096.0]
+    plan = BackwardPlan(GatherPlan(1, 3, (1,), 1, 4, False, True), "float32", coefficient=0.1)
+    got = run(kernel, plan, np.array([2.0**24, 1, 1], np.float32), np.zeros(3, np.int64))[1]
+    assert got[0] == np.float32(2.0**24) * np.float32(0.1)  # each 1 is lost: float32, in order
+
+
+@pytest.mark.parametrize("float_type", ["float16", "bfloat16"])
+def test_every_value_of_a_short_type_is_read_and_every_rounding_written_as_numpy_does(
+    kernel: Kernel, float_type: FloatType
+) -> None:
+    every = np.arange(1 << 16, dtype=np.uint16).view(ITEMS[float_type])
+    places = np.arange(1 << 16)
+    for coefficient in (1.0, -1.0, 0.7, 1 / 3, 2.0**-9, 1.9999999):
+        plan = BackwardPlan(GatherPlan(1, 1 << 16, (1 << 16,), 1, 2, False, True), float_type, False, coefficient)
+        with np.errstate(all="ignore"):
+            wanted = ((every.astype(np.float32) + np.float32(0)) * np.float32(coefficient)).astype(ITEMS[float_type])
+        assert run(kernel, plan, every, places)[1].tobytes() == canonical(wanted)
+
+
+def test_a_nan_has_no_bits_of_its_own(kernel: Kernel) -> None:
+    nans = np.array([0x7FC00001, 0xFFC12345, 0x7F800001, 0xFF800000, 0x7F800000], np.uint32).view(np.float32)
+    plan = BackwardPlan(GatherPlan(1, 5, (4,), 1, 4, False, True), "float32", coefficient=-2.0)
+    got = run(kernel, plan, nans, np.array([0, 1, 2, 3, 3]))[1]
+    assert got.view(np.uint32).tolist() == [0x7FC00000] * 4
+
+
+def test_zeros_take_the_sign_of_the_coefficient(kernel: Kernel) -> None:
+    for float_type in FLOAT_TYPES:
+        gather = GatherPlan(1, 1, (300,), 3, ITEMS[float_type].itemsize, False, True)
+        for coefficient, sign in ((-1.0, True), (1.0, False), (-0.0, True)):
+            plan = BackwardPlan(gather, float_type, coefficient=coefficient)
+            got = run(kernel, plan, np.array([-0.0] * 3, ITEMS[float_type]), np.array([7]))[1]
+            assert np.signbit(got).tolist() == [sign] * 900
+
+
+@pytest.mark.parametrize("kind", INDEX_TYPES, ids=str)
+def test_indices_of_every_integer_type(kernel: Kernel, kind: np.dtype[Any]) -> None:
+    chance = np.random.default_rng(5)
+    plan = BackwardPlan(GatherPlan(1, 3_000, (100, 9), 2, 4, False, True), "float32")
+    indices = chance.integers(0, 9, 6_000).astype(kind)
+    if kind.kind == "i":
+        indices[::3] -= 9
+    grad_output = values(chance, plan.data_items, "float32", hard=False)
+    wanted = run(kernel, plan, grad_output, indices.astype(np.int64))
+    assert same(run(kernel, plan, grad_output, indices), wanted)
+    indices[5_001] = np.iinfo(kind).max
+    assert run(kernel, plan, grad_output, indices)[0] == 5_001
+
+
+def test_places_beyond_what_a_pair_can_hold(every_kernel: list[Kernel]) -> None:
+    """A sparse gradient of a table with as many rows as int64 can count."""
+    plan = BackwardPlan(GatherPlan(1, 5, (2**30, 2**30), 2, 4, False, True), "float32", sparse=True)
+    grad_output = np.arange(10, dtype=np.float32)
+    indices = np.array([2**30 - 1, -1, 0, 0, 7, 5, -1, -1, -(2**30), 0])
+    for kernel in every_kernel:
+        first, out, places = run(kernel, plan, grad_output, indices)
+        assert first == -1
+        assert places is not None
+        assert places.tolist() == [0, 7 * 2**30 + 5, 2**60 - 1]
+        assert out.tolist() == [10.0, 12.0, 4.0, 5.0, 6.0, 8.0]
+    wider = replace(plan, gather=replace(plan.gather, dims=(2**31, 2**31)))
+    for kernel in every_kernel:
+        assert run(kernel, wider, grad_output, indices)[0] == -1
+
+
+def test_an_index_whose_product_wraps_is_bad(kernel: Kernel) -> None:
+    plan = BackwardPlan(GatherPlan(1, 2, (3, 4), 1, 4, False, True), "float32")
+    for bad in ((0, 2**62), (2**62, 1), (0, 5), (-4, 0)):
+        place = 2 + (0 if not -3 <= bad[0] < 3 else 1)
+        assert run(kernel, plan, np.ones(2, np.float32), np.array([0, 0, *bad]))[0] == place
+
+
+GATHER = GatherPlan(1, 4, (3,), 2, 4, False, True)
+PLAN = BackwardPlan(GATHER, "float32")
+SPARSE = replace(PLAN, sparse=True)
+
+
+def arrays(plan: BackwardPlan) -> dict[str, Any]:
+    given: dict[str, Any] = {
+        "data": np.zeros(8, np.uint32),
+        "indices": np.zeros(4, np.int64),
+        "out": np.zeros(6, np.uint32),
+        "scratch": np.zeros(plan.scratch_items, np.int64),
+    }
+    if plan.sparse:
+        given |= {"places": np.zeros(3, np.int64), "count": np.zeros(1, np.int64)}
+    return given
+
+
+def run_with(kernel: Kernel, plan: BackwardPlan, given: dict[str, Any]) -> int:
+    further: dict[str, Any] = {name: given[name] for name in ("scratch", "places", "count") if name in given}
+    return kernel.run(plan, given["data"], given["indices"], given["out"], further=further)
+
+
+def _read_only(items: int, kind: str) -> NDArray[Any]:
+    made = np.zeros(items, kind)
+    made.flags.writeable = False
+    return made
+
+
+WRONG: dict[str, tuple[str, Any]] = {
+    "short data": ("data", np.zeros(7, np.uint32)),
+    "data of no carrier": ("data", np.zeros(8, np.float32)),
+    "short indices": ("indices", np.zeros(3, np.int64)),
+    "indices of floats": ("indices", np.zeros(4)),
+    "short output": ("out", np.zeros(5, np.uint32)),
+    "output that is read-only": ("out", _read_only(6, "u4")),
+    "short scratch": ("scratch", np.zeros(PLAN.scratch_items - 1, np.int64)),
+    "scratch of other items": ("scratch", np.zeros(PLAN.scratch_items, np.int32)),
+    "scratch that is read-only": ("scratch", _read_only(PLAN.scratch_items, "i8")),
+    "no scratch": ("scratch", None),
+    "short places": ("places", np.zeros(2, np.int64)),
+    "places of other items": ("places", np.zeros(3, np.uint64)),
+    "two counts": ("count", np.zeros(2, np.int64)),
+    "no count": ("count", None),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_other_arrays_are_refused_before_they_are_touched(kernel: Kernel, name: str) -> None:
+    given = arrays(SPARSE)
+    assert run_with(kernel, SPARSE, given) == -1
+    role, wrong = WRONG[name]
+    with pytest.raises(TypeError):
+        run_with(kernel, SPARSE, given | {role: wrong})
+    if role not in ("places", "count"):
+        assert run_with(kernel, PLAN, arrays(PLAN)) == -1
+        with pytest.raises(TypeError):
+            run_with(kernel, PLAN, arrays(PLAN) | {role: wrong})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"batches": -1},
+        {"batches": 2},
+        {"tuples": -4},
+        {"tuples": 2**62},
+        {"dims": (-3,)},
+        {"dims": (2**62, 2**62)},
+        {"dims": (4,)},
+        {"slice_items": -2},
+        {"slice_items": 2**61},
+        {"item_size": 8},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("plan", [PLAN, SPARSE], ids=["dense", "sparse"])
+def test_a_plan_that_does_not_fit_its_arrays_is_refused(
+    kernel: Kernel, plan: BackwardPlan, change: dict[str, Any]
+) -> None:
+    if plan.sparse and change in ({"dims": (2**62, 2**62)}, {"dims": (4,)}):
+        change = {"dims": (2,)}
+    with pytest.raises((TypeError, OverflowError)):
+        run_with(kernel, replace(plan, gather=replace(plan.gather, **change)), arrays(plan))
+
+
+def test_a_plan_of_another_float_type_is_refused(kernel: Kernel) -> None:
+    for wrong in ("float64", "int32", "float16"):
+        with pytest.raises(TypeError):
+            run_with(kernel, replace(PLAN, float_type=cast(FloatType, wrong)), arrays(PLAN))
+
+
+@pytest.mark.parametrize(("name", "cases"), [("app.kernels.numba_cpu", 12_000), ("app.kernels.numpy_cpu", 4_000)])
+def test_nothing_is_touched_beyond_the_arrays(name: str, cases: int, compiled: Path) -> None:
+    command = [sys.executable, "-X", "faulthandler", "-m", "tests.kernels.guarded_backward", name]
+    command += [str(samples(cases)), str(random.SystemRandom().getrandbits(32) if SOAK else 20_261_123)]
+    command += [str(compiled)] if name == "app.kernels.numba_cpu" else []
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False, timeout=3000
+    )
+    assert (done.returncode, done.stderr) == (0, "")
