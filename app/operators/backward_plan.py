@@ -91,6 +91,11 @@ class BackwardPlan:
         return self.gather.output_items
 
     @property
+    def copied_items(self) -> int:
+        """Items that are written one behind the other, besides those that are read to be added."""
+        return self.output_items
+
+    @property
     def index_tuples(self) -> int:
         """Tuples of indices: all batches share them where they are broadcast."""
         return self.tuples if self.broadcast_indices else self.batches * self.tuples
