@@ -312,6 +312,7 @@ class Service:
             call.operator,
             call.dialect,
             call.parameter,
+            call.batch_dims,
             data.dtype.name,
             data.shape,
             indices.dtype.name,

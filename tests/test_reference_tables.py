@@ -71,7 +71,15 @@ def test_dialects_are_the_dialects() -> None:
         assert _types(data) == row.data_dtypes
         assert _types(indices) == row.index_dtypes
         assert negative == ("wrap" if row.wrap else "an error")
-        expected = "`axis`" if operator != "gathernd" else "`batch_dims`" if row.has_batch_dims else "none"
+        expected = (
+            "`axis`, `batch_dims`"
+            if row.fields and row.fields.batch_dims
+            else "`axis`"
+            if operator != "gathernd"
+            else "`batch_dims`"
+            if row.has_batch_dims
+            else "none"
+        )
         assert parameter == expected
 
 

@@ -183,7 +183,9 @@ CATALOGUE: Final[Mapping[Code, Entry]] = {
     ),
     "batch_dims_out_of_range": Entry(
         "batch_dims out of range",
-        "batch_dims must be at least 0 and less than both ranks; the dialect onnx-11 has none, so it must be 0 there.",
+        "batch_dims must be at least 0 and less than both ranks; the dialect onnx-11 has none, so it must be 0 there. "
+        "Beside the axis of Gather-8 it may equal the smaller rank or count from the rank of indices, and is no more "
+        "than the axis.",
         "Use a smaller batch_dims, or another dialect than onnx-11.",
         (
             "Use a batch_dims from {low} to {high}.",

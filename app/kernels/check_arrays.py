@@ -20,8 +20,16 @@ _CARRIER_KINDS: Final = "uc"  # of the types that data and output have (see `app
 
 def check_arrays(plan: GatherPlan, data: object, indices: object, out: object) -> None:
     """Raises TypeError unless all three are as `app.kernels.Kernel.run` asks, with exactly the plan's sizes."""
+    check_sets(plan)
     check_data(plan, data)
     check_indices_and_output(plan, indices, out)
+
+
+def check_sets(plan: GatherPlan) -> None:
+    """The part of `check_arrays` for the sets of tuples: each belongs to as many batches as the others."""
+    shared = plan.batches_per_set
+    if not plan.broadcast_indices and (shared < 1 or plan.batches % shared):
+        raise TypeError(f"sets of tuples for {shared} batches each do not make {plan.batches} batches")
 
 
 def check_elements_arrays(plan: GatherElementsPlan, data: object, indices: object, out: object) -> None:

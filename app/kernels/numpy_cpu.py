@@ -99,9 +99,12 @@ def _copy(plan: GatherPlan, data: NDArray[Any], components: NDArray[Any], out: N
     for start in range(0, len(target), step):
         places = np.arange(start, min(start + step, len(target)), dtype=np.int64)
         offsets = places // plan.tuples
-        rows = widened(
-            components[places - offsets * plan.tuples] if plan.broadcast_indices else components[start : start + step]
-        )
+        if plan.broadcast_indices:
+            rows = widened(components[places - offsets * plan.tuples])
+        elif plan.batches_per_set > 1:
+            rows = widened(components[places - (offsets - offsets // plan.batches_per_set) * plan.tuples])
+        else:
+            rows = widened(components[start : start + step])
         for axis, size in enumerate(plan.dims):
             column = rows[:, axis]
             offsets *= size

@@ -72,5 +72,9 @@ def fill_slices(plan: Plan, out: NDArray[Any], filled: NDArray[np.bool_], value:
     """Write `value` to all items of the slices of `out` whose tuples are `filled`."""
     if plan.broadcast_indices:
         out.reshape(plan.batches, plan.tuples, plan.slice_items)[:, filled] = value
+    elif out.size > len(filled) * plan.slice_items:  # several batches use each set of tuples
+        sets = len(filled) // plan.tuples
+        shared = out.reshape(sets, plan.batches // sets, plan.tuples, plan.slice_items)
+        shared.swapaxes(1, 2)[filled.reshape(sets, plan.tuples)] = value
     else:
         out.reshape(len(filled), plan.slice_items)[filled] = value

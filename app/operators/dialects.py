@@ -10,6 +10,7 @@ from app.errors import Rule
 from app.operators import specification_clauses
 from app.operators.specification_clauses import Clauses
 from app.tensors.dtypes import DTYPES, INTEGERS
+from app.tensors.operator_signature import DialectFields
 from app.tensors.scatter_call import REDUCTIONS, Reduction
 
 _ALL = tuple(DTYPES)
@@ -21,7 +22,7 @@ _NO_COMPLEX = tuple(name for name, row in DTYPES.items() if row.kind != "complex
 class Dialect:
     """One operator version: `rules` is by error code, with `data_dtype` and `index_dtype` for unsupported_dtype.
 
-    `reductions` are those that a scatter may ask for.
+    `reductions` are those that a scatter may ask for, `fields` how its requests differ from those of others.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Dialect:
     has_batch_dims: bool
     rules: Mapping[str, Rule]
     reductions: tuple[Reduction, ...] = ()
+    fields: DialectFields | None = None
 
 
 def _dialect(
@@ -42,9 +44,10 @@ def _dialect(
     rules: Clauses,
     has_batch_dims: bool = True,
     reductions: tuple[Reduction, ...] = (),
+    fields: DialectFields | None = None,
 ) -> Dialect:
     table = {key: Rule(name, clause, text) for key, (clause, text) in rules.items()}
-    return Dialect(name, frozenset(data), frozenset(indices), wrap, has_batch_dims, table, reductions)
+    return Dialect(name, frozenset(data), frozenset(indices), wrap, has_batch_dims, table, reductions, fields)
 
 
 _INT64 = ("int64",)
@@ -67,6 +70,14 @@ GATHER: Final[Mapping[str, Dialect]] = {
         _dialect("onnx-13", _ALL, _INT32_64, wrap=True, rules=specification_clauses.GATHER_11),
         _dialect("onnx-11", _NO_BFLOAT16, _INT32_64, wrap=True, rules=specification_clauses.GATHER_11),
         _dialect("onnx-1", _NO_BFLOAT16, _INT32_64, wrap=False, rules=specification_clauses.GATHER_1),
+        _dialect(
+            "openvino-8",
+            _NO_COMPLEX,
+            INTEGERS,
+            wrap=True,
+            rules=specification_clauses.GATHER_8,
+            fields=DialectFields(needs_parameter=True, batch_dims=True, fills=True),
+        ),
     )
 }
 GATHER_ELEMENTS: Final[Mapping[str, Dialect]] = {

@@ -1,52 +1,107 @@
-"""Gather: the rules on its axis and ranks, and how it comes down to GatherND's plan.
+"""Gather: the rules on its axis, batch_dims and ranks, and how it comes down to GatherND's plan.
 
 Gather along axis a picks, in each of the prod(data.shape[:a]) batches, the same slices: it is GatherND with
 batch_dims = a and tuples of length 1, where every batch uses the one set of indices
 (`GatherPlan.broadcast_indices`). Since the output is data.shape[:a] + indices.shape + data.shape[a+1:], the flat order
 of the output is GatherND's too.
+
+OpenVINO's Gather-8 has batch_dims b as well, b <= a: each of the prod(data.shape[:b]) batches has indices of its own,
+which the prod(data.shape[b:a]) batches of GatherND within it share (`GatherPlan.batches_per_set`). Its output is
+data.shape[:a] + indices.shape[b:] + data.shape[a+1:].
 """
 
 from __future__ import annotations
 
 from math import prod
 
+from app.errors import GatherError, Place
 from app.operators.dialects import Dialect
 from app.operators.gather_plan import GatherPlan
-from app.operators.shape_rules import check_axis, check_limits, check_rank
+from app.operators.gathernd import check_batch_shape
+from app.operators.shape_rules import check_axis, check_limits, check_rank, shorten
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 
 
 def plan_gather(
-    dialect: Dialect, data: Tensor, indices: Tensor, axis: int, pointer: str, limits: Limits
+    dialect: Dialect, data: Tensor, indices: Tensor, axis: int, pointer: str, limits: Limits, batch_dims: int = 0
 ) -> tuple[GatherPlan, tuple[int, ...], int]:
-    """Check rank and axis; return the plan, the output shape and the axis counted from the front.
+    """Check rank, axis and batch_dims; return the plan, the output shape and the axis counted from the front.
 
-    Raises rank_too_small, axis_out_of_range, limit_exceeded or output_too_large, in this order.
+    `pointer` is that of the axis. Raises rank_too_small, batch_dims_out_of_range, axis_out_of_range,
+    batch_shape_mismatch, limit_exceeded or output_too_large, in this order, but that a batch_dims of more than the axis
+    comes behind axis_out_of_range.
     """
-    output_shape, axis = check_shapes(dialect, data, indices, axis, pointer)
+    if batch_dims:
+        check_rank(dialect, "data", data)
+        axis, batch_dims = check_batch_dims(dialect, data, indices, batch_dims, axis, pointer)
+        check_batch_shape(dialect, data, indices, batch_dims)
+    output_shape, axis = check_shapes(dialect, data, indices, axis, pointer, batch_dims)
     check_limits(data, indices, output_shape, limits)
-    return make_plan(dialect, data, indices, axis), output_shape, axis
+    return make_plan(dialect, data, indices, axis, batch_dims), output_shape, axis
 
 
 def check_shapes(
-    dialect: Dialect, data: Tensor, indices: Tensor, axis: int, pointer: str
+    dialect: Dialect, data: Tensor, indices: Tensor, axis: int, pointer: str, batch_dims: int = 0
 ) -> tuple[tuple[int, ...], int]:
-    """The output's shape, and the axis counted from the front. Raises rank_too_small or axis_out_of_range."""
+    """The output's shape, and the axis counted from the front. Raises rank_too_small or axis_out_of_range.
+
+    `batch_dims` has been checked.
+    """
     check_rank(dialect, "data", data)
     axis = check_axis(dialect, data, axis, pointer)
-    return data.shape[:axis] + indices.shape + data.shape[axis + 1 :], axis
+    return data.shape[:axis] + indices.shape[batch_dims:] + data.shape[axis + 1 :], axis
 
 
-def make_plan(dialect: Dialect, data: Tensor, indices: Tensor, axis: int) -> GatherPlan:
-    """The plan for shapes that have been checked; `axis` counts from the front."""
+def make_plan(dialect: Dialect, data: Tensor, indices: Tensor, axis: int, batch_dims: int = 0) -> GatherPlan:
+    """The plan for shapes that have been checked; `axis` and `batch_dims` count from the front."""
     shape = data.shape
+    batches, sets, slice_items = prod(shape[:axis]), prod(shape[:batch_dims]), prod(shape[axis + 1 :])
+    if sets != 1 and not (batches and slice_items):  # nothing is copied, and each index is checked once
+        batches, sets = 0, 1
     return GatherPlan(
-        batches=prod(shape[:axis]),
-        tuples=prod(indices.shape),
+        batches=batches,
+        tuples=prod(indices.shape if sets == 1 else indices.shape[batch_dims:]),
         dims=shape[axis : axis + 1],
-        slice_items=prod(shape[axis + 1 :]),
+        slice_items=slice_items,
         item_size=data.dtype.carrier.itemsize,
-        broadcast_indices=True,
+        broadcast_indices=sets == 1,
         wrap=dialect.wrap,
+        batches_per_set=prod(shape[batch_dims:axis]),
+    )
+
+
+def check_batch_dims(
+    dialect: Dialect, data: Tensor, indices: Tensor, batch_dims: int, axis: int, axis_pointer: str
+) -> tuple[int, int]:
+    """Gather-8's axis and batch_dims b counted from the front: -min(r, q) <= b <= min(r, q), and no more than the axis.
+
+    A negative b counts from the rank of indices. The pointer to batch_dims is that of the axis with the other name.
+    Raises batch_dims_out_of_range and axis_out_of_range.
+    """
+    rank, index_rank = len(data.shape), len(indices.shape)
+    least = min(rank, index_rank)
+    if not -least <= batch_dims <= least:
+        reason = f"is outside [{-least}, {least}], as data has rank {rank} and indices rank {index_rank}"
+        most = min(least, axis % rank if -rank <= axis < rank else least)
+        raise _batch_dims_error(dialect, batch_dims, reason, axis_pointer, (-least, least), most)
+    axis = check_axis(dialect, data, axis, axis_pointer)
+    found = batch_dims + index_rank if batch_dims < 0 else batch_dims
+    if found > axis:
+        counted = f"is {found} from the front and " if batch_dims < 0 else ""
+        most = min(least, axis)
+        reason = f"{counted}is more than the axis, {axis}"
+        raise _batch_dims_error(dialect, batch_dims, reason, axis_pointer, (0, most), most)
+    return axis, found
+
+
+def _batch_dims_error(
+    dialect: Dialect, batch_dims: int, reason: str, axis_pointer: str, allowed: tuple[int, int], most: int
+) -> GatherError:
+    return GatherError(
+        "batch_dims_out_of_range",
+        f"batch_dims = {shorten(batch_dims)} {reason}",
+        places=[Place(f"{axis_pointer.removesuffix('axis')}batch_dims", value=batch_dims, allowed=allowed)],
+        rule=dialect.rules["batch_dims_out_of_range"],
+        hint=f"Use a batch_dims from 0 to {most}.",
     )

@@ -2,7 +2,8 @@
 
 GatherND with batch_dims b and tuples of length k reads data as [batches, *dims, slice] and indices as
 [batches, tuples, k]. Gather along axis a is the same with b = a and k = 1, only that every batch uses the same tuples,
-`broadcast_indices`. No kernel knows which of the two it runs.
+`broadcast_indices`; where it has batch_dims of its own, less than a, those of each such batch use the same tuples,
+`batches_per_set`. No kernel knows which of them it runs.
 
 An operator that does not come down to it has a plan of its own beside it, a frozen dataclass with the attributes of
 `Plan`, and kernels have a function of their own for that (see `app.kernels.Kernel`).
@@ -54,13 +55,14 @@ class Plan(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GatherPlan:
-    """data is [batches, *dims, slice_items], indices [batches or 1, tuples, depth].
+    """data is [batches, *dims, slice_items], indices [sets, tuples, depth].
 
     The output is [batches, tuples, slice_items].
 
     `dims` are the sizes of the indexed axes; `item_size` is in bytes (1, 2, 4, 8 or 16); `broadcast_indices` says that
     all batches use the one set of tuples; `wrap` says that an index in [-s, -1] counts from the end (else it is out of
-    bounds).
+    bounds). `batches_per_set` says how many consecutive batches use the same tuples, which divides `batches`; 0 where
+    all do.
     """
 
     batches: int
@@ -70,6 +72,11 @@ class GatherPlan:
     item_size: int
     broadcast_indices: bool
     wrap: bool
+    batches_per_set: int = 1
+
+    def __post_init__(self) -> None:
+        if self.broadcast_indices:
+            object.__setattr__(self, "batches_per_set", 0)
 
     @property
     def depth(self) -> int:
@@ -79,7 +86,8 @@ class GatherPlan:
     @property
     def index_items(self) -> int:
         """Items of indices: components to check."""
-        return self.tuples * len(self.dims) * (1 if self.broadcast_indices else self.batches)
+        sets = 1 if self.broadcast_indices else self.batches // self.batches_per_set
+        return self.tuples * len(self.dims) * sets
 
     @property
     def block_items(self) -> int:

@@ -80,7 +80,8 @@ def _row(
 ) -> Operator:
     names = tuple(dialects)
     reductions = {dialect.name: dialect.reductions for dialect in dialects.values() if dialect.reductions}
-    signature = Signature(name, parameter, names, inputs, names[0], kind, reductions)
+    fields = {dialect.name: dialect.fields for dialect in dialects.values() if dialect.fields is not None}
+    signature = Signature(name, parameter, names, inputs, names[0], kind, reductions, fields)
     return Operator(signature, summary, texts, dialects, plan, on_gpu)
 
 
@@ -89,6 +90,10 @@ def _gather(plan: GatherPlanner) -> Planner:
     return lambda dialect, call, data, limits: plan(
         dialect, data, call.indices, call.parameter, call.parameter_pointer, limits
     )
+
+
+def _plan_gather(dialect: Dialect, call: Call, data: Tensor, limits: Limits) -> Planned:
+    return plan_gather(dialect, data, call.indices, call.parameter, call.parameter_pointer, limits, call.batch_dims)
 
 
 _ROWS: Final = (
@@ -104,9 +109,9 @@ _ROWS: Final = (
         "gather",
         "axis",
         GATHER,
-        _gather(plan_gather),
+        _plan_gather,
         summary="Gather slices along an axis (Gather)",
-        texts=("ONNX Gather 1, 11 and 13",),
+        texts=("ONNX Gather 1, 11 and 13", "OpenVINO Gather-8"),
     ),
     _row(
         "gather_elements",

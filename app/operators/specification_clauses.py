@@ -68,6 +68,25 @@ GATHER_11: Final[Clauses] = {
 GATHER_1: Final[Clauses] = GATHER_11 | {
     "index_out_of_bounds": (None, "indices - tensor of int32/int64 indices, each in [0, s-1] along axis of size s"),
 }
+GATHER_8: Final[Clauses] = {
+    "data_dtype": (None, "T: any supported type"),
+    "index_dtype": (None, "T_IND: any supported integer types"),
+    "rank_too_small": (
+        None,
+        "Allowed values are from [-len(data.shape), len(data.shape) - 1]; for data of rank 0 there is no axis",
+    ),
+    "axis_out_of_range": (None, "Allowed values are from [-len(data.shape), len(data.shape) - 1]"),
+    "batch_dims_out_of_range": (
+        None,
+        "[-min(data.rank, indices.rank); min(data.rank, indices.rank)] and batch_dims' <= axis'",
+    ),
+    "batch_shape_mismatch": (None, "It requires the first b dimensions in data and indices tensors to be equal"),
+    "index_out_of_bounds": (
+        None,
+        "Allowed values for indices are in the range [-data.shape[axis], data.shape[axis] - 1]. If index value exceed "
+        "allowed range output data for corresponding index will be filled with zeros",
+    ),
+}
 GATHER_ELEMENTS_11: Final[Clauses] = {
     "data_dtype": (None, "T in (every tensor type of this operator version)"),
     "index_dtype": (None, "Tind in (tensor(int32), tensor(int64))"),

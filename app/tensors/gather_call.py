@@ -39,7 +39,7 @@ class Call:
     raised where limits have their turn, which is after the operator's rules on types and shapes. `explain` asks for
     the plan and the choice of a route instead of the output. `fill_value` is for `out_of_bounds` "fill": None stands
     for 0, false or "". `updates` is the input behind the indices of an operator that has one, such as a scatter, whose
-    `reduction` says how an update combines with what is there.
+    `reduction` says how an update combines with what is there. `batch_dims` is the one beside an axis.
     """
 
     operator: OperatorName
@@ -58,6 +58,7 @@ class Call:
     updates: Tensor | None = None
     reduction: Reduction = "none"
     reduction_pointer: str = "/reduction"
+    batch_dims: int = 0
 
 
 @dataclass(slots=True)

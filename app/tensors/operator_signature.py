@@ -25,12 +25,26 @@ DEFAULT_DIALECT: Final = "onnx-13"
 """The dialect of most operators' requests that name none."""
 
 
+@dataclass(frozen=True)
+class DialectFields:
+    """How the requests of one dialect differ from those of the operator's others.
+
+    `needs_parameter` says that the parameter has no default; `batch_dims` that there is one beside the parameter;
+    `fills` that slices whose index is out of bounds are filled where a request does not say otherwise.
+    """
+
+    needs_parameter: bool = False
+    batch_dims: bool = False
+    fills: bool = False
+
+
 @dataclass(frozen=True, eq=False)
 class Signature:
     """An operator by its names: its own, that of its parameter, its inputs in their order, and its dialects.
 
-    `parameter` is None for an operator that has none. `reductions` are those of each dialect of a scatter. The pointers
-    name the parameter in a JSON body, in a query, and among the parameters of the inference protocol.
+    `parameter` is None for an operator that has none. `reductions` are those of each dialect of a scatter,
+    `dialect_fields` how requests of some dialects differ. The pointers name the parameter in a JSON body, in a query,
+    and among the parameters of the inference protocol.
     """
 
     operator: OperatorName
@@ -40,11 +54,14 @@ class Signature:
     default_dialect: str = DEFAULT_DIALECT
     kind: Kind = "gather"
     reductions: Mapping[str, tuple[Reduction, ...]] = field(default_factory=dict)
+    dialect_fields: Mapping[str, DialectFields] = field(default_factory=dict)
 
     @cached_property
     def own_fields(self) -> tuple[str, ...]:
         """The fields of its requests that other operators do not have, by name."""
-        own = ("out_of_bounds", "fill_value") if self.kind == "gather" else ("reduction",)
+        own: tuple[str, ...] = ("out_of_bounds", "fill_value") if self.kind == "gather" else ("reduction",)
+        if any(fields.batch_dims for fields in self.dialect_fields.values()):
+            own = ("batch_dims", *own)
         return own if self.parameter is None else (self.parameter, *own)
 
     @cached_property

@@ -29,6 +29,7 @@ from app.wire.json.lossless_json import shown
 from app.wire.json.read_fill_value import read_fill_value_text
 from app.wire.little_endian_items import BOOL_HINT, Charge, Memory, first_no_bool
 from app.wire.parse_query_string import escape, query_fields
+from app.wire.request_schemas.dialect_fields import apply_dialect
 from app.wire.request_schemas.invalid_fields import InvalidFields, name_hint
 from app.wire.request_schemas.members import ABSENT
 from app.wire.request_schemas.operator_request import operator_query
@@ -80,6 +81,7 @@ def read_call(
         "/query/tensor",
         out_of_bounds=form.out_of_bounds,
         fill_value=form.fill_value,
+        batch_dims=form.batch_dims,
     )
     if updates is not None:
         call.updates, call.reduction = updates, asked.reduction
@@ -97,14 +99,15 @@ def header_size(body: Buffer) -> int:
 class _Form(NamedTuple):
     """What a query and a header ask for: `entries` are the operator's inputs, without the data where it is resident.
 
-    `fill_value` is read from the text that the query has. `parameter` and `out_of_bounds` are as a gather has them if
-    it says nothing of them, where the operator has none.
+    `fill_value` is read from the text that the query has. `parameter`, `batch_dims` and `out_of_bounds` are as a gather
+    has them if it says nothing of them, where the operator has none.
 
     `size` is the bytes of the whole body, and `start` where those of its tensors begin.
     """
 
     asked: Any
     parameter: int
+    batch_dims: int
     out_of_bounds: OutOfBounds
     fill_value: FillValue | None
     entries: tuple[Entry, ...]
@@ -147,17 +150,18 @@ def _read_form(body: Buffer, query: bytes, signature: Signature, charge: Charge 
         if name != "data" and name not in found:
             raise invalid_field(f"/{name}", f"{name} is missing", f"Add the tensor '{name}' to the body.")
     ordered = tuple(found[name] for name in inputs if name in found)
+    batch_dims = 0
     out_of_bounds: OutOfBounds = "error"
     fill_value = None
     if signature.kind == "scatter":
         check_reduction(signature, asked.dialect, asked.reduction, "/query/reduction")
     else:
-        out_of_bounds = asked.out_of_bounds
+        batch_dims, out_of_bounds = apply_dialect(signature, asked, "/query")
         if asked.fill_value is not ABSENT:
             fill_value = read_fill_value_text(asked.fill_value, out_of_bounds, "/query/fill_value")
     check_entries(ordered)
     parameter = 0 if signature.parameter is None else asked.parameter
-    return _Form(asked, parameter, out_of_bounds, fill_value, ordered, start, len(body))
+    return _Form(asked, parameter, batch_dims, out_of_bounds, fill_value, ordered, start, len(body))
 
 
 def read_asked(query: bytes, signature: Signature) -> Any:

@@ -23,6 +23,7 @@ from app.wire.json.body_without_arrays import MOST_ARRAYS, read_envelope
 from app.wire.json.find_arrays import FoundArrays, find_inputs
 from app.wire.json.read_fill_value import read_fill_value_text
 from app.wire.little_endian_items import Charge, view_of
+from app.wire.request_schemas.dialect_fields import apply_dialect
 from app.wire.request_schemas.invalid_fields import InvalidFields, name_hint
 from app.wire.request_schemas.members import ABSENT
 from app.wire.request_schemas.scatter_request import check_reduction
@@ -91,6 +92,7 @@ class Head(NamedTuple):
     out_of_bounds: OutOfBounds
     fill_value: FillValue | None
     reduction: Reduction
+    batch_dims: int
 
 
 def read_head(text: Buffer, model: Model, charge: Charge | None = None) -> Head:
@@ -126,6 +128,7 @@ def read_head(text: Buffer, model: Model, charge: Charge | None = None) -> Head:
     out_of_bounds: OutOfBounds = "error"
     fill_value = None
     reduction: Reduction = "none"
+    batch_dims = 0
     if parameters is not ABSENT:
         counted += len(document["parameters"])
         _check_own_parameter(document["parameters"], model)
@@ -134,7 +137,7 @@ def read_head(text: Buffer, model: Model, charge: Charge | None = None) -> Head:
         dialect, device = parameters.dialect, parameters.device
         timeout = min(parameters.timeout, _MOST_MICROSECONDS) / 1e6 if parameters.timeout else None
         binary = parameters.binary_data_output or False
-        out_of_bounds = parameters.out_of_bounds
+        batch_dims, out_of_bounds = apply_dialect(signature, parameters, "/parameters", signature.parameter or "")
         if parameters.fill_value is not ABSENT:
             fill_value = read_fill_value_text(parameters.fill_value, out_of_bounds, "/parameters/fill_value")
         if signature.kind == "scatter":
@@ -151,8 +154,9 @@ def read_head(text: Buffer, model: Model, charge: Charge | None = None) -> Head:
     ordered = tuple([inputs[name] for name in model.inputs])
     blobs = tuple([one for one in inputs.values() if one.size is not None])
     return Head(
-        ordered, blobs, parameter, dialect, device, fields.id, binary, timeout, out_of_bounds, fill_value, reduction
-    )
+        ordered, blobs, parameter, dialect, device, fields.id, binary, timeout, out_of_bounds, fill_value, reduction,
+        batch_dims,
+    )  # fmt: skip
 
 
 def _valid_fields(document: Any, model: Model, text: Buffer, found: FoundArrays, charge: Charge | None) -> InferRequest:

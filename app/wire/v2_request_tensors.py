@@ -137,6 +137,7 @@ def _read_request(text: Buffer, blobs: Buffer, model: Model, limits: Limits, cha
         over_limit,
         out_of_bounds=head.out_of_bounds,
         fill_value=head.fill_value,
+        batch_dims=head.batch_dims,
     )
     if updates is not None:
         call.updates, call.reduction = updates, head.reduction

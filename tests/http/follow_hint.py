@@ -216,6 +216,11 @@ def _(request: Request, match: re.Match[str]) -> Request:
     return put(request, match[2], json.loads(match[1]))
 
 
+@rule(r"^Add '(\w+)' at (/\S+), such as (\d+)\.")
+def _(request: Request, match: re.Match[str]) -> Request:
+    return put(request, match[2], int(match[3]))
+
+
 @rule(r"^Add '(\w+)' at (/\S+), such as '(\w+)'\.")
 def _(request: Request, match: re.Match[str]) -> Request:
     return put(request, match[2], match[3])

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 FILE = Path(__file__).parents[1] / "cases" / "known_answers.json"
+ATTRIBUTES = ("batch_dims", "axis", "out_of_bounds")
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class KnownCase:
     name: str
     operator: str
     dialect: str
-    attributes: dict[str, int]
+    attributes: dict[str, Any]
     data: dict[str, Any]
     indices: dict[str, Any]
     output: dict[str, Any] | None
@@ -50,7 +51,7 @@ def own_cases() -> list[KnownCase]:
                 read["name"],
                 read["operator"],
                 read["dialect"],
-                {name: read[name] for name in ("batch_dims", "axis") if name in read},
+                {name: read[name] for name in ATTRIBUTES if name in read},
                 data,
                 _numbered(read["indices"]),
                 output and {"dtype": data["dtype"], **_numbered(output)},
@@ -68,7 +69,7 @@ def further_cases() -> list[KnownCase]:
             f"{file} {number}",
             read["op"],
             read["request_dialect"],
-            {name: read[name] for name in ("batch_dims", "axis") if name in read},
+            {name: read[name] for name in ATTRIBUTES if name in read},
             read["data"],
             read["indices"],
             read["expect"].get("output"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from dataclasses import dataclass, field
+from math import prod
 from struct import pack
 from typing import Any
 
@@ -86,7 +87,22 @@ FIELDS = [
     *fields("/batchdims", "batchdims", 1),
     *fields("/axis", "axis", 0),
     *fields("/a~1b~0c", "a/b~c", 1),
-    *fields("/batch_dims", "batch_dims", 0, path="/gather"),
+    *fields("/batch_dims", "batch_dims", 0, 1, None, path="/gather"),
+    *(
+        Case("invalid_field", body(dialect=dialect, axis=1, batch_dims=0), at("/batch_dims"), "/gather")
+        for dialect in ("onnx-13", "onnx-11", "onnx-1")
+    ),
+    *(
+        Case("invalid_field", body(dialect="openvino-8", axis=0, batch_dims=given), at("/batch_dims"), "/gather")
+        for given in (None, 0.5, "1", True)
+    ),
+    Case("invalid_field", body(dialect="openvino-8", batch_dims=0), at("/axis"), "/gather"),
+    Case(
+        "invalid_field",
+        body(dialect="openvino-8", axis=0, out_of_bounds="clip", fill_value=1),
+        at("/fill_value"),
+        "/gather",
+    ),
     *fields("/data", "data", None, 1, "x", [], [1, 2], True),
     *fields("/indices", "indices", None, 1, "x", [], False),
     *fields("/indices/tensor", "indices", {"tensor": "x"}),
@@ -105,7 +121,7 @@ FIELDS = [
     *fields("/data/dtype", "data", {"tensor": "items", "dtype": "int8"}),
     *(Case("invalid_field", body({"tensor": name}), at("/data/tensor")) for name in NAMES),
     *fields("/dialect", "dialect", None, 13, "", "onnx-1", "onnx-14", "ONNX-13", "openvino-5", [], {}),
-    *fields("/dialect", "dialect", "openvino-8", "onnx-12", "onnx-7", 1, path="/gather"),
+    *fields("/dialect", "dialect", "onnx-12", "onnx-7", 1, path="/gather"),
     *fields("/device", "device", None, "", "tpu", "GPU", "cuda:0", 0),
     *fields("/output_encoding", "output_encoding", None, "json", "raw", 64),
     Case("invalid_field", body(), at("/query/batch_dims"), "/gathernd?batch_dims=1"),
@@ -322,7 +338,7 @@ RULES = [
     *(
         Case(
             "rank_too_small",
-            body(tensor("int8", [], [1]), int64([], [0]), dialect=dialect),
+            body(tensor("int8", [], [1]), int64([], [0]), dialect=dialect, axis=0),
             at("/data/shape"),
             "/gather",
             rule=(dialect, None),
@@ -379,6 +395,40 @@ RULES = [
         )
         for dialect in OPERATORS["gather"].dialects
         for given, shown in ((2, 2), (-3, -3), (2**64, str(2**64)))
+    ),
+    *(
+        Case(
+            "batch_dims_out_of_range",
+            body(
+                tensor("int8", [2, 2, 2], [0] * 8),
+                int64(shape, [0] * prod(shape)),
+                axis=axis,
+                batch_dims=given,
+                dialect="openvino-8",
+            ),
+            at("/batch_dims", value=shown, allowed=allowed),
+            "/gather",
+            rule=("openvino-8", None),
+        )
+        for shape, axis, given, shown, allowed in (
+            ([2, 2], 2, 3, 3, [-2, 2]),
+            ([2, 2], 2, -3, -3, [-2, 2]),
+            ([2, 2, 2, 2], 2, 2**63, 2**63, [-3, 3]),
+            ([2, 2], 2, -(2**63) - 1, str(-(2**63) - 1), [-2, 2]),
+            ([], 0, 1, 1, [0, 0]),
+            ([2, 2], 1, 2, 2, [0, 1]),
+            ([2, 2], -3, 1, 1, [0, 0]),
+            ([2, 2], 0, -1, -1, [0, 0]),
+            ([2, 2, 2, 2], 2, -1, -1, [0, 2]),
+            ([2, 2, 2], 2, 3, 3, [0, 2]),
+        )
+    ),
+    Case(
+        "batch_shape_mismatch",
+        body(tensor("int8", [2, 3, 1], [0] * 6), int64([2, 4], [0] * 8), axis=2, batch_dims=2, dialect="openvino-8"),
+        at("/indices/shape", value=4, axis=1, size=3, allowed=None),
+        "/gather",
+        rule=("openvino-8", None),
     ),
     *(
         case
@@ -483,6 +533,48 @@ BOUNDS = [
             ("onnx-11", 3, [-3, 2]),
             ("onnx-1", -1, [0, 2]),
         )
+    ),
+    Case(
+        "index_out_of_bounds",
+        body(
+            tensor("int8", [2, 2, 3], [0] * 12),
+            int64([2, 2], [0, 1, 2, -4]),
+            axis=-1,
+            batch_dims=1,
+            dialect="openvino-8",
+            out_of_bounds="error",
+        ),
+        at("/indices/values/3", position=[1, 1], value=-4, axis=2, size=3, allowed=[-3, 2]),
+        "/gather",
+        rule=("openvino-8", None),
+        total=1,
+    ),
+    Case(
+        "index_out_of_bounds",
+        body(
+            tensor("int8", [2], [0] * 2),
+            tensor("uint64", [2], [2**64 - 1, 1]),
+            axis=0,
+            dialect="openvino-8",
+            out_of_bounds="error",
+        ),
+        at("/indices/values/0", position=[0], value=2**64 - 1, axis=0, size=2, allowed=[-2, 1]),
+        "/gather",
+        rule=("openvino-8", None),
+    ),
+    Case(
+        "index_out_of_bounds",
+        body(
+            tensor("int8", [2, 0, 3], []),
+            int64([2, 2], [0, 0, 3, 0]),
+            axis=2,
+            batch_dims=1,
+            dialect="openvino-8",
+            out_of_bounds="error",
+        ),
+        at("/indices/values/2", position=[1, 0], value=3, axis=2, size=3, allowed=[-3, 2]),
+        "/gather",
+        rule=("openvino-8", None),
     ),
     Case(
         "index_out_of_bounds",

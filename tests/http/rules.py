@@ -49,6 +49,7 @@ DIALECTS: dict[tuple[str, str], tuple[frozenset[str], frozenset[str], bool]] = {
     ("/gather", "onnx-13"): (frozenset(TYPES), frozenset({"int32", "int64"}), True),
     ("/gather", "onnx-11"): (_NO_BFLOAT16, frozenset({"int32", "int64"}), True),
     ("/gather", "onnx-1"): (_NO_BFLOAT16, frozenset({"int32", "int64"}), False),
+    ("/gather", "openvino-8"): (_NO_COMPLEX, frozenset(INTEGERS), True),
     ("/gather_elements", "onnx-13"): (frozenset(TYPES), frozenset({"int32", "int64"}), True),
     ("/gather_elements", "onnx-11"): (_NO_BFLOAT16, frozenset({"int32", "int64"}), True),
 }
@@ -77,6 +78,12 @@ def broken(path: str, body: dict[str, Any], limits: Limits = Limits()) -> list[R
 def _broken(path: str, body: dict[str, Any], limits: Limits) -> Iterator[Rule]:
     name = "batch_dims" if path == "/gathernd" else "axis"
     known = {"data", "indices", name, "dialect", "device", "output_encoding"}
+    if body.get("out_of_bounds") == "error":  # the other modes are not judged here
+        known |= {"out_of_bounds"}
+    if is_gather_8(path, body):
+        known |= {"batch_dims"}
+        if "axis" not in body:
+            yield "fields"
     data, indices = body["data"], body["indices"]
     if set(body) - known or any(set(tensor) - {"dtype", "shape", "values"} for tensor in (data, indices)):
         yield "fields"
@@ -100,6 +107,11 @@ def _broken(path: str, body: dict[str, Any], limits: Limits) -> Iterator[Rule]:
         yield "device"
     judge = {"/gathernd": _gathernd, "/gather": _gather, "/gather_elements": _gather_elements}[path]
     yield from judge(body, body.get(name, 0), wrap, limits)
+
+
+def is_gather_8(path: str, body: dict[str, Any]) -> bool:
+    """Whether the rules are those of OpenVINO's Gather-8, which has batch_dims and fills what is out of bounds."""
+    return path == "/gather" and body.get("dialect") == "openvino-8"
 
 
 def _leaf(tensor: dict[str, Any], value: Any) -> bool:
@@ -137,16 +149,25 @@ def _gathernd(body: dict[str, Any], b: int, wrap: bool, limits: Limits) -> Itera
 def _gather(body: dict[str, Any], axis: int, wrap: bool, limits: Limits) -> Iterator[Rule]:
     data, indices = body["data"], body["indices"]
     shape, index_shape = data["shape"], indices["shape"]
-    r = len(shape)
+    r, q = len(shape), len(index_shape)
     output = None
+    fills = is_gather_8("/gather", body) and body.get("out_of_bounds") != "error"
+    b = body.get("batch_dims", 0) if is_gather_8("/gather", body) else 0
     if r < 1:
         yield "rank"
+    if not -min(r, q) <= b <= min(r, q):
+        yield "batch_dims"
+    b += q if b < 0 else 0
+    if any(shape[i] != index_shape[i] for i in range(min(b, q, r))):
+        yield "batch shape"
     if not -r <= axis < r:
         yield "axis"
     else:
         axis += r if axis < 0 else 0
-        output = [*shape[:axis], *index_shape, *shape[axis + 1 :]]
-        if any(_outside(value, shape[axis], wrap) for value in indices["values"]):
+        if b > axis:
+            yield "batch_dims"
+        output = [*shape[:axis], *index_shape[max(b, 0) :], *shape[axis + 1 :]]
+        if not fills and any(_outside(value, shape[axis], wrap) for value in indices["values"]):
             yield "index values"
     if _over(data, indices, output, limits):
         yield "limits"
@@ -275,12 +296,15 @@ def gathered(path: str, body: dict[str, Any]) -> tuple[list[int], list[Any]]:
     if path == "/gather":
         r = len(shape)
         axis = body.get("axis", 0) % r
-        q = len(index_shape)
-        output = [*shape[:axis], *index_shape, *shape[axis + 1 :]]
+        b = body.get("batch_dims", 0)
+        b += len(index_shape) if b < 0 else 0
+        q = len(index_shape) - b  # axes of indices that stand in the place of the axis
+        output = [*shape[:axis], *index_shape[b:], *shape[axis + 1 :]]
         values = []
         for place in product(*map(range, output)):
-            index = _from_front(chosen[place[axis : axis + q]], shape[axis])
-            values.append(held[(*place[:axis], index, *place[axis + q :])])
+            index = _from_front(chosen[(*place[:b], *place[axis : axis + q])], shape[axis])
+            filled = zero(data["dtype"])  # only Gather-8 has an index out of bounds here
+            values.append(held.get((*place[:axis], index, *place[axis + q :]), filled))
         return output, values
     b, k = body.get("batch_dims", 0), index_shape[-1]
     output = [*index_shape[:-1], *shape[b + k :]]

@@ -52,10 +52,10 @@ def judge(case: KnownCase, answer: httpx.Response, output: Any) -> None:
 
 def test_cases_of_every_dialect_are_there() -> None:
     own = own_cases()
-    assert len(own) == 102
+    assert len(own) == 123
     assert len({case.name for case in own}) == len(own)
     assert {case.dialect for case in own} == {"onnx-1", "onnx-11", "onnx-12", "onnx-13", "openvino-8"}
-    assert sum(case.error is not None for case in own) == 25
+    assert sum(case.error is not None for case in own) == 31
     assert all((case.output is None) != (case.error is None) for case in own)
 
 

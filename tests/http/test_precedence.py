@@ -54,6 +54,7 @@ SHARED: dict[Rule, list[Parts]] = {
     "device": [{"device": "gpu"}],
     "index values": [{"index_wrong": 9}, {"index_wrong": -9}, {"index_wrong": 2**62}, {"index_first": 9}],
 }
+GATHER_8: Parts = {"dialect": "openvino-8"}
 BLOCKS: dict[str, dict[Rule, list[Parts]]] = {
     "/gathernd": {
         **SHARED,
@@ -92,9 +93,24 @@ BLOCKS: dict[str, dict[Rule, list[Parts]]] = {
         "data type": [
             {"dialect": "onnx-11", "dtype": "bfloat16"},
             {"dialect": "onnx-1", "dtype": "bfloat16"},
+            {**GATHER_8, "axis": 1, "dtype": "complex64"},
         ],
+        "index type": [*SHARED["index type"], {**GATHER_8, "axis": 1, "index_dtype": "bool"}],
+        "index values": [*SHARED["index values"], {**GATHER_8, "index_wrong": 9, "out_of_bounds": "error"}],
         "rank": [{"shape": []}],
         "axis": [{"axis": value} for value in (2, -3, 9, -9, 2**64, -(2**63))],
+        "batch_dims": [
+            *({**GATHER_8, "batch_dims": value} for value in (2, -1, 9, -9, 2**64)),
+            {**GATHER_8, "axis": 0, "batch_dims": 1},
+            {**GATHER_8, "batch_dims": 9},
+        ],
+        "batch shape": [
+            {**GATHER_8, "axis": 1, "index_shape": [3, 1], "batch_dims": 1},
+            {**GATHER_8, "axis": -1, "index_shape": [3, 1], "batch_dims": -1},
+            {**GATHER_8, "index_shape": [3, 1], "batch_dims": 1},
+            {**GATHER_8, "axis": 1, "shape": [2, 40], "index_shape": [40, 1], "batch_dims": 1},
+            {**GATHER_8, "axis": 1, "shape": [1, 1, 1, 1, 1, 1, 2], "index_shape": [3, 1], "batch_dims": 1},
+        ],
     },
 }
 BLOCKS["/gather_elements"] = {
@@ -114,6 +130,7 @@ IMPOSSIBLE: dict[tuple[str, Rule, Rule], str] = {
     ("/gathernd", "rank", "batch shape"): "a tensor of rank 0 has no dimension that could differ",
     ("/gathernd", "rank", "index values"): _NO_AXIS,
     ("/gather", "rank", "index values"): _NO_AXIS,
+    ("/gather", "rank", "batch shape"): "a tensor of rank 0 has no dimension that could differ",
     ("/gather", "axis", "index values"): _NO_AXIS,
     ("/gather_elements", "axis", "index values"): _NO_AXIS,
     ("/gather_elements", "axis", "indices shape"): "where there is no axis, any may be the one that is left out",
@@ -143,7 +160,8 @@ def make(path: str, parts: Parts) -> dict[str, Any]:
         "indices": {"dtype": index_dtype, "shape": index_shape, "values": indices},
     }
     for part, field in (("extra", "batchdims"), ("dialect", "dialect"), ("device", "device"), ("axis", "axis"),
-                        ("batch_dims", "batch_dims"), ("encoding", "output_encoding")):  # fmt: skip
+                        ("batch_dims", "batch_dims"), ("out_of_bounds", "out_of_bounds"),
+                        ("encoding", "output_encoding")):  # fmt: skip
         if part in parts:
             body[field] = parts[part]
     for part, role in (("data_extra", "data"), ("index_extra", "indices")):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import samples
 from tests.http.forms import COMPLEX, FLOATS, INTEGERS, TYPES, items, nested, packed, same
-from tests.http.rules import CODES, DIALECTS, bad_indices, broken, gathered, position
+from tests.http.rules import CODES, DIALECTS, bad_indices, broken, gathered, is_gather_8, position
 
 EXAMPLES = samples(1200)
 REQUESTS = settings(
@@ -63,9 +63,16 @@ def requests(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
         body["dialect"] = dialect
     if path == "/gather":
         axis = draw(st.integers(-len(shape), len(shape) - 1))
-        if axis or draw(st.booleans()):
+        if axis or dialect == "openvino-8" or draw(st.booleans()):
             body["axis"] = axis
         index_shape = draw(st.lists(st.sampled_from((1, 2, 3, 0)), max_size=4))
+        if dialect == "openvino-8":
+            b = draw(st.integers(0, axis % len(shape)))
+            index_shape = [*shape[:b], *index_shape]
+            if b or draw(st.booleans()):
+                body["batch_dims"] = draw(st.sampled_from([b, b - len(index_shape)])) if b < len(index_shape) else b
+            if draw(st.booleans()):
+                body["out_of_bounds"] = "error"
     elif path == "/gather_elements":
         axis = draw(st.integers(-len(shape), len(shape) - 1))
         if axis or draw(st.booleans()):
@@ -89,7 +96,7 @@ def requests(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
 
 
 def spoil_shape(path: str, body: dict[str, Any], shape: list[int], index_shape: list[int], source: Random) -> None:
-    name = "batch_dims" if path == "/gathernd" else "axis"
+    name = "batch_dims" if path == "/gathernd" or (is_gather_8(path, body) and source.random() < 0.5) else "axis"
     match source.randrange(8):
         case 0:
             body[name] = source.choice((-7, -1, 1, 2, 6, 7, 2**63, -(2**64)))

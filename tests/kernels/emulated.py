@@ -74,6 +74,8 @@ def run(plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArra
     """See `app.kernels.Kernel.run`; indices travel as `cupy_gpu` has them travel."""
     check_arrays(plan, data, indices, out)
     size = 8 if indices.dtype.itemsize == 8 or indices.dtype == np.uint32 else 4
+    if indices.dtype == np.uint64:
+        indices = np.minimum(indices, np.uint64(2**63 - 1))
     indices = indices.astype(f"i{size}", copy=False)
     first = np.array([kernel_launch.NOTHING], np.uint64)
     addresses = (data.ctypes.data, indices.ctypes.data, out.ctypes.data, first.ctypes.data)

@@ -19,14 +19,14 @@ from app.operators.gather_plan import GatherPlan
 def gather_by_loops(plan: GatherPlan, data: NDArray[Any], indices: NDArray[np.int64], out: NDArray[np.uint8]) -> int:
     """Fill `out`, plan.output_bytes long, and return -1, or return the position of the first bad component."""
     first: int = _gather(
-        np.array(plan.dims, np.int64), plan.batches, plan.tuples, plan.broadcast_indices, plan.wrap,
-        data.view(np.uint8), indices, out,
+        np.array(plan.dims, np.int64), plan.batches, plan.tuples, plan.batches_per_set, plan.broadcast_indices,
+        plan.wrap, data.view(np.uint8), indices, out,
     )  # fmt: skip
     return first
 
 
 @njit(nogil=True)
-def _gather(dims, batches, tuples, shared, wrap, data, indices, out):  # type: ignore[no-untyped-def]
+def _gather(dims, batches, tuples, per_set, broadcast, wrap, data, indices, out):  # type: ignore[no-untyped-def]
     depth = len(dims)
     for place in range(len(indices)):
         size = dims[place % depth]
@@ -40,7 +40,7 @@ def _gather(dims, batches, tuples, shared, wrap, data, indices, out):  # type: i
         for row in range(tuples):
             pieces = len(data) // batches
             start = batch * pieces
-            line = row if shared else batch * tuples + row
+            line = row if broadcast else batch // per_set * tuples + row
             for axis in range(depth):
                 component = indices[line * depth + axis]
                 if component < 0:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,8 @@ from app.operators.gather_elements import GatherElementsPlan
 from app.operators.gather_plan import GatherPlan
 
 CARRIERS: Mapping[int, type[np.generic]] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
+_SHARED_BYTES = 1 << 21
+"""Most bytes of a random plan's data and output whose batches share sets of tuples."""
 EXTREMES = (-(2**63), 2**63 - 1, -(2**62), 2**62, -(2**32), 2**32, -(2**31), 2**31)
 
 
@@ -33,7 +35,8 @@ def gather(plan: GatherPlan, data: bytes | memoryview, indices: list[int]) -> tu
     for batch in range(plan.batches):
         of_batch = _piece(view, plan.batches, batch)
         for row in range(plan.tuples):
-            start = (row if plan.broadcast_indices else batch * plan.tuples + row) * plan.depth
+            which = 0 if plan.broadcast_indices else batch // plan.batches_per_set
+            start = (which * plan.tuples + row) * plan.depth
             piece = of_batch
             for axis, size in enumerate(plan.dims):
                 component = indices[start + axis]
@@ -82,7 +85,21 @@ def check(kernel: Any, case: Case) -> None:
 
 
 def random_plan(source: random.Random) -> GatherPlan:
-    """Mostly small plans, with now and then a zero, more tuples than a block, more data or output than the caches."""
+    """Mostly small plans, with now and then a zero, more tuples than a block, more data or output than the caches.
+
+    Of those whose batches have tuples of their own, each set is for several batches in one of three.
+    """
+    plan = _random_plan(source)
+    if plan.broadcast_indices or source.random() > 0.3:
+        return plan
+    shared = source.choice((2, 3, 5, source.randint(2, 40)))
+    fewer = plan.batches if plan.batches < 10 else max(1, plan.batches // shared)
+    if max(plan.output_bytes, plan.data_items * plan.item_size) * fewer * shared > _SHARED_BYTES * max(plan.batches, 1):
+        return plan
+    return replace(plan, batches=fewer * shared, batches_per_set=shared)
+
+
+def _random_plan(source: random.Random) -> GatherPlan:
     kind = source.random()
     item_size = source.choice(tuple(CARRIERS))
     shared, wrap = source.random() < 0.4, source.random() < 0.7

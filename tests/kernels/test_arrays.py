@@ -127,6 +127,8 @@ CHUNKED = (
     GatherPlan(2_000, 9, (60,), 1, 4, True, True),
     GatherPlan(50, 255, (2,) * 9, 1, 1, False, True),
     GatherPlan(2, 300, (2,) * 9, 1, 16, False, True),
+    GatherPlan(600, 40, (60,), 1, 4, False, True, batches_per_set=6),
+    GatherPlan(6, 3_000, (60,), 1, 4, False, True, batches_per_set=2),
 )
 
 

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.operators.gather_plan import GatherPlan
+from app.tensors.dtypes import INTEGERS
 from tests.conftest import TEST_ALL
 from tests.kernels.reference import CARRIERS, EXTREMES, Case, check, gather, make_case
 
@@ -53,6 +54,44 @@ def test_the_specification_examples(kernel: Any, item_size: int) -> None:
 
 def test_a_shared_plan_reads_the_same_tuples_in_every_batch(kernel: Any) -> None:
     assert run(kernel, plan_of_gather([2, 3], 2, 1), [2, -3]) == (-1, [2, 0, 5, 3])
+
+
+def test_batches_of_a_set_read_the_same_tuples(kernel: Any) -> None:
+    plan = GatherPlan(4, 2, (3,), 1, 4, False, True, batches_per_set=2)
+    assert run(kernel, plan, [2, -3, 1, 1]) == (-1, [2, 0, 5, 3, 7, 7, 10, 10])
+    assert run(kernel, plan, [2, -3, 1, 3])[0] == 3
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize(("sets", "per_set"), [(1, 2), (2, 3), (3, 200), (150, 2)])
+def test_batches_of_a_set_by_indices_of_any_type(kernel: Any, dtype: str, sets: int, per_set: int) -> None:
+    source = random.Random(per_set)
+    for tuples in (1, 2, 85, 127, 255, 257, 700) if sets < 100 else (1, 3, 130):
+        for spoiled in (0, 1, 3):
+            plan = GatherPlan(sets * per_set, tuples, (3, 2), 1, 2, False, True, batches_per_set=per_set)
+            case = make_case(plan, source, spoiled)
+            info = np.iinfo(dtype)
+            low = 0 if info.min == 0 else info.min
+            indices = case.indices.clip(low, min(info.max, 2**63 - 1))
+            expected, bad = gather(plan, case.data.tobytes(), indices.tolist())
+            out = case.out()
+            assert kernel.run(plan, case.data, indices.astype(dtype), out) == bad
+            assert bad >= 0 or out.tobytes() == expected
+
+
+def test_a_uint64_beyond_int64_is_no_negative_component(kernel: Any) -> None:
+    data, out = np.arange(3, dtype=np.uint32), np.zeros(2, np.uint32)
+    for value in (2**63, 2**64 - 3, 2**64 - 1):
+        indices = np.array([0, value], np.uint64)
+        assert kernel.run(GatherPlan(1, 2, (3,), 1, 4, False, True), data, indices, out) == 1
+
+
+@pytest.mark.parametrize("per_set", [-1, -4, 3, 5, 2**62])
+def test_sets_that_do_not_make_the_batches_are_refused(kernel: Any, per_set: int) -> None:
+    plan = GatherPlan(4, 2, (3,), 1, 4, False, True, batches_per_set=per_set)
+    for count in (0, 2, 4, 8):
+        with pytest.raises(TypeError):
+            kernel.run(plan, np.zeros(12, np.uint32), np.zeros(count, np.int64), np.zeros(8, np.uint32))
 
 
 def test_negative_components_count_from_the_end_only_with_wrap(kernel: Any) -> None:

@@ -19,7 +19,8 @@ def test_there_is_a_row_for_each_name_and_its_name_is_reserved() -> None:
 def test_a_row_says_of_its_operator_what_the_schema_of_its_requests_says(operator: Operator) -> None:
     signature, model = operator.signature, gather_request(operator.signature)
     fields = model.model_json_schema()["properties"]
-    assert set(fields) & set(PARAMETERS) == {signature.parameter}
+    beside = {"batch_dims"} if any(own.batch_dims for own in signature.dialect_fields.values()) else set()
+    assert set(fields) & set(PARAMETERS) == {signature.parameter} | beside
     assert set(signature.inputs) < set(fields)
     assert signature.dialects == tuple(operator.dialects) == tuple(fields["dialect"]["enum"])
     assert signature.default_dialect == model.model_fields["dialect"].default == signature.dialects[0]

@@ -93,6 +93,70 @@ def test_gather_comes_down_to_the_same_plan(
     assert plan.output_items == int(np.prod(output))
 
 
+GATHER_8 = GATHER["openvino-8"]
+
+
+@pytest.mark.parametrize(
+    ("data", "index", "axis", "batch_dims", "output", "sets", "per_set"),
+    [
+        ((2, 5), (2, 3), 1, 1, (2, 3), 2, 1),
+        ((2, 5), (2, 3), -1, -1, (2, 3), 2, 1),
+        ((2, 1, 5, 4), (2, 3), 2, 1, (2, 1, 3, 4), 2, 1),
+        ((2, 7, 5, 4), (2, 3), 2, 1, (2, 7, 3, 4), 2, 7),
+        ((2, 3, 7, 5), (2, 3, 1, 6), 3, 2, (2, 3, 7, 1, 6), 6, 7),
+        ((2, 3, 7, 5), (2, 3), 3, 2, (2, 3, 7), 6, 7),
+        ((1, 7, 5), (1, 3), 2, 1, (1, 7, 3), 1, 0),
+        ((4, 7, 5), (3,), 2, -1, (4, 7, 3), 1, 0),
+        ((4, 7, 5), (), 2, 0, (4, 7), 1, 0),
+        ((2, 64, 128), (2, 32, 21), 1, 1, (2, 32, 21, 128), 2, 1),
+        ((2, 0, 5), (2, 3), 2, 1, (2, 0, 3), 1, 0),
+        ((2, 7, 5, 0), (2, 3), 2, 1, (2, 7, 3, 0), 1, 0),
+        ((0, 7, 5), (0, 3), 2, 1, (0, 7, 3), 1, 0),
+    ],
+)
+def test_gather_8_has_a_set_of_indices_for_so_many_batches(
+    data: tuple[int, ...],
+    index: tuple[int, ...],
+    axis: int,
+    batch_dims: int,
+    output: tuple[int, ...],
+    sets: int,
+    per_set: int,
+) -> None:
+    plan, shape, first_axis = plan_gather(GATHER_8, tensor(*data), indices(*index), axis, "/axis", LIMITS, batch_dims)
+    assert shape == output
+    assert first_axis == axis % len(data)
+    assert plan.index_items == int(np.prod(index))
+    assert plan.data_items == int(np.prod(data))
+    assert plan.output_items == int(np.prod(output))
+    assert plan.broadcast_indices == (sets == 1)
+    assert plan.batches_per_set == per_set
+    assert plan.broadcast_indices or plan.batches == sets * per_set
+
+
+@pytest.mark.parametrize(
+    ("index", "axis", "batch_dims", "code"),
+    [
+        ((2, 3), 1, 2, "batch_dims_out_of_range"),
+        ((2, 3), 2, 3, "batch_dims_out_of_range"),
+        ((2, 3), 2, -3, "batch_dims_out_of_range"),
+        ((2, 3), 9, 10**30, "batch_dims_out_of_range"),
+        ((2, 3), 9, 1, "axis_out_of_range"),
+        ((3, 3), 9, 1, "axis_out_of_range"),
+        ((3, 3), 2, 1, "batch_shape_mismatch"),
+        ((1, 3), 2, 1, "batch_shape_mismatch"),
+        ((3, 3), 0, -1, "batch_dims_out_of_range"),
+    ],
+)
+def test_batch_dims_of_gather_8(index: tuple[int, ...], axis: int, batch_dims: int, code: str) -> None:
+    with pytest.raises(GatherError) as caught:
+        plan_gather(GATHER_8, tensor(2, 4, 5), indices(*index), axis, "/query/axis", LIMITS, batch_dims)
+    assert caught.value.code == code
+    assert caught.value.rule == GATHER_8.rules[code]
+    if code.startswith("batch_dims"):
+        assert caught.value.places[0].pointer == "/query/batch_dims"
+
+
 @pytest.mark.parametrize(("data", "index"), [((), (1,)), ((1,), ())])
 def test_rank_zero_is_too_small(data: tuple[int, ...], index: tuple[int, ...]) -> None:
     error = refused("rank_too_small", tensor(*data), indices(*index))

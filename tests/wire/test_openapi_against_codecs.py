@@ -216,9 +216,6 @@ TENSOR_RULES: dict[str, Rule] = {
     ),
 }
 GATHER_RULES: dict[str, Rule] = {
-    "a fill value is for fill": lambda document: (
-        "fill_value" not in document or document.get("out_of_bounds") == "fill"
-    ),
     "the name of a resident tensor stands alone": lambda document: all(
         len(one) == 1 for one in tensors(document) if "tensor" in one
     ),
@@ -228,9 +225,31 @@ GATHER_RULES: dict[str, Rule] = {
 }
 
 
+def dialect_rules(signature: Signature, parameters: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Rule]:
+    """The rules on the fields that depend on the dialect, which are those that `parameters` finds in a request."""
+    gather = signature.operator == "gather"
+
+    def is_gather_8(document: dict[str, Any]) -> bool:
+        return gather and parameters(document).get("dialect") == "openvino-8"
+
+    rules: dict[str, Rule] = {
+        "a fill value is for fill": lambda document: (
+            "fill_value" not in parameters(document)
+            or parameters(document).get("out_of_bounds", "fill" if is_gather_8(document) else "error") == "fill"
+        )
+    }
+    if gather:
+        rules["batch_dims beside an axis is Gather-8's"] = lambda document: (
+            "batch_dims" not in parameters(document) or is_gather_8(document)
+        )
+        rules["Gather-8 needs an axis"] = lambda document: not is_gather_8(document) or "axis" in parameters(document)
+    return rules
+
+
 def infer_rules(model: Model) -> dict[str, Rule]:
     signature = model.signature
-    return {
+    own = {signature.parameter} | ({"batch_dims"} if signature.operator == "gather" else set())
+    return dialect_rules(signature, lambda document: document.get("parameters", {})) | {
         "each input of the model is given once and there is no other": lambda document: (
             sorted(one["name"] for one in document["inputs"]) == sorted(model.inputs)
         ),
@@ -238,13 +257,10 @@ def infer_rules(model: Model) -> dict[str, Rule]:
             ("data" in one) != ("binary_data_size" in one.get("parameters", {})) for one in document["inputs"]
         ),
         "the parameter of another operator is none of this model": lambda document: (
-            not document.get("parameters", {}).keys() & set(PARAMETERS) - {signature.parameter}
+            not document.get("parameters", {}).keys() & set(PARAMETERS) - own
         ),
         "the dialect is one of the model's operator": lambda document: (
             document.get("parameters", {}).get("dialect", signature.default_dialect) in signature.dialects
-        ),
-        "a fill value is for fill": lambda document: (
-            "fill_value" not in document.get("parameters", {}) or document["parameters"].get("out_of_bounds") == "fill"
         ),
         "a fill value is the text of a JSON value": lambda document: is_json(
             document.get("parameters", {}).get("fill_value", "0")
@@ -337,7 +353,8 @@ def hold(
 @pytest.mark.parametrize("path", GATHERS)
 def test_gathers(path: str) -> None:
     signature = OPERATORS[path[1:]].signature
-    hold(body_schema(path), TENSOR_RULES | GATHER_RULES, path, lambda body: read_call(body, signature, Limits()))
+    rules = TENSOR_RULES | GATHER_RULES | dialect_rules(signature, lambda document: document)
+    hold(body_schema(path), rules, path, lambda body: read_call(body, signature, Limits()))
 
 
 def test_scatters() -> None:

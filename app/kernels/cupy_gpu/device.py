@@ -21,7 +21,7 @@ import numpy as np
 from cupy.cuda import runtime
 from numpy.typing import NDArray
 
-from app.kernels.check_arrays import check_data, check_indices_and_output
+from app.kernels.check_arrays import check_data, check_indices_and_output, check_sets
 from app.kernels.cupy_gpu import kernel_launch
 from app.kernels.gpu_interface import DeviceFailed, NoDevice, OutOfDeviceMemory
 from app.operators.gather_plan import GatherPlan
@@ -41,6 +41,7 @@ _ARGUMENT: Final = np.dtype((np.void, kernel_launch.PLAN_BYTES))
 _BYTES: Final = np.dtype(np.uint8)
 _INT32: Final = np.dtype(np.int32)
 _INT64: Final = np.dtype(np.int64)
+_HIGHEST: Final = np.uint64(2**63 - 1)
 
 
 class DeviceCopy:
@@ -98,6 +99,7 @@ class CupyDevice:
 
     def run(self, plan: GatherPlan, data: DeviceCopy | NDArray[Any], indices: NDArray[Any], out: NDArray[Any]) -> int:
         """See `Device.run`."""
+        check_sets(plan)
         check_indices_and_output(plan, indices, out)
         if isinstance(data, DeviceCopy):
             if data.nbytes != plan.data_items * plan.item_size:
@@ -172,8 +174,8 @@ class _StagedStream:
     def send(self, pointer: int, source: NDArray[Any], dtype: np.dtype[Any] = _BYTES) -> None:
         """Put the copying of `source` to the device, as items of `dtype`, into the stream.
 
-        Items of another type are converted piece by piece, in the pinned memory. `source` has been read when this
-        returns.
+        Items of another type are converted piece by piece, in the pinned memory; a uint64 that int64 cannot hold
+        becomes the highest that it can. `source` has been read when this returns.
         """
         step = self._half // dtype.itemsize
         for at in range(0, source.size, step):
@@ -181,7 +183,10 @@ class _StagedStream:
             turn = self._turn
             self._events[turn].synchronize()  # what was there before has left
             size = piece.size * dtype.itemsize
-            self._halves[turn][:size].view(dtype)[:] = piece
+            if source.dtype == np.uint64 and dtype == _INT64:
+                np.minimum(piece, _HIGHEST, out=self._halves[turn][:size].view(np.uint64))
+            else:
+                self._halves[turn][:size].view(dtype)[:] = piece
             self._copy(pointer + at * dtype.itemsize, self._addresses[turn], size, runtime.memcpyHostToDevice)
             self._turn = turn ^ 1
 
@@ -223,6 +228,6 @@ class _StagedStream:
 def travelling_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The type of indices of type `dtype` on the device: int32 or int64, in as few bytes as hold every value.
 
-    A uint64 above 2**63 - 1 turns negative, which is out of bounds in every dialect that takes uint64.
+    A uint64 above 2**63 - 1 becomes that, which is out of bounds everywhere.
     """
     return _INT64 if dtype.itemsize == 8 or dtype == np.uint32 else _INT32

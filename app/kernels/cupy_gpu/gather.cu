@@ -24,13 +24,15 @@ struct Plan {
     u64 slices;        // to be written, or, where nothing is, tuples to be checked
     u64 tuples;        // of one batch
     u64 magic;         // with shift: what makes a division by tuples a multiplication; unused for 1 batch or 1 tuple
+    u64 set_magic;     // with set_shift: the same for the batches that use one set of tuples; 0 where all use the one
     u64 units;         // of one slice
     u64 block;         // units of one batch of data
     unsigned shift;
+    unsigned set_shift;
     unsigned lane_bits;
     unsigned depth;
     unsigned batched;  // whether there is more than one batch
-    unsigned broadcast_indices; // whether all batches use the one set of tuples
+    unsigned broadcast_indices; // whether several batches use one set of tuples
     unsigned wrap;     // whether negative components count from the end
     i64 sizes[64];     // of the indexed axes
 };
@@ -72,7 +74,10 @@ __device__ __forceinline__ void find(const Plan& plan, u64 slice, u64 step, bool
         if (plan.batched) {
             const u64 batch = batch_of(plan, one);
             four.from[i] = batch * plan.block;
-            if (plan.broadcast_indices) row = one - batch * plan.tuples;
+            if (plan.broadcast_indices) {
+                const u64 set = __umul64hi(batch, plan.set_magic) >> plan.set_shift;
+                row = one - (batch - set) * plan.tuples;
+            }
         }
         four.begin[i] = row * depth;
         offset[i] = 0;

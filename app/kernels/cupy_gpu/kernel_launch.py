@@ -33,7 +33,7 @@ NOTHING: Final = (1 << 64) - 1
 _WARP_BITS: Final = 5
 """2**5 threads of a warp, on all of CUDA's devices."""
 _ADDRESSES: Final = Struct("<4Q")
-_REST: Final = Struct(f"<5Q6I{MAX_DEPTH}q")
+_REST: Final = Struct(f"<6Q7I4x{MAX_DEPTH}q")
 PLAN_BYTES: Final = _ADDRESSES.size + _REST.size
 # Blocks for each multiprocessor: those that it needs to be busy, and the most that are worth starting.
 _BUSY: Final = 4
@@ -92,17 +92,20 @@ def _shape(
         rows = min(-(-units // (1 << _WARP_BITS)), -(-2 * _BUSY * multiprocessors // blocks), _MOST_ROWS_OF_BLOCKS)
     kind = "wide" if wide else str(plan.depth) if plan.depth <= 3 else "any"
     magic, shift = division(plan.tuples)
+    set_magic, set_shift = division(plan.batches_per_set)
     rest = _REST.pack(
         slices,
         plan.tuples,
         magic,
+        set_magic,
         units,
         plan.block_items * plan.item_size // unit if copies else 0,
         shift,
+        set_shift,
         lane_bits,
         plan.depth,
         copies and plan.batches > 1,
-        plan.broadcast_indices,
+        plan.broadcast_indices or plan.batches_per_set > 1,
         plan.wrap,
         *plan.dims,
         *(0,) * (MAX_DEPTH - plan.depth),

@@ -34,10 +34,15 @@ CHUNKS: Final = 11
 FLAGS: Final = 12
 START: Final = 13
 """The first tuple of chunk 0."""
+BATCHES_PER_SET: Final = START
+"""In its place, for `gather_narrow_chunk`: how many consecutive batches use the same tuples, 0 where each has its own
+or all use the one set."""
 INDEX_TYPE: Final = 14
 """Of the components; int64 for `gather_chunk`. See `ndarray_abi.index_type`."""
 OWN_INDEX_TYPE: Final = 0
 """In its place: GATHER_CHUNK reads components of any type."""
+REPEATED_INT64: Final = 16
+"""In its place: the components are int64, and `gather_narrow_chunk` repeats them for the batches of a set."""
 GATHER_CHUNK: Final = 15
 """The address of `gather_chunk`, or of another operator's function for its chunks."""
 JOB_ITEMS: Final = 16

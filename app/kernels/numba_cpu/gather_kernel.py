@@ -43,12 +43,13 @@ from app.kernels.numba_cpu import gather_chunk as gather_chunk_module
 from app.kernels.numba_cpu.gather_chunk import gather_chunk
 from app.kernels.numba_cpu.gather_job import (
     BATCHES,
+    BATCHES_PER_SET,
     BLOCK,
     BROADCAST_INDICES,
     INDEX_TYPE,
     NONTEMPORAL,
     NOT_AHEAD,
-    START,
+    REPEATED_INT64,
     STRIDE,
     TUPLES,
     WHOLE_BATCHES,
@@ -199,7 +200,7 @@ def run(
         plan.tuples,
         plan.slice_items,
         plan.item_size,
-        plan.broadcast_indices,
+        plan.batches_per_set,
         plan.wrap,
         team.address,
         threads - 1,
@@ -273,7 +274,7 @@ def compile_others() -> tuple[Any, Any, Any]:
     check_layout()
     integer, flag = types.int64, types.boolean
     gather, attend = _dispatchers()
-    gather.compile((*(header,) * 4, *(integer,) * 4, flag, flag, integer, integer, flag))
+    gather.compile((*(header,) * 4, *(integer,) * 5, flag, integer, integer, flag))
     attend.compile((integer, integer))
     for dispatcher in (gather, attend):
         dispatcher.disable_compile()
@@ -306,7 +307,7 @@ def _gather(
     tuples: int,
     slice_items: int,
     item_size: int,
-    broadcast: bool,
+    batches_per_set: int,
     wrap: bool,
     team: Address,
     helpers: int,
@@ -321,16 +322,22 @@ def _gather(
         return REFUSED
     depth = length(sizes)
     axes = address(sizes)
-    negative = batches | tuples | slice_items
+    negative = batches | tuples | slice_items | batches_per_set
     items = checked_product(batches, slice_items)  # of data
     for axis in range(depth):
         negative |= load_item(axes, axis)
         items = checked_product(items, load_item(axes, axis))
     slices = checked_product(batches, tuples)
-    total = tuples if broadcast else slices  # tuples in indices
+    broadcast = batches_per_set == 0
+    total = tuples if broadcast else slices
+    given = total  # tuples in indices
+    if batches_per_set > 1:
+        if batches % batches_per_set != 0:
+            return REFUSED
+        given = checked_product(batches // batches_per_set, tuples)
     if negative < 0 or not 1 <= depth <= MAX_DEPTH or length(data) != items:
         return REFUSED
-    if length(indices) != checked_product(total, depth) or length(out) != checked_product(slices, slice_items):
+    if length(indices) != checked_product(given, depth) or length(out) != checked_product(slices, slice_items):
         return REFUSED
     width = slice_items * item_size
     data_bytes = items * item_size
@@ -365,8 +372,8 @@ def _gather(
     store_item(job, BATCHES, batches)
     store_item(job, TUPLES, tuples)
     store_item(job, STRIDE, data_bytes // batches if out_bytes > 0 else 0)
-    store_item(job, START, 0)
-    store_item(job, INDEX_TYPE, kind)
+    store_item(job, BATCHES_PER_SET, batches_per_set if batches_per_set > 1 else 0)
+    store_item(job, INDEX_TYPE, REPEATED_INT64 if kind == 8 and batches_per_set > 1 else kind)
     return carry_out(team, job, split, helpers, long, may_leave_unfinished)
 
 

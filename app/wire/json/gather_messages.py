@@ -14,7 +14,7 @@ import numpy as np
 
 from app.errors import GatherError
 from app.tensors.buffer_type import Buffer
-from app.tensors.gather_call import Call, Encoding
+from app.tensors.gather_call import Call, Encoding, OutOfBounds
 from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
 from app.wire.json.codec_functions import scan_tensors
@@ -35,6 +35,7 @@ from app.wire.json.read_values import Values
 from app.wire.json.validated_fields_cache import RequestTemplate, array_template, fill, short_envelope, templates
 from app.wire.json.write_values import is_long, write_answer
 from app.wire.little_endian_items import Charge
+from app.wire.request_schemas.dialect_fields import apply_dialect
 from app.wire.request_schemas.gather_request import NamedTensor
 from app.wire.request_schemas.operator_request import operator_request
 from app.wire.request_schemas.scatter_request import check_reduction
@@ -90,11 +91,15 @@ def _read_call(body: Buffer, signature: Signature, limits: Limits, charge: Charg
             resident = value.tensor
         else:
             given[name], unknown[name] = given_tensor(name, value, body, view, places, charge)
+    batch_dims = 0
+    out_of_bounds: OutOfBounds = "error"
     fill_value = None
-    if "fill_value" in document:
-        fill_value = read_fill_value(fields.fill_value, fields.out_of_bounds, "/fill_value")
     if signature.kind == "scatter":
         check_reduction(signature, fields.dialect, fields.reduction, "/reduction")
+    else:
+        batch_dims, out_of_bounds = apply_dialect(signature, fields)
+        if "fill_value" in document:
+            fill_value = read_fill_value(fields.fill_value, out_of_bounds, "/fill_value")
     if len(document) + sum([len(document[name]) for name in inputs]) != members:
         check_framing(body, charge)
 
@@ -117,7 +122,7 @@ def _read_call(body: Buffer, signature: Signature, limits: Limits, charge: Charg
     if signature.kind == "scatter":
         call.updates, call.reduction = tensors["updates"], fields.reduction
     else:
-        call.out_of_bounds, call.fill_value = fields.out_of_bounds, fill_value
+        call.out_of_bounds, call.fill_value, call.batch_dims = out_of_bounds, fill_value, batch_dims
     if len(body) > limits.string_bytes:
         call.over_limit = first_too_long_string(tensors.values(), limits)
     if (
@@ -139,7 +144,8 @@ def _read_call(body: Buffer, signature: Signature, limits: Limits, charge: Charg
             fields.dialect,
             fields.device,
             fields.output_encoding,
-            fields.out_of_bounds,
+            out_of_bounds,
             fill_value,
+            batch_dims,
         )
     return call, fields.output_encoding

@@ -57,6 +57,7 @@ class RequestTemplate(NamedTuple):
     encoding: Encoding
     out_of_bounds: OutOfBounds
     fill_value: FillValue | None
+    batch_dims: int
 
 
 templates: Final[BoundedCache[tuple[Signature, bytes], RequestTemplate]] = BoundedCache(1024)
@@ -87,13 +88,13 @@ def fill(
     charge: Charge | None,
 ) -> tuple[Call, Encoding]:
     """The call of a request whose template is known: only its values are read. Raises WrongTensors."""
-    _, kept, index_array, parameter, dialect, device, encoding, out_of_bounds, fill_value = template
+    _, kept, index_array, parameter, dialect, device, encoding, out_of_bounds, fill_value, batch_dims = template
     data_tensor = kept if isinstance(kept, str) else _read_array("data", kept, view, places, charge)
     index_tensor = _read_array("indices", index_array, view, places, charge)
     if isinstance(data_tensor, Values) or isinstance(index_tensor, Values):
         raise WrongTensors([given for given in (data_tensor, index_tensor) if isinstance(given, Values)])
     call = Call(signature.operator, data_tensor, index_tensor, parameter, dialect, device, signature.pointer)
-    call.out_of_bounds, call.fill_value = out_of_bounds, fill_value
+    call.out_of_bounds, call.fill_value, call.batch_dims = out_of_bounds, fill_value, batch_dims
     if len(body) > limits.string_bytes and type(data_tensor) is PackedStrings:
         call.over_limit = too_long_string(data_tensor, limits)
     return call, encoding

@@ -15,6 +15,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from app.tensors.gather_call import Device, Encoding, OutOfBounds
 from app.tensors.operator_signature import OperatorName, Parameter, Signature
+from app.wire.request_schemas.dialect_fields import OUT_OF_BOUNDS_DESCRIPTION, dialect_fields, parameter_note
 from app.wire.request_schemas.members import (
     ABSENT,
     DTypeName,
@@ -28,10 +29,6 @@ from app.wire.request_schemas.members import (
 )
 
 _DTYPE: Final = "Element type."
-OUT_OF_BOUNDS_DESCRIPTION: Final = (
-    "What becomes of a component of an index that is out of bounds, after the dialect's own wrap: an error; the "
-    "nearest valid index (`clip`); the index modulo the size of the axis (`wrap`); or its whole slice is filled."
-)
 FILL_VALUE_DESCRIPTION: Final = (
     "With `out_of_bounds` fill, what slices are filled with; if left out 0, false or an empty string."
 )
@@ -112,8 +109,11 @@ _TITLES: Final[Mapping[OperatorName, tuple[str, str]]] = {
 """Of each operator's requests: the name of the schema and what it says."""
 
 
-def parameter_field(parameter: Parameter | None) -> dict[str, Any]:
-    """The field `parameter` of a model of requests, which stands under its own name in them; none without one."""
+def parameter_field(parameter: Parameter | None, note: str = "") -> dict[str, Any]:
+    """The field `parameter` of a model of requests, which stands under its own name in them; none without one.
+
+    `note` ends its description.
+    """
     if parameter is None:
         return {}
     return {
@@ -122,7 +122,7 @@ def parameter_field(parameter: Parameter | None) -> dict[str, Any]:
             Field(
                 0,
                 alias=parameter,
-                description=PARAMETER_DESCRIPTIONS[parameter],
+                description=PARAMETER_DESCRIPTIONS[parameter] + note,
                 json_schema_extra={"format": "int64"},
             ),
         )
@@ -138,6 +138,7 @@ def gather_request(signature: Signature) -> type[GatherRequest]:
         __base__=GatherRequest,
         __module__=__name__,
         __doc__=text,
-        **parameter_field(signature.parameter),
+        **parameter_field(signature.parameter, parameter_note(signature)),
+        **dialect_fields(signature, JsonInteger),
         dialect=(one_of(signature.dialects), Field(signature.default_dialect, description="Whose rules hold.")),
     )

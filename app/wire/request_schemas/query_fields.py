@@ -12,11 +12,8 @@ from app.tensors.gather_call import Device, Encoding, OutOfBounds
 from app.tensors.operator_signature import Signature
 from app.tensors.scatter_call import Reduction
 from app.tensors.tensor_name import PATTERN
-from app.wire.request_schemas.gather_request import (
-    FILL_VALUE_DESCRIPTION,
-    OUT_OF_BOUNDS_DESCRIPTION,
-    PARAMETER_DESCRIPTIONS,
-)
+from app.wire.request_schemas.dialect_fields import OUT_OF_BOUNDS_DESCRIPTION, dialect_fields, parameter_note
+from app.wire.request_schemas.gather_request import FILL_VALUE_DESCRIPTION, PARAMETER_DESCRIPTIONS
 from app.wire.request_schemas.members import ABSENT, Detail, one_of
 from app.wire.request_schemas.scatter_request import REDUCTION_DESCRIPTION
 
@@ -107,8 +104,9 @@ def _own_fields(signature: Signature) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if signature.parameter is not None:
         text = PARAMETER_DESCRIPTIONS[signature.parameter].removesuffix(".")
-        described = f"{text}; 0 if left out. {_ONLY}"
+        described = f"{text}; 0 if left out.{parameter_note(signature)} {_ONLY}"
         fields["parameter"] = (QueryInteger, Field(0, alias=signature.parameter, description=described))
+    fields |= dialect_fields(signature, QueryInteger, f" {_ONLY}")
     dialect = f"Whose rules hold; {signature.default_dialect} if left out. {_ONLY}"
     fields["dialect"] = (one_of(signature.dialects), Field(signature.default_dialect, description=dialect))
     return fields

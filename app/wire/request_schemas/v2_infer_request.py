@@ -15,14 +15,11 @@ from pydantic.types import FailFast, Strict
 
 from app.tensors.dtypes import BY_OIP
 from app.tensors.gather_call import Device, OutOfBounds
-from app.tensors.operator_signature import Signature
+from app.tensors.operator_signature import Parameter, Signature
 from app.tensors.scatter_call import Reduction
 from app.wire.json.lossless_json import Number, integer
-from app.wire.request_schemas.gather_request import (
-    FILL_VALUE_DESCRIPTION,
-    OUT_OF_BOUNDS_DESCRIPTION,
-    PARAMETER_DESCRIPTIONS,
-)
+from app.wire.request_schemas.dialect_fields import OUT_OF_BOUNDS_DESCRIPTION, dialect_fields, parameter_note
+from app.wire.request_schemas.gather_request import FILL_VALUE_DESCRIPTION, PARAMETER_DESCRIPTIONS
 from app.wire.request_schemas.members import (
     ABSENT,
     Detail,
@@ -166,14 +163,19 @@ class InferRequest(OpenRequestModel):
 def infer_request(*signatures: Signature) -> type[InferRequest]:
     """The model of the requests to the model of an operator; of several, what any of them takes, for OpenAPI."""
     dialects = dict.fromkeys(dialect for signature in signatures for dialect in signature.dialects)
+    notes: dict[Parameter, str] = {}
+    for signature in signatures:
+        if signature.parameter is not None:
+            notes[signature.parameter] = notes.get(signature.parameter) or parameter_note(signature)
     fields: dict[str, Any] = {
         name: (
             JsonInteger,
-            Field(0, description=PARAMETER_DESCRIPTIONS[name], json_schema_extra={"format": "int64"}),
+            Field(0, description=PARAMETER_DESCRIPTIONS[name] + note, json_schema_extra={"format": "int64"}),
         )
-        for name in dict.fromkeys(signature.parameter for signature in signatures)
-        if name is not None
+        for name, note in notes.items()
     }
+    for signature in signatures:
+        fields = dialect_fields(signature, JsonInteger) | fields
     if any(signature.kind == "scatter" for signature in signatures):
         fields["reduction"] = Reduction, Field("none", description=REDUCTION_DESCRIPTION)
     fields["dialect"] = (

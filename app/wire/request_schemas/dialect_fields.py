@@ -1,0 +1,86 @@
+"""What a dialect makes of a gather's fields: one that it needs, one it alone has, and one with a default of its own.
+
+The models of requests hold for all dialects of an operator, so this is looked at once a request has been validated.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pydantic import Field
+
+from app.errors import invalid_field
+from app.tensors.gather_call import OutOfBounds
+from app.tensors.operator_signature import Signature
+from app.wire.request_schemas.members import ABSENT
+
+_BATCH_DIMS: Final = (
+    "leading dimensions of data and indices that are batches; negative counts from the rank of indices."
+)
+OUT_OF_BOUNDS_DESCRIPTION: Final = (
+    "What becomes of a component of an index that is out of bounds, after the dialect's own wrap: an error; the "
+    "nearest valid index (`clip`); the index modulo the size of the axis (`wrap`); or its whole slice is filled."
+)
+
+
+def apply_dialect(
+    signature: Signature, fields: Any, pointer: str = "", parameter: str = "parameter"
+) -> tuple[int, OutOfBounds]:
+    """`batch_dims` beside the operator's own parameter, 0 if there is none, and what becomes of indices out of bounds.
+
+    `fields` are those of a valid gather, members of what stands at `pointer`; they have the operator's parameter by the
+    name `parameter`. Raises invalid_field.
+    """
+    dialect, mode = fields.dialect, fields.out_of_bounds
+    if not signature.dialect_fields:
+        return 0, mode
+    own = signature.dialect_fields.get(dialect)
+    batch_dims = fields.batch_dims
+    if own is None or not own.batch_dims:
+        if batch_dims is not ABSENT:
+            having = " and ".join(_with_batch_dims(signature))
+            raise invalid_field(
+                f"{pointer}/batch_dims",
+                f"{signature.operator} has batch_dims in the dialect {having} only, and this is {dialect}",
+                f"Leave out 'batch_dims', or use the dialect '{having}'.",
+            )
+        batch_dims = 0
+    if own is not None and own.needs_parameter and parameter not in fields.model_fields_set:
+        name = signature.parameter
+        raise invalid_field(
+            f"{pointer}/{name}",
+            f"{name} is missing, which {dialect} requires",
+            f"Add '{name}' at {pointer}/{name}, such as 0.",
+        )
+    if mode is ABSENT:
+        mode = "fill" if own is not None and own.fills else "error"
+    return 0 if batch_dims is ABSENT else batch_dims, mode
+
+
+def dialect_fields(signature: Signature, integer: Any, text: str = "") -> dict[str, Any]:
+    """The fields of a model that dialects of an operator differ in, with `integer` as the type of batch_dims.
+
+    There are none where they do not differ. `text` ends their descriptions.
+    """
+    fields: dict[str, Any] = {}
+    having = _with_batch_dims(signature)
+    if having:
+        described = f"In the dialect {' or '.join(having)} only: {_BATCH_DIMS} 0 if left out.{text}"
+        extra: Any = {"format": "int64"}
+        fields["batch_dims"] = integer, Field(ABSENT, description=described, json_schema_extra=extra)
+    filling = [name for name, own in signature.dialect_fields.items() if own.fills]
+    if filling:
+        of = f"{' or '.join(filling)} of {signature.operator}"
+        described = f"{OUT_OF_BOUNDS_DESCRIPTION} If left out: fill in the dialect {of}, else error.{text}"
+        fields["out_of_bounds"] = OutOfBounds, Field(ABSENT, description=described)
+    return fields
+
+
+def parameter_note(signature: Signature) -> str:
+    """What the description of the parameter says of dialects that need it."""
+    needing = [name for name, own in signature.dialect_fields.items() if own.needs_parameter]
+    return f" The dialect {' or '.join(needing)} needs it." if needing else ""
+
+
+def _with_batch_dims(signature: Signature) -> list[str]:
+    return [name for name, own in signature.dialect_fields.items() if own.batch_dims]
