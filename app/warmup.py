@@ -1,8 +1,8 @@
 """Compiling ahead, or loading from the cache, what requests use: the kernel first, the rest while requests are served.
 
 With an empty cache only the gather kernel is waited for. Until the rest is compiled, Python reads and writes requests
-(`app.compile_codec`), and NumPy's kernel runs GatherElements and gradients. Numba is imported here alone, and not at
-all for a service with NumPy's kernel, which compiles nothing.
+(`app.compile_codec`), and NumPy's kernel runs GatherElements, scatters and gradients. Numba is imported here
+alone, and not at all for a service with NumPy's kernel, which compiles nothing.
 """
 
 from __future__ import annotations

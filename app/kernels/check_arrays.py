@@ -13,7 +13,11 @@ from numpy.typing import NDArray
 
 from app.operators.gather_elements import GatherElementsPlan
 from app.operators.gather_plan import GatherPlan, Plan
+from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
+from app.tensors.dtypes import DTYPES
+from app.tensors.scatter_call import REDUCTIONS
 
+ScatterPlan = ScatterNDPlan | ScatterElementsPlan
 INDEX_TYPES: Final = tuple(np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8))
 _CARRIER_KINDS: Final = "uc"  # of the types that data and output have (see `app.tensors.dtypes.DType.carrier`)
 
@@ -34,11 +38,38 @@ def check_sets(plan: GatherPlan) -> None:
 
 def check_elements_arrays(plan: GatherElementsPlan, data: object, indices: object, out: object) -> None:
     """`check_arrays` for single elements: no place that the plan can make lies outside data, either."""
+    _check_places(plan)
+    check_data(plan, data)
+    check_indices_and_output(plan, indices, out)
+
+
+def check_scatter_arrays(plan: ScatterPlan, data: object, indices: object, out: object, updates: object) -> None:
+    """Raises TypeError unless all four are as `app.kernels.Kernel.run` asks, with exactly the plan's sizes.
+
+    Updates are carriers, too; the plan's type has their size and, with a reduction, is one that can be reduced.
+    """
+    dtype = DTYPES.get(plan.dtype)
+    if dtype is None or plan.reduction not in REDUCTIONS or dtype.carrier.itemsize != plan.item_size:
+        raise TypeError(f"no reduction {plan.reduction} of {plan.dtype} in {plan.item_size} bytes")
+    if plan.reduction != "none" and dtype.kind not in ("int", "uint", "float"):
+        raise TypeError(f"{plan.dtype} cannot be reduced")
+    check_data(plan, data)
+    check_indices_and_output(plan, indices, out)
+    _check_carriers(plan, updates, "updates", plan.update_items)
+
+
+def check_scatter_elements_arrays(
+    plan: ScatterElementsPlan, data: object, indices: object, out: object, updates: object
+) -> None:
+    """The same, and no place that the plan can make lies outside the output."""
+    _check_places(plan)
+    check_scatter_arrays(plan, data, indices, out, updates)
+
+
+def _check_places(plan: GatherElementsPlan | ScatterElementsPlan) -> None:
     numbers = (*plan.sizes, *plan.strides, plan.axis_size, plan.axis_stride, plan.data_items)
     if len(plan.sizes) != len(plan.strides) or min(numbers) < 0:
         raise TypeError("the plan has a negative size, or not a stride for each")
-    check_data(plan, data)
-    check_indices_and_output(plan, indices, out)
     last = (plan.axis_size - 1) * plan.axis_stride
     last += sum((size - 1) * stride for size, stride in zip(plan.sizes, plan.strides, strict=True))
     if plan.index_items and plan.axis_size and last >= plan.data_items:

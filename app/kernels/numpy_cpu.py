@@ -1,4 +1,4 @@
-"""The gather in plain NumPy: what runs where Numba cannot, and the kernel that is easiest to believe.
+"""The kernel in plain NumPy: what runs where Numba cannot, and the kernel that is easiest to believe.
 
 It checks every component first and copies afterwards, both in blocks of tuples, so that its temporary memory is a few
 MiB however large the request is.
@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 
 from app.kernels import numpy_backward
 from app.kernels.check_arrays import check_arrays, check_elements_arrays, widened
+from app.kernels.numpy_indices import BLOCK_COMPONENTS, element_offsets, first_bad
+from app.kernels.numpy_scatter import scatter_elements, scatter_nd
 from app.operators.backward_plan import BackwardPlan
 from app.operators.gather_elements import GatherElementsPlan
 from app.operators.gather_plan import GatherPlan, Plan
+from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
 
 name = "numpy"
 splits = False
-
-_BLOCK_COMPONENTS: Final = 1 << 16
-"""Components that are checked at a time: half a MiB of int64, and as much again for each temporary array."""
 
 
 def run(
@@ -57,8 +57,8 @@ def run_other(
 def _gather(plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any]) -> int:
     check_arrays(plan, data, indices, out)
     components = indices.reshape(-1, plan.depth)
-    step = max(1, _BLOCK_COMPONENTS // plan.depth)
-    first = _first_bad(plan, components, step)
+    step = max(1, BLOCK_COMPONENTS // plan.depth)
+    first = first_bad(plan, components, step)
     if first < 0 and out.size:
         _copy(plan, data, components, out, step)
     return first
@@ -66,28 +66,12 @@ def _gather(plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: ND
 
 def _gather_elements(plan: GatherElementsPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any]) -> int:
     check_elements_arrays(plan, data, indices, out)
-    first = _first_bad(plan, indices.reshape(-1, 1), _BLOCK_COMPONENTS)
+    first = first_bad(plan, indices.reshape(-1, 1), BLOCK_COMPONENTS)
     if first >= 0:
         return first
-    for start in range(0, len(out), _BLOCK_COMPONENTS):
-        entries = widened(indices[start : start + _BLOCK_COMPONENTS])
-        places = np.arange(start, start + len(entries), dtype=np.int64)
-        offsets = np.where(entries < 0, entries + plan.axis_size, entries) * plan.axis_stride
-        for size, stride in zip(reversed(plan.sizes), reversed(plan.strides), strict=True):
-            offsets += places % size * stride
-            places //= size
-        np.take(data, offsets, out=out[start : start + _BLOCK_COMPONENTS], mode="clip")
-    return -1
-
-
-def _first_bad(plan: Plan, components: NDArray[Any], step: int) -> int:
-    sizes = np.array(plan.dims, dtype=np.int64)
-    lowest = -sizes if plan.wrap else np.zeros_like(sizes)
-    for start in range(0, len(components), step):
-        block = widened(components[start : start + step])
-        bad = (block < lowest) | (block >= sizes)
-        if bad.any():
-            return start * plan.depth + int(bad.argmax())
+    for start in range(0, len(out), BLOCK_COMPONENTS):
+        offsets = element_offsets(plan, indices, start)
+        np.take(data, offsets, out=out[start : start + BLOCK_COMPONENTS], mode="clip")
     return -1
 
 
@@ -117,4 +101,6 @@ _FUNCTIONS: Final[Mapping[type, Callable[..., int]]] = {
     GatherPlan: _gather,
     GatherElementsPlan: _gather_elements,
     BackwardPlan: numpy_backward.run,
+    ScatterNDPlan: scatter_nd,
+    ScatterElementsPlan: scatter_elements,
 }

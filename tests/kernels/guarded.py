@@ -1,8 +1,8 @@
 """Kernels between guard pages: `python -m tests.kernels.guarded KERNEL PLANS CASES SEED [CACHE_DIR [CHUNK]]`.
 
-PLANS is one of `PLANS`, "gather" for GatherND and Gather, "gather_elements" for GatherElements.
+PLANS is one of `PLANS`, "gather" for GatherND and Gather, "gather_elements" for GatherElements, and so on.
 
-Data, indices and output each lie against a page that may not be touched, now before them, now behind; data and indices
+Data, indices, updates and output each lie against a page that may not be touched, now before them, now behind; inputs
 are seen through read-only pages. An access outside, or a write to an input, ends this process with a signal, which is
 why the test runs it apart.
 
@@ -30,9 +30,22 @@ from numpy.typing import NDArray
 from app.kernels.numba_cpu import gather_kernel
 from app.operators.gather_elements import GatherElementsPlan
 from app.operators.gather_plan import GatherPlan
+from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
 from app.tensors.dtypes import INTEGERS
-from tests.kernels.loops import gather_by_loops, gather_elements_by_loops
-from tests.kernels.reference import CARRIERS, EXTREMES, random_elements_plan, random_plan
+from tests.kernels.loops import (
+    gather_by_loops,
+    gather_elements_by_loops,
+    scatter_by_loops,
+    scatter_elements_by_loops,
+)
+from tests.kernels.reference import (
+    CARRIERS,
+    EXTREMES,
+    random_elements_plan,
+    random_plan,
+    random_scatter_elements_plan,
+    random_scatter_plan,
+)
 
 CHUNK = 1000
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -45,18 +58,19 @@ _POOL = 1 << 24
 _FILL = 0xA5
 _EDGE = 64
 Bytes = NDArray[np.uint8]
-AnyPlan = GatherPlan | GatherElementsPlan
+AnyPlan = GatherPlan | GatherElementsPlan | ScatterNDPlan | ScatterElementsPlan
 
 
 @dataclass(frozen=True)
 class Plans:
     """The plans of one type: how to make one at random, its reference, and one of 1,000 items of 8 bytes out of 4,096.
 
-    The reference takes plan, data, indices as int64 and the bytes of the output, and returns the first bad component.
+    The reference takes plan, data, indices as int64, the bytes of the output, and updates where the plan has them, and
+    returns the first bad component.
     """
 
     random: Callable[[random.Random], AnyPlan]
-    by_loops: Callable[[Any, NDArray[Any], NDArray[np.int64], Bytes], int]
+    by_loops: Callable[..., int]
     plain: AnyPlan
 
 
@@ -64,6 +78,14 @@ PLANS: Mapping[str, Plans] = {
     "gather": Plans(random_plan, gather_by_loops, GatherPlan(1, 1000, (4096,), 1, 8, False, True)),
     "gather_elements": Plans(
         random_elements_plan, gather_elements_by_loops, GatherElementsPlan((1000,), (0,), 4096, 1, 4096, 8, True)
+    ),
+    "scatternd": Plans(
+        random_scatter_plan, scatter_by_loops, ScatterNDPlan(1000, (4096,), 1, 8, True, "int64", "none")
+    ),
+    "scatter_elements": Plans(
+        random_scatter_elements_plan,
+        scatter_elements_by_loops,
+        ScatterElementsPlan((1000,), (0,), 4096, 1, 4096, 8, True, "int64", "none"),
     ),
 }
 
@@ -148,6 +170,7 @@ class Fuzz:
         memory.back[start : start + values.nbytes] = values.view(np.uint8)
         indices = memory.front[start : start + values.nbytes].view(values.dtype)
 
+        updates = self._updates(plan, source)
         size = plan.output_bytes
         memory = room_for(size, "output")
         start = memory.start(size, bool(ends & 4))
@@ -155,8 +178,8 @@ class Fuzz:
         out = memory.front[start : start + size]
 
         expected = self._expected[:size]
-        bad = self._plans.by_loops(plan, data, indices.astype(np.int64), expected)
-        first = self._run(plan, data, indices, out.view(carrier), source)
+        bad = self._plans.by_loops(plan, data, indices.astype(np.int64), expected, *updates)
+        first = self._run(plan, data, indices, out.view(carrier), source, updates)
         if first != bad:
             return f"first bad component {first}, not {bad}"
         if (memory.back[max(0, start - _EDGE) : start] != _FILL).any():
@@ -167,8 +190,25 @@ class Fuzz:
             return f"other bytes, the first at {int((out != expected).argmax())}"
         return ""
 
+    def _updates(self, plan: AnyPlan, source: random.Random) -> list[NDArray[Any]]:
+        """The updates of a scatter, against a guard; none of another plan."""
+        if not isinstance(plan, ScatterNDPlan | ScatterElementsPlan):
+            return []
+        size = plan.update_items * plan.item_size
+        memory = room_for(size, "updates")
+        start = memory.start(size, source.random() < 0.5)
+        pool = source.randrange(_POOL - size + 1)
+        memory.back[start : start + size] = self._data[pool : pool + size]
+        return [memory.front[start : start + size].view(CARRIERS[plan.item_size])]
+
     def _run(
-        self, plan: AnyPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any], source: random.Random
+        self,
+        plan: AnyPlan,
+        data: NDArray[Any],
+        indices: NDArray[Any],
+        out: NDArray[Any],
+        source: random.Random,
+        updates: list[NDArray[Any]],
     ) -> int:
         """The kernel by one thread or, now and then, by several."""
         threads = 1
@@ -176,7 +216,7 @@ class Fuzz:
             self._kernel.tune(source.choice((0, gather_kernel.USUAL_WAKE_FROM)), source.choice((0, 100, 1 << 40)))
             if source.random() < 0.1:
                 threads = source.randint(2, 4)
-        first: int = self._kernel.run(plan, data, indices, out, threads)
+        first: int = self._kernel.run(plan, data, indices, out, threads, **_further(updates))
         return first
 
     def _indices(self, plan: AnyPlan, source: random.Random) -> NDArray[Any]:
@@ -206,11 +246,19 @@ class Fuzz:
         return values
 
 
+def _further(updates: list[NDArray[Any]]) -> dict[str, Any]:
+    """The argument `further` of a kernel that gets updates."""
+    return {"further": {"updates": updates[0]}} if updates else {}
+
+
 def overrun(kernel: Any, plans: Plans) -> None:
     """Give a kernel an array that says it is longer than its memory, to show that the guards see it."""
     memory = room_for(8 * 4096, "data")
     longer = _bytes_at(memory.front.ctypes.data + 8, 8 * 4096)
-    kernel.run(plans.plain, longer.view(np.uint64), np.full(1000, -1), np.zeros(1000, np.uint64))
+    plain = plans.plain
+    updates = [np.zeros(1000, np.uint64)] if hasattr(plain, "update_items") else []
+    out = np.zeros(plain.output_items, np.uint64)
+    kernel.run(plain, longer.view(np.uint64), np.full(1000, -1), out, **_further(updates))
 
 
 def short(kernel: Any, plans: Plans, seed: int) -> None:
@@ -218,21 +266,27 @@ def short(kernel: Any, plans: Plans, seed: int) -> None:
     source = random.Random(seed)
     for number in range(3000):
         plan = plans.random(source)
+        carrier = np.dtype(CARRIERS[plan.item_size])
+        roles = ["data", "indices", "output"]
         counts = [plan.data_items, plan.index_items, plan.output_items]
-        dtypes = [np.dtype(CARRIERS[plan.item_size]), np.dtype(source.choice(INTEGERS))]
+        dtypes = [carrier, np.dtype(source.choice(INTEGERS)), carrier]
+        if isinstance(plan, ScatterNDPlan | ScatterElementsPlan):
+            roles.append("updates")
+            counts.append(plan.update_items)
+            dtypes.append(carrier)
         which = source.choice([at for at, count in enumerate(counts) if count] or [0])
         if not counts[which]:
             continue
         counts[which] -= source.choice((1, counts[which], source.randint(1, counts[which])))
         at_end = source.random() < 0.5
         arrays = []
-        for role, count, dtype in zip(("data", "indices", "output"), counts, (*dtypes, dtypes[0]), strict=True):
+        for role, count, dtype in zip(roles, counts, dtypes, strict=True):
             memory = room_for(count * dtype.itemsize, role)
             start = memory.start(count * dtype.itemsize, at_end)
             memory.back[start : start + count * dtype.itemsize] = 0
             arrays.append(memory.front[start : start + count * dtype.itemsize].view(dtype))
         try:
-            kernel.run(plan, *arrays, source.choice((1, 1, 2)))
+            kernel.run(plan, *arrays[:3], source.choice((1, 1, 2)), **_further(arrays[3:]))
         except TypeError:
             continue
         raise AssertionError(f"case {number} was not refused: {plan}, {counts}")

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from app.operators.gather_elements import GatherElementsPlan
 from app.operators.gather_plan import GatherPlan
+from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
+from app.tensors.scatter_call import Reduction
 
 CARRIERS: Mapping[int, type[np.generic]] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 _SHARED_BYTES = 1 << 21
@@ -170,3 +172,30 @@ def random_elements_plan(source: random.Random) -> GatherElementsPlan:
             data_items += source.randint(1, 9)
     wrap = source.random() < 0.7
     return GatherElementsPlan(tuple(sizes), tuple(strides), axis_size, axis_stride, data_items, item_size, wrap)
+
+
+_REDUCED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
+
+
+def _reduction(item_size: int, source: random.Random) -> tuple[str, Reduction]:
+    """A type of that size, and what is done with it: integers that are added now and then, or any items replaced."""
+    if item_size in _REDUCED and source.random() < 0.5:
+        return _REDUCED[item_size], "add"
+    return _REDUCED.get(item_size, "complex128"), "none"
+
+
+def random_scatter_plan(source: random.Random) -> ScatterNDPlan:
+    """As `random_plan`, without batches."""
+    plan = random_plan(source)
+    dtype, reduction = _reduction(plan.item_size, source)
+    return ScatterNDPlan(plan.tuples, plan.dims, plan.slice_items, plan.item_size, plan.wrap, dtype, reduction)
+
+
+def random_scatter_elements_plan(source: random.Random) -> ScatterElementsPlan:
+    """As `random_elements_plan`."""
+    plan = random_elements_plan(source)
+    dtype, reduction = _reduction(plan.item_size, source)
+    return ScatterElementsPlan(
+        plan.sizes, plan.strides, plan.axis_size, plan.axis_stride, plan.data_items, plan.item_size, plan.wrap, dtype,
+        reduction,
+    )  # fmt: skip

@@ -6,7 +6,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +26,24 @@ NUMBA, NUMPY, EMULATED = "app.kernels.numba_cpu", "app.kernels.numpy_cpu", "test
 SAMPLES = {
     (NUMBA, "gather"): 50_000,
     (NUMBA, "gather_elements"): 50_000,
+    (NUMBA, "scatternd"): 50_000,
+    (NUMBA, "scatter_elements"): 50_000,
     (NUMPY, "gather"): 10_000,
     (NUMPY, "gather_elements"): 10_000,
+    (NUMPY, "scatternd"): 10_000,
+    (NUMPY, "scatter_elements"): 10_000,
     (EMULATED, "gather"): 2_000,
 }
 # Under `make soak`
 MILLIONS = {
     (NUMBA, "gather"): 10,
     (NUMBA, "gather_elements"): 5,
+    (NUMBA, "scatternd"): 5,
+    (NUMBA, "scatter_elements"): 5,
     (NUMPY, "gather"): 10,
     (NUMPY, "gather_elements"): 2,
+    (NUMPY, "scatternd"): 1,
+    (NUMPY, "scatter_elements"): 1,
     (EMULATED, "gather"): 1,
 }
 
@@ -92,8 +100,16 @@ class Faulty:
     def __init__(self, spoil: Callable[[NDArray[Any], int], int]) -> None:
         self._spoil = spoil
 
-    def run(self, plan: Plan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any], threads: int) -> int:
-        return self._spoil(out, numpy_cpu.run(plan, data, indices, out))
+    def run(
+        self,
+        plan: Plan,
+        data: NDArray[Any],
+        indices: NDArray[Any],
+        out: NDArray[Any],
+        threads: int,
+        further: Mapping[str, NDArray[Any]] | None = None,
+    ) -> int:
+        return self._spoil(out, numpy_cpu.run(plan, data, indices, out, further=further))
 
 
 def flip(out: NDArray[Any], first: int, at: int) -> int:

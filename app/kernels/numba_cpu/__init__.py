@@ -11,16 +11,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.kernels import numpy_cpu
-from app.kernels.numba_cpu import backward_kernel, gather_elements_kernel, gather_kernel
+from app.kernels.numba_cpu import backward_kernel, gather_elements_kernel, gather_kernel, scatter_kernel
 from app.operators.backward_plan import BackwardPlan
 from app.operators.gather_elements import GatherElementsPlan
+from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
 
 name = "numba"
 splits = True
-_ELEMENTS_FUNCTIONS: Final = 2
-_BACKWARD_FUNCTIONS: Final = 2
-"""Functions of GatherElements and of gradients that Numba compiles."""
-_OTHERS: Final[dict[type, Any]] = {GatherElementsPlan: gather_elements_kernel, BackwardPlan: backward_kernel}
+_FILES: Final = ("gather_elements_kernel", "backward_", "scatter_")
+"""With what names of files begin that have compiled functions for other plans than the gather's; two of each."""
+_OTHERS: Final[dict[type, Any]] = {
+    GatherElementsPlan: gather_elements_kernel,
+    BackwardPlan: backward_kernel,
+    ScatterNDPlan: scatter_kernel,
+    ScatterElementsPlan: scatter_kernel,
+}
 """The kernels of plans other than the gather's, in the order in which they are compiled."""
 
 run = gather_kernel.run
@@ -41,11 +46,8 @@ def configure(cache_dir: Path) -> Path:
 
 
 def is_cached(folder: Path) -> bool:
-    """Whether `folder`, of `configure`, has all; gradients are compiled last."""
-    return all(
-        len(list(folder.rglob(f"{files}*.nbi"))) >= functions
-        for files, functions in (("gather_elements_kernel", _ELEMENTS_FUNCTIONS), ("backward_", _BACKWARD_FUNCTIONS))
-    )
+    """Whether `folder`, of `configure`, has all; the scatters are compiled last."""
+    return all(len(list(folder.rglob(f"{files}*.nbi"))) >= 2 for files in _FILES)
 
 
 def leave_others_to_numpy() -> None:

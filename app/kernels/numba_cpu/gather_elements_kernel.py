@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from app.kernels.check_arrays import check_elements_arrays
 from app.kernels.numba_cpu import gather_kernel
 from app.kernels.numba_cpu.copy_slices import NEIGHBOURS_BYTES, copy_items
+from app.kernels.numba_cpu.element_places import is_inside, next_row, write_addresses
 from app.kernels.numba_cpu.gather_job import (
     AXES,
     BATCHES,
@@ -150,20 +151,6 @@ def _ready() -> tuple[Any, Address]:
     return gather.overloads[gather.signatures[0]].entry_point, chunk.address
 
 
-@inner
-def _is_inside(axes: Address, depth: int, axis_size: int, axis_stride: int, items: int) -> bool:
-    """Whether all places that the plan can make are among `items` items of data."""
-    last = checked_product(axis_size - 1, axis_stride)
-    for axis in range(depth):
-        if last < 0 or last >= items:
-            return False
-        step = checked_product(load_item(axes, axis) - 1, load_item(axes, depth + axis))
-        if step < 0 or step >= items:
-            return False
-        last += step  # both below `items`: their sum overflows at most into the sign
-    return 0 <= last < items
-
-
 def _gather_elements(
     data: ArrayHeader,
     indices: ArrayHeader,
@@ -197,7 +184,7 @@ def _gather_elements(
         return REFUSED
     if length(data) != data_items or length(indices) != total or length(out) != total:
         return REFUSED
-    if total > 0 and axis_size > 0 and not _is_inside(axes, depth, axis_size, axis_stride, data_items):
+    if total > 0 and axis_size > 0 and not is_inside(axes, depth, axis_size, axis_stride, data_items):
         return REFUSED
     flags = 0
     if data_items * item_size <= CACHED_BYTES:
@@ -260,7 +247,7 @@ def gather_elements_chunk(job: Address, number: int) -> int:
         filled = 0
         while filled < count:
             stretch = min(row - column, count - filled)
-            signs |= _write_addresses(
+            signs |= write_addresses(
                 sources + 8 * filled,
                 origin + column * row_step,
                 row_step,
@@ -274,7 +261,7 @@ def gather_elements_chunk(job: Address, number: int) -> int:
             column += stretch
             if column == row:
                 column = 0
-                origin += _next_row(axes, places, depth) * width
+                origin += next_row(axes, places, depth) * width
         if signs < 0:
             for t in range(count):
                 entry = load_item(given, first + t)
@@ -286,47 +273,9 @@ def gather_elements_chunk(job: Address, number: int) -> int:
 
 
 @inner
-def _next_row(axes: Address, places: Address, depth: int) -> int:
-    """Count on along the axes before the last one: items of data from the row that ends to the next."""
-    moved = 0
-    axis = depth - 2
-    while axis >= 0:
-        place, step = load_item(places, axis) + 1, load_item(axes, depth + axis)
-        moved += step
-        if place < load_item(axes, axis):
-            store_item(places, axis, place)
-            return moved
-        moved -= place * step
-        store_item(places, axis, 0)
-        axis -= 1
-    return moved
-
-
-@inner
 def _copy_items(target: Address, sources: Address, count: int, width: int, cached: bool) -> None:
     """Copy the items of a block, all asked for at first unless caches hold them or they lie close together."""
     if not cached and abs(load_item(sources, count - 1) - load_item(sources, 0)) >= NEIGHBOURS_BYTES * count:
         for t in range(count):
             prefetch(load_item(sources, t))
     copy_items(target, sources, count, 0, width)
-
-
-@inner
-def _write_addresses(
-    target: Address,
-    origin: Address,
-    row_step: int,
-    entries: Address,
-    count: int,
-    axis_size: int,
-    wrapped: int,
-    axis_step: int,
-) -> int:
-    """Write the addresses of the items of `count` entries of a row: their sign, negative if one is out of bounds."""
-    signs = 0
-    for t in range(count):
-        entry = load_item(entries, t)
-        entry += (entry >> 63) & wrapped
-        signs |= entry | (axis_size - 1 - entry)
-        store_item(target, t, origin + t * row_step + entry * axis_step)
-    return signs

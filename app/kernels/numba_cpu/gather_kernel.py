@@ -28,7 +28,9 @@ from app.kernels import ALWAYS_AHEAD
 from app.kernels.check_arrays import check_arrays
 from app.kernels.numba_cpu import (
     backward_job,
+    combine_slices,
     copy_slices,
+    element_places,
     float_items,
     gather_job,
     memory_intrinsics,
@@ -151,6 +153,8 @@ def configure(cache_dir: Path) -> Path:
         sort_tuples,
         float_items,
         backward_job,
+        combine_slices,
+        element_places,
     ):
         digest.update(Path(str(module.__file__)).read_bytes())
     digest.update(Path(__file__).read_bytes())

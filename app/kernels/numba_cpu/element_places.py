@@ -1,0 +1,59 @@
+"""Where the entries of GatherElements and ScatterElements belong: row by row, without a division, and checked."""
+
+from __future__ import annotations
+
+from app.kernels.numba_cpu.memory_intrinsics import load_item, store_item
+from app.kernels.numba_cpu.ndarray_abi import checked_product
+from app.llvm_intrinsics import Address, inner
+
+
+@inner
+def is_inside(axes: Address, depth: int, axis_size: int, axis_stride: int, items: int) -> bool:
+    """Whether all places that the plan can make are among `items` items of data."""
+    last = checked_product(axis_size - 1, axis_stride)
+    for axis in range(depth):
+        if last < 0 or last >= items:
+            return False
+        step = checked_product(load_item(axes, axis) - 1, load_item(axes, depth + axis))
+        if step < 0 or step >= items:
+            return False
+        last += step  # both below `items`: their sum overflows at most into the sign
+    return 0 <= last < items
+
+
+@inner
+def next_row(axes: Address, places: Address, depth: int) -> int:
+    """Count on along the axes before the last one: items of data from the row that ends to the next."""
+    moved = 0
+    axis = depth - 2
+    while axis >= 0:
+        place, step = load_item(places, axis) + 1, load_item(axes, depth + axis)
+        moved += step
+        if place < load_item(axes, axis):
+            store_item(places, axis, place)
+            return moved
+        moved -= place * step
+        store_item(places, axis, 0)
+        axis -= 1
+    return moved
+
+
+@inner
+def write_addresses(
+    target: Address,
+    origin: Address,
+    row_step: int,
+    entries: Address,
+    count: int,
+    axis_size: int,
+    wrapped: int,
+    axis_step: int,
+) -> int:
+    """Write the addresses of the items of `count` entries of a row: their sign, negative if one is out of bounds."""
+    signs = 0
+    for t in range(count):
+        entry = load_item(entries, t)
+        entry += (entry >> 63) & wrapped
+        signs |= entry | (axis_size - 1 - entry)
+        store_item(target, t, origin + t * row_step + entry * axis_step)
+    return signs

@@ -1,0 +1,279 @@
+"""ScatterND and ScatterElements, compiled by Numba, with the jobs and the threads of the gather's kernel.
+
+A chunk owns a stretch of the output: it copies data there, goes over the indices in their order, in blocks, and applies
+those updates whose targets are its own. So no two threads write the same item, the updates of an item come in their
+order, and the bits are the same for any number of chunks. Each chunk checks all the indices that it goes over; the
+first bad component is the least of the chunks' own.
+
+Where the places of ScatterElements' entries along the first axis name disjoint stretches of the output, which is so
+unless that is its own axis, a chunk goes over the entries of its own stretch alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, lru_cache
+from time import perf_counter
+from typing import Any, Final
+
+import numpy as np
+from numba import cfunc, njit, types
+from numpy.typing import NDArray
+
+from app.kernels.check_arrays import check_scatter_arrays, check_scatter_elements_arrays, widened
+from app.kernels.numba_cpu import gather_kernel
+from app.kernels.numba_cpu.combine_slices import COPIES, COPY_ROWS, REDUCTION_CODES
+from app.kernels.numba_cpu.element_places import is_inside
+from app.kernels.numba_cpu.gather_job import (
+    INDEX_TYPE,
+    NOT_AHEAD,
+    OWN_INDEX_TYPE,
+    START,
+    STRIDE,
+    TUPLES,
+    WRAP_NEGATIVE,
+    write_job,
+)
+from app.kernels.numba_cpu.gather_kernel import (
+    CACHED_BYTES,
+    CHUNK_OPTIONS,
+    CHUNKS_PER_THREAD,
+    ENTRY_OPTIONS,
+    REFUSED,
+)
+from app.kernels.numba_cpu.memory_intrinsics import load_item, stack_scratch, store_item
+from app.kernels.numba_cpu.ndarray_abi import (
+    ArrayHeader,
+    address,
+    checked_product,
+    header,
+    holds_carriers,
+    index_type_if_usable,
+    is_array,
+    length,
+)
+from app.kernels.numba_cpu.run_job import ARRAY_TYPE, WAKE_FROM, carry_out
+from app.kernels.numba_cpu.scatter_chunk import CODE_BITS, ELEMENTS, INDEX_KIND, OUTER, UPDATES, scatter_chunk
+from app.kernels.numba_cpu.split_over_threads import (
+    UNFINISHED,
+    UnfinishedGather,
+    acquire,
+    is_worth_sharing,
+    job_of,
+    setting,
+)
+from app.kernels.numba_cpu.widen_indices import MAX_DEPTH
+from app.llvm_intrinsics import Address
+from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
+
+_WIDE_BYTES: Final = 256
+"""Slices from which on going over the indices once more takes little beside the slices themselves."""
+
+
+def warm(progress: Callable[[str], None] | None = None) -> None:
+    """Compile, or load from the cache that `gather_kernel.configure` has named, all that the functions here use."""
+    started = perf_counter()
+    _ready()
+    if progress is not None:
+        progress(f"kernel of scatters ready after {perf_counter() - started:.2f} s")
+
+
+def run(plan: ScatterNDPlan | ScatterElementsPlan, *arguments: Any, **updates: Any) -> int:
+    """See `app.kernels.Kernel.run`; `updates` is the one of its `further` arrays."""
+    if isinstance(plan, ScatterNDPlan):
+        return _run_nd(plan, *arguments, **updates)
+    return _run_elements(plan, *arguments, **updates)
+
+
+def _run_nd(
+    plan: ScatterNDPlan,
+    data: NDArray[Any],
+    indices: NDArray[Any],
+    out: NDArray[Any],
+    threads: int = 1,
+    may_leave_unfinished: bool = False,
+    *,
+    updates: NDArray[Any],
+) -> int:
+    width = plan.slice_items * plan.item_size
+    code = _code(plan, width)
+    items = width if code == COPY_ROWS else plan.slice_items
+    axes = _axes(plan.dims, (plan.slice_items, items))
+    first = _run(plan, data, indices, out, updates, axes, code, threads, may_leave_unfinished)
+    if first == REFUSED:
+        check_scatter_arrays(plan, data, indices, out, updates)
+        if indices.dtype != np.int64:
+            return _run_nd(plan, data, widened(indices), out, threads, may_leave_unfinished, updates=updates)
+        raise TypeError("the plan has a size that no array can have")
+    return first
+
+
+def _run_elements(
+    plan: ScatterElementsPlan,
+    data: NDArray[Any],
+    indices: NDArray[Any],
+    out: NDArray[Any],
+    threads: int = 1,
+    may_leave_unfinished: bool = False,
+    *,
+    updates: NDArray[Any],
+) -> int:
+    axes = _axes((*plan.sizes, *plan.strides), (plan.axis_size, plan.axis_stride))
+    code = _code(plan, plan.item_size)
+    first = _run(plan, data, indices, out, updates, axes, code, threads, may_leave_unfinished)
+    if first == REFUSED:
+        check_scatter_elements_arrays(plan, data, indices, out, updates)
+        raise TypeError("the plan has a size that no array can have")
+    return first
+
+
+def _run(
+    plan: ScatterNDPlan | ScatterElementsPlan,
+    data: NDArray[Any],
+    indices: NDArray[Any],
+    out: NDArray[Any],
+    updates: NDArray[Any],
+    axes: NDArray[np.int64],
+    code: int,
+    threads: int,
+    may_leave_unfinished: bool,
+) -> int:
+    entry, chunk = _ready()
+    team = gather_kernel.thread_team()
+    if threads > 1:
+        gather_kernel.prepare(team, threads)
+    first: int = entry(
+        data,
+        indices,
+        out,
+        updates,
+        axes,
+        plan.tuples,
+        plan.data_items,
+        plan.item_size,
+        plan.wrap,
+        code,
+        type(plan) is ScatterElementsPlan,
+        chunk,
+        team.address,
+        threads - 1,
+        may_leave_unfinished,
+    )
+    if first == UNFINISHED:
+        raise UnfinishedGather(team, (data, indices, out, updates, axes))
+    return first
+
+
+def _code(plan: ScatterNDPlan | ScatterElementsPlan, width: int) -> int:
+    """What `combine_slices` does for a plan whose slices have so many bytes; -1 where there is nothing."""
+    if plan.reduction != "none":
+        return REDUCTION_CODES.get((plan.reduction, plan.dtype, plan.item_size), -1)
+    return COPIES.index(width) if width in COPIES else COPY_ROWS
+
+
+@lru_cache(maxsize=4096)
+def _axes(axes: tuple[int, ...], last: tuple[int, int]) -> NDArray[np.int64]:
+    return np.array((*axes, *last), dtype=np.int64)
+
+
+@cache
+def _compiled() -> tuple[Any, Any]:
+    """`_scatter` and `scatter_chunk`."""
+    integer, flag = types.int64, types.boolean
+    compiler: Any = njit(**ENTRY_OPTIONS)
+    chunk, scatter = cfunc(integer(integer, integer), **CHUNK_OPTIONS)(scatter_chunk), compiler(_scatter)
+    scatter.compile((*(header,) * 5, *(integer,) * 3, flag, integer, flag, *(integer,) * 3, flag))
+    scatter.disable_compile()
+    return scatter, chunk
+
+
+@cache
+def _ready() -> tuple[Any, Address]:
+    """`_scatter` without the search for a signature that fits, and the address of `scatter_chunk`."""
+    scatter, chunk = _compiled()
+    return scatter.overloads[scatter.signatures[0]].entry_point, chunk.address
+
+
+def _scatter(
+    data: ArrayHeader,
+    indices: ArrayHeader,
+    out: ArrayHeader,
+    updates: ArrayHeader,
+    axes_array: ArrayHeader,
+    tuples: int,
+    data_items: int,
+    item_size: int,
+    wrap: bool,
+    code: int,
+    elements: bool,
+    chunk: Address,
+    team: Address,
+    helpers: int,
+    may_leave_unfinished: bool,
+) -> int:
+    """The whole scatter, with up to so many helpers: its first bad component, -1 or REFUSED.
+
+    If it `may_leave_unfinished`, perhaps UNFINISHED. `axes_array` is dims, slice_items and the items that
+    `combine_slices` counts, or of ScatterElements sizes, strides, axis_size and axis_stride.
+    """
+    array_type = setting(team, ARRAY_TYPE)
+    kind = index_type_if_usable(data, indices, out, item_size, array_type)
+    if kind == 0 or code < 0 or not is_array(updates, array_type) or not holds_carriers(updates, item_size):
+        return REFUSED
+    axes, numbers = address(axes_array), length(axes_array)
+    negative = tuples | data_items
+    for number in range(numbers):
+        negative |= load_item(axes, number)
+    depth = (numbers - 2) // 2 if elements else numbers - 2
+    if negative < 0 or not 1 <= depth <= MAX_DEPTH or length(data) != data_items or length(out) != data_items:
+        return REFUSED
+    total, unit_items = 1, 1
+    for axis in range(depth):
+        total = checked_product(total, load_item(axes, axis))
+    flags = (kind + INDEX_KIND) << CODE_BITS
+    if elements:
+        axis_size, axis_stride = load_item(axes, numbers - 2), load_item(axes, numbers - 1)
+        if total != tuples or length(indices) != tuples or length(updates) != tuples:
+            return REFUSED
+        if tuples > 0 and axis_size > 0 and not is_inside(axes, depth, axis_size, axis_stride, data_items):
+            return REFUSED
+        flags |= ELEMENTS
+        if tuples > 0 and axis_size > 0:
+            first_stride = load_item(axes, depth)
+            reach = (axis_size - 1) * axis_stride  # of the entries of one place along the first axis
+            for axis in range(1, depth):
+                reach += (load_item(axes, axis) - 1) * load_item(axes, depth + axis)
+            if reach < first_stride and data_items % first_stride == 0:
+                flags |= OUTER
+                unit_items = first_stride
+        units, width = data_items // unit_items, item_size
+    else:
+        unit_items = load_item(axes, depth)
+        if kind != 8 or checked_product(total, unit_items) != data_items:
+            return REFUSED
+        if length(indices) != checked_product(tuples, depth) or length(updates) != checked_product(tuples, unit_items):
+            return REFUSED
+        units, width = total, unit_items * item_size
+    out_bytes = data_items * item_size
+    if out_bytes <= CACHED_BYTES:
+        flags |= NOT_AHEAD
+    if wrap:
+        flags |= WRAP_NEGATIVE
+    long = 2 * tuples + (out_bytes + length(updates) * item_size) // 16 > setting(team, WAKE_FROM)
+    split = helpers > 0 and units > 1 and out_bytes > 0 and is_worth_sharing(team, long) and acquire(team)
+    job = stack_scratch()
+    size = units
+    if split:
+        job = job_of(team)
+        chunks = helpers + 1
+        if width >= _WIDE_BYTES or flags & OUTER != 0:
+            chunks *= CHUNKS_PER_THREAD
+        size = (units + chunks - 1) // chunks
+    addresses = address(data), address(out), address(indices), axes
+    write_job(job, addresses, depth, width, units, size, flags, chunk)
+    store_item(job, UPDATES, address(updates))
+    store_item(job, TUPLES, tuples)
+    store_item(job, STRIDE, unit_items * item_size)
+    store_item(job, START, code)
+    store_item(job, INDEX_TYPE, OWN_INDEX_TYPE)
+    return carry_out(team, job, split, helpers, long, may_leave_unfinished)

@@ -1,0 +1,52 @@
+"""Indices in plain NumPy, in blocks of bounded memory: the check of their components, and which items they name."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.kernels.check_arrays import widened
+from app.operators.gather_elements import GatherElementsPlan
+from app.operators.gather_plan import Plan
+from app.operators.scatter_plan import ScatterElementsPlan
+
+BLOCK_COMPONENTS: Final = 1 << 16
+"""Components that are looked at together: half a MiB of int64, and as much again for each temporary array."""
+
+
+def first_bad(plan: Plan, components: NDArray[Any], step: int) -> int:
+    """The first component out of bounds, or -1; `components` is [tuples, depth], looked at `step` tuples at a time."""
+    sizes = np.array(plan.dims, dtype=np.int64)
+    lowest = -sizes if plan.wrap else np.zeros_like(sizes)
+    for start in range(0, len(components), step):
+        block = widened(components[start : start + step])
+        bad = (block < lowest) | (block >= sizes)
+        if bad.any():
+            return start * plan.depth + int(bad.argmax())
+    return -1
+
+
+def element_offsets(
+    plan: GatherElementsPlan | ScatterElementsPlan, indices: NDArray[Any], start: int
+) -> NDArray[np.int64]:
+    """The item of data that each entry of a block names, the block that begins at entry `start`."""
+    entries = widened(indices[start : start + BLOCK_COMPONENTS])
+    places = np.arange(start, start + len(entries), dtype=np.int64)
+    offsets: NDArray[np.int64] = np.where(entries < 0, entries + plan.axis_size, entries) * plan.axis_stride
+    for size, stride in zip(reversed(plan.sizes), reversed(plan.strides), strict=True):
+        offsets += places % size * stride
+        places //= size
+    return offsets
+
+
+def rows_of(dims: tuple[int, ...], tuples: NDArray[Any]) -> NDArray[np.int64]:
+    """The row that each tuple names where the axes `dims` are counted through; components are within them."""
+    components = widened(tuples)
+    rows = np.zeros(len(components), np.int64)
+    for axis, size in enumerate(dims):
+        column = components[:, axis]
+        rows *= size
+        rows += np.where(column < 0, column + size, column)
+    return rows

@@ -1,0 +1,357 @@
+"""ScatterND and ScatterElements on every kernel of the CPU, against loops over coordinates."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from importlib import import_module
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from app.kernels import Kernel
+from app.operators.dialects import SCATTER_ELEMENTS, SCATTERND
+from app.operators.scatter_elements import plan_scatter_elements
+from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
+from app.operators.scatternd import plan_scatternd
+from app.tensors.dtypes import DTYPES
+from app.tensors.gather_call import Call
+from app.tensors.scatter_call import REDUCTIONS, Reduction
+from app.tensors.shape_limits import Limits
+from app.tensors.tensor import Tensor
+from tests.conftest import samples
+from tests.kernels import scatter_loops
+from tests.kernels.reference import EXTREMES
+from tests.kernels.scatter_loops import same
+
+Plan = ScatterNDPlan | ScatterElementsPlan
+Array = NDArray[Any]
+TYPES = [name for name, row in DTYPES.items() if row.kind != "string"]
+REDUCED = [name for name, row in DTYPES.items() if row.kind in ("int", "uint", "float")]
+ALL_CASES = [("none", name) for name in TYPES] + [(each, name) for each in REDUCTIONS[1:] for name in REDUCED]
+THREADS = (1, 2, 3, 7)
+
+
+@pytest.fixture(params=["app.kernels.numba_cpu", "app.kernels.numpy_cpu"])
+def kernel(request: pytest.FixtureRequest) -> Any:
+    if request.param == "app.kernels.numba_cpu":
+        request.getfixturevalue("compiled")
+    return import_module(request.param)
+
+
+@pytest.fixture(scope="module")
+def every_kernel(compiled: None) -> list[Kernel]:
+    return [import_module(name) for name in ("app.kernels.numba_cpu", "app.kernels.numpy_cpu")]
+
+
+def _call(shape: tuple[int, ...], indices: Array, updates_shape: tuple[int, ...], dtype: str, reduction: str) -> Call:
+    nothing = np.zeros(0, np.int64)
+    data, index_tensor = Tensor(DTYPES[dtype], shape, nothing), Tensor(DTYPES["int64"], indices.shape, nothing)
+    call = Call("gather", data, index_tensor, 0, "onnx-18", reduction=reduction)  # type: ignore[arg-type]
+    call.updates = Tensor(DTYPES[dtype], updates_shape, nothing)
+    return call
+
+
+def nd_plan(shape: tuple[int, ...], indices: Array, dtype: str, reduction: str) -> ScatterNDPlan:
+    call = _call(shape, indices, (*indices.shape[:-1], *shape[indices.shape[-1] :]), dtype, reduction)
+    assert isinstance(call.data, Tensor)
+    return plan_scatternd(SCATTERND["onnx-18"], call, call.data, Limits())[0]
+
+
+def elements_plan(shape: tuple[int, ...], indices: Array, axis: int, dtype: str, reduction: str) -> ScatterElementsPlan:
+    call = _call(shape, indices, indices.shape, dtype, reduction)
+    call.parameter = axis
+    assert isinstance(call.data, Tensor)
+    return plan_scatter_elements(SCATTER_ELEMENTS["onnx-18"], call, call.data, Limits())[0]
+
+
+def filled(shape: tuple[int, ...], dtype: str, source: random.Random) -> Array:
+    """Random bits: floats with NaN, infinities and subnormal numbers among them."""
+    row = DTYPES[dtype]
+    if row.kind == "bool":
+        return np.array([source.random() < 0.5 for _ in range(prod(shape))], np.bool_).reshape(shape)
+    array = np.frombuffer(source.randbytes(prod(shape) * row.item_size), row.numpy).copy()
+    if row.kind == "float" and source.random() < 0.7:  # such as can be added without soon being infinite
+        with np.errstate(all="ignore"):
+            array = np.array([source.choice((0.0, -0.0, source.gauss(0, 2))) for _ in range(array.size)], row.numpy)
+    return array.reshape(shape)
+
+
+def run(kernel: Kernel, plan: Plan, data: Array, indices: Array, updates: Array, threads: int = 1) -> tuple[int, Array]:
+    out = np.empty(plan.output_items, DTYPES[plan.dtype].carrier)
+    arrays = [array.reshape(-1).view(out.dtype) for array in (data, updates)]
+    first = kernel.run(plan, arrays[0], indices.reshape(-1), out, threads, further={"updates": arrays[1]})
+    return first, out.view(data.dtype).reshape(data.shape)
+
+
+@st.composite
+def nd_cases(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], random.Random]:
+    shape = tuple(draw(st.lists(st.sampled_from((1, 2, 3, 4, 0)), min_size=1, max_size=4)))
+    outer = tuple(draw(st.lists(st.integers(0, 5), max_size=2)))
+    depth = draw(st.integers(1, len(shape)))
+    return shape, (*outer, depth), draw(st.randoms(use_true_random=False))
+
+
+@settings(max_examples=samples(600), deadline=None)
+@given(nd_cases(), st.sampled_from(ALL_CASES))
+def test_scatternd_is_the_loop_of_its_text(
+    every_kernel: list[Kernel], case: tuple[tuple[int, ...], tuple[int, ...], random.Random], kind: tuple[str, str]
+) -> None:
+    (shape, index_shape, source), (reduction, dtype) = case, kind
+    sizes = shape[: index_shape[-1]]
+    flat = [source.randrange(-size, size) if size else 0 for _ in range(prod(index_shape[:-1])) for size in sizes]
+    indices = np.array(flat, np.int64).reshape(index_shape)
+    data = filled(shape, dtype, source)
+    updates = filled((*index_shape[:-1], *shape[index_shape[-1] :]), dtype, source)
+    plan = nd_plan(shape, indices, dtype, reduction)
+    if indices.size and 0 in sizes:
+        bad = sizes.index(0)
+        assert [run(each, plan, data, indices, updates)[0] for each in every_kernel] == [bad, bad]
+        return
+    expected = scatter_loops.scatter_nd(data, indices, updates, reduction)
+    for each in every_kernel:
+        first, out = run(each, plan, data, indices, updates)
+        assert first == -1
+        assert same(out, expected), (each.name, out, expected)
+
+
+@st.composite
+def elements_cases(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], int, random.Random]:
+    shape = tuple(draw(st.lists(st.sampled_from((1, 2, 3, 4, 0)), min_size=1, max_size=4)))
+    axis = draw(st.integers(0, len(shape) - 1))
+    index_shape = tuple(
+        draw(st.integers(0, 6)) if at == axis else draw(st.sampled_from((size, size, size // 2)))
+        for at, size in enumerate(shape)
+    )
+    return shape, index_shape, axis, draw(st.randoms(use_true_random=False))
+
+
+@settings(max_examples=samples(600), deadline=None)
+@given(elements_cases(), st.sampled_from(ALL_CASES), st.integers(1, 3))
+def test_scatter_elements_is_the_loop_of_its_text(
+    every_kernel: list[Kernel],
+    case: tuple[tuple[int, ...], tuple[int, ...], int, random.Random],
+    kind: tuple[str, str],
+    threads: int,
+) -> None:
+    (shape, index_shape, axis, source), (reduction, dtype) = case, kind
+    size = shape[axis]
+    flat = [source.randrange(-size, size) if size else 0 for _ in range(prod(index_shape))]
+    indices = np.array(flat, np.int64).reshape(index_shape)
+    data, updates = filled(shape, dtype, source), filled(index_shape, dtype, source)
+    plan = elements_plan(shape, indices, axis, dtype, reduction)
+    if indices.size and not size:
+        assert [run(each, plan, data, indices, updates)[0] for each in every_kernel] == [0, 0]
+        return
+    expected = scatter_loops.scatter_elements(data, indices, updates, axis, reduction)
+    for each in every_kernel:
+        first, out = run(each, plan, data, indices, updates, threads)
+        assert first == -1
+        assert same(out, expected), (each.name, out, expected)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("dtype", REDUCED)
+def test_any_number_of_threads_gives_the_same_bits_where_updates_collide(
+    kernel: Kernel, dtype: str, reduction: Reduction
+) -> None:
+    """Many blocks, with few targets for many updates; on one thread held against the loop."""
+    source, numbers = random.Random(dtype), np.random.default_rng(3)
+    for shape, index_shape in (((40, 3), (1500, 1)), ((7, 9), (3000, 2)), ((1, 5, 70), (60, 2)), ((900,), (5000, 1))):
+        sizes = shape[: index_shape[-1]]
+        indices = np.stack([numbers.integers(-size, size, index_shape[0]) for size in sizes], -1)
+        data = filled(shape, dtype, source)
+        updates = filled((index_shape[0], *shape[index_shape[-1] :]), dtype, source)
+        plan = nd_plan(shape, indices, dtype, reduction)
+        expected = scatter_loops.scatter_nd(data, indices, updates, reduction)
+        found = [run(kernel, plan, data, indices, updates, threads) for threads in (THREADS if kernel.splits else (1,))]
+        assert same(found[0][1], expected)
+        assert {(first, out.tobytes()) for first, out in found} == {(-1, found[0][1].tobytes())}
+        bad = source.sample(range(indices.size), 3)
+        spoiled = indices.copy().reshape(-1)
+        spoiled[bad] = source.choice((2**62, -(2**62), *EXTREMES[:2]))
+        for threads in THREADS if kernel.splits else (1,):
+            assert run(kernel, plan, data, spoiled.reshape(indices.shape), updates, threads)[0] == min(bad)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize(
+    ("shape", "index_shape", "axis"),
+    [((30, 40), (30, 70), 1), ((30, 40), (110, 35), 0), ((12, 9, 5), (11, 30, 4), 1), ((2000,), (7000,), 0)],
+)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "uint64"])
+def test_elements_in_many_blocks_and_any_number_of_threads_give_the_same_bits(
+    kernel: Kernel, shape: tuple[int, ...], index_shape: tuple[int, ...], axis: int, dtype: str, reduction: Reduction
+) -> None:
+    source, numbers = random.Random(4), np.random.default_rng(5)
+    indices = numbers.integers(-shape[axis], shape[axis], index_shape)
+    data, updates = filled(shape, dtype, source), filled(index_shape, dtype, source)
+    plan = elements_plan(shape, indices, axis, dtype, reduction)
+    expected = scatter_loops.scatter_elements(data, indices, updates, axis, reduction)
+    found = [run(kernel, plan, data, indices, updates, threads) for threads in (THREADS if kernel.splits else (1,))]
+    assert same(found[0][1], expected)
+    assert {(first, out.tobytes()) for first, out in found} == {(-1, found[0][1].tobytes())}
+    bad = source.sample(range(indices.size), 3)
+    spoiled = indices.copy().reshape(-1)
+    spoiled[bad] = (shape[axis], -shape[axis] - 1, 2**62)
+    for threads in THREADS if kernel.splits else (1,):
+        assert run(kernel, plan, data, spoiled, updates, threads)[0] == min(bad)
+
+
+def test_rows_longer_than_a_block_are_reduced(kernel: Kernel) -> None:
+    numbers = np.random.default_rng(1)
+    data, updates = (numbers.normal(size=(rows, 70_000)).astype(np.float32) for rows in (3, 4))
+    indices = np.array([[1], [-1], [1], [0]])
+    for reduction in REDUCTIONS:
+        expected = data.copy()
+        for (row,), update in zip(indices.tolist(), updates, strict=True):
+            old = expected[row]
+            expected[row] = {
+                "none": update, "add": old + update, "mul": old * update,
+                "min": np.minimum(old, update), "max": np.maximum(old, update),
+            }[reduction]  # fmt: skip
+        plan = nd_plan((3, 70_000), indices, "float32", reduction)
+        for threads in THREADS if kernel.splits else (1,):
+            assert run(kernel, plan, data, indices, updates, threads)[1].tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("reduction", ["add", "mul"])
+def test_every_number_of_16_bits_is_rounded_as_numpy_does(kernel: Kernel, dtype: str, reduction: Reduction) -> None:
+    """All of them with some partners each, among these the ones at which rounding or a range ends."""
+    kind = DTYPES[dtype].numpy
+    every = np.arange(1 << 16, dtype=np.uint16)
+    partners = np.array([0, 1, 0x3FF, 0x400, 0x7BFF, 0x3C01, 0x0002, 0x8001, 0x7F7F, 0x3F81, 0x1234, 0xB5A5], np.uint16)
+    for partner in partners:
+        data, updates = every.view(kind), np.full(1 << 16, partner).view(kind)
+        indices = np.arange(1 << 16).reshape(-1, 1)
+        plan = nd_plan((1 << 16,), indices, dtype, reduction)
+        with np.errstate(all="ignore"):
+            expected = data + updates if reduction == "add" else data * updates
+        assert same(run(kernel, plan, data, indices, updates)[1], expected)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_a_nan_wins_the_first_one_and_zeros_have_an_order(kernel: Kernel, dtype: str) -> None:
+    kind = DTYPES[dtype].numpy
+    bits = np.dtype(f"u{kind.itemsize}")
+    quiet = np.array([np.nan], kind).view(bits)[0]
+    first, second = (np.array([quiet | bits.type(mark)], bits).view(kind)[0] for mark in (1, 2))
+    data = np.array([first, 1.0, 0.0, -0.0, 1.0, 5.0], kind)
+    indices = np.array([[0], [1], [1], [2], [3], [4], [4], [5]])
+    updates = np.array([second, first, second, -0.0, 0.0, second, -7.0, 5.0], kind)
+    for reduction, zeros in (("min", (-0.0, -0.0)), ("max", (0.0, 0.0))):
+        expected = np.array([first, first, *zeros, second, 5.0], kind)
+        plan = nd_plan((6,), indices, dtype, reduction)
+        assert run(kernel, plan, data, indices, updates)[1].tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("kind", [np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)], ids=str)
+def test_indices_of_every_integer_type(kernel: Kernel, kind: np.dtype[Any]) -> None:
+    numbers = np.random.default_rng(8)
+    low = 0 if kind.kind == "u" else -50
+    data, updates = np.arange(100, dtype=np.int32).reshape(50, 2), np.arange(1400, dtype=np.int32).reshape(700, 2)
+    for axis_indices in (numbers.integers(low, 50, (700, 1)), numbers.integers(low, 50, (700, 2))):
+        plan: Plan
+        if axis_indices.shape[1] == 1:
+            plan = nd_plan((50, 2), axis_indices, "int32", "add")
+            expected = scatter_loops.scatter_nd(data, axis_indices, updates, "add")
+        else:
+            plan = elements_plan((50, 2), axis_indices, 0, "int32", "add")
+            expected = scatter_loops.scatter_elements(data, axis_indices, updates, 0, "add")
+        for threads in (1, 2):
+            first, out = run(kernel, plan, data, axis_indices.astype(kind), updates, threads)
+            assert (first, out.tobytes()) == (-1, expected.tobytes())
+        wrong = axis_indices.astype(kind)
+        wrong.reshape(-1)[650] = np.iinfo(kind).max
+        assert run(kernel, plan, data, wrong, updates)[0] == 650
+
+
+ND = nd_plan((3, 4), np.zeros((2, 1), np.int64), "float32", "add")
+ELEMENTS = elements_plan((3, 4), np.zeros((2, 4), np.int64), 0, "float32", "add")
+
+
+def _good(plan: Plan) -> list[Any]:
+    return [
+        np.zeros(12, np.uint32), np.zeros(plan.index_items, np.int64), np.zeros(12, np.uint32), np.zeros(8, np.uint32)
+    ]  # fmt: skip
+
+
+def _run_arrays(kernel: Kernel, plan: Plan, arrays: list[Any]) -> int:
+    data, indices, out, updates = arrays
+    return kernel.run(plan, data, indices, out, further={"updates": updates})
+
+
+def _read_only() -> Array:
+    made = np.zeros(12, np.uint32)
+    made.flags.writeable = False
+    return made
+
+
+WRONG: dict[str, tuple[int, Any]] = {
+    "short data": (0, np.zeros(11, np.uint32)),
+    "data of other items": (0, np.zeros(12, np.uint64)),
+    "data of no carrier": (0, np.zeros(12, np.float32)),
+    "none": (0, None),
+    "short indices": (1, np.zeros(1, np.int64)),
+    "long indices": (1, np.zeros(9, np.int64)),
+    "indices of floats": (1, np.zeros(8)),
+    "short output": (2, np.zeros(11, np.uint32)),
+    "long output": (2, np.zeros(13, np.uint32)),
+    "output that is read-only": (2, _read_only()),
+    "short updates": (3, np.zeros(7, np.uint32)),
+    "long updates": (3, np.zeros(9, np.uint32)),
+    "updates of other items": (3, np.zeros(8, np.uint64)),
+    "updates of no carrier": (3, np.zeros(8, np.float32)),
+    "updates with gaps": (3, np.zeros(16, np.uint32)[::2]),
+    "no updates": (3, None),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("plan", [ND, ELEMENTS], ids=["nd", "elements"])
+def test_other_arrays_are_refused_before_they_are_touched(kernel: Kernel, plan: Plan, name: str) -> None:
+    arrays = _good(plan)
+    assert _run_arrays(kernel, plan, arrays) == -1
+    number, wrong = WRONG[name]
+    arrays[number] = wrong
+    with pytest.raises(TypeError):
+        _run_arrays(kernel, plan, arrays)
+
+
+CHANGES: list[tuple[Plan, dict[str, Any]]] = [
+    (ND, {"tuples": 3}),
+    (ND, {"tuples": -2}),
+    (ND, {"dims": (4,)}),
+    (ND, {"dims": (2**62, 2**62)}),
+    (ND, {"slice_items": 5}),
+    (ND, {"item_size": 8}),
+    (ND, {"dtype": "float64"}),
+    (ND, {"dtype": "float64", "item_size": 8}),
+    (ND, {"dtype": "bool"}),
+    (ND, {"reduction": "sub"}),
+    (ELEMENTS, {"axis_size": 4}),
+    (ELEMENTS, {"axis_stride": 5}),
+    (ELEMENTS, {"strides": (0, 2)}),
+    (ELEMENTS, {"strides": (2**62, 1)}),
+    (ELEMENTS, {"axis_size": 2**62, "axis_stride": 2**62}),
+    (ELEMENTS, {"sizes": (-2, -4)}),
+    (ELEMENTS, {"sizes": (2**33, 2**31)}),
+    (ELEMENTS, {"strides": (-1, 1)}),
+    (ELEMENTS, {"data_items": 11}),
+    (ELEMENTS, {"item_size": 8}),
+    (ELEMENTS, {"dtype": "int64"}),
+    (ELEMENTS, {"dtype": "complex64", "item_size": 8}),
+]
+
+
+@pytest.mark.parametrize(("plan", "change"), CHANGES, ids=str)
+def test_a_plan_that_does_not_fit_its_arrays_is_refused(kernel: Kernel, plan: Plan, change: dict[str, Any]) -> None:
+    arrays = _good(plan)
+    with pytest.raises((TypeError, OverflowError)):
+        _run_arrays(kernel, replace(plan, **change), arrays)
