@@ -37,7 +37,8 @@ def explain(
     indices_dtype: Annotated[str, typer.Option(help="Element type of the indices.")] = "int64",
     op: Annotated[str, typer.Option(help="Which operator.", metavar=f"[{'|'.join(OPERATORS)}]")] = "gathernd",
     batch_dims: Annotated[
-        int, typer.Option(help=f"Leading dimensions that are batches ({_taken_by('batch_dims')}).")
+        int,
+        typer.Option(help=f"Leading dimensions that are batches ({_taken_by('batch_dims')}; gather in openvino-8)."),
     ] = 0,
     axis: Annotated[int, typer.Option(help=f"Axis to gather on ({_taken_by('axis')}).")] = 0,
     dialect: Annotated[str, typer.Option(help="Whose rules hold.")] = "onnx-13",
@@ -51,6 +52,8 @@ def explain(
     signature = OPERATORS[op].signature
     parameters: dict[Parameter, int] = {"batch_dims": batch_dims, "axis": axis}
     parameter = 0 if signature.parameter is None else parameters.pop(signature.parameter)
+    own = signature.dialect_fields.get(dialect)
+    beside = parameters.pop("batch_dims") if own is not None and own.batch_dims else 0
     if any(parameters.values()):
         owners = (f"--{name.replace('_', '-')} belongs to --op {_taken_by(name)}" for name in ("batch_dims", "axis"))
         raise typer.BadParameter(", ".join(owners))
@@ -70,7 +73,7 @@ def explain(
     asked: Device = "auto" if device == "auto" else "cpu" if device == "cpu" else "gpu"
     try:
         found = service.explain(
-            Call(signature.operator, data, indices, parameter, dialect, asked),
+            Call(signature.operator, data, indices, parameter, dialect, asked, signature.pointer, batch_dims=beside),
             MemoryReservation(service.budget),
             on_device=resident,
         )

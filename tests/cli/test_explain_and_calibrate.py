@@ -97,6 +97,10 @@ def test_explain_knows_gather_and_batches(measured: list[int]) -> None:
     assert json.loads(run(*gather))["output"]["shape"] == [8, 5, 7]
     batches = ["explain", "--data-shape", "8,9", "--indices-shape", "8,3,1", "--batch-dims", "1", "--json"]
     assert json.loads(run(*batches))["output"]["shape"] == [8, 3]
+    both = ["explain", "--data-shape", "8,3,9", "--indices-shape", "8,5", "--op", "gather", "--axis", "2", "--json"]
+    both += ["--batch-dims", "1", "--dialect", "openvino-8"]
+    assert json.loads(run(*both))["output"]["shape"] == [8, 3, 5]
+    assert "batch_dims_out_of_range" in run(*both, "--batch-dims", "3", code=1)
     elements = ["explain", "--data-shape", "8,9", "--indices-shape", "7,9", "--op", "gather_elements", "--json"]
     assert json.loads(run(*elements))["output"]["shape"] == [7, 9]
     assert "rank_mismatch" in run("explain", "--data-shape", "8,9", "--indices-shape", "7", *elements[5:7], code=1)

@@ -215,6 +215,27 @@ def test_indices_that_are_out_of_bounds_are_clipped_and_wrapped(service: Any) ->
         service.gather(data, [0], fill_value=1)
 
 
+def test_gather_in_batches_along_an_axis(service: Any) -> None:
+    data = np.arange(12).reshape(2, 3, 2)
+    indices = np.array([[1, -1], [0, 7]], np.int16)
+    wanted = [1, 1, 3, 3, 5, 5, 6, 0, 8, 0, 10, 0]
+    for batch_dims in (1, -1):
+        found = service.gather(data, indices, 2, batch_dims=batch_dims, dialect="openvino-8", with_info=True)
+        assert found.array.shape == (2, 3, 2)
+        assert found.array.ravel().tolist() == wanted
+        assert found.replaced == 1
+    filled = service.gather(data, indices, 2, batch_dims=1, dialect="openvino-8", fill_value=-5)
+    assert filled.ravel().tolist() == [number if number or at == 6 else -5 for at, number in enumerate(wanted)]
+    with pytest.raises(errors.IndexOutOfBounds):
+        service.gather(data, indices, 2, batch_dims=1, dialect="openvino-8", out_of_bounds="error")
+    with pytest.raises(errors.BatchDimsOutOfRange):
+        service.gather(data, indices, 0, batch_dims=1, dialect="openvino-8")
+    with pytest.raises(errors.InvalidField, match="openvino-8"):
+        service.gather(data, indices, 2, batch_dims=1)
+    texts = np.array([["a", "b"], ["c", "d"]], object)
+    assert service.gather(texts, [1, 0], 1, batch_dims=1, dialect="openvino-8").tolist() == ["b", "c"]
+
+
 def test_axis_and_device_errors(service: Any) -> None:
     with pytest.raises(errors.AxisOutOfRange):
         service.gather(np.eye(2), [0], 2)

@@ -16,7 +16,7 @@ from . import _endpoints
 from ._answers import SAFETENSORS, Result, TensorInfo
 from ._arrays_of_others import as_type, has_no_type
 from ._asyncio_transport import AsyncioTransport
-from ._client import READY_PAUSE, GatherOptions, GetOptions, call_end
+from ._client import READY_PAUSE, AxisGatherOptions, GatherOptions, GetOptions, call_end
 from ._connection_settings import Certificate, ConnectionSettings, Verify, callers_headers, connection_settings
 from ._endpoints import OutOfBounds, Reduction
 from ._messages import Answer, Progress, Request
@@ -80,7 +80,7 @@ class AsyncClient:
         *,
         dialect: str = "onnx-13",
         device: str = "auto",
-        out_of_bounds: OutOfBounds = "error",
+        out_of_bounds: OutOfBounds | None = None,
         fill_value: Any = None,
         with_info: bool = False,
         as_torch: bool = False,
@@ -107,17 +107,17 @@ class AsyncClient:
     @overload
     async def gather(
         self, data: Any, indices: Any, axis: int = 0, *, with_info: Literal[False] = False,
-        as_torch: Literal[False] = False, **options: Unpack[GatherOptions],
+        as_torch: Literal[False] = False, **options: Unpack[AxisGatherOptions],
     ) -> NDArray[Any]: ...  # fmt: skip
     @overload
     async def gather(
         self, data: Any, indices: Any, axis: int = 0, *, with_info: Literal[True],
-        as_torch: bool = False, **options: Unpack[GatherOptions],
+        as_torch: bool = False, **options: Unpack[AxisGatherOptions],
     ) -> Result: ...  # fmt: skip
     @overload
     async def gather(
         self, data: Any, indices: Any, axis: int = 0, *, as_torch: Literal[True],
-        with_info: Literal[False] = False, **options: Unpack[GatherOptions],
+        with_info: Literal[False] = False, **options: Unpack[AxisGatherOptions],
     ) -> Any: ...  # fmt: skip
     async def gather(
         self,
@@ -125,9 +125,10 @@ class AsyncClient:
         indices: Any,
         axis: int = 0,
         *,
+        batch_dims: int = 0,
         dialect: str = "onnx-13",
         device: str = "auto",
-        out_of_bounds: OutOfBounds = "error",
+        out_of_bounds: OutOfBounds | None = None,
         fill_value: Any = None,
         with_info: bool = False,
         as_torch: bool = False,
@@ -148,6 +149,7 @@ class AsyncClient:
             fill_value,
             with_info,
             as_torch,
+            batch_dims,
         )
         return await self._run(request, timeout, headers)
 
@@ -174,7 +176,7 @@ class AsyncClient:
         *,
         dialect: str = "onnx-13",
         device: str = "auto",
-        out_of_bounds: OutOfBounds = "error",
+        out_of_bounds: OutOfBounds | None = None,
         fill_value: Any = None,
         with_info: bool = False,
         as_torch: bool = False,

@@ -36,10 +36,16 @@ class GatherOptions(TypedDict, total=False):
 
     dialect: str
     device: str
-    out_of_bounds: OutOfBounds
+    out_of_bounds: OutOfBounds | None
     fill_value: Any
     timeout: float | None
     headers: Mapping[str, str] | None
+
+
+class AxisGatherOptions(GatherOptions, total=False):
+    """The same of a gather along an axis."""
+
+    batch_dims: int
 
 
 class GetOptions(TypedDict, total=False):
@@ -70,7 +76,8 @@ class Client:
 
     Gathers raise IndexOutOfBounds for an index outside of its axis; `out_of_bounds` asks for clip (the nearest valid
     index), wrap (modulo the size of the axis) or fill (the slice is filled with `fill_value`, 0 unless given) in its
-    place, and a Result says how many were `replaced`.
+    place, and a Result says how many were `replaced`. `gather` in the dialect openvino-8 fills unless it is asked for
+    something else, such as error.
 
     Calls take `timeout`, the seconds that the whole call may take, which the service is told too (X-Gathernd-Timeout),
     and `headers`, further header fields. They raise `ServiceError`s (one class for each code, in `gathernd.errors`) and
@@ -118,7 +125,7 @@ class Client:
         *,
         dialect: str = "onnx-13",
         device: str = "auto",
-        out_of_bounds: OutOfBounds = "error",
+        out_of_bounds: OutOfBounds | None = None,
         fill_value: Any = None,
         with_info: bool = False,
         as_torch: bool = False,
@@ -142,17 +149,17 @@ class Client:
     @overload
     def gather(
         self, data: Any, indices: Any, axis: int = 0, *, with_info: Literal[False] = False,
-        as_torch: Literal[False] = False, **options: Unpack[GatherOptions],
+        as_torch: Literal[False] = False, **options: Unpack[AxisGatherOptions],
     ) -> NDArray[Any]: ...  # fmt: skip
     @overload
     def gather(
         self, data: Any, indices: Any, axis: int = 0, *, with_info: Literal[True],
-        as_torch: bool = False, **options: Unpack[GatherOptions],
+        as_torch: bool = False, **options: Unpack[AxisGatherOptions],
     ) -> Result: ...  # fmt: skip
     @overload
     def gather(
         self, data: Any, indices: Any, axis: int = 0, *, as_torch: Literal[True],
-        with_info: Literal[False] = False, **options: Unpack[GatherOptions],
+        with_info: Literal[False] = False, **options: Unpack[AxisGatherOptions],
     ) -> Any: ...  # fmt: skip
     def gather(
         self,
@@ -160,9 +167,10 @@ class Client:
         indices: Any,
         axis: int = 0,
         *,
+        batch_dims: int = 0,
         dialect: str = "onnx-13",
         device: str = "auto",
-        out_of_bounds: OutOfBounds = "error",
+        out_of_bounds: OutOfBounds | None = None,
         fill_value: Any = None,
         with_info: bool = False,
         as_torch: bool = False,
@@ -174,11 +182,13 @@ class Client:
         `data` is an array of rank r >= 1, or a str, the name of a resident tensor. Returns an array of data's type and
         of shape data.shape[:axis] + indices.shape + data.shape[axis + 1:].
 
-        dialect is onnx-13, onnx-11 or onnx-1; device is auto, cpu or gpu. `with_info` returns a Result with the array,
-        `as_torch` PyTorch's tensor in its place.
+        dialect is onnx-13, onnx-11, onnx-1 or openvino-8; the last has `batch_dims`, leading dimensions that data and
+        indices share, so that the shape is data.shape[:axis] + indices.shape[batch_dims:] + data.shape[axis + 1:].
+        device is auto, cpu or gpu. `with_info` returns a Result with the array, `as_torch` PyTorch's tensor in its
+        place.
         """
         request = _endpoints.gather(
-            "gather", data, indices, axis, dialect, device, out_of_bounds, fill_value, with_info, as_torch
+            "gather", data, indices, axis, dialect, device, out_of_bounds, fill_value, with_info, as_torch, batch_dims
         )
         return self._run(request, timeout, headers)
 
@@ -205,7 +215,7 @@ class Client:
         *,
         dialect: str = "onnx-13",
         device: str = "auto",
-        out_of_bounds: OutOfBounds = "error",
+        out_of_bounds: OutOfBounds | None = None,
         fill_value: Any = None,
         with_info: bool = False,
         as_torch: bool = False,

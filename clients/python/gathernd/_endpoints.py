@@ -47,14 +47,16 @@ def gather(
     parameter: int,
     dialect: str,
     device: str,
-    out_of_bounds: OutOfBounds,
+    out_of_bounds: OutOfBounds | None,
     fill_value: Any,
     info: bool,
     as_torch: bool,
+    batch_dims: int = 0,
 ) -> Request[Any]:
     """A gather, as safetensors where that has both element types, else as JSON with base64.
 
-    Its result is an array, for `as_torch` PyTorch's tensor; for `info` a Result with that.
+    `batch_dims` is the one beside an axis; `out_of_bounds` None is what the dialect has. Its result is an array, for
+    `as_torch` PyTorch's tensor; for `info` a Result with that.
     """
     index_array = as_indices(indices, widen=dialect.startswith("onnx"))
     make: Decode = decode_for_torch if as_torch else decode
@@ -72,7 +74,9 @@ def gather(
         tensors["data"] = encode_value(data)
     note = _one_tuple(index_array) if operator == "gathernd" and index_array.ndim == 1 else None
     fields = {PARAMETERS[operator]: parameter, "dialect": dialect, "device": device, "output_encoding": "base64"}
-    if out_of_bounds != "error":
+    if batch_dims:
+        fields["batch_dims"] = batch_dims
+    if out_of_bounds is not None:
         fields["out_of_bounds"] = out_of_bounds
     value = None if fill_value is None else _json_value(fill_value)
     path = f"/{operator}"

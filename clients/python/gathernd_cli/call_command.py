@@ -51,7 +51,9 @@ def call(
     ],
     indices: Annotated[Path, typer.Argument(help="npy file of the indices.")],
     op: Annotated[Operator, typer.Option(help="Which operator.")] = Operator.GATHERND,
-    batch_dims: Annotated[int, typer.Option(help="Leading dimensions that are batches (gathernd).")] = 0,
+    batch_dims: Annotated[
+        int, typer.Option(help="Leading dimensions that are batches (gathernd; gather in the dialect openvino-8).")
+    ] = 0,
     axis: Annotated[int, typer.Option(help="Axis to gather on (gather, gather_elements).")] = 0,
     dialect: Annotated[str, typer.Option(help="Whose rules hold.")] = "onnx-13",
     device: Annotated[str, typer.Option(help="auto, cpu or gpu.")] = "auto",
@@ -62,6 +64,9 @@ def call(
     """Gather by a running service: npy files in, an npy file out."""
     parameters = {"batch_dims": batch_dims, "axis": axis}
     parameter = parameters.pop(PARAMETERS[op])
+    options = {}
+    if op is Operator.GATHER and dialect == "openvino-8":
+        options["batch_dims"] = parameters.pop("batch_dims")
     if any(parameters.values()):
         owners = (f"--{name.replace('_', '-')} belongs to --op {_taken_by(name)}" for name in ("batch_dims", "axis"))
         typer.echo(f"gathernd: {', '.join(owners)}", err=True)
@@ -78,7 +83,7 @@ def call(
         source: Any = load(path) if is_file else name
         gather = getattr(service, op.value)  # the client's method of the operator's name
         try:
-            found = gather(source, load(indices), parameter, dialect=dialect, device=device)
+            found = gather(source, load(indices), parameter, dialect=dialect, device=device, **options)
         except TensorNotFound:
             if name != data:
                 raise
