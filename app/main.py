@@ -25,6 +25,7 @@ from app.api.error_responses import STATUS
 from app.api.fastapi_app import create_control
 from app.api.readiness import Readiness
 from app.api.route_table import READINESS, template
+from app.api.routes.backward import BackwardRoute
 from app.api.routes.docs_page import add_docs_routes
 from app.api.routes.error_pages import add_error_page_routes
 from app.api.routes.front_page import add_front_page_routes
@@ -39,9 +40,11 @@ from app.api.routes.v2_models import add_model_routes
 from app.api.routes.v2_repository import add_repository_routes
 from app.api.routes.v2_server import add_server_routes
 from app.api.routes.v2_shared_memory import add_shared_memory_routes
+from app.api.schemas.backward_routes_openapi import add_backward_routes
 from app.api.schemas.gather_routes_openapi import add_operator_routes
 from app.api.schemas.tensor_routes_openapi import add_tensor_routes
 from app.api.v2_model_lookup import Models
+from app.backward_service import BackwardService
 from app.dispatch import gpu_discovery
 from app.dispatch.admission_control import Admission
 from app.dispatch.backend_calibration import calibrated
@@ -53,6 +56,7 @@ from app.kernels.gpu_interface import DeviceFailed, NoDevice, OutOfDeviceMemory
 from app.kernels.kernel_by_name import kernel_named
 from app.memory.budget import Budget
 from app.memory.malloc_tuning import FreedMemoryLimit
+from app.operators.backward_registry import BACKWARDS
 from app.operators.registry import OPERATORS
 from app.security.authorizer import KeyAuthorizer, make_authorizer
 from app.security.host_header_check import HostHeaderCheck, is_loopback_name
@@ -236,6 +240,7 @@ def create_app(
     add_docs_routes(control)
     add_error_page_routes(control)
     add_operator_routes(control)
+    add_backward_routes(control)
     add_tensor_routes(control)
     add_server_routes(control, readiness)
     add_log_and_trace_settings_routes(control, models, settings.log_level)
@@ -283,6 +288,11 @@ def _handlers(
     handlers: dict[str, Handler] = {
         row.operation: NativeRoute(row.signature, service, settings.max_json_bytes, settings.max_body_bytes)
         for row in OPERATORS.values()
+    }
+    backward = BackwardService(service)
+    handlers |= {
+        row.operation: BackwardRoute(row.signature, backward, settings.max_json_bytes, settings.max_body_bytes)
+        for row in BACKWARDS.values()
     }
     return handlers | {
         "modelInfer": infer,

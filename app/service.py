@@ -101,7 +101,7 @@ class Service:
         self.gpu: Gpu | None = None
         self.run_in_lock_thread: RunInLockThread = default_thread
         """Runs the wait for a tensor's lock in a thread that other tensors do not need."""
-        self._outputs = OutputBufferPool(min(budget.total // 8, MAX_KEPT_BYTES))
+        self.outputs = OutputBufferPool(min(budget.total // 8, MAX_KEPT_BYTES))
         self._plans: BoundedCache[tuple[object, ...], _Planned] = BoundedCache(_MAX_REMEMBERED_PLANS)
 
     def use_gpu(self, gpu: Gpu, *, always: bool = False) -> None:
@@ -256,7 +256,7 @@ class Service:
     ) -> Outcome | None:
         """The gather on the device; None, with a route of threads in `timings`, where the CPU has to run it."""
         assert self.gpu is not None
-        out = self._outputs.empty(plan.output_items, data.dtype.carrier)
+        out = self.outputs.empty(plan.output_items, data.dtype.carrier)
         outcome = await self.gpu.gather(call, plan, data, resident, out, lambda: self._start_kernel(timings), timings)
         if outcome is None:
             timings.route = decision.fallback.route
@@ -359,7 +359,7 @@ class Service:
     ) -> tuple[int, NDArray[Any]]:
         """Split a gather over helpers, with the event loop as the leader, which waits for none of them for long."""
         self._start_kernel(timings)
-        out = self._outputs.empty(plan.output_items, data.dtype.carrier)
+        out = self.outputs.empty(plan.output_items, data.dtype.carrier)
         try:
             parts = timings.choice.parts
             bad = self.kernel.run(plan, data.items, indices.array, out, parts, True, further)
@@ -373,7 +373,7 @@ class Service:
         self, plan: Plan, data: Tensor, indices: Tensor, timings: RequestTimings, further: Further
     ) -> tuple[int, NDArray[Any]]:
         # Allocated on the event loop: the C library keeps freed memory apart for each thread that allocates.
-        out = self._outputs.empty(plan.output_items, data.dtype.carrier)
+        out = self.outputs.empty(plan.output_items, data.dtype.carrier)
 
         def work() -> int:
             self._start_kernel(timings)

@@ -266,7 +266,8 @@ CATALOGUE: Final[Mapping[Code, Entry]] = {
     ),
     "updates_shape_mismatch": Entry(
         "Updates shape mismatch",
-        "A scatter needs updates of shape indices.shape[:-1] + data.shape[k:], and of the tensor's dtype.",
+        "A scatter needs updates of shape indices.shape[:-1] + data.shape[k:], and of the tensor's dtype; the gradient "
+        "of a gather needs grad_output of the shape of the gather's output.",
         "Send one slice of the tensor for each index tuple.",
         ("Send updates of shape indices.shape[:-1] + tensor.shape[k:], one slice for each index tuple.",),
     ),

@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Final, Literal, NamedTuple
 
 from app.near_name import near_name
+from app.operators.backward_registry import BACKWARDS
 from app.operators.registry import OPERATORS
 from app.security.authorizer import Access
 
@@ -59,6 +60,7 @@ _VERSION: Final = "/v2/models/{name}/versions/{version}"
 
 ROUTES: Final = (
     *(Route(row.path, GATHER, Access.GATHER, {"POST": row.operation}) for row in OPERATORS.values()),
+    *(Route(row.path, GATHER, Access.GATHER, {"POST": row.operation}) for row in BACKWARDS.values()),
     # Health, metrics and pages
     Route("/livez", CONTROL, Access.PUBLIC, {"GET": "livez"}, health="alive"),
     Route("/readyz", CONTROL, Access.PUBLIC, {"GET": "readyz"}, health="ready"),

@@ -1,6 +1,7 @@
 """The formats of bodies, a row each: media type, who reads and writes it, and which element types it carries.
 
-There are three tables: of gathers' requests and answers, of scatters' requests, and of whole tensors, up and down. The
+There are four tables: of gathers' requests and answers, of their gradients', of scatters' requests, and of whole
+tensors, up and down. The
 inference protocol is not among them: its routes have one format, whatever a header says (`v2_request_tensors`).
 """
 
@@ -11,14 +12,23 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.errors import GatherError
+from app.tensors.backward_call import BackwardAnswer, BackwardCall, BackwardSignature
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import Answer, Call, Encoding
 from app.tensors.operator_signature import Signature
 from app.tensors.scatter_call import ScatterCall
 from app.tensors.shape_limits import Limits
-from app.wire import npy, octet_stream_upload, safetensors, safetensors_header, safetensors_scatter, safetensors_upload
-from app.wire.json import gather_messages, query_of_json_request, scatter_messages
+from app.wire import (
+    npy,
+    octet_stream_upload,
+    safetensors,
+    safetensors_backward,
+    safetensors_header,
+    safetensors_scatter,
+    safetensors_upload,
+)
+from app.wire.json import backward_messages, gather_messages, query_of_json_request, scatter_messages
 from app.wire.little_endian_items import Charge, Memory
 from app.wire.npy import Start
 
@@ -73,6 +83,38 @@ SAFETENSORS: Final = GatherCodec(
     check_writable=safetensors.check_writable,
 )
 GATHERS: Final[Mapping[bytes, GatherCodec]] = {row.media_type: row for row in (JSON, SAFETENSORS)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BackwardCodec:
+    """A format of gradients, whose types every format has; the attributes are those of `GatherCodec`."""
+
+    media_type: bytes
+    binary: bool
+    read: Callable[[Buffer, bytes, BackwardSignature, Limits, Charge | None], tuple[BackwardCall, Encoding]]
+    write: Callable[[BackwardAnswer, Encoding, Memory | None], bytes | list[Buffer]]
+    is_long_body: Callable[[Buffer], bool]
+
+
+BACKWARDS: Final[Mapping[bytes, BackwardCodec]] = {
+    row.media_type: row
+    for row in (
+        BackwardCodec(
+            JSON.media_type,
+            binary=False,
+            read=backward_messages.read_backward,
+            write=backward_messages.write_backward,
+            is_long_body=lambda body: len(body) > LONG_JSON,
+        ),
+        BackwardCodec(
+            SAFETENSORS.media_type,
+            binary=True,
+            read=safetensors_backward.read_backward,
+            write=safetensors_backward.write_backward,
+            is_long_body=SAFETENSORS.is_long_body,
+        ),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

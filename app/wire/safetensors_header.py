@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
@@ -187,7 +188,18 @@ def _malformed(detail: str) -> NoReturn:
 
 def write_header(name: str, dtype: DType, shape: tuple[int, ...], size: int) -> bytes:
     """What stands before the `size` bytes of the items of the one tensor of a body, padded to `ALIGNMENT`."""
-    sizes = ",".join(map(str, shape))
-    text = f'{{"{name}":{{"dtype":"{dtype.safetensors}","shape":[{sizes}],"data_offsets":[0,{size}]}}}}'.encode()
+    return write_headers({name: (dtype, shape, size)})
+
+
+def write_headers(tensors: Mapping[str, tuple[DType, tuple[int, ...], int]]) -> bytes:
+    """The same for tensors whose items follow one another: of each its name, type, shape and bytes."""
+    entries = []
+    end = 0
+    for name, (dtype, shape, size) in tensors.items():
+        sizes = ",".join(map(str, shape))
+        offsets = f"{end},{end + size}"
+        entries.append(f'"{name}":{{"dtype":"{dtype.safetensors}","shape":[{sizes}],"data_offsets":[{offsets}]}}')
+        end += size
+    text = f"{{{','.join(entries)}}}".encode()
     length = len(text) + -(8 + len(text)) % ALIGNMENT
     return length.to_bytes(8, "little") + text.ljust(length)

@@ -24,6 +24,7 @@ SAYS = {
     "live_table.py": r"200 changes, \d+ lookups meanwhile, none of half a change\n",
     "pandas_features.py": r"3 users of 1000, spent [\d.]+ on average\n",
     "pytorch_embedding.py": r"5 rows of 10000 served, changed and served again\n",
+    "pytorch_training.py": r"40 steps: loss [\d.]+ to 0\.\d+, as with torch\.nn\.Embedding\n",
     "triton_client.py": r"rows 5 and 7 of items: \[\[20.0, 21.0, 22.0, 23.0\], \[28.0, 29.0, 30.0, 31.0\]\]\n",
 }
 
@@ -36,7 +37,7 @@ def server(warmed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 
 def python_of(example: str) -> str:
     """The interpreter that has what the example needs; torch is far too large for any environment but that of soak."""
-    if example == "pytorch_embedding.py" and importlib.util.find_spec("torch") is None:
+    if example.startswith("pytorch_") and importlib.util.find_spec("torch") is None:
         if not SOAK:
             pytest.skip("runs under make soak, or where there is the Python package torch")
         return str(in_environment(".venv-frameworks/bin/python", "frameworks"))

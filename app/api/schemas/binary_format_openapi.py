@@ -13,6 +13,11 @@ MEDIA_TYPE: Final = body_formats.SAFETENSORS.media_type.decode()
 _BINARY: Final = {"type": "string", "format": "binary"}
 
 
+def content(description: str) -> dict[str, Any]:
+    """A binary body."""
+    return {MEDIA_TYPE: {"schema": _BINARY | {"description": description}}}
+
+
 def request_content() -> dict[str, Any]:
     """The body of a binary request."""
     return {

@@ -8,6 +8,9 @@ from __future__ import annotations
 from math import isfinite
 from typing import Any, Final
 
+from app.backward_service import BackwardExplanation
+from app.dispatch.choose_backend import Decision
+from app.operators.gather_plan import Plan
 from app.service import Explanation
 from app.tensors.tensor import Tensor, nbytes
 
@@ -17,13 +20,39 @@ NOT_CHECKED: Final = "The values of the indices were not checked: one of them ma
 def explanation_body(explanation: Explanation) -> dict[str, Any]:
     """The JSON body; times are microseconds, null where none is predicted."""
     call, data, shape, plan, decision = explanation
-    choice = decision.choice
     strings = data.dtype.kind == "string"
     found = {
         "operator": call.operator,
         "data": _tensor(data) | ({"tensor": call.data} if isinstance(call.data, str) else {}),
         "indices": _tensor(call.indices),
         "output_bytes": None if strings else plan.output_bytes,
+        **_plan(plan, decision),
+        "not_checked": NOT_CHECKED,
+    }
+    output = {"dtype": data.dtype.name, "shape": shape}
+    return {"output": output, "dialect": call.dialect, "device": decision.device, "explanation": found}
+
+
+def backward_explanation_body(explanation: BackwardExplanation) -> dict[str, Any]:
+    """The same for a gradient: without its values, and of a sparse one with the most bytes that it may have."""
+    call, data, plan, decision = explanation
+    found = {
+        "operator": call.operator,
+        "data": _tensor(data) | ({"tensor": call.shape} if isinstance(call.shape, str) else {}),
+        "indices": _tensor(call.indices),
+        "grad_output": _tensor(call.grad_output),
+        "output_bytes": plan.output_bytes,
+        **_plan(plan, decision),
+        "not_checked": NOT_CHECKED,
+    }
+    dense = {} if plan.sparse else {"grad_data": {"dtype": data.dtype.name, "shape": data.shape}}
+    return {**dense, "dialect": call.dialect, "device": decision.device, "explanation": found}
+
+
+def _plan(plan: Plan, decision: Decision) -> dict[str, Any]:
+    """What the operator comes down to, and where it would run."""
+    choice = decision.choice
+    return {
         "plan": {
             "batches": plan.batches,
             "tuples": plan.tuples,
@@ -43,10 +72,7 @@ def explanation_body(explanation: Explanation) -> dict[str, Any]:
             "parts": choice.parts,
             "microseconds": _microseconds(choice.seconds),
         },
-        "not_checked": NOT_CHECKED,
     }
-    output = {"dtype": data.dtype.name, "shape": shape}
-    return {"output": output, "dialect": call.dialect, "device": decision.device, "explanation": found}
 
 
 def _tensor(tensor: Tensor) -> dict[str, Any]:

@@ -65,6 +65,14 @@ def _around(
     return head.encode(), tail.encode()
 
 
+def tensor_text(tensor: Tensor, encoding: Encoding, memory: Memory | None = None) -> list[Buffer]:
+    """A tensor as an object with dtype, shape and items; `memory` is charged with them. Raises what charging raises."""
+    sizes = ",".join(map(str, tensor.shape))
+    head = f'{{"dtype":"{tensor.dtype.name}","shape":[{sizes}],"{encoding}":'.encode()
+    items = _base64(tensor, memory) if encoding == "base64" else values_text(tensor, memory)
+    return [head, *items, b"}"]
+
+
 def _base64(output: Tensor, memory: Memory | None) -> list[Buffer]:
     """The packed items in base64, as a JSON string."""
     packed = packed_bytes(output, memory)

@@ -19,6 +19,7 @@ from ._answers import Result, TensorInfo
 from ._async_client import AsyncClient
 from ._client import Client
 from ._connection_settings import VERSION
+from ._gradients import SparseGradient
 from ._module_functions import gather, gather_elements, gathernd
 from ._retries import Retries
 from .errors import GatherNDError, ServiceError, TransportError
@@ -36,6 +37,7 @@ __all__ = [
     "Result",
     "Retries",
     "ServiceError",
+    "SparseGradient",
     "TensorInfo",
     "TransportError",
     "__version__",

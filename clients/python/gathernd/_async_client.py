@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Self, TypeVar,
 
 from numpy.typing import NDArray
 
-from . import _endpoints
+from . import _endpoints, _gradients
 from ._answers import SAFETENSORS, Result, TensorInfo
 from ._arrays_of_others import as_type, has_no_type
 from ._asyncio_transport import AsyncioTransport
-from ._client import READY_PAUSE, AxisGatherOptions, GatherOptions, GetOptions, call_end
+from ._client import READY_PAUSE, AxisGatherOptions, BackwardOptions, GatherOptions, GetOptions, call_end
 from ._connection_settings import Certificate, ConnectionSettings, Verify, callers_headers, connection_settings
 from ._endpoints import OutOfBounds, Reduction
+from ._gradients import SparseGradient
 from ._messages import Answer, Progress, Request
-from ._resident_tensor import AsyncResidentTensor
+from ._resident_tensor import AsyncResidentTensor, NamedTensor
 from ._retries import Attempts, Retries
 from .errors import ConnectError, NotReady, TensorNotFound, Timeout, TransportError
 
@@ -196,6 +197,100 @@ class AsyncClient:
             out_of_bounds,
             fill_value,
             with_info,
+            as_torch,
+        )
+        return await self._run(request, timeout, headers)
+
+    @overload
+    async def gathernd_backward(
+        self, indices: Any, grad_output: Any, *, batch_dims: int = 0, sparse: Literal[False] = False,
+        as_torch: Literal[False] = False, **options: Unpack[BackwardOptions],
+    ) -> NDArray[Any]: ...  # fmt: skip
+    @overload
+    async def gathernd_backward(
+        self, indices: Any, grad_output: Any, *, batch_dims: int = 0, sparse: Literal[True], as_torch: bool = False,
+        **options: Unpack[BackwardOptions],
+    ) -> SparseGradient: ...  # fmt: skip
+    @overload
+    async def gathernd_backward(
+        self, indices: Any, grad_output: Any, *, batch_dims: int = 0, as_torch: Literal[True],
+        sparse: Literal[False] = False, **options: Unpack[BackwardOptions],
+    ) -> Any: ...  # fmt: skip
+    async def gathernd_backward(
+        self,
+        indices: Any,
+        grad_output: Any,
+        *,
+        data_shape: Sequence[int] | None = None,
+        tensor: str | NamedTensor | None = None,
+        batch_dims: int = 0,
+        lda_coeff: float = 1.0,
+        sparse: bool = False,
+        dialect: str = "onnx-13",
+        as_torch: bool = False,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """The gradient of GatherND, see `Client.gathernd_backward`."""
+        request = await _packed(
+            (indices, grad_output),
+            _gradients.backward,
+            "gathernd",
+            indices,
+            grad_output,
+            data_shape,
+            tensor,
+            batch_dims,
+            lda_coeff,
+            sparse,
+            dialect,
+            as_torch,
+        )
+        return await self._run(request, timeout, headers)
+
+    @overload
+    async def gather_backward(
+        self, indices: Any, grad_output: Any, *, axis: int = 0, sparse: Literal[False] = False,
+        as_torch: Literal[False] = False, **options: Unpack[BackwardOptions],
+    ) -> NDArray[Any]: ...  # fmt: skip
+    @overload
+    async def gather_backward(
+        self, indices: Any, grad_output: Any, *, axis: int = 0, sparse: Literal[True], as_torch: bool = False,
+        **options: Unpack[BackwardOptions],
+    ) -> SparseGradient: ...  # fmt: skip
+    @overload
+    async def gather_backward(
+        self, indices: Any, grad_output: Any, *, axis: int = 0, as_torch: Literal[True],
+        sparse: Literal[False] = False, **options: Unpack[BackwardOptions],
+    ) -> Any: ...  # fmt: skip
+    async def gather_backward(
+        self,
+        indices: Any,
+        grad_output: Any,
+        *,
+        data_shape: Sequence[int] | None = None,
+        tensor: str | NamedTensor | None = None,
+        axis: int = 0,
+        lda_coeff: float = 1.0,
+        sparse: bool = False,
+        dialect: str = "onnx-13",
+        as_torch: bool = False,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """The gradient of Gather, see `Client.gather_backward`."""
+        request = await _packed(
+            (indices, grad_output),
+            _gradients.backward,
+            "gather",
+            indices,
+            grad_output,
+            data_shape,
+            tensor,
+            axis,
+            lda_coeff,
+            sparse,
+            dialect,
             as_torch,
         )
         return await self._run(request, timeout, headers)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, Unpack, overload
 
 from numpy.typing import NDArray
 
-from . import _endpoints
+from . import _endpoints, _gradients
 from ._answers import Result, TensorInfo
 from ._arrays_of_others import as_type, has_no_type
 from ._connection_settings import Certificate, ConnectionSettings, Verify, callers_headers, connection_settings
 from ._endpoints import OutOfBounds, Reduction
+from ._gradients import SparseGradient
 from ._messages import Answer, Progress, Request
-from ._resident_tensor import ResidentTensor
+from ._resident_tensor import NamedTensor, ResidentTensor
 from ._retries import Attempts, Retries
 from ._socket_transport import SocketTransport
 from .errors import ConnectError, NotReady, TensorNotFound, Timeout, TransportError
@@ -46,6 +47,17 @@ class AxisGatherOptions(GatherOptions, total=False):
     """The same of a gather along an axis."""
 
     batch_dims: int
+
+
+class BackwardOptions(TypedDict, total=False):
+    """The options of a gradient that do not change the type of its result."""
+
+    data_shape: Sequence[int] | None
+    tensor: str | NamedTensor | None
+    lda_coeff: float
+    dialect: str
+    timeout: float | None
+    headers: Mapping[str, str] | None
 
 
 class GetOptions(TypedDict, total=False):
@@ -233,6 +245,90 @@ class Client:
         """
         request = _endpoints.gather(
             "gather_elements", data, indices, axis, dialect, device, out_of_bounds, fill_value, with_info, as_torch
+        )
+        return self._run(request, timeout, headers)
+
+    @overload
+    def gathernd_backward(
+        self, indices: Any, grad_output: Any, *, batch_dims: int = 0, sparse: Literal[False] = False,
+        as_torch: Literal[False] = False, **options: Unpack[BackwardOptions],
+    ) -> NDArray[Any]: ...  # fmt: skip
+    @overload
+    def gathernd_backward(
+        self, indices: Any, grad_output: Any, *, batch_dims: int = 0, sparse: Literal[True], as_torch: bool = False,
+        **options: Unpack[BackwardOptions],
+    ) -> SparseGradient: ...  # fmt: skip
+    @overload
+    def gathernd_backward(
+        self, indices: Any, grad_output: Any, *, batch_dims: int = 0, as_torch: Literal[True],
+        sparse: Literal[False] = False, **options: Unpack[BackwardOptions],
+    ) -> Any: ...  # fmt: skip
+    def gathernd_backward(
+        self,
+        indices: Any,
+        grad_output: Any,
+        *,
+        data_shape: Sequence[int] | None = None,
+        tensor: str | NamedTensor | None = None,
+        batch_dims: int = 0,
+        lda_coeff: float = 1.0,
+        sparse: bool = False,
+        dialect: str = "onnx-13",
+        as_torch: bool = False,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """The gradient of GatherND: zeros of the data's shape, each slice of `grad_output` added at its index.
+
+        `grad_output` is of a float type and of the shape of the gather's output. `data_shape` is the shape of the
+        gather's data, or `tensor` names a resident tensor that has it, and grad_output's type. The sum is multiplied by
+        `lda_coeff`. Returns an array of that shape; with `sparse`, for batch_dims 0, a SparseGradient of the slices
+        that were gathered alone, which `scatter` takes. `as_torch` returns PyTorch's tensors.
+        """
+        request = _gradients.backward(
+            "gathernd", indices, grad_output, data_shape, tensor, batch_dims, lda_coeff, sparse, dialect, as_torch
+        )
+        return self._run(request, timeout, headers)
+
+    @overload
+    def gather_backward(
+        self, indices: Any, grad_output: Any, *, axis: int = 0, sparse: Literal[False] = False,
+        as_torch: Literal[False] = False, **options: Unpack[BackwardOptions],
+    ) -> NDArray[Any]: ...  # fmt: skip
+    @overload
+    def gather_backward(
+        self, indices: Any, grad_output: Any, *, axis: int = 0, sparse: Literal[True], as_torch: bool = False,
+        **options: Unpack[BackwardOptions],
+    ) -> SparseGradient: ...  # fmt: skip
+    @overload
+    def gather_backward(
+        self, indices: Any, grad_output: Any, *, axis: int = 0, as_torch: Literal[True],
+        sparse: Literal[False] = False, **options: Unpack[BackwardOptions],
+    ) -> Any: ...  # fmt: skip
+    def gather_backward(
+        self,
+        indices: Any,
+        grad_output: Any,
+        *,
+        data_shape: Sequence[int] | None = None,
+        tensor: str | NamedTensor | None = None,
+        axis: int = 0,
+        lda_coeff: float = 1.0,
+        sparse: bool = False,
+        dialect: str = "onnx-13",
+        as_torch: bool = False,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """The gradient of Gather: zeros of the data's shape, each slice of `grad_output` added at its index.
+
+        `grad_output` is of a float type and of the shape of the gather's output. `data_shape` is the shape of the
+        gather's data, or `tensor` names a resident tensor that has it, and grad_output's type. The sum is multiplied by
+        `lda_coeff`. Returns an array of that shape; with `sparse`, for axis 0, a SparseGradient of the slices
+        that were gathered alone, which `scatter` takes. `as_torch` returns PyTorch's tensors.
+        """
+        request = _gradients.backward(
+            "gather", indices, grad_output, data_shape, tensor, axis, lda_coeff, sparse, dialect, as_torch
         )
         return self._run(request, timeout, headers)
 

@@ -69,7 +69,7 @@ def gather(
     if isinstance(data, NamedTensor):
         data = data.name
     if isinstance(data, str):
-        _check_name(data)
+        check_name(data)
     else:
         tensors["data"] = encode_value(data)
     note = _one_tuple(index_array) if operator == "gathernd" and index_array.ndim == 1 else None
@@ -200,13 +200,14 @@ def ready() -> Request[None]:
     return Request("GET", "/readyz", lambda _: None, headers={"accept": JSON})
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
+    """Raises ValueError for a name that no resident tensor can have."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"the name of a resident tensor is 1 to 128 of A-Z a-z 0-9 . _ -, not {name!r}")
 
 
 def _path(name: str) -> str:
-    _check_name(name)
+    check_name(name)
     return f"/tensors/{name}"
 
 

@@ -1,4 +1,4 @@
-"""The safetensors format: request bodies of several tensors, answers of one, and files of many."""
+"""The safetensors format: request bodies of several tensors, answers of one or two, and files of many."""
 
 from __future__ import annotations
 
@@ -52,6 +52,21 @@ def read_safetensors(body: memoryview) -> tuple[ElementType, tuple[int, ...], me
     if element_type is None or (begin, end) != (0, len(body) - start):
         raise UnexpectedAnswer(f"the answer's tensor has {len(body) - start} bytes, not {end - begin}", 200)
     return element_type, shape, body[start:]
+
+
+def read_tensors(body: memoryview) -> dict[str, tuple[ElementType, tuple[int, ...], memoryview]]:
+    """By name, type, shape and bytes of the tensors of a safetensors body. Raises UnexpectedAnswer for any other."""
+    start = 8 + int.from_bytes(body[:8], "little")
+    try:
+        entries = read_entries(bytes(body[8:start]))
+    except ValueError as error:
+        raise UnexpectedAnswer(f"the answer is not a safetensors body: {error}", 200) from error
+    found = {}
+    for name, (element_type, shape, begin, end) in entries.items():
+        if element_type is None or not 0 <= begin <= end <= len(body) - start:
+            raise UnexpectedAnswer(f"the answer's tensor {name!r} has no type that is known, or is not whole", 200)
+        found[name] = element_type, shape, body[start + begin : start + end]
+    return found
 
 
 Entries = Mapping[str, tuple[ElementType | None, tuple[int, ...], int, int]]

@@ -1,0 +1,170 @@
+"""Gradients of gathers: resolve the shape, validate, choose a route, run (gathers: `app.service`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.dispatch.choose_backend import Decision, Facts
+from app.errors import GatherError
+from app.memory.budget import MemoryReservation
+from app.operators.backward_plan import FLOAT_TYPES, BackwardPlan
+from app.operators.backward_registry import BACKWARDS
+from app.operators.backward_rules import Backward, check_backward_dtypes, check_coefficient
+from app.operators.index_out_of_bounds import index_error
+from app.service import Service
+from app.store.store_errors import no_tensor
+from app.telemetry.server_timing import RequestTimings
+from app.tensors.backward_call import BackwardAnswer, BackwardCall
+from app.tensors.dtypes import DTYPES
+from app.tensors.tensor import Tensor
+
+_LARGE_INDEX_SCAN: Final = 1 << 16
+_INT64: Final = np.dtype(np.int64)
+_NO_ITEMS: Final = np.empty(0, np.uint8)
+
+
+class BackwardExplanation(NamedTuple):
+    """An explained gradient: its data, of which there is a shape alone, and what would run where."""
+
+    call: BackwardCall
+    data: Tensor
+    plan: BackwardPlan
+    decision: Decision
+
+
+class BackwardService:
+    """Carries out gradients with the store, the threads and the kernel of `service`."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self._outputs = service.outputs
+
+    async def run(self, call: BackwardCall, timings: RequestTimings, reservation: MemoryReservation) -> BackwardAnswer:
+        """Resolve, validate, choose, run. All that it allocates is charged to `reservation` first.
+
+        Raises every error of the operator, tensor_not_found, device_unavailable, overloaded, deadline_exceeded and
+        ClientGone.
+        """
+        data, planned = self._plan(call)
+        plan = planned.plan
+        decision = self._decide(call, plan)
+        reservation.charge(plan.output_bytes + 8 * plan.scratch_items)
+        timings.choice = choice = decision.choice
+        timings.route = choice.route
+        out = self._outputs.empty(plan.output_items, data.dtype.carrier)
+        further = {"scratch": self._outputs.empty(plan.scratch_items, _INT64)}
+        if plan.sparse:
+            further |= {"places": np.empty(plan.rows, np.int64), "count": np.zeros(1, np.int64)}
+
+        def work() -> int:
+            timings.kernel = now = perf_counter()
+            if now > timings.deadline:
+                detail = "the request waited until its deadline had passed"
+                raise GatherError("deadline_exceeded", detail, retry_after=1)
+            grad_output, indices = call.grad_output.items, call.indices.array
+            return self.service.kernel.run(plan, grad_output, indices, out, choice.parts, False, further)
+
+        # The event loop does no work that helpers share: it would wait for them.
+        here = choice.on_event_loop and choice.parts == 1
+        bad = work() if here else await self.service.pool.run(work, timings)
+        timings.kernel_end = perf_counter()
+        if bad >= 0:
+            raise await self._index_error(call, data, planned, timings)
+        outputs = _sparse_outputs(data, planned, out, further) if plan.sparse else {"grad_data": _dense(data, out)}
+        return BackwardAnswer(outputs, call.dialect)
+
+    def explain(self, call: BackwardCall, reservation: MemoryReservation) -> BackwardExplanation:
+        """Everything that `run` does before it runs, and no more. The values of the indices are not looked at.
+
+        Raises what `run` raises, but for index_out_of_bounds, overloaded and deadline_exceeded.
+        """
+        data, planned = self._plan(call)
+        decision = self._decide(call, planned.plan)
+        reservation.admit(planned.plan.output_bytes + 8 * planned.plan.scratch_items)
+        return BackwardExplanation(call, data, planned.plan, decision)
+
+    def _plan(self, call: BackwardCall) -> tuple[Tensor, Backward]:
+        """The gather's data, without items, and the plan."""
+        shape, resident = call.shape, None
+        if isinstance(shape, str):
+            resident = self.service.store.get(shape)
+            if resident is None:
+                raise no_tensor(shape, call.shape_pointer, self.service.store.names())
+            found = resident.tensor
+            data = Tensor(
+                found.dtype, found.shape, _NO_ITEMS, shape_pointer=call.shape_pointer, dtype_pointer=call.shape_pointer
+            )
+        else:
+            data = Tensor(call.grad_output.dtype, shape, _NO_ITEMS, shape_pointer=call.shape_pointer)
+        if call.grad_output.dtype.name in FLOAT_TYPES:
+            check_coefficient(call.lda_coeff, call.grad_output.dtype, call.pointer("lda_coeff"))
+        operator = BACKWARDS[call.operator]
+        dialect = operator.dialects[call.dialect]
+        check_backward_dtypes(dialect, data if resident is not None else None, call.indices, call.grad_output)
+        planned = operator.plan(
+            dialect,
+            data,
+            call.indices,
+            call.grad_output,
+            call.parameter,
+            call.parameter_pointer,
+            self.service.limits,
+            sparse=call.sparse,
+            sparse_pointer=call.pointer("sparse"),
+        )
+        return data, planned._replace(plan=replace(planned.plan, coefficient=call.lda_coeff))
+
+    def _decide(self, call: BackwardCall, plan: BackwardPlan) -> Decision:
+        """Where it runs. Raises device_unavailable."""
+        decision = self.service.chooser.decide(plan, Facts(call.device, f"{call.operator} runs on the CPU alone"))
+        if decision.refused is not None:
+            detail = f"{decision.refused}; use device auto or cpu"
+            raise GatherError("device_unavailable", detail, pointer=call.pointer("device"))
+        return decision
+
+    async def _index_error(
+        self, call: BackwardCall, data: Tensor, planned: Backward, timings: RequestTimings
+    ) -> GatherError:
+        dialect, indices = BACKWARDS[call.operator].dialects[call.dialect], call.indices
+
+        def work() -> GatherError:
+            error = index_error(dialect, data.shape, indices, planned.first_axis, planned.plan.depth)
+            first = error.places[0]
+            if first.allowed is not None:
+                error.hint = f"Use an index from {first.allowed[0]} to {first.allowed[1]} at {first.pointer}."
+            else:
+                error.hint = f"Leave out all indices, since axis {first.axis} of data has no element."
+            return error
+
+        return work() if indices.array.size < _LARGE_INDEX_SCAN else await self.service.pool.run(work, timings)
+
+
+def _dense(data: Tensor, out: NDArray[Any]) -> Tensor:
+    return Tensor(data.dtype, data.shape, out.view(data.dtype.numpy))
+
+
+def _sparse_outputs(
+    data: Tensor, planned: Backward, out: NDArray[Any], further: dict[str, NDArray[np.int64]]
+) -> dict[str, Tensor]:
+    """grad_indices and grad_values of the places that tuples name."""
+    plan, shapes = planned.plan, planned.shapes
+    count = int(further["count"][0])
+    tuples = _tuples(further["places"][:count], plan.dims)
+    values = out[: count * plan.slice_items].view(data.dtype.numpy)
+    return {
+        "grad_indices": Tensor(DTYPES["int64"], (count, *shapes.entry), tuples),
+        "grad_values": Tensor(data.dtype, (count, *shapes.slice), values),
+    }
+
+
+def _tuples(places: NDArray[np.int64], dims: Sequence[int]) -> NDArray[np.int64]:
+    """The index tuples of flat places, one behind the other."""
+    if len(dims) == 1 or not len(places):
+        return places
+    return np.stack(np.unravel_index(places, tuple(dims)), axis=-1).reshape(-1)

@@ -1,0 +1,70 @@
+"""The gradient of a gather, read and typed but not yet judged: what `wire` makes of bytes and answers from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal, get_args
+
+from app.tensors.gather_call import Device
+from app.tensors.operator_signature import DEFAULT_DIALECT, Parameter
+from app.tensors.tensor import Tensor
+
+BackwardName = Literal["gathernd_backward", "gather_backward"]
+BACKWARD_NAMES: Final[tuple[BackwardName, ...]] = get_args(BackwardName)
+
+
+@dataclass(frozen=True, eq=False)
+class BackwardSignature:
+    """A gradient by its names: its own, that of the gather's parameter, and the gather's dialects."""
+
+    operator: BackwardName
+    parameter: Parameter
+    dialects: tuple[str, ...]
+    default_dialect: str = DEFAULT_DIALECT
+
+    @cached_property
+    def pointer(self) -> str:
+        """The parameter in a JSON body."""
+        return f"/{self.parameter}"
+
+    @cached_property
+    def query_pointer(self) -> str:
+        """The parameter in a query."""
+        return f"/query/{self.parameter}"
+
+
+@dataclass(slots=True)
+class BackwardCall:
+    """One request: `shape` is that of the gather's data, or the name of a resident tensor that has it.
+
+    The pointers say where the request has each field: those of a query begin with `/query`.
+    """
+
+    operator: BackwardName
+    indices: Tensor
+    grad_output: Tensor
+    shape: tuple[int, ...] | str
+    parameter: int
+    lda_coeff: float
+    sparse: bool
+    dialect: str
+    device: Device = "auto"
+    explain: bool = False
+    parameter_pointer: str = "/batch_dims"
+    shape_pointer: str = "/data_shape"
+    in_query: str = ""
+    """What stands before the other fields: nothing, or `/query`."""
+
+    def pointer(self, field: str) -> str:
+        """Where a field stands that is neither a tensor nor the gather's parameter."""
+        return f"{self.in_query}/{field}"
+
+
+@dataclass(slots=True)
+class BackwardAnswer:
+    """The gradient by the names of its tensors, in their order: grad_data, or grad_indices and grad_values."""
+
+    outputs: dict[str, Tensor]
+    dialect: str
+    device: Literal["cpu"] = "cpu"

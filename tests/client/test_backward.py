@@ -1,0 +1,70 @@
+"""Gradients through the client, sync and async, against a running server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from gathernd import SparseGradient, errors
+
+INDICES = np.array([[3], [0], [-1]])
+GRADIENT = np.array([[1, 2], [10, 20], [100, 200]], np.float32)
+DENSE = [[10, 20], [0, 0], [0, 0], [101, 202]]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
+def test_dense_and_sparse_of_each_float_type(service: Any, dtype: Any) -> None:
+    gradient = GRADIENT.astype(dtype)
+    found = service.gathernd_backward(INDICES, gradient, data_shape=(4, 2))
+    assert (found.dtype, found.tolist()) == (dtype, DENSE)
+    found = service.gathernd_backward(INDICES, gradient, data_shape=[4, 2], lda_coeff=0.5, sparse=True)
+    assert isinstance(found, SparseGradient)
+    assert (found.indices.dtype, found.indices.tolist()) == (np.int64, [[0], [3]])
+    assert (found.values.dtype, found.values.tolist()) == (dtype, [[5, 10], [50.5, 101]])
+    found = service.gather_backward(INDICES[:, 0], gradient, data_shape=(4, 2), sparse=True)
+    assert (found.indices.tolist(), found.values.tolist()) == ([0, 3], [[10, 20], [101, 202]])
+
+
+def test_batches_axes_and_dialects(service: Any) -> None:
+    found = service.gathernd_backward([[[0], [0]], [[1], [-1]]], np.ones((2, 2)), data_shape=(2, 3), batch_dims=1)
+    assert found.tolist() == [[2, 0, 0], [0, 1, 1]]
+    found = service.gather_backward(np.array(1, np.int32), np.ones(2), data_shape=(2, 3), axis=-1)
+    assert found.tolist() == [[0, 1, 0], [0, 1, 0]]
+    indices = np.array([[1], [1]], np.uint8)
+    found = service.gathernd_backward(indices, np.ones(2), data_shape=(2,), dialect="openvino-8")
+    assert found.tolist() == [0, 2]
+
+
+def test_a_step_of_training_a_resident_table(service: Any) -> None:
+    table = np.arange(8, dtype=np.float32).reshape(4, 2)
+    service.put("trained", table)
+    try:
+        step = service.gathernd_backward(INDICES, GRADIENT, tensor="trained", lda_coeff=-1, sparse=True)
+        service.scatter("trained", step.indices, step.values, "add")
+        assert service.get("trained").tolist() == (table - np.array(DENSE, np.float32)).tolist()
+        with pytest.raises(errors.UnsupportedDtype):
+            service.gathernd_backward(INDICES, GRADIENT.astype(np.float64), tensor="trained")
+    finally:
+        service.delete("trained")
+
+
+def test_what_is_refused(service: Any) -> None:
+    with pytest.raises(ValueError, match="data_shape"):
+        service.gathernd_backward(INDICES, GRADIENT)
+    with pytest.raises(ValueError, match="data_shape"):
+        service.gathernd_backward(INDICES, GRADIENT, data_shape=(4, 2), tensor="items")
+    with pytest.raises(ValueError, match="name of a resident tensor"):
+        service.gathernd_backward(INDICES, GRADIENT, tensor="/items")
+    with pytest.raises(TypeError, match="no gradient"):
+        service.gathernd_backward(INDICES, GRADIENT.astype(np.complex128), data_shape=(4, 2))
+    with pytest.raises(errors.UpdatesShapeMismatch):
+        service.gathernd_backward(INDICES, GRADIENT, data_shape=(4, 3))
+    with pytest.raises(errors.IndexOutOfBounds):
+        service.gathernd_backward(INDICES, GRADIENT, data_shape=(3, 2))
+    with pytest.raises(errors.TensorNotFound):
+        service.gather_backward(INDICES[:, 0], GRADIENT, tensor="nowhere")
+    with pytest.raises(errors.InvalidField):
+        service.gather_backward(INDICES[:, 0], GRADIENT, data_shape=(4, 2), lda_coeff=float("nan"))
