@@ -75,6 +75,55 @@ def torch_gather_elements(data: Array, indices: Array, axis: int) -> Array:
     return np.asarray(torch().gather(both[0], axis, both[1]).numpy())
 
 
+def tensorflow_scatternd(data: Array, indices: Array, updates: Array, reduction: str) -> Array:
+    scatter = {
+        "none": "tensor_scatter_nd_update",
+        "add": "tensor_scatter_nd_add",
+        "min": "tensor_scatter_nd_min",
+        "max": "tensor_scatter_nd_max",
+    }[reduction]
+    return np.asarray(getattr(tensorflow(), scatter)(data, indices, updates).numpy())
+
+
+def torch_scatter_elements(data: Array, indices: Array, updates: Array, axis: int, reduction: str) -> Array:
+    own, chosen, new = (torch().from_numpy(each.copy()) for each in (data, indices, updates))
+    if reduction == "none":
+        return np.asarray(own.scatter(axis, chosen, new).numpy())
+    reduce = {"add": "sum", "mul": "prod", "min": "amin", "max": "amax"}[reduction]
+    return np.asarray(own.scatter_reduce(axis, chosen, new, reduce, include_self=True).numpy())
+
+
+def tensorflow_gathernd_gradient(shape: tuple[int, ...], indices: Array, grad_output: Array, batch_dims: int) -> Array:
+    return _by_tape(shape, grad_output, lambda tf, data: tf.gather_nd(data, indices, batch_dims=batch_dims))
+
+
+def tensorflow_gather_gradient(shape: tuple[int, ...], indices: Array, grad_output: Array, axis: int) -> Array:
+    return _by_tape(shape, grad_output, lambda tf, data: tf.gather(data, indices, axis=axis))
+
+
+def _by_tape(shape: tuple[int, ...], grad_output: Array, gather: Callable[[Any, Any], Any]) -> Array:
+    tf = tensorflow()
+    data = tf.Variable(np.zeros(shape, grad_output.dtype))
+    with tf.GradientTape() as tape:
+        output = gather(tf, data)
+    gradient = tape.gradient(output, data, output_gradients=tf.constant(grad_output))
+    return np.asarray(tf.convert_to_tensor(gradient).numpy())
+
+
+def torch_gathernd_gradient(shape: tuple[int, ...], indices: Array, grad_output: Array) -> Array:
+    data = torch().zeros(shape, dtype=torch().from_numpy(grad_output).dtype, requires_grad=True)
+    chosen = torch().from_numpy(np.moveaxis(indices, -1, 0).copy())
+    data[tuple(chosen)].backward(torch().from_numpy(grad_output.copy()))
+    return np.asarray(data.grad.numpy())
+
+
+def torch_embedding_bag(table: Array, indices: Array, offsets: Array, pooling: str, weights: Array | None) -> Array:
+    given = None if weights is None else torch().from_numpy(weights.copy())
+    own, chosen, starts = (torch().from_numpy(each.copy()) for each in (table, indices, offsets))
+    bags = torch().nn.functional.embedding_bag(chosen, own, starts, mode=pooling, per_sample_weights=given)
+    return np.asarray(bags.numpy())
+
+
 def jax_take(data: Array, indices: Array, axis: int, mode: str, fill_value: Any) -> Array:
     from jax import numpy as jnp
 
