@@ -194,6 +194,22 @@ def gathers(count: int) -> list[tuple[str, Any, Any, int]]:
     return found
 
 
+def gathers_in_batches(count: int) -> list[tuple[Any, Any, int, int]]:
+    """Random gathers of Gather-8: data, indices, axis, batch_dims."""
+    random = np.random.default_rng(9)
+    found: list[tuple[Any, Any, int, int]] = []
+    for _ in range(count):
+        shape = random.integers(1, 4, random.integers(1, 5)).tolist()
+        axis = int(random.integers(0, len(shape)))
+        batch = int(random.integers(0, axis + 1))
+        index_shape = [*shape[:batch], *random.integers(1, 4, random.integers(0, 3)).tolist()]
+        indices = random.integers(-4, 5, index_shape)
+        back = batch - len(index_shape)
+        given = back if back < 0 and -back <= len(shape) and random.integers(2) else batch
+        found.append((np.arange(np.prod(shape)).reshape(shape), indices, axis, given))
+    return found
+
+
 def test_the_drawing_has_each_source_where_the_service_reads_it(open_page: Open, server: Server) -> None:
     page = open_page()
     client = server.shared_client()
@@ -228,6 +244,51 @@ def test_the_drawing_has_each_source_where_the_service_reads_it(open_page: Open,
         traced = page.evaluate(trace, gather)
         assert traced["shape"] == output["shape"], body
         assert traced["sources"] == output["values"], body  # data counts its own positions
+    for data, indices, axis, batch_dims in gathers_in_batches(60):
+        body = {
+            "dialect": "openvino-8", "axis": axis, "batch_dims": batch_dims, "fill_value": -1,
+            "data": {"dtype": "int64", "shape": data.shape, "values": data.ravel().tolist()},
+            "indices": {"dtype": "int64", "shape": indices.shape, "values": indices.ravel().tolist()},
+        }  # fmt: skip
+        output = client.post("/gather", json=body).json()["output"]
+        gather = {
+            "operator": "gather", "dataShape": data.shape, "indicesShape": indices.shape, "parameter": axis,
+            "batchDims": batch_dims, "indices": list(map(str, indices.ravel().tolist())), "wraps": True,
+            "outOfBounds": "fill",
+        }  # fmt: skip
+        traced = page.evaluate(trace, gather)
+        assert traced["shape"] == output["shape"], body
+        assert traced["sources"] == output["values"], body
+
+
+def test_gather_8_has_batch_dims_and_fills_unless_something_else_is_chosen(open_page: Open) -> None:
+    page = open_page()
+    fill(page, "gather", ("int32", [[1, 2], [3, 4]]), ("int64", [[1, 0], [-1, 7]]), 1)
+    assert not page.locator("#batch-dims").is_visible()
+    page.locator("#dialect").select_option("openvino-8")
+    assert page.locator("#out-of-bounds").input_value() == "fill"
+    page.locator("#batch-dims").fill("1")
+    page.locator("#run").click()
+    assert wait_for_output(page) == ["2", "1", "4", "0"]
+    assert "Replaced components: 1." in page.locator("#outcome").inner_text()
+    curl = page.locator("#curl-code").inner_text()
+    assert '"axis": 1' in curl
+    assert '"batch_dims": 1' in curl
+    assert "out_of_bounds" not in curl
+    page.locator("#out-of-bounds").select_option("error")
+    page.locator("#run").click()
+    page.wait_for_selector("#problem:not([hidden])")
+    page.locator("#parameter").fill("0")
+    page.locator("#run").click()
+    page.wait_for_selector("#batch-dims[aria-invalid]")
+    page.locator("#dialect").select_option("onnx-13")
+    assert page.locator("#out-of-bounds").input_value() == "error"
+    assert not page.locator("#batch-dims").is_visible()
+    page.locator("#parameter").fill("1")
+    page.locator("#indices-values").fill("[0]")
+    page.locator("#run").click()
+    assert wait_for_output(page) == ["1", "3"]
+    assert "batch_dims" not in page.locator("#curl-code").inner_text()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from html import escape
 from importlib.resources import files
 from typing import Any, Final
@@ -15,6 +16,7 @@ from app.api.openapi_document import operation, problem_responses
 from app.api.static_files import StaticFile, StaticFiles
 from app.operators.registry import OPERATORS
 from app.tensors.dtypes import DTYPES
+from app.tensors.operator_signature import DialectFields
 
 WEB: Final = files("app.api") / "web"
 
@@ -32,6 +34,7 @@ def service_description() -> dict[str, Any]:
                         "name": each.name,
                         "index_dtypes": [name for name in DTYPES if name in each.index_dtypes],
                         "wraps": each.wrap,
+                        **asdict(each.fields or DialectFields()),
                     }
                     for each in row.dialects.values()
                 ],

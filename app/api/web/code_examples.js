@@ -13,18 +13,20 @@ export function curlText(operator, body) {
 
 /**
  * The same with the Python client. `data` and `indices` are `{dtype, values}`, or `{name, dtype}` for a resident tensor;
- * `fillValue` is null where none is sent.
+ * `batchDims` is the one beside the parameter; `fillValue` is null where none is sent.
  */
 export function pythonText({
-  operator, parameterName, parameter, dialect, isDefaultDialect, data, indices, outOfBounds, fillValue,
+  operator, parameterName, parameter, batchDims, dialect, isDefaultDialect, data, indices, outOfBounds,
+  outOfBoundsDefault, fillValue,
 }) {
   const imports = ["import numpy as np", "from gathernd import Client"];
   if ([data, indices].some(({ dtype }) => dtype === "bfloat16")) imports.unshift("import ml_dtypes");
   if (hasKey()) imports.push("", "# The client takes the key from the environment: GATHERND_API_KEY");
   const more = [
     ...(parameter ? [`${parameterName}=${parameter}`] : []),
+    ...(batchDims ? [`batch_dims=${batchDims}`] : []),
     ...(isDefaultDialect ? [] : [`dialect="${dialect}"`]),
-    ...(outOfBounds === "error" ? [] : [`out_of_bounds="${outOfBounds}"`]),
+    ...(outOfBounds === outOfBoundsDefault ? [] : [`out_of_bounds="${outOfBounds}"`]),
     ...(fillValue === null ? [] : [`fill_value=${literal(fillValue, data.dtype)}`]),
   ];
   const call = ["data", "indices", ...more].join(", ");

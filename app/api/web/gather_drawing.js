@@ -37,12 +37,13 @@ export class GatherDrawing {
    * Draw a gather: `data` and `indices` as `{shape, elements, dtype, name}`, where the data of a resident tensor has no
    * elements; `output` as `{shape, elements}` once the service has answered.
    */
-  draw({ operator, parameter, wraps, outOfBounds, data, indices, output }) {
+  draw({ operator, parameter, batchDims, wraps, outOfBounds, data, indices, output }) {
     this.clear();
     this.gather = { operator, data, indices, output };
     this.depth = indices ? tupleDepth(operator, indices.shape) : 1;
     this.trace = data && indices && traceOutput({
-      operator, dataShape: data.shape, indicesShape: indices.shape, indices: indices.elements, parameter, wraps, outOfBounds,
+      operator, dataShape: data.shape, indicesShape: indices.shape, indices: indices.elements, parameter, batchDims, wraps,
+      outOfBounds,
     });
     const trace = this.trace;
     const readers = new Map();

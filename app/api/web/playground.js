@@ -31,6 +31,7 @@ export class Playground {
     });
     this.form.addEventListener("input", (event) => {
       if (event.target.type === "radio") this.#chooseOperator(event.target.value);
+      if (event.target.id === "dialect") this.#chooseDialect();
       this.preview();
     });
     addEventListener("resize", () => this.drawing.lightFocused());
@@ -67,12 +68,14 @@ export class Playground {
   }
 
   /** Put an example into the form. */
-  show({ operator, dialect, parameter = 0, outOfBounds = "error", fillValue = "", data, indices }) {
+  show({ operator, dialect, parameter = 0, batchDims = 0, outOfBounds, fillValue = "", data, indices }) {
     this.#chooseOperator(operator);
-    byId("out-of-bounds").value = outOfBounds;
     byId("fill-value").value = fillValue;
     if (dialect) byId("dialect").value = dialect;
+    this.#chooseDialect();
+    byId("out-of-bounds").value = outOfBounds ?? this.outOfBoundsDefault;
     byId("parameter").value = parameter;
+    byId("batch-dims").value = batchDims;
     byId("data-source").value = INLINE;
     [byId("data-dtype").value, byId("data-values").value] = data;
     [byId("indices-dtype").value, byId("indices-values").value] = indices;
@@ -164,6 +167,26 @@ export class Playground {
     const types = new Set(dialects.flatMap((each) => each.index_dtypes));
     indices.replaceChildren(...[...types].map((each) => make("option", {}, each)));
     indices.value = types.has(chosen) ? chosen : "int64";
+    this.#chooseDialect();
+  }
+
+  #dialect() {
+    return this.#operator().dialects.find(({ name }) => name === byId("dialect").value);
+  }
+
+  /** Show the fields that the chosen dialect has, with its default for indices that are out of bounds. */
+  #chooseDialect() {
+    const { batch_dims: hasBatchDims, fills } = this.#dialect();
+    byId("batch-dims-field").hidden = !hasBatchDims;
+    const outOfBounds = byId("out-of-bounds");
+    const before = this.outOfBoundsDefault ?? "error";
+    this.outOfBoundsDefault = fills ? "fill" : "error";
+    if (outOfBounds.value === before) outOfBounds.value = this.outOfBoundsDefault;
+  }
+
+  /** The batch_dims beside the parameter, 0 where the dialect has none. */
+  #batchDims() {
+    return this.#dialect().batch_dims ? Number(byId("batch-dims").value || 0) : 0;
   }
 
   /** The request's JSON. Values stay as they were typed: what is wrong with them is for the service to say. */
@@ -171,16 +194,17 @@ export class Playground {
     const tensor = (part) => `{"dtype": "${byId(`${part}-dtype`).value}", "values": ${byId(`${part}-values`).value.trim().replace(/\s*\n\s*/g, " ")}}`;
     const source = byId("data-source").value;
     const { parameter, dialects } = this.#operator();
+    const { name: dialect, needs_parameter: needsParameter } = this.#dialect();
     const lines = [
       `"data": ${source === INLINE ? tensor("data") : `{"tensor": ${JSON.stringify(source)}}`}`,
       `"indices": ${tensor("indices")}`,
     ];
     const number = byId("parameter").value;
-    if (number !== "" && Number(number) !== 0) lines.push(`"${parameter}": ${number}`);
-    const dialect = byId("dialect").value;
+    if (number !== "" && (Number(number) !== 0 || needsParameter)) lines.push(`"${parameter}": ${number}`);
+    if (this.#batchDims() !== 0) lines.push(`"batch_dims": ${this.#batchDims()}`);
     if (dialect !== dialects[0].name) lines.push(`"dialect": "${dialect}"`);
     const outOfBounds = byId("out-of-bounds").value;
-    if (outOfBounds !== "error") lines.push(`"out_of_bounds": "${outOfBounds}"`);
+    if (outOfBounds !== this.outOfBoundsDefault) lines.push(`"out_of_bounds": "${outOfBounds}"`);
     const fill = byId("fill-value").value.trim();
     if (outOfBounds === "fill" && fill) lines.push(`"fill_value": ${fill}`);
     return `{\n  ${lines.join(",\n  ")}}`;
@@ -218,10 +242,10 @@ export class Playground {
 
   #draw(output) {
     const parameter = Number(byId("parameter").value || 0);
-    const { name: operator, dialects } = this.#operator();
-    const { wraps } = dialects.find(({ name }) => name === byId("dialect").value);
+    const { name: operator } = this.#operator();
+    const { wraps } = this.#dialect();
     const outOfBounds = byId("out-of-bounds").value;
-    this.drawing.draw({ operator, parameter, wraps, outOfBounds, output, ...this.#parts() });
+    this.drawing.draw({ operator, parameter, batchDims: this.#batchDims(), wraps, outOfBounds, output, ...this.#parts() });
   }
 
   #writeCode() {
@@ -236,8 +260,8 @@ export class Playground {
     } else {
       byId("python-code").textContent = pythonText({
         operator, parameterName, parameter: Number(byId("parameter").value || 0), dialect,
-        isDefaultDialect: dialect === dialects[0].name, data, indices,
-        outOfBounds: byId("out-of-bounds").value, fillValue: this.#fillValue(),
+        isDefaultDialect: dialect === dialects[0].name, data, indices, batchDims: this.#batchDims(),
+        outOfBounds: byId("out-of-bounds").value, outOfBoundsDefault: this.outOfBoundsDefault, fillValue: this.#fillValue(),
       });
     }
   }
@@ -269,6 +293,7 @@ export class Playground {
 function controlOf(pointer) {
   const exact = { "/dialect": "dialect", "/batch_dims": "parameter", "/axis": "parameter", "/data/tensor": "data-source",
     "/out_of_bounds": "out-of-bounds", "/fill_value": "fill-value" };
+  if (!byId("batch-dims-field").hidden) exact["/batch_dims"] = "batch-dims";
   const id = exact[pointer] ?? /^\/(data|indices)\/(dtype|values)/.exec(pointer)?.slice(1).join("-");
   return id ? byId(id) : null;
 }

@@ -21,15 +21,17 @@ export const tupleDepth = (operator, indicesShape) => (operator === "gathernd" ?
 
 /**
  * The output's shape, and for each of its elements the flat position in data and the tuple that selects it. The position
- * is NaN where an index is out of range: then there is an error, or the element is filled. `wraps` says whether the
- * dialect counts negative indices from the end, `outOfBounds` what the request asks for where that does not help. At
- * most `limit` elements are traced. Null where shapes and parameter do not fit together: which rule is broken is for the
- * service to say.
+ * is NaN where an index is out of range: then there is an error, or the element is filled. `batchDims` is the one beside
+ * an axis. `wraps` says whether the dialect counts negative indices from the end, `outOfBounds` what the request asks for
+ * where that does not help. At most `limit` elements are traced. Null where shapes and parameter do not fit together:
+ * which rule is broken is for the service to say.
  */
-export function traceOutput({ operator, dataShape, indicesShape, indices, parameter, wraps, outOfBounds, limit = 4096 }) {
+export function traceOutput({
+  operator, dataShape, indicesShape, indices, parameter, batchDims = 0, wraps, outOfBounds, limit = 4096,
+}) {
   const trace = { gathernd: traceGatherND, gather: traceGather, gather_elements: traceGatherElements }[operator];
   const onAxis = (text, size) => place(Number(text), size, wraps, outOfBounds);
-  return trace ? trace(dataShape, indicesShape, indices, parameter, onAxis, limit) : null;
+  return trace ? trace(dataShape, indicesShape, indices, parameter, onAxis, limit, batchDims) : null;
 }
 
 /** Where an index leads on an axis of `size`, NaN for nowhere. */
@@ -71,16 +73,22 @@ function traceGatherND(dataShape, indicesShape, indices, batchDims, onAxis, limi
   });
 }
 
-function traceGather(dataShape, indicesShape, indices, axis, onAxis, limit) {
+function traceGather(dataShape, indicesShape, indices, axis, onAxis, limit, batchDims) {
   const rank = dataShape.length;
   if (axis < 0) axis += rank;
-  if (!(axis >= 0 && axis < rank)) return null;
+  if (batchDims < 0) batchDims += indicesShape.length;
+  const fits =
+    axis >= 0 && axis < rank && batchDims >= 0 && batchDims <= Math.min(axis, indicesShape.length) &&
+    dataShape.slice(0, batchDims).every((size, other) => size === indicesShape[other]);
+  if (!fits) return null;
   const after = dataShape.slice(axis + 1);
   const inner = product(after);
-  const count = product(indicesShape);
-  return build([...dataShape.slice(0, axis), ...indicesShape, ...after], limit, (flat) => {
-    const tuple = Math.floor(flat / inner) % count;
+  const ofBatch = indicesShape.slice(batchDims);
+  const count = product(ofBatch);
+  const shared = product(dataShape.slice(batchDims, axis)); // how many slabs of data use the indices of a batch
+  return build([...dataShape.slice(0, axis), ...ofBatch, ...after], limit, (flat) => {
     const outer = Math.floor(flat / (inner * count));
+    const tuple = Math.floor(outer / shared) * count + (Math.floor(flat / inner) % count);
     const index = onAxis(indices[tuple], dataShape[axis]);
     return [(outer * dataShape[axis] + index) * inner + (flat % inner), tuple];
   });
