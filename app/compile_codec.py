@@ -63,6 +63,7 @@ FUNCTIONS: Final[tuple[_Function, ...]] = (
     _Function(increments.answer, compiled_increments.answer, (_integer, _integer, _integer, *_counted)),
     _Function(increments.add, compiled_increments.add, (_integer, *_counted)),
     _Function(codec_functions.scan_inputs, find_arrays.scan_inputs, (_bytes, _integers_out)),
+    _Function(codec_functions.scan_features, find_arrays.scan_features, (_bytes, _integers_out)),
     _Function(
         codec_functions.check,
         grammar_and_duplicate_keys.check,

@@ -49,6 +49,8 @@ Code = Literal[
     "output_too_large",
     "limit_exceeded",
     "updates_shape_mismatch",
+    "offsets_invalid",
+    "feature_mismatch",
     "device_unavailable",
     "overloaded",
     "not_ready",

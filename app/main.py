@@ -31,6 +31,7 @@ from app.api.routes.error_pages import add_error_page_routes
 from app.api.routes.front_page import add_front_page_routes
 from app.api.routes.gather import NativeRoute
 from app.api.routes.health import add_health_routes
+from app.api.routes.lookup import LookupRoute
 from app.api.routes.tensors import TensorsRoute, with_name
 from app.api.routes.tensors_content import ContentRoute
 from app.api.routes.tensors_scatter import ScatterRoute
@@ -42,6 +43,7 @@ from app.api.routes.v2_server import add_server_routes
 from app.api.routes.v2_shared_memory import add_shared_memory_routes
 from app.api.schemas.backward_routes_openapi import add_backward_routes
 from app.api.schemas.gather_routes_openapi import add_operator_routes
+from app.api.schemas.lookup_openapi import add_lookup_route
 from app.api.schemas.tensor_routes_openapi import add_tensor_routes
 from app.api.v2_model_lookup import Models
 from app.backward_service import BackwardService
@@ -54,6 +56,7 @@ from app.dispatch.gpu_gathers import Gpu
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.kernels.gpu_interface import DeviceFailed, NoDevice, OutOfDeviceMemory
 from app.kernels.kernel_by_name import kernel_named
+from app.lookup_service import LookupService
 from app.memory.budget import Budget
 from app.memory.malloc_tuning import FreedMemoryLimit
 from app.operators.backward_registry import BACKWARDS
@@ -70,6 +73,7 @@ from app.telemetry.request_log import RequestLog
 from app.telemetry.request_metrics import Metrics, RecordingMetrics
 from app.telemetry.shared_counters import Counters
 from app.telemetry.tracing import start_tracing
+from app.tensors.lookup_call import LOOKUP
 from app.tensors.shape_limits import Limits
 
 logger = logging.getLogger("gathernd")
@@ -85,6 +89,7 @@ def limits_of(settings: Settings) -> Limits:
         elements=settings.max_elements,
         output_bytes=settings.max_output_bytes,
         string_bytes=settings.max_string_bytes,
+        features=settings.max_features,
     )
 
 
@@ -241,6 +246,7 @@ def create_app(
     add_error_page_routes(control)
     add_operator_routes(control)
     add_backward_routes(control)
+    add_lookup_route(control)
     add_tensor_routes(control)
     add_server_routes(control, readiness)
     add_log_and_trace_settings_routes(control, models, settings.log_level)
@@ -294,7 +300,9 @@ def _handlers(
         row.operation: BackwardRoute(row.signature, backward, settings.max_json_bytes, settings.max_body_bytes)
         for row in BACKWARDS.values()
     }
+    lookup = LookupRoute(LookupService(service), settings.max_json_bytes, settings.max_body_bytes)
     return handlers | {
+        LOOKUP: lookup,
         "modelInfer": infer,
         "modelVersionInfer": infer,
         "listTensors": tensors.list,

@@ -196,7 +196,7 @@ class Service:
         )
         if replacement.filled is not None and 0 in plan.dims:  # there is nothing to gather from
             timings.choice, timings.route = decision.choice, decision.choice.route
-            self._start_kernel(timings)
+            self.start_kernel(timings)
             array = np.zeros(plan.output_items, data.dtype.carrier)
             etag = None if resident is None else resident.etag
             answer = Answer(_output(data, planned.shape, array), call.dialect, "cpu", etag)
@@ -257,7 +257,7 @@ class Service:
         """The gather on the device; None, with a route of threads in `timings`, where the CPU has to run it."""
         assert self.gpu is not None
         out = self.outputs.empty(plan.output_items, data.dtype.carrier)
-        outcome = await self.gpu.gather(call, plan, data, resident, out, lambda: self._start_kernel(timings), timings)
+        outcome = await self.gpu.gather(call, plan, data, resident, out, lambda: self.start_kernel(timings), timings)
         if outcome is None:
             timings.route = decision.fallback.route
             timings.choice = decision.choice._replace(parts=decision.fallback.parts)
@@ -348,7 +348,7 @@ class Service:
         self, plan: Plan, data: Tensor, indices: Tensor, timings: RequestTimings, further: Further = None
     ) -> tuple[int, NDArray[Any]]:
         """The first bad component of the indices or -1, and the items of the output, as carriers (see `DType`)."""
-        self._start_kernel(timings)
+        self.start_kernel(timings)
         out = np.empty(plan.output_items, data.dtype.carrier)
         if further is None:
             return self.kernel.run(plan, data.items, indices.array, out), out
@@ -358,7 +358,7 @@ class Service:
         self, plan: Plan, data: Tensor, indices: Tensor, timings: RequestTimings, further: Further
     ) -> tuple[int, NDArray[Any]]:
         """Split a gather over helpers, with the event loop as the leader, which waits for none of them for long."""
-        self._start_kernel(timings)
+        self.start_kernel(timings)
         out = self.outputs.empty(plan.output_items, data.dtype.carrier)
         try:
             parts = timings.choice.parts
@@ -376,7 +376,7 @@ class Service:
         out = self.outputs.empty(plan.output_items, data.dtype.carrier)
 
         def work() -> int:
-            self._start_kernel(timings)
+            self.start_kernel(timings)
             return self.kernel.run(plan, data.items, indices.array, out, timings.choice.parts, False, further)
 
         return await self.pool.run(work, timings), out
@@ -406,7 +406,8 @@ class Service:
         assert found is not None
         return resident, *found
 
-    def _start_kernel(self, timings: RequestTimings) -> None:
+    def start_kernel(self, timings: RequestTimings) -> None:
+        """A kernel begins now. Raises deadline_exceeded where that is too late."""
         now = perf_counter()
         if now > timings.deadline:
             raise GatherError("deadline_exceeded", "the request waited until its deadline had passed", retry_after=1)

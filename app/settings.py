@@ -79,6 +79,7 @@ class Settings(BaseSettings):
     max_dimension: int = Field(2**63 - 1, ge=1, description="Largest size of one dimension.")
     max_elements: int = Field(2**33, ge=1, description="Most elements of data, indices or output.")
     max_string_bytes: ByteSize = Field(_size("16MiB"), ge=1, description="Longest string element, in UTF-8 bytes.")
+    max_features: int = Field(1024, ge=1, le=65536, description="Most features of a lookup.")
     max_header_bytes: ByteSize = Field(_size("64KiB"), ge=1024, description="Most bytes of a request's header.")
     max_header_fields: int = Field(100, ge=8, description="Most header fields of a request.")
     memory_budget: ByteSize = Field(

@@ -174,7 +174,7 @@ CATALOGUE: Final[Mapping[Code, Entry]] = {
     "rank_mismatch": Entry(
         "Rank mismatch",
         "GatherElements needs indices of the rank of data: each entry of indices picks the item at its own place, but "
-        "for the axis.",
+        "for the axis. Bags of a lookup that are pooled need indices of rank 1.",
         "Give indices as many dimensions as data has; for whole slices use POST /gather.",
         (
             "Give indices {high} dimensions, as many as data has, or use POST /gather for whole slices.",
@@ -267,9 +267,26 @@ CATALOGUE: Final[Mapping[Code, Entry]] = {
     "updates_shape_mismatch": Entry(
         "Updates shape mismatch",
         "A scatter needs updates of shape indices.shape[:-1] + data.shape[k:], and of the tensor's dtype; the gradient "
-        "of a gather needs grad_output of the shape of the gather's output.",
+        "of a gather needs grad_output of the shape of the gather's output; a lookup one weight for each index.",
         "Send one slice of the tensor for each index tuple.",
         ("Send updates of shape indices.shape[:-1] + tensor.shape[k:], one slice for each index tuple.",),
+    ),
+    "offsets_invalid": Entry(
+        "Offsets invalid",
+        "The offsets of a pooled feature say where each bag begins: they have one dimension, begin with 0, never fall, "
+        "and are at most the number of indices. The last bag ends with the indices.",
+        "Send for each bag the number of indices before it: for bags of 2, 0 and 3 indices 0, 2, 2.",
+        ("Send offsets that begin with 0, never fall, and are at most the number of indices.",),
+    ),
+    "feature_mismatch": Entry(
+        "Feature mismatch",
+        "The outputs of a lookup's features are joined on axis 1 unless `concat` is false, and then all have the same "
+        "type, the same number of rows, and the same sizes behind axis 1.",
+        "Send `concat` false, or give each feature as many indices or bags, of tensors of one type.",
+        (
+            "Send 'concat': false for an output of its own for each feature, or give all the same type and number of "
+            "rows.",
+        ),
     ),
     "device_unavailable": Entry(
         "Device unavailable",
@@ -339,6 +356,7 @@ SETTING_OF_LIMIT: Final[Mapping[str, str]] = {
     "connections": "GATHERND_MAX_CONNECTIONS",
     "dimension": "GATHERND_MAX_DIMENSION",
     "elements": "GATHERND_MAX_ELEMENTS",
+    "features": "GATHERND_MAX_FEATURES",
     "header_bytes": "GATHERND_MAX_HEADER_BYTES",
     "header_fields": "GATHERND_MAX_HEADER_FIELDS",
     "idempotency_keys": "GATHERND_MAX_IDEMPOTENCY_KEYS",

@@ -16,8 +16,10 @@ from app.api.route_table import path_of
 from app.api.schemas import examples
 from app.errors import CODES, Code, GatherError, Place, Rule
 from app.operators.dialects import GATHERND, SCATTERND
+from app.operators.lookup import RULES as LOOKUP_RULES
 from app.operators.registry import OPERATORS
 from app.store.store_errors import damaged, no_tensor, over_quota
+from app.tensors.lookup_call import LOOKUP
 from app.tensors.near_dtype import hint_for_dtype
 
 ADDRESS: Final = "http://127.0.0.1:8080"
@@ -30,6 +32,12 @@ _DATA: Final = {"dtype": "float32", "shape": [2, 2], "values": [0, 1, 2, 3]}
 _GATHERND: Final = path_of("gathernd")
 _ITEM: Final = path_of("getTensor", name="items")
 _RULES: Final = GATHERND["onnx-13"].rules
+_ITEMS_BAGS: Final = {
+    "tensor": "items",
+    "indices": {"dtype": "int64", "shape": [3], "values": [2, 0, 1]},
+    "offsets": {"dtype": "int64", "shape": [2], "values": [0, 2]},
+    "pooling": "sum",
+}
 _JSON: Final = "-H 'Content-Type: application/json'"
 
 
@@ -253,6 +261,30 @@ def _examples() -> Mapping[Code, Example]:
                 "/updates/shape",
                 SCATTERND["onnx-18"].rules["updates_shape_mismatch"],
                 hint="Send updates of shape [1, 2].",
+            ),
+            ITEMS,
+        ),
+        "offsets_invalid": _made(
+            _curl(path_of(LOOKUP), {"features": [_ITEMS_BAGS | {"offsets": _int64([2], [0, 4])}]}),
+            _at(
+                "offsets_invalid",
+                "offsets[1] = 4, but it is from 0, where the bag before begins, to 3, the number of indices",
+                "/features/0/offsets/values/1",
+                LOOKUP_RULES["offsets_invalid"],
+                hint="Send offsets that never fall, from 0 to 3.",
+                position=(1,),
+                value=4,
+                allowed=(0, 3),
+            ),
+            ITEMS,
+        ),
+        "feature_mismatch": _made(
+            _curl(path_of(LOOKUP), {"features": [_ITEMS_BAGS, {"tensor": "items", "indices": _int64([1], [0])}]}),
+            _at(
+                "feature_mismatch",
+                "the output of the tensor 'items' is of 1 rows, and that of the first of 2: they cannot be joined on "
+                "axis 1",
+                "/features/1",
             ),
             ITEMS,
         ),

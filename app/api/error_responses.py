@@ -47,6 +47,8 @@ STATUS: Final[Mapping[Code, int]] = {
     "output_too_large": 422,
     "limit_exceeded": 422,
     "updates_shape_mismatch": 422,
+    "offsets_invalid": 422,
+    "feature_mismatch": 422,
     "device_unavailable": 422,
     "overloaded": 503,
     "not_ready": 503,

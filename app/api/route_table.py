@@ -18,6 +18,7 @@ from app.near_name import near_name
 from app.operators.backward_registry import BACKWARDS
 from app.operators.registry import OPERATORS
 from app.security.authorizer import Access
+from app.tensors.lookup_call import LOOKUP
 
 
 class Plane(Enum):
@@ -61,6 +62,7 @@ _VERSION: Final = "/v2/models/{name}/versions/{version}"
 ROUTES: Final = (
     *(Route(row.path, GATHER, Access.GATHER, {"POST": row.operation}) for row in OPERATORS.values()),
     *(Route(row.path, GATHER, Access.GATHER, {"POST": row.operation}) for row in BACKWARDS.values()),
+    Route(f"/{LOOKUP}", GATHER, Access.GATHER, {"POST": LOOKUP}),
     # Health, metrics and pages
     Route("/livez", CONTROL, Access.PUBLIC, {"GET": "livez"}, health="alive"),
     Route("/readyz", CONTROL, Access.PUBLIC, {"GET": "readyz"}, health="ready"),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from numpy.typing import NDArray
 
+from app.kernels.check_lookup import FeatureArrays
 from app.operators.gather_plan import Plan
+from app.operators.lookup import FeaturePlan
 
 ALWAYS_AHEAD: Final = 1 << 62
 """As the longest slices that a kernel asks for ahead of their copy, in bytes: slices of any length."""
@@ -57,5 +59,14 @@ class Kernel(Protocol):
 
         `further` has the arrays that only some plans ask for, by name: the operator's inputs behind data and indices,
         and what the function reports beside its result, as an array of one int64 that it adds to.
+        """
+        ...
+
+    def lookup(self, plans: Sequence[FeaturePlan], arrays: Sequence[FeatureArrays], threads: int = 1) -> int:
+        """Look up all features into their outputs: -1, or what is wrong first, and then the outputs are undefined.
+
+        That is the number of a feature with a bad index, plus BAD_OFFSETS where its offsets are wrong; all offsets are
+        checked before an index is. The bits of the output are the same for any number of `threads`. The arrays are as
+        `check_lookup_arrays` asks; raises TypeError, having touched nothing, for anything else.
         """
         ...

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from app.kernels import numpy_backward
+from app.kernels import numpy_backward, numpy_lookup
 from app.kernels.check_arrays import check_arrays, check_elements_arrays, widened
 from app.kernels.numpy_indices import BLOCK_COMPONENTS, element_offsets, first_bad
 from app.kernels.numpy_scatter import scatter_elements, scatter_nd
@@ -23,6 +23,7 @@ from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
 
 name = "numpy"
 splits = False
+lookup = numpy_lookup.lookup
 
 
 def run(

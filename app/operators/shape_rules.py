@@ -119,22 +119,26 @@ def check_limits(
     """
     check_shape_limits("data", data.shape, data.dtype, limits, data.shape_pointer)
     check_shape_limits("indices", indices.shape, indices.dtype, limits, indices.shape_pointer)
-    size = data.dtype.item_size or 4
+    size = prod(output_shape) * (data.dtype.item_size or 4)
     pointer = indices.shape_pointer if output_pointer is None else output_pointer
-    if prod(output_shape) * size > limits.output_bytes:
-        raise GatherError(
-            "output_too_large",
-            f"the output of shape {list(output_shape)} would have {prod(output_shape) * size} bytes; "
-            f"the limit is {limits.output_bytes}",
-            pointer=pointer,
-            facts={"limit": "output_bytes", "maximum": limits.output_bytes},
-        )
+    check_output_bytes(f"the output of shape {list(output_shape)}", size, limits, pointer)
     check_shape_limits("the output", output_shape, data.dtype, limits, pointer)
 
 
 def check_updates_limits(updates: Tensor, limits: Limits) -> None:
     """Raises limit_exceeded where updates are over a limit."""
     check_shape_limits("updates", updates.shape, updates.dtype, limits, updates.shape_pointer)
+
+
+def check_output_bytes(what: str, size: int, limits: Limits, pointer: str) -> None:
+    """Raises output_too_large where `what`, of `size` bytes, is more than an answer may hold."""
+    if size > limits.output_bytes:
+        raise GatherError(
+            "output_too_large",
+            f"{what} would have {size} bytes; the limit is {limits.output_bytes}",
+            pointer=pointer,
+            facts={"limit": "output_bytes", "maximum": limits.output_bytes},
+        )
 
 
 def check_shape_limits(role: str, shape: Sequence[int], dtype: DType, limits: Limits, pointer: str) -> None:

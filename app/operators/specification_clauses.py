@@ -138,3 +138,20 @@ BACKWARD: Final[Clauses] = {
     "updates_shape_mismatch": (None, "the shape of grad_output must equal that of the gather's output"),
 }
 """The gradients of the gathers, of which no text has a rule; the gather's own are those of its dialect."""
+EMBEDDING_BAG_OFFSETS_15: Final[Clauses] = {
+    "data_dtype": (None, "T: any numeric type; here a float type, since a sum of another would overflow"),
+    "index_dtype": (None, "T_IND: int32 or int64"),
+    "weights_dtype": (None, "per_sample_weights tensor of the same shape as indices and of type T"),
+    "rank_too_small": (None, "emb_table tensor of shape [num_emb, emb_dim1, emb_dim2, ...]"),
+    "rank_mismatch": (None, "indices tensor of shape [num_indices]"),
+    "updates_shape_mismatch": (None, "per_sample_weights tensor of the same shape as indices and of type T"),
+    "offsets_invalid": (
+        None,
+        "offsets tensor of shape [batch] containing the starting index positions of each bag in indices. Maximum value "
+        "of offsets cannot be greater than length of indices",
+    ),
+    "index_out_of_bounds": (
+        None,
+        "For each index in indices this operator gathers values from emb_table; here each is in [0, num_emb - 1]",
+    ),
+}

@@ -55,8 +55,12 @@ COUNTERS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     ),
     "gathernd_tensor_lookups": (
         ("tensor",),
-        f"Gathers answered from a resident tensor, by its name: the first {MOST_TENSORS} that a process is asked for, "
-        'all further ones together as "other".',
+        "Gathers answered from a resident tensor, and features of lookups, by its name: the first "
+        f'{MOST_TENSORS} that a process is asked for, all further ones together as "other".',
+    ),
+    "gathernd_lookups": (
+        ("features",),
+        "Lookups answered, by their number of features, rounded up to a power of two.",
     ),
     "gathernd_stage_seconds": (("path", "stage"), "Seconds that gathers spent in each stage, added up."),
     "gathernd_connections_closed_idle": ((), "Idle connections closed to make room for new ones."),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Final
 
@@ -179,6 +179,12 @@ class Metrics(Collector):
         limit = error.facts.get("limit")
         if limit is not None:
             self.counters.add(f"gathernd_limit_refusals|{limit}")
+
+    def count_lookup(self, tensors: Sequence[str]) -> None:
+        """Count a lookup that was answered, by its number of features, and each feature by its tensor."""
+        self.counters.add(f"gathernd_lookups|{1 << max(len(tensors) - 1, 0).bit_length()}")
+        for tensor in tensors:
+            self.counters.add(f"{_LOOKUPS}|{self._tensor_label(tensor)}")
 
     def count_refusal(self, error: GatherError, request_id: str, client: str | None) -> None:
         """Count a request that the server refused before it was read, so that its path is not known."""

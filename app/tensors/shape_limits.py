@@ -9,10 +9,13 @@ NUMPY_BYTES = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Upper bounds, inclusive: ranks, one dimension, items of a tensor, bytes of the output and of one string."""
+    """Upper bounds, inclusive: ranks, one dimension, items of a tensor, bytes of the output and of one string, and
+    features of a lookup.
+    """
 
     rank: int = 32
     dimension: int = NUMPY_BYTES
     elements: int = 2**33
     output_bytes: int = 2**30
     string_bytes: int = 2**24
+    features: int = 1024

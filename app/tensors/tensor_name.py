@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 from app.errors import GatherError, invalid_field
+from app.tensors.lookup_call import LOOKUP
 from app.tensors.operator_signature import OPERATOR_NAMES
 
 PATTERN: Final = "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
@@ -13,7 +14,7 @@ PATTERN: Final = "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 TENSOR_NAME: Final = re.compile(PATTERN.removeprefix("^").removesuffix("$"))
 """For `fullmatch`: `$` would let a line break follow."""
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9._-]+")
-RESERVED: Final = (*OPERATOR_NAMES, "stats")
+RESERVED: Final = (*OPERATOR_NAMES, LOOKUP, "stats")
 """Names that have a meaning of their own where a tensor is a model of the inference protocol.
 
 A tensor that got such a name before it was reserved stays: it is read, changed and removed, and not replaced.

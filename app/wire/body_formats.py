@@ -1,8 +1,8 @@
 """The formats of bodies, a row each: media type, who reads and writes it, and which element types it carries.
 
-There are four tables: of gathers' requests and answers, of their gradients', of scatters' requests, and of whole
-tensors, up and down. The
-inference protocol is not among them: its routes have one format, whatever a header says (`v2_request_tensors`).
+There are five tables: of gathers' requests and answers, of their gradients', of lookups', of scatters' requests, and of
+whole tensors, up and down. The inference protocol is not among them: its routes have one format, whatever a header says
+(`v2_request_tensors`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from app.tensors.backward_call import BackwardAnswer, BackwardCall, BackwardSign
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import Answer, Call, Encoding
+from app.tensors.lookup_call import LookupAnswer, LookupCall
 from app.tensors.operator_signature import Signature
 from app.tensors.scatter_call import ScatterCall
 from app.tensors.shape_limits import Limits
@@ -25,10 +26,11 @@ from app.wire import (
     safetensors,
     safetensors_backward,
     safetensors_header,
+    safetensors_lookup,
     safetensors_scatter,
     safetensors_upload,
 )
-from app.wire.json import backward_messages, gather_messages, query_of_json_request, scatter_messages
+from app.wire.json import backward_messages, gather_messages, lookup_messages, query_of_json_request, scatter_messages
 from app.wire.little_endian_items import Charge, Memory
 from app.wire.npy import Start
 
@@ -83,6 +85,47 @@ SAFETENSORS: Final = GatherCodec(
     check_writable=safetensors.check_writable,
 )
 GATHERS: Final[Mapping[bytes, GatherCodec]] = {row.media_type: row for row in (JSON, SAFETENSORS)}
+
+
+LONG_LOOKUP: Final = 1 << 14
+"""Bodies of lookups of more bytes are read on a pool thread: what is no array of theirs becomes Python objects."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LookupCodec:
+    """A format of lookups, as `GatherCodec` is one of gathers; a body of more than `short_body` bytes is read on a pool
+    thread, or where it is `binary` one whose header has more.
+    """
+
+    media_type: bytes
+    dtypes: frozenset[str]
+    binary: bool
+    read: Callable[[Buffer, bytes, Limits, Charge | None], tuple[LookupCall, Encoding]]
+    write: Callable[[LookupAnswer, Encoding, Memory | None], list[Buffer]]
+    is_long_body: Callable[[Buffer], bool]
+
+
+LOOKUPS: Final[Mapping[bytes, LookupCodec]] = {
+    row.media_type: row
+    for row in (
+        LookupCodec(
+            JSON.media_type,
+            _ALL,
+            binary=False,
+            read=lookup_messages.read_lookup,
+            write=lookup_messages.write_lookup,
+            is_long_body=lambda body: len(body) > LONG_LOOKUP,
+        ),
+        LookupCodec(
+            SAFETENSORS.media_type,
+            _OF_SAFETENSORS,
+            binary=True,
+            read=safetensors_lookup.read_lookup,
+            write=safetensors_lookup.write_lookup,
+            is_long_body=lambda body: len(body) > LONG_BINARY or safetensors.header_size(body) > LONG_LOOKUP,
+        ),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

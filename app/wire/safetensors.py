@@ -180,12 +180,14 @@ def read_asked(query: bytes, signature: Signature) -> Any:
     raise faults.first()
 
 
-def read_layout(body: Buffer, charge: Charge | None = None) -> tuple[tuple[Entry, ...], int]:
+def read_layout(
+    body: Buffer, charge: Charge | None = None, metadata: dict[str, str] | None = None
+) -> tuple[tuple[Entry, ...], int]:
     """The tensors of a safetensors body in the order of their bytes, and where those bytes start.
 
     The entries are within the body, follow one another without overlap or hole, and end where the body ends. Raises
     malformed_request, and limit_exceeded for a header of more than `MAX_HEADER` bytes. `charge` is told what a long
-    header takes, in bytes, before it does; what that raises is raised.
+    header takes, in bytes, before it does; what that raises is raised. `metadata` is as `read_header` takes it.
     """
     if len(body) < 8:
         _malformed(f"the body has {len(body)} bytes; the length of the safetensors header alone takes 8")
@@ -202,7 +204,7 @@ def read_layout(body: Buffer, charge: Charge | None = None) -> tuple[tuple[Entry
     if charge is not None and size > _REMEMBERED:
         charge(HEADER_BYTES * size)
     header = bytes(body[8:start])
-    entries = read_header(header)
+    entries = read_header(header, metadata)
     end = entries[-1].end if entries else 0
     held = len(body) - start
     if end != held:

@@ -53,10 +53,10 @@ class Entry:
     pointer: str
 
 
-def read_header(header: bytes) -> tuple[Entry, ...]:
+def read_header(header: bytes, metadata: dict[str, str] | None = None) -> tuple[Entry, ...]:
     """The tensors that a safetensors header describes, in the order of their bytes, which leave no hole.
 
-    Raises malformed_request. `__metadata__` is ignored, but has to be an object of texts.
+    Raises malformed_request. `__metadata__` has to be an object of texts, which are added to `metadata`, if given.
     """
     if header[:1] != b"{":
         _malformed("the safetensors header does not start with {")
@@ -69,7 +69,7 @@ def read_header(header: bytes) -> tuple[Entry, ...]:
     while more:
         name, place = _key(header, place, names)
         if name == "__metadata__":
-            place = _after_metadata(header, place)
+            place = _after_metadata(header, place, metadata)
         else:
             end = header.find(b"}", place) + 1
             entries.append(_entry(name, _members(name, header[place:end])))
@@ -119,7 +119,7 @@ def _after_next(header: bytes, place: int) -> tuple[int, bool]:
     return match.end(), match[1] == b","
 
 
-def _after_metadata(header: bytes, place: int) -> int:
+def _after_metadata(header: bytes, place: int, metadata: dict[str, str] | None) -> int:
     if header[place : place + 1] != b"{":
         _malformed("__metadata__ of the safetensors header is not an object")
     place += 1
@@ -128,11 +128,13 @@ def _after_metadata(header: bytes, place: int) -> int:
     if not more:
         place = _after_next(header, place)[0]
     while more:
-        _, place = _key(header, place, names)
+        name, place = _key(header, place, names)
         match = _VALUE.match(header, place)
         if match is None:
             _malformed("__metadata__ of the safetensors header has a member that is not a text")
-        _text(match[0])
+        text = _text(match[0])
+        if metadata is not None:
+            metadata[name] = text
         place, more = _after_next(header, match.end())
     return place
 
@@ -191,9 +193,12 @@ def write_header(name: str, dtype: DType, shape: tuple[int, ...], size: int) -> 
     return write_headers({name: (dtype, shape, size)})
 
 
-def write_headers(tensors: Mapping[str, tuple[DType, tuple[int, ...], int]]) -> bytes:
-    """The same for tensors whose items follow one another: of each its name, type, shape and bytes."""
-    entries = []
+def write_headers(tensors: Mapping[str, tuple[DType, tuple[int, ...], int]], metadata: str = "") -> bytes:
+    """The same for tensors whose items follow one another: of each its name, type, shape and bytes.
+
+    `metadata` is the JSON of `__metadata__`, "" for none.
+    """
+    entries = [f'"__metadata__":{metadata}'] if metadata else []
     end = 0
     for name, (dtype, shape, size) in tensors.items():
         sizes = ",".join(map(str, shape))

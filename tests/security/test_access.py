@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from app.operators.registry import OPERATORS
+from app.tensors.lookup_call import LOOKUP
 from app.security import api_keys
 from tests.http import raw
 from tests.http.server import GATHERND, Server
@@ -96,7 +97,8 @@ def test_every_documented_route_asks_for_a_key_or_is_public(guarded: Guarded) ->
 def test_every_documented_route_that_writes_is_known_to_the_rule_of_scopes(guarded: Guarded) -> None:
     """A new route that changes something must be decided on: see `Access`."""
     writing = {path for method, path, _ in operations(guarded.server) if method not in ("GET", "HEAD")}
-    undecided = {path for path in writing if path[1:] not in OPERATORS and not path.startswith(("/v2/", "/tensors/"))}
+    known = (*OPERATORS, LOOKUP)
+    undecided = {path for path in writing if path[1:] not in known and not path.startswith(("/v2/", "/tensors/"))}
     assert undecided == set()
 
 

@@ -76,6 +76,8 @@ REQUESTS: Final[dict[str, dict[str, tuple[str, dict[str, Any], dict[str, Any]]]]
 RESIDENT_NAME: Final = "items"
 RESIDENT_DATA: Final[dict[str, Any]] = {"dtype": "float32", "shape": [3, 2], "values": [0, 1, 10, 11, 20, 21]}
 """The resident tensor that the following requests are about."""
+ETAG: Final = '"5d41402abc4b2a76b9719d911017c592-0"'
+"""Stands for the ETag of that tensor, which is another for each upload."""
 RESIDENT: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
     operator: (
         {"data": {"tensor": RESIDENT_NAME}, "indices": indices, **parameter},
@@ -83,7 +85,7 @@ RESIDENT: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
             "output": {"dtype": "float32", "shape": [2, 2], "values": values},
             "dialect": "onnx-13",
             "device": "cpu",
-            "data_etag": '"5d41402abc4b2a76b9719d911017c592-0"',
+            "data_etag": ETAG,
         },
     )
     for operator, indices, parameter, values in (
@@ -93,6 +95,43 @@ RESIDENT: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
     )
 }
 """For each operator a request that names it, and the answer, whose ETag is another for each upload."""
+LOOKUPS: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
+    "rows": (
+        "Single rows of two tensors, side by side",
+        {
+            "features": [
+                {"tensor": RESIDENT_NAME, "indices": _indices([2], [2, 0])},
+                {"tensor": RESIDENT_NAME, "indices": _indices([2], [1, 1])},
+            ]
+        },
+        {
+            "output": {
+                "dtype": "float32",
+                "shape": [2, 4],
+                "values": [20.0, 21.0, 10.0, 11.0, 0.0, 1.0, 10.0, 11.0],
+            },
+            "features": [{"tensor": RESIDENT_NAME, "data_etag": ETAG}, {"tensor": RESIDENT_NAME, "data_etag": ETAG}],
+        },
+    ),
+    "bags": (
+        "Two bags of rows, of which the sums are taken",
+        {
+            "features": [
+                {
+                    "tensor": RESIDENT_NAME,
+                    "indices": _indices([3], [0, 2, 1]),
+                    "offsets": _indices([2], [0, 2]),
+                    "pooling": "sum",
+                }
+            ]
+        },
+        {
+            "output": {"dtype": "float32", "shape": [2, 2], "values": [20.0, 22.0, 10.0, 11.0]},
+            "features": [{"tensor": RESIDENT_NAME, "data_etag": ETAG}],
+        },
+    ),
+}
+"""Lookups in that tensor, and their answers."""
 ERRORS: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
     "index_out_of_bounds": (
         "gathernd",

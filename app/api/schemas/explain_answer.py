@@ -10,11 +10,14 @@ from typing import Any, Final
 
 from app.backward_service import BackwardExplanation
 from app.dispatch.choose_backend import Decision
+from app.lookup_service import LookupExplanation
 from app.operators.gather_plan import Plan
 from app.service import Explanation
+from app.tensors.lookup_call import LOOKUP
 from app.tensors.tensor import Tensor, nbytes
 
 NOT_CHECKED: Final = "The values of the indices were not checked: one of them may be out of bounds."
+LOOKUP_NOT_CHECKED: Final = "The values of indices and offsets were not checked: one of them may be wrong."
 
 
 def explanation_body(explanation: Explanation) -> dict[str, Any]:
@@ -51,7 +54,6 @@ def backward_explanation_body(explanation: BackwardExplanation) -> dict[str, Any
 
 def _plan(plan: Plan, decision: Decision) -> dict[str, Any]:
     """What the operator comes down to, and where it would run."""
-    choice = decision.choice
     return {
         "plan": {
             "batches": plan.batches,
@@ -62,6 +64,44 @@ def _plan(plan: Plan, decision: Decision) -> dict[str, Any]:
             "shared": plan.broadcast_indices,
             "wrap": plan.wrap,
         },
+        **_routes(decision),
+    }
+
+
+def lookup_explanation_body(explanation: LookupExplanation) -> dict[str, Any]:
+    """The same for a lookup: of each feature what it reads and writes, of all together where they would run."""
+    call, residents, plan, decision = explanation
+    features = [
+        {
+            "tensor": feature.tensor,
+            "table": _tensor(resident.tensor),
+            "indices": _tensor(feature.indices),
+            "pooling": feature.pooling,
+            "output_shape": shape,
+            "bytes_read": planned.indices * planned.row_bytes,
+        }
+        for feature, resident, planned, shape in zip(call.features, residents, plan.features, plan.shapes, strict=True)
+    ]
+    outputs = [{"dtype": dtype.name, "shape": shape} for dtype, shape in plan.outputs]
+    found = {
+        "operator": LOOKUP,
+        "features": features,
+        "output_bytes": None if any(dtype.kind == "string" for dtype, _ in plan.outputs) else plan.output_bytes,
+        **_routes(decision),
+        "not_checked": LOOKUP_NOT_CHECKED,
+    }
+    etags = [
+        {"tensor": feature.tensor, "data_etag": resident.etag}
+        for feature, resident in zip(call.features, residents, strict=True)
+    ]
+    given = {"output": outputs[0]} if call.concat else {"outputs": outputs}
+    return {**given, "features": etags, "explanation": found}
+
+
+def _routes(decision: Decision) -> dict[str, Any]:
+    """The routes of a decision, and the one that was chosen."""
+    choice = decision.choice
+    return {
         "routes": [
             {"route": each.route, "open": each.closed is None, "microseconds": _microseconds(each.seconds)}
             | ({} if each.closed is None else {"reason": each.closed})

@@ -14,11 +14,12 @@ from app.operators.registry import OPERATORS, Operator
 from app.wire.request_schemas.gather_request import gather_request
 from app.wire.request_schemas.query_fields import gather_query, query_parameters
 
-_GATHER: Final[tuple[Code, ...]] = (
+GATHER_ERRORS: Final[tuple[Code, ...]] = (
     *EVERYWHERE, "unauthorized", "tensor_not_found", "payload_too_large", "unsupported_media_type", "invalid_field",
     "unsupported_dtype", "value_not_representable", "element_count_mismatch", "output_too_large", "limit_exceeded",
     "device_unavailable", "overloaded", "not_ready", "deadline_exceeded", "tensor_damaged",
 )  # fmt: skip
+"""Errors of every operator, beside those of its rules."""
 _RESIDENT: Final = f"Rows of the resident tensor {examples.RESIDENT_NAME!r}, which was uploaded before"
 
 
@@ -68,4 +69,4 @@ def _operator_responses(operator: Operator) -> dict[int | str, dict[str, Any]]:
             "content": {"application/json": {"examples": answers}} | binary_format_openapi.answer_content(),
         }
     }
-    return ok | problem_responses(code for code in CODES if code in {*_GATHER, *operator.codes})
+    return ok | problem_responses(code for code in CODES if code in {*GATHER_ERRORS, *operator.codes})

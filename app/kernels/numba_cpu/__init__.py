@@ -6,20 +6,30 @@ left to NumPy's kernel until they are compiled, which is after a first start is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from app.kernels import numpy_cpu
-from app.kernels.numba_cpu import backward_kernel, gather_elements_kernel, gather_kernel, scatter_kernel
+from app.compiled_later import CompiledLater
+from app.kernels import numpy_cpu, numpy_lookup
+from app.kernels.check_lookup import FeatureArrays
+from app.kernels.numba_cpu import (
+    backward_kernel,
+    gather_elements_kernel,
+    gather_kernel,
+    lookup_kernel,
+    scatter_kernel,
+)
 from app.operators.backward_plan import BackwardPlan
 from app.operators.gather_elements import GatherElementsPlan
+from app.operators.lookup import FeaturePlan
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
 
 name = "numba"
 splits = True
-_FILES: Final = ("gather_elements_kernel", "backward_", "scatter_")
-"""With what names of files begin that have compiled functions for other plans than the gather's; two of each."""
+_FILES: Final = ("gather_elements_kernel", "backward_", "scatter_", "lookup_")
+"""With what names of files begin that have compiled functions for lookups and other plans than the gather's;
+two of each."""
 _OTHERS: Final[dict[type, Any]] = {
     GatherElementsPlan: gather_elements_kernel,
     BackwardPlan: backward_kernel,
@@ -27,6 +37,7 @@ _OTHERS: Final[dict[type, Any]] = {
     ScatterElementsPlan: scatter_kernel,
 }
 """The kernels of plans other than the gather's, in the order in which they are compiled."""
+_lookup: Final = CompiledLater(numpy_lookup.lookup)
 
 run = gather_kernel.run
 tune = gather_kernel.tune
@@ -46,21 +57,29 @@ def configure(cache_dir: Path) -> Path:
 
 
 def is_cached(folder: Path) -> bool:
-    """Whether `folder`, of `configure`, has all; the scatters are compiled last."""
+    """Whether `folder`, of `configure`, has all; lookups are compiled last."""
     return all(len(list(folder.rglob(f"{files}*.nbi"))) >= 2 for files in _FILES)
 
 
+def lookup(plans: Sequence[FeaturePlan], arrays: Sequence[FeatureArrays], threads: int = 1) -> int:
+    """See `app.kernels.Kernel.lookup`."""
+    return _lookup.run(plans, arrays, threads)
+
+
 def leave_others_to_numpy() -> None:
-    """Have plans other than the gather's run by NumPy's kernel until `warm_others`."""
+    """Have plans other than the gather's, and lookups, run by NumPy's kernel until `warm_others`."""
+    _lookup.run = _lookup.plain
     for plan in _OTHERS:
         gather_kernel.OTHER_PLANS[plan] = numpy_cpu.run_other
 
 
 def warm_others(progress: Callable[[str], None] | None = None) -> None:
-    """Compile, or load from the cache, what `run` uses for plans other than the gather's, and use it."""
+    """Compile, or load from the cache, what `run` uses for plans other than the gather's and `lookup`, and use it."""
     for plan, kernel in _OTHERS.items():
         kernel.warm(progress)
         gather_kernel.OTHER_PLANS[plan] = kernel.run
+    lookup_kernel.warm(progress)
+    _lookup.run = lookup_kernel.lookup
 
 
 def warm(progress: Callable[[str], None] | None = None, *, others: bool = True) -> None:

@@ -35,6 +35,7 @@ from app.kernels.numba_cpu import (
     gather_job,
     memory_intrinsics,
     ndarray_abi,
+    pool_rows,
     run_job,
     sort_tuples,
     split_over_threads,
@@ -155,6 +156,7 @@ def configure(cache_dir: Path) -> Path:
         backward_job,
         combine_slices,
         element_places,
+        pool_rows,
     ):
         digest.update(Path(str(module.__file__)).read_bytes())
     digest.update(Path(__file__).read_bytes())

@@ -24,7 +24,7 @@ _READ_EXACTLY: Final = 5
 """Bytes that a byte of an envelope with much white space takes: itself, and as text, of which one character is wide."""
 _SPACE: Final = b" \t\r\n"
 MOST_ARRAYS: Final = 16
-"""Arrays that an envelope may have had."""
+"""Arrays that the envelope of an inference request may have had."""
 _NUMBERS: Final = tuple(b"%d " % number for number in range(MOST_ARRAYS))
 
 
@@ -34,23 +34,24 @@ def read_envelope(
     what: str,
     check_grammar: Callable[[Buffer, Charge | None], None],
     charge: Charge | None,
+    most: int = MAX_BYTES,
 ) -> Any:
     """The value of `body`, in which number i stands for array i of those `found`.
 
-    Raises limit_exceeded where all but `what` is too large, and what `check_grammar` raises, which is called where the
-    library refuses the envelope or would round a number of it.
+    Raises limit_exceeded where all but `what` has more than `most` bytes, and what `check_grammar` raises, which is
+    called where the library refuses the envelope or would round a number of it.
     """
     whole = body if len(body) <= MAX_BYTES else memoryview(body)
     pieces: list[Buffer] = []
     end = 0
     for number, (first, after, _) in enumerate(found.places[: found.arrays]):
-        pieces += (whole[end:first], _NUMBERS[number])
+        pieces += (whole[end:first], _NUMBERS[number] if number < MOST_ARRAYS else b"%d " % number)
         end = after
     pieces.append(whole[end:])
     if len(body) > MAX_BYTES:
-        _check_size(pieces[::2], what, charge)
+        _check_size(pieces[::2], what, charge, most)
     text = b"".join(pieces)
-    if not found.nontrivial_numbers and len(text) <= MAX_BYTES:
+    if not found.nontrivial_numbers and len(text) <= most:
         try:
             return orjson.loads(text)
         except orjson.JSONDecodeError:
@@ -59,15 +60,15 @@ def read_envelope(
     return lossless_json.loads(text.decode())
 
 
-def _check_size(pieces: Sequence[Buffer], what: str, charge: Charge | None) -> None:
+def _check_size(pieces: Sequence[Buffer], what: str, charge: Charge | None, most: int) -> None:
     """Raises limit_exceeded where an envelope, in `pieces`, is too large; white space hardly counts.
 
     `charge` is told what a large one takes to be counted and read: each byte, and a character of text for it.
     """
-    size, most = sum(map(len, pieces)), MAX_BYTES
+    size = sum(map(len, pieces))
     if size > MAX_SPACED_BYTES:
         most = MAX_SPACED_BYTES
-    elif size > MAX_BYTES:
+    elif size > most:
         if charge is not None:
             charge(_READ_EXACTLY * size)
         size = sum(len(bytes(piece).translate(None, _SPACE)) for piece in pieces)

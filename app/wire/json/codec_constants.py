@@ -23,6 +23,8 @@ PLAIN_DIGITS: Final = 18
 """Digits of an integer that any reader takes exactly: 10**18 is below 2**63."""
 TENSOR_DEPTH: Final = 2
 """Of a tensor's members in a gather: {"data": {"values": ..."""
+FEATURE_DEPTH: Final = 4
+"""Of the members of a feature's tensors in a lookup: {"features": [{"indices": {"values": ..."""
 INPUT_DEPTH: Final = 3
 """Of an input's members in an inference request: {"inputs": [{"data": ..."""
 

@@ -13,6 +13,7 @@ from app.wire.json.plain import write_strings as plain_write_strings
 
 scan_tensors: Final = CompiledLater(find_arrays.scan_tensors)
 scan_inputs: Final = CompiledLater(find_arrays.scan_inputs)
+scan_features: Final = CompiledLater(find_arrays.scan_features)
 check: Final = CompiledLater(grammar_and_duplicate_keys.check)
 read_elements: Final = CompiledLater(parse_number_arrays.read_elements)
 write_strings: Final = CompiledLater(plain_write_strings.write_strings)

@@ -1,10 +1,10 @@
 """Where the arrays of a JSON body are, found without reading them.
 
 One scanner walks all but the arrays of a body, and is told of what depth and name the members are that hold them:
-`values` and `base64` of a tensor in a gather, `data` of an input in an inference request. The arrays are cut out, a
-library reads the rest (`body_without_arrays`), and `codec_functions.read_elements` reads the arrays. The scanner looks
-at no more than it needs and so accepts much that is not JSON; what reads the parts refuses that, and
-`grammar_and_duplicate_keys` tells what is no JSON from what is wrong for another reason.
+`values` and `base64` of a tensor in a gather or in a feature of a lookup, `data` of an input in an inference request.
+The arrays are cut out, a library reads the rest (`body_without_arrays`), and `codec_functions.read_elements` reads the
+arrays. The scanner looks at no more than it needs and so accepts much that is not JSON; what reads the parts refuses
+that, and `grammar_and_duplicate_keys` tells what is no JSON from what is wrong for another reason.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from app.wire.json.codec_functions import scan_inputs
+from app.wire.json.codec_functions import scan_features, scan_inputs
 
 ArrayPlace: TypeAlias = tuple[int, int, int]
 """The first byte of an array, its end and its kind."""
@@ -40,4 +40,11 @@ def find_inputs(view: NDArray[np.uint8], most: int) -> FoundArrays:
     """The arrays of an inference request, the places of so many of them at most."""
     words = np.empty((most, 3), np.int64)
     closed, members, nontrivial, arrays = scan_inputs.run(view, words.reshape(-1))
+    return FoundArrays(closed, members, nontrivial, arrays, words[: min(arrays, most)].tolist())
+
+
+def find_features(view: NDArray[np.uint8], most: int) -> FoundArrays:
+    """The arrays of a lookup, the places of so many of them at most."""
+    words = np.empty((most, 3), np.int64)
+    closed, members, nontrivial, arrays = scan_features.run(view, words.reshape(-1))
     return FoundArrays(closed, members, nontrivial, arrays, words[: min(arrays, most)].tolist())

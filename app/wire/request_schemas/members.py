@@ -156,7 +156,7 @@ def tidy(schema: dict[str, Any]) -> None:
     for member in schema.get("properties", {}).values():
         default = member.pop("default", None)
         if default is not None:
-            member["description"] += f" If left out: {default}."
+            member["description"] += f" If left out: {str(default).lower() if type(default) is bool else default}."
         member.pop("title", None)
 
 

@@ -282,6 +282,18 @@ class UpdatesShapeMismatch(ServiceError):
     code = "updates_shape_mismatch"
 
 
+class OffsetsInvalid(ServiceError):
+    """The offsets of a lookup's bags do not begin with 0, fall, or exceed the number of indices."""
+
+    code = "offsets_invalid"
+
+
+class FeatureMismatch(ServiceError):
+    """The outputs of a lookup's features differ in type or number of rows, and so cannot be joined."""
+
+    code = "feature_mismatch"
+
+
 class DeviceUnavailable(ServiceError):
     """The service has no GPU, or none that can hold this type."""
 

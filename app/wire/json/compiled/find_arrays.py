@@ -22,6 +22,7 @@ from app.llvm_intrinsics import (
 )
 from app.wire.json.codec_constants import (
     ESCAPED,
+    FEATURE_DEPTH,
     INPUT_DEPTH,
     MAX_DEPTH,
     MOST_ARRAYS,
@@ -208,3 +209,12 @@ def scan_inputs(view: Bytes, places: Integers) -> tuple[bool, int, bool, int]:
     most = places.size // 3
     data = int64(_DATA)
     return _scan(address_of(view), view.size, int64(INPUT_DEPTH), data, data, address_of(places), most)
+
+
+@entry
+def scan_features(view: Bytes, places: Integers) -> tuple[bool, int, bool, int]:
+    """The first four fields of `FoundArrays` for a lookup; `places` is filled as `_scan` does."""
+    most = places.size // 3
+    return _scan(
+        address_of(view), view.size, int64(FEATURE_DEPTH), int64(_VALUES), int64(_BASE64), address_of(places), most
+    )

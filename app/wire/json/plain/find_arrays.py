@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from app.wire.json.codec_constants import (
     ESCAPED,
+    FEATURE_DEPTH,
     INPUT_DEPTH,
     MAX_DEPTH,
     MOST_ARRAYS,
@@ -66,8 +67,19 @@ def scan_tensors(view: NDArray[np.uint8]) -> tuple[bool, int, bool, int, tuple[_
 
 def scan_inputs(view: NDArray[np.uint8], places: NDArray[np.int64]) -> tuple[bool, int, bool, int]:
     """See `app.wire.json.compiled.find_arrays.scan_inputs`."""
+    return _scan_any(view, INPUT_DEPTH, ("data",), places)
+
+
+def scan_features(view: NDArray[np.uint8], places: NDArray[np.int64]) -> tuple[bool, int, bool, int]:
+    """See `app.wire.json.compiled.find_arrays.scan_features`."""
+    return _scan_any(view, FEATURE_DEPTH, ("values", "base64"), places)
+
+
+def _scan_any(
+    view: NDArray[np.uint8], level: int, keys: tuple[str, ...], places: NDArray[np.int64]
+) -> tuple[bool, int, bool, int]:
     found: list[_Place] = []
-    outcome = _scan(view.data, INPUT_DEPTH, ("data",), found, places.size // 3)
+    outcome = _scan(view.data, level, keys, found, places.size // 3)
     places[: 3 * len(found)] = np.array(found, np.int64).reshape(-1)
     return outcome
 

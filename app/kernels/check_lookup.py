@@ -1,0 +1,109 @@
+"""The arrays of a lookup as kernels take them, and the check of them against the plan before their memory is touched.
+
+`numba_cpu` makes the check in compiled code and comes here for the message alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.operators.lookup import FeaturePlan
+from app.tensors.dtypes import DTYPES
+
+POOLED: Final = ("float32", "float64", "float16", "bfloat16")
+"""The types whose rows are pooled."""
+BAD_OFFSETS: Final = 1 << 62
+"""Added to the number of a feature whose offsets are wrong, whatever its indices are."""
+
+
+class FeatureArrays(NamedTuple):
+    """The arrays of a feature, each of one axis and contiguous: table, weights, `fill` and `out` as carriers.
+
+    An index equal to the number of rows stands for the row `fill`, if there is one. `out` is the whole output, of
+    which the feature writes its columns.
+    """
+
+    table: NDArray[Any]
+    indices: NDArray[Any]
+    offsets: NDArray[Any] | None
+    weights: NDArray[Any] | None
+    fill: NDArray[Any] | None
+    out: NDArray[Any]
+
+
+def check_lookup_arrays(plans: Sequence[FeaturePlan], arrays: Sequence[FeatureArrays]) -> None:
+    """Raises TypeError unless the arrays of each feature are as its plan says."""
+    if len(plans) != len(arrays):
+        raise TypeError(f"{len(plans)} features are planned and the arrays of {len(arrays)} are given")
+    for plan, given in zip(plans, arrays, strict=True):
+        _check_plan(plan)
+        _check_carriers("table", given.table, plan.item_size, plan.rows * plan.row_items)
+        kind = _check_indices("indices", given.indices, plan.indices)
+        if plan.pooling == "none":
+            if given.offsets is not None:
+                raise TypeError("offsets without pooling")
+        elif _check_indices("offsets", given.offsets, plan.bags) != kind:
+            raise TypeError("the offsets are not of the indices' type")
+        if plan.weighted != (given.weights is not None):
+            raise TypeError("weights are given and not planned, or planned and not given")
+        if given.weights is not None:
+            _check_carriers("weights", given.weights, plan.item_size, plan.indices)
+        if given.fill is not None:
+            _check_carriers("fill", given.fill, plan.item_size, plan.row_items)
+        if not _check_carriers("out", given.out, plan.item_size, None).flags.writeable:
+            raise TypeError("the output is read-only")
+        rows = plan.output_rows
+        last = (rows - 1) * plan.stride + plan.column + plan.group * plan.row_bytes
+        if rows and last > given.out.nbytes:
+            raise TypeError(f"the output has {given.out.nbytes} bytes and the plan writes up to byte {last}")
+
+
+def _check_plan(plan: FeaturePlan) -> None:
+    sizes = plan.rows, plan.row_items, plan.indices, plan.bags, plan.stride, plan.column
+    if min(sizes) < 0 or plan.group < 1 or plan.item_size not in (1, 2, 4, 8, 16):
+        raise TypeError("the plan has a size that no array can have")
+    if plan.stride % plan.item_size or plan.column % plan.item_size or plan.stride < plan.group * plan.row_bytes:
+        raise TypeError("the plan's rows of the output overlap or begin within an item")
+    if plan.pooling == "none":
+        if plan.weighted or plan.indices % plan.group:
+            raise TypeError("the plan does not fill the rows of the output, or has weights without pooling")
+    elif plan.dtype not in POOLED or DTYPES[plan.dtype].item_size != plan.item_size or plan.group != 1:
+        raise TypeError(f"rows of {plan.dtype} are not pooled")
+    elif plan.weighted and plan.pooling != "sum":
+        raise TypeError("weights are for sums")
+
+
+def _check_carriers(role: str, array: object, item_size: int, items: int | None) -> NDArray[Any]:
+    found = _check_array(role, array, items)
+    if found.dtype.kind not in "uc" or found.itemsize != item_size or not found.dtype.isnative:
+        raise TypeError(f"{role} of type {found.dtype}: the plan is for carriers of {item_size} bytes")
+    return found
+
+
+def _check_indices(role: str, array: object, items: int) -> str:
+    """The name of the type."""
+    found = _check_array(role, array, items)
+    if found.dtype not in (np.int32, np.int64) or not found.flags.aligned:
+        raise TypeError(f"{role} of type {found.dtype}: they must be int32 or int64, aligned")
+    return str(found.dtype)
+
+
+def _check_array(role: str, array: object, items: int | None) -> NDArray[Any]:
+    if type(array) is not np.ndarray or array.ndim != 1 or not array.flags.c_contiguous:
+        raise TypeError(f"{role} must be an array of NumPy's, contiguous and of one axis")
+    if items is not None and array.size != items:
+        raise TypeError(f"{role} has {array.size} items and the plan asks for {items}")
+    return array
+
+
+def rows_of(plan: FeaturePlan, out: NDArray[Any]) -> NDArray[Any]:
+    """The rows that the feature writes, as an array of its items, [output rows, group * row_items]."""
+    shape = plan.output_rows, plan.group * plan.row_items
+    if 0 in shape:
+        return np.empty(shape, out.dtype)
+    start = plan.column // plan.item_size
+    return np.lib.stride_tricks.as_strided(out[start:], shape, (plan.stride, plan.item_size))

@@ -1,0 +1,363 @@
+"""Lookups: resolve the tables, validate, choose, run, as `app.service` does for a gather, over many tables at once.
+
+Each table is resolved once for a request, however many features name it, and what was read of one that a scatter
+changed meanwhile is read again: so a request is of one content of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
+from math import prod
+from time import perf_counter
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.bounded_cache import BoundedCache
+from app.dispatch.choose_backend import BackendChooser, Decision, Facts
+from app.dispatch.consistent_reads import attempts
+from app.errors import GatherError
+from app.kernels.check_lookup import FeatureArrays, rows_of
+from app.kernels.out_of_bounds import REPLACED_BYTES, replace_out_of_bounds
+from app.memory.budget import MemoryReservation
+from app.operators.gather_plan import GatherPlan
+from app.operators.lookup import LookupPlan, check_indices, check_offsets, plan_lookup
+from app.operators.shape_rules import check_output_bytes
+from app.service import Service
+from app.store import Resident
+from app.store.store_errors import no_tensor
+from app.telemetry.server_timing import RequestTimings
+from app.tensors.dtypes import DType
+from app.tensors.frame_format import HEAD
+from app.tensors.gather_call import FillValue
+from app.tensors.lookup_call import Feature, LookupAnswer, LookupCall
+from app.tensors.string_frames import read_frames
+from app.tensors.string_tensor import PackedStrings
+from app.tensors.tensor import Tensor
+
+CPU_ONLY: Final = "lookups run on the CPU alone"
+_LARGE_INDEX_SCAN: Final = 1 << 16
+"""Indices that are looked at on the event loop, as in `app.service`."""
+_MAX_REMEMBERED_PLANS: Final = 256
+
+
+class LookupExplanation(NamedTuple):
+    """An explained lookup: its tables, the plan, and the decision where it would run."""
+
+    call: LookupCall
+    residents: Sequence[Resident]
+    plan: LookupPlan
+    decision: Decision
+
+
+class _Planned(NamedTuple):
+    plan: LookupPlan
+    chooser: BackendChooser
+    decisions: Mapping[bool, Decision]
+    """By whether reading a table waits for the disk."""
+
+
+class _Run(NamedTuple):
+    """What a lookup reads and writes: its indices and offsets as kernels take them, rows of fill values, outputs."""
+
+    plan: LookupPlan
+    indices: Sequence[NDArray[Any]]
+    offsets: Sequence[NDArray[Any] | None]
+    weights: Sequence[NDArray[Any] | None]
+    fills: Sequence[NDArray[Any] | None]
+    outputs: Sequence[NDArray[Any]]
+
+    def arrays(self, number: int, table: Tensor) -> FeatureArrays:
+        """The arrays of a feature that reads `table`."""
+        return FeatureArrays(
+            table.items,
+            self.indices[number],
+            self.offsets[number],
+            self.weights[number],
+            self.fills[number],
+            self.outputs[self.plan.features[number].output],
+        )
+
+
+class LookupService:
+    """Carries out lookups with the store, kernel, threads and limits of `service`."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self._plans: BoundedCache[tuple[object, ...], _Planned] = BoundedCache(_MAX_REMEMBERED_PLANS)
+
+    async def lookup(self, call: LookupCall, timings: RequestTimings, reservation: MemoryReservation) -> LookupAnswer:
+        """Resolve, validate, choose, run. Outputs are charged to `reservation` before they are allocated, rows are not.
+
+        Raises what `plan_lookup` raises, tensor_not_found, value_not_representable (the fill value), offsets_invalid,
+        index_out_of_bounds, overloaded and deadline_exceeded, and ClientGone.
+        """
+        service = self.service
+        residents = self._resolve(call)
+        planned = self._planned(call, residents)
+        plan = planned.plan
+        decision = planned.decisions[any(resident.cold for resident in residents)]
+        reservation.charge(plan.output_bytes)
+        items = sum(feature.indices for feature in plan.features)
+        replaced, strings = 0, any(dtype.kind == "string" for dtype, _ in plan.outputs)
+        filled: Sequence[NDArray[np.bool_] | None] = [None] * len(plan.features)
+        indices: Sequence[NDArray[Any]] = [feature.indices.array for feature in call.features]
+        if call.out_of_bounds != "error":
+            work = _replacing(call, plan, reservation)
+            replacements = await self._here_or_in_pool(items < _LARGE_INDEX_SCAN, work, timings)
+            indices, filled = [one.indices for one in replacements], [one.filled for one in replacements]
+            replaced = sum(one.replaced for one in replacements)
+        run = self._run_of(call, plan, indices, filled, residents, reservation)
+        timings.choice = choice = decision.choice
+        timings.route = choice.route
+        by_name = {feature.tensor: resident for feature, resident in zip(call.features, residents, strict=True)}
+        every = range(len(plan.features))
+        if choice.on_event_loop and choice.parts == 1 and not strings:
+            bad = self._run_kernel(run, every, residents, 1, timings)
+        else:
+            bad = await service.pool.run(
+                lambda: self._run_kernel(run, every, residents, choice.parts, timings), timings
+            )
+        for name, resident in by_name.items():
+            if bad < 0 and not resident.is_consistent:
+                by_name[name] = await self._read_again(call, run, name, resident, choice.parts, timings)
+        timings.kernel_end = perf_counter()
+        if bad >= 0:
+            checks = _checking(call, plan)
+            raise await self._here_or_in_pool(items < _LARGE_INDEX_SCAN, checks, timings)
+        residents = [by_name[feature.tensor] for feature in call.features]
+        outputs: Sequence[Tensor]
+        if strings:
+            outputs = await service.pool.run(
+                lambda: self._string_outputs(call, run, residents, filled, reservation), timings
+            )
+        else:
+            outputs = [
+                Tensor(dtype, shape, out.view(dtype.numpy))
+                for (dtype, shape), out in zip(plan.outputs, run.outputs, strict=True)
+            ]
+        answer = LookupAnswer(
+            outputs, call.concat, [feature.tensor for feature in call.features], [one.etag for one in residents]
+        )
+        if call.out_of_bounds != "error":
+            answer.replaced = replaced
+        return answer
+
+    def explain(self, call: LookupCall, reservation: MemoryReservation) -> LookupExplanation:
+        """Everything that `lookup` does before it looks at an index: the plan and the decision with its reasons."""
+        residents = self._resolve(call)
+        planned = self._planned(call, residents)
+        reservation.admit(planned.plan.output_bytes)
+        decision = planned.decisions[any(resident.cold for resident in residents)]
+        return LookupExplanation(call, residents, planned.plan, decision)
+
+    def _resolve(self, call: LookupCall) -> list[Resident]:
+        """The table of each feature: one object for all features that name it. Raises tensor_not_found."""
+        store = self.service.store
+        found: dict[str, Resident] = {}
+        for feature in call.features:
+            if feature.tensor not in found:
+                resident = store.get(feature.tensor)
+                if resident is None:
+                    raise no_tensor(feature.tensor, f"{feature.pointer}/tensor", store.names())
+                found[feature.tensor] = resident
+        return [found[feature.tensor] for feature in call.features]
+
+    def _planned(self, call: LookupCall, residents: Sequence[Resident]) -> _Planned:
+        """Validate, plan and choose; lookups of the same types, shapes and poolings share one plan."""
+        tables = [resident.tensor for resident in residents]
+        if call.fill_value is not None:
+            for dtype in {table.dtype.name: table.dtype for table in tables}.values():
+                call.fill_value.item(dtype)
+        key = call.concat, *[_key(feature, table) for feature, table in zip(call.features, tables, strict=True)]
+        planned, chooser = self._plans.get(key), self.service.chooser
+        if planned is None or planned.chooser is not chooser:
+            plan = plan_lookup(call, tables, self.service.limits)
+            equivalent = plan.equivalent
+            decisions = {
+                cold: chooser.decide(equivalent, Facts(cpu_only=CPU_ONLY, cold=cold)) for cold in (False, True)
+            }
+            planned = self._plans[key] = _Planned(plan, chooser, decisions)
+        return planned
+
+    def _run_of(
+        self,
+        call: LookupCall,
+        plan: LookupPlan,
+        indices: Sequence[NDArray[Any]],
+        filled: Sequence[NDArray[np.bool_] | None],
+        residents: Sequence[Resident],
+        reservation: MemoryReservation,
+    ) -> _Run:
+        """The arrays of a lookup; outputs are charged already. Offsets have the type of the indices that are read."""
+        offsets, weights, fills = [], [], []
+        for feature, planned, read, marks, resident in zip(
+            call.features, plan.features, indices, filled, residents, strict=True
+        ):
+            given = None if feature.offsets is None else feature.offsets.array
+            if given is not None and given.dtype != read.dtype:
+                reservation.charge(given.size * read.dtype.itemsize)
+                given = given.astype(read.dtype)
+            offsets.append(given)
+            weights.append(None if feature.weights is None else feature.weights.items)
+            fill = None
+            if marks is not None:
+                dtype = resident.tensor.dtype
+                reservation.charge(planned.row_bytes)
+                value = (
+                    np.zeros(1, dtype.carrier) if dtype.kind == "string" else _fill_item(call.fill_value, dtype).items
+                )
+                fill = np.full(planned.row_items, value[0], dtype.carrier)
+            fills.append(fill)
+        outputs = [self.service.outputs.empty(prod(shape), dtype.carrier) for dtype, shape in plan.outputs]
+        return _Run(plan, indices, offsets, weights, fills, outputs)
+
+    def _run_kernel(
+        self, run: _Run, numbers: Sequence[int], residents: Sequence[Resident], threads: int, timings: RequestTimings
+    ) -> int:
+        self.service.start_kernel(timings)
+        plans = [run.plan.features[number] for number in numbers]
+        arrays = [run.arrays(number, resident.tensor) for number, resident in zip(numbers, residents, strict=True)]
+        return self.service.kernel.lookup(plans, arrays, threads)
+
+    async def _read_again(
+        self, call: LookupCall, run: _Run, name: str, resident: Resident, threads: int, timings: RequestTimings
+    ) -> Resident:
+        """Read all features of one table again, until no scatter changed it meanwhile; see `Service`."""
+        numbers = [number for number, feature in enumerate(call.features) if feature.tensor == name]
+        service = self.service
+        versions = attempts(resident, name, service.run_in_lock_thread, timings.deadline)
+        async with aclosing(versions):
+            async for version in versions:
+                work = partial(self._run_kernel, run, numbers, [version] * len(numbers), threads, timings)
+                await service.pool.run(work, timings)
+                resident = version
+                if version.is_consistent:
+                    break
+        return resident
+
+    def _string_outputs(
+        self,
+        call: LookupCall,
+        run: _Run,
+        residents: Sequence[Resident],
+        filled: Sequence[NDArray[np.bool_] | None],
+        reservation: MemoryReservation,
+    ) -> list[Tensor]:
+        """The outputs where one is of strings, whose frames stay where they are unless they are joined.
+
+        Raises output_too_large where the strings have more bytes than an answer may have.
+        """
+        found: list[Tensor] = []
+        size = 0
+        parts: list[tuple[int, int, PackedStrings]] = []  # number, width, strings
+        for number, (feature, resident) in enumerate(zip(run.plan.features, residents, strict=True)):
+            table = resident.tensor
+            rows = rows_of(feature, run.outputs[feature.output])
+            shape = run.plan.shapes[number]
+            if not isinstance(table, PackedStrings):
+                dtype = table.dtype
+                found.append(Tensor(dtype, shape, run.outputs[feature.output].view(dtype.numpy)))
+                size += run.outputs[feature.output].nbytes
+                continue
+            reservation.charge(rows.nbytes)
+            strings = table.gathered(shape, np.ascontiguousarray(rows).reshape(-1).view(np.uint64))
+            marks = filled[number]
+            if marks is not None:
+                where = np.repeat(marks, feature.row_items)
+                item = _fill_item(call.fill_value, table.dtype)
+                assert isinstance(item, PackedStrings), "its type is that of the table"
+                strings = strings.filled(where, item, reservation.charge)
+            size += strings.nbytes
+            check_output_bytes("the strings looked up", size, self.service.limits, f"{call.pointer}/features")
+            found.append(strings)
+            parts.append((number, rows.shape[1], strings))
+        if not call.concat:
+            return found
+        return [_joined_strings(run, parts, reservation)]
+
+    async def _here_or_in_pool(self, here: bool, work: Callable[[], Any], timings: RequestTimings) -> Any:
+        return work() if here else await self.service.pool.run(work, timings)
+
+
+def _key(feature: Feature, table: Tensor) -> tuple[object, ...]:
+    """All that the plan of a feature depends on; pointers too, since a plan that is refused says them."""
+    offsets, weights, indices = feature.offsets, feature.weights, feature.indices
+    return (
+        table.dtype.name,
+        table.shape,
+        feature.pooling,
+        indices.dtype.name,
+        indices.shape,
+        None if offsets is None else (offsets.dtype.name, offsets.shape),
+        None if weights is None else (weights.dtype.name, weights.shape),
+    )
+
+
+def _replacing(call: LookupCall, plan: LookupPlan, reservation: MemoryReservation) -> Callable[[], list[Any]]:
+    """What makes the indices valid that are out of bounds, charged: one that is filled becomes the number of rows."""
+    reservation.charge(REPLACED_BYTES * sum(feature.indices for feature in plan.features))
+
+    def work() -> list[Any]:
+        found = []
+        for feature, planned in zip(call.features, plan.features, strict=True):
+            gather = GatherPlan(1, planned.indices, (planned.rows,), 1, planned.item_size, False, False)
+            one = replace_out_of_bounds(gather, feature.indices.array, call.out_of_bounds)
+            if one.filled is not None:
+                one.indices[one.filled] = planned.rows
+            found.append(one)
+        return found
+
+    return work
+
+
+def _checking(call: LookupCall, plan: LookupPlan) -> Callable[[], GatherError]:
+    """What finds the error of a lookup of which a kernel said that something is wrong: offsets first, then indices."""
+
+    def work() -> GatherError:
+        try:
+            for feature in call.features:
+                check_offsets(feature)
+            for feature, planned in zip(call.features, plan.features, strict=True):
+                if call.out_of_bounds == "error" or not planned.rows:
+                    check_indices(feature, planned.rows)
+        except GatherError as error:
+            return error
+        raise AssertionError("a kernel found an index or an offset wrong, and none is")
+
+    return work
+
+
+def _fill_item(value: FillValue | None, dtype: DType) -> Tensor:
+    """What rows are filled with, as a tensor of one item."""
+    if value is not None:
+        return value.item(dtype)
+    if dtype.kind == "string":
+        return PackedStrings(dtype, (1,), np.zeros(1, np.int64), octets=np.zeros(HEAD, np.uint8))
+    return Tensor(dtype, (1,), np.zeros(1, dtype.numpy))
+
+
+def _joined_strings(
+    run: _Run, parts: Sequence[tuple[int, int, PackedStrings]], reservation: MemoryReservation
+) -> PackedStrings:
+    """The strings of several tables in one tensor: their frames are copied one behind the other."""
+    (dtype, shape), out = run.plan.outputs[0], run.outputs[0]
+    starts = out.view(np.int64).reshape(shape[0], -1) if out.size else np.empty((0, 0), np.int64)
+    pieces: list[NDArray[np.uint8]] = []
+    end = 0
+    for number, width, strings in parts:
+        octets = np.frombuffer(strings.packed(reservation.charge), np.uint8)
+        count = strings.array.size
+        reservation.charge(8 * count + octets.nbytes)
+        places = np.empty(count, np.int64)
+        octets.flags.writeable = False
+        read_frames.run(octets, count, places)
+        if count:
+            column = run.plan.features[number].column // 8
+            starts[:, column : column + width] = places.reshape(-1, width) + end
+        pieces.append(octets)
+        end += octets.size
+    return PackedStrings(dtype, shape, starts.reshape(-1), octets=np.concatenate(pieces))

@@ -1,0 +1,344 @@
+"""Lookup: the rules on its features, one stage after the other over all of them, and the plan that follows.
+
+A feature is rows of a table of rank 1 or more, along axis 0. Without pooling its output has the shape
+indices.shape + table.shape[1:], with pooling [bags] + table.shape[1:], as OpenVINO EmbeddingBagOffsets-15 says; `max`,
+and that a bag has at least the offset of the one before, are ours. Sums go in index order in float32 (in float64 for
+float64) from zero on, each product of a weight rounded before it is added, and are rounded to the table's type once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import REPORTED_PLACES, Code, GatherError, Place, Rule
+from app.operators.gather_plan import GatherPlan
+from app.operators.shape_rules import check_output_bytes, check_shape_limits
+from app.operators.specification_clauses import EMBEDDING_BAG_OFFSETS_15
+from app.tensors.dtypes import DType
+from app.tensors.lookup_call import Feature, LookupCall, Pooling
+from app.tensors.shape_limits import Limits
+from app.tensors.tensor import Tensor, coordinates
+
+INDEX_DTYPES: Final = ("int32", "int64")
+DIALECT: Final = "openvino-15"
+"""What errors cite: OpenVINO's operation set that EmbeddingBagOffsets-15 is from."""
+RULES: Final = {key: Rule(DIALECT, clause, text) for key, (clause, text) in EMBEDDING_BAG_OFFSETS_15.items()}
+CODES: Final[tuple[Code, ...]] = (
+    "rank_too_small", "rank_mismatch", "index_out_of_bounds", "updates_shape_mismatch", "offsets_invalid",
+    "feature_mismatch",
+)  # fmt: skip
+"""The errors of these rules, beside those of types and limits."""
+_BLOCK: Final = 1 << 18
+"""Indices that are looked at together for an error, which bounds the memory that it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeaturePlan:
+    """A feature as kernels see it: sizes in items unless named otherwise.
+
+    The table is [rows, row_items] of carriers of `item_size` bytes. `dtype` is the name of its type, which pooling
+    depends on. Without pooling `group` rows lie side by side in each row of the output; with pooling `bags` rows are
+    made of the `indices`. Row i of the output begins `i * stride + column` bytes behind the start of array number
+    `output`.
+    """
+
+    rows: int
+    row_items: int
+    item_size: int
+    dtype: str
+    pooling: Pooling
+    indices: int
+    bags: int
+    weighted: bool
+    group: int
+    output: int
+    stride: int
+    column: int
+
+    @property
+    def output_rows(self) -> int:
+        """Rows of the output."""
+        return self.indices // self.group if self.pooling == "none" else self.bags
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of the table."""
+        return self.row_items * self.item_size
+
+
+@dataclass(frozen=True, slots=True)
+class LookupPlan:
+    """The features, and the outputs: of each its type and shape. `shapes` are those of the features' own outputs."""
+
+    features: tuple[FeaturePlan, ...]
+    outputs: tuple[tuple[DType, tuple[int, ...]], ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of the outputs' items as kernels write them."""
+        return sum(prod(shape) * dtype.carrier.itemsize for dtype, shape in self.outputs)
+
+    @property
+    def equivalent(self) -> GatherPlan:
+        """The gather that takes about as long: of as many rows, of as many bytes together."""
+        rows = sum(feature.indices for feature in self.features)
+        read = sum(feature.indices * feature.row_bytes for feature in self.features)
+        items = -(-read // max(4 * rows, 1))
+        most = max((feature.rows * feature.row_bytes for feature in self.features), default=0)
+        return GatherPlan(1, rows, (max(most // max(4 * items, 1), 1),), items, 4, False, False)
+
+
+def plan_lookup(call: LookupCall, tables: Sequence[Tensor], limits: Limits) -> LookupPlan:
+    """The plan of a call whose features read `tables`. Every rule is checked for all features before the next rule is.
+
+    Raises unsupported_dtype; rank_too_small and rank_mismatch; updates_shape_mismatch and offsets_invalid, as far as
+    shapes show it; feature_mismatch; limit_exceeded and output_too_large: in this order.
+    """
+    pairs = list(zip(call.features, tables, strict=True))
+    for feature, table in pairs:
+        _check_dtypes(feature, table)
+    for feature, table in pairs:
+        _check_ranks(feature, table)
+    for feature, _ in pairs:
+        _check_weights(feature)
+    shapes = tuple(_output_shape(feature, table) for feature, table in pairs)
+    joined = _joined_shape(call, tables, shapes) if call.concat else None
+    for feature, table in pairs:
+        _check_limits(feature, table, limits)
+    if joined is None:
+        outputs = tuple((table.dtype, shape) for table, shape in zip(tables, shapes, strict=True))
+    else:
+        outputs = ((tables[0].dtype, joined),)
+    _check_outputs(call, outputs, limits)
+    plans = []
+    column = 0
+    for number, (feature, table) in enumerate(pairs):
+        item_size, group = table.dtype.carrier.itemsize, prod(feature.indices.shape[1:])
+        own = group * prod(table.shape[1:]) * item_size
+        bags = 0 if feature.offsets is None else feature.offsets.shape[0]
+        plans.append(
+            FeaturePlan(
+                rows=table.shape[0],
+                row_items=prod(table.shape[1:]),
+                item_size=item_size,
+                dtype=table.dtype.name,
+                pooling=feature.pooling,
+                indices=prod(feature.indices.shape),
+                bags=bags,
+                weighted=feature.weights is not None,
+                group=max(group, 1),
+                output=number if joined is None else 0,
+                stride=own if joined is None else prod(joined[1:]) * item_size,
+                column=0 if joined is None else column,
+            )
+        )
+        column += own
+    return LookupPlan(tuple(plans), outputs, shapes)
+
+
+def _check_dtypes(feature: Feature, table: Tensor) -> None:
+    """Types of table, indices, offsets and weights. Raises unsupported_dtype."""
+    indices = feature.indices
+    if feature.pooling != "none" and table.dtype.kind != "float":
+        raise GatherError(
+            "unsupported_dtype",
+            f"pooling {feature.pooling} takes tables of a float type, and {feature.tensor!r} is {table.dtype.name}",
+            pointer=f"{feature.pointer}/pooling",
+            rule=RULES["data_dtype"],
+            hint=f"Leave out 'pooling' and 'offsets' at {feature.pointer}, and pool the rows yourself.",
+        )
+    if indices.dtype.name not in INDEX_DTYPES:
+        raise GatherError(
+            "unsupported_dtype",
+            f"a lookup takes indices of type int32 or int64, not {indices.dtype.name}",
+            pointer=indices.dtype_pointer,
+            rule=RULES["index_dtype"],
+            hint="Convert the indices to int64.",
+        )
+    for name, tensor, wanted in (
+        ("offsets", feature.offsets, indices.dtype.name),
+        ("weights", feature.weights, table.dtype.name),
+    ):
+        if tensor is not None and tensor.dtype.name != wanted:
+            whose = "the indices" if name == "offsets" else f"the table {feature.tensor!r}"
+            raise GatherError(
+                "unsupported_dtype",
+                f"{name} are of type {tensor.dtype.name} and must be {wanted}, as {whose} are",
+                pointer=tensor.dtype_pointer,
+                rule=RULES["index_dtype" if name == "offsets" else "weights_dtype"],
+                hint=f"Convert the {name} to {wanted}.",
+            )
+
+
+def _check_ranks(feature: Feature, table: Tensor) -> None:
+    """Raises rank_too_small for a table without rows, rank_mismatch for indices of another rank than 1 where pooled,
+    and offsets_invalid for such offsets.
+    """
+    if not table.shape:
+        raise GatherError(
+            "rank_too_small",
+            f"the tensor {feature.tensor!r} has rank 0 and needs rank 1 or more",
+            pointer=f"{feature.pointer}/tensor",
+            rule=RULES["rank_too_small"],
+            hint="Name a tensor of rank 1 or more, whose rows lie along its first axis.",
+        )
+    if feature.pooling == "none":
+        return
+    rank = len(feature.indices.shape)
+    if rank != 1:
+        raise GatherError(
+            "rank_mismatch",
+            f"indices has rank {rank} and needs rank 1, since its bags are pooled",
+            places=[Place(feature.indices.shape_pointer, value=rank, allowed=(1, 1))],
+            rule=RULES["rank_mismatch"],
+            hint="Give indices one dimension: the bags one behind the other, each beginning where offsets says.",
+        )
+    assert feature.offsets is not None, "the format has refused pooling without offsets"
+    rank = len(feature.offsets.shape)
+    if rank != 1:
+        raise GatherError(
+            "offsets_invalid",
+            f"offsets has rank {rank} and needs rank 1",
+            places=[Place(feature.offsets.shape_pointer, value=rank, allowed=(1, 1))],
+            rule=RULES["offsets_invalid"],
+            hint="Give offsets one dimension: for each bag the position of its first index.",
+        )
+
+
+def _check_weights(feature: Feature) -> None:
+    """One weight for each index. Raises updates_shape_mismatch."""
+    weights, wanted = feature.weights, feature.indices.shape
+    if weights is not None and weights.shape != wanted:
+        raise GatherError(
+            "updates_shape_mismatch",
+            f"weights has shape {list(weights.shape)} and must have {list(wanted)}, one weight for each index",
+            pointer=weights.shape_pointer,
+            rule=RULES["updates_shape_mismatch"],
+            hint=f"Send weights of shape {list(wanted)}.",
+        )
+
+
+def _output_shape(feature: Feature, table: Tensor) -> tuple[int, ...]:
+    first = feature.indices.shape if feature.offsets is None else feature.offsets.shape
+    return first + table.shape[1:]
+
+
+def _joined_shape(call: LookupCall, tables: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The shape of all outputs joined on axis 1; one of rank 1 is a column. Raises feature_mismatch."""
+    first_type, first = tables[0].dtype.name, shapes[0]
+    columns = 0
+    for feature, table, shape in zip(call.features, tables, shapes, strict=True):
+        fault = None
+        if table.dtype.name != first_type:
+            fault = f"{table.dtype.name}, and that of the first {first_type}"
+        elif not feature.indices.shape:
+            fault = "the row of a single index, without an axis of rows"
+        elif shape[0] != first[0]:
+            fault = f"of {shape[0]} rows, and that of the first of {first[0]}"
+        elif shape[2:] != first[2:]:
+            fault = f"of shape {list(shape)}, and that of the first of shape {list(first)}"
+        if fault is not None:
+            raise GatherError(
+                "feature_mismatch",
+                f"the output of the tensor {feature.tensor!r} is {fault}: they cannot be joined on axis 1",
+                pointer=feature.pointer,
+                hint="Send 'concat': false for an output of its own for each feature, or give all the same type and "
+                "number of rows.",
+            )
+        columns += shape[1] if len(shape) > 1 else 1
+    return (first[0], columns, *first[2:])
+
+
+def _check_limits(feature: Feature, table: Tensor, limits: Limits) -> None:
+    check_shape_limits("indices", feature.indices.shape, feature.indices.dtype, limits, feature.indices.shape_pointer)
+    if feature.offsets is not None:
+        check_shape_limits(
+            "offsets", feature.offsets.shape, feature.offsets.dtype, limits, feature.offsets.shape_pointer
+        )
+    shape = _output_shape(feature, table)
+    check_shape_limits("the output", shape, table.dtype, limits, feature.indices.shape_pointer)
+
+
+def _check_outputs(call: LookupCall, outputs: Sequence[tuple[DType, tuple[int, ...]]], limits: Limits) -> None:
+    """Raises output_too_large where all outputs together have more bytes than an answer may."""
+    size = sum(prod(shape) * (dtype.item_size or 4) for dtype, shape in outputs)
+    check_output_bytes("the outputs of all features", size, limits, f"{call.pointer}/features")
+    for dtype, shape in outputs:
+        check_shape_limits("the output", shape, dtype, limits, f"{call.pointer}/features")
+
+
+def check_offsets(feature: Feature) -> None:
+    """The first offset is 0, none is less than the one before, none is beyond the indices. Raises offsets_invalid."""
+    offsets, indices = feature.offsets, feature.indices
+    if offsets is None:
+        return
+    values, count = offsets.array, indices.array.size
+    if not values.size:
+        if count:
+            raise _wrong_offset(
+                f"there are {count} indices and no bag that they are in",
+                Place(offsets.pointer),
+                "Send an offset for each bag, of which the first is 0.",
+            )
+        return
+    item, low, why = 0, 0, "the first bag begins with the first index"
+    high = 0
+    if values[0] == 0:
+        falling = np.flatnonzero(values[1:] < values[:-1])
+        beyond = np.flatnonzero(values > count)
+        item = min((int(found[0]) + step for found, step in ((falling, 1), (beyond, 0)) if found.size), default=-1)
+        if item < 0:
+            return
+        low, high = int(values[item - 1]) if item else 0, count
+        why = f"it is from {low}, where the bag before begins, to {count}, the number of indices"
+    value = int(values[item])
+    raise _wrong_offset(
+        f"offsets[{item}] = {value}, but {why}",
+        Place(offsets.locate(item), coordinates(item, offsets.shape), value, allowed=(low, high)),
+        f"Send 0 at {offsets.locate(item)}." if not item else f"Send offsets that never fall, from 0 to {count}.",
+    )
+
+
+def _wrong_offset(detail: str, place: Place, hint: str) -> GatherError:
+    return GatherError("offsets_invalid", detail, places=[place], rule=RULES["offsets_invalid"], hint=hint)
+
+
+def check_indices(feature: Feature, rows: int) -> None:
+    """Every index is in [0, rows). Raises index_out_of_bounds with the first ten and the number of all."""
+    indices = feature.indices
+    values: NDArray[np.int64] = indices.array
+    total = 0
+    found: list[int] = []
+    for start in range(0, values.size, _BLOCK):
+        block = values[start : start + _BLOCK]
+        bad = np.flatnonzero((block < 0) | (block >= rows))
+        total += bad.size
+        found += (bad[: REPORTED_PLACES - len(found)] + start).tolist()
+    if not total:
+        return
+    allowed = (0, rows - 1) if rows else None
+    places = [
+        Place(indices.locate(item), coordinates(item, indices.shape), int(values[item]), 0, rows, allowed)
+        for item in found
+    ]
+    first = places[0]
+    name = f"indices[{','.join(map(str, first.position or ()))}]"
+    bounds = f"outside [0, {rows - 1}]" if rows else "no valid index"
+    more = f", and {total - 1} more" if total > 1 else ""
+    raise GatherError(
+        "index_out_of_bounds",
+        f"{name} = {first.value} is {bounds} on axis 0 of the tensor {feature.tensor!r} (size {rows}){more}",
+        places=places,
+        total=total,
+        rule=RULES["index_out_of_bounds"],
+        hint=f"Use an index from 0 to {rows - 1} at {first.pointer}, since {feature.tensor!r} has {rows} rows."
+        if rows
+        else f"Leave out this feature, since {feature.tensor!r} has no rows.",
+    )

@@ -1,0 +1,68 @@
+"""A lookup, read and typed but not yet judged: rows of many resident tensors in one request, single or as bags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from app.tensors.gather_call import FillValue, OutOfBounds
+from app.tensors.tensor import Tensor
+
+Pooling = Literal["none", "sum", "mean", "max"]
+"""What becomes of the rows of a bag: each stays a row of the output, or one row is made of them."""
+POOLINGS: Final[tuple[Pooling, ...]] = get_args(Pooling)
+LOOKUP: Final = "lookup"
+"""The name of the route, of the model of the inference protocol and of the member that says what is no array."""
+ARRAYS: Final = ("indices", "offsets", "weights")
+"""The arrays that a feature may have, in the order in which they are judged."""
+OUTPUT: Final = "output"
+
+
+@dataclass(slots=True)
+class Feature:
+    """Rows of the resident tensor `tensor`, by position: `indices`, and where pooled the first index of each bag.
+
+    `pointer` is where the request has what is no array, such as `/features/3`.
+    """
+
+    tensor: str
+    indices: Tensor
+    offsets: Tensor | None = None
+    weights: Tensor | None = None
+    pooling: Pooling = "none"
+    pointer: str = ""
+
+
+@dataclass(slots=True)
+class LookupCall:
+    """One lookup. `concat` joins the features' outputs on axis 1; for the other fields see `gather_call.Call`.
+
+    `pointer` is where the request has the fields beside `features`: "" in JSON.
+    """
+
+    features: Sequence[Feature]
+    concat: bool = True
+    out_of_bounds: OutOfBounds = "error"
+    fill_value: FillValue | None = None
+    explain: bool = False
+    pointer: str = ""
+
+
+@dataclass(slots=True)
+class LookupAnswer:
+    """The outputs, one where they are `joined`; of each feature the name of its tensor and the ETag of what was read.
+
+    `replaced` is how many indices were out of bounds, None where that is an error.
+    """
+
+    outputs: Sequence[Tensor]
+    joined: bool
+    tensors: Sequence[str]
+    etags: Sequence[str]
+    replaced: int | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the outputs in the formats that name tensors: `output`, or `0.output`, `1.output`, ..."""
+        return [OUTPUT] if self.joined else [f"{number}.{OUTPUT}" for number in range(len(self.outputs))]

@@ -1,0 +1,140 @@
+"""The JSON of a lookup, whole and as the binary formats have it: without the arrays, which stand beside it there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Final, TypeVar
+
+from pydantic import Field, ValidationError, WithJsonSchema
+from pydantic.types import Strict
+
+from app.errors import GatherError, invalid_field
+from app.tensors.gather_call import Encoding, OutOfBounds
+from app.tensors.lookup_call import Pooling
+from app.wire.request_schemas.gather_request import Tensor
+from app.wire.request_schemas.invalid_fields import InvalidFields
+from app.wire.request_schemas.members import ABSENT, Detail, RequestModel, TensorName
+
+_FEATURES: Final = Detail("features must be a list of at least one feature")
+_TENSOR: Final = Field(description="Name of a resident tensor, whose rows lie along its first axis.")
+_POOLING: Final[Pooling] = Field(
+    "none",
+    description="What becomes of the rows of a bag: each is a row of the output, or their sum, mean or largest items "
+    "are one row. Sums go in index order in float32 (float64 for float64) and are rounded once.",
+)
+Fields = TypeVar("Fields", bound="_LookupFields")
+
+
+class LookupFeatureFields(RequestModel):
+    """A feature without its arrays."""
+
+    tensor: TensorName = _TENSOR
+    pooling: Pooling = _POOLING
+
+
+class LookupFeature(RequestModel):
+    """Rows of one resident tensor, by their positions: single rows, or with `offsets` bags of rows, pooled to one."""
+
+    tensor: TensorName = _TENSOR
+    indices: Tensor = Field(
+        description="Positions of rows, int32 or int64, none negative; of one dimension where pooled."
+    )
+    offsets: Tensor = Field(
+        ABSENT,
+        description="With pooling, the position in `indices` at which each bag begins: of the type of `indices`, the "
+        "first is 0, none is less than the one before, and the last bag ends with the indices.",
+    )
+    pooling: Pooling = _POOLING
+    weights: Tensor = Field(
+        ABSENT,
+        description="With pooling sum, what each row is multiplied by: one for each index, of the table's type.",
+    )
+
+
+class _LookupFields(RequestModel):
+    """The members beside `features`, which stands before them where a class has them."""
+
+    concat: Annotated[bool, Strict(), Detail("{name} must be true or false")] = Field(
+        True,
+        description="Whether the features' outputs are joined on axis 1, which needs equal types and numbers of rows; "
+        "false for an output for each, in `outputs`.",
+    )
+    out_of_bounds: OutOfBounds = Field(
+        "error",
+        description="What becomes of an index that is out of bounds: an error; the nearest valid one (`clip`); the "
+        "index modulo the number of rows (`wrap`); or a row of the fill value stands for it, in a bag too.",
+    )
+    fill_value: Annotated[Any, WithJsonSchema({})] = Field(
+        ABSENT,
+        description="With `out_of_bounds` fill, what rows are filled with, one value in the form of `values`; if left "
+        "out 0, false or an empty string.",
+    )
+    output_encoding: Encoding = Field("values", description="Form of the outputs' items.")
+
+
+class LookupRequest(_LookupFields):
+    """A lookup: rows of many resident tensors in one request, single or as pooled bags."""
+
+    features: Annotated[list[LookupFeature], Field(min_length=1), _FEATURES]
+
+
+class LookupParameters(_LookupFields):
+    """What a lookup says beside its arrays, in the binary formats."""
+
+    features: Annotated[list[LookupFeatureFields], Field(min_length=1), _FEATURES]
+
+
+def valid_lookup(
+    model: type[Fields],
+    document: Any,
+    pointer: str,
+    most: int,
+    check_feature: Callable[[int, Any], object] = lambda number, given: None,
+) -> Fields:
+    """`document`, validated, which stands in the request at `pointer`.
+
+    Raises limit_exceeded for more than `most` features, and invalid_field: at the first member or feature that is
+    wrong, where what is wrong with a feature, whose members have been validated, includes what `check_feature` raises.
+    """
+    features = document.get("features") if type(document) is dict else None
+    if type(features) is list and len(features) > most:
+        raise GatherError(
+            "limit_exceeded",
+            f"the request has {len(features)} features; the limit is {most}",
+            pointer=f"{pointer}/features",
+            facts={"limit": "features", "maximum": most},
+        )
+    try:
+        return model.model_validate(document)
+    except ValidationError as refusal:
+        faults = InvalidFields(refusal, model, document, pointer)
+    faults.raise_unknown()
+    for number, given in enumerate(features if type(features) is list else ()):
+        faults.raise_first("features", number)
+        check_feature(number, given)
+    faults.raise_first("features")
+    raise faults.first()
+
+
+def check_arrays_given(pooling: Pooling, given: Sequence[str], pointer: Callable[[str], str]) -> None:
+    """Whether a feature has the arrays that its pooling asks for: `given` are the names of those that it has, and
+    `pointer` says where one is or would be. Raises invalid_field.
+    """
+    if pooling == "none":
+        for name in ("offsets", "weights"):
+            if name in given:
+                which = "sum" if name == "weights" else "sum, mean or max"
+                raise invalid_field(
+                    pointer(name),
+                    f"{name} are for pooling {which}, and this feature has none",
+                    f"Leave out '{name}' at {pointer(name)}, or give the feature a pooling.",
+                )
+        return
+    if "offsets" not in given:
+        at = pointer("offsets")
+        raise invalid_field(
+            at, f"offsets is missing, which pooling {pooling} needs", f"Add 'offsets' at {at}, where each bag begins."
+        )
+    if "weights" in given and pooling != "sum":
+        at = pointer("weights")
+        raise invalid_field(at, f"weights are for pooling sum, not {pooling}", f"Leave out 'weights' at {at}.")

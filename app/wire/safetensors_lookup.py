@@ -1,0 +1,165 @@
+"""Lookups in safetensors: tensors `0.indices`, `0.offsets`, `0.weights`, `1.indices`, ..., and all else as JSON.
+
+That JSON is the text `lookup` of the header's `__metadata__`: the request as JSON has it, without the arrays. The
+answer has `output`, or `0.output`, `1.output`, ..., and in the same place what a JSON answer says beside its outputs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from app.bounded_cache import BoundedCache
+from app.errors import invalid_field
+from app.tensors.buffer_type import Buffer
+from app.tensors.gather_call import Encoding, FillValue
+from app.tensors.lookup_call import ARRAYS, LOOKUP, Feature, LookupAnswer, LookupCall
+from app.tensors.shape_limits import Limits
+from app.wire.json import grammar_and_duplicate_keys, lossless_json
+from app.wire.json.lookup_messages import answer_fields
+from app.wire.json.query_of_json_request import read_explain
+from app.wire.json.read_fill_value import read_fill_value
+from app.wire.little_endian_items import Charge, Memory
+from app.wire.parse_query_string import escape
+from app.wire.request_schemas.lookup_request import LookupParameters, check_arrays_given, valid_lookup
+from app.wire.safetensors import check_writable, header_size, read_layout, read_tensors
+from app.wire.safetensors_header import write_headers
+
+_POINTER: Final = f"/__metadata__/{LOOKUP}"
+_NAME: Final = re.compile(rf"(0|[1-9][0-9]{{0,5}})\.({'|'.join(ARRAYS)})")
+_OBJECTS: Final = 32
+"""Bytes that a byte of the text takes as Python objects, as in `lookup_messages`."""
+_REMEMBERED: Final = 1 << 13
+"""Bytes of the longest header whose form is remembered: of some hundred tensors."""
+_MOST_FORMS: Final = 1 << 8
+
+
+class LookupForm(NamedTuple):
+    """What a request says but for the bytes of its arrays: `arrays` has the tensors of each feature, by name."""
+
+    fields: LookupParameters
+    fill_value: FillValue | None
+    arrays: tuple[dict[str, Any], ...]
+    start: int
+    size: int
+
+
+# Callers repeat themselves: with the same shapes the header is the same. Refusals are not remembered.
+_forms: Final[BoundedCache[tuple[int, bytes], LookupForm]] = BoundedCache(_MOST_FORMS)
+
+
+def read_lookup(
+    body: Buffer, query: bytes, limits: Limits, charge: Charge | None = None
+) -> tuple[LookupCall, Encoding]:
+    """The lookup that a safetensors body asks for, and how a JSON answer is to be encoded.
+
+    Order of refusals and `charge` are those of `lookup_messages.read_lookup`.
+    """
+    size = header_size(body)
+    form = key = None
+    if size <= _REMEMBERED:
+        key = limits.features, bytes(body[: 8 + size])
+        form = _forms.get(key)
+    if form is None or form.size != len(body):
+        form = _read_form(body, limits, charge)
+        if key is not None:
+            _forms[key] = form
+    explain = read_explain(query) if query else False
+    entries = [entry for arrays in form.arrays for entry in arrays.values()]
+    tensors = iter(read_tensors(body, form.start, entries, charge))
+    found = [{name: next(tensors) for name in arrays} for arrays in form.arrays]
+    fields = form.fields
+    features = [
+        Feature(
+            given.tensor,
+            arrays["indices"],
+            arrays.get("offsets"),
+            arrays.get("weights"),
+            given.pooling,
+            f"{_POINTER}/features/{number}",
+        )
+        for number, (given, arrays) in enumerate(zip(fields.features, found, strict=True))
+    ]
+    call = LookupCall(features, fields.concat, fields.out_of_bounds, form.fill_value, explain, _POINTER)
+    return call, fields.output_encoding
+
+
+def _read_form(body: Buffer, limits: Limits, charge: Charge | None) -> LookupForm:
+    metadata: dict[str, str] = {}
+    entries, start = read_layout(body, charge, metadata)
+    found = {entry.name: entry for entry in entries}
+    text = metadata.get(LOOKUP)
+    if text is None:
+        raise invalid_field(
+            _POINTER,
+            f"the header has no text {LOOKUP!r} in its __metadata__",
+            f"Add the text '{LOOKUP}' to __metadata__, with the JSON of the request but for the arrays.",
+        )
+    fields, fill_value = read_parameters(text, _POINTER, limits, charge)
+    arrays = arrays_of(fields, found, lambda name: f"/{escape(name)}", "a tensor")
+    return LookupForm(fields, fill_value, arrays, start, len(body))
+
+
+def read_parameters(
+    text: str, pointer: str, limits: Limits, charge: Charge | None
+) -> tuple[LookupParameters, FillValue | None]:
+    """What the JSON beside the arrays says, and its fill value; it stands in the request at `pointer`.
+
+    Raises invalid_field and limit_exceeded.
+    """
+    if charge is not None:
+        charge(_OBJECTS * len(text))
+    fault = grammar_and_duplicate_keys.fault(text.encode("utf-8", "surrogatepass"), charge)
+    if fault is not None:
+        raise invalid_field(pointer, f"{LOOKUP} must be a JSON object: {fault.detail}", fault.hint)
+    document = lossless_json.loads(text)
+    fields = valid_lookup(LookupParameters, document, pointer, limits.features)
+    fill_value = None
+    if "fill_value" in document:
+        fill_value = read_fill_value(fields.fill_value, fields.out_of_bounds, f"{pointer}/fill_value")
+    return fields, fill_value
+
+
+def arrays_of(
+    fields: LookupParameters, found: Mapping[str, Any], pointer: Any, what: str
+) -> tuple[dict[str, Any], ...]:
+    """Those of the arrays `found` that each feature has, by their names without its number. Raises invalid_field.
+
+    `pointer` says where the request has one of a name, or would have it; they are called `what`.
+    """
+    arrays: tuple[dict[str, Any], ...] = tuple({} for _ in fields.features)
+    for name in found:
+        match = _NAME.fullmatch(name)
+        if match is None or int(match[1]) >= len(arrays):
+            raise invalid_field(
+                pointer(name),
+                f"{lossless_json.shown(name)!a} is not {what} of this request, which has {len(arrays)} features: each "
+                "has its number and .indices, .offsets or .weights",
+                f"Leave it out, or name it as in '0.indices'; the last feature is {len(arrays) - 1}.",
+            )
+    for number, feature in enumerate(fields.features):
+        for name in ARRAYS:
+            given = found.get(f"{number}.{name}")
+            if given is not None:
+                arrays[number][name] = given
+        if "indices" not in arrays[number]:
+            missing = f"{number}.indices"
+            raise invalid_field(pointer(missing), f"{missing} is missing", f"Add {what} '{missing}'.")
+        check_arrays_given(feature.pooling, tuple(arrays[number]), lambda name: pointer(f"{number}.{name}"))  # noqa: B023
+    return arrays
+
+
+def write_lookup(answer: LookupAnswer, encoding: Encoding = "values", memory: Memory | None = None) -> list[Buffer]:
+    """The safetensors body of `answer`: the header, and the items as they are. Raises unsupported_dtype."""
+    for output in answer.outputs:
+        check_writable(output.dtype, "/accept")
+    items: list[Buffer] = [output.array.view("u1").data for output in answer.outputs]
+    described = {
+        name: (output.dtype, output.shape, len(piece))
+        for name, output, piece in zip(answer.names, answer.outputs, items, strict=True)
+    }
+    metadata = orjson.dumps({LOOKUP: answer_fields(answer).decode()}).decode()
+    return [write_headers(described, metadata), *items]

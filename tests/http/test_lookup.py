@@ -1,0 +1,485 @@
+"""`POST /lookup`: every format, what is refused and in which order, and what each feature may be."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tests.http.conftest import Start
+from tests.http.forms import int64, nested, packed, tensor
+from tests.http.lookups import Given, as_json, as_safetensors, loaded, looped, of_array, read_output, saved
+from tests.http.server import Server
+from tests.http.tensors import SAFETENSORS, error, put_raw, put_strings
+
+BINARY = {"content-type": SAFETENSORS}
+_SOURCE = np.random.default_rng(16)
+USERS = _SOURCE.standard_normal((50, 8), dtype=np.float32)
+ITEMS = _SOURCE.standard_normal((20, 5), dtype=np.float32)
+TABLES: dict[str, Any] = {
+    "lk_users": USERS,
+    "lk_items": ITEMS,
+    "lk_half": USERS.astype(np.float16)[:, :3],
+    "lk_brain": USERS.astype(ml_dtypes.bfloat16),
+    "lk_double": USERS.astype(np.float64),
+    "lk_cube": _SOURCE.standard_normal((6, 2, 3), dtype=np.float32),
+    "lk_line": np.arange(9, dtype=np.float32),
+    "lk_ids": np.arange(40, dtype=np.int64).reshape(10, 4),
+    "lk_flags": np.array([[True, False], [False, True]]),
+    "lk_empty": np.zeros((0, 8), np.float32),
+    "lk_scalar": np.array(3.0, np.float32),
+    "lk_complex": np.ones((2, 2), np.complex128),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tables(server: Server, server_numpy: Server) -> None:
+    for running in (server, server_numpy):
+        client = running.shared_client()
+        for name, table in TABLES.items():
+            if table.dtype == np.complex128:
+                answer = client.put(
+                    f"/tensors/{name}",
+                    params={"dtype": "complex128", "shape": "2,2"},
+                    content=table.tobytes(),
+                    headers={"content-type": "application/octet-stream"},
+                )
+                assert answer.status_code in (200, 201), answer.text
+            else:
+                assert put_raw(client, name, table).status_code in (200, 201)
+        assert put_strings(client, "lk_words", ["a", "", "été", "xyz"]).status_code in (200, 201)
+        assert put_strings(client, "lk_names", ["p", "q"]).status_code in (200, 201)
+
+
+BAG = Given("lk_items", [4, 4, 9, 1, 0], [0, 3], pooling="sum")
+ROWS = Given("lk_users", [7, 3])
+CASES: dict[str, list[Given]] = {
+    "the example": [ROWS, BAG],
+    "one feature": [BAG],
+    "mean and max": [
+        Given("lk_users", [1, 2, 3, 4, 5], [0, 2, 2], pooling="mean"),
+        Given("lk_users", [1, 2, 3, 4, 5], [0, 2, 2], pooling="max"),
+    ],
+    "weights": [Given("lk_items", [3, 1, 2], [0, 1], np.array([0.5, -2, 1e-3], np.float32), "sum")],
+    "int32": [Given("lk_items", np.array([3, 1, 2], np.int32), np.array([0, 1], np.int32), pooling="mean"), ROWS],
+    "empty bags": [Given("lk_items", [], [0, 0, 0], pooling="max")],
+    "no bags": [Given("lk_items", [], [], pooling="sum")],
+    "no indices": [Given("lk_items", [])],
+    "float16": [Given("lk_half", [1, 2, 3, 4, 5], [0, 2], None, "sum"), Given("lk_half", [4, 4])],
+    "float16 weights": [Given("lk_half", [1, 2, 3], [0, 2], np.array([0.1, 3, -7], np.float16), "sum")],
+    "bfloat16": [Given("lk_brain", [1, 2, 3, 4, 5], [0, 2], None, "mean")],
+    "float64": [Given("lk_double", [1, 2, 3, 4, 5], [0, 2], None, "sum")],
+    "rank 3": [Given("lk_cube", [1, 2, 3], [0, 2], None, "sum"), Given("lk_cube", [5, 0])],
+    "rank 1": [Given("lk_line", [1, 2, 3], [0, 2], None, "sum"), Given("lk_line", [5, 0])],
+    "several indices in a row": [Given("lk_items", np.array([[1, 2], [3, 4], [5, 6]]))],
+    "integers": [Given("lk_ids", [1, 1, 9]), Given("lk_ids", [0, 4, 2])],
+    "bool": [Given("lk_flags", [1, 1, 0])],
+    "one table many times": [Given("lk_items", [number, 2]) for number in range(20)],
+}
+
+
+def joined(features: list[Given]) -> Any:
+    """The outputs joined on axis 1, those of rank 1 as columns."""
+    outputs = [looped(TABLES[given.tensor], given) for given in features]
+    return np.concatenate([output[:, np.newaxis] if output.ndim == 1 else output for output in outputs], axis=1)
+
+
+def same(found: Any, wanted: Any) -> None:
+    assert found.shape == wanted.shape
+    assert found.dtype == wanted.dtype
+    assert found.tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_format_answers_what_a_plain_loop_gives(case: str, every_client: httpx.Client) -> None:
+    features = CASES[case]
+    wanted = joined(features)
+    etags = [every_client.get(f"/tensors/{given.tensor}").headers["etag"] for given in features]
+    told = [{"tensor": given.tensor, "data_etag": etag} for given, etag in zip(features, etags, strict=True)]
+
+    answer = every_client.post("/lookup", json=as_json(features)).json()
+    assert answer["features"] == told
+    assert set(answer) == {"output", "features"}
+    if wanted.dtype == bool:
+        assert answer["output"]["values"] == wanted.ravel().tolist()
+    else:
+        same(read_output(answer["output"]), wanted)
+
+    apart = every_client.post("/lookup", json=as_json(features, concat=False)).json()
+    assert set(apart) == {"outputs", "features"}
+    assert apart["features"] == told
+    binary = every_client.post("/lookup", content=as_safetensors(features), headers=BINARY)
+    assert binary.headers["content-type"] == SAFETENSORS
+    assert binary.headers["x-gathernd-device"] == "cpu"
+    arrays, lookup = loaded(binary.content)
+    assert lookup == {"features": told}
+    assert list(arrays) == ["output"]
+    same(arrays["output"], wanted)
+    binary = every_client.post("/lookup", content=as_safetensors(features, concat=False), headers=BINARY)
+    arrays, lookup = loaded(binary.content)
+    assert lookup == {"features": told}
+    for number, given in enumerate(features):
+        alone = looped(TABLES[given.tensor], given)
+        same(arrays[f"{number}.output"], alone)
+        assert apart["outputs"][number]["shape"] == list(alone.shape)
+        if wanted.dtype != bool:
+            same(read_output(apart["outputs"][number]), alone)
+
+
+def test_arrays_may_be_nested_or_base64_and_outputs_base64(client: httpx.Client) -> None:
+    sent = as_json([ROWS, BAG], output_encoding="base64")
+    first, second = sent["features"]
+    first["indices"], second["indices"] = nested(first["indices"]), packed(second["indices"])
+    second["offsets"] = packed(second["offsets"])
+    del first["indices"]["shape"]
+    answer = client.post("/lookup", json=sent).json()
+    wanted = joined([ROWS, BAG])
+    assert answer["output"] == packed(of_array(wanted))
+    zipped = gzip.compress(json.dumps(sent).encode())
+    headers = {"content-encoding": "gzip", "content-type": "application/json"}
+    assert client.post("/lookup", content=zipped, headers=headers).json() == answer
+
+
+def test_accept_decides_the_format_of_the_answer(client: httpx.Client) -> None:
+    answer = client.post("/lookup", content=as_safetensors([BAG]), headers=BINARY | {"accept": "application/json"})
+    same(read_output(answer.json()["output"]), joined([BAG]))
+    answer = client.post("/lookup", json=as_json([BAG]), headers={"accept": SAFETENSORS})
+    same(loaded(answer.content)[0]["output"], joined([BAG]))
+
+
+def test_strings_are_looked_up_too(every_client: httpx.Client) -> None:
+    words = Given("lk_words", [2, 0])
+    answer = every_client.post("/lookup", json=as_json([words, Given("lk_names", [1, 1]), words])).json()
+    assert answer["output"] == tensor("string", [2, 3], ["été", "q", "été", "a", "q", "a"])
+    answer = every_client.post("/lookup", json=as_json([words, ROWS], concat=False)).json()
+    assert answer["outputs"][0] == tensor("string", [2], ["été", "a"])
+    same(read_output(answer["outputs"][1]), joined([ROWS]))
+    sent = as_json([Given("lk_words", [9, 0])], out_of_bounds="fill", fill_value="none")
+    answer = every_client.post("/lookup", json=sent).json()
+    assert answer["output"]["values"] == ["none", "a"]
+    refused = every_client.post("/lookup", content=as_safetensors([words]), headers=BINARY)
+    error(refused, 422, "unsupported_dtype", "/__metadata__/lookup/features/0/tensor")
+    headers = BINARY | {"accept": f"{SAFETENSORS}, application/json"}
+    answer = every_client.post("/lookup", content=as_safetensors([words]), headers=headers).json()
+    assert answer["output"]["values"] == ["été", "a"]
+
+
+@pytest.mark.parametrize("mode", ["clip", "wrap", "fill"])
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+def test_indices_out_of_bounds_are_replaced_and_counted(mode: str, kind: Any, every_client: httpx.Client) -> None:
+    given = [-1, 3, 25, 19, -21, 0]
+    table = np.vstack((ITEMS, np.full((1, 5), 2.5, np.float32)))
+    valid = {
+        "clip": [0, 3, 19, 19, 0, 0], "wrap": [19, 3, 5, 19, 19, 0], "fill": [20, 3, 20, 19, 20, 0],
+    }[mode]  # fmt: skip
+    more: dict[str, Any] = {"out_of_bounds": mode} | ({"fill_value": 2.5} if mode == "fill" else {})
+    indices, offsets = np.array(given, kind), np.array([0, 3], kind)
+    features = [Given("lk_items", indices[:2]), Given("lk_items", indices, offsets, pooling="sum")]
+    wanted = np.concatenate([table[valid[:2]], looped(table, Given("", valid, [0, 3], pooling="sum"))], axis=1)
+    answer = every_client.post("/lookup", json=as_json(features, **more)).json()
+    same(read_output(answer["output"]), wanted)
+    assert answer["replaced"] == 4
+    binary = every_client.post("/lookup", content=as_safetensors(features, **more), headers=BINARY)
+    same(loaded(binary.content)[0]["output"], wanted)
+    assert binary.headers["x-gathernd-replaced"] == "4"
+    assert loaded(binary.content)[1]["replaced"] == 4
+    none = every_client.post("/lookup", json=as_json([BAG], **more)).json()
+    assert none["replaced"] == 0
+    same(read_output(none["output"]), joined([BAG]))
+
+
+def test_a_table_without_rows_is_filled_and_nothing_else(every_client: httpx.Client) -> None:
+    features = [Given("lk_empty", [0, 5, -1], [0, 1], pooling="sum")]
+    answer = every_client.post("/lookup", json=as_json(features, out_of_bounds="fill", fill_value=1)).json()
+    assert answer["output"]["values"] == [1.0] * 8 + [2.0] * 8
+    assert answer["replaced"] == 3
+    for mode in ("error", "clip", "wrap"):
+        found = error(
+            every_client.post("/lookup", json=as_json(features, out_of_bounds=mode)),
+            422, "index_out_of_bounds", "/features/0/indices/values/0",
+        )  # fmt: skip
+        assert found["errors"][0]["allowed"] is None
+        assert found["total"] == 3
+
+
+def good(**first: Any) -> dict[str, Any]:
+    """A lookup of two features, the first with other fields."""
+    sent = as_json([ROWS, BAG])
+    sent["features"][0] |= first
+    return sent
+
+
+def bag(**fields: Any) -> dict[str, Any]:
+    sent = as_json([BAG])
+    sent["features"][0] |= fields
+    return sent
+
+
+REFUSED: dict[str, tuple[Any, int, str, str | None]] = {
+    "no JSON": (b"{", 400, "malformed_request", None),
+    "a bare NaN": (b'{"features": [NaN]}', 400, "malformed_request", None),
+    "a key twice": (b'{"concat": true, "concat": true, "features": []}', 400, "malformed_request", None),
+    "values twice": (
+        b'{"features":[{"tensor":"lk_line","indices":{"dtype":"int64","values":[1],"values":[2]}}]}',
+        400, "malformed_request", None,
+    ),
+    "a list": ([], 422, "invalid_field", ""),
+    "no features": ({}, 422, "invalid_field", "/features"),
+    "an empty list": ({"features": []}, 422, "invalid_field", "/features"),
+    "features of another type": ({"features": {}}, 422, "invalid_field", "/features"),
+    "a feature of another type": ({"features": [3]}, 422, "invalid_field", "/features/0"),
+    "an unknown field": (good() | {"batch_dims": 0}, 422, "invalid_field", "/batch_dims"),
+    "a device": (good() | {"device": "cpu"}, 422, "invalid_field", "/device"),
+    "a dialect": (good() | {"dialect": "onnx-13"}, 422, "invalid_field", "/dialect"),
+    "an unknown member": (good(axis=0), 422, "invalid_field", "/features/0/axis"),
+    "inline data": (good(data=int64([1], [1])), 422, "invalid_field", "/features/0/data"),
+    "no tensor": (bag(tensor=None), 422, "invalid_field", "/features/0/tensor"),
+    "no name": (bag(tensor="a b"), 422, "invalid_field", "/features/0/tensor"),
+    "no indices": ({"features": [{"tensor": "lk_line"}]}, 422, "invalid_field", "/features/0/indices"),
+    "another pooling": (bag(pooling="prod"), 422, "invalid_field", "/features/0/pooling"),
+    "concat of another type": (good() | {"concat": 1}, 422, "invalid_field", "/concat"),
+    "another mode": (good() | {"out_of_bounds": "ignore"}, 422, "invalid_field", "/out_of_bounds"),
+    "a fill value and no fill": (good() | {"fill_value": 1}, 422, "invalid_field", "/fill_value"),
+    "offsets without pooling": (good(offsets=int64([1], [0])), 422, "invalid_field", "/features/0/offsets"),
+    "weights without pooling": (good(weights=int64([1], [0])), 422, "invalid_field", "/features/0/weights"),
+    "pooling without offsets": (good(pooling="sum"), 422, "invalid_field", "/features/0/offsets"),
+    "weights of a mean": (
+        bag(pooling="mean", weights=tensor("float32", [5], [1] * 5)), 422, "invalid_field", "/features/0/weights",
+    ),
+    "values and base64": (
+        bag(indices=int64([1], [0]) | {"base64": "AA=="}), 422, "invalid_field", "/features/0/indices",
+    ),
+    "no dtype": (bag(indices={"values": [1]}), 422, "invalid_field", "/features/0/indices/dtype"),
+    "base64 of another type": (
+        bag(indices={"dtype": "int64", "shape": [1], "base64": 3}), 422, "invalid_field", "/features/0/indices/base64",
+    ),
+    "a dtype that is none": (
+        bag(offsets=tensor("int63", [2], [0, 3])), 422, "unsupported_dtype", "/features/0/offsets/dtype",
+    ),
+    "too few values": (
+        bag(offsets=int64([3], [0, 3])), 422, "element_count_mismatch", "/features/0/offsets/values",
+    ),
+    "a value that does not fit": (
+        bag(indices=tensor("int32", [2], [0, 2**31])), 422, "value_not_representable", "/features/0/indices/values/1",
+    ),
+    "no such tensor": (bag(tensor="lk_user"), 404, "tensor_not_found", "/features/0/tensor"),
+    "a fill value of another type": (
+        bag() | {"out_of_bounds": "fill", "fill_value": "x"}, 422, "value_not_representable", "/fill_value",
+    ),
+    "pooled integers": (bag(tensor="lk_ids"), 422, "unsupported_dtype", "/features/0/pooling"),
+    "pooled strings": (bag(tensor="lk_words"), 422, "unsupported_dtype", "/features/0/pooling"),
+    "indices of another type": (
+        good(indices=tensor("uint64", [2], [0, 1])), 422, "unsupported_dtype", "/features/0/indices/dtype",
+    ),
+    "offsets of another type": (
+        bag(offsets=tensor("int32", [2], [0, 3])), 422, "unsupported_dtype", "/features/0/offsets/dtype",
+    ),
+    "weights of another type": (
+        bag(weights=tensor("float64", [5], [1] * 5)), 422, "unsupported_dtype", "/features/0/weights/dtype",
+    ),
+    "a table of rank 0": (good(tensor="lk_scalar"), 422, "rank_too_small", "/features/0/tensor"),
+    "bags of rank 2": (bag(indices=int64([1, 5], [0] * 5)), 422, "rank_mismatch", "/features/0/indices/shape"),
+    "bags of rank 0": (bag(indices=int64([], [0])), 422, "rank_mismatch", "/features/0/indices/shape"),
+    "offsets of rank 2": (bag(offsets=int64([1, 2], [0, 1])), 422, "offsets_invalid", "/features/0/offsets/shape"),
+    "too few weights": (
+        bag(weights=tensor("float32", [2], [1, 1])), 422, "updates_shape_mismatch", "/features/0/weights/shape",
+    ),
+    "weights of another shape": (
+        bag(weights=tensor("float32", [5, 1], [1] * 5)), 422, "updates_shape_mismatch", "/features/0/weights/shape",
+    ),
+    "other types": (good(tensor="lk_double"), 422, "feature_mismatch", "/features/1"),
+    "other rows": (good(indices=int64([3], [0, 0, 0])), 422, "feature_mismatch", "/features/1"),
+    "other sizes": (good(tensor="lk_cube"), 422, "feature_mismatch", "/features/1"),
+    "a single index": (
+        {"features": [{"tensor": "lk_users", "indices": int64([], [0])}]}, 422, "feature_mismatch", "/features/0",
+    ),
+    "a first offset": (bag(offsets=int64([2], [1, 3])), 422, "offsets_invalid", "/features/0/offsets/values/0"),
+    "offsets that fall": (bag(offsets=int64([3], [0, 3, 2])), 422, "offsets_invalid", "/features/0/offsets/values/2"),
+    "an offset beyond": (bag(offsets=int64([3], [0, 6, 2])), 422, "offsets_invalid", "/features/0/offsets/values/1"),
+    "no bag": (bag(offsets=int64([0], [])), 422, "offsets_invalid", "/features/0/offsets/values"),
+    "a negative index": (good(indices=int64([2], [0, -1])), 422, "index_out_of_bounds", "/features/0/indices/values/1"),
+    "an index beyond": (
+        bag(indices=nested(int64([5], [4, 4, 20, 1, 0]))), 422, "index_out_of_bounds", "/features/0/indices/values/2",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", REFUSED)
+def test_what_is_wrong_is_told_with_its_place(wrong: str, every_client: httpx.Client) -> None:
+    sent, status, code, pointer = REFUSED[wrong]
+    content = sent if isinstance(sent, bytes) else json.dumps(sent).encode()
+    found = error(every_client.post("/lookup", content=content), status, code, pointer)
+    assert found["hint"]
+
+
+STAGES = [
+    bag(extra=1), bag(indices=tensor("int6", [5], [0] * 5)), bag(indices=int64([5], [0])),
+    bag(indices=int64([5], [0.5] * 5)), bag(tensor="lk_none"), bag(tensor="lk_ids"), bag(tensor="lk_scalar"),
+    bag(weights=tensor("float32", [1], [1])), bag(offsets=int64([3], [0, 0, 0])), bag(offsets=int64([2], [1, 1])),
+    bag(indices=int64([5], [99] * 5)),
+]  # fmt: skip
+"""Features that are wrong at one stage each, in the order of the stages."""
+
+
+@pytest.mark.parametrize("at", range(len(STAGES) - 1))
+def test_stages_come_before_features(at: int, client: httpx.Client) -> None:
+    """A feature that is wrong at a later stage and stands first does not hide one of an earlier stage."""
+    early, late = STAGES[at]["features"][0], STAGES[at + 1]["features"][0]
+    plain = as_json([BAG])["features"][0]
+    alone = client.post("/lookup", json={"features": [plain, early]}).json()
+    both = client.post("/lookup", json={"features": [plain, early, late]}).json()
+    turned = client.post("/lookup", json={"features": [plain, late, early]}).json()
+    assert alone["code"] == both["code"] == turned["code"]
+    assert both["errors"][0]["pointer"].startswith("/features/1")
+    assert turned["errors"][0]["pointer"].startswith("/features/2"), turned
+
+
+def test_within_a_stage_the_first_feature_is_told(client: httpx.Client) -> None:
+    for wrong in STAGES:
+        sent = {"features": [as_json([BAG])["features"][0], wrong["features"][0], wrong["features"][0]]}
+        found = client.post("/lookup", json=sent).json()
+        assert found["errors"][0]["pointer"].startswith("/features/1"), found
+
+
+def test_every_bad_index_of_a_feature_is_counted(client: httpx.Client) -> None:
+    sent = good(indices=int64([30], [50] * 30)) | {"concat": False}
+    found = error(client.post("/lookup", json=sent), 422, "index_out_of_bounds", "/features/0/indices/values/0")
+    assert found["total"] == 30
+    assert len(found["errors"]) == 10
+    assert found["errors"][9] == {
+        "pointer": "/features/0/indices/values/9", "position": [9], "value": 50, "axis": 0, "size": 50,
+        "allowed": [0, 49],
+    }  # fmt: skip
+    assert found["rule"]["dialect"] == "openvino-15"
+
+
+BINARY_REFUSED: dict[str, tuple[bytes, str, str | None]] = {
+    "no text": (saved({}, "")[:8] + b"", "malformed_request", None),
+    "no JSON": (saved({}, "{"), "invalid_field", "/__metadata__/lookup"),
+    "a list": (saved({}, []), "invalid_field", "/__metadata__/lookup"),
+    "no features": (saved({}, {}), "invalid_field", "/__metadata__/lookup/features"),
+    "an array in the text": (
+        saved({}, {"features": [{"tensor": "x", "indices": 1}]}), "invalid_field",
+        "/__metadata__/lookup/features/0/indices",
+    ),
+    "no indices": (saved({}, {"features": [{"tensor": "x"}]}), "invalid_field", "/0.indices"),
+    "another tensor": (
+        saved({"indices": np.zeros(1, np.int64)}, {"features": [{"tensor": "x"}]}), "invalid_field", "/indices",
+    ),
+    "one feature too many": (
+        saved({"0.indices": np.array([0]), "1.indices": np.array([0])}, {"features": [{"tensor": "x"}]}),
+        "invalid_field", "/1.indices",
+    ),
+    "offsets without pooling": (
+        saved({"0.indices": np.array([0]), "0.offsets": np.array([0])}, {"features": [{"tensor": "x"}]}),
+        "invalid_field", "/0.offsets",
+    ),
+    "no such tensor": (
+        saved({"0.indices": np.zeros(1, np.int64)}, {"features": [{"tensor": "lk_none"}]}), "tensor_not_found",
+        "/__metadata__/lookup/features/0/tensor",
+    ),
+    "another type": (
+        saved({"0.indices": np.zeros(1, np.int8)}, {"features": [{"tensor": "lk_line"}]}), "unsupported_dtype",
+        "/0.indices",
+    ),
+    "a bad index": (
+        saved({"0.indices": np.array([0, 9])}, {"features": [{"tensor": "lk_line"}]}), "index_out_of_bounds",
+        "/0.indices",
+    ),
+    "a fill value and no fill": (
+        saved({"0.indices": np.array([0])}, {"features": [{"tensor": "lk_line"}], "fill_value": 1}), "invalid_field",
+        "/__metadata__/lookup/fill_value",
+    ),
+    "wrong offsets": (
+        as_safetensors([Given("lk_line", [0, 1], [0, 3], pooling="sum")]), "offsets_invalid", "/0.offsets",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", BINARY_REFUSED)
+def test_binary_faults_are_told_with_their_place(wrong: str, client: httpx.Client) -> None:
+    content, code, pointer = BINARY_REFUSED[wrong]
+    found = client.post("/lookup", content=content, headers=BINARY).json()
+    assert found["code"] == code, found
+    if pointer is not None:
+        assert found["errors"][0]["pointer"] == pointer
+
+
+def test_a_query_may_only_ask_to_explain(client: httpx.Client) -> None:
+    for content, headers in ((json.dumps(as_json([BAG])).encode(), {}), (as_safetensors([BAG]), BINARY)):
+        error(
+            client.post("/lookup?concat=true", content=content, headers=headers), 422, "invalid_field", "/query/concat"
+        )
+        answer = client.post("/lookup?explain=true", content=content, headers=headers).json()
+        assert answer["output"] == {"dtype": "float32", "shape": [2, 5]}
+        explained = answer["explanation"]
+        assert explained["operator"] == "lookup"
+        assert explained["output_bytes"] == 40
+        (feature,) = explained["features"]
+        assert feature["bytes_read"] == 5 * 20
+        assert feature["table"] == {"dtype": "float32", "shape": [20, 5], "bytes": 400}
+        assert [route["route"] for route in explained["routes"]] == ["loop", "thread", "split", "gpu"]
+        assert not explained["routes"][3]["open"]
+
+
+def test_lookups_are_counted_by_features_and_each_tensor(client: httpx.Client) -> None:
+    def counts() -> tuple[float, float]:
+        text = client.get("/metrics").text
+        found = {
+            line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in text.splitlines() if line[:1] != "#"
+        }
+        return (
+            found.get('gathernd_lookups_total{features="4"}', 0.0),
+            found.get('gathernd_tensor_lookups_total{tensor="lk_items"}', 0.0),
+        )
+
+    lookups, reads = counts()
+    assert client.post("/lookup", json=as_json([BAG] * 3)).status_code == 200
+    assert counts() == (lookups + 1, reads + 3)
+
+
+def test_the_name_is_reserved(client: httpx.Client) -> None:
+    error(put_raw(client, "lookup", ITEMS), 422, "invalid_field", "/name")
+
+
+@pytest.fixture(scope="module")
+def small(start: Start) -> Iterator[Server]:
+    with start("--max-features", "3", "--max-output-bytes", "4096", "--memory-budget", "4MiB") as server:
+        client = server.shared_client()
+        for name in ("lk_items", "lk_users"):
+            assert put_raw(client, name, TABLES[name]).status_code == 201
+        yield server
+
+
+def test_limits_hold_for_the_sum_of_all_features(small: Server) -> None:
+    client = small.shared_client()
+    rows = Given("lk_users", [0] * 42)  # 1,344 bytes
+    assert client.post("/lookup", json=as_json([rows] * 3)).status_code == 200
+    more = Given("lk_users", [0] * 43)
+    for concat in (True, False):
+        found = error(
+            client.post("/lookup", json=as_json([more] * 3, concat=concat)), 422, "output_too_large", "/features"
+        )
+        assert (found["limit"], found["maximum"]) == ("output_bytes", 4096)
+    for sent, headers, pointer in (
+        (json.dumps(as_json([rows] * 4)).encode(), {}, "/features"),
+        (as_safetensors([rows] * 4), BINARY, "/__metadata__/lookup/features"),
+    ):
+        found = error(client.post("/lookup", content=sent, headers=headers), 422, "limit_exceeded", pointer)
+        assert (found["limit"], found["maximum"]) == ("features", 3)
+
+
+def test_what_never_fits_the_budget_is_refused_and_given_back(small: Server) -> None:
+    client = small.shared_client()
+    many = np.zeros(200_000, np.int64)
+    given = Given("lk_items", many, np.zeros(2, np.int64), pooling="sum")
+    replaced = as_safetensors([given], out_of_bounds="clip")
+    for _ in range(3):
+        assert client.post("/lookup", content=replaced, headers=BINARY).json()["code"] == "payload_too_large"
+        assert client.post("/lookup", content=as_safetensors([given]), headers=BINARY).status_code == 200
