@@ -20,6 +20,7 @@ from app.bounded_cache import BoundedCache
 from app.dispatch.choose_backend import BackendChooser, Decision, Facts
 from app.dispatch.consistent_reads import attempts
 from app.errors import GatherError
+from app.kernels import LookupKernel
 from app.kernels.check_lookup import FeatureArrays, rows_of
 from app.kernels.out_of_bounds import REPLACED_BYTES, replace_out_of_bounds
 from app.memory.budget import MemoryReservation
@@ -83,10 +84,11 @@ class _Run(NamedTuple):
 
 
 class LookupService:
-    """Carries out lookups with the store, kernel, threads and limits of `service`."""
+    """Carries out lookups by `kernel`, with the store, threads and limits of `service`."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, kernel: LookupKernel) -> None:
         self.service = service
+        self.kernel = kernel
         self._plans: BoundedCache[tuple[object, ...], _Planned] = BoundedCache(_MAX_REMEMBERED_PLANS)
 
     async def lookup(self, call: LookupCall, timings: RequestTimings, reservation: MemoryReservation) -> LookupAnswer:
@@ -221,7 +223,7 @@ class LookupService:
         self.service.start_kernel(timings)
         plans = [run.plan.features[number] for number in numbers]
         arrays = [run.arrays(number, resident.tensor) for number, resident in zip(numbers, residents, strict=True)]
-        return self.service.kernel.lookup(plans, arrays, threads)
+        return self.kernel.lookup(plans, arrays, threads)
 
     async def _read_again(
         self, call: LookupCall, run: _Run, name: str, resident: Resident, threads: int, timings: RequestTimings

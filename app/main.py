@@ -300,9 +300,9 @@ def _handlers(
         row.operation: BackwardRoute(row.signature, backward, settings.max_json_bytes, settings.max_body_bytes)
         for row in BACKWARDS.values()
     }
-    lookup = LookupRoute(LookupService(service), settings.max_json_bytes, settings.max_body_bytes)
+    lookups = LookupService(service, kernel_named(settings.kernel))
     return handlers | {
-        LOOKUP: lookup,
+        LOOKUP: LookupRoute(lookups, settings.max_json_bytes, settings.max_body_bytes),
         "modelInfer": infer,
         "modelVersionInfer": infer,
         "listTensors": tensors.list,

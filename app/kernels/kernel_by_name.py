@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from app.kernels import Kernel
+from typing import Protocol
+
+from app.kernels import Kernel, LookupKernel
 
 
-def kernel_named(name: str) -> Kernel:
+class CpuKernel(Kernel, LookupKernel, Protocol):
+    """A kernel module of the CPU."""
+
+
+def kernel_named(name: str) -> CpuKernel:
     """The CPU kernel of this name, `numba` or `numpy`: only of the former Numba is imported."""
     if name == "numba":
         from app.kernels import numba_cpu  # noqa: PLC0415

@@ -91,6 +91,7 @@ def traffic(server: Server) -> None:
     uploaded = client.put("/tensors/t?dtype=uint8&shape=2", content=b"ab", headers={"content-type": OCTETS})
     assert uploaded.status_code == 201
     assert client.post("/gathernd", json={"data": {"tensor": "t"}, "indices": indices}).status_code == 200
+    assert client.post("/lookup", json={"features": [{"tensor": "t", "indices": indices}]}).status_code == 200
 
 
 OCTETS = "application/octet-stream"

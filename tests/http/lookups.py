@@ -90,7 +90,8 @@ def looped(table: NDArray[Any], given: Given) -> NDArray[Any]:
     """What a feature gives: its rows, or of each bag the sum, mean or maximum, in float32, rounded once."""
     arrays = given.arrays()
     if given.pooling == "none":
-        return table[arrays["indices"]]
+        found: NDArray[Any] = table[arrays["indices"]]
+        return found
     wide = np.float64 if table.dtype == np.float64 else np.float32
     indices, rows = arrays["indices"].tolist(), []
     for begin, end in pairwise([*arrays["offsets"].tolist(), len(indices)]):

@@ -39,8 +39,9 @@ TABLES: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def tables(server: Server, server_numpy: Server) -> None:
-    for running in (server, server_numpy):
+def tables(server: Server, server_numpy: Server) -> Iterator[None]:
+    both = server, server_numpy
+    for running in both:
         client = running.shared_client()
         for name, table in TABLES.items():
             if table.dtype == np.complex128:
@@ -55,6 +56,10 @@ def tables(server: Server, server_numpy: Server) -> None:
                 assert put_raw(client, name, table).status_code in (200, 201)
         assert put_strings(client, "lk_words", ["a", "", "été", "xyz"]).status_code in (200, 201)
         assert put_strings(client, "lk_names", ["p", "q"]).status_code in (200, 201)
+    yield
+    for running in both:
+        for name in (*TABLES, "lk_words", "lk_names"):
+            assert running.shared_client().delete(f"/tensors/{name}").status_code == 204
 
 
 BAG = Given("lk_items", [4, 4, 9, 1, 0], [0, 3], pooling="sum")

@@ -54,10 +54,10 @@ def looped(
     pooling: str,
 ) -> NDArray[Any]:
     """The rows of each bag added one after the other in float32 (float64 for float64), and rounded once."""
-    wide = np.float64 if table.dtype == np.float64 else np.float32
-    bags = []
+    wide: Any = np.float64 if table.dtype == np.float64 else np.float32
+    bags: list[Any] = []
     for begin, end in pairwise([*offsets, len(indices)]):
-        total = np.zeros(table.shape[1], wide)
+        total: Any = np.zeros(table.shape[1], wide)
         for at in range(begin, end):
             index = indices[at]
             row = (fill if index == len(table) and fill is not None else table[index]).astype(wide)
@@ -164,14 +164,14 @@ class Case:
         return plan, carried[0], np.array(chosen, index_type), offsets, carried[1], carried[2], found
 
     def check(self, threads: int, kernel: Any) -> None:
-        for given in self.arrays:
-            given.out.view(np.uint8)[:] = GAP
+        for array in self.arrays:
+            array.out.view(np.uint8)[:] = GAP
         assert kernel.lookup(self.plans, self.arrays, threads) == -1
-        for plan, given, found in zip(self.plans, self.arrays, self.expected, strict=True):
+        for plan, array, found in zip(self.plans, self.arrays, self.expected, strict=True):
             rows, own = plan.output_rows, found.shape[1] * found.itemsize
             if not rows or not own:
                 continue
-            lines = given.out.view(np.uint8).reshape(rows, plan.stride)
+            lines = array.out.view(np.uint8).reshape(rows, plan.stride)
             written = np.ascontiguousarray(lines[:, plan.column : plan.column + own]).view(found.dtype)
             assert bits(written) == bits(found), plan
         if self.plans and self.plans[0].output_rows and self.plans[-1].stride:

@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from app.operators.registry import OPERATORS
-from app.tensors.lookup_call import LOOKUP
 from app.security import api_keys
+from app.tensors.lookup_call import LOOKUP
 from tests.http import raw
 from tests.http.server import GATHERND, Server
 from tests.security.conftest import Start
