@@ -27,23 +27,26 @@ def openvino() -> Any:
     return openvino
 
 
-def _by_openvino(make: Callable[[Any, Any, Any], Any], data: Array, indices: Array) -> Array:
+def _by_openvino(make: Callable[[Any, Any, Any], Any], data: Array, indices: Array, *, fixed: bool) -> Array:
+    """`fixed` says whether the model has the shapes of these arrays, or dimensions of any size."""
     ov = openvino()
     opset = ov.opset8
-    inputs = [opset.parameter(list(each.shape), ov.Type(each.dtype)) for each in (data, indices)]
+    shapes = [list(each.shape) if fixed else [-1] * each.ndim for each in (data, indices)]
+    inputs = [opset.parameter(shape, ov.Type(each.dtype)) for shape, each in zip(shapes, (data, indices), strict=True)]
     model = ov.Model([make(opset, *inputs)], inputs)
-    answer = ov.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})([data, indices])[0]
-    return np.asarray(answer)
+    compiled = ov.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return np.array(compiled([data, indices])[0])  # a copy: the memory of the answer is the compiled model's
 
 
 def openvino_gathernd(data: Array, indices: Array, batch_dims: int) -> Array:
-    return _by_openvino(lambda opset, *inputs: opset.gather_nd(*inputs, batch_dims), data, indices)
+    return _by_openvino(lambda opset, *inputs: opset.gather_nd(*inputs, batch_dims), data, indices, fixed=True)
 
 
 def openvino_gather(data: Array, indices: Array, axis: int, batch_dims: int) -> Array:
-    return _by_openvino(
-        lambda opset, *inputs: opset.gather(*inputs, opset.constant(axis, dtype=np.int64), batch_dims), data, indices
-    )
+    def make(opset: Any, *inputs: Any) -> Any:
+        return opset.gather(*inputs, opset.constant(axis, dtype=np.int64), batch_dims)
+
+    return _by_openvino(make, data, indices, fixed=False)  # with some fixed shapes it crashes
 
 
 @cache
