@@ -20,6 +20,7 @@ from ._async_client import AsyncClient
 from ._client import Client
 from ._connection_settings import VERSION
 from ._gradients import SparseGradient
+from ._lookups import Feature, LookupResult, features_of
 from ._module_functions import gather, gather_elements, gathernd
 from ._retries import Retries
 from .errors import GatherNDError, ServiceError, TransportError
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncClient",
     "Client",
+    "Feature",
     "GatherNDError",
+    "LookupResult",
     "Result",
     "Retries",
     "ServiceError",
@@ -42,6 +45,7 @@ __all__ = [
     "TransportError",
     "__version__",
     "errors",
+    "features_of",
     "gather",
     "gather_elements",
     "gathernd",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Self, TypeVar,
 
 from numpy.typing import NDArray
 
-from . import _endpoints, _gradients
+from . import _endpoints, _gradients, _lookups
 from ._answers import SAFETENSORS, Result, TensorInfo
 from ._arrays_of_others import as_type, has_no_type
 from ._asyncio_transport import AsyncioTransport
@@ -20,6 +20,7 @@ from ._client import READY_PAUSE, AxisGatherOptions, BackwardOptions, GatherOpti
 from ._connection_settings import Certificate, ConnectionSettings, Verify, callers_headers, connection_settings
 from ._endpoints import OutOfBounds, Reduction
 from ._gradients import SparseGradient
+from ._lookups import Feature
 from ._messages import Answer, Progress, Request
 from ._resident_tensor import AsyncResidentTensor, NamedTensor
 from ._retries import Attempts, Retries
@@ -199,6 +200,30 @@ class AsyncClient:
             with_info,
             as_torch,
         )
+        return await self._run(request, timeout, headers)
+
+    async def lookup(
+        self,
+        features: Sequence[Feature | tuple[Any, ...] | Mapping[str, Any]],
+        *,
+        concat: bool = True,
+        out_of_bounds: OutOfBounds = "error",
+        fill_value: Any = None,
+        with_info: bool = False,
+        as_torch: bool = False,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Rows of many resident tensors in one request, single ones or bags of them, pooled to one.
+
+        Each feature is a `Feature`, or its fields in a tuple or dict: the name of a tensor, indices of rows along its
+        first axis, and for bags `offsets` (where each begins) or `lengths`, `pooling` (sum, mean or max) and `weights`.
+        `features_of` makes them of a KeyedJaggedTensor's values and lengths. Returns the features' outputs joined on
+        axis 1, which takes equal types and numbers of rows; without `concat` a list of an output for each.
+        `with_info` returns a LookupResult, `as_torch` PyTorch's tensors. Sums go in index order in float32 (float64 for
+        float64) and are rounded once. Each tensor is read in one content, however many features name it.
+        """
+        request = _lookups.lookup(features, concat, out_of_bounds, fill_value, with_info, as_torch)
         return await self._run(request, timeout, headers)
 
     @overload

@@ -78,7 +78,7 @@ def gather(
         fields["batch_dims"] = batch_dims
     if out_of_bounds is not None:
         fields["out_of_bounds"] = out_of_bounds
-    value = None if fill_value is None else _json_value(fill_value)
+    value = None if fill_value is None else json_value(fill_value)
     path = f"/{operator}"
     if all(tensor.element_type.safetensors for tensor in tensors.values()):
         query = {name: str(value) for name, value in fields.items()}
@@ -216,11 +216,11 @@ def _conditions(if_match: str | None, if_none_match: str | None) -> dict[str, st
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _json_value(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """A scalar of Python or NumPy in the service's JSON form: names for what is not finite, [re, im] for complex."""
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, complex):
-        return [_json_value(value.real), _json_value(value.imag)]
+        return [json_value(value.real), json_value(value.imag)]
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value

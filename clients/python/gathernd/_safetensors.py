@@ -16,21 +16,25 @@ MAX_HEADER_BYTES: Final = 100 << 20
 """Most bytes of the header of a file, as the format's own library has it."""
 
 
-def write_safetensors(tensors: Mapping[str, EncodedTensor]) -> list[Buffer]:
+def write_safetensors(tensors: Mapping[str, EncodedTensor], metadata: Mapping[str, str] | None = None) -> list[Buffer]:
     """The buffers of a safetensors body with `tensors`: the header, then the bytes of each tensor, not copied.
 
     Tensors with larger items come first, so that each is aligned to its items. The format must have every element type.
+    `metadata` are the texts of `__metadata__`.
     """
     order = sorted(tensors.items(), key=lambda pair: -pair[1].element_type.itemsize)
     header = _header(
-        tuple((name, tensor.element_type.safetensors, tensor.shape, len(tensor.raw)) for name, tensor in order)
+        tuple((name, tensor.element_type.safetensors, tensor.shape, len(tensor.raw)) for name, tensor in order),
+        tuple((metadata or {}).items()),
     )
     return [header, *(tensor.raw for _, tensor in order)]
 
 
 @lru_cache(256)
-def _header(tensors: tuple[tuple[str, str | None, tuple[int, ...], int], ...]) -> bytes:
-    header: dict[str, Any] = {}
+def _header(
+    tensors: tuple[tuple[str, str | None, tuple[int, ...], int], ...], metadata: tuple[tuple[str, str], ...]
+) -> bytes:
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     offset = 0
     for name, dtype, shape, size in tensors:
         header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, offset + size]}
@@ -66,6 +70,16 @@ def read_tensors(body: memoryview) -> dict[str, tuple[ElementType, tuple[int, ..
         if element_type is None or not 0 <= begin <= end <= len(body) - start:
             raise UnexpectedAnswer(f"the answer's tensor {name!r} has no type that is known, or is not whole", 200)
         found[name] = element_type, shape, body[start + begin : start + end]
+    return found
+
+
+def read_metadata(body: memoryview) -> dict[str, str]:
+    """The texts of `__metadata__` of a safetensors body. Raises ValueError for any other body."""
+    start = 8 + int.from_bytes(body[:8], "little")
+    header = json.loads(bytes(body[8:start]))
+    found = header.get("__metadata__", {}) if isinstance(header, dict) else None
+    if not isinstance(found, dict):
+        raise ValueError("no header of the safetensors format")
     return found
 
 

@@ -1,0 +1,175 @@
+"""Lookups of many resident tensors in one request: the features, the request to send, and what reads its answer."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._answers import SAFETENSORS, Decode, json_document, with_info
+from ._array_bytes import ELEMENT_TYPES, EncodedTensor, decode, encode
+from ._arrays_of_others import as_array, as_indices, decode_for_torch, encode_value
+from ._endpoints import SAFETENSORS_OR_JSON, OutOfBounds, check_name, json_value
+from ._messages import Answer, Request
+from ._resident_tensor import NamedTensor
+from ._safetensors import read_metadata, read_tensors, write_safetensors
+from .errors import UnexpectedAnswer
+
+Pooling = Literal["none", "sum", "mean", "max"]
+_LOOKUP: Final = "lookup"
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """Rows of the resident tensor `tensor`: those at `indices`, or with `pooling` one for each bag of indices.
+
+    A bag begins where `offsets` says, or is as long as `lengths` says, as in TorchRec's KeyedJaggedTensor; with one of
+    them `pooling` is "sum" unless it is given. `weights` are one for each index, for "sum".
+    """
+
+    tensor: str | NamedTensor
+    indices: Any
+    offsets: Any = None
+    lengths: Any = None
+    weights: Any = None
+    pooling: Pooling | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LookupResult:
+    """What a lookup gives with what the service says of it, as `with_info=True` returns it.
+
+    output      the array, or a list of one for each feature without `concat`
+    etags       of each feature the ETag of the content that was read
+    request_id  by which the service's log knows the request
+    timings     seconds that the service spent in each of its stages
+    replaced    how many indices were out of bounds, None where that is an error
+    """
+
+    output: Any
+    etags: Sequence[str]
+    request_id: str
+    timings: Mapping[str, float]
+    replaced: int | None = None
+
+
+def features_of(values: Any, lengths: Any, tensors: Sequence[str], weights: Any = None) -> list[Feature]:
+    """The features of a KeyedJaggedTensor: `values` of all keys one behind the other, `lengths` of each key's bags.
+
+    `tensors` are the resident tensors of the keys, in their order; `lengths` has the bags of the first key, then those
+    of the second. `weights` are those of the values. Raises ValueError where the lengths do not fit.
+    """
+    sizes = as_indices(lengths, widen=True).reshape(-1)
+    flat, each = as_indices(values, widen=False).reshape(-1), None if weights is None else as_array(weights).reshape(-1)
+    if not tensors or sizes.size % len(tensors):
+        raise ValueError(f"{sizes.size} lengths cannot be those of {len(tensors)} tensors with equally many bags")
+    if (sizes < 0).any() or int(sizes.sum()) != flat.size or (each is not None and each.size != flat.size):
+        raise ValueError(f"the lengths add up to {int(sizes.sum())}, and {flat.size} values are given")
+    bags = sizes.size // len(tensors)
+    found, begin = [], 0
+    for number, tensor in enumerate(tensors):
+        own = sizes[number * bags : (number + 1) * bags]
+        end = begin + int(own.sum())
+        found.append(Feature(tensor, flat[begin:end], lengths=own, weights=None if each is None else each[begin:end]))
+        begin = end
+    return found
+
+
+def lookup(
+    features: Sequence[Feature | tuple[Any, ...] | Mapping[str, Any]],
+    concat: bool,
+    out_of_bounds: OutOfBounds,
+    fill_value: Any,
+    info: bool,
+    as_torch: bool,
+) -> Request[Any]:
+    """A lookup as safetensors. Its result is an array, without `concat` a list; for `info` a LookupResult.
+
+    Raises TypeError for indices that are no integers, ValueError for a feature with both offsets and lengths.
+    """
+    tensors: dict[str, EncodedTensor] = {}
+    named = []
+    for number, given in enumerate(features):
+        feature = _feature(given)
+        name = feature.tensor.name if isinstance(feature.tensor, NamedTensor) else feature.tensor
+        check_name(name)
+        indices, offsets = _indices(feature)
+        tensors[f"{number}.indices"] = encode(indices)
+        if offsets is not None:
+            tensors[f"{number}.offsets"] = encode(offsets)
+        if feature.weights is not None:
+            tensors[f"{number}.weights"] = encode_value(feature.weights)
+        pooling = feature.pooling or ("none" if offsets is None else "sum")
+        named.append({"tensor": name} if pooling == "none" else {"tensor": name, "pooling": pooling})
+    asked: dict[str, Any] = {"features": named, "concat": concat, "output_encoding": "base64"}
+    if out_of_bounds != "error":
+        asked["out_of_bounds"] = out_of_bounds
+    if fill_value is not None:
+        asked["fill_value"] = json_value(fill_value)
+    make: Decode = decode_for_torch if as_torch else decode
+
+    def read(answer: Answer) -> Any:
+        outputs, told = _read(answer, make, concat, len(named))
+        output = outputs[0] if concat else outputs
+        if not info:
+            return output
+        etags = [str(one["data_etag"]) for one in told["features"]]
+        beside = with_info(answer, output, None)
+        return LookupResult(output, etags, beside.request_id, beside.timings, told.get("replaced"))
+
+    headers = {"content-type": SAFETENSORS, "accept": SAFETENSORS_OR_JSON}
+    text = json.dumps(asked, separators=(",", ":"))
+    return Request("POST", f"/{_LOOKUP}", read, {}, headers, write_safetensors(tensors, {_LOOKUP: text}))
+
+
+def _feature(given: Feature | tuple[Any, ...] | Mapping[str, Any]) -> Feature:
+    if isinstance(given, Feature):
+        return given
+    return Feature(**given) if isinstance(given, Mapping) else Feature(*given)
+
+
+def _indices(feature: Feature) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """Indices and offsets, both int32 or both int64."""
+    if feature.offsets is not None and feature.lengths is not None:
+        raise ValueError("a feature has offsets or lengths, not both")
+    indices = as_indices(feature.indices, widen=False)
+    if indices.dtype not in (np.int32, np.int64):
+        indices = as_indices(indices, widen=True)
+    if feature.lengths is not None:
+        sizes = as_indices(feature.lengths, widen=True).reshape(-1)
+        if int(sizes.sum()) != indices.size:
+            raise ValueError(f"the lengths add up to {int(sizes.sum())}, and there are {indices.size} indices")
+        return indices, (np.cumsum(sizes) - sizes).astype(indices.dtype)
+    if feature.offsets is None:
+        return indices, None
+    offsets = as_indices(feature.offsets, widen=True)
+    if indices.dtype != offsets.dtype:
+        indices = indices.astype(np.int64)
+    return indices, offsets
+
+
+def _read(answer: Answer, make: Decode, concat: bool, features: int) -> tuple[list[Any], Any]:
+    """The outputs, and what is said beside them."""
+    names = ["output"] if concat else [f"{number}.output" for number in range(features)]
+    try:
+        if answer.headers.get("content-type", "").startswith(SAFETENSORS):
+            told = json.loads(read_metadata(answer.body)[_LOOKUP])
+            found = read_tensors(answer.body)
+            return [make(*found[name]) for name in names], told
+        told = json_document(answer)
+        outputs = [told["output"]] if concat else told["outputs"]
+        return [
+            make(
+                ELEMENT_TYPES[output["dtype"]],
+                tuple(output["shape"]),
+                memoryview(bytearray(b64decode(output["base64"], validate=True))),
+            )
+            for output in outputs
+        ], told
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UnexpectedAnswer(f"the answer is not that of a lookup: {error!r}", answer.status) from error
