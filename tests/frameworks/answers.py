@@ -97,6 +97,8 @@ def torch_scatter_elements(data: Array, indices: Array, updates: Array, axis: in
 
 
 def tensorflow_gathernd_gradient(shape: tuple[int, ...], indices: Array, grad_output: Array, batch_dims: int) -> Array:
+    if indices.ndim == 1:  # one tuple, whose gradient it has no operator for
+        indices, grad_output = indices[None], grad_output[None]
     return _by_tape(shape, grad_output, lambda tf, data: tf.gather_nd(data, indices, batch_dims=batch_dims))
 
 
@@ -113,11 +115,37 @@ def _by_tape(shape: tuple[int, ...], grad_output: Array, gather: Callable[[Any, 
     return np.asarray(tf.convert_to_tensor(gradient).numpy())
 
 
-def torch_gathernd_gradient(shape: tuple[int, ...], indices: Array, grad_output: Array) -> Array:
-    data = torch().zeros(shape, dtype=torch().from_numpy(grad_output).dtype, requires_grad=True)
-    chosen = torch().from_numpy(np.moveaxis(indices, -1, 0).copy())
-    data[tuple(chosen)].backward(torch().from_numpy(grad_output.copy()))
+def torch_gathernd_gradient(shape: tuple[int, ...], indices: Array, grad_output: Array, batch_dims: int = 0) -> Array:
+    """By indexing, which takes negative indices too; batches are further columns of indices."""
+    lead, ones = indices.shape[:-1], [1] * (indices.ndim - 1 - batch_dims)
+    columns = [
+        np.broadcast_to(np.arange(size).reshape([-1 if at == axis else 1 for at in range(batch_dims)] + ones), lead)
+        for axis, size in enumerate(shape[:batch_dims])
+    ]
+    columns += list(np.moveaxis(indices, -1, 0))
+    chosen = tuple(torch().from_numpy(np.array(column)) for column in columns)
+    return _by_autograd(shape, grad_output, lambda data: data[chosen])
+
+
+def torch_gather_gradient(shape: tuple[int, ...], indices: Array, grad_output: Array, axis: int) -> Array:
+    chosen = (*(slice(None),) * axis, torch().from_numpy(indices.copy()))
+    return _by_autograd(shape, grad_output, lambda data: data[chosen])
+
+
+def _by_autograd(shape: tuple[int, ...], grad_output: Array, gather: Callable[[Any], Any]) -> Array:
+    back = torch().from_numpy(grad_output.copy())
+    data = torch().zeros(shape, dtype=back.dtype, requires_grad=True)
+    gather(data).backward(back)
     return np.asarray(data.grad.numpy())
+
+
+def torch_embedding_gradient(shape: tuple[int, ...], indices: Array, grad_output: Array) -> tuple[Array, Array]:
+    """Ids and rows of the sparse gradient of an embedding."""
+    back = torch().from_numpy(grad_output.copy())
+    table = torch().zeros(shape, dtype=back.dtype, requires_grad=True)
+    torch().nn.functional.embedding(torch().from_numpy(indices.copy()), table, sparse=True).backward(back)
+    found = table.grad.coalesce()
+    return found.indices()[0].numpy(), found.values().numpy()
 
 
 def torch_embedding_bag(table: Array, indices: Array, offsets: Array, pooling: str, weights: Array | None) -> Array:

@@ -24,6 +24,7 @@ from app.kernels.numba_cpu.backward_job import (
     ITEM_SIZE,
     KIND,
     LOW_BITS,
+    NONTEMPORAL,
     PAIRS,
     RESULT,
     ROW_BLOCKS,
@@ -48,12 +49,21 @@ from app.kernels.numba_cpu.float_items import (
     store_sum_64,
 )
 from app.kernels.numba_cpu.gather_job import CHUNK_SIZE, DATA, TOTAL
-from app.kernels.numba_cpu.memory_intrinsics import LINE, load_item, prefetch
+from app.kernels.numba_cpu.memory_intrinsics import (
+    LINE,
+    aligned_line,
+    clear,
+    copy_line_nontemporal,
+    fence,
+    load_item,
+    store_item,
+)
 from app.llvm_intrinsics import (
     Address,
     f64_from_bits,
     inlined,
     inner,
+    load_u8,
     stack_words,
     store_u16,
     store_u32,
@@ -64,13 +74,16 @@ _SUMS: Final = 256
 """Columns that are added up at a time: 1 or 2 KiB."""
 _ADD_WEIGHT: Final = 3
 """What it takes to add a slice, where to write a row of zeros takes 1."""
-_AHEAD: Final = 6
-"""So many slices before it is added, a slice is asked for."""
-_AHEAD_LINES: Final = 4
+_READ_TUPLES: Final = 16
+_READ_LINES: Final = 8
+"""A byte of each of so many cache lines of so many slices is read before they are added: the processor then waits for
+all of them at once. To ask for each some slices ahead brings nothing where slices lie far apart."""
+_LEAST_PAST_CACHES: Final = 1 << 12
+"""Bytes, below which zeros are not worth a fence."""
 
 _float32 = cast(Callable[[float], float], types.float32)
 """The float32 nearest to a float64, half to even."""
-_stack_sums = stack_words(_SUMS)
+_stack_sums = stack_words(_SUMS + 1)
 
 
 def adder(load: Load, load_sum: Load, store_sum: Store) -> Callable[[Address, Address, int], None]:
@@ -214,11 +227,15 @@ def _add_group(parameters: Address, gradient: Address, target: Address, first: i
     else:
         for at in range(columns):
             store_sum_32(sums, at, zero)
-    lines = min(columns * size, _AHEAD_LINES * LINE)
+    lines = min(columns * size, _READ_LINES * LINE)
     for at in range(first, end):
-        ahead = gradient + (load_item(pairs, min(at + _AHEAD, last)) & mask) * step
-        for line in range(0, lines, LINE):
-            prefetch(ahead + line)
+        if at % _READ_TUPLES == 0:
+            read = 0
+            for other in range(at, min(at + _READ_TUPLES, last + 1)):
+                source = gradient + (load_item(pairs, other) & mask) * step
+                for line in range(0, lines, LINE):
+                    read |= load_u8(source + line)
+            store_item(sums, _SUMS, read)
         source = gradient + (load_item(pairs, at) & mask) * step
         if kind == FLOAT32:
             _add_f32(sums, source, columns)
@@ -245,25 +262,41 @@ def _fill(parameters: Address, result: Address, row: int, end: int, first_column
         return
     width, size = load_item(parameters, WIDTH), load_item(parameters, ITEM_SIZE)
     negative = load_item(parameters, COEFFICIENT) < 0
+    past_caches = load_item(parameters, NONTEMPORAL) != 0
     if first_column == 0 and end_column == width:
-        _fill_items(result + row * width * size, (end - row) * width, size, negative)
+        fill_zeros(result + row * width * size, (end - row) * width, size, negative, past_caches)
     else:
         for each in range(row, end):
-            _fill_items(result + (each * width + first_column) * size, end_column - first_column, size, negative)
+            fill_zeros(result + (each * width + first_column) * size, end_column - first_column, size, negative, False)
 
 
 @inner
-def _fill_items(target: Address, count: int, size: int, negative: bool) -> None:
-    """Write so many zeros."""
-    if size == 4:
-        zero = 1 << 31 if negative else 0
+def fill_zeros(target: Address, count: int, size: int, negative: bool, past_caches: bool) -> None:
+    """Write so many zeros of `size` bytes, with that sign; `past_caches` where they do not hold the result."""
+    if not negative:
+        _clear_bytes(target, count * size, past_caches)
+    elif size == 4:
         for at in range(count):
-            store_u32(target + 4 * at, zero)
+            store_u32(target + 4 * at, 1 << 31)
     elif size == 2:
-        zero = 1 << 15 if negative else 0
         for at in range(count):
-            store_u16(target + 2 * at, zero)
+            store_u16(target + 2 * at, 1 << 15)
     else:
-        zero = -(1 << 63) if negative else 0
         for at in range(count):
-            store_u64(target + 8 * at, zero)
+            store_u64(target + 8 * at, -(1 << 63))
+
+
+@inner
+def _clear_bytes(target: Address, size: int, past_caches: bool) -> None:
+    if not past_caches or size < _LEAST_PAST_CACHES:
+        clear(target, size)
+        return
+    begin = (target + LINE - 1) & -LINE
+    end = (target + size) & -LINE
+    clear(target, begin - target)
+    zeros = aligned_line()
+    clear(zeros, LINE)
+    for line in range(begin, end, LINE):
+        copy_line_nontemporal(line, zeros)
+    fence()
+    clear(end, target + size - end)

@@ -19,12 +19,20 @@ from numpy.typing import NDArray
 from app.kernels import numpy_backward
 from app.kernels.backward_arrays import check_backward_arrays
 from app.kernels.numba_cpu import gather_kernel
+from app.kernels.numba_cpu.add_narrow_rows import (
+    NARROW_BYTES,
+    add_narrow_rows,
+    block_of_components,
+    write_places,
+)
 from app.kernels.numba_cpu.backward_chunk import backward_chunk
 from app.kernels.numba_cpu.backward_job import (
     BATCHES,
     COEFFICIENT,
     COLUMN_BLOCKS,
     COUNT,
+    FLOAT32,
+    FLOAT64,
     GRADIENT,
     GROUPS,
     HISTOGRAM,
@@ -32,6 +40,7 @@ from app.kernels.numba_cpu.backward_job import (
     KIND,
     KINDS,
     LOW_BITS,
+    NONTEMPORAL,
     PAIRS,
     RESULT,
     ROW_BLOCKS,
@@ -55,11 +64,11 @@ from app.kernels.numba_cpu.ndarray_abi import (
     is_writable,
     length,
 )
-from app.kernels.numba_cpu.run_job import ARRAY_TYPE, WAKE_FROM, carry_out
+from app.kernels.numba_cpu.run_job import ARRAY_TYPE, NONTEMPORAL_FROM, WAKE_FROM, carry_out
 from app.kernels.numba_cpu.sort_tuples import bit_length, find_groups, largest_group, sort_pairs
 from app.kernels.numba_cpu.split_over_threads import acquire, is_worth_sharing, job_of, setting
-from app.kernels.numba_cpu.widen_indices import MAX_DEPTH, widen_components
-from app.llvm_intrinsics import Address, inner, stack_words
+from app.kernels.numba_cpu.widen_indices import MAX_DEPTH
+from app.llvm_intrinsics import Address, f64_from_bits, inner, stack_words
 from app.operators.backward_plan import SCRATCH_HEAD, BackwardPlan
 
 _TOO_MANY_BITS: Final = -4
@@ -196,16 +205,36 @@ def _backward(
         return REFUSED
     if length(scratch) < 2 * (total + 1) + SCRATCH_HEAD:
         return REFUSED
+    past_caches = length(out) * item_size > setting(team, NONTEMPORAL_FROM)
+    own = rows if broadcast else checked_product(batches, rows)
+    narrow = length(out) > 0 and slice_items * item_size <= NARROW_BYTES
+    if narrow and not sparse and kind in (FLOAT32, FLOAT64):
+        return add_narrow_rows(
+            index_kind,
+            address(indices),
+            batches,
+            tuples,
+            depth,
+            axes,
+            wrap,
+            broadcast,
+            address(data),
+            address(out),
+            length(out),
+            slice_items,
+            item_size,
+            f64_from_bits(coefficient),
+            past_caches,
+        )
     parameters = address(scratch)
     pairs = parameters + 8 * SCRATCH_HEAD
     other = pairs + 8 * (total + 1)
     together = 1 if broadcast else batches  # batches that are sorted as one
-    own = rows if broadcast else checked_product(batches, rows)
     low = bit_length(total - 1) if total > 0 else 0
     high = bit_length(own - 1) if own > 0 else 0
     if own < 0 or low + high > 62:
         return _TOO_MANY_BITS
-    bad = _write_pairs(index_kind, address(indices), together, tuples, depth, axes, rows, wrap, low, pairs)
+    bad = _write_pairs(index_kind, address(indices), together, tuples, depth, axes, wrap, low, pairs)
     if bad >= 0:
         return bad
     if length(out) == 0 and not sparse:
@@ -237,6 +266,7 @@ def _backward(
     store_item(parameters, BATCHES, blocks)
     store_item(parameters, TUPLES, tuples)
     store_item(parameters, ROWS, own)
+    store_item(parameters, NONTEMPORAL, 1 if past_caches else 0)
     row_blocks = 1
     column_blocks = 1
     work = (length(data) + length(out)) * item_size // 8 + length(indices)
@@ -281,13 +311,12 @@ def _write_pairs(
     tuples: int,
     depth: int,
     axes: Address,
-    rows: int,
     wrap: bool,
     low: int,
     pairs: Address,
 ) -> int:
     """Write the pair of each tuple (`sort_tuples`): the first bad component, _SORTED, or _UNSORTED."""
-    block = _stack_block()
+    block, places = _stack_block(), stack_scratch()
     number = 0
     before = -1
     result = _SORTED
@@ -295,20 +324,12 @@ def _write_pairs(
         done = 0
         while done < tuples:
             count = min(BLOCK, tuples - done)
-            given = components + 8 * number * depth
-            if kind != 8:
-                widen_components(kind, components, number * depth, count * depth, block)
-                given = block
+            given = block_of_components(kind, components, number * depth, count * depth, block)
+            bad = write_places(given, count, depth, axes, wrap, batch, places)
+            if bad >= 0:
+                return number * depth + bad
             for at in range(count):
-                place = batch
-                for axis in range(depth):
-                    size = load_item(axes, axis)
-                    component = load_item(given, at * depth + axis)
-                    if wrap:
-                        component += (component >> 63) & size
-                    if component < 0 or component >= size:
-                        return number * depth + axis
-                    place = place * size + component
+                place = load_item(places, at)
                 if place < before:
                     result = _UNSORTED
                 before = place

@@ -27,6 +27,8 @@ from app.bounded_cache import BoundedCache
 from app.kernels import ALWAYS_AHEAD
 from app.kernels.check_arrays import check_arrays
 from app.kernels.numba_cpu import (
+    add_narrow_rows,
+    backward_chunk,
     backward_job,
     combine_slices,
     copy_slices,
@@ -154,6 +156,8 @@ def configure(cache_dir: Path) -> Path:
         sort_tuples,
         float_items,
         backward_job,
+        backward_chunk,
+        add_narrow_rows,
         combine_slices,
         element_places,
         pool_rows,

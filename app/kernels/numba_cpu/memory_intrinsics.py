@@ -86,6 +86,10 @@ def _memcpy(builder: Builder, target: Any, source: Any, size: Any) -> None:
     _cgutils.raw_memcpy(builder, to, frm, size, _INT64(1))
 
 
+def _clear(builder: Builder, target: Any, size: Any) -> None:
+    _cgutils.memset(builder, builder.inttoptr(target, _BYTE.as_pointer()), size, 0)
+
+
 def _call_address(builder: Builder, function: Any, first: Any, second: Any) -> Any:
     kind = ir.FunctionType(_INT64, [_INT64, _INT64])
     return builder.call(builder.inttoptr(function, kind.as_pointer()), [first, second])
@@ -120,6 +124,8 @@ copy_line_nontemporal: Final = copy_of(LINE, nontemporal=True)
 """Copy 64 bytes past the caches to a target that is a multiple of 64; `fence` before another thread may read them."""
 memcpy: Final[Callable[[Address, Address, int], None]] = intrinsic(types.none, (_int64, _int64, _int64), _memcpy)
 """Copy (target, source, size) by the C library."""
+clear: Final[Callable[[Address, int], None]] = intrinsic(types.none, (_int64, _int64), _clear)
+"""Set so many bytes to 0, by the C library."""
 fence: Final[Callable[[], None]] = intrinsic(types.none, (), _fence)
 """Order nontemporal stores before all that follows."""
 call_address: Final[Callable[[Address, int, int], int]] = intrinsic(_int64, (_int64,) * 3, _call_address)

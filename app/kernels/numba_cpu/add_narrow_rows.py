@@ -1,0 +1,147 @@
+"""The gradient of a gather of narrow slices, added where they belong as they come, without sorting tuples.
+
+To sort a tuple takes longer than to add a few items. Each slice is added to the result in the order of the tuples, by
+one thread, in float32 or float64, which are the types of the sums: so the bits are those of sorted tuples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, cast
+
+from numba import types
+
+from app.kernels.numba_cpu.backward_chunk import fill_zeros
+from app.kernels.numba_cpu.float_items import (
+    load_f32,
+    load_f64,
+    store_f32,
+    store_f64,
+    store_sum_32,
+    store_sum_64,
+)
+from app.kernels.numba_cpu.gather_job import BLOCK
+from app.kernels.numba_cpu.memory_intrinsics import LINE, load_item, prefetch, stack_scratch, store_item
+from app.kernels.numba_cpu.widen_indices import MAX_DEPTH, widen_components
+from app.llvm_intrinsics import Address, inner, stack_words
+
+NARROW_BYTES: Final = LINE
+"""The longest slices for which this is faster than to sort, on two threads."""
+_float32 = cast(Callable[[float], float], types.float32)
+_stack_block = stack_words(BLOCK * MAX_DEPTH)
+
+
+@inner
+def block_of_components(kind: int, components: Address, first: int, count: int, block: Address) -> Address:
+    """Where components [first, first + count) are as int64: in their place, or in `block`."""
+    if kind == 8:
+        return components + 8 * first
+    widen_components(kind, components, first, count, block)
+    return block
+
+
+@inner
+def write_places(
+    given: Address, count: int, depth: int, axes: Address, wrap: bool, before: int, places: Address
+) -> int:
+    """Write the place that each of `count` tuples names within batch `before`: the first bad component, or -1."""
+    for at in range(count):
+        place = before
+        for axis in range(depth):
+            size = load_item(axes, axis)
+            component = load_item(given, at * depth + axis)
+            if wrap:
+                component += (component >> 63) & size
+            if component < 0 or component >= size:
+                return at * depth + axis
+            place = place * size + component
+        store_item(places, at, place)
+    return -1
+
+
+@inner
+def add_narrow_rows(
+    kind: int,
+    components: Address,
+    batches: int,
+    tuples: int,
+    depth: int,
+    axes: Address,
+    wrap: bool,
+    broadcast: bool,
+    gradient: Address,
+    result: Address,
+    items: int,
+    width: int,
+    size: int,
+    coefficient: float,
+    past_caches: bool,
+) -> int:
+    """The whole gradient, of `items` items of `size` bytes, 4 or 8: the first bad component, or -1."""
+    fill_zeros(result, items, size, False, past_caches)
+    block, places = _stack_block(), stack_scratch()
+    odd = False  # whether a sum is no number
+    step = width * size
+    for batch in range(batches):
+        done = 0
+        while done < tuples:
+            count = min(BLOCK, tuples - done)
+            first = done if broadcast else batch * tuples + done
+            given = block_of_components(kind, components, first * depth, count * depth, block)
+            bad = write_places(given, count, depth, axes, wrap, batch, places)
+            if bad >= 0:
+                return first * depth + bad
+            for at in range(count):
+                prefetch(result + load_item(places, at) * step)
+            source = gradient + (batch * tuples + done) * step
+            if size == 4:
+                odd |= _add_32(result, source, places, count, width)
+            else:
+                odd |= _add_64(result, source, places, count, width)
+            done += count
+    if odd or coefficient != 1.0:
+        _finish(result, items, size, coefficient)
+    return -1
+
+
+@inner
+def _add_32(result: Address, source: Address, places: Address, count: int, width: int) -> bool:
+    odd = False
+    if width == 1:
+        for at in range(count):
+            place = load_item(places, at)
+            total = load_f32(result, place) + load_f32(source, at)
+            odd |= total != total  # noqa: PLR0124  (a NaN)
+            store_sum_32(result, place, total)
+        return odd
+    for at in range(count):
+        place = load_item(places, at) * width
+        for column in range(width):
+            total = load_f32(result, place + column) + load_f32(source, at * width + column)
+            odd |= total != total  # noqa: PLR0124
+            store_sum_32(result, place + column, total)
+    return odd
+
+
+@inner
+def _add_64(result: Address, source: Address, places: Address, count: int, width: int) -> bool:
+    odd = False
+    for at in range(count):
+        place = load_item(places, at) * width
+        for column in range(width):
+            total = load_f64(result, place + column) + load_f64(source, at * width + column)
+            odd |= total != total  # noqa: PLR0124
+            store_sum_64(result, place + column, total)
+    return odd
+
+
+@inner
+def _finish(result: Address, items: int, size: int, coefficient: float) -> None:
+    """Multiply all sums; a NaN becomes the one that results have."""
+    if size == 4:
+        factor = _float32(coefficient)
+        for at in range(items):
+            store_f32(result, at, load_f32(result, at) * factor)
+    else:
+        for at in range(items):
+            store_f64(result, at, load_f64(result, at) * coefficient)
