@@ -129,12 +129,26 @@ class Service:
             raise call.over_limit
         decision = self._decide(call, planned, resident)
         reservation.charge(planned.plan.output_bytes)
+        if call.updates is not None and isinstance(data, PackedStrings):
+            data = await self._join_strings(call, data, timings, reservation)
         if call.out_of_bounds != "error":
             return await self._gather_replaced(call, planned, data, resident, decision, timings, reservation)
         answer = await self._run(call, planned, data, resident, decision, timings)
         if isinstance(answer.output, PackedStrings):
             await self._check_size(answer.output, timings)
         return answer
+
+    async def _join_strings(
+        self, call: Call, data: PackedStrings, timings: RequestTimings, reservation: MemoryReservation
+    ) -> PackedStrings:
+        """Data and updates of a scatter of strings, with their octets in one place: the call's, and data."""
+        updates = call.updates
+        assert isinstance(updates, PackedStrings)
+        few = data.octets.size + updates.octets.size < _LARGE_OUTPUT and not data.on_disk
+        data, call.updates = await self._run_here_or_in_pool(
+            few, lambda: data.joined(updates, reservation.charge), timings
+        )
+        return data
 
     async def _run(
         self,

@@ -62,11 +62,12 @@ def test_dialects_are_the_dialects() -> None:
         REFERENCE / "dialects.md", "| route | dialect |"
     ):
         shown[route.strip("`/"), dialect.split("`")[1]] = (operator, data, indices, negative, parameter)
-        assert ("(default)" in dialect) == (dialect.split("`")[1] == "onnx-13")
+        default = OPERATORS[route.strip("`/")].signature.default_dialect
+        assert ("(default)" in dialect) == (dialect.split("`")[1] == default)
     assert set(shown) == {(operator, name) for operator, row in OPERATORS.items() for name in row.dialects}
     for (operator, name), (version, data, indices, negative, parameter) in shown.items():
         row: Dialect = OPERATORS[operator].dialects[name]
-        title = {"gathernd": "GatherND", "gather": "Gather", "gather_elements": "GatherElements"}[operator]
+        title = operator.title().replace("nd", "ND").replace("_", "")
         assert version == f"{title}-{name.split('-')[1]}"
         assert _types(data) == row.data_dtypes
         assert _types(indices) == row.index_dtypes
@@ -75,7 +76,7 @@ def test_dialects_are_the_dialects() -> None:
             "`axis`, `batch_dims`"
             if row.fields and row.fields.batch_dims
             else "`axis`"
-            if operator != "gathernd"
+            if OPERATORS[operator].signature.parameter == "axis"
             else "`batch_dims`"
             if row.has_batch_dims
             else "none"

@@ -53,7 +53,8 @@ CATALOGUE: Final[Mapping[Code, Entry]] = {
     "not_found": Entry(
         "Not found",
         "No route has this path.",
-        "See /docs for the routes. The operators are POST /gathernd, POST /gather and POST /gather_elements.",
+        "See /docs for the routes. The operators are POST /gathernd, POST /gather, POST /gather_elements, "
+        "POST /scatternd and POST /scatter_elements.",
         ("Use one of the paths that /docs lists, such as /gathernd.",),
     ),
     "method_not_allowed": Entry(
@@ -173,9 +174,9 @@ CATALOGUE: Final[Mapping[Code, Entry]] = {
     ),
     "rank_mismatch": Entry(
         "Rank mismatch",
-        "GatherElements needs indices of the rank of data: each entry of indices picks the item at its own place, but "
-        "for the axis. Bags of a lookup that are pooled need indices of rank 1.",
-        "Give indices as many dimensions as data has; for whole slices use POST /gather.",
+        "GatherElements and ScatterElements need indices of the rank of data: each entry of indices names the item at "
+        "its own place, but for the axis. Bags of a lookup that are pooled need indices of rank 1.",
+        "Give indices as many dimensions as data has; for whole slices use POST /gather or POST /scatternd.",
         (
             "Give indices {high} dimensions, as many as data has, or use POST /gather for whole slices.",
             "Give indices as many dimensions as data has, or use POST /gather for whole slices.",
@@ -222,11 +223,12 @@ CATALOGUE: Final[Mapping[Code, Entry]] = {
     ),
     "indices_shape_mismatch": Entry(
         "Indices shape mismatch",
-        "GatherElements needs indices that are no larger than data on every axis but `axis`. Nothing is broadcast.",
+        "GatherElements and ScatterElements need indices that are no larger than data on every axis but `axis`. "
+        "Nothing is broadcast.",
         "Cut indices to the size of data on every other axis, or choose another axis.",
         (
             "Make dimension {axis} of indices {size} or less, as data has {size} there, or choose another axis.",
-            "Cut indices to the size of data on every axis but the one gathered on.",
+            "Cut indices to the size of data on every axis but the operator's own.",
         ),
     ),
     "index_out_of_bounds": Entry(
@@ -266,9 +268,10 @@ CATALOGUE: Final[Mapping[Code, Entry]] = {
     ),
     "updates_shape_mismatch": Entry(
         "Updates shape mismatch",
-        "A scatter needs updates of shape indices.shape[:-1] + data.shape[k:], and of the tensor's dtype; the gradient "
-        "of a gather needs grad_output of the shape of the gather's output; a lookup one weight for each index.",
-        "Send one slice of the tensor for each index tuple.",
+        "A scatter needs updates of shape indices.shape[:-1] + data.shape[k:], and of the tensor's dtype; "
+        "ScatterElements needs them of the shape of indices; the gradient of a gather needs grad_output of the shape "
+        "of the gather's output; a lookup one weight for each index.",
+        "Send one slice of the tensor for each index tuple, or for ScatterElements one item for each entry.",
         ("Send updates of shape indices.shape[:-1] + tensor.shape[k:], one slice for each index tuple.",),
     ),
     "offsets_invalid": Entry(

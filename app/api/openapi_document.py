@@ -23,8 +23,8 @@ Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 # ONNX's texts first, as most callers come from there.
 _TEXTS: Final = sorted((text for row in OPERATORS.values() for text in row.texts), key=lambda text: text[:4] != "ONNX")
 _DESCRIPTION: Final = (
-    f"Gathers slices of a tensor by index, exactly as {', '.join(_TEXTS[:-1])} and {_TEXTS[-1]} say, or answers with "
-    "an error that names the broken rule and the place that broke it."
+    f"Gathers slices of a tensor by index and scatters updates into one, exactly as {', '.join(_TEXTS[:-1])} and "
+    f"{_TEXTS[-1]} say, or answers with an error that names the broken rule and the place that broke it."
 )
 ABOUT: Final[dict[str, Any]] = {
     "title": "gathernd",
@@ -33,6 +33,7 @@ ABOUT: Final[dict[str, Any]] = {
     "license_info": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
     "openapi_tags": [
         {"name": "gather", "description": "The operators: data inline, or a resident tensor by its name"},
+        {"name": "scatter", "description": "Their inverses: a copy of the data with updates; nothing changes in place"},
         {"name": "tensors", "description": "Resident tensors: upload, look, scatter in place, remove"},
         {"name": "inference protocol", "description": "Open Inference Protocol v2, for its clients"},
         {"name": "health", "description": "For supervisors and Prometheus"},

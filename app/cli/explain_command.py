@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import numpy as np
 import orjson
@@ -22,11 +22,12 @@ from app.tensors.operator_signature import Parameter
 from app.tensors.tensor import Tensor
 
 app = typer.Typer(add_completion=False)
+_GATHERS: Final = {name: row for name, row in OPERATORS.items() if row.signature.kind == "gather"}
 
 
 def _taken_by(parameter: str) -> str:
     """The operators with this parameter."""
-    return " or ".join(name for name, row in OPERATORS.items() if row.signature.parameter == parameter)
+    return " or ".join(name for name, row in _GATHERS.items() if row.signature.parameter == parameter)
 
 
 @app.command("explain")
@@ -35,7 +36,7 @@ def explain(
     indices_shape: Annotated[str, typer.Option(help="Shape of the indices, such as 256,1.")],
     data_dtype: Annotated[str, typer.Option(help="Element type of the data.")] = "float32",
     indices_dtype: Annotated[str, typer.Option(help="Element type of the indices.")] = "int64",
-    op: Annotated[str, typer.Option(help="Which operator.", metavar=f"[{'|'.join(OPERATORS)}]")] = "gathernd",
+    op: Annotated[str, typer.Option(help="Which operator.", metavar=f"[{'|'.join(_GATHERS)}]")] = "gathernd",
     batch_dims: Annotated[
         int,
         typer.Option(help=f"Leading dimensions that are batches ({_taken_by('batch_dims')}; gather in openvino-8)."),
@@ -48,8 +49,8 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Say what the service would do with a gather of these shapes, and why, without running it."""
-    _check_one_of("op", op, OPERATORS)
-    signature = OPERATORS[op].signature
+    _check_one_of("op", op, _GATHERS)
+    signature = _GATHERS[op].signature
     parameters: dict[Parameter, int] = {"batch_dims": batch_dims, "axis": axis}
     parameter = 0 if signature.parameter is None else parameters.pop(signature.parameter)
     own = signature.dialect_fields.get(dialect)

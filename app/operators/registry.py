@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.errors import CODES, Code
-from app.operators.dialects import GATHER, GATHER_ELEMENTS, GATHERND, Dialect
+from app.operators.dialects import GATHER, GATHER_ELEMENTS, GATHERND, SCATTER_ELEMENTS, SCATTERND, Dialect
 from app.operators.gather import plan_gather
 from app.operators.gather_elements import plan_gather_elements
 from app.operators.gather_plan import Plan
 from app.operators.gathernd import plan_gathernd
+from app.operators.scatter_elements import plan_scatter_elements
+from app.operators.scatternd import plan_scatternd
 from app.tensors.gather_call import Call
 from app.tensors.operator_signature import Kind, OperatorName, Parameter, Signature
 from app.tensors.shape_limits import Limits
@@ -120,6 +122,28 @@ _ROWS: Final = (
         _gather(plan_gather_elements),
         summary="Gather single elements along an axis (GatherElements)",
         texts=("ONNX GatherElements 11 and 13",),
+        on_gpu=False,
+    ),
+    _row(
+        "scatternd",
+        None,
+        SCATTERND,
+        plan_scatternd,
+        summary="Scatter slices by index tuples into a copy of the data (ScatterND)",
+        texts=("ONNX ScatterND 11, 13, 16 and 18",),
+        inputs=("data", "indices", "updates"),
+        kind="scatter",
+        on_gpu=False,
+    ),
+    _row(
+        "scatter_elements",
+        "axis",
+        SCATTER_ELEMENTS,
+        plan_scatter_elements,
+        summary="Scatter single elements along an axis into a copy of the data (ScatterElements)",
+        texts=("ONNX ScatterElements 11, 13, 16 and 18",),
+        inputs=("data", "indices", "updates"),
+        kind="scatter",
         on_gpu=False,
     ),
 )

@@ -12,7 +12,7 @@ from typing import Final, Literal, get_args
 
 from app.tensors.scatter_call import Reduction
 
-OperatorName = Literal["gathernd", "gather", "gather_elements"]
+OperatorName = Literal["gathernd", "gather", "gather_elements", "scatternd", "scatter_elements"]
 OPERATOR_NAMES: Final[tuple[OperatorName, ...]] = get_args(OperatorName)
 Parameter = Literal["batch_dims", "axis"]
 PARAMETERS: Final[tuple[Parameter, ...]] = get_args(Parameter)

@@ -47,6 +47,20 @@ class PackedStrings(Tensor):
         """Those of the strings whose frames begin at `starts`, 8-byte items of `array`; octets are shared."""
         return PackedStrings(self.dtype, shape, starts.view(np.int64), octets=self.octets, on_disk=self.on_disk)
 
+    def joined(self, others: PackedStrings, charge: Callable[[int], None]) -> tuple[PackedStrings, PackedStrings]:
+        """Both, with one copy of all their octets.
+
+        `charge` is told the bytes before they are taken, and may raise.
+        """
+        most = self.octets.size + others.octets.size
+        charge(most + 8 * others.array.size)
+        octets = np.concatenate((self.octets, others.octets))
+        moved = others.array + self.octets.size
+        return (
+            PackedStrings(self.dtype, self.shape, self.array, octets=octets),
+            PackedStrings(others.dtype, others.shape, moved, octets=octets),
+        )
+
     def filled(
         self, where: NDArray[np.bool_], with_: PackedStrings, charge: Callable[[int], None] | None = None
     ) -> PackedStrings:

@@ -68,6 +68,17 @@ def test_call_prints_or_writes_what_was_gathered(run: Run, tmp_path: Path) -> No
     np.save("each.npy", np.array([[3, 9], [1, -1], [0, 0]], np.int8))
     batched = ("call", "data.npy", "each.npy", "--op", "gather", "--axis", "1", "--batch-dims", "1")
     assert run(*batched, "--dialect", "openvino-8").output == "[[3. 0.]\n [5. 7.]\n [8. 8.]]\n"
+    np.save("updates.npy", np.array([50, 60], DATA.dtype))
+    done = run("call", "data.npy", "indices.npy", "--op", "scatternd", "--updates", "updates.npy", "--output", "s.npy")
+    assert (done.exit_code, done.output) == (0, "")
+    expected = DATA.copy()
+    expected[tuple(np.load("indices.npy").T)] = [50, 60]
+    assert same(np.load("s.npy"), expected)
+    np.save("pair.npy", np.array([[50, 60], [70, 80]], DATA.dtype))
+    added = ("--op", "scatter_elements", "--axis", "1", "--updates", "pair.npy", "--reduction", "add")
+    assert run("call", "data.npy", "elements.npy", *added, "--output", "s.npy").exit_code == 0
+    np.add.at(expected := DATA.copy(), ([[0, 0], [1, 1]], [[3, 0], [1, -1]]), [[50, 60], [70, 80]])
+    assert same(np.load("s.npy"), expected)
     np.save("batch.npy", np.array([[0], [1], [2]]))
     assert run("call", "data.npy", "batch.npy", "--batch-dims", "1", "--dialect", "onnx-12").output == "[ 0.  5. 10.]\n"
 
@@ -103,7 +114,14 @@ def test_call_shows_where_a_request_is_wrong(run: Run, tmp_path: Path) -> None:
         (["call", "data.npy", "indices.npy", "--op", "gather", "--batch-dims", "1"], 2, "--batch-dims"),
         (["call", "data.npy", "indices.npy", "--op", "gather_elements", "--batch-dims", "1"], 2, "--batch-dims"),
         (["call", "data.npy", "columns.npy", "--op", "gather_elements"], 1, "rank_mismatch"),
-        (["call", "data.npy", "data.npy", "--axis", "1"], 2, "gather or gather_elements"),
+        (["call", "data.npy", "data.npy", "--axis", "1"], 2, "gather or gather_elements or scatter_elements"),
+        (["call", "data.npy", "indices.npy", "--op", "scatternd"], 2, "needs --updates"),
+        (["call", "data.npy", "indices.npy", "--updates", "data.npy"], 2, "--updates and --reduction belong"),
+        (
+            ["call", "data.npy", "indices.npy", "--op", "scatternd", "--updates", "data.npy"],
+            1,
+            "updates_shape_mismatch",
+        ),
         (["call", "data.npy", "indices.npy", "--op", "scatter"], 2, "scatter"),
         (["call", "data.npy", "indices.npy", "--device", "tpu"], 1, "invalid_field"),
         (["call", "data.npy", "indices.npy", "--url", "http://127.0.0.1:9"], 1, "connection refused; is it running?"),

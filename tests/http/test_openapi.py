@@ -21,7 +21,8 @@ from app.errors import CODES
 from app.main import create_app
 from app.operators import registry
 from app.settings import Settings
-from app.wire.request_schemas.gather_request import Data, Tensor, gather_request
+from app.wire.request_schemas.gather_request import Data, Tensor
+from app.wire.request_schemas.operator_request import operator_request
 from tests.http.forms import int64, tensor
 from tests.http.provoked import PROVOKED, body
 from tests.http.server import GATHERND, ROOT
@@ -29,7 +30,7 @@ from tests.http.tensors import NPY, npy
 
 METHODS = ("get", "put", "post", "delete", "patch", "head", "options")
 OPERATORS: dict[str, type[BaseModel]] = {
-    name: gather_request(row.signature) for name, row in registry.OPERATORS.items()
+    name: operator_request(row.signature) for name, row in registry.OPERATORS.items()
 }
 
 
@@ -200,8 +201,10 @@ def _words_of_the_codec() -> set[str]:
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_the_codec_takes_the_fields_of_the_model_and_no_others(client: httpx.Client, operator: str) -> None:
     base: dict[str, Any] = {"data": tensor("int8", [1], [7]), "indices": int64([1, 1], [0])}
-    if operator != "gathernd":
+    if operator not in ("gathernd", "scatternd"):
         base["indices"] = int64([1], [0])
+    if operator.startswith("scatter"):
+        base["updates"] = tensor("int8", [1], [8])
     fields = set(OPERATORS[operator].model_json_schema()["properties"])
     for name in _words_of_the_codec() | fields:
         sent = base if name in base else {**base, name: [None]}
@@ -224,7 +227,8 @@ def test_the_codec_takes_the_members_of_the_tensor_models_and_no_others(
 
 def test_the_models_take_what_the_service_takes(document: dict[str, Any]) -> None:
     for operator in OPERATORS:
-        jsonschema.validate(body(), body_schema(document, operator))
+        further = {"updates": tensor("float32", [2], [7, 8])} if operator.startswith("scatter") else {}
+        jsonschema.validate(body(**further), body_schema(document, operator))
     refused = 0
     for case in PROVOKED:
         if case.code == "invalid_field" and isinstance(case.body, dict) and "?" not in case.path:

@@ -7,7 +7,7 @@ import pytest
 from app.operators.registry import OPERATORS, Operator
 from app.tensors.operator_signature import OPERATOR_NAMES, PARAMETERS
 from app.tensors.tensor_name import RESERVED
-from app.wire.request_schemas.gather_request import gather_request
+from app.wire.request_schemas.operator_request import operator_request
 
 
 def test_there_is_a_row_for_each_name_and_its_name_is_reserved() -> None:
@@ -17,10 +17,10 @@ def test_there_is_a_row_for_each_name_and_its_name_is_reserved() -> None:
 
 @pytest.mark.parametrize("operator", OPERATORS.values(), ids=lambda operator: operator.name)
 def test_a_row_says_of_its_operator_what_the_schema_of_its_requests_says(operator: Operator) -> None:
-    signature, model = operator.signature, gather_request(operator.signature)
+    signature, model = operator.signature, operator_request(operator.signature)
     fields = model.model_json_schema()["properties"]
     beside = {"batch_dims"} if any(own.batch_dims for own in signature.dialect_fields.values()) else set()
-    assert set(fields) & set(PARAMETERS) == {signature.parameter} | beside
+    assert set(fields) & set(PARAMETERS) == {signature.parameter} - {None} | beside
     assert set(signature.inputs) < set(fields)
     assert signature.dialects == tuple(operator.dialects) == tuple(fields["dialect"]["enum"])
     assert signature.default_dialect == model.model_fields["dialect"].default == signature.dialects[0]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 from binascii import Error as NoBase64
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from random import Random
 from struct import pack
@@ -22,7 +22,7 @@ from jsonschema import Draft202012Validator
 
 from app.errors import GatherError
 from app.operators.registry import OPERATORS
-from app.tensors.operator_signature import PARAMETERS, Signature
+from app.tensors.operator_signature import OWN_FIELDS, Signature
 from app.tensors.shape_limits import Limits
 from app.wire import safetensors, safetensors_scatter
 from app.wire.json import query_of_json_request, scatter_messages
@@ -42,10 +42,11 @@ def _to_the_end(member: dict[str, Any]) -> dict[str, Any]:
 
 DOCUMENT = json.loads((ROOT / "openapi" / "openapi.json").read_bytes(), object_hook=_to_the_end)
 GATHERS = ("/gathernd", "/gather", "/gather_elements")
+SCATTERS = ("/scatternd", "/scatter_elements")
 SCATTER = "/tensors/{name}/scatter"
 INFER = "/v2/models/{name}/infer"
-COUNT = (1000 * SOAK if SOAK else 2000) // 11
-"""For each of the tests below, of which there are eleven."""
+COUNT = (1000 * SOAK if SOAK else 2000) // 17
+"""For each of the tests below, of which there are seventeen."""
 MODELS = {name: Model(name, row.signature) for name, row in OPERATORS.items()}
 MODELS["items"] = Model("items", OPERATORS["gathernd"].signature, resident=True)
 
@@ -92,8 +93,9 @@ def query_schema(path: str) -> dict[str, Any]:
 class Maker:
     """Makes values for schemas; one in `rare` is odd."""
 
-    def __init__(self, seed: object) -> None:
+    def __init__(self, seed: object, roles: Sequence[str] = ("data", "indices")) -> None:
         self.rng = Random(repr(seed))
+        self.roles = roles
         self.rare = 30
 
     def value(self, schema: dict[str, Any], name: str = "") -> Any:
@@ -140,8 +142,8 @@ class Maker:
 
     def array(self, schema: dict[str, Any], name: str) -> list[Any]:
         if name == "inputs" and self.rng.random() < 0.95:
-            found = [self.value(schema["items"]) for _ in range(self.rng.choice([1, 2, 2, 2, 3]))]
-            for one, role in zip(found, self.rng.sample(["indices", "data"], 2), strict=False):
+            found = [self.value(schema["items"]) for _ in range(self.rng.choice([1, 2, 3, *[len(self.roles)] * 3]))]
+            for one, role in zip(found, self.rng.sample(self.roles, len(self.roles)), strict=False):
                 if isinstance(one, dict) and self.rng.random() < 0.95:
                     one["name"] = "indices" if len(found) == 1 else role
             return found
@@ -228,6 +230,13 @@ GATHER_RULES: dict[str, Rule] = {
 def dialect_rules(signature: Signature, parameters: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Rule]:
     """The rules on the fields that depend on the dialect, which are those that `parameters` finds in a request."""
     gather = signature.operator == "gather"
+    if signature.kind == "scatter":
+        return {
+            "the dialect has the reduction": lambda document: (
+                parameters(document).get("reduction", "none")
+                in signature.reductions.get(parameters(document).get("dialect", signature.default_dialect), ("none",))
+            )
+        }
 
     def is_gather_8(document: dict[str, Any]) -> bool:
         return gather and parameters(document).get("dialect") == "openvino-8"
@@ -248,7 +257,7 @@ def dialect_rules(signature: Signature, parameters: Callable[[dict[str, Any]], d
 
 def infer_rules(model: Model) -> dict[str, Rule]:
     signature = model.signature
-    own = {signature.parameter} | ({"batch_dims"} if signature.operator == "gather" else set())
+    own = {*signature.own_fields} | ({"batch_dims"} if signature.operator == "gather" else set())
     return dialect_rules(signature, lambda document: document.get("parameters", {})) | {
         "each input of the model is given once and there is no other": lambda document: (
             sorted(one["name"] for one in document["inputs"]) == sorted(model.inputs)
@@ -257,7 +266,7 @@ def infer_rules(model: Model) -> dict[str, Rule]:
             ("data" in one) != ("binary_data_size" in one.get("parameters", {})) for one in document["inputs"]
         ),
         "the parameter of another operator is none of this model": lambda document: (
-            not document.get("parameters", {}).keys() & set(PARAMETERS) - own
+            not document.get("parameters", {}).keys() & set(OWN_FIELDS) - own
         ),
         "the dialect is one of the model's operator": lambda document: (
             document.get("parameters", {}).get("dialect", signature.default_dialect) in signature.dialects
@@ -331,9 +340,10 @@ def hold(
     read: Callable[[bytes], object],
     *,
     infer: bool = False,
+    roles: Sequence[str] = ("data", "indices"),
 ) -> None:
     validator = Draft202012Validator(schema)
-    maker = Maker(seed)
+    maker = Maker(seed, roles)
     found = {True: 0, False: 0}
     broken = dict.fromkeys(rules, 0)
     for _ in range(COUNT):
@@ -350,8 +360,8 @@ def hold(
     assert COUNT < 1000 or all(broken.values()), broken
 
 
-@pytest.mark.parametrize("path", GATHERS)
-def test_gathers(path: str) -> None:
+@pytest.mark.parametrize("path", [*GATHERS, *SCATTERS])
+def test_operators(path: str) -> None:
     signature = OPERATORS[path[1:]].signature
     rules = TENSOR_RULES | GATHER_RULES | dialect_rules(signature, lambda document: document)
     hold(body_schema(path), rules, path, lambda body: read_call(body, signature, Limits()))
@@ -370,7 +380,8 @@ def test_infer_requests(name: str) -> None:
             if one.dtype is None:
                 raise GatherError("unsupported_dtype", one.datatype)
 
-    hold(body_schema(INFER), infer_rules(model), name, read, infer=True)
+    roles = ("data", *(one for one in model.inputs if one != "data"))
+    hold(body_schema(INFER), infer_rules(model), name, read, infer=True, roles=roles)
 
 
 def typed(name: str, value: str, schema: dict[str, Any]) -> Any:
@@ -403,8 +414,8 @@ def hold_query(path: str, read: Callable[[bytes], object]) -> None:
     assert min(found.values()) >= COUNT // 20, found
 
 
-@pytest.mark.parametrize("path", GATHERS[:2])
-def test_queries_of_gathers(path: str) -> None:
+@pytest.mark.parametrize("path", [*GATHERS[:2], *SCATTERS])
+def test_queries_of_operators(path: str) -> None:
     signature: Signature = OPERATORS[path[1:]].signature
     hold_query(path, lambda query: safetensors.read_asked(query, signature))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from app.tensors.operator_signature import Signature
 from app.wire import body_formats
 
 MEDIA_TYPE: Final = body_formats.SAFETENSORS.media_type.decode()
@@ -18,14 +19,15 @@ def content(description: str) -> dict[str, Any]:
     return {MEDIA_TYPE: {"schema": _BINARY | {"description": description}}}
 
 
-def request_content() -> dict[str, Any]:
+def request_content(signature: Signature) -> dict[str, Any]:
     """The body of a binary request."""
+    others = " and ".join(f"`{name}`" for name in signature.inputs if name != "data")
     return {
         MEDIA_TYPE: {
             "schema": _BINARY
             | {
                 "description": "A safetensors body with the tensors `data` (left out where the query names a resident "
-                "tensor) and `indices`; complex128 and string travel in JSON only."
+                f"tensor) and {others}; complex128 and string travel in JSON only."
             }
         }
     }
@@ -36,17 +38,19 @@ def answer_content() -> dict[str, Any]:
     return {MEDIA_TYPE: {"schema": _BINARY | {"description": "A safetensors body with the tensor `output`."}}}
 
 
-def answer_headers() -> dict[str, Any]:
-    """What a binary answer says in its header."""
-    return {
+def answer_headers(*, replaced: bool = True) -> dict[str, Any]:
+    """What a binary answer says in its header; `replaced` where indices out of bounds need not be an error."""
+    headers = {
         "X-Gathernd-Dialect": _header("The dialect that was followed; binary answers only."),
         "X-Gathernd-Device": _header("Where the gather ran, cpu or gpu; binary answers only."),
         "X-Gathernd-Data-ETag": _header("ETag of the resident data that was read; binary answers only."),
-        "X-Gathernd-Replaced": _header(
+    }
+    if replaced:
+        headers["X-Gathernd-Replaced"] = _header(
             "How many components of the indices were out of bounds; binary answers only, and not under out_of_bounds "
             "error."
-        ),
-    }
+        )
+    return headers
 
 
 def _header(text: str) -> dict[str, Any]:

@@ -72,26 +72,74 @@ REQUESTS: Final[dict[str, dict[str, tuple[str, dict[str, Any], dict[str, Any]]]]
             },
         ),
     },
+    "scatternd": {
+        "elements": (
+            "Example 1 of the specification: each tuple names the place of one update",
+            {
+                "data": {"dtype": "int32", "shape": [8], "values": [1, 2, 3, 4, 5, 6, 7, 8]},
+                "indices": _indices([4, 1], [4, 3, 1, 7]),
+                "updates": {"dtype": "int32", "shape": [4], "values": [9, 10, 11, 12]},
+            },
+            {
+                "output": {"dtype": "int32", "shape": [8], "values": [1, 11, 3, 10, 9, 6, 7, 12]},
+                "dialect": "onnx-18",
+                "device": "cpu",
+            },
+        ),
+        "add": (
+            "Rows are added, two of them to the same row",
+            {
+                "data": _DATA,
+                "indices": _indices([3, 1], [1, 0, 1]),
+                "updates": {"dtype": "float32", "shape": [3, 2], "values": [1, 2, 3, 4, 5, 6]},
+                "reduction": "add",
+            },
+            {
+                "output": {"dtype": "float32", "shape": [2, 2], "values": [3.0, 5.0, 8.0, 11.0]},
+                "dialect": "onnx-18",
+                "device": "cpu",
+            },
+        ),
+    },
+    "scatter_elements": {
+        "axis": (
+            "Example 2 of the specification: columns of a row",
+            {
+                "data": {"dtype": "float32", "shape": [1, 5], "values": [1, 2, 3, 4, 5]},
+                "indices": _indices([1, 2], [1, 3]),
+                "updates": {"dtype": "float32", "shape": [1, 2], "values": [1.1, 2.1]},
+                "axis": 1,
+            },
+            {
+                "output": {"dtype": "float32", "shape": [1, 5], "values": [1.0, 1.1, 3.0, 2.1, 5.0]},
+                "dialect": "onnx-18",
+                "device": "cpu",
+            },
+        ),
+    },
 }
 RESIDENT_NAME: Final = "items"
 RESIDENT_DATA: Final[dict[str, Any]] = {"dtype": "float32", "shape": [3, 2], "values": [0, 1, 10, 11, 20, 21]}
 """The resident tensor that the following requests are about."""
 ETAG: Final = '"5d41402abc4b2a76b9719d911017c592-0"'
 """Stands for the ETag of that tensor, which is another for each upload."""
+_NEW_ROW: Final = {"dtype": "float32", "shape": [1, 2], "values": [7, 8]}
 RESIDENT: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
     operator: (
-        {"data": {"tensor": RESIDENT_NAME}, "indices": indices, **parameter},
+        {"data": {"tensor": RESIDENT_NAME}, "indices": indices, **others},
         {
-            "output": {"dtype": "float32", "shape": [2, 2], "values": values},
-            "dialect": "onnx-13",
+            "output": {"dtype": "float32", "shape": [len(values) // 2, 2], "values": values},
+            "dialect": "onnx-18" if "updates" in others else "onnx-13",
             "device": "cpu",
             "data_etag": ETAG,
         },
     )
-    for operator, indices, parameter, values in (
+    for operator, indices, others, values in (
         ("gathernd", _indices([2, 1], [2, 0]), {}, [20.0, 21.0, 0.0, 1.0]),
         ("gather", _indices([2], [2, 0]), {}, [20.0, 21.0, 0.0, 1.0]),
         ("gather_elements", _indices([2, 2], [1, 0, 0, 0]), {"axis": 1}, [1.0, 0.0, 10.0, 10.0]),
+        ("scatternd", _indices([1, 1], [2]), {"updates": _NEW_ROW}, [0.0, 1.0, 10.0, 11.0, 7.0, 8.0]),
+        ("scatter_elements", _indices([1, 2], [2, 0]), {"updates": _NEW_ROW}, [0.0, 8.0, 10.0, 11.0, 7.0, 21.0]),
     )
 }
 """For each operator a request that names it, and the answer, whose ETag is another for each upload."""

@@ -28,6 +28,7 @@ def explanation_body(explanation: Explanation) -> dict[str, Any]:
         "operator": call.operator,
         "data": _tensor(data) | ({"tensor": call.data} if isinstance(call.data, str) else {}),
         "indices": _tensor(call.indices),
+        **({} if call.updates is None else {"updates": _tensor(call.updates)}),
         "output_bytes": None if strings else plan.output_bytes,
         **_plan(plan, decision),
         "not_checked": NOT_CHECKED,

@@ -22,7 +22,7 @@ class OpenModel(BaseModel):
 
 
 class OutputTensor(OpenModel):
-    """The gathered tensor, with `values` or `base64` as the request asked."""
+    """The output, with `values` or `base64` as the request asked."""
 
     dtype: DTypeName = Field(description="Element type, that of the data.")
     shape: list[Size] = Field(description="Size of each dimension.")
@@ -80,6 +80,7 @@ class Explanation(OpenModel):
     operator: OperatorName
     data: ExplainedTensor
     indices: ExplainedTensor
+    updates: ExplainedTensor | SkipJsonSchema[None] = Field(None, description="Of a scatter.")
     output_bytes: _Bytes | None = Field(description="Bytes of the output's items; null for strings.")
     plan: ExplainedPlan
     routes: list[ExplainedRoute]

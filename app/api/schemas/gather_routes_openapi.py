@@ -11,8 +11,8 @@ from app.api.schemas import binary_format_openapi, examples
 from app.api.schemas.gather_answer import GatherAnswer
 from app.errors import CODES, Code
 from app.operators.registry import OPERATORS, Operator
-from app.wire.request_schemas.gather_request import gather_request
-from app.wire.request_schemas.query_fields import gather_query, query_parameters
+from app.wire.request_schemas.operator_request import operator_query, operator_request
+from app.wire.request_schemas.query_fields import query_parameters
 
 GATHER_ERRORS: Final[tuple[Code, ...]] = (
     *EVERYWHERE, "unauthorized", "tensor_not_found", "payload_too_large", "unsupported_media_type", "invalid_field",
@@ -33,11 +33,11 @@ def _add_operator(app: FastAPI, operator: Operator) -> None:
     def answer(body: Any) -> NoReturn:
         raise AssertionError("answered by the data plane")
 
-    answer.__annotations__["body"] = gather_request(operator.signature)
+    answer.__annotations__["body"] = operator_request(operator.signature)
     describe = operation(
         app,
         operator.operation,
-        tags=["gather"],
+        tags=[operator.signature.kind],
         summary=operator.summary,
         response_model=GatherAnswer,
         responses=_operator_responses(operator),
@@ -51,9 +51,10 @@ def _operator_extra(operator: Operator) -> dict[str, Any]:
     requests = {name: {"summary": text, "value": body} for name, (text, body, _) in shown.items()}
     requests["resident"] = {"summary": _RESIDENT, "value": examples.RESIDENT[operator.name][0]}
     return {
-        "parameters": query_parameters(gather_query(operator.signature)),
+        "parameters": query_parameters(operator_query(operator.signature)),
         "requestBody": {
-            "content": {"application/json": {"examples": requests}} | binary_format_openapi.request_content()
+            "content": {"application/json": {"examples": requests}}
+            | binary_format_openapi.request_content(operator.signature)
         },
     }
 
@@ -64,8 +65,10 @@ def _operator_responses(operator: Operator) -> dict[int | str, dict[str, Any]]:
     answers["resident"] = {"summary": _RESIDENT, "value": examples.RESIDENT[operator.name][1]}
     ok: dict[int | str, dict[str, Any]] = {
         200: {
-            "description": "The gathered tensor",
-            "headers": binary_format_openapi.answer_headers(),
+            "description": "The gathered tensor"
+            if operator.signature.kind == "gather"
+            else "The data with the updates",
+            "headers": binary_format_openapi.answer_headers(replaced=operator.signature.kind == "gather"),
             "content": {"application/json": {"examples": answers}} | binary_format_openapi.answer_content(),
         }
     }

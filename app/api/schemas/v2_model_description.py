@@ -24,7 +24,8 @@ def _tensors(model: Model, resident: Resident | None) -> tuple[list[dict[str, An
     output: dict[str, Any] = data | {"name": OUTPUT}
     if resident is not None:
         output = {"name": OUTPUT, "datatype": resident.tensor.dtype.oip, "shape": ANY_SHAPE}
-    return [indices] if model.resident else [data, indices], [output]
+    inputs = [{"data": data, "indices": indices}.get(name) or data | {"name": name} for name in model.inputs]
+    return inputs, [output]
 
 
 def model_metadata(model: Model, resident: Resident | None) -> dict[str, Any]:
@@ -36,7 +37,11 @@ def model_metadata(model: Model, resident: Resident | None) -> dict[str, Any]:
 def model_config(model: Model, resident: Resident | None) -> dict[str, Any]:
     """The configuration of a model in the words of Triton's model configuration."""
     inputs, outputs = _tensors(model, resident)
-    defaults = {model.signature.parameter: "0", "dialect": model.signature.default_dialect, "device": "auto"}
+    signature = model.signature
+    defaults = {} if signature.parameter is None else {str(signature.parameter): "0"}
+    if signature.kind == "scatter":
+        defaults["reduction"] = "none"
+    defaults |= {"dialect": signature.default_dialect, "device": "auto"}
     return {
         "name": model.name,
         "platform": PLATFORM,

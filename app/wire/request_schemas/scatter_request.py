@@ -53,7 +53,18 @@ def check_reduction(signature: Signature, dialect: str, reduction: Reduction, po
         )
 
 
-_TITLES: Final[Mapping[OperatorName, tuple[str, str]]] = {}
+_TITLES: Final[Mapping[OperatorName, tuple[str, str]]] = {
+    "scatternd": (
+        "ScatterNDRequest",
+        "A ScatterND: a copy of `data`, in which each tuple in the last dimension of `indices` names the element or "
+        "slice that one of `updates` goes to.",
+    ),
+    "scatter_elements": (
+        "ScatterElementsRequest",
+        "A ScatterElements: a copy of `data`, in which each entry of `indices`, which has data's rank, says where "
+        "along `axis` the one of `updates` at the same place goes to.",
+    ),
+}
 """Of each operator's requests: the name of the schema and what it says."""
 
 

@@ -89,7 +89,7 @@ class InferInput(OpenRequestModel):
     """An input tensor. Its items are in `data`, or behind the JSON, `parameters.binary_data_size` bytes of them."""
 
     name: Annotated[JsonString, Needed("an input needs a name, a string")] = Field(
-        description="`data` or `indices`; a resident tensor as a model takes `indices` only."
+        description="`data`, `indices`, or of a scatter `updates`; a resident tensor as a model takes `indices` only."
     )
     datatype: Annotated[Datatype, Needed("an input needs a datatype, a string")]
     shape: Annotated[Shape, Needed("an input needs a shape, a list of integers")]

@@ -12,11 +12,19 @@ from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Self, TypeVar,
 
 from numpy.typing import NDArray
 
-from . import _endpoints, _gradients, _lookups
+from . import _endpoints, _gradients, _lookups, _scatters
 from ._answers import SAFETENSORS, Result, TensorInfo
 from ._arrays_of_others import as_type, has_no_type
 from ._asyncio_transport import AsyncioTransport
-from ._client import READY_PAUSE, AxisGatherOptions, BackwardOptions, GatherOptions, GetOptions, call_end
+from ._client import (
+    READY_PAUSE,
+    AxisGatherOptions,
+    BackwardOptions,
+    GatherOptions,
+    GetOptions,
+    ScatterOptions,
+    call_end,
+)
 from ._connection_settings import Certificate, ConnectionSettings, Verify, callers_headers, connection_settings
 from ._endpoints import OutOfBounds, Reduction
 from ._gradients import SparseGradient
@@ -224,6 +232,109 @@ class AsyncClient:
         float64) and are rounded once. Each tensor is read in one content, however many features name it.
         """
         request = _lookups.lookup(features, concat, out_of_bounds, fill_value, with_info, as_torch)
+        return await self._run(request, timeout, headers)
+
+    @overload
+    async def scatternd(
+        self, data: Any, indices: Any, updates: Any, *,
+        with_info: Literal[False] = False, as_torch: Literal[False] = False,
+        **options: Unpack[ScatterOptions],
+    ) -> NDArray[Any]: ...  # fmt: skip
+    @overload
+    async def scatternd(
+        self, data: Any, indices: Any, updates: Any, *,
+        with_info: Literal[True], as_torch: bool = False,
+        **options: Unpack[ScatterOptions],
+    ) -> Result: ...  # fmt: skip
+    @overload
+    async def scatternd(
+        self, data: Any, indices: Any, updates: Any, *,
+        as_torch: Literal[True], with_info: Literal[False] = False,
+        **options: Unpack[ScatterOptions],
+    ) -> Any: ...  # fmt: skip
+    async def scatternd(
+        self,
+        data: Any,
+        indices: Any,
+        updates: Any,
+        *,
+        reduction: Reduction = "none",
+        dialect: str = "onnx-18",
+        with_info: bool = False,
+        as_torch: bool = False,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """See `Client.scatternd`."""
+        name = _scatters.resident_name(data)
+        if name is not None and has_no_type(updates):
+            info = await self.metadata(name, timeout=timeout, headers=headers)
+            updates = as_type(updates, info.dtype)
+        request = await _packed(
+            (data, indices, updates),
+            _scatters.scatter_into_copy,
+            "scatternd",
+            data,
+            indices,
+            updates,
+            None,
+            reduction,
+            dialect,
+            with_info,
+            as_torch,
+        )
+        return await self._run(request, timeout, headers)
+
+    @overload
+    async def scatter_elements(
+        self, data: Any, indices: Any, updates: Any, axis: int = 0, *,
+        with_info: Literal[False] = False, as_torch: Literal[False] = False,
+        **options: Unpack[ScatterOptions],
+    ) -> NDArray[Any]: ...  # fmt: skip
+    @overload
+    async def scatter_elements(
+        self, data: Any, indices: Any, updates: Any, axis: int = 0, *,
+        with_info: Literal[True], as_torch: bool = False,
+        **options: Unpack[ScatterOptions],
+    ) -> Result: ...  # fmt: skip
+    @overload
+    async def scatter_elements(
+        self, data: Any, indices: Any, updates: Any, axis: int = 0, *,
+        as_torch: Literal[True], with_info: Literal[False] = False,
+        **options: Unpack[ScatterOptions],
+    ) -> Any: ...  # fmt: skip
+    async def scatter_elements(
+        self,
+        data: Any,
+        indices: Any,
+        updates: Any,
+        axis: int = 0,
+        *,
+        reduction: Reduction = "none",
+        dialect: str = "onnx-18",
+        with_info: bool = False,
+        as_torch: bool = False,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """See `Client.scatter_elements`."""
+        name = _scatters.resident_name(data)
+        if name is not None and has_no_type(updates):
+            info = await self.metadata(name, timeout=timeout, headers=headers)
+            updates = as_type(updates, info.dtype)
+        request = await _packed(
+            (data, indices, updates),
+            _scatters.scatter_into_copy,
+            "scatter_elements",
+            data,
+            indices,
+            updates,
+            axis,
+            reduction,
+            dialect,
+            with_info,
+            as_torch,
+        )
         return await self._run(request, timeout, headers)
 
     @overload

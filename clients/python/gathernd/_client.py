@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, Unpack
 
 from numpy.typing import NDArray
 
-from . import _endpoints, _gradients, _lookups
+from . import _endpoints, _gradients, _lookups, _scatters
 from ._answers import Result, TensorInfo
 from ._arrays_of_others import as_type, has_no_type
 from ._connection_settings import Certificate, ConnectionSettings, Verify, callers_headers, connection_settings
@@ -48,6 +48,15 @@ class AxisGatherOptions(GatherOptions, total=False):
     """The same of a gather along an axis."""
 
     batch_dims: int
+
+
+class ScatterOptions(TypedDict, total=False):
+    """The options of a scatter into a copy that do not change the type of its result."""
+
+    reduction: Reduction
+    dialect: str
+    timeout: float | None
+    headers: Mapping[str, str] | None
 
 
 class BackwardOptions(TypedDict, total=False):
@@ -271,6 +280,103 @@ class Client:
         float64) and are rounded once. Each tensor is read in one content, however many features name it.
         """
         request = _lookups.lookup(features, concat, out_of_bounds, fill_value, with_info, as_torch)
+        return self._run(request, timeout, headers)
+
+    @overload
+    def scatternd(
+        self, data: Any, indices: Any, updates: Any, *,
+        with_info: Literal[False] = False, as_torch: Literal[False] = False,
+        **options: Unpack[ScatterOptions],
+    ) -> NDArray[Any]: ...  # fmt: skip
+    @overload
+    def scatternd(
+        self, data: Any, indices: Any, updates: Any, *,
+        with_info: Literal[True], as_torch: bool = False,
+        **options: Unpack[ScatterOptions],
+    ) -> Result: ...  # fmt: skip
+    @overload
+    def scatternd(
+        self, data: Any, indices: Any, updates: Any, *,
+        as_torch: Literal[True], with_info: Literal[False] = False,
+        **options: Unpack[ScatterOptions],
+    ) -> Any: ...  # fmt: skip
+    def scatternd(
+        self,
+        data: Any,
+        indices: Any,
+        updates: Any,
+        *,
+        reduction: Reduction = "none",
+        dialect: str = "onnx-18",
+        with_info: bool = False,
+        as_torch: bool = False,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """ScatterND: a copy of `data` with an update for each tuple in the last dimension of `indices`.
+
+        `data` is an array of rank r >= 1, or a str, the name of a resident tensor, which stays as it is (`scatter`
+        changes one). `updates` is of data's type and of shape indices.shape[:-1] + data.shape[indices.shape[-1]:].
+        A list of updates takes data's type. Updates count in row-major order: with `reduction` none the last one of a
+        place wins, add, mul, min and max take one after the other. Returns an array of data's type and shape.
+
+        dialect is onnx-18, onnx-16 (without min and max), onnx-13 or onnx-11 (none alone). `with_info` returns a Result
+        with the array, `as_torch` PyTorch's tensor in its place.
+        """
+        name = _scatters.resident_name(data)
+        if name is not None and has_no_type(updates):
+            info = self.metadata(name, timeout=timeout, headers=headers)
+            updates = as_type(updates, info.dtype)
+        request = _scatters.scatter_into_copy(
+            "scatternd", data, indices, updates, None, reduction, dialect, with_info, as_torch
+        )
+        return self._run(request, timeout, headers)
+
+    @overload
+    def scatter_elements(
+        self, data: Any, indices: Any, updates: Any, axis: int = 0, *,
+        with_info: Literal[False] = False, as_torch: Literal[False] = False,
+        **options: Unpack[ScatterOptions],
+    ) -> NDArray[Any]: ...  # fmt: skip
+    @overload
+    def scatter_elements(
+        self, data: Any, indices: Any, updates: Any, axis: int = 0, *,
+        with_info: Literal[True], as_torch: bool = False,
+        **options: Unpack[ScatterOptions],
+    ) -> Result: ...  # fmt: skip
+    @overload
+    def scatter_elements(
+        self, data: Any, indices: Any, updates: Any, axis: int = 0, *,
+        as_torch: Literal[True], with_info: Literal[False] = False,
+        **options: Unpack[ScatterOptions],
+    ) -> Any: ...  # fmt: skip
+    def scatter_elements(
+        self,
+        data: Any,
+        indices: Any,
+        updates: Any,
+        axis: int = 0,
+        *,
+        reduction: Reduction = "none",
+        dialect: str = "onnx-18",
+        with_info: bool = False,
+        as_torch: bool = False,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """ScatterElements: a copy of `data` with each entry of `updates` at its own place, but for `axis`.
+
+        `data` is an array of rank r >= 1, or a str, the name of a resident tensor, which stays as it is. `indices` has
+        the same rank, and on every axis but `axis` at most data's size; `updates` has the shape of `indices` and data's
+        type. For reduction, dialect and the result see `scatternd`.
+        """
+        name = _scatters.resident_name(data)
+        if name is not None and has_no_type(updates):
+            info = self.metadata(name, timeout=timeout, headers=headers)
+            updates = as_type(updates, info.dtype)
+        request = _scatters.scatter_into_copy(
+            "scatter_elements", data, indices, updates, axis, reduction, dialect, with_info, as_torch
+        )
         return self._run(request, timeout, headers)
 
     @overload

@@ -88,7 +88,7 @@ def gather(
             query["fill_value"] = json.dumps(value)
         headers = {"content-type": SAFETENSORS, "accept": SAFETENSORS_OR_JSON}
         return Request("POST", path, read, query, headers, write_safetensors(tensors), note=note)
-    document: dict[str, Any] = {name: _json_tensor(tensor) for name, tensor in tensors.items()}
+    document: dict[str, Any] = {name: json_tensor(tensor) for name, tensor in tensors.items()}
     if isinstance(data, str):
         document["data"] = {"tensor": data}
     if value is not None:
@@ -191,7 +191,7 @@ def scatter(
         body = write_safetensors(tensors)
         return Request("POST", path, _answers.read_etag, {"reduction": reduction}, headers, body)
     headers["content-type"] = JSON
-    document = {name: _json_tensor(tensor) for name, tensor in tensors.items()} | {"reduction": reduction}
+    document = {name: json_tensor(tensor) for name, tensor in tensors.items()} | {"reduction": reduction}
     return Request("POST", path, _answers.read_etag, {}, headers, [json.dumps(document).encode()])
 
 
@@ -226,7 +226,8 @@ def json_value(value: Any) -> Any:
     return value
 
 
-def _json_tensor(tensor: EncodedTensor) -> dict[str, Any]:
+def json_tensor(tensor: EncodedTensor) -> dict[str, Any]:
+    """A tensor of a JSON request, in base64."""
     return {
         "dtype": tensor.element_type.name,
         "shape": list(tensor.shape),

@@ -1,4 +1,4 @@
-"""`gathernd call`: a gather by a running service, from npy files into an npy file."""
+"""`gathernd call`: a gather or a scatter by a running service, from npy files into an npy file."""
 
 from __future__ import annotations
 
@@ -22,14 +22,28 @@ class Operator(Enum):
     GATHERND = "gathernd"
     GATHER = "gather"
     GATHER_ELEMENTS = "gather_elements"
+    SCATTERND = "scatternd"
+    SCATTER_ELEMENTS = "scatter_elements"
 
 
+class Reduction(Enum):
+    """What a scatter does with an update."""
+
+    NONE = "none"
+    ADD = "add"
+    MUL = "mul"
+    MIN = "min"
+    MAX = "max"
+
+
+SCATTERS: Final = (Operator.SCATTERND, Operator.SCATTER_ELEMENTS)
 PARAMETERS: Final[Mapping[Operator, str]] = {
     Operator.GATHERND: "batch_dims",
     Operator.GATHER: "axis",
     Operator.GATHER_ELEMENTS: "axis",
+    Operator.SCATTER_ELEMENTS: "axis",
 }
-"""The name of each operator's parameter."""
+"""The name of each operator's parameter, if it has one."""
 
 app = typer.Typer(add_completion=False)
 
@@ -54,17 +68,31 @@ def call(
     batch_dims: Annotated[
         int, typer.Option(help="Leading dimensions that are batches (gathernd; gather in the dialect openvino-8).")
     ] = 0,
-    axis: Annotated[int, typer.Option(help="Axis to gather on (gather, gather_elements).")] = 0,
-    dialect: Annotated[str, typer.Option(help="Whose rules hold.")] = "onnx-13",
+    axis: Annotated[int, typer.Option(help="Axis to gather or scatter on (all but gathernd and scatternd).")] = 0,
+    updates: Annotated[Path | None, typer.Option(help="npy file of a scatter's updates.")] = None,
+    reduction: Annotated[Reduction, typer.Option(help="What a scatter does with an update.")] = Reduction.NONE,
+    dialect: Annotated[
+        str | None, typer.Option(help="Whose rules hold; onnx-18 of a scatter if left out, else onnx-13.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or gpu.")] = "auto",
     output: Annotated[Path | None, typer.Option(help="npy file to write; without it the output is printed.")] = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
-    """Gather by a running service: npy files in, an npy file out."""
+    """Gather, or scatter into a copy, by a running service: npy files in, an npy file out."""
     parameters = {"batch_dims": batch_dims, "axis": axis}
-    parameter = parameters.pop(PARAMETERS[op])
-    options = {}
+    own = [parameters.pop(PARAMETERS[op])] if op in PARAMETERS else []
+    options: dict[str, Any] = {} if dialect is None else {"dialect": dialect}
+    if op in SCATTERS:
+        if updates is None or device == "gpu":
+            typer.echo(f"gathernd: --op {op.value} needs --updates, and runs on the CPU", err=True)
+            raise typer.Exit(2)
+        options["reduction"] = reduction.value
+    elif updates is not None or reduction is not Reduction.NONE:
+        typer.echo("gathernd: --updates and --reduction belong to --op scatternd or scatter_elements", err=True)
+        raise typer.Exit(2)
+    else:
+        options["device"] = device
     if op is Operator.GATHER and dialect == "openvino-8":
         options["batch_dims"] = parameters.pop("batch_dims")
     if any(parameters.values()):
@@ -81,9 +109,10 @@ def call(
         path, name = Path(data), data.removeprefix(RESIDENT)
         is_file = name == data and (path.exists() or not _MAY_BE_NAME.fullmatch(data))
         source: Any = load(path) if is_file else name
-        gather = getattr(service, op.value)  # the client's method of the operator's name
+        method = getattr(service, op.value)  # the client's method of the operator's name
+        arrays = [load(path) for path in (indices, updates) if path is not None]
         try:
-            found = gather(source, load(indices), parameter, dialect=dialect, device=device, **options)
+            found = method(source, *arrays, *own, **options)
         except TensorNotFound:
             if name != data:
                 raise

@@ -1,0 +1,71 @@
+"""The endpoints of ScatterND and ScatterElements, whose output is a copy of the data with updates in it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, Literal
+
+from . import _answers
+from ._answers import SAFETENSORS, Decode
+from ._array_bytes import decode, encode
+from ._arrays_of_others import as_indices, as_type, decode_for_torch, encode_value, has_no_type
+from ._endpoints import JSON, SAFETENSORS_OR_JSON, Reduction, check_name, json_tensor
+from ._messages import Answer, Request
+from ._resident_tensor import NamedTensor
+from ._safetensors import write_safetensors
+
+ScatterOperator = Literal["scatternd", "scatter_elements"]
+_INPUTS: Final = ("data", "indices", "updates")
+
+
+def resident_name(data: Any) -> str | None:
+    """The name of the resident tensor that `data` stands for, None for an array."""
+    return data.name if isinstance(data, NamedTensor) else data if isinstance(data, str) else None
+
+
+def scatter_into_copy(
+    operator: ScatterOperator,
+    data: Any,
+    indices: Any,
+    updates: Any,
+    axis: int | None,
+    reduction: Reduction,
+    dialect: str,
+    info: bool,
+    as_torch: bool,
+) -> Request[Any]:
+    """A scatter, as safetensors where that has the element type, else as JSON with base64.
+
+    `axis` is None for ScatterND; updates without a type of their own take that of data that is sent. Its result is an
+    array, for `as_torch` PyTorch's tensor; for `info` a Result with it.
+    """
+    make: Decode = decode_for_torch if as_torch else decode
+
+    def read(answer: Answer) -> Any:
+        found = _answers.read_gathered(answer, make)
+        return _answers.with_info(answer, *found) if info else found.array
+
+    tensors = {"indices": encode(as_indices(indices, widen=True))}
+    name = resident_name(data)
+    if name is None:
+        tensors["data"] = encode_value(data)
+        if has_no_type(updates):
+            updates = as_type(updates, tensors["data"].element_type.name)
+    else:
+        check_name(name)
+    tensors["updates"] = encode_value(updates)
+    fields: dict[str, Any] = {"reduction": reduction, "dialect": dialect, "output_encoding": "base64"}
+    if axis is not None:
+        fields["axis"] = axis
+    path = f"/{operator}"
+    if all(tensor.element_type.safetensors for tensor in tensors.values()):
+        query = {field: str(value) for field, value in fields.items()}
+        if name is not None:
+            query["tensor"] = name
+        headers = {"content-type": SAFETENSORS, "accept": SAFETENSORS_OR_JSON}
+        return Request("POST", path, read, query, headers, write_safetensors(tensors))
+    document: dict[str, Any] = {role: json_tensor(tensors[role]) for role in _INPUTS if role in tensors}
+    if name is not None:
+        document["data"] = {"tensor": name}
+    body = json.dumps(document | fields).encode()
+    return Request("POST", path, read, {}, {"content-type": JSON, "accept": JSON}, [body])

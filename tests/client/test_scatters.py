@@ -1,0 +1,62 @@
+"""`scatternd` and `scatter_elements` of the clients: a copy of the data with updates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gathernd import Result, errors
+
+TABLE = np.arange(6, dtype=np.float32).reshape(3, 2)
+
+
+def test_scatternd_replaces_and_reduces(service: Any) -> None:
+    updates = np.array([[7, 8], [9, 10]], np.float32)
+    expected = TABLE.copy()
+    expected[[2, 0]] = updates
+    assert np.array_equal(service.scatternd(TABLE, [[-1], [0]], updates), expected)
+    found = service.scatternd(TABLE, [[1], [1]], updates, reduction="add")
+    assert found.dtype == np.float32
+    assert found.tolist() == [[0, 1], [18, 21], [4, 5]]
+    assert service.scatternd(TABLE, np.array([[1, 0]], np.int32), [9.0], dialect="onnx-11")[1, 0] == 9
+
+
+def test_scatter_elements_takes_an_axis(service: Any) -> None:
+    indices, updates = np.array([[1], [0], [-1]]), np.array([[10], [20], [30]], np.float32)
+    expected = TABLE.copy()
+    np.put_along_axis(expected, indices % 2, updates, 1)
+    assert np.array_equal(service.scatter_elements(TABLE, indices, updates, 1), expected)
+    assert service.scatter_elements(TABLE, indices, updates, axis=-1, reduction="max").tolist() == [
+        [0, 10], [20, 3], [4, 30],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["complex128", "<U3"])
+def test_types_that_safetensors_lacks_go_as_json(service: Any, dtype: str) -> None:
+    data = np.array(["1", "2", "3"]).astype(dtype)
+    found = service.scatternd(data, [[1]], np.array(["7"]).astype(dtype))
+    assert found.tolist() == [data[0], np.array("7").astype(dtype).item(), data[2]]
+
+
+def test_a_resident_tensor_stays_as_it_is(service: Any) -> None:
+    etag = service.put("scatter_source", TABLE).etag
+    try:
+        found = service.scatternd("scatter_source", [[0]], [[5.0, 6.0]], with_info=True)
+        assert isinstance(found, Result)
+        assert (found.array[0].tolist(), found.etag, found.device) == ([5, 6], etag, "cpu")
+        assert service.scatter_elements("scatter_source", [[2]], np.array([[1]], np.float32))[2, 0] == 1
+        assert np.array_equal(service.get("scatter_source"), TABLE)
+    finally:
+        service.delete("scatter_source")
+
+
+def test_errors_are_those_of_the_service(service: Any) -> None:
+    with pytest.raises(errors.UpdatesShapeMismatch):
+        service.scatternd(TABLE, [[0]], np.zeros(3, np.float32))
+    with pytest.raises(errors.IndexOutOfBounds):
+        service.scatternd(TABLE, [[3]], np.zeros((1, 2), np.float32))
+    with pytest.raises(errors.ServiceError) as caught:
+        service.scatternd(TABLE, [[0]], np.zeros((1, 2), np.float32), reduction="max", dialect="onnx-16")
+    assert caught.value.code == "invalid_field"
