@@ -21,7 +21,7 @@ from app.dispatch.gpu_gathers import Gpu, Outcome, name_of
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.kernels import Kernel, Unfinished
-from app.kernels.out_of_bounds import REPLACED_BYTES, fill_slices, replace_out_of_bounds
+from app.kernels.out_of_bounds import REPLACED_BYTES, filled_output, replace_out_of_bounds, zero_item
 from app.memory.budget import Budget, MemoryReservation
 from app.memory.error_tracebacks import drop_tracebacks
 from app.memory.malloc_tuning import MAX_KEPT_BYTES
@@ -34,7 +34,6 @@ from app.store import Resident, Store
 from app.store.store_errors import no_tensor
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DType
-from app.tensors.frame_format import HEAD
 from app.tensors.gather_call import Answer, Call
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
@@ -124,7 +123,8 @@ class Service:
         ClientGone.
         """
         data, resident = self._resolve(call)
-        planned = self._planned(call, data)
+        fill = self._fill_item(call, data.dtype) if call.out_of_bounds == "fill" else None
+        planned = self.plan(call, data)
         if call.over_limit is not None:
             raise call.over_limit
         decision = self._decide(call, planned, resident)
@@ -132,7 +132,7 @@ class Service:
         if call.updates is not None and isinstance(data, PackedStrings):
             data = await self._join_strings(call, data, timings, reservation)
         if call.out_of_bounds != "error":
-            return await self._gather_replaced(call, planned, data, resident, decision, timings, reservation)
+            return await self._gather_replaced(call, planned, data, resident, decision, fill, timings, reservation)
         answer = await self._run(call, planned, data, resident, decision, timings)
         if isinstance(answer.output, PackedStrings):
             await self._check_size(answer.output, timings)
@@ -199,10 +199,14 @@ class Service:
         data: Tensor,
         resident: Resident | None,
         decision: Decision,
+        fill: Tensor | None,
         timings: RequestTimings,
         reservation: MemoryReservation,
     ) -> Answer:
-        """The same where indices that are out of bounds are no error: they are replaced first, slices filled last."""
+        """The same where indices that are out of bounds are no error: they are replaced first, slices filled last.
+
+        `fill` is the item to fill them with, for `out_of_bounds` fill.
+        """
         plan, indices, mode = planned.plan, call.indices, call.out_of_bounds
         reservation.charge(REPLACED_BYTES * plan.index_items)
         replacement = await self._run_here_or_in_pool(
@@ -217,35 +221,21 @@ class Service:
         else:
             valid = replace(call, indices=replace(indices, array=replacement.indices))
             answer = await self._run(valid, planned, data, resident, decision, timings)
-        if replacement.filled is not None:
-            await self._fill(answer, plan, replacement.filled, _fill_item(call, data.dtype), timings, reservation)
+        filled = replacement.filled
+        if filled is not None and fill is not None:
+            item, output = fill, answer.output
+            if isinstance(output, PackedStrings):
+                few = plan.output_items <= _FEW_STRINGS and not output.on_disk
+            else:
+                few = plan.output_bytes < _LARGE_OUTPUT
+            answer.output = await self._run_here_or_in_pool(
+                few, lambda: filled_output(plan, output, filled, item, reservation.charge), timings
+            )
             timings.kernel_end = perf_counter()
         if isinstance(answer.output, PackedStrings):
             await self._check_size(answer.output, timings)
         answer.replaced = replacement.replaced
         return answer
-
-    async def _fill(
-        self,
-        answer: Answer,
-        plan: Plan,
-        filled: NDArray[np.bool_],
-        item: Tensor,
-        timings: RequestTimings,
-        reservation: MemoryReservation,
-    ) -> None:
-        """Fill the slices of the tuples that are `filled` with one item."""
-        output = answer.output
-        if isinstance(output, PackedStrings) and isinstance(item, PackedStrings):
-            where = np.zeros(plan.output_items, np.bool_)
-            fill_slices(plan, where, filled, True)
-            short = where.size <= _FEW_STRINGS and not output.on_disk
-            answer.output = await self._run_here_or_in_pool(
-                short, lambda: output.filled(where, item, reservation.charge), timings
-            )
-            return
-        few = plan.output_bytes < _LARGE_OUTPUT
-        await self._run_here_or_in_pool(few, lambda: fill_slices(plan, output.items, filled, item.items[0]), timings)
 
     async def _run_here_or_in_pool(self, here: bool, work: Callable[[], T], timings: RequestTimings) -> T:
         return work() if here else await self.pool.run(work, timings)
@@ -306,7 +296,9 @@ class Service:
         `gather` raises, but for index_out_of_bounds, overloaded and deadline_exceeded.
         """
         data, resident = self._resolve(call)
-        planned = self._planned(call, data)
+        if call.out_of_bounds == "fill":
+            self._fill_item(call, data.dtype)
+        planned = self.plan(call, data)
         plan = planned.plan
         if call.over_limit is not None:
             raise call.over_limit
@@ -314,10 +306,24 @@ class Service:
         reservation.admit(plan.output_bytes)
         return Explanation(call, data, planned.shape, plan, decision)
 
-    def _planned(self, call: Call, data: Tensor) -> _Planned:
-        if call.fill_value is not None:
-            call.fill_value.item(data.dtype)  # what it cannot hold is refused before the operator's rules
-        return self.plan(call, data)
+    def _fill_item(self, call: Call, dtype: DType) -> Tensor:
+        """What slices are filled with, a tensor of one item: 0, false or an empty string unless the call says it.
+
+        Raises value_not_representable, which comes before the operator's rules; that a string is too long, which comes
+        after them, is left in the call's `over_limit`.
+        """
+        if call.fill_value is None:
+            return zero_item(dtype)
+        item = call.fill_value.item(dtype)
+        is_too_long = isinstance(item, PackedStrings) and item.first_longer(self.limits.string_bytes) >= 0
+        if is_too_long and call.over_limit is None:
+            call.over_limit = GatherError(
+                "limit_exceeded",
+                f"fill_value has more than {self.limits.string_bytes} bytes of UTF-8",
+                pointer=call.fill_value.pointer,
+                facts={"limit": "string_bytes", "maximum": self.limits.string_bytes},
+            )
+        return item
 
     def plan(self, call: Call, data: Tensor) -> _Planned:
         """Validate, plan and choose; calls of the same types, shapes and parameters share one plan."""
@@ -446,12 +452,3 @@ def _output(data: Tensor, shape: tuple[int, ...], array: NDArray[Any]) -> Tensor
     if isinstance(data, PackedStrings):
         return data.gathered(shape, array)
     return Tensor(data.dtype, shape, array.view(data.dtype.numpy))
-
-
-def _fill_item(call: Call, dtype: DType) -> Tensor:
-    """What slices are filled with, as a tensor of one item: 0, false or an empty string unless the call says it."""
-    if call.fill_value is not None:
-        return call.fill_value.item(dtype)
-    if dtype.kind == "string":
-        return PackedStrings(dtype, (1,), np.zeros(1, np.int64), octets=np.zeros(HEAD, np.uint8))
-    return Tensor(dtype, (1,), np.zeros(1, dtype.numpy))

@@ -5,7 +5,7 @@ Whatever kernel runs then sees valid indices only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -15,7 +15,11 @@ from app.compiled_later import CompiledLater
 from app.kernels import plain_out_of_bounds
 from app.kernels.plain_out_of_bounds import CLIP, FILL, WRAP
 from app.operators.gather_plan import Plan
+from app.tensors.dtypes import DType
+from app.tensors.frame_format import HEAD
 from app.tensors.gather_call import OutOfBounds
+from app.tensors.string_tensor import PackedStrings
+from app.tensors.tensor import Tensor
 
 REPLACED_BYTES: Final = 17
 """What `replace_out_of_bounds` takes for each component at most: twice an int64, and a byte for its tuple."""
@@ -66,6 +70,28 @@ def _as_int64(plan: Plan, indices: NDArray[Any], mode: OutOfBounds) -> NDArray[n
     sizes = np.array([max(size, 1) for size in plan.dims], np.uint64)
     near: NDArray[np.uint64] = np.where(rows < _BEYOND_INT64, rows, rows % sizes + sizes)
     return near.astype(np.int64).reshape(-1)
+
+
+def zero_item(dtype: DType) -> Tensor:
+    """A tensor of one item, which is 0, false or an empty string."""
+    if dtype.kind == "string":
+        return PackedStrings(dtype, (1,), np.zeros(1, np.int64), octets=np.zeros(HEAD, np.uint8))
+    return Tensor(dtype, (1,), np.zeros(1, dtype.numpy))
+
+
+def filled_output(
+    plan: Plan, output: Tensor, filled: NDArray[np.bool_], item: Tensor, charge: Callable[[int], None]
+) -> Tensor:
+    """The output with `item` in the slices of the tuples that are `filled`; of strings it is another one.
+
+    `charge` is told the bytes that those take before they are taken, and may raise. Raises tensor_damaged.
+    """
+    if isinstance(output, PackedStrings) and isinstance(item, PackedStrings):
+        where = np.zeros(plan.output_items, np.bool_)
+        fill_slices(plan, where, filled, True)
+        return output.filled(where, item, charge)
+    fill_slices(plan, output.items, filled, item.items[0])
+    return output
 
 
 def fill_slices(plan: Plan, out: NDArray[Any], filled: NDArray[np.bool_], value: Any) -> None:

@@ -25,6 +25,11 @@ OUT_OF_BOUNDS: Final[tuple[OutOfBounds, ...]] = get_args(OutOfBounds)
 class FillValue(Protocol):
     """The value that a request gives for slices that are filled, which has no type until the data has one."""
 
+    @property
+    def pointer(self) -> str:
+        """Where it stands in the request."""
+        ...
+
     def item(self, dtype: DType) -> Tensor:
         """The value as a tensor of one item. Raises value_not_representable."""
         ...

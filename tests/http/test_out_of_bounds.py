@@ -13,6 +13,7 @@ import pytest
 from safetensors.numpy import load, save
 
 from tests.conftest import samples
+from tests.http.conftest import Start
 from tests.http.forms import int64, items, nested, octets, packed, tensor
 from tests.http.tensors import error, npy, put_strings
 from tests.oip.bodies import output, part, request
@@ -314,6 +315,19 @@ def test_resident_strings_are_filled_with_one_that_the_tensor_has_not(every_clie
     assert (found["output"]["values"], found["replaced"]) == (["zzzz", "a", "zzzz", "ccc"], 2)
     found = asked(every_client, "/gathernd", body | {"indices": int64([1, 1], [3])}, out_of_bounds="fill")
     assert found["output"]["values"] == [""]
+
+
+def test_a_string_that_is_too_long_is_refused_where_limits_have_their_turn(start: Start) -> None:
+    body = {"data": {"dtype": "string", "values": ["a", "b"]}, "indices": int64([1, 1], [7]), "out_of_bounds": "fill"}
+    long = {**body, "fill_value": "ééééa"}
+    with start("--max-string-bytes", "8") as server, server.client() as client:
+        assert asked(client, "/gathernd", body, fill_value="éééé")["output"]["values"] == ["éééé"]
+        for more in ({}, {"explain": True}):
+            problem = error(client.post("/gathernd", json=long, params=more), 422, "limit_exceeded")
+            assert problem["errors"] == [{"pointer": "/fill_value"}]
+            assert (problem["limit"], problem["maximum"]) == ("string_bytes", 8)
+        deep = {**long, "indices": int64([1, 2], [7, 7])}
+        error(client.post("/gathernd", json=deep), 422, "index_depth_out_of_range")
 
 
 def test_many_indices_are_replaced_by_a_thread(every_client: httpx.Client) -> None:
