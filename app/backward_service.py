@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from app.dispatch.choose_backend import Decision, Facts
 from app.errors import GatherError
+from app.kernels.out_of_bounds import REPLACED_BYTES, fill_slices, replace_out_of_bounds
 from app.memory.budget import MemoryReservation
 from app.operators.backward_plan import FLOAT_TYPES, BackwardPlan
 from app.operators.backward_registry import BACKWARDS
@@ -38,6 +39,14 @@ class BackwardExplanation(NamedTuple):
     decision: Decision
 
 
+class _Inputs(NamedTuple):
+    """What a kernel adds up."""
+
+    plan: BackwardPlan
+    grad_output: NDArray[Any]
+    indices: NDArray[Any]
+
+
 class BackwardService:
     """Carries out gradients with the store, the threads and the kernel of `service`."""
 
@@ -55,6 +64,10 @@ class BackwardService:
         plan = planned.plan
         decision = self._decide(call, plan)
         reservation.charge(plan.output_bytes + 8 * plan.scratch_items)
+        fields = BACKWARDS[call.operator].dialects[call.dialect].fields
+        drops = fields is not None and fields.fills
+        if drops:
+            reservation.charge(REPLACED_BYTES * plan.index_items + call.grad_output.array.nbytes)
         timings.choice = choice = decision.choice
         timings.route = choice.route
         out = self._outputs.empty(plan.output_items, data.dtype.carrier)
@@ -67,8 +80,15 @@ class BackwardService:
             if now > timings.deadline:
                 detail = "the request waited until its deadline had passed"
                 raise GatherError("deadline_exceeded", detail, retry_after=1)
-            grad_output, indices = call.grad_output.items, call.indices.array
-            return self.service.kernel.run(plan, grad_output, indices, out, choice.parts, False, further)
+            run, inputs = self.service.kernel.run, _Inputs(plan, call.grad_output.items, call.indices.array)
+            if not drops:
+                return run(*inputs, out, choice.parts, False, further)
+            valid = _dropped(inputs)
+            if valid is None:
+                return -1
+            # There may be fewer tuples than at first.
+            trimmed = further | ({"places": further["places"][: valid.plan.rows]} if plan.sparse else {})
+            return run(*valid, out[: valid.plan.output_items], choice.parts, False, trimmed)
 
         # The event loop does no work that helpers share: it would wait for them.
         here = choice.on_event_loop and choice.parts == 1
@@ -117,6 +137,7 @@ class BackwardService:
             self.service.limits,
             sparse=call.sparse,
             sparse_pointer=call.pointer("sparse"),
+            further_batch_dims=call.batch_dims,
         )
         return data, planned._replace(plan=replace(planned.plan, coefficient=call.lda_coeff))
 
@@ -143,6 +164,29 @@ class BackwardService:
             return error
 
         return work() if indices.array.size < _LARGE_INDEX_SCAN else await self.service.pool.run(work, timings)
+
+
+def _dropped(inputs: _Inputs) -> _Inputs | None:
+    """The same without tuples that are out of bounds, for a gather that fills their slices: nothing flows back.
+
+    None where that leaves nothing to add. Where tuples cannot be taken out, +0.0 is added for them, which no sum shows:
+    none of them is -0.0.
+    """
+    plan, grad_output, indices = inputs
+    replacement = replace_out_of_bounds(plan, indices, "fill")
+    filled = replacement.filled
+    if filled is None:
+        return inputs
+    if 0 in plan.dims:
+        return None
+    if plan.sparse:
+        kept = ~filled
+        left = replace(plan, gather=replace(plan.gather, tuples=int(np.count_nonzero(kept))))
+        rows = grad_output.reshape(plan.tuples, plan.slice_items)[kept].reshape(-1)
+        return _Inputs(left, rows, replacement.indices[kept])
+    grad_output = grad_output.copy()
+    fill_slices(plan, grad_output, filled, 0)
+    return _Inputs(plan, grad_output, replacement.indices)
 
 
 def _dense(data: Tensor, out: NDArray[Any]) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,23 @@ def check_backward_arrays(
         _check_int64("count", count, 1)
     elif places is not None or count is not None:
         raise TypeError("places and count are for sparse gradients")
+
+
+def sets_of(
+    plan: BackwardPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any]
+) -> Iterator[tuple[int, BackwardPlan, NDArray[Any], NDArray[Any], NDArray[Any]]]:
+    """The gradients of the sets of batches that have the same tuples: where its components begin, plan and arrays."""
+    gather = plan.gather
+    part = replace(plan, gather=replace(gather, batches=gather.batches_per_set, broadcast_indices=True))
+    for number in range(gather.batches // gather.batches_per_set):
+        first, read, written = number * part.index_items, number * part.data_items, number * part.output_items
+        yield (
+            first,
+            part,
+            data[read : read + part.data_items],
+            indices[first : first + part.index_items],
+            out[written : written + part.output_items],
+        )
 
 
 def _check_int64(role: str, array: object, items: int, *, exact: bool = True) -> None:

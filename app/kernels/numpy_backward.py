@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from app.kernels.backward_arrays import check_backward_arrays
+from app.kernels.backward_arrays import check_backward_arrays, sets_of
 from app.kernels.check_arrays import widened
 from app.operators.backward_plan import BackwardPlan
 
@@ -44,6 +44,12 @@ def run(
     """
     check_backward_arrays(plan, data, indices, out, scratch, places, count)
     assert scratch is not None
+    if plan.gather.batches_per_set > 1:
+        for first, part, read, chosen, written in sets_of(plan, data, indices, out):
+            bad = run(part, read, chosen, written, scratch)
+            if bad >= 0:
+                return first + bad
+        return -1
     found = _flat_places(plan, indices, scratch[: plan.index_tuples])
     if isinstance(found, int):
         return found

@@ -101,7 +101,8 @@ class BackwardPlan:
     @property
     def index_tuples(self) -> int:
         """Tuples of indices: all batches share them where they are broadcast."""
-        return self.tuples if self.broadcast_indices else self.batches * self.tuples
+        gather = self.gather
+        return self.tuples if self.broadcast_indices else gather.batches // gather.batches_per_set * self.tuples
 
     @property
     def rows(self) -> int:

@@ -36,6 +36,7 @@ class BackwardPlanner(Protocol):
         *,
         sparse: bool,
         sparse_pointer: str,
+        further_batch_dims: int,
     ) -> Backward: ...
 
 
@@ -80,7 +81,9 @@ def _row(
     *,
     summary: str,
 ) -> BackwardOperator:
-    return BackwardOperator(BackwardSignature(name, parameter, tuple(dialects)), gather, summary, dialects, plan)
+    fields = {dialect.name: dialect.fields for dialect in dialects.values() if dialect.fields is not None}
+    signature = BackwardSignature(name, parameter, tuple(dialects), dialect_fields=fields)
+    return BackwardOperator(signature, gather, summary, dialects, plan)
 
 
 _ROWS: Final = (
@@ -96,7 +99,7 @@ _ROWS: Final = (
         "gather_backward",
         "gather",
         "axis",
-        {name: row for name, row in GATHER.items() if row.fields is None},
+        GATHER,
         plan_gather_backward,
         summary="Gradient of Gather: add slices at their indices along an axis",
     ),

@@ -12,7 +12,9 @@ from app.operators.backward_rules import (
     float_type,
 )
 from app.operators.dialects import Dialect
-from app.operators.gather import check_shapes, make_plan
+from app.operators.gather import check_batch_dims, check_shapes, make_plan
+from app.operators.gathernd import check_batch_shape
+from app.operators.shape_rules import check_rank
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 
@@ -28,15 +30,21 @@ def plan_gather_backward(
     *,
     sparse: bool = False,
     sparse_pointer: str = "/sparse",
+    further_batch_dims: int = 0,
 ) -> Backward:
     """Plan the gradient for `data` of grad_output's type, whose items are not read.
 
-    Raises what `gather.check_shapes` raises, invalid_field where a `sparse` gradient is not along axis 0,
-    updates_shape_mismatch, limit_exceeded and output_too_large, in this order.
+    Raises what `gather.plan_gather` raises but for the limits, invalid_field where a `sparse` gradient is not along
+    axis 0, updates_shape_mismatch, limit_exceeded and output_too_large, in this order.
     """
-    output_shape, axis = check_shapes(dialect, data, indices, axis, pointer)
+    batch_dims = further_batch_dims
+    if batch_dims:
+        check_rank(dialect, "data", data)
+        axis, batch_dims = check_batch_dims(dialect, data, indices, batch_dims, axis, pointer)
+        check_batch_shape(dialect, data, indices, batch_dims)
+    output_shape, axis = check_shapes(dialect, data, indices, axis, pointer, batch_dims)
     check_sparse(sparse, axis, "axis", sparse_pointer)
     check_grad_output_shape(dialect, grad_output, output_shape)
-    plan = BackwardPlan(make_plan(dialect, data, indices, axis), float_type(data.dtype), sparse)
+    plan = BackwardPlan(make_plan(dialect, data, indices, axis, batch_dims), float_type(data.dtype), sparse)
     check_backward_limits(data, indices, grad_output, plan, limits)
     return Backward(plan, BackwardShapes(data.shape, data.shape[axis + 1 :], ()), axis)

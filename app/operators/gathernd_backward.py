@@ -28,8 +28,9 @@ def plan_gathernd_backward(
     *,
     sparse: bool = False,
     sparse_pointer: str = "/sparse",
+    further_batch_dims: int = 0,
 ) -> Backward:
-    """Plan the gradient for `data` of grad_output's type, whose items are not read.
+    """Plan the gradient for `data` of grad_output's type, whose items are not read; there is no `further_batch_dims`.
 
     Raises invalid_field where a `sparse` gradient has batches, what `gathernd.check_shapes` raises,
     updates_shape_mismatch, limit_exceeded and output_too_large, in this order.

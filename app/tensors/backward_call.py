@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Literal, get_args
 
 from app.tensors.gather_call import Device
-from app.tensors.operator_signature import DEFAULT_DIALECT, Parameter
+from app.tensors.operator_signature import DEFAULT_DIALECT, DialectFields, Parameter
 from app.tensors.tensor import Tensor
 
 BackwardName = Literal["gathernd_backward", "gather_backward"]
@@ -22,6 +23,8 @@ class BackwardSignature:
     parameter: Parameter
     dialects: tuple[str, ...]
     default_dialect: str = DEFAULT_DIALECT
+    dialect_fields: Mapping[str, DialectFields] = field(default_factory=dict)
+    """How requests of some dialects differ."""
 
     @cached_property
     def pointer(self) -> str:
@@ -53,6 +56,8 @@ class BackwardCall:
     explain: bool = False
     parameter_pointer: str = "/batch_dims"
     shape_pointer: str = "/data_shape"
+    batch_dims: int = 0
+    """Beside the parameter, in the dialects of Gather that have it."""
     in_query: str = ""
     """What stands before the other fields: nothing, or `/query`."""
 

@@ -15,6 +15,7 @@ from app.wire.json.lossless_json import shown
 from app.wire.little_endian_items import Charge, Memory
 from app.wire.parse_query_string import escape
 from app.wire.request_schemas.backward_request import backward_query, check_one_shape
+from app.wire.request_schemas.dialect_fields import further_batch_dims
 from app.wire.request_schemas.invalid_fields import InvalidFields, name_hint
 from app.wire.request_schemas.members import ABSENT
 from app.wire.request_schemas.query_fields import field_names
@@ -47,6 +48,7 @@ def read_backward(
     except ValidationError as refusal:
         raise InvalidFields(refusal, model, fields, "/query").first() from None
     check_one_shape(asked, "/query")
+    batch_dims = further_batch_dims(signature, asked, "/query")
     for name in _INPUTS:
         if name not in found:
             raise invalid_field(f"/{name}", f"{name} is missing", f"Add the tensor '{name}' to the body.")
@@ -65,6 +67,7 @@ def read_backward(
         asked.explain == "true",
         signature.query_pointer,
         "/query/tensor" if resident else "/query/data_shape",
+        batch_dims,
         "/query",
     )
     return call, asked.output_encoding

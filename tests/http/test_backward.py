@@ -343,3 +343,52 @@ def test_what_it_takes_is_charged_before_it_is_taken(start: Start) -> None:
         assert (found["limit"], found["maximum"]) == ("output_bytes", 100)
         assert "'sparse'" in found["hint"]
         assert asked(client, BODY | {"data_shape": [40, 2]}, sparse=True)["grad_values"]["shape"] == [3, 2]
+
+
+def test_the_gradient_of_gather_8_has_batch_dims_and_nothing_flows_back_from_what_was_filled(
+    every_client: httpx.Client,
+) -> None:
+    """Against a loop over elements, for data of [b, m, s, w] gathered along axis 2 with batch_dims 1."""
+    client, chance = every_client, np.random.default_rng(8)
+    indices = chance.integers(-7, 7, (2, 4))  # valid from -5 to 4
+    gradient = chance.standard_normal((2, 3, 4, 2)).astype(np.float32)
+    gradient[:, :, (indices < -5).any(axis=0) | (indices > 4).any(axis=0)] *= 8
+    wanted = np.zeros((2, 3, 5, 2), np.float32)
+    for batch, middle, at in np.ndindex(2, 3, 4):
+        index = indices[batch, at]
+        if -5 <= index < 5:
+            wanted[batch, middle, index] += gradient[batch, middle, at]
+    body = {
+        "indices": int64([2, 4], indices.ravel().tolist()),
+        "grad_output": tensor("float32", gradient.shape, gradient.ravel().tolist()),
+        "data_shape": [2, 3, 5, 2],
+        "dialect": "openvino-8",
+    }
+    for batch_dims in (1, -1):
+        found = asked(client, body, AXIS, axis=2, batch_dims=batch_dims)["grad_data"]
+        assert np.array(found["values"], np.float32).tobytes() == wanted.tobytes()
+    content = save(indices=indices.astype(np.int8), grad_output=gradient)
+    query = {"data_shape": "2,3,5,2", "dialect": "openvino-8", "axis": "-2", "batch_dims": "1"}
+    answer = client.post(AXIS, params=query, content=content, headers=SAFETENSORS)
+    assert load(answer.content)["grad_data"].tobytes() == wanted.tobytes()
+    error(client.post(AXIS, json=body | {"batch_dims": 1}), 422, "invalid_field", "/axis")
+    error(client.post(AXIS, json=body | {"axis": 2, "batch_dims": 3}), 422, "batch_dims_out_of_range", "/batch_dims")
+    error(client.post(AXIS, json=body | {"axis": 0, "batch_dims": 1}), 422, "batch_dims_out_of_range", "/batch_dims")
+    other = body | {"dialect": "onnx-13", "axis": 2, "batch_dims": 1}
+    error(client.post(AXIS, json=other), 422, "invalid_field", "/batch_dims")
+
+
+def test_a_sparse_gradient_of_gather_8_does_not_name_what_was_filled(every_client: httpx.Client) -> None:
+    body = {
+        "indices": int64([5], [1, 9, -1, -9, 1]),
+        "grad_output": tensor("float32", [5, 1], [1, "NaN", 4, "Infinity", 16]),
+        "data_shape": [3, 1],
+        "dialect": "openvino-8",
+        "axis": 0,
+    }
+    found = asked(every_client, body, AXIS, sparse=True)
+    assert found["grad_indices"] == int64([2], [1, 2])
+    assert found["grad_values"] == tensor("float32", [2, 1], [17, 4])
+    assert asked(every_client, body, AXIS)["grad_data"]["values"] == [0, 17, 4]
+    empty = asked(every_client, body | {"data_shape": [0, 1]}, AXIS, sparse=True)
+    assert (empty["grad_indices"], empty["grad_values"]["shape"]) == (int64([0], []), [0, 1])

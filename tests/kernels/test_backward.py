@@ -277,6 +277,20 @@ def test_indices_of_every_integer_type(kernel: Kernel, kind: np.dtype[Any]) -> N
     assert run(kernel, plan, grad_output, indices)[0] == 5_001
 
 
+def test_batches_that_share_sets_of_tuples_are_as_batches_with_their_own(kernel: Kernel) -> None:
+    chance = np.random.default_rng(6)
+    indices, each = chance.integers(-7, 7, (4, 30)), 3
+    shared = BackwardPlan(GatherPlan(12, 30, (7,), 2, 4, False, True, batches_per_set=each), "float32")
+    own = BackwardPlan(GatherPlan(12, 30, (7,), 2, 4, False, True), "float32")
+    gradient = values(chance, own.data_items, "float32", hard=False)
+    wanted = run(kernel, own, gradient, np.repeat(indices, each, axis=0).reshape(-1))
+    flat = indices.reshape(-1)
+    for threads in THREADS:
+        assert same(run(kernel, shared, gradient, flat, threads), wanted)
+    flat[77] = 7
+    assert run(kernel, shared, gradient, flat)[0] == 77
+
+
 def test_places_beyond_what_a_pair_can_hold(every_kernel: list[Kernel]) -> None:
     """A sparse gradient of a table with as many rows as int64 can count."""
     plan = BackwardPlan(GatherPlan(1, 5, (2**30, 2**30), 2, 4, False, True), "float32", sparse=True)

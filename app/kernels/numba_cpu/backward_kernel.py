@@ -17,7 +17,7 @@ from numba import cfunc, njit, types
 from numpy.typing import NDArray
 
 from app.kernels import numpy_backward
-from app.kernels.backward_arrays import check_backward_arrays
+from app.kernels.backward_arrays import check_backward_arrays, sets_of
 from app.kernels.numba_cpu import gather_kernel
 from app.kernels.numba_cpu.add_narrow_rows import (
     NARROW_BYTES,
@@ -110,6 +110,12 @@ def run(
         gather_kernel.prepare(team, threads)
     check_backward_arrays(plan, data, indices, out, scratch, places, count)
     assert scratch is not None
+    if plan.gather.batches_per_set > 1:
+        for begin, part, read, chosen, written in sets_of(plan, data, indices, out):
+            bad = run(part, read, chosen, written, threads, scratch=scratch)
+            if bad >= 0:
+                return begin + bad
+        return -1
     first: int = entry(
         data,
         indices,

@@ -27,6 +27,7 @@ from app.wire.json.read_tensor import (
 from app.wire.json.write_values import tensor_text
 from app.wire.little_endian_items import Charge, Memory, view_of
 from app.wire.request_schemas.backward_request import backward_request, check_one_shape
+from app.wire.request_schemas.dialect_fields import further_batch_dims
 from app.wire.request_schemas.members import ABSENT
 
 _JOINED = 1 << 16
@@ -59,6 +60,7 @@ def _read_backward(body: Buffer, signature: BackwardSignature, charge: Charge | 
         "grad_output": given_tensor("grad_output", fields.grad_output, body, view, found.places, charge),
     }
     check_one_shape(fields)
+    batch_dims = further_batch_dims(signature, fields)
     if len(document) + sum(len(document[name]) for name in given) != found.members:
         check_framing(body, charge)
     for name, (_, unknown) in given.items():
@@ -81,6 +83,7 @@ def _read_backward(body: Buffer, signature: BackwardSignature, charge: Charge | 
         fields.device,
         parameter_pointer=signature.pointer,
         shape_pointer="/tensor" if resident else "/data_shape",
+        batch_dims=batch_dims,
     )
     return call, fields.output_encoding
 

@@ -16,8 +16,9 @@ from app.tensors.backward_call import BackwardName, BackwardSignature
 from app.tensors.gather_call import Device, Encoding
 from app.tensors.tensor_name import PATTERN
 from app.wire.json.lossless_json import Number
+from app.wire.request_schemas.dialect_fields import dialect_fields, parameter_note
 from app.wire.request_schemas.gather_request import PARAMETER_DESCRIPTIONS, Tensor, parameter_field
-from app.wire.request_schemas.members import ABSENT, Detail, RequestModel, Shape, TensorName, one_of
+from app.wire.request_schemas.members import ABSENT, Detail, JsonInteger, RequestModel, Shape, TensorName, one_of
 from app.wire.request_schemas.query_fields import Explain, QueryInteger, QueryModel, ResidentName
 
 _SIZES: Final = re.compile(r"(?:[0-9]{1,40}(?:,[0-9]{1,40})*+)?")
@@ -140,6 +141,11 @@ _TITLES: Final[Mapping[BackwardName, tuple[str, str]]] = {
 }
 
 
+def _batch_dims_field(signature: BackwardSignature, integer: Any, text: str = "") -> dict[str, Any]:
+    """The field `batch_dims` beside the parameter, where a dialect has it."""
+    return {name: field for name, field in dialect_fields(signature, integer, text).items() if name == "batch_dims"}
+
+
 @lru_cache(8)
 def backward_request(signature: BackwardSignature) -> type[BackwardRequest]:
     """The model of the JSON requests."""
@@ -149,7 +155,8 @@ def backward_request(signature: BackwardSignature) -> type[BackwardRequest]:
         __base__=BackwardRequest,
         __module__=__name__,
         __doc__=text,
-        **parameter_field(signature.parameter),
+        **parameter_field(signature.parameter, parameter_note(signature)),
+        **_batch_dims_field(signature, JsonInteger),
         sparse=(JsonBool, Field(False, description=_SPARSE.format(signature.parameter))),
         dialect=(one_of(signature.dialects), Field(signature.default_dialect, description="Whose rules hold.")),
     )
@@ -159,13 +166,15 @@ def backward_request(signature: BackwardSignature) -> type[BackwardRequest]:
 def backward_query(signature: BackwardSignature) -> type[BackwardQuery]:
     """The model of the query of binary requests."""
     text = PARAMETER_DESCRIPTIONS[signature.parameter].removesuffix(".")
+    described = f"{text}; 0 if left out.{parameter_note(signature)} {_ONLY}"
     sparse = f"{_SPARSE.format(signature.parameter)} False if left out. {_ONLY}"
     dialect = f"Whose rules hold; {signature.default_dialect} if left out. {_ONLY}"
     return create_model(
         "BackwardQuery",
         __base__=BackwardQuery,
         __module__=__name__,
-        parameter=(QueryInteger, Field(0, alias=signature.parameter, description=f"{text}; 0 if left out. {_ONLY}")),
+        parameter=(QueryInteger, Field(0, alias=signature.parameter, description=described)),
+        **_batch_dims_field(signature, QueryInteger, f" {_ONLY}"),
         sparse=(QueryBool, Field("false", description=sparse)),
         dialect=(one_of(signature.dialects), Field(signature.default_dialect, description=dialect)),
     )

@@ -10,6 +10,7 @@ from typing import Any, Final
 from pydantic import Field
 
 from app.errors import invalid_field
+from app.tensors.backward_call import BackwardSignature
 from app.tensors.gather_call import OutOfBounds
 from app.tensors.operator_signature import Signature
 from app.wire.request_schemas.members import ABSENT
@@ -31,11 +32,25 @@ def apply_dialect(
     `fields` are those of a valid gather, members of what stands at `pointer`; they have the operator's parameter by the
     name `parameter`. Raises invalid_field.
     """
-    dialect, mode = fields.dialect, fields.out_of_bounds
+    mode = fields.out_of_bounds
     if not signature.dialect_fields:
         return 0, mode
+    batch_dims = further_batch_dims(signature, fields, pointer, parameter)
+    if mode is ABSENT:
+        own = signature.dialect_fields.get(fields.dialect)
+        mode = "fill" if own is not None and own.fills else "error"
+    return batch_dims, mode
+
+
+def further_batch_dims(
+    signature: Signature | BackwardSignature, fields: Any, pointer: str = "", parameter: str = "parameter"
+) -> int:
+    """`batch_dims` beside the operator's own parameter, as `apply_dialect` has it. Raises invalid_field."""
+    if not signature.dialect_fields:
+        return 0
+    dialect = fields.dialect
     own = signature.dialect_fields.get(dialect)
-    batch_dims = fields.batch_dims
+    batch_dims: Any = fields.batch_dims
     if own is None or not own.batch_dims:
         if batch_dims is not ABSENT:
             having = " and ".join(_with_batch_dims(signature))
@@ -52,12 +67,10 @@ def apply_dialect(
             f"{name} is missing, which {dialect} requires",
             f"Add '{name}' at {pointer}/{name}, such as 0.",
         )
-    if mode is ABSENT:
-        mode = "fill" if own is not None and own.fills else "error"
-    return 0 if batch_dims is ABSENT else batch_dims, mode
+    return 0 if batch_dims is ABSENT else int(batch_dims)
 
 
-def dialect_fields(signature: Signature, integer: Any, text: str = "") -> dict[str, Any]:
+def dialect_fields(signature: Signature | BackwardSignature, integer: Any, text: str = "") -> dict[str, Any]:
     """The fields of a model that dialects of an operator differ in, with `integer` as the type of batch_dims.
 
     There are none where they do not differ. `text` ends their descriptions.
@@ -76,11 +89,11 @@ def dialect_fields(signature: Signature, integer: Any, text: str = "") -> dict[s
     return fields
 
 
-def parameter_note(signature: Signature) -> str:
+def parameter_note(signature: Signature | BackwardSignature) -> str:
     """What the description of the parameter says of dialects that need it."""
     needing = [name for name, own in signature.dialect_fields.items() if own.needs_parameter]
     return f" The dialect {' or '.join(needing)} needs it." if needing else ""
 
 
-def _with_batch_dims(signature: Signature) -> list[str]:
+def _with_batch_dims(signature: Signature | BackwardSignature) -> list[str]:
     return [name for name, own in signature.dialect_fields.items() if own.batch_dims]
