@@ -285,7 +285,8 @@ def _handlers(
     settings: Settings,
 ) -> dict[str, Handler]:
     """Who answers on the data plane, by the names of `app.api.route_table`."""
-    infer = InferRoute(models, settings.max_json_bytes, settings.max_body_bytes)
+    lookups = LookupService(service, kernel_named(settings.kernel))
+    infer = InferRoute(models, lookups, settings.max_json_bytes, settings.max_body_bytes)
     tensors = TensorsRoute(store, service.limits, disk_threads, settings.max_upload_bytes)
     content = ContentRoute(store, disk_threads)
     scatter = ScatterRoute(
@@ -300,7 +301,6 @@ def _handlers(
         row.operation: BackwardRoute(row.signature, backward, settings.max_json_bytes, settings.max_body_bytes)
         for row in BACKWARDS.values()
     }
-    lookups = LookupService(service, kernel_named(settings.kernel))
     return handlers | {
         LOOKUP: LookupRoute(lookups, settings.max_json_bytes, settings.max_body_bytes),
         "modelInfer": infer,

@@ -117,7 +117,7 @@ def read_head(text: Buffer, model: Model, charge: Charge | None = None) -> Head:
     for number, (described, given) in enumerate(zip(fields.inputs, document["inputs"], strict=True)):
         one = _input(number, described, model, text, found, charge)
         if one.name in inputs:
-            raise _given_twice(number, one.name)
+            raise given_twice(number, one.name)
         inputs[one.name] = one
         counted += len(given) + len(given.get("parameters") or ())
         cut += "data" in given
@@ -179,7 +179,7 @@ def _valid_fields(document: Any, model: Model, text: Buffer, found: FoundArrays,
         faults.raise_first(*place)
         one = _input(number, InferInput.model_validate(value), model, text, found, charge)
         if one.name in names:
-            raise _given_twice(number, one.name)
+            raise given_twice(number, one.name)
         names.add(one.name)
     _check_all_given(names, model)
     if type(document.get("parameters")) is dict:
@@ -206,7 +206,8 @@ def _check_name(number: int, name: str, model: Model) -> None:
         )
 
 
-def _given_twice(number: int, name: str) -> GatherError:
+def given_twice(number: int, name: str) -> GatherError:
+    """The error for an input whose name another one has."""
     return invalid_field(
         f"/inputs/{number}/name", f"the input {name!a} is given twice", f"Give the input {name!a} once."
     )
@@ -250,6 +251,11 @@ def _input(
     a list or one item stands, or as many bytes behind the JSON as a parameter says.
     """
     _check_name(number, given.name, model)
+    return located_input(number, given, text, found, charge)
+
+
+def located_input(number: int, given: InferInput, text: Buffer, found: FoundArrays, charge: Charge | None) -> Input:
+    """The rest of `_input`, for a model that has checked the name."""
     size = None if given.parameters is ABSENT else given.parameters.binary_data_size
     first = end = kind = 0
     if given.data is not ABSENT:

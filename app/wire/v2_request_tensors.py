@@ -40,17 +40,13 @@ from app.wire.little_endian_items import (
     unpack,
     view_of,
 )
-from app.wire.v2_request_json import Head, Input, Model, check_framing, malformed, read_head
+from app.wire.v2_request_json import Input, Model, check_framing, malformed, read_head
 
 LARGE: Final = 1 << 16
 _BYTE: Final = np.dtype(np.uint8)
 _REMEMBERED: Final = 1 << 10
 _DATATYPES: Final = ", ".join(BY_OIP)
 _DTYPE_IN_HINT: Final = re.compile(r"dtype '(\w+)'")
-_POINTERS: Final = tuple(
-    (at, f"{at}/data", f"{at}/shape", f"{at}/datatype") for at in ("/inputs/0", "/inputs/1", "/inputs/2")
-)
-"""Of the inputs, of which there are three at most: of the input, its items in the JSON, its shape and its datatype."""
 
 
 class Request(NamedTuple):
@@ -75,7 +71,7 @@ def is_heavy(body: Buffer, json_size: int | None, model: Model) -> bool:
     whole = memoryview(body)
     try:
         head = _remembered(bytes(whole[:json_size]), model)
-        raws = _split(head.blobs, whole[json_size:])
+        raws = split_blobs(head.blobs, whole[json_size:])
     except GatherError:
         return False  # soon refused
     for one in head.blobs:
@@ -114,7 +110,7 @@ def read_request(
         if error.code not in REFUSED_BY_CHARGE:
             check_framing(text, charge)
         raise
-    except _WrongItemsError as error:
+    except WrongItemsError as error:
         check_framing(text, charge)
         raise error.explained(text) from None
 
@@ -122,7 +118,7 @@ def read_request(
 def _read_request(text: Buffer, blobs: Buffer, model: Model, limits: Limits, charge: Charge | None) -> Request:
     remembered = blobs and len(text) <= _REMEMBERED
     head = _remembered(bytes(text), model) if remembered else read_head(text, model, charge)
-    tensors, over_limit = _read_tensors(head, text, _split(head.blobs, blobs), limits, charge)
+    tensors, over_limit = read_inputs(head.inputs, text, split_blobs(head.blobs, blobs), limits, charge)
     updates = None if model.signature.kind == "gather" else tensors.pop()
     call = Call(
         model.signature.operator,
@@ -158,7 +154,7 @@ def _read_raw(body: Buffer, model: Model) -> Request:
     return Request(call, None, True, None)
 
 
-def _split(blobs: Sequence[Input], behind: Buffer) -> dict[str, Buffer]:
+def split_blobs(blobs: Sequence[Input], behind: Buffer) -> dict[str, Buffer]:
     """The bytes of each binary input. Raises malformed_request unless they are exactly what follows the JSON."""
     raws = {}
     place = 0
@@ -172,28 +168,35 @@ def _split(blobs: Sequence[Input], behind: Buffer) -> dict[str, Buffer]:
     return raws
 
 
-def _read_tensors(
-    head: Head, text: Buffer, raws: Mapping[str, Buffer], limits: Limits, charge: Charge | None
+@lru_cache(1024)
+def _pointers(number: int) -> tuple[str, str, str, str]:
+    """Of an input: where it is, its items in the JSON, its shape and its datatype."""
+    at = f"/inputs/{number}"
+    return at, f"{at}/data", f"{at}/shape", f"{at}/datatype"
+
+
+def read_inputs(
+    inputs: Sequence[Input], text: Buffer, raws: Mapping[str, Buffer], limits: Limits, charge: Charge | None
 ) -> tuple[list[Tensor], GatherError | None]:
     """The tensors of the inputs, checked: first every datatype, then every count, then the values; and a limit that a
     string exceeds.
     """
-    for one in head.inputs:
+    for one in inputs:
         if one.dtype is None:
             raise _no_datatype(one)
     view: NDArray[np.uint8] | None = None
     tensors: list[Tensor] = []
     over_limit: GatherError | None = None
-    for at, (number, name, _, dtype, shape, size, first, end, depth) in enumerate(head.inputs):
+    for at, (number, name, _, dtype, shape, size, first, end, depth) in enumerate(inputs):
         assert dtype is not None
-        pointer, data_pointer, shape_pointer, dtype_pointer = _POINTERS[number]
+        pointer, data_pointer, shape_pointer, dtype_pointer = _pointers(number)
         if size is None:
             if view is None:
                 view = view_of(text)
             values = Values(view, name, dtype, shape, first, end, depth, True)
             tensor = values.read(charge)
             if tensor is None:
-                raise _WrongItemsError(head, at, raws, values, None)
+                raise WrongItemsError(inputs, at, raws, values, None)
             tensor.pointer = data_pointer
             tensor.shape_pointer = shape_pointer
             tensor.dtype_pointer = dtype_pointer
@@ -201,9 +204,9 @@ def _read_tensors(
             try:
                 tensor = unpack(dtype, shape, raws[name], charge, pointer, shape_pointer, dtype_pointer)
             except PackedSizeError:
-                raise _WrongItemsError(head, at, raws, None, None) from None
+                raise WrongItemsError(inputs, at, raws, None, None) from None
             except PackedItemError as error:
-                raise _WrongItemsError(head, at, raws, None, error) from None
+                raise WrongItemsError(inputs, at, raws, None, error) from None
         if isinstance(tensor, PackedStrings) and over_limit is None:
             most = end if size is None else size  # bytes of its longest string
             if most > limits.string_bytes:
@@ -233,17 +236,22 @@ def _hint_for_datatype(given: str) -> str:
     return hint_for_dtype(given, {name: row.oip for name, row in DTYPES.items() if row.oip is not None})
 
 
-class _WrongItemsError(Exception):
-    """The items of input `at` of the head's do not fit its shape or datatype; those of the inputs before it do.
+class WrongItemsError(Exception):
+    """The items of input `at` do not fit its shape or datatype; those of the inputs before it do.
 
     `values` are the items as the JSON has them, `error` says which of the binary ones is wrong, if one is.
     """
 
     def __init__(
-        self, head: Head, at: int, raws: Mapping[str, Buffer], values: Values | None, error: PackedItemError | None
+        self,
+        inputs: Sequence[Input],
+        at: int,
+        raws: Mapping[str, Buffer],
+        values: Values | None,
+        error: PackedItemError | None,
     ) -> None:
         super().__init__()
-        self.head = head
+        self.inputs = inputs
         self.at = at
         self.raws = raws
         self.values = values
@@ -251,7 +259,7 @@ class _WrongItemsError(Exception):
 
     def explained(self, text: Buffer) -> GatherError:
         """What is wrong first: all counts come before all values."""
-        inputs = self.head.inputs[self.at :]
+        inputs = self.inputs[self.at :]
         try:
             for one in inputs:
                 _explain_count(one, self.values if one is inputs[0] else None, text, self.raws)

@@ -13,9 +13,12 @@ from app.api.routes.gather import UNCOUNTED
 from app.api.unknown_length_body import too_large
 from app.api.v2_model_lookup import Models
 from app.errors import GatherError
+from app.lookup_service import LookupService
 from app.tensors.buffer_type import Buffer
 from app.wire import body_formats, v2_answer
+from app.wire.body_formats import LONG_LOOKUP
 from app.wire.json.write_values import is_long
+from app.wire.v2_lookup import LookupModel, LookupRequest, read_lookup_request, write_lookup_answer
 from app.wire.v2_request_json import Model
 from app.wire.v2_request_tensors import LARGE, Request, is_heavy, read_request
 
@@ -26,8 +29,9 @@ _ALIGNMENT: Final = 64
 class InferRoute:
     """`POST /v2/models/{name}[/versions/{version}]/infer`."""
 
-    def __init__(self, models: Models, max_json_bytes: int, max_body_bytes: int) -> None:
+    def __init__(self, models: Models, lookups: LookupService, max_json_bytes: int, max_body_bytes: int) -> None:
         self.models = models
+        self.lookups = lookups
         self.service = models.service
         self.max_json_bytes = max_json_bytes
         self.max_body_bytes = max_body_bytes
@@ -36,6 +40,9 @@ class InferRoute:
         """Read, gather, answer. Raises GatherError for everything it refuses."""
         timings = context.timings
         model = self.models.find_quickly(*context.parameters)
+        if isinstance(model, LookupModel):
+            await self._look_up(context, model)
+            return
         statistics = self.models.statistics.of(model.name)
         try:
             arrived, request = await self._read(context, model)
@@ -67,14 +74,53 @@ class InferRoute:
             headers.append((b"x-gathernd-data-etag", answer.data_etag.encode()))
         if answer.replaced is not None:
             headers.append((b"x-gathernd-replaced", b"%d" % answer.replaced))
+        await self._send(context, pieces, json_size, headers)
+
+    async def _look_up(self, context: RequestContext, model: LookupModel) -> None:
+        """The same for the model `lookup`."""
+        timings, service, reservation = context.timings, self.service, context.reservation
+        statistics = self.models.statistics.of(model.name)
+        try:
+            arrived, json_size, body = await self._read_body(context)
+
+            def read() -> LookupRequest:
+                return read_lookup_request(body, json_size, service.limits, reservation.charge)
+
+            few = (len(body) if json_size is None else json_size) <= LONG_LOOKUP
+            request = read() if few else await service.pool.run(read, timings)
+            if request.timeout is not None:
+                timings.wait_at_most(request.timeout)
+            timings.parsed = perf_counter()
+            answer = await self.lookups.lookup(request.call, timings, reservation)
+            timings.gathered = timings.kernel_end
+            context.metrics.count_lookup(answer.tensors)
+
+            def write() -> tuple[list[Buffer], int | None]:
+                return write_lookup_answer(answer, request, reservation)
+
+            few = not any(map(is_long, answer.outputs)) or (request.outputs is None and request.binary)
+            pieces, json_size = write() if few else await service.pool.run(write, timings)
+            statistics.succeeded(timings, arrived)
+        except Exception:
+            statistics.failed(timings.start)
+            raise
+        headers = [] if json_size is None else [(b"inference-header-content-length", b"%d" % json_size)]
+        if answer.replaced is not None:
+            headers.append((b"x-gathernd-replaced", b"%d" % answer.replaced))
+        await self._send(context, pieces, json_size, headers)
+
+    async def _send(
+        self, context: RequestContext, pieces: list[Buffer], json_size: int | None, headers: list[tuple[bytes, bytes]]
+    ) -> None:
+        """Send an answer, compressed where the caller asks for that."""
         coding = coding_of_answer(context.headers.get(b"accept-encoding"))
         if coding is not None:
             pieces = await self._compress(pieces, coding, context)
             headers.append((b"content-encoding", coding))
         await context.send(200, JSON if json_size is None else _OCTETS, pieces, *headers)
 
-    async def _read(self, context: RequestContext, model: Model) -> tuple[float, Request]:
-        """When the body had arrived, and what it asks for. Its timeout becomes the deadline."""
+    async def _read_body(self, context: RequestContext) -> tuple[float, int | None, Buffer]:
+        """When the body had arrived, the bytes of JSON at its start, and the body."""
         timings, service = context.timings, self.service
         json_size = read_json_size(context.headers)
         limit, lead = self.max_json_bytes, 0
@@ -88,6 +134,12 @@ class InferRoute:
         if encoding is not None:
             sent = body
             body = await service.pool.run(lambda: inflate(sent, encoding, limit, context.reservation, lead), timings)
+        return arrived, json_size, body
+
+    async def _read(self, context: RequestContext, model: Model) -> tuple[float, Request]:
+        """When the body had arrived, and what it asks for. Its timeout becomes the deadline."""
+        timings, service = context.timings, self.service
+        arrived, json_size, body = await self._read_body(context)
         if len(body) <= LARGE or not is_heavy(body, json_size, model):
             charge = context.reservation.charge if len(body) > UNCOUNTED else None
             request = read_request(body, json_size, model, service.limits, charge)

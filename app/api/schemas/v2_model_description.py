@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from app.operators.lookup import INDEX_DTYPES
 from app.store import Resident
 from app.tensors.dtypes import BY_OIP, DTYPES, INTEGERS
 from app.wire.v2_answer import VERSION
+from app.wire.v2_lookup import LookupModel
 from app.wire.v2_request_json import OUTPUT, Model
 
 PLATFORM: Final = "gathernd"
@@ -15,11 +17,21 @@ ANY_DATATYPE: Final = "FP32"
 ANY_SHAPE: Final = (-1,)
 
 
-def _tensors(model: Model, resident: Resident | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _tensors(
+    model: Model | LookupModel, resident: Resident | None
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Inputs and outputs of a model for its metadata."""
     every = {"datatypes": list(BY_OIP)}
     integers = {"datatypes": [DTYPES[name].oip for name in INTEGERS]}
     data = {"name": "data", "datatype": ANY_DATATYPE, "shape": ANY_SHAPE, "parameters": every}
+    if isinstance(model, LookupModel):
+        int32_64 = {"datatypes": [DTYPES[name].oip for name in INDEX_DTYPES]}
+        positions = [
+            {"name": f"0.{name}", "datatype": "INT64", "shape": ANY_SHAPE, "parameters": int32_64}
+            for name in ("indices", "offsets")
+        ]
+        weights = data | {"name": "0.weights"}
+        return [*positions, weights], [data | {"name": name} for name in (OUTPUT, f"0.{OUTPUT}")]
     indices = {"name": "indices", "datatype": "INT64", "shape": ANY_SHAPE, "parameters": integers}
     output: dict[str, Any] = data | {"name": OUTPUT}
     if resident is not None:
@@ -28,22 +40,30 @@ def _tensors(model: Model, resident: Resident | None) -> tuple[list[dict[str, An
     return inputs, [output]
 
 
-def model_metadata(model: Model, resident: Resident | None) -> dict[str, Any]:
+def model_metadata(model: Model | LookupModel, resident: Resident | None) -> dict[str, Any]:
     """The metadata of a model."""
     inputs, outputs = _tensors(model, resident)
     return {"name": model.name, "versions": [VERSION], "platform": PLATFORM, "inputs": inputs, "outputs": outputs}
 
 
-def model_config(model: Model, resident: Resident | None) -> dict[str, Any]:
+def model_config(model: Model | LookupModel, resident: Resident | None) -> dict[str, Any]:
     """The configuration of a model in the words of Triton's model configuration."""
     inputs, outputs = _tensors(model, resident)
+    if isinstance(model, LookupModel):
+        return _config(model.name, inputs, outputs, {})
     signature = model.signature
     defaults = {} if signature.parameter is None else {str(signature.parameter): "0"}
     if signature.kind == "scatter":
         defaults["reduction"] = "none"
     defaults |= {"dialect": signature.default_dialect, "device": "auto"}
+    return _config(model.name, inputs, outputs, defaults)
+
+
+def _config(
+    name: str, inputs: list[dict[str, Any]], outputs: list[dict[str, Any]], defaults: dict[str, str]
+) -> dict[str, Any]:
     return {
-        "name": model.name,
+        "name": name,
         "platform": PLATFORM,
         "backend": PLATFORM,
         "version_policy": {"latest": {"num_versions": 1}},

@@ -39,9 +39,9 @@ MAX_FEATURE_BYTES: Final = 1 << 9
 """Bytes that a feature may take beside its arrays, on average; a name has at most 128, its other members 250."""
 _LEAST_ARRAY: Final = 10
 """Bytes of the shortest member that holds an array."""
-_OBJECTS: Final = 32
+OBJECT_BYTES: Final = 32
 """Bytes that a byte beside the arrays takes as Python objects: a feature of 60 bytes is eight of them."""
-_PLACE: Final = 24 + 176
+PLACE_BYTES: Final = 24 + 176
 """Bytes that the place of an array takes: three words, and a list of three integers."""
 
 
@@ -77,7 +77,7 @@ def _read_lookup(body: Buffer, limits: Limits, charge: Charge | None) -> tuple[L
     view = view_of(body)
     most = min(2 * len(ARRAYS) * limits.features, len(body) // _LEAST_ARRAY + 1)
     if charge is not None:
-        charge(_PLACE * most)
+        charge(PLACE_BYTES * most)
     found = find_features(view, most)
     if not found.closed:
         raise GatherError("malformed_request", "the body is not JSON: quotes or brackets do not close")
@@ -93,7 +93,7 @@ def _read_lookup(body: Buffer, limits: Limits, charge: Charge | None) -> tuple[L
     fill_value = None
     if "fill_value" in document:
         fill_value = read_fill_value(fields.fill_value, fields.out_of_bounds, "/fill_value")
-    if _members(document) != found.members:
+    if count_members(document) != found.members:
         check_framing(body, charge)  # a key is given twice
 
     for number, arrays in enumerate(given):
@@ -128,7 +128,7 @@ def _read_document(body: Buffer, found: FoundArrays, limits: Limits, charge: Cha
     kept = found.places[: found.arrays]
     size = len(body) - sum(end - first for first, end, _ in kept)
     if charge is not None:
-        charge(_OBJECTS * min(size, MAX_FEATURE_BYTES * limits.features))
+        charge(OBJECT_BYTES * min(size, MAX_FEATURE_BYTES * limits.features))
     document = read_envelope(
         body, found, "the values of the tensors", check_framing, charge, MAX_FEATURE_BYTES * limits.features
     )
@@ -155,11 +155,11 @@ def _given_arrays(
     return arrays
 
 
-def _members(value: Any) -> int:
+def count_members(value: Any) -> int:
     """How many members all objects within `value` have."""
     if type(value) is dict:
-        return len(value) + sum(_members(one) for one in value.values() if type(one) in (dict, list))
-    return sum(_members(one) for one in value if type(one) in (dict, list)) if type(value) is list else 0
+        return len(value) + sum(count_members(one) for one in value.values() if type(one) in (dict, list))
+    return sum(count_members(one) for one in value if type(one) in (dict, list)) if type(value) is list else 0
 
 
 def write_lookup(answer: LookupAnswer, encoding: Encoding, memory: Memory | None = None) -> list[Buffer]:

@@ -1,0 +1,66 @@
+"""The JSON of an infer request to the model `lookup`: inputs of any number, and what is no array in one parameter."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+from pydantic.types import FailFast
+
+from app.wire.request_schemas.invalid_fields import InvalidFields
+from app.wire.request_schemas.members import ABSENT, Detail, JsonString, Needed, OrNull, TooSmall
+from app.wire.request_schemas.v2_infer_request import (
+    Count,
+    Flag,
+    InferInput,
+    InferRequestedOutputParameters,
+    OpenRequestModel,
+    UnicodeString,
+)
+
+_OBJECT = Detail("parameters must be an object")
+
+
+class LookupRequestedOutput(OpenRequestModel):
+    """An output that is asked for."""
+
+    name: Annotated[JsonString, Needed("an output needs a name, a string")]
+    parameters: Annotated[InferRequestedOutputParameters, OrNull(), _OBJECT] = ABSENT
+
+
+class LookupInferParameters(OpenRequestModel):
+    """The parameters of an infer request to the model `lookup`, of which unknown ones are ignored."""
+
+    lookup: Annotated[JsonString, Needed("the parameter lookup is missing, the JSON of the request but for the arrays")]
+    binary_data_output: Flag = ABSENT
+    timeout: Annotated[
+        Count, Detail("{name} must be an integer"), TooSmall("{name} must be 0 or more microseconds")
+    ] = Field(0)
+
+
+class LookupInferRequest(OpenRequestModel):
+    """An infer request to the model `lookup`."""
+
+    id: Annotated[UnicodeString, OrNull(), Detail("id must be a string of Unicode")] = ABSENT
+    inputs: Annotated[
+        list[Annotated[InferInput, Detail("an input must be an object")]],
+        FailFast(),
+        Detail("inputs must be a list of tensors"),
+    ]
+    parameters: Annotated[LookupInferParameters, _OBJECT]
+    outputs: Annotated[
+        list[Annotated[LookupRequestedOutput, Detail("an output must be an object")]],
+        FailFast(),
+        OrNull(),
+        Detail("outputs must be a list"),
+    ] = ABSENT
+
+
+def valid_infer_lookup(document: Any) -> LookupInferRequest:
+    """`document`, validated. Raises invalid_field and not_implemented at the first member that is wrong."""
+    try:
+        return LookupInferRequest.model_validate(document)
+    except ValidationError as refusal:
+        faults = InvalidFields(refusal, LookupInferRequest, document)
+    faults.raise_unknown()
+    raise faults.first()

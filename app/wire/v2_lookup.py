@@ -1,0 +1,165 @@
+"""The model `lookup` of the inference protocol: infer requests to a `LookupCall`, a `LookupAnswer` to infer answers.
+
+The inputs are `0.indices`, `0.offsets`, `0.weights`, `1.indices` and so on, as JSON or in binary; all else of the
+request is the JSON text of the parameter `lookup`, as safetensors has it in `__metadata__`. The outputs are `output`,
+or `0.output`, `1.output` and so on; the answer's parameter `lookup` says what a JSON answer says beside its outputs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from app.errors import GatherError, invalid_field
+from app.tensors.buffer_type import Buffer
+from app.tensors.lookup_call import ARRAYS, LOOKUP, OUTPUT, Feature, LookupAnswer, LookupCall
+from app.tensors.shape_limits import Limits
+from app.wire.json.body_without_arrays import read_envelope
+from app.wire.json.find_arrays import find_inputs
+from app.wire.json.lookup_messages import MAX_FEATURE_BYTES, OBJECT_BYTES, PLACE_BYTES, answer_fields, count_members
+from app.wire.json.write_values import values_text
+from app.wire.little_endian_items import REFUSED_BY_CHARGE, Charge, Memory, packed_bytes, view_of
+from app.wire.request_schemas.members import ABSENT
+from app.wire.request_schemas.v2_lookup_request import LookupInferRequest, valid_infer_lookup
+from app.wire.safetensors_lookup import arrays_of, read_parameters
+from app.wire.v2_answer import VERSION, check_writable
+from app.wire.v2_request_json import Input, check_framing, given_twice, located_input, malformed
+from app.wire.v2_request_tensors import WrongItemsError, read_inputs, split_blobs
+
+_POINTER: Final = f"/parameters/{LOOKUP}"
+_LEAST_DATA: Final = 8
+"""Bytes of the shortest member `data`."""
+_MOST_MICROSECONDS: Final = 10**15
+
+
+class LookupModel:
+    """The model `lookup`, which has as many inputs as a request has."""
+
+    name: Final = LOOKUP
+    resident: Final = False
+
+
+class LookupRequest(NamedTuple):
+    """An infer request, read: `outputs` are those asked for, None for all, and whether each is to be binary."""
+
+    call: LookupCall
+    identifier: str | None
+    outputs: dict[str, bool] | None
+    binary: bool
+    timeout: float | None
+
+
+def read_lookup_request(
+    body: Buffer, json_size: int | None, limits: Limits, charge: Charge | None = None
+) -> LookupRequest:
+    """What an infer request to the model `lookup` asks for; see `v2_request_tensors.read_request`."""
+    if json_size == 0:
+        raise malformed("a body without JSON is for a model with one input; lookup has one for each array")
+    text, blobs = body, memoryview(b"")
+    if json_size is not None:
+        if json_size > len(body):
+            raise malformed(f"the JSON is {json_size} bytes long by its own account; the body has {len(body)} bytes")
+        text, blobs = memoryview(body)[:json_size], memoryview(body)[json_size:]
+    try:
+        return _read(text, blobs, limits, charge)
+    except GatherError as error:
+        if error.code not in REFUSED_BY_CHARGE:
+            check_framing(text, charge)
+        raise
+    except WrongItemsError as error:
+        check_framing(text, charge)
+        raise error.explained(text) from None
+
+
+def _read(text: Buffer, blobs: Buffer, limits: Limits, charge: Charge | None) -> LookupRequest:
+    most = min(len(ARRAYS) * limits.features, len(text) // _LEAST_DATA) + 1
+    if charge is not None:
+        charge(PLACE_BYTES * most + OBJECT_BYTES * min(len(text), MAX_FEATURE_BYTES * limits.features))
+    found = find_inputs(view_of(text), most)
+    if not found.closed:
+        raise malformed("the JSON of the request is not JSON: quotes or brackets do not close")
+    document = read_envelope(
+        text, found, "the items of the inputs", check_framing, charge, MAX_FEATURE_BYTES * limits.features
+    )
+    fields = valid_infer_lookup(document)
+    if found.arrays >= most or count_members(document) != found.members:
+        check_framing(text, charge)  # a key that is given twice, or items among what is ignored
+    inputs: dict[str, Input] = {}
+    for number, described in enumerate(fields.inputs):
+        one = located_input(number, described, text, found, charge)
+        if one.name in inputs:
+            raise given_twice(number, one.name)
+        inputs[one.name] = one
+    asked, fill_value = read_parameters(fields.parameters.lookup, _POINTER, limits, charge)
+    arrays = arrays_of(asked, inputs, lambda name: inputs[name].pointer if name in inputs else "/inputs", "an input")
+    outputs = _asked_outputs(fields, asked.concat, len(asked.features))
+    order = [one for given in arrays for one in given.values()]
+    blob_inputs = [one for one in inputs.values() if one.size is not None]
+    tensors, _ = read_inputs(order, text, split_blobs(blob_inputs, blobs), limits, charge)
+    following = iter(tensors)
+    features = []
+    for number, (given, own) in enumerate(zip(asked.features, arrays, strict=True)):
+        mine = {name: next(following) for name in own}
+        at = f"{_POINTER}/features/{number}"
+        features.append(
+            Feature(given.tensor, mine["indices"], mine.get("offsets"), mine.get("weights"), given.pooling, at)
+        )
+    call = LookupCall(features, asked.concat, asked.out_of_bounds, fill_value, False, _POINTER)
+    parameters = fields.parameters
+    timeout = min(parameters.timeout, _MOST_MICROSECONDS) / 1e6 if parameters.timeout else None
+    return LookupRequest(call, fields.id, outputs, bool(parameters.binary_data_output), timeout)
+
+
+def _asked_outputs(fields: LookupInferRequest, concat: bool, features: int) -> dict[str, bool] | None:
+    """The outputs asked for and whether each is to be binary. Raises invalid_field for one that there is not."""
+    if not fields.outputs:
+        return None
+    names = [OUTPUT] if concat else [f"{number}.{OUTPUT}" for number in range(features)]
+    found: dict[str, bool] = {}
+    for number, output in enumerate(fields.outputs):
+        at = f"/outputs/{number}/name"
+        if output.name not in names:
+            raise invalid_field(
+                at,
+                f"{output.name[:100]!a} is not an output of this request, which has {names[0]} to {names[-1]}",
+                f"Ask for {names[0]!r}, or leave out the outputs.",
+            )
+        if output.name in found:
+            raise invalid_field(at, f"the output {output.name!r} is asked for twice", f"Ask for {output.name!r} once.")
+        binary: Any = None if output.parameters is ABSENT else output.parameters.binary_data
+        found[output.name] = bool(fields.parameters.binary_data_output) if binary is None else binary
+    return found
+
+
+def write_lookup_answer(
+    answer: LookupAnswer, request: LookupRequest, memory: Memory | None = None
+) -> tuple[list[Buffer], int | None]:
+    """The body of the answer in pieces, and the size of its JSON where binary items follow.
+
+    `memory` is charged with what is made. Raises unsupported_dtype, and what charging raises.
+    """
+    for output in answer.outputs:
+        check_writable(output.dtype)
+    named = dict(zip(answer.names, answer.outputs, strict=True))
+    wanted = request.outputs or dict.fromkeys(named, request.binary)
+    head: dict[str, Any] = {} if request.identifier is None else {"id": request.identifier}
+    head |= {"model_name": LOOKUP, "model_version": VERSION}
+    head["parameters"] = {"device": "cpu", LOOKUP: answer_fields(answer).decode()}
+    if answer.replaced is not None:
+        head["parameters"]["replaced"] = answer.replaced
+    pieces: list[Buffer] = [orjson.dumps(head)[:-1], b',"outputs":[']
+    blobs: list[Buffer] = []
+    for number, (name, binary) in enumerate(wanted.items()):
+        output = named[name]
+        described: dict[str, Any] = {"name": name, "datatype": output.dtype.oip, "shape": output.shape}
+        if binary:
+            blobs.append(packed_bytes(output, memory))
+            described["parameters"] = {"binary_data_size": len(blobs[-1])}
+        pieces.append((b"," if number else b"") + orjson.dumps(described)[: None if binary else -1])
+        if not binary:
+            pieces += [b',"data":', *values_text(output, memory), b"}"]
+    pieces.append(b"]}")
+    if not blobs:
+        return pieces, None
+    return [*pieces, *blobs], sum(map(len, pieces))
