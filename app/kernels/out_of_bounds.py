@@ -23,6 +23,8 @@ from app.tensors.tensor import Tensor
 
 REPLACED_BYTES: Final = 17
 """What `replace_out_of_bounds` takes for each component at most: twice an int64, and a byte for its tuple."""
+_TUPLES_PER_BLOCK: Final = 1 << 16
+"""Tuples whose slices are filled together, which bounds the memory that NumPy takes for their numbers."""
 _MODES: Final[Mapping[OutOfBounds, int]] = {"clip": CLIP, "wrap": WRAP, "fill": FILL}
 _BEYOND_INT64: Final = np.uint64(2**63)
 
@@ -100,7 +102,10 @@ def fill_slices(plan: Plan, out: NDArray[Any], filled: NDArray[np.bool_], value:
         out.reshape(plan.batches, plan.tuples, plan.slice_items)[:, filled] = value
     elif out.size > len(filled) * plan.slice_items:  # several batches use each set of tuples
         sets = len(filled) // plan.tuples
-        shared = out.reshape(sets, plan.batches // sets, plan.tuples, plan.slice_items)
-        shared.swapaxes(1, 2)[filled.reshape(sets, plan.tuples)] = value
+        slices = out.reshape(sets, plan.batches // sets, plan.tuples, plan.slice_items).swapaxes(1, 2)
+        step = max(1, _TUPLES_PER_BLOCK // plan.tuples)
+        for first in range(0, sets, step):
+            block = slice(first, first + step)
+            slices[block][filled.reshape(sets, plan.tuples)[block]] = value
     else:
         out.reshape(len(filled), plan.slice_items)[filled] = value

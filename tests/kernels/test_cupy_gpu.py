@@ -83,13 +83,21 @@ def test_indices_of_every_integer_type_travel_in_few_bytes(name: str, device: An
     assert machine.sent == 400 * (4 if dtype.itemsize < 4 or name == "int32" else 8)
 
 
+@pytest.mark.parametrize("wrap", [False, True])
 @pytest.mark.parametrize("name", INTEGERS)
-def test_extremes_of_every_integer_type_are_out_of_bounds(name: str, device: Any) -> None:
-    plan = GatherPlan(1, 3, (100,), 1, 8, False, False)
+def test_extremes_of_every_integer_type_are_out_of_bounds(name: str, wrap: bool, device: Any) -> None:
+    plan = GatherPlan(1, 3, (100,), 1, 8, False, wrap)
     copy = device.upload(np.arange(100, dtype=np.uint64))
     for value in (np.iinfo(name).min, np.iinfo(name).max):
         if value:
             assert device.run(plan, copy, np.array([0, 99, value], name), np.zeros(3, np.uint64)) == 2
+
+
+def test_a_uint64_beyond_int64_does_not_count_from_the_end(device: Any) -> None:
+    plan = GatherPlan(1, 3, (100,), 1, 8, False, True)
+    copy = device.upload(np.arange(100, dtype=np.uint64))
+    for value in (2**63, 2**64 - 100, 2**64 - 1):
+        assert device.run(plan, copy, np.array([0, 99, value], np.uint64), np.zeros(3, np.uint64)) == 2
 
 
 def test_memory_is_given_back_whatever_comes_of_a_gather(device: Any, machine: Machine) -> None:

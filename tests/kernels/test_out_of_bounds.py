@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from app.kernels import compiled_out_of_bounds, plain_out_of_bounds
-from app.kernels.out_of_bounds import Replacement, replace_out_of_bounds
+from app.kernels.out_of_bounds import Replacement, fill_slices, replace_out_of_bounds
 from app.kernels.plain_out_of_bounds import CLIP, FILL, WRAP
 from app.operators.gather_plan import GatherPlan
 from app.tensors.gather_call import OutOfBounds
@@ -98,6 +98,23 @@ def test_indices_of_any_type(dtype: str, mode: OutOfBounds) -> None:
     assert found.indices.tolist() == [low, *kept, high, last]
     assert found.replaced == (2 if info.min == 0 else 3)
     assert (found.filled is not None) == (mode == "fill")
+
+
+@pytest.mark.parametrize(
+    ("batches", "tuples", "per_set"), [(6, 4, 0), (6, 4, 1), (6, 4, 2), (6, 4, 3), (9000, 30, 2), (6, 70_000, 3)]
+)
+def test_the_slices_of_marked_tuples_are_filled_in_each_batch_that_uses_them(
+    batches: int, tuples: int, per_set: int
+) -> None:
+    plan = GatherPlan(batches, tuples, (5,), 2, 4, per_set == 0, True, batches_per_set=per_set or 1)
+    filled = np.random.default_rng(per_set).random(plan.index_items) < 0.3
+    out = np.arange(plan.output_items, dtype=np.uint32)
+    wanted = out.reshape(batches, tuples, 2).copy()
+    sets = filled.reshape(-1, tuples)
+    for batch in range(batches):
+        wanted[batch][sets[batch // per_set if per_set else 0]] = 7
+    fill_slices(plan, out, filled, 7)
+    assert (out == wanted.ravel()).all()
 
 
 def test_indices_that_are_all_valid_are_not_copied() -> None:
