@@ -25,6 +25,8 @@ REPLACED_BYTES: Final = 17
 """What `replace_out_of_bounds` takes for each component at most: twice an int64, and a byte for its tuple."""
 _TUPLES_PER_BLOCK: Final = 1 << 16
 """Tuples whose slices are filled together, which bounds the memory that NumPy takes for their numbers."""
+_SHORT_SLICE: Final = 1 << 10
+"""Bytes of a slice that is written as one item."""
 _MODES: Final[Mapping[OutOfBounds, int]] = {"clip": CLIP, "wrap": WRAP, "fill": FILL}
 _BEYOND_INT64: Final = np.uint64(2**63)
 
@@ -98,14 +100,29 @@ def filled_output(
 
 def fill_slices(plan: Plan, out: NDArray[Any], filled: NDArray[np.bool_], value: Any) -> None:
     """Write `value` to all items of the slices of `out` whose tuples are `filled`."""
+    if not out.size:
+        return
+    slices, one = _as_slices(out, plan.slice_items, value)
     if plan.broadcast_indices:
-        out.reshape(plan.batches, plan.tuples, plan.slice_items)[:, filled] = value
-    elif out.size > len(filled) * plan.slice_items:  # several batches use each set of tuples
+        slices.reshape(plan.batches, plan.tuples, -1)[:, np.flatnonzero(filled)] = one
+    elif slices.shape[0] == len(filled):
+        slices[np.flatnonzero(filled)] = one
+    else:  # several batches use each set of tuples
         sets = len(filled) // plan.tuples
-        slices = out.reshape(sets, plan.batches // sets, plan.tuples, plan.slice_items).swapaxes(1, 2)
+        shared = slices.reshape(sets, plan.batches // sets, plan.tuples, -1).swapaxes(1, 2)
         step = max(1, _TUPLES_PER_BLOCK // plan.tuples)
         for first in range(0, sets, step):
             block = slice(first, first + step)
-            slices[block][filled.reshape(sets, plan.tuples)[block]] = value
-    else:
-        out.reshape(len(filled), plan.slice_items)[filled] = value
+            shared[block][filled.reshape(sets, plan.tuples)[block]] = one
+
+
+def _as_slices(out: NDArray[Any], slice_items: int, value: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The slices of `out`, one a row, and what fills one.
+
+    A short slice is one item of NumPy's, which writes those two to eight times as fast as rows.
+    """
+    width = slice_items * out.itemsize
+    if width > _SHORT_SLICE:
+        return out.reshape(-1, slice_items), np.array([value], out.dtype)
+    whole = np.dtype((np.void, width))
+    return out.view(whole).reshape(-1, 1), np.full(slice_items, value, out.dtype).view(whole)

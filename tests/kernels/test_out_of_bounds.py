@@ -117,6 +117,21 @@ def test_the_slices_of_marked_tuples_are_filled_in_each_batch_that_uses_them(
     assert (out == wanted.ravel()).all()
 
 
+@pytest.mark.parametrize("slice_items", [0, 1, 2, 3, 64, 255, 256, 257, 2000])
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "float32", "float64", "complex128"])
+def test_slices_of_any_width_are_filled(slice_items: int, dtype: str) -> None:
+    value = np.array(1.5).astype(dtype)
+    for batches, per_set in ((1, 1), (3, 0), (3, 1), (6, 3)):
+        plan = GatherPlan(batches, 5, (4,), slice_items, 1, per_set == 0, True, batches_per_set=per_set or 1)
+        filled = np.random.default_rng(slice_items).random(plan.index_items) < 0.5
+        out = np.zeros(plan.output_items, dtype)
+        wanted = out.reshape(batches, 5, slice_items).copy()
+        for batch in range(batches):
+            wanted[batch][filled.reshape(-1, 5)[batch // per_set if per_set else 0]] = value
+        fill_slices(plan, out, filled, value[()])
+        assert out.tobytes() == wanted.tobytes()
+
+
 def test_indices_that_are_all_valid_are_not_copied() -> None:
     indices = np.array([0, -3, 2])
     found = replaced(indices, "fill")
