@@ -124,7 +124,8 @@ def _read_call(body: Buffer, signature: Signature, limits: Limits, charge: Charg
     else:
         call.out_of_bounds, call.fill_value, call.batch_dims = out_of_bounds, fill_value, batch_dims
     if len(body) > limits.string_bytes:
-        call.over_limit = first_too_long_string(tensors.values(), limits)
+        # Indices of strings are refused for their type.
+        call.over_limit = first_too_long_string([tensors[name] for name in tensors if name != "indices"], limits)
     if (
         text is not None
         and signature.kind == "gather"
