@@ -215,8 +215,8 @@ def test_the_drawing_has_each_source_where_the_service_reads_it(open_page: Open,
     client = server.shared_client()
     trace = """async (gather) => {
         const { traceOutput } = await import(new URL("assets/source_positions.js", document.baseURI));
-        const { shape, sources } = traceOutput(gather);
-        return { shape, sources: sources.map((source) => (Number.isNaN(source) ? -1 : source)) };
+        const { shape, links } = traceOutput(gather);
+        return { shape, sources: links.map(({ place }) => (Number.isNaN(place) ? -1 : place)) };
     }"""
     random = np.random.default_rng(8)
     for operator, data, indices, parameter in gathers(90):
@@ -289,6 +289,87 @@ def test_gather_8_has_batch_dims_and_fills_unless_something_else_is_chosen(open_
     page.locator("#run").click()
     assert wait_for_output(page) == ["1", "3"]
     assert "batch_dims" not in page.locator("#curl-code").inner_text()
+
+
+def scatters(count: int) -> list[tuple[str, Any, Any, Any, int]]:
+    """Random scatters of each operator: name, data, indices, updates, axis."""
+    random = np.random.default_rng(9)
+    found: list[tuple[str, Any, Any, Any, int]] = []
+    for _ in range(count):
+        shape = random.integers(1, 4, random.integers(1, 5)).tolist()
+        data = np.arange(np.prod(shape)).reshape(shape)
+        axis = int(random.integers(-len(shape), len(shape)))
+        places = [int(random.integers(1, s + 1)) for s in shape]
+        places[axis] = int(random.integers(1, 5))
+        indices = random.integers(-shape[axis], shape[axis], places)
+        found.append(("scatter_elements", data, indices, 1000 + np.arange(indices.size).reshape(places), axis))
+        depth = int(random.integers(1, len(shape) + 1))
+        bounds = np.array(shape[:depth])
+        tuples = random.integers(-bounds, bounds, [*random.integers(1, 4, random.integers(0, 3)).tolist(), depth])
+        chosen = (*tuples.shape[:-1], *shape[depth:])
+        found.append(("scatternd", data, tuples, 1000 + np.arange(np.prod(chosen, dtype=int)).reshape(chosen), 0))
+    return found
+
+
+def test_the_drawing_of_a_scatter_has_each_source_where_the_service_reads_it(open_page: Open, server: Server) -> None:
+    page = open_page()
+    client = server.shared_client()
+    trace = """async (scatter) => {
+        const { traceOutput } = await import(new URL("assets/source_positions.js", document.baseURI));
+        return traceOutput(scatter).links.map(
+            ({ output, part, place }) => [output, part === "data" ? place : 1000 + place]);
+    }"""
+    for operator, data, indices, updates, axis in scatters(40):
+        inputs = {"data": data, "indices": indices, "updates": updates}
+        for reduction in ("none", "add"):
+            body = {
+                "reduction": reduction,
+                **({"axis": axis} if operator == "scatter_elements" else {}),
+                **{
+                    name: {"dtype": "int64", "shape": each.shape, "values": each.ravel().tolist()}
+                    for name, each in inputs.items()
+                },
+            }
+            answer = client.post(f"/{operator}", json=body)
+            assert answer.status_code == 200, answer.text
+            scatter = {
+                "operator": operator, "dataShape": data.shape, "indicesShape": indices.shape, "parameter": axis,
+                "indices": list(map(str, indices.ravel().tolist())), "wraps": True, "outOfBounds": "error",
+                "updatesShape": updates.shape, "reduction": reduction,
+            }  # fmt: skip
+            drawn = [0] * data.size
+            for output, value in page.evaluate(trace, scatter):
+                drawn[output] += value
+            assert drawn == answer.json()["output"]["values"], body
+
+
+def test_a_scatter_is_drawn_with_its_updates(open_page: Open) -> None:
+    page = open_page()
+    page.get_by_role("button", name="Scatter", exact=True).first.click()
+    assert wait_for_output(page) == ["0.0", "4.0", "0.0", "0.0", "0.0", "5.0"]
+    cell(page, "output", 1).hover()
+    written = {("updates", 0), ("updates", 2)}
+    assert lit(page) == {("output", 1), ("data", 1), *written, *(("indices", at) for at in (0, 1, 4, 5))}
+    assert page.locator("#drawing-story").inner_text() == (
+        "output[0, 1] = 4.0 comes from data[0, 1], updates[0], updates[2] by the reduction add, "
+        "with tuple 0 (0, 1) and tuple 2 (0, 1)."
+    )
+    cell(page, "updates", 1).hover()
+    assert lit(page) == {("updates", 1), ("output", 5), ("indices", 2), ("indices", 3)}
+    cell(page, "data", 0).hover()
+    assert lit(page) == {("data", 0), ("output", 0)}
+    page.locator("#reduction").select_option("none")
+    page.locator("#run").click()
+    assert wait_for_output(page) == ["0.0", "3.0", "0.0", "0.0", "0.0", "5.0"]
+    cell(page, "updates", 0).hover()
+    assert lit(page) == set()
+    page.locator("#updates-values").fill("[1, 5]")
+    page.locator("#run").click()
+    page.wait_for_selector("#problem:not([hidden])")
+    assert page.locator("#problem .error-link").inner_text() == "updates_shape_mismatch"
+    page.get_by_role("radio", name="gathernd", exact=True).check(force=True)
+    assert page.locator("#typed-updates").is_hidden()
+    assert page.locator("#updates-panel").is_hidden()
 
 
 @pytest.mark.parametrize(

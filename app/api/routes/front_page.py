@@ -28,6 +28,7 @@ def service_description() -> dict[str, Any]:
             {
                 "name": row.name,
                 "title": row.summary,
+                "kind": row.signature.kind,
                 "parameter": row.signature.parameter,
                 "dialects": [
                     {
@@ -35,12 +36,13 @@ def service_description() -> dict[str, Any]:
                         "index_dtypes": [name for name in DTYPES if name in each.index_dtypes],
                         "wraps": each.wrap,
                         **asdict(each.fields or DialectFields()),
+                        "reductions": each.reductions,
                     }
                     for each in row.dialects.values()
                 ],
             }
             for row in OPERATORS.values()
-            if row.signature.kind == "gather"
+            if row.signature.kind in ("gather", "scatter")
         ],
         "dtypes": list(DTYPES),
     }

@@ -12,12 +12,12 @@ export function curlText(operator, body) {
 }
 
 /**
- * The same with the Python client. `data` and `indices` are `{dtype, values}`, or `{name, dtype}` for a resident tensor;
- * `batchDims` is the one beside the parameter; `fillValue` is null where none is sent.
+ * The same with the Python client. The inputs are `{dtype, values}`, or `{name, dtype}` for a resident tensor; a gather
+ * has no `updates`. `batchDims` is the one beside the parameter; `fillValue` is null where none is sent.
  */
 export function pythonText({
-  operator, parameterName, parameter, batchDims, dialect, isDefaultDialect, data, indices, outOfBounds,
-  outOfBoundsDefault, fillValue,
+  operator, parameterName, parameter, dialect, isDefaultDialect, data, indices, updates, batchDims = 0,
+  outOfBounds = "error", outOfBoundsDefault = "error", fillValue = null, reduction = "none",
 }) {
   const imports = ["import numpy as np", "from gathernd import Client"];
   if ([data, indices].some(({ dtype }) => dtype === "bfloat16")) imports.unshift("import ml_dtypes");
@@ -28,12 +28,13 @@ export function pythonText({
     ...(isDefaultDialect ? [] : [`dialect="${dialect}"`]),
     ...(outOfBounds === outOfBoundsDefault ? [] : [`out_of_bounds="${outOfBounds}"`]),
     ...(fillValue === null ? [] : [`fill_value=${literal(fillValue, data.dtype)}`]),
+    ...(reduction === "none" ? [] : [`reduction="${reduction}"`]),
   ];
-  const call = ["data", "indices", ...more].join(", ");
+  const call = ["data", "indices", ...(updates ? ["updates"] : []), ...more].join(", ");
   return `${imports.join("\n")}
 
 data = ${data.name === undefined ? arrayText(data) : JSON.stringify(data.name)}
-indices = ${arrayText(indices)}
+indices = ${arrayText(indices)}${updates ? `\nupdates = ${arrayText(updates)}` : ""}
 with Client("${address()}") as client:
     print(client.${operator}(${call}))
 `;

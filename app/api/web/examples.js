@@ -35,6 +35,14 @@ export const EXAMPLES = [
     indices: ["int64", "[[2, 0], [1, 1]]"],
   },
   {
+    title: "Scatter",
+    operator: "scatternd",
+    reduction: "add",
+    data: ["float32", "[[0, 0, 0], [0, 0, 0]]"],
+    indices: ["int64", "[[0, 1], [1, 2], [0, 1]]"],
+    updates: "[1, 5, 3]",
+  },
+  {
     title: "A wrong index",
     operator: "gathernd",
     data: ["float32", "[[0, 1], [2, 3]]"],

@@ -1,5 +1,6 @@
-/* The drawing of a gather: data, indices and output, one colour for each tuple. What is pointed at lights up together
- * with what it comes from: an output's element with its tuple and its source, a tuple with all that it selects. */
+/* The drawing of a gather or a scatter: data, indices, updates and output, one colour for each tuple. What is pointed at
+ * lights up together with what it comes from: an output's element with its tuple and its source, a tuple with all that it
+ * selects or writes. */
 
 import { byId, make } from "./elements.js";
 import { coordinates, flatPosition, traceOutput, tupleDepth } from "./source_positions.js";
@@ -8,11 +9,13 @@ import { shapeText } from "./tensor_values.js";
 
 const MOST_LINES = 48;
 const MOST_REASONS = 4;
+const INPUTS = ["indices", "data", "updates"];
 
 export class GatherDrawing {
   constructor() {
     this.data = new TensorGrid(byId("data-grid"), (flat) => this.#point("data", flat));
     this.indices = new TensorGrid(byId("indices-grid"), (flat) => this.#point("indices", flat));
+    this.updates = new TensorGrid(byId("updates-grid"), (flat) => this.#point("updates", flat));
     this.output = new TensorGrid(byId("output-grid"), (flat) => this.#point("output", flat));
     this.lines = byId("source-lines");
     this.story = byId("drawing-story");
@@ -20,8 +23,8 @@ export class GatherDrawing {
   }
 
   clear() {
-    for (const grid of [this.data, this.indices, this.output]) grid.clear();
-    for (const part of ["data", "indices"]) byId(`${part}-reasons`).replaceChildren();
+    for (const grid of [this.data, this.indices, this.updates, this.output]) grid.clear();
+    for (const part of INPUTS) byId(`${part}-reasons`).replaceChildren();
     this.trace = null;
     this.#light([], []);
   }
@@ -34,36 +37,51 @@ export class GatherDrawing {
   }
 
   /**
-   * Draw a gather: `data` and `indices` as `{shape, elements, dtype, name}`, where the data of a resident tensor has no
-   * elements; `output` as `{shape, elements}` once the service has answered.
+   * Draw a gather or a scatter: inputs as `{shape, elements, dtype, name}`, where the data of a resident tensor has no
+   * elements, an input whose text is no tensor is null, and a gather has no `updates`; `output` as `{shape, elements}` once
+   * the service has answered.
    */
-  draw({ operator, parameter, batchDims, wraps, outOfBounds, data, indices, output }) {
+  draw({ operator, parameter, batchDims, wraps, outOfBounds, reduction, data, indices, updates, output }) {
     this.clear();
-    this.gather = { operator, data, indices, output };
+    this.request = { data, indices, updates, output, reduction };
     this.depth = indices ? tupleDepth(operator, indices.shape) : 1;
-    this.trace = data && indices && traceOutput({
-      operator, dataShape: data.shape, indicesShape: indices.shape, indices: indices.elements, parameter, batchDims, wraps,
-      outOfBounds,
+    this.trace = data && indices && updates !== null && traceOutput({
+      operator, dataShape: data.shape, indicesShape: indices.shape, indices: indices.elements,
+      updatesShape: updates?.shape, reduction, parameter, batchDims, wraps, outOfBounds,
     });
     const trace = this.trace;
-    const readers = new Map();
-    const known = new Map();
-    trace?.sources.forEach((source, flat) => {
-      const tuple = trace.tuples[flat];
-      if (!readers.has(source)) readers.set(source, new Set());
-      readers.get(source).add(tuple);
-      if (output) known.set(source, output.elements[flat]);
-    });
+    const tuplesAt = { data: new Map(), updates: new Map(), output: new Map() };
+    const sourceOf = new Map(); // of each element of the output that comes from one element of data alone
+    for (const { output: target, part, place, tuple } of trace?.links ?? []) {
+      sourceOf.set(target, sourceOf.has(target) || part !== "data" ? NaN : place);
+      if (tuple === null) continue;
+      for (const [found, flat] of [[tuplesAt[part], place], [tuplesAt.output, target]]) {
+        if (!found.has(flat)) found.set(flat, new Set());
+        found.get(flat).add(tuple);
+      }
+    }
+    const known = new Map(output ? [...sourceOf].map(([target, source]) => [source, output.elements[target]]) : []);
+    const tuplesOf = (part) => (flat) => [...(tuplesAt[part].get(flat) ?? [])];
+    byId("updates-panel").hidden = updates === undefined;
     this.#caption("data", data);
     this.#caption("indices", indices);
+    this.#caption("updates", updates);
     this.#caption("output", output ?? (trace && { shape: trace.shape, dtype: data.dtype }));
     if (data) {
       this.data.draw({
         name: "data",
         shape: data.shape,
         textOf: (flat) => (data.elements ? data.elements[flat] : (known.get(flat) ?? null)),
-        tuplesOf: (flat) => [...(readers.get(flat) ?? [])],
-        wanted: [...readers.keys()].filter((source) => !Number.isNaN(source)),
+        tuplesOf: tuplesOf("data"),
+        wanted: [...tuplesAt.data.keys()].filter((source) => !Number.isNaN(source)),
+      });
+    }
+    if (updates) {
+      this.updates.draw({
+        name: "updates",
+        shape: updates.shape,
+        textOf: (flat) => updates.elements[flat],
+        tuplesOf: tuplesOf("updates"),
       });
     }
     if (indices) {
@@ -80,7 +98,8 @@ export class GatherDrawing {
         name: "output",
         shape,
         textOf: (flat) => (output ? (output.elements[flat] ?? null) : "?"),
-        tuplesOf: (flat) => (trace && flat < trace.tuples.length ? [trace.tuples[flat]] : []),
+        tuplesOf: tuplesOf("output"),
+        wanted: [...tuplesAt.output.keys()],
       });
     }
     byId("output-note").hidden = Boolean(shape);
@@ -89,8 +108,8 @@ export class GatherDrawing {
   /** Mark each index, or element of data, at which an error points; `reason` is the error's text. */
   markWrong(places, reason) {
     for (const { pointer = "", position, allowed } of places) {
-      for (const part of ["indices", "data"]) {
-        const tensor = this.gather?.[part];
+      for (const part of INPUTS) {
+        const tensor = this.request?.[part];
         if (!tensor || !pointer.startsWith(`/${part}`)) continue;
         const numbers = position ?? (pointer.split("/values/")[1] ?? "").split("/").filter(Boolean).map(Number);
         if (numbers.length !== tensor.shape.length) continue;
@@ -118,18 +137,18 @@ export class GatherDrawing {
     if (!trace) return;
     const tuple = Math.floor(flat / this.depth);
     const isMeant = {
-      output: (place) => place === flat,
-      data: (place) => trace.sources[place] === flat,
-      indices: (place) => trace.tuples[place] === tuple,
-    }[part];
-    const found = trace.sources.flatMap((_, place) => (isMeant(place) ? [place] : []));
-    const tuples = new Set(found.map((place) => trace.tuples[place]));
+      output: (link) => link.output === flat,
+      indices: (link) => link.tuple === tuple,
+    }[part] ?? ((link) => link.part === part && link.place === flat);
+    const found = trace.links.filter(isMeant);
+    const tuples = new Set(found.map((link) => link.tuple).filter((each) => each !== null));
     if (part === "indices") tuples.add(tuple);
     const cells = [
-      ...found.flatMap((place) => [this.output.cell(place), this.data.cell(trace.sources[place])]),
+      ...(part === "indices" ? [] : [this[part].cell(flat)]),
+      ...found.flatMap((link) => [this.output.cell(link.output), this[link.part].cell(link.place)]),
       ...[...tuples].flatMap((each) => this.#cellsOfTuple(each)),
     ];
-    this.#light(cells.filter(Boolean), found);
+    this.#light(found.length || part === "indices" ? cells.filter(Boolean) : [], found);
     this.story.textContent = this.#tell(part, flat, found, [...tuples]);
   }
 
@@ -139,22 +158,33 @@ export class GatherDrawing {
 
   /** What is pointed at, in words. */
   #tell(part, flat, found, tuples) {
-    const { data, indices, output } = this.gather;
+    const { data, indices, updates, output, reduction } = this.request;
     const at = (name, place, shape) => `${name}[${coordinates(place, shape).join(", ")}]`;
     const tupleText = (tuple) => {
       const parts = indices.elements.slice(tuple * this.depth, (tuple + 1) * this.depth);
       return `tuple ${tuple} (${parts.join(", ")})`;
     };
     if (part === "output") {
-      const source = this.trace.sources[flat];
       const value = output ? ` = ${output.elements[flat]}` : "";
       const place = `${at("output", flat, this.trace.shape)}${value}`;
-      return Number.isNaN(source)
-        ? `${place}: an index of ${tupleText(tuples[0])} is out of bounds.`
-        : `${place} comes from ${at("data", source, data.shape)}, chosen by ${tupleText(tuples[0])}.`;
+      if (found.some((link) => Number.isNaN(link.place))) return `${place}: an index of ${tupleText(tuples[0])} is out of bounds.`;
+      const sources = found.map((link) => at(link.part, link.place, link.part === "data" ? data.shape : updates.shape));
+      if (!tuples.length) return `${place} is ${sources.join("")}, unchanged.`;
+      const by = tuples.map(tupleText).join(" and ");
+      if (!updates) return `${place} comes from ${sources.join("")}, chosen by ${by}.`;
+      return reduction === "none"
+        ? `${place} comes from ${sources.join("")}, written by ${by}.`
+        : `${place} comes from ${sources.join(", ")} by the reduction ${reduction}, with ${by}.`;
     }
     const count = found.length === 1 ? "1 element" : `${found.length} elements`;
-    if (part === "indices") return `${tupleText(tuples[0])} selects ${count} of the output.`;
+    if (part === "indices") return `${tupleText(tuples[0])} ${updates ? "writes" : "selects"} ${count} of the output.`;
+    if (part === "updates") {
+      const place = at("updates", flat, updates.shape);
+      return found.length
+        ? `${place} goes to ${at("output", found[0].output, this.trace.shape)}, by ${tuples.map(tupleText).join("")}.`
+        : `${place} goes nowhere: its index is out of bounds, or a later update of the same element counts.`;
+    }
+    if (updates) return `${at("data", flat, data.shape)} ${found.length ? "goes to the output at its place" : "is overwritten"}.`;
     return found.length
       ? `${at("data", flat, data.shape)} goes to ${count} of the output, by ${tuples.map(tupleText).join(" and ")}.`
       : `${at("data", flat, data.shape)} is not selected.`;
@@ -168,8 +198,8 @@ export class GatherDrawing {
     if (!cells.length) {
       this.story.textContent = "Point at a cell, or move to it with Tab and the arrow keys, to see where it comes from.";
     }
-    for (const place of found.slice(0, MOST_LINES)) {
-      this.#line(this.data.cell(this.trace.sources[place]), this.output.cell(place), this.trace.tuples[place]);
+    for (const { part, place, output, tuple } of found.slice(0, MOST_LINES)) {
+      if (tuple !== null) this.#line(this[part].cell(place), this.output.cell(output), tuple);
     }
   }
 

@@ -1,4 +1,4 @@
-/* The playground: a form for a gather, what the service answers to it, and the drawing of both. */
+/* The playground: a form for a gather or a scatter, what the service answers to it, and the drawing of both. */
 
 import { curlText, pythonText } from "./code_examples.js";
 import { byId, make, problemParagraphs } from "./elements.js";
@@ -68,10 +68,15 @@ export class Playground {
   }
 
   /** Put an example into the form. */
-  show({ operator, dialect, parameter = 0, batchDims = 0, outOfBounds, fillValue = "", data, indices }) {
+  show({
+    operator, dialect, parameter = 0, batchDims = 0, outOfBounds, fillValue = "", reduction = "none", data, indices,
+    updates = "",
+  }) {
     this.#chooseOperator(operator);
+    byId("reduction").value = reduction;
+    byId("updates-values").value = updates;
     byId("fill-value").value = fillValue;
-    if (dialect) byId("dialect").value = dialect;
+    byId("dialect").value = dialect ?? this.defaultDialect;
     this.#chooseDialect();
     byId("out-of-bounds").value = outOfBounds ?? this.outOfBoundsDefault;
     byId("parameter").value = parameter;
@@ -87,14 +92,19 @@ export class Playground {
     this.asked = null;
     byId("typed-data").hidden = byId("data-source").value !== INLINE;
     byId("fill-value-field").hidden = byId("out-of-bounds").value !== "fill";
+    const { parameter, kind } = this.#operator();
+    byId("parameter-field").hidden = parameter === null;
+    byId("out-of-bounds-fields").hidden = kind !== "gather";
+    byId("typed-updates").hidden = byId("reduction-field").hidden = kind !== "scatter";
+    byId("run").textContent = kind === "scatter" ? "Scatter" : "Gather";
     this.#clearProblem();
     this.outcome.textContent = "";
     this.#draw(null);
     this.#writeCode();
-    byId("answer-code").textContent = "Run the gather to see its answer.";
+    byId("answer-code").textContent = "Run it to see its answer.";
   }
 
-  /** Send the form's gather, and draw the answer or the error. */
+  /** Send the form's request, and draw the answer or the error. */
   async run() {
     const asked = (this.asked = {});
     const isCurrent = () => this.asked === asked;
@@ -144,7 +154,7 @@ export class Playground {
     );
     byId("data-dtype").append(...dtypes.map((name) => make("option", {}, name)));
     byId("example-choice").append(
-      ...EXAMPLES.map((example) =>
+      ...EXAMPLES.filter(({ operator }) => this.operators.some(({ name }) => name === operator)).map((example) =>
         make("button", { type: "button", onclick: () => { this.show(example); this.run(); } }, example.title)),
     );
     byId("data-source").append(make("option", { value: INLINE }, "values typed here"));
@@ -157,11 +167,13 @@ export class Playground {
   #chooseOperator(name) {
     this.form.querySelector(`[value="${name}"]`).checked = true;
     const { parameter, dialects } = this.#operator();
-    byId("parameter-name").textContent = parameter;
+    byId("parameter-name").textContent = parameter ?? "";
     const dialect = byId("dialect");
-    const before = dialect.value;
-    dialect.replaceChildren(...dialects.map((each) => make("option", {}, each.name)));
-    if (dialects.some((each) => each.name === before)) dialect.value = before;
+    const isDefault = dialect.value === this.defaultDialect;
+    offer(dialect, dialects.map((each) => each.name));
+    this.defaultDialect = dialects[0].name;
+    if (isDefault) dialect.value = this.defaultDialect;
+    offer(byId("reduction"), [...new Set(dialects.flatMap((each) => each.reductions))]);
     const indices = byId("indices-dtype");
     const chosen = indices.value;
     const types = new Set(dialects.flatMap((each) => each.index_dtypes));
@@ -191,18 +203,26 @@ export class Playground {
 
   /** The request's JSON. Values stay as they were typed: what is wrong with them is for the service to say. */
   #body() {
-    const tensor = (part) => `{"dtype": "${byId(`${part}-dtype`).value}", "values": ${byId(`${part}-values`).value.trim().replace(/\s*\n\s*/g, " ")}}`;
+    const values = (part) => byId(`${part}-values`).value.trim().replace(/\s*\n\s*/g, " ");
+    const tensor = (part, dtype = byId(`${part}-dtype`).value) => `{"dtype": "${dtype}", "values": ${values(part)}}`;
     const source = byId("data-source").value;
-    const { parameter, dialects } = this.#operator();
+    const { parameter, dialects, kind } = this.#operator();
     const { name: dialect, needs_parameter: needsParameter } = this.#dialect();
     const lines = [
       `"data": ${source === INLINE ? tensor("data") : `{"tensor": ${JSON.stringify(source)}}`}`,
       `"indices": ${tensor("indices")}`,
     ];
+    if (kind === "scatter") lines.push(`"updates": ${tensor("updates", this.#dataType())}`);
     const number = byId("parameter").value;
-    if (number !== "" && (Number(number) !== 0 || needsParameter)) lines.push(`"${parameter}": ${number}`);
+    const isSent = number !== "" && (Number(number) !== 0 || needsParameter);
+    if (parameter !== null && isSent) lines.push(`"${parameter}": ${number}`);
     if (this.#batchDims() !== 0) lines.push(`"batch_dims": ${this.#batchDims()}`);
     if (dialect !== dialects[0].name) lines.push(`"dialect": "${dialect}"`);
+    if (kind === "scatter") {
+      const reduction = byId("reduction").value;
+      if (reduction !== "none") lines.push(`"reduction": "${reduction}"`);
+      return `{\n  ${lines.join(",\n  ")}}`;
+    }
     const outOfBounds = byId("out-of-bounds").value;
     if (outOfBounds !== this.outOfBoundsDefault) lines.push(`"out_of_bounds": "${outOfBounds}"`);
     const fill = byId("fill-value").value.trim();
@@ -222,8 +242,7 @@ export class Playground {
   }
 
   /** What is typed as `part`, `{shape, elements, dtype, values}`; null where it is not a tensor. */
-  #typed(part) {
-    const dtype = byId(`${part}-dtype`).value;
+  #typed(part, dtype = byId(`${part}-dtype`).value) {
     try {
       const values = parseExactly(byId(`${part}-values`).value);
       const found = flatten(values, dtype.startsWith("complex"));
@@ -233,11 +252,17 @@ export class Playground {
     }
   }
 
+  #dataType() {
+    return this.residents.get(byId("data-source").value)?.dtype ?? byId("data-dtype").value;
+  }
+
+  /** The inputs; a gather has no updates. */
   #parts() {
     const name = byId("data-source").value;
     const resident = this.residents.get(name);
     const data = resident ? { name, dtype: resident.dtype, shape: resident.shape } : this.#typed("data");
-    return { data, indices: this.#typed("indices") };
+    const updates = this.#operator().kind === "scatter" ? this.#typed("updates", this.#dataType()) : undefined;
+    return { data, indices: this.#typed("indices"), updates };
   }
 
   #draw(output) {
@@ -245,23 +270,31 @@ export class Playground {
     const { name: operator } = this.#operator();
     const { wraps } = this.#dialect();
     const outOfBounds = byId("out-of-bounds").value;
-    this.drawing.draw({ operator, parameter, batchDims: this.#batchDims(), wraps, outOfBounds, output, ...this.#parts() });
+    const reduction = byId("reduction").value;
+    this.drawing.draw({
+      operator, parameter, batchDims: this.#batchDims(), wraps, outOfBounds, reduction, output, ...this.#parts(),
+    });
   }
 
   #writeCode() {
-    const { name: operator, parameter: parameterName, dialects } = this.#operator();
+    const { name: operator, parameter: parameterName, dialects, kind } = this.#operator();
     byId("curl-code").textContent = curlText(operator, this.#body());
-    const { data, indices } = this.#parts();
+    const { data, indices, updates } = this.#parts();
     const dialect = byId("dialect").value;
-    if (!data || !indices) {
+    if (!data || !indices || updates === null) {
       byId("python-code").textContent = "Values that are not nested lists have no form in Python.";
-    } else if (this.#fillValue() === undefined) {
+    } else if (kind === "gather" && this.#fillValue() === undefined) {
       byId("python-code").textContent = "A fill value that is no JSON has no form in Python.";
     } else {
       byId("python-code").textContent = pythonText({
-        operator, parameterName, parameter: Number(byId("parameter").value || 0), dialect,
-        isDefaultDialect: dialect === dialects[0].name, data, indices, batchDims: this.#batchDims(),
-        outOfBounds: byId("out-of-bounds").value, outOfBoundsDefault: this.outOfBoundsDefault, fillValue: this.#fillValue(),
+        operator, parameterName, parameter: parameterName === null ? 0 : Number(byId("parameter").value || 0), dialect,
+        isDefaultDialect: dialect === dialects[0].name, data, indices, updates,
+        ...(kind === "gather"
+          ? {
+              batchDims: this.#batchDims(), outOfBounds: byId("out-of-bounds").value,
+              outOfBoundsDefault: this.outOfBoundsDefault, fillValue: this.#fillValue(),
+            }
+          : { reduction: byId("reduction").value }),
       });
     }
   }
@@ -289,12 +322,20 @@ export class Playground {
   }
 }
 
+/** Make `names` the options of a select; the one that is chosen stays so where it is among them. */
+function offer(select, names) {
+  const before = select.value;
+  select.replaceChildren(...names.map((name) => make("option", {}, name)));
+  if (names.includes(before)) select.value = before;
+}
+
 /** The control of the form that a JSON pointer of an error leads to. */
 function controlOf(pointer) {
   const exact = { "/dialect": "dialect", "/batch_dims": "parameter", "/axis": "parameter", "/data/tensor": "data-source",
-    "/out_of_bounds": "out-of-bounds", "/fill_value": "fill-value" };
+    "/out_of_bounds": "out-of-bounds", "/fill_value": "fill-value", "/reduction": "reduction",
+    "/updates/dtype": "data-dtype" };
   if (!byId("batch-dims-field").hidden) exact["/batch_dims"] = "batch-dims";
-  const id = exact[pointer] ?? /^\/(data|indices)\/(dtype|values)/.exec(pointer)?.slice(1).join("-");
+  const id = exact[pointer] ?? /^\/(data|indices|updates)\/(dtype|values)/.exec(pointer)?.slice(1).join("-");
   return id ? byId(id) : null;
 }
 

@@ -1,5 +1,5 @@
 /* Where each element of an output comes from: the operators' formulas on shapes and indices, without any values.
- * Flat positions are row-major. A tuple is what selects one slice: for Gather and GatherElements a single index. */
+ * Flat positions are row-major. A tuple is what selects one slice: for the operators on an axis a single index. */
 
 export const product = (sizes) => sizes.reduce((all, size) => all * size, 1);
 
@@ -17,21 +17,26 @@ export function coordinates(flat, shape) {
 export const flatPosition = (position, shape) => position.reduce((flat, place, axis) => flat * shape[axis] + place, 0);
 
 /** How many index components make up a tuple. */
-export const tupleDepth = (operator, indicesShape) => (operator === "gathernd" ? indicesShape.at(-1) : 1);
+export const tupleDepth = (operator, indicesShape) => (operator.endsWith("nd") ? indicesShape.at(-1) : 1);
 
 /**
- * The output's shape, and for each of its elements the flat position in data and the tuple that selects it. The position
- * is NaN where an index is out of range: then there is an error, or the element is filled. `batchDims` is the one beside
- * an axis. `wraps` says whether the dialect counts negative indices from the end, `outOfBounds` what the request asks for
- * where that does not help. At most `limit` elements are traced. Null where shapes and parameter do not fit together:
- * which rule is broken is for the service to say.
+ * The output's shape, and the links that make it: each from an element of data or of updates (`part` and `place`) to one
+ * of the output, by a `tuple`, which is null where a scatter leaves what is there. `place` is NaN where an index is out of
+ * range: then there is an error, or the element is filled. `batchDims` is the one beside an axis. `wraps` says whether the
+ * dialect counts negative indices from the end, `outOfBounds` what the request asks for where that does not help. At most
+ * `limit` elements are traced. Null where shapes and parameter do not fit together: which rule is broken is for the
+ * service to say.
  */
 export function traceOutput({
-  operator, dataShape, indicesShape, indices, parameter, batchDims = 0, wraps, outOfBounds, limit = 4096,
+  operator, dataShape, indicesShape, indices, updatesShape, reduction, parameter, batchDims = 0, wraps, outOfBounds,
+  limit = 4096,
 }) {
-  const trace = { gathernd: traceGatherND, gather: traceGather, gather_elements: traceGatherElements }[operator];
   const onAxis = (text, size) => place(Number(text), size, wraps, outOfBounds);
-  return trace ? trace(dataShape, indicesShape, indices, parameter, onAxis, limit, batchDims) : null;
+  const gather = { gathernd: traceGatherND, gather: traceGather, gather_elements: traceGatherElements }[operator];
+  if (gather) return gather(dataShape, indicesShape, indices, parameter, onAxis, limit, batchDims);
+  const targetsOf = { scatternd: targetsOfScatterND, scatter_elements: targetsOfScatterElements }[operator];
+  const targets = targetsOf?.(dataShape, indicesShape, indices, updatesShape, parameter, onAxis, limit);
+  return targets ? scattered(dataShape, targets, reduction, limit) : null;
 }
 
 /** Where an index leads on an axis of `size`, NaN for nowhere. */
@@ -43,12 +48,55 @@ function place(index, size, wraps, outOfBounds) {
   return NaN;
 }
 
+const upTo = (count, limit, make) => Array.from({ length: Math.min(count, limit) }, (_, flat) => make(flat));
+
+/** The trace of a gather: `locate` says of an element of the output its position in data and its tuple. */
 function build(shape, limit, locate) {
-  const count = Math.min(product(shape), limit);
-  const sources = new Array(count);
-  const tuples = new Array(count);
-  for (let flat = 0; flat < count; flat++) [sources[flat], tuples[flat]] = locate(flat);
-  return { shape, sources, tuples };
+  const links = upTo(product(shape), limit, (output) => {
+    const [source, tuple] = locate(output);
+    return { output, part: "data", place: source, tuple };
+  });
+  return { shape, links };
+}
+
+/** The trace of a scatter, of the output position and the tuple of each update. The last one counts without a reduction. */
+function scattered(shape, targets, reduction, limit) {
+  const written = new Map();
+  targets.forEach(([output, tuple], update) => {
+    const before = reduction === "none" ? [] : (written.get(output) ?? []);
+    written.set(output, [...before, { output, part: "updates", place: update, tuple }]);
+  });
+  const links = upTo(product(shape), limit, (output) => {
+    const updates = written.get(output) ?? [];
+    const isKept = !updates.length || reduction !== "none";
+    return [...(isKept ? [{ output, part: "data", place: output, tuple: null }] : []), ...updates];
+  });
+  return { shape, links: links.flat() };
+}
+
+const areEqual = (shape, other) => shape.length === other.length && shape.every((size, axis) => size === other[axis]);
+
+function targetsOfScatterND(dataShape, indicesShape, indices, updatesShape, parameter, onAxis, limit) {
+  const depth = indicesShape.at(-1);
+  const slice = dataShape.slice(depth);
+  const fits =
+    dataShape.length >= 1 && indicesShape.length >= 1 && depth >= 1 && depth <= dataShape.length &&
+    areEqual(updatesShape, [...indicesShape.slice(0, -1), ...slice]);
+  if (!fits) return null;
+  const sliceItems = product(slice);
+  return upTo(product(updatesShape), limit, (flat) => {
+    const tuple = Math.floor(flat / sliceItems);
+    let target = 0;
+    for (let component = 0; component < depth; component++) {
+      target = target * dataShape[component] + onAxis(indices[tuple * depth + component], dataShape[component]);
+    }
+    return [target * sliceItems + (flat % sliceItems), tuple];
+  });
+}
+
+function targetsOfScatterElements(dataShape, indicesShape, indices, updatesShape, axis, onAxis, limit) {
+  const trace = traceGatherElements(dataShape, indicesShape, indices, axis, onAxis, limit);
+  return trace && areEqual(updatesShape, indicesShape) ? trace.links.map(({ place: target, tuple }) => [target, tuple]) : null;
 }
 
 function traceGatherND(dataShape, indicesShape, indices, batchDims, onAxis, limit) {
