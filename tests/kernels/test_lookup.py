@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -351,3 +354,14 @@ def test_sums_are_rounded_half_to_even(kernels: list[Any], name: str) -> None:
         out = np.zeros(40_000, np.uint16)
         assert kernel.lookup([plan], [FeatureArrays(pairs, index, offsets, None, None, out)]) == -1
         assert bits(out.view(kind)) == bits(wanted)
+
+
+@pytest.mark.parametrize("kernel", ["numba", "numpy"])
+def test_no_kernel_reads_or_writes_outside_of_its_arrays(kernel: str, compiled: Path) -> None:
+    count = str(samples(2000 if kernel == "numba" else 400))
+    extra = [str(compiled)] if kernel == "numba" else []
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-m", "tests.kernels.guarded_lookup", count, "16", *extra],
+        capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
