@@ -55,6 +55,11 @@ def chunks(size: int) -> Callable[[httpx.Client], httpx.Response]:
     return lambda client: client.post("/gathernd", content=iter([b" " * KIB] * (size // KIB + 1)), headers=BINARY)
 
 
+def lookup(features: int) -> Callable[[httpx.Client], httpx.Response]:
+    body = {"features": [{"tensor": "first", "indices": int64([1], [0])}] * features}
+    return lambda client: client.post("/lookup", json=body)
+
+
 def scatter_twice(client: httpx.Client) -> httpx.Response:
     """The second answer of two scatters with a key each."""
     body = {"indices": int64([1, 1], [0]), "updates": tensor("int8", [1], [1])}
@@ -108,6 +113,7 @@ LIMITS = {
         8000, "elements", "limit_exceeded", (gather(tensor("int8", [2, 4001], [0] * 8002)), put("a", 8002, "2,4001"))
     ),
     "max_string_bytes": Limit(10, "string_bytes", "limit_exceeded", (gather(tensor("string", [1], ["x" * 11])),)),
+    "max_features": Limit(2, "features", "limit_exceeded", (lookup(3),)),
     "max_header_bytes": Limit(
         4 * KIB,
         "header_bytes",

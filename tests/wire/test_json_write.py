@@ -184,31 +184,6 @@ def test_a_decimal_just_beside_the_middle_of_two_float32_is_not_written_for_the_
     assert text == "[7.0385307e-26]"
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (1e-5, "1e-5"),
-        (1.5e-5, "1.5e-5"),
-        (0.0001, "0.0001"),
-        (0.00012345, "0.00012345"),
-        (16777216, "16777216.0"),
-        (123456.75, "123456.75"),
-        (1e15, "1000000000000000.0"),
-        (1e16, "1e16"),
-        (1.25e20, "1.25e20"),
-        (3.4028235e38, "3.4028235e38"),
-        (1e-45, "1e-45"),
-        (1.1754944e-38, "1.1754944e-38"),
-        (9.999999e8, "999999900.0"),
-        (99999999, "100000000.0"),
-        (0.3, "0.3"),
-        (-7.25, "-7.25"),
-    ],
-)
-def test_forms_of_float32(value: float, text: str) -> None:
-    assert values("float32", [value]) == f"[{text}]"
-
-
 @st.composite
 def tensors(draw: st.DrawFn) -> tuple[str, NDArray[Any], tuple[int, ...]]:
     dtype = DTYPES[draw(st.sampled_from(list(DTYPES)))]
