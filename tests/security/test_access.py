@@ -97,8 +97,8 @@ def test_every_documented_route_asks_for_a_key_or_is_public(guarded: Guarded) ->
 
 def test_every_documented_route_that_writes_is_known_to_the_rule_of_scopes(guarded: Guarded) -> None:
     """A new route that changes something must be decided on: see `Access`."""
+    writing = {path for method, path, _ in operations(guarded.server) if method not in ("GET", "HEAD")}
     known = {LOOKUP, *(row.path[1:] for row in OPERATORS.values()), *(row.path[1:] for row in BACKWARDS.values())}
-    known = {LOOKUP, *(row.path[1:] for row in (*OPERATORS.values(), *BACKWARDS.values()))}
     undecided = {path for path in writing if path[1:] not in known and not path.startswith(("/v2/", "/tensors/"))}
     assert undecided == set()
 
