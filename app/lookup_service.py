@@ -27,13 +27,10 @@ from app.memory.budget import MemoryReservation
 from app.operators.gather_plan import GatherPlan
 from app.operators.lookup import LookupPlan, check_indices, check_offsets, plan_lookup
 from app.operators.shape_rules import check_output_bytes
-from app.service import Service
+from app.service import Service, fill_item
 from app.store import Resident
 from app.store.store_errors import no_tensor
 from app.telemetry.server_timing import RequestTimings
-from app.tensors.dtypes import DType
-from app.tensors.frame_format import HEAD
-from app.tensors.gather_call import FillValue
 from app.tensors.lookup_call import Feature, LookupAnswer, LookupCall
 from app.tensors.string_frames import read_frames
 from app.tensors.string_tensor import PackedStrings
@@ -99,7 +96,7 @@ class LookupService:
         """
         service = self.service
         residents = self._resolve(call)
-        planned = self._planned(call, residents)
+        planned, fills = self._validated(call, residents)
         plan = planned.plan
         decision = planned.decisions[any(resident.cold for resident in residents)]
         reservation.charge(plan.output_bytes)
@@ -112,7 +109,7 @@ class LookupService:
             replacements = await self._here_or_in_pool(items < _LARGE_INDEX_SCAN, work, timings)
             indices, filled = [one.indices for one in replacements], [one.filled for one in replacements]
             replaced = sum(one.replaced for one in replacements)
-        run = self._run_of(call, plan, indices, filled, residents, reservation)
+        run = self._run_of(call, plan, indices, filled, fills, residents, reservation)
         timings.choice = choice = decision.choice
         timings.route = choice.route
         by_name = {feature.tensor: resident for feature, resident in zip(call.features, residents, strict=True)}
@@ -134,7 +131,7 @@ class LookupService:
         outputs: Sequence[Tensor]
         if strings:
             outputs = await service.pool.run(
-                lambda: self._string_outputs(call, run, residents, filled, reservation), timings
+                lambda: self._string_outputs(call, run, residents, filled, fills, reservation), timings
             )
         else:
             outputs = [
@@ -151,7 +148,7 @@ class LookupService:
     def explain(self, call: LookupCall, reservation: MemoryReservation) -> LookupExplanation:
         """Everything that `lookup` does before it looks at an index: the plan and the decision with its reasons."""
         residents = self._resolve(call)
-        planned = self._planned(call, residents)
+        planned, _ = self._validated(call, residents)
         reservation.admit(planned.plan.output_bytes)
         decision = planned.decisions[any(resident.cold for resident in residents)]
         return LookupExplanation(call, residents, planned.plan, decision)
@@ -168,12 +165,23 @@ class LookupService:
                 found[feature.tensor] = resident
         return [found[feature.tensor] for feature in call.features]
 
+    def _validated(self, call: LookupCall, residents: Sequence[Resident]) -> tuple[_Planned, Mapping[str, Tensor]]:
+        """What follows from a lookup's types and shapes, and by the name of a dtype what its rows are filled with."""
+        fills: dict[str, Tensor] = {}
+        over_limit = None
+        for resident in residents if call.out_of_bounds == "fill" else ():
+            dtype = resident.tensor.dtype
+            if dtype.name not in fills:
+                fills[dtype.name], too_long = fill_item(call.fill_value, dtype, self.service.limits)
+                over_limit = over_limit or too_long
+        planned = self._planned(call, residents)
+        if over_limit is not None:
+            raise over_limit
+        return planned, fills
+
     def _planned(self, call: LookupCall, residents: Sequence[Resident]) -> _Planned:
         """Validate, plan and choose; lookups of the same types, shapes and poolings share one plan."""
         tables = [resident.tensor for resident in residents]
-        if call.fill_value is not None:
-            for dtype in {table.dtype.name: table.dtype for table in tables}.values():
-                call.fill_value.item(dtype)
         key = call.concat, *[_key(feature, table) for feature, table in zip(call.features, tables, strict=True)]
         planned, chooser = self._plans.get(key), self.service.chooser
         if planned is None or planned.chooser is not chooser:
@@ -191,11 +199,12 @@ class LookupService:
         plan: LookupPlan,
         indices: Sequence[NDArray[Any]],
         filled: Sequence[NDArray[np.bool_] | None],
+        fills: Mapping[str, Tensor],
         residents: Sequence[Resident],
         reservation: MemoryReservation,
     ) -> _Run:
         """The arrays of a lookup; outputs are charged already. Offsets have the type of the indices that are read."""
-        offsets, weights, fills = [], [], []
+        offsets, weights, rows = [], [], []
         for feature, planned, read, marks, resident in zip(
             call.features, plan.features, indices, filled, residents, strict=True
         ):
@@ -205,17 +214,16 @@ class LookupService:
                 given = given.astype(read.dtype)
             offsets.append(given)
             weights.append(None if feature.weights is None else feature.weights.items)
-            fill = None
+            row = None
             if marks is not None:
                 dtype = resident.tensor.dtype
                 reservation.charge(planned.row_bytes)
-                value = (
-                    np.zeros(1, dtype.carrier) if dtype.kind == "string" else _fill_item(call.fill_value, dtype).items
-                )
-                fill = np.full(planned.row_items, value[0], dtype.carrier)
-            fills.append(fill)
+                # Strings are filled once they have been looked up (see `_string_outputs`).
+                value = 0 if dtype.kind == "string" else fills[dtype.name].items[0]
+                row = np.full(planned.row_items, value, dtype.carrier)
+            rows.append(row)
         outputs = [self.service.outputs.empty(prod(shape), dtype.carrier) for dtype, shape in plan.outputs]
-        return _Run(plan, indices, offsets, weights, fills, outputs)
+        return _Run(plan, indices, offsets, weights, rows, outputs)
 
     def _run_kernel(
         self, run: _Run, numbers: Sequence[int], residents: Sequence[Resident], threads: int, timings: RequestTimings
@@ -247,6 +255,7 @@ class LookupService:
         run: _Run,
         residents: Sequence[Resident],
         filled: Sequence[NDArray[np.bool_] | None],
+        fills: Mapping[str, Tensor],
         reservation: MemoryReservation,
     ) -> list[Tensor]:
         """The outputs where one is of strings, whose frames stay where they are unless they are joined.
@@ -270,7 +279,7 @@ class LookupService:
             marks = filled[number]
             if marks is not None:
                 where = np.repeat(marks, feature.row_items)
-                item = _fill_item(call.fill_value, table.dtype)
+                item = fills[table.dtype.name]
                 assert isinstance(item, PackedStrings), "its type is that of the table"
                 strings = strings.filled(where, item, reservation.charge)
             size += strings.nbytes
@@ -331,15 +340,6 @@ def _checking(call: LookupCall, plan: LookupPlan) -> Callable[[], GatherError]:
         raise AssertionError("a kernel found an index or an offset wrong, and none is")
 
     return work
-
-
-def _fill_item(value: FillValue | None, dtype: DType) -> Tensor:
-    """What rows are filled with, as a tensor of one item."""
-    if value is not None:
-        return value.item(dtype)
-    if dtype.kind == "string":
-        return PackedStrings(dtype, (1,), np.zeros(1, np.int64), octets=np.zeros(HEAD, np.uint8))
-    return Tensor(dtype, (1,), np.zeros(1, dtype.numpy))
 
 
 def _joined_strings(

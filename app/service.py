@@ -34,7 +34,7 @@ from app.store import Resident, Store
 from app.store.store_errors import no_tensor
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DType
-from app.tensors.gather_call import Answer, Call
+from app.tensors.gather_call import Answer, Call, FillValue
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
@@ -307,22 +307,11 @@ class Service:
         return Explanation(call, data, planned.shape, plan, decision)
 
     def _fill_item(self, call: Call, dtype: DType) -> Tensor:
-        """What slices are filled with, a tensor of one item: 0, false or an empty string unless the call says it.
-
-        Raises value_not_representable, which comes before the operator's rules; that a string is too long, which comes
-        after them, is left in the call's `over_limit`.
+        """What slices are filled with. Raises value_not_representable, which comes before the operator's rules; that a
+        string is too long, which comes after them, is left in the call's `over_limit`.
         """
-        if call.fill_value is None:
-            return zero_item(dtype)
-        item = call.fill_value.item(dtype)
-        is_too_long = isinstance(item, PackedStrings) and item.first_longer(self.limits.string_bytes) >= 0
-        if is_too_long and call.over_limit is None:
-            call.over_limit = GatherError(
-                "limit_exceeded",
-                f"fill_value has more than {self.limits.string_bytes} bytes of UTF-8",
-                pointer=call.fill_value.pointer,
-                facts={"limit": "string_bytes", "maximum": self.limits.string_bytes},
-            )
+        item, over_limit = fill_item(call.fill_value, dtype, self.limits)
+        call.over_limit = call.over_limit or over_limit
         return item
 
     def plan(self, call: Call, data: Tensor) -> _Planned:
@@ -452,3 +441,21 @@ def _output(data: Tensor, shape: tuple[int, ...], array: NDArray[Any]) -> Tensor
     if isinstance(data, PackedStrings):
         return data.gathered(shape, array)
     return Tensor(data.dtype, shape, array.view(data.dtype.numpy))
+
+
+def fill_item(value: FillValue | None, dtype: DType, limits: Limits) -> tuple[Tensor, GatherError | None]:
+    """What slices are filled with, a tensor of one item: 0, false or an empty string where no value is given.
+
+    Beside it the error where that is a string that is too long. Raises value_not_representable.
+    """
+    if value is None:
+        return zero_item(dtype), None
+    item = value.item(dtype)
+    if not isinstance(item, PackedStrings) or item.first_longer(limits.string_bytes) < 0:
+        return item, None
+    return item, GatherError(
+        "limit_exceeded",
+        f"fill_value has more than {limits.string_bytes} bytes of UTF-8",
+        pointer=value.pointer,
+        facts={"limit": "string_bytes", "maximum": limits.string_bytes},
+    )

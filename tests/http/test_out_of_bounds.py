@@ -328,6 +328,12 @@ def test_a_string_that_is_too_long_is_refused_where_limits_have_their_turn(start
             assert (problem["limit"], problem["maximum"]) == ("string_bytes", 8)
         deep = {**long, "indices": int64([1, 2], [7, 7])}
         error(client.post("/gathernd", json=deep), 422, "index_depth_out_of_range")
+        put_strings(client, "words", ["a", "b"])
+        fill = {"out_of_bounds": "fill", "fill_value": "ééééa"}
+        lookup = {"features": [{"tensor": "words", "indices": int64([1], [7])}], **fill}
+        assert error(client.post("/lookup", json=lookup), 422, "limit_exceeded")["errors"] == [
+            {"pointer": "/fill_value"}
+        ]
 
 
 def test_many_indices_are_replaced_by_a_thread(every_client: httpx.Client) -> None:
