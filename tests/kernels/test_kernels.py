@@ -63,7 +63,9 @@ def test_batches_of_a_set_read_the_same_tuples(kernel: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
-@pytest.mark.parametrize(("sets", "per_set"), [(1, 2), (2, 3), (3, 200), (150, 2)])
+@pytest.mark.parametrize(
+    ("sets", "per_set"), [(1, 2), (2, 3), (3, 20), pytest.param(3, 200, marks=pytest.mark.slow), (150, 2)]
+)
 def test_batches_of_a_set_by_indices_of_any_type(kernel: Any, dtype: str, sets: int, per_set: int) -> None:
     source = random.Random(per_set)
     for tuples in (1, 2, 85, 127, 255, 257, 700) if sets < 100 else (1, 3, 130):

@@ -41,8 +41,8 @@ class Overtaken:
         self.kept_out = 0
         self.threads: list[threading.Thread] = []
 
-    def run(self, plan: GatherPlan, data: Any, indices: Any, out: Any, parts: int = 1) -> int:
-        bad = numpy_cpu.run(plan, data, indices, out, parts)
+    def run(self, plan: GatherPlan, data: Any, indices: Any, out: Any, *more: Any) -> int:
+        bad = numpy_cpu.run(plan, data, indices, out, *more)
         if self.times:
             self.times -= 1
             add = partial(scatter, self.other, "x", [[row] for row in range(4)], np.ones(4, np.int64), "add")
@@ -134,8 +134,8 @@ def test_a_scatter_that_is_half_done_is_waited_out(
     class Late:
         """NumPy's kernel, which lets the scatter go on once it has read."""
 
-        def run(self, plan: GatherPlan, data: Any, indices: Any, out: Any, parts: int = 1) -> int:
-            bad = numpy_cpu.run(plan, data, indices, out, parts)
+        def run(self, plan: GatherPlan, data: Any, indices: Any, out: Any, *more: Any) -> int:
+            bad = numpy_cpu.run(plan, data, indices, out, *more)
             seen.append(out.tolist())
             go_on.set()
             return bad
