@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final, NoReturn
 
 import orjson
@@ -38,8 +39,8 @@ _SPACE: Final = b" \t\n\r"
 class Entry:
     """A tensor as the header describes it; `begin` and `end` count from the end of the header.
 
-    `known` is the element type, None where `dtype` names none that is read here, and `fault` says how the number of
-    bytes is not what the shape asks for, "" where it is. `items` fit into the bytes; `pointer` is for errors.
+    `known` is the element type, None where `dtype` names none that is read here. `items` fit into the bytes, `pointer`
+    is for errors.
     """
 
     name: str
@@ -48,9 +49,19 @@ class Entry:
     begin: int
     end: int
     known: DType | None
-    fault: str
     items: int
     pointer: str
+
+    @property
+    def fault(self) -> str:
+        """How the number of bytes is not what the shape asks for, "" where it is."""
+        known, size = self.known, self.end - self.begin
+        if known is None or bounded_product(self.shape, size + 1) * known.item_size == size:
+            return ""
+        return f"{size} bytes are given and {items_text(self.shape)} of {known.name} are asked for"
+
+
+_PLACE: Final = attrgetter("begin", "end")
 
 
 def read_header(header: bytes, metadata: dict[str, str] | None = None) -> tuple[Entry, ...]:
@@ -74,10 +85,13 @@ def read_header(header: bytes, metadata: dict[str, str] | None = None) -> tuple[
             end = header.find(b"}", place) + 1
             entries.append(_entry(name, _members(name, header[place:end])))
             place = end
-        place, more = _after_next(header, place)
+        match = _NEXT.match(header, place)
+        if match is None:
+            _no_next(place)
+        place, more = match.end(), match[1] == b","
     if header[place:].strip(_SPACE):
         _malformed("the safetensors header is not JSON: more follows the object")
-    entries.sort(key=_place_of)
+    entries.sort(key=_PLACE)
     place = 0
     for entry in entries:
         if entry.begin != place:
@@ -87,16 +101,13 @@ def read_header(header: bytes, metadata: dict[str, str] | None = None) -> tuple[
     return tuple(entries)
 
 
-def _place_of(entry: Entry) -> tuple[int, int]:
-    return entry.begin, entry.end
-
-
 def _key(header: bytes, place: int, names: set[str]) -> tuple[str, int]:
     """The name of a member, which `names` does not have yet, and where its value is."""
     match = _KEY.match(header, place)
     if match is None:
         _malformed(f"the safetensors header is not JSON: a name is wanted at byte {place}")
-    name = _text(match[1])
+    text = match[1]
+    name = text[1:-1].decode() if text.isascii() and b"\\" not in text else _text(text)
     if name in names:
         _malformed("the safetensors header gives a key twice")
     names.add(name)
@@ -115,8 +126,12 @@ def _after_next(header: bytes, place: int) -> tuple[int, bool]:
     """The place after the comma or the brace behind a member, and whether it is a comma."""
     match = _NEXT.match(header, place)
     if match is None:
-        _malformed(f"the safetensors header is not JSON: a comma or a brace is wanted at byte {place}")
+        _no_next(place)
     return match.end(), match[1] == b","
+
+
+def _no_next(place: int) -> NoReturn:
+    _malformed(f"the safetensors header is not JSON: a comma or a brace is wanted at byte {place}")
 
 
 def _after_metadata(header: bytes, place: int, metadata: dict[str, str] | None) -> int:
@@ -147,13 +162,15 @@ def _members(name: str, text: bytes) -> dict[str, Any]:
             value = orjson.loads(text)
         except orjson.JSONDecodeError:
             value = _exactly(text)
-    if not isinstance(value, dict) or not len(value) == text.count(b":") == 3 or not _are_right(value):
+    if (
+        type(value) is not dict
+        or not len(value) == text.count(b":") == 3
+        or type(value.get("dtype")) is not str
+        or type(value.get("shape")) is not list
+        or type(value.get("data_offsets")) is not list
+    ):
         _malformed(f"the safetensors header must give {shown(name)!a} dtype, shape and data_offsets, and nothing else")
     return _exactly(text) if float in map(type, value["shape"]) else value
-
-
-def _are_right(value: dict[str, Any]) -> bool:
-    return type(value.get("dtype")) is str and type(value.get("shape")) is type(value.get("data_offsets")) is list
 
 
 def _exactly(text: bytes) -> dict[str, Any]:
@@ -175,13 +192,9 @@ def _entry(name: str, value: dict[str, Any]) -> Entry:
     begin, end = offsets
     if not 0 <= begin <= end < 2**63:
         _malformed(f"the data_offsets of {shown(name)!a} in the safetensors header are not 0 <= begin <= end < 2^63")
-    known, size = BY_SAFETENSORS.get(dtype), end - begin
-    fault, items = "", 0
-    if known is not None:
-        items = size // known.item_size
-        if bounded_product(shape, size + 1) * known.item_size != size:
-            fault = f"{size} bytes are given and {items_text(shape)} of {known.name} are asked for"
-    return Entry(name, dtype, tuple(shape), begin, end, known, fault, items, "/" + name)
+    known = BY_SAFETENSORS.get(dtype)
+    items = 0 if known is None else (end - begin) // known.item_size
+    return Entry(name, dtype, tuple(shape), begin, end, known, items, "/" + name)
 
 
 def _malformed(detail: str) -> NoReturn:
