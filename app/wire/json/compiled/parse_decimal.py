@@ -52,8 +52,6 @@ _FAR: Final = 10**15
 _TENTH: Final = 2**64 // 10
 _MOST_OF_FLOAT: Final = int64(19)
 """Digits that are below 2**64 whatever they are."""
-_MOST_OF_INTEGER: Final = int64(20)
-"""Digits of the largest uint64."""
 
 
 @inlined
@@ -112,12 +110,12 @@ def long_whole(base: Address, place: int, count: int) -> tuple[int, bool]:
 
 
 @inner
-def _long_digits(base: Address, place: int, most: int) -> tuple[int, int, bool]:
-    """(first `most` significant digits, their power of ten, whether more than zeros was cut off) of digits and a dot.
+def _long_digits(base: Address, place: int) -> tuple[int, int, int, bool]:
+    """(first 19 significant digits, their power of ten, the digit after them, whether more than zeros follows).
 
-    Of 20 digits the lower 64 bits.
+    What stands at `place` is digits with at most one point among them.
     """
-    value = kept = power = 0
+    value = kept = power = digit = 0
     cut, fraction = False, False
     while True:
         c = load_u8(base + place)
@@ -126,13 +124,17 @@ def _long_digits(base: Address, place: int, most: int) -> tuple[int, int, bool]:
             fraction = True
             continue
         if c < ZERO or c > NINE:
-            return value, power, cut
-        if kept < most:
+            return value, power, digit, cut
+        if kept < _MOST_OF_FLOAT:
             value = value * 10 + c - ZERO
             kept += value != 0
             power -= fraction
         else:
-            cut |= c != ZERO
+            if kept == _MOST_OF_FLOAT:
+                digit = c - ZERO
+                kept += 1
+            else:
+                cut |= c != ZERO
             power += not fraction
 
 
@@ -204,17 +206,19 @@ def exponent_at(base: Address, place: int) -> tuple[int, int]:
 
 
 @inner
-def decimal(base: Address, place: int) -> tuple[int, int, int, bool]:
-    """(place after, digits, power of ten, cut) of an unsigned JSON number; the place is -1 where there is none.
+def _decimal(base: Address, place: int) -> tuple[int, int, int, int, bool]:
+    """(place after, digits, power of ten, digit, cut) of an unsigned JSON number; the place is -1 where there is none.
 
-    The number is digits * 10**power, the digits unsigned; where `cut`, it is that or more, and below the next digits'.
+    The number is digits * 10**power, the digits unsigned. `digit` comes after them where there are more than 19, and
+    `cut` says whether more than zeros follows it.
     """
     first = place
     value, count = whole_digits(base, place)
     if count == 0:
-        return -1, 0, 0, False
+        return -1, 0, 0, 0, False
     place += count
-    power, cut = 0, False
+    power = digit = 0
+    cut = False
     c = load_u8(base + place)
     if c == POINT:
         place += 1
@@ -226,16 +230,26 @@ def decimal(base: Address, place: int) -> tuple[int, int, int, bool]:
             place += 1
             power -= 1
         if power == 0:
-            return -1, 0, 0, False
+            return -1, 0, 0, 0, False
         count -= power
-    if count > 19:
-        value, power, cut = _long_digits(base, first, _MOST_OF_FLOAT)
+    if count > _MOST_OF_FLOAT:
+        value, power, digit, cut = _long_digits(base, first)
     if c | LOWER == LETTER_E:
         place, exponent = exponent_at(base, place)
         if place < 0:
-            return -1, 0, 0, False
+            return -1, 0, 0, 0, False
         power += exponent
-    return place, value, power, cut
+    return place, value, power, digit, cut
+
+
+@inner
+def decimal(base: Address, place: int) -> tuple[int, int, int, bool]:
+    """(place after, digits, power of ten, cut) of an unsigned JSON number; the place is -1 where there is none.
+
+    The number is digits * 10**power, the digits unsigned; where `cut`, it is that or more, and below the next digits'.
+    """
+    stop, value, power, digit, cut = _decimal(base, place)
+    return stop, value, power, cut or digit != 0
 
 
 @inner
@@ -244,14 +258,13 @@ def integral(base: Address, place: int) -> tuple[int, int, bool]:
 
     `fits` says that it is an integer below 2**64, exactly.
     """
-    stop, value, power, cut = decimal(base, place)
-    if stop < 0:
+    stop, value, power, digit, cut = _decimal(base, place)
+    if stop < 0 or cut:
         return stop, value, False
-    if cut:
-        longer, _, cut = _long_digits(base, place, _MOST_OF_INTEGER)
-        if cut or ult(_TENTH, value) or (value == _TENTH and longer - 10 * value > 5):
+    if digit != 0:
+        if ult(_TENTH, value) or (value == _TENTH and digit > 5):
             return stop, value, False
-        value = longer
+        value = value * 10 + digit
         power -= 1
     while power != 0 and value != 0:
         if power > 0:
