@@ -29,6 +29,7 @@ _MOST_ENTRY: Final = 1 << 16
 """Most bytes of what the header says of one tensor: an honest one has some dozens."""
 _TEXT: Final = rb'"[^"\\\x00-\x1f]*+(?:\\["\\/bfnrtu][^"\\\x00-\x1f]*+)*+"'
 _KEY: Final = re.compile(rb"[ \t\n\r]*+(%b)[ \t\n\r]*+:[ \t\n\r]*+" % _TEXT)
+_NEXT_KEY: Final = re.compile(rb"[ \t\n\r]*+," + _KEY.pattern)
 _VALUE: Final = re.compile(_TEXT)
 _NEXT: Final = re.compile(rb"[ \t\n\r]*+([,}])")
 _NONE: Final = re.compile(rb"[ \t\n\r]*+}")
@@ -39,8 +40,7 @@ _SPACE: Final = b" \t\n\r"
 class Entry:
     """A tensor as the header describes it; `begin` and `end` count from the end of the header.
 
-    `known` is the element type, None where `dtype` names none that is read here. `items` fit into the bytes, `pointer`
-    is for errors.
+    `known` is the element type, None where `dtype` names none that is read here.
     """
 
     name: str
@@ -49,8 +49,16 @@ class Entry:
     begin: int
     end: int
     known: DType | None
-    items: int
-    pointer: str
+
+    @property
+    def items(self) -> int:
+        """How many fit into the bytes."""
+        return 0 if self.known is None else (self.end - self.begin) // self.known.item_size
+
+    @property
+    def pointer(self) -> str:
+        """Where errors say that it is."""
+        return f"/{self.name}"
 
     @property
     def fault(self) -> str:
@@ -74,21 +82,21 @@ def read_header(header: bytes, metadata: dict[str, str] | None = None) -> tuple[
     names: set[str] = set()
     entries = []
     place = 1
-    more = _NONE.match(header, place) is None
-    if not more:
-        place = _after_next(header, place)[0]
-    while more:
-        name, place = _key(header, place, names)
+    match = _KEY.match(header, place)
+    if match is None and _NONE.match(header, place) is None:
+        _no_name(place)
+    while match is not None:
+        name, place = _name(match, names), match.end()
         if name == "__metadata__":
             place = _after_metadata(header, place, metadata)
         else:
             end = header.find(b"}", place) + 1
-            entries.append(_entry(name, _members(name, header[place:end])))
+            entries.append(_entry(name, header[place:end]))
             place = end
-        match = _NEXT.match(header, place)
-        if match is None:
-            _no_next(place)
-        place, more = match.end(), match[1] == b","
+        match = _NEXT_KEY.match(header, place)
+    place, more = _after_next(header, place)
+    if more:
+        _no_name(place)
     if header[place:].strip(_SPACE):
         _malformed("the safetensors header is not JSON: more follows the object")
     entries.sort(key=_PLACE)
@@ -101,17 +109,18 @@ def read_header(header: bytes, metadata: dict[str, str] | None = None) -> tuple[
     return tuple(entries)
 
 
-def _key(header: bytes, place: int, names: set[str]) -> tuple[str, int]:
-    """The name of a member, which `names` does not have yet, and where its value is."""
-    match = _KEY.match(header, place)
-    if match is None:
-        _malformed(f"the safetensors header is not JSON: a name is wanted at byte {place}")
+def _no_name(place: int) -> NoReturn:
+    _malformed(f"the safetensors header is not JSON: a name is wanted at byte {place}")
+
+
+def _name(match: re.Match[bytes], names: set[str]) -> str:
+    """The name of a member, which `names` does not have yet."""
     text = match[1]
     name = text[1:-1].decode() if text.isascii() and b"\\" not in text else _text(text)
     if name in names:
         _malformed("the safetensors header gives a key twice")
     names.add(name)
-    return name, match.end()
+    return name
 
 
 def _text(text: bytes) -> str:
@@ -126,12 +135,8 @@ def _after_next(header: bytes, place: int) -> tuple[int, bool]:
     """The place after the comma or the brace behind a member, and whether it is a comma."""
     match = _NEXT.match(header, place)
     if match is None:
-        _no_next(place)
+        _malformed(f"the safetensors header is not JSON: a comma or a brace is wanted at byte {place}")
     return match.end(), match[1] == b","
-
-
-def _no_next(place: int) -> NoReturn:
-    _malformed(f"the safetensors header is not JSON: a comma or a brace is wanted at byte {place}")
 
 
 def _after_metadata(header: bytes, place: int, metadata: dict[str, str] | None) -> int:
@@ -143,8 +148,11 @@ def _after_metadata(header: bytes, place: int, metadata: dict[str, str] | None) 
     if not more:
         place = _after_next(header, place)[0]
     while more:
-        name, place = _key(header, place, names)
-        match = _VALUE.match(header, place)
+        match = _KEY.match(header, place)
+        if match is None:
+            _no_name(place)
+        name = _name(match, names)
+        match = _VALUE.match(header, match.end())
         if match is None:
             _malformed("__metadata__ of the safetensors header has a member that is not a text")
         text = _text(match[0])
@@ -154,23 +162,34 @@ def _after_metadata(header: bytes, place: int, metadata: dict[str, str] | None) 
     return place
 
 
-def _members(name: str, text: bytes) -> dict[str, Any]:
-    """The three members that describe a tensor."""
+def _entry(name: str, text: bytes) -> Entry:
+    """The tensor that the JSON object `text` describes."""
     value: Any = None
     if len(text) <= _MOST_ENTRY:
         try:
             value = orjson.loads(text)
         except orjson.JSONDecodeError:
             value = _exactly(text)
-    if (
-        type(value) is not dict
-        or not len(value) == text.count(b":") == 3
-        or type(value.get("dtype")) is not str
-        or type(value.get("shape")) is not list
-        or type(value.get("data_offsets")) is not list
-    ):
-        _malformed(f"the safetensors header must give {shown(name)!a} dtype, shape and data_offsets, and nothing else")
-    return _exactly(text) if float in map(type, value["shape"]) else value
+    if type(value) is not dict or not len(value) == text.count(b":") == 3:
+        _no_members(name)
+    dtype, shape, offsets = value.get("dtype"), value.get("shape"), value.get("data_offsets")
+    if type(dtype) is not str or type(shape) is not list or type(offsets) is not list:
+        _no_members(name)
+    if float in map(type, shape):
+        shape = _exactly(text)["shape"]
+    for size in shape:
+        if type(size) is not int or size < 0:
+            _malformed(f"the shape of {shown(name)!a} in the safetensors header is not a list of integers of 0 or more")
+    if len(offsets) != 2 or type(offsets[0]) is not int or type(offsets[1]) is not int:
+        _malformed(f"the data_offsets of {shown(name)!a} in the safetensors header are not two integers")
+    begin, end = offsets
+    if not 0 <= begin <= end < 2**63:
+        _malformed(f"the data_offsets of {shown(name)!a} in the safetensors header are not 0 <= begin <= end < 2^63")
+    return Entry(name, dtype, tuple(shape), begin, end, BY_SAFETENSORS.get(dtype))
+
+
+def _no_members(name: str) -> NoReturn:
+    _malformed(f"the safetensors header must give {shown(name)!a} dtype, shape and data_offsets, and nothing else")
 
 
 def _exactly(text: bytes) -> dict[str, Any]:
@@ -180,21 +199,6 @@ def _exactly(text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         _malformed(f"the safetensors header is not JSON: {str(error)[:200]}")
     return value
-
-
-def _entry(name: str, value: dict[str, Any]) -> Entry:
-    dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
-    for size in shape:
-        if type(size) is not int or size < 0:
-            _malformed(f"the shape of {shown(name)!a} in the safetensors header is not a list of integers of 0 or more")
-    if len(offsets) != 2 or type(offsets[0]) is not int or type(offsets[1]) is not int:
-        _malformed(f"the data_offsets of {shown(name)!a} in the safetensors header are not two integers")
-    begin, end = offsets
-    if not 0 <= begin <= end < 2**63:
-        _malformed(f"the data_offsets of {shown(name)!a} in the safetensors header are not 0 <= begin <= end < 2^63")
-    known = BY_SAFETENSORS.get(dtype)
-    items = 0 if known is None else (end - begin) // known.item_size
-    return Entry(name, dtype, tuple(shape), begin, end, known, items, "/" + name)
 
 
 def _malformed(detail: str) -> NoReturn:
