@@ -68,7 +68,7 @@ ELEMENT_TYPE_OF_SAFETENSORS: Final[Mapping[str, ElementType]] = {
 _OF_DTYPE: Final = {row.numpy: row for row in ELEMENT_TYPES.values() if row.numpy is not None}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class EncodedTensor:
     """A tensor ready to be sent: `raw` has its items in row-major order, little endian.
 

@@ -11,6 +11,7 @@ import re
 import uuid
 from base64 import b64encode
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -37,6 +38,7 @@ PARAMETERS: Final[Mapping[Operator, str]] = {"gathernd": "batch_dims", "gather":
 RAW: Final = "application/octet-stream"
 # complex128 and string, which safetensors lacks, come as JSON; of a resident tensor only the service knows the type.
 SAFETENSORS_OR_JSON: Final = f"{SAFETENSORS}, {JSON};q=0.5"
+_AS_SAFETENSORS: Final = {"content-type": SAFETENSORS, "accept": SAFETENSORS_OR_JSON}
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -73,21 +75,25 @@ def gather(
     else:
         tensors["data"] = encode_value(data)
     note = _one_tuple(index_array) if operator == "gathernd" and index_array.ndim == 1 else None
+    path = f"/{operator}"
+    value = None if fill_value is None else json_value(fill_value)
+    if all(tensor.element_type.safetensors for tensor in tensors.values()):
+        query = _gather_query(
+            PARAMETERS[operator],
+            str(parameter),
+            dialect,
+            device,
+            str(batch_dims) if batch_dims else None,
+            out_of_bounds,
+            data if isinstance(data, str) else None,
+            None if value is None else json.dumps(value),
+        )
+        return Request("POST", path, read, query, _AS_SAFETENSORS, write_safetensors(tensors), note=note)
     fields = {PARAMETERS[operator]: parameter, "dialect": dialect, "device": device, "output_encoding": "base64"}
     if batch_dims:
         fields["batch_dims"] = batch_dims
     if out_of_bounds is not None:
         fields["out_of_bounds"] = out_of_bounds
-    value = None if fill_value is None else json_value(fill_value)
-    path = f"/{operator}"
-    if all(tensor.element_type.safetensors for tensor in tensors.values()):
-        query = {name: str(value) for name, value in fields.items()}
-        if isinstance(data, str):
-            query["tensor"] = data
-        if value is not None:
-            query["fill_value"] = json.dumps(value)
-        headers = {"content-type": SAFETENSORS, "accept": SAFETENSORS_OR_JSON}
-        return Request("POST", path, read, query, headers, write_safetensors(tensors), note=note)
     document: dict[str, Any] = {name: json_tensor(tensor) for name, tensor in tensors.items()}
     if isinstance(data, str):
         document["data"] = {"tensor": data}
@@ -95,6 +101,31 @@ def gather(
         document["fill_value"] = value
     body = json.dumps(document | fields).encode()
     return Request("POST", path, read, {}, {"content-type": JSON, "accept": JSON}, [body], note=note)
+
+
+@lru_cache(256)
+def _gather_query(
+    parameter_name: str,
+    parameter: str,
+    dialect: str,
+    device: str,
+    batch_dims: str | None,
+    out_of_bounds: OutOfBounds | None,
+    tensor: str | None,
+    fill_value: str | None,
+) -> Mapping[str, str]:
+    """The query of a gather in safetensors; lookups of one table have the same one each time."""
+    query = {
+        "dialect": dialect,
+        "device": device,
+        "output_encoding": "base64",
+        "batch_dims": batch_dims,
+        "out_of_bounds": out_of_bounds,
+        "tensor": tensor,
+        "fill_value": fill_value,
+        parameter_name: parameter,  # last, since that of gathernd is batch_dims
+    }
+    return {name: value for name, value in query.items() if value is not None}
 
 
 def put(

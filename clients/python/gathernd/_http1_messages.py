@@ -38,12 +38,11 @@ def request_header(request: Request[Any], base_path: str, fields: bytes, more: H
 
     Raises ValueError for a name or value that no header field has.
     """
-    target = base_path + request.path
-    if request.query:
-        target += _query(tuple(request.query.items()))
-    lines = [f"{request.method} {target} HTTP/1.1\r\n".encode("ascii"), fields]
-    lines.append(_field_lines(tuple(request.headers.items())))
-    lines += [field_line(name, value) for name, value in more.items()]
+    path = base_path + request.path
+    first, own = _start(request.method, path, tuple(request.query.items()), tuple(request.headers.items()))
+    lines = [first, fields, own]
+    if more:
+        lines += [field_line(name, value) for name, value in more.items()]
     if request.body or request.method in ("POST", "PUT"):
         lines.append(b"content-length: %d\r\n" % sum(map(len, request.body)))
     lines.append(b"\r\n")
@@ -51,13 +50,14 @@ def request_header(request: Request[Any], base_path: str, fields: bytes, more: H
 
 
 @lru_cache(256)
-def _query(parameters: tuple[tuple[str, str], ...]) -> str:
-    return "?" + urlencode(parameters, quote_via=quote, safe=",:-._")
-
-
-@lru_cache(256)
-def _field_lines(headers: tuple[tuple[str, str], ...]) -> bytes:
-    return b"".join(field_line(name, value) for name, value in headers)
+def _start(
+    method: str, path: str, query: tuple[tuple[str, str], ...], headers: tuple[tuple[str, str], ...]
+) -> tuple[bytes, bytes]:
+    """The first line of a request, and the lines of `headers`."""
+    if query:
+        path += "?" + urlencode(query, quote_via=quote, safe=",:-._")
+    first = f"{method} {path} HTTP/1.1\r\n".encode("ascii")
+    return first, b"".join([field_line(name, value) for name, value in headers])
 
 
 def field_line(name: str, value: str) -> bytes:

@@ -21,7 +21,7 @@ MAX_BYTES_WITHOUT_LENGTH: Final = 1 << 30
 """Most bytes of an answer without a Content-Length, which the service always sends: a limit for memory."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Answer:
     """An answer of the service, of any status; the names of its headers are in lower case."""
 
@@ -30,7 +30,7 @@ class Answer:
     body: memoryview
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Request(Generic[T_co]):
     """A request and the function that reads its answer.
 
