@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -86,10 +87,14 @@ def all_work() -> dict[str, Work]:
 
 def command(folder: Path, cores: set[int]) -> Callable[[int], list[str]]:
     """How to serve the checkout in `folder` on `cores`; it has to be started there."""
-    own = folder / ".venv" / "bin" / "python"
-    python = str(own) if own.exists() else sys.executable
-    flags = ["serve", "--host", "127.0.0.1", "--port"]
+    python, flags = python_of(folder), ["serve", "--host", "127.0.0.1", "--port"]
     return lambda port: [*common.on(cores), python, "-m", "app.cli", *flags, str(port)]
+
+
+def python_of(folder: Path) -> str:
+    """The interpreter of a checkout's own environment, where it has one."""
+    own = folder / ".venv" / "bin" / "python"
+    return str(own) if own.exists() else sys.executable
 
 
 def turn(port: int, work: Work, seconds: float, warm: int = 3) -> Turn:
@@ -167,6 +172,11 @@ def main() -> None:
         for side, folder in (("old", options.old.resolve()), ("new", options.new.resolve())):
             cache = stack.enter_context(tempfile.TemporaryDirectory(prefix="gathernd-alternate-"))
             environ = {"GATHERND_CACHE_DIR": cache}
+            # A first start compiles for a while when it already answers.
+            subprocess.run(
+                [python_of(folder), "-m", "app.cli", "warm", "--cache-dir", cache],
+                cwd=folder, check=True, stdout=subprocess.DEVNULL,
+            )  # fmt: skip
             start = common.serving(command(folder, served), environ=environ, limit=240, cwd=folder)
             ports[side] = stack.enter_context(start)
             peers.upload(ports[side])
