@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -26,13 +25,10 @@ from numpy.typing import NDArray
 
 from app.dispatch.backend_calibration import new_event_loop
 from app.kernels import numba_cpu
-from app.memory.malloc_tuning import keep_freed_memory
 from app.operators.backward_plan import BackwardPlan
 from app.operators.gather_plan import GatherPlan
-from benchmarks.common import machine_line
-from benchmarks.kernels import Contender, importable, mean, take_turns, versions
+from benchmarks.beside_peers import Call, Contender, begin, mean, shown, take_turns
 
-Call = Callable[[], Any]
 Indices = NDArray[np.int64]
 
 
@@ -185,18 +181,8 @@ def measure(line: Line, peers: list[str], options: argparse.Namespace, loop: Any
 
 def main() -> None:
     """Measure and print, a line at a time."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=0.5, help="time of each contender on each line")
-    parser.add_argument("--rounds", type=int, default=5, help="turns, of which the median counts")
-    parser.add_argument("--lines", default="", help="only the lines whose name matches this regular expression")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--peers", default=",".join(PEERS), help="only these")
-    options = parser.parse_args()
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-    peers = [name for name in options.peers.split(",") if importable(name)]
-    keep_freed_memory(1 << 28)  # as the service does
-    print(machine_line(), versions(), sep="\n")
+    options = begin(__doc__, PEERS, seconds=0.5)
+    peers = options.peers
     columns = ["gathernd", *peers]
     print(f"{'work':46}" + "".join(f"{name:>12}" for name in [*columns, "× peer"]))
     loop = new_event_loop()
@@ -209,8 +195,8 @@ def main() -> None:
                 continue
             times, wrong = measure(line, peers, options, loop)
             over_peer.append(min(times[name] for name in peers if name in times) / times["gathernd"])
-            shown = [f"{times[name]:.1f}{'!' * (name in wrong)}" if name in times else "-" for name in columns]
-            print(f"{line.name:46}" + "".join(f"{text:>12}" for text in [*shown, f"{over_peer[-1]:.2f}"]), flush=True)
+            figures = [*shown(times, wrong, columns), f"{over_peer[-1]:.2f}"]
+            print(f"{line.name:46}" + "".join(f"{text:>12}" for text in figures), flush=True)
     loop.close()
     print(f"{len(over_peer)} lines, geometric mean × best peer {mean(over_peer):.2f}")
 

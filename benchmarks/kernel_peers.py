@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.beside_peers import Call
 from benchmarks.kernel_lines import Line, normalised
 
-Call = Callable[[], Any]
 Indices = NDArray[np.int64]
 
 
@@ -48,32 +48,46 @@ def numpy_ways(line: Line, data: NDArray[Any], indices: Indices, threads: int) -
 
 
 def onnxruntime_ways(line: Line, data: NDArray[Any], indices: Indices, threads: int) -> Iterator[Call]:
+    out = np.zeros(line.output, data.dtype)
+    yield from session_ways(
+        "GatherND", {"data": data, "indices": indices}, {"batch_dims": line.batch_dims}, out, threads
+    )
+    if line.plain:
+        inputs = {"data": data, "indices": np.ascontiguousarray(indices[..., 0])}
+        yield from session_ways("Gather", inputs, {"axis": 0}, out, threads)
+
+
+def session_ways(
+    operator: str,
+    inputs: Mapping[str, NDArray[Any]],
+    attributes: Mapping[str, Any],
+    out: NDArray[Any],
+    threads: int,
+    *,
+    opset: int = 13,
+) -> Iterator[Call]:
+    """An operator of ONNX in a session of ONNX Runtime: into an output of its own, and into `out`."""
     onnx, runtime = importlib.import_module("onnx"), importlib.import_module("onnxruntime")
     helper = onnx.helper
-    kind = helper.np_dtype_to_tensor_dtype(data.dtype)
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
-    operators = [("GatherND", indices, {"batch_dims": line.batch_dims})]
-    if line.plain:
-        operators.append(("Gather", np.ascontiguousarray(indices[..., 0]), {"axis": 0}))
-    for operator, places, attributes in operators:
-        inputs = [
-            helper.make_tensor_value_info("data", kind, list(data.shape)),
-            helper.make_tensor_value_info("indices", onnx.TensorProto.INT64, list(places.shape)),
-        ]
-        node = helper.make_node(operator, ["data", "indices"], ["output"], **attributes)
-        graph = helper.make_graph([node], "gather", inputs, [helper.make_tensor_value_info("output", kind, None)])
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
-        model.ir_version = 9
-        session = runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        yield partial(_run_session, session, {"data": data, "indices": places})
-        out = np.zeros(line.output, data.dtype)
-        binding = session.io_binding()
-        binding.bind_ortvalue_input("data", runtime.OrtValue.ortvalue_from_numpy(data))
-        binding.bind_ortvalue_input("indices", runtime.OrtValue.ortvalue_from_numpy(places))
-        binding.bind_ortvalue_output("output", runtime.OrtValue.ortvalue_from_numpy(out))
-        yield partial(_run_bound, session, binding, out)
+
+    def described(name: str, array: NDArray[Any]) -> Any:
+        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), list(array.shape))
+
+    node = helper.make_node(operator, list(inputs), ["output"], **attributes)
+    given = [described(name, array) for name, array in inputs.items()]
+    graph = helper.make_graph([node], operator, given, [described("output", out)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    model.ir_version = 9
+    session = runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    yield partial(_run_session, session, dict(inputs))
+    binding = session.io_binding()
+    for name, array in inputs.items():
+        binding.bind_ortvalue_input(name, runtime.OrtValue.ortvalue_from_numpy(array))
+    binding.bind_ortvalue_output("output", runtime.OrtValue.ortvalue_from_numpy(out))
+    yield partial(_run_bound, session, binding, out)
 
 
 def _run_session(session: Any, inputs: dict[str, NDArray[Any]]) -> Any:
@@ -86,24 +100,29 @@ def _run_bound(session: Any, binding: Any, out: NDArray[Any]) -> NDArray[Any]:
 
 
 def openvino_ways(line: Line, data: NDArray[Any], indices: Indices, threads: int) -> Iterator[Call]:
+    opset = importlib.import_module("openvino.opset8")
+    positive = normalised(line, indices)
+    yield openvino_way(
+        lambda values, places: opset.gather_nd(values, places, line.batch_dims), [data, positive], threads
+    )
+    if line.indices[-1] == 1:
+        axis = line.batch_dims
+        yield openvino_way(
+            lambda values, places: opset.gather(values, places, opset.constant(axis), axis),
+            [data, np.ascontiguousarray(positive[..., 0])],
+            threads,
+        )
+
+
+def openvino_way(operator: Callable[..., Any], inputs: list[NDArray[Any]], threads: int) -> Call:
+    """A model of OpenVINO's that is `operator` of the inputs."""
     openvino = importlib.import_module("openvino")
     opset = importlib.import_module("openvino.opset8")
     hints = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": str(threads)}
-    positive = normalised(line, indices)
-    operators: list[tuple[Callable[..., Any], Indices]] = [
-        (lambda values, places: opset.gather_nd(values, places, line.batch_dims), positive)
-    ]
-    if line.indices[-1] == 1:
-        axis = line.batch_dims
-        operators.append((
-            lambda values, places: opset.gather(values, places, opset.constant(axis), axis),
-            np.ascontiguousarray(positive[..., 0]),
-        ))  # fmt: skip
-    for operator, places in operators:
-        inputs = [opset.parameter(data.shape, data.dtype), opset.parameter(places.shape, places.dtype)]
-        model = openvino.Model([operator(*inputs)], inputs)
-        request = openvino.Core().compile_model(model, "CPU", hints).create_infer_request()
-        yield partial(_infer, request, [data, places])
+    parameters = [opset.parameter(array.shape, array.dtype) for array in inputs]
+    model = openvino.Model([operator(*parameters)], parameters)
+    request = openvino.Core().compile_model(model, "CPU", hints).create_infer_request()
+    return partial(_infer, request, inputs)
 
 
 def _infer(request: Any, inputs: list[NDArray[Any]]) -> Any:

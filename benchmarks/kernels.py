@@ -20,19 +20,13 @@ floor.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
-import os
 import re
 import tempfile
-from asyncio import AbstractEventLoop
-from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from inspect import iscoroutinefunction
 from itertools import pairwise
-from math import exp, log
 from pathlib import Path
-from statistics import median
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -42,18 +36,13 @@ from app.dispatch.backend_calibration import calibrated, new_event_loop
 from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.kernels import numba_cpu
-from app.memory.malloc_tuning import keep_freed_memory
-from benchmarks.common import machine_line
+from benchmarks.beside_peers import Call, Contender, begin, mean, shown, take_turns
 from benchmarks.kernel_lines import LINES, Line, make_inputs
-from benchmarks.kernel_peers import PEERS, Call, numpy_index
+from benchmarks.kernel_peers import PEERS, numpy_index
 
-Served = Callable[[], Awaitable[Any]]
-Contender = Call | Served
 CARRIERS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
-_PAUSE = 0.01
 _WIDE = 4096
 _NEAR_FLOOR = 0.95
-_DISTRIBUTIONS = ("numpy", "onnxruntime", "openvino", "torch", "tensorflow-cpu", "tensorflow")
 
 
 class Ours:
@@ -123,50 +112,6 @@ def copies(output: NDArray[Any], threads: int, executor: ThreadPoolExecutor) -> 
     return [lambda: np.copyto(target, source), together]
 
 
-def turn(call: Call, seconds: float) -> float:
-    """The median of the calls of some seconds."""
-    call()
-    times = []
-    started = ended = perf_counter()
-    while ended - started < seconds:
-        before = ended
-        call()
-        ended = perf_counter()
-        times.append(ended - before)
-    return median(times)
-
-
-async def served_turn(call: Served, seconds: float) -> float:
-    """The same for calls from a running event loop."""
-    await call()
-    times = []
-    started = ended = perf_counter()
-    while ended - started < seconds:
-        before = ended
-        await call()
-        ended = perf_counter()
-        times.append(ended - before)
-    return median(times)
-
-
-def take_turns(
-    calls: list[tuple[str, Contender]], loop: AbstractEventLoop, seconds: float, rounds: int
-) -> dict[str, float]:
-    """Microseconds by name: the median of the rounds' medians, and the least of the calls of one name."""
-    turns: list[list[float]] = [[] for _ in calls]
-    for _ in range(rounds):
-        for (_, call), found in zip(calls, turns, strict=True):
-            sleep(_PAUSE)  # the threads of some runtimes spin for a while after a call, at the next one's expense
-            if iscoroutinefunction(call):
-                found.append(loop.run_until_complete(served_turn(call, seconds / rounds)))
-            else:
-                found.append(turn(call, seconds / rounds))
-    best: dict[str, float] = {}
-    for (name, _), found in zip(calls, turns, strict=True):
-        best[name] = min(best.get(name, float("inf")), median(found) * 1e6)
-    return best
-
-
 def measure(
     line: Line, ours: Ours, peers: list[str], options: argparse.Namespace, executor: ThreadPoolExecutor
 ) -> tuple[dict[str, float], str, set[str]]:
@@ -193,45 +138,11 @@ def measure(
     return take_turns(calls, ours.loop, options.seconds, options.rounds), route, wrong
 
 
-def mean(ratios: list[float]) -> float:
-    """The geometric mean."""
-    return exp(sum(map(log, ratios)) / len(ratios))
-
-
-def versions() -> str:
-    """Of the peers that are installed."""
-    found = []
-    for name in _DISTRIBUTIONS:
-        try:
-            found.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return ", ".join(found)
-
-
-def importable(name: str) -> bool:
-    try:
-        importlib.import_module(name)
-    except ImportError:
-        return False
-    return True
-
-
 def main() -> None:
     """Measure and print, a line at a time."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=0.25, help="time of each contender on each line")
-    parser.add_argument("--rounds", type=int, default=5, help="turns, of which the median counts")
-    parser.add_argument("--lines", default="", help="only the lines whose name matches this regular expression")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--peers", default=",".join(PEERS), help="only these")
-    options = parser.parse_args()
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-    peers = [name for name in options.peers.split(",") if importable(name)]
+    options = begin(__doc__, PEERS, seconds=0.25)
+    peers = options.peers
     columns = ["gathernd", "service", "fresh", *peers]
-    keep_freed_memory(1 << 28)  # as the service does
-    print(machine_line(), versions(), sep="\n")
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.threads) as executor:
         ours = Ours(options.threads, Path(folder))
         heads = [*columns, "floor", "× peer", "service", "× floor"]
@@ -248,10 +159,9 @@ def main() -> None:
             wide = line.plan.slice_items * line.plan.item_size >= _WIDE
             if over_peer[-1] < 1 and not (wide and over_floor[-1] >= _NEAR_FLOOR):
                 lost.append(line.name)
-            shown = [f"{times[name]:.1f}{'!' * (name in wrong)}" if name in times else "-" for name in columns]
-            shown += [f"{times['floor']:.1f}", f"{over_peer[-1]:.2f}", f"{served_over_peer[-1]:.2f}"]
-            shown.append(f"{over_floor[-1]:.2f}")
-            print(f"{line.name:38}{route:>7}" + "".join(f"{text:>12}" for text in shown), flush=True)
+            figures = [f"{times['floor']:.1f}", f"{over_peer[-1]:.2f}", f"{served_over_peer[-1]:.2f}"]
+            figures = [*shown(times, wrong, columns), *figures, f"{over_floor[-1]:.2f}"]
+            print(f"{line.name:38}{route:>7}" + "".join(f"{text:>12}" for text in figures), flush=True)
         ours.close()
     print(
         f"{len(over_peer)} lines, geometric means: × best peer {mean(over_peer):.2f} "

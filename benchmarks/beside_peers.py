@@ -1,0 +1,120 @@
+"""How the CPU's kernels are measured beside other runtimes: options, who can be imported, and turns.
+
+Of each contender the median of its turns' medians counts, in microseconds: the best of them would be that of whoever
+had a turn while no neighbour of the machine used the third cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.metadata
+import os
+from asyncio import AbstractEventLoop
+from collections.abc import Awaitable, Callable, Iterable
+from inspect import iscoroutinefunction
+from math import exp, log
+from statistics import median
+from time import perf_counter, sleep
+from typing import Any, Final
+
+from app.memory.malloc_tuning import keep_freed_memory
+from benchmarks.common import machine_line
+
+Call = Callable[[], Any]
+Served = Callable[[], Awaitable[Any]]
+Contender = Call | Served
+_PAUSE: Final = 0.01
+_KEPT_BYTES: Final = 1 << 28
+_DISTRIBUTIONS: Final = ("numpy", "onnxruntime", "openvino", "torch", "tensorflow-cpu", "tensorflow")
+
+
+def begin(doc: str | None, peers: Iterable[str], *, seconds: float) -> argparse.Namespace:
+    """The options of the command line, `peers` those that can be imported; the machine and versions are printed."""
+    parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=seconds, help="time of each contender on each line")
+    parser.add_argument("--rounds", type=int, default=5, help="turns, of which the median counts")
+    parser.add_argument("--lines", default="", help="only the lines whose name matches this regular expression")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--peers", default=",".join(peers), help="only these")
+    options = parser.parse_args()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+    options.peers = [name for name in options.peers.split(",") if _importable(name)]
+    keep_freed_memory(_KEPT_BYTES)  # as the service does
+    print(machine_line(), _versions(), sep="\n")
+    return options
+
+
+def take_turns(
+    calls: list[tuple[str, Contender]], loop: AbstractEventLoop, seconds: float, rounds: int
+) -> dict[str, float]:
+    """Microseconds by name: the median of the rounds' medians, and the least of the calls of one name."""
+    turns: list[list[float]] = [[] for _ in calls]
+    for _ in range(rounds):
+        for (_, call), found in zip(calls, turns, strict=True):
+            sleep(_PAUSE)  # the threads of some runtimes spin for a while after a call, at the next one's expense
+            if iscoroutinefunction(call):
+                found.append(loop.run_until_complete(_served_turn(call, seconds / rounds)))
+            else:
+                found.append(_turn(call, seconds / rounds))
+    best: dict[str, float] = {}
+    for (name, _), found in zip(calls, turns, strict=True):
+        best[name] = min(best.get(name, float("inf")), median(found) * 1e6)
+    return best
+
+
+def mean(ratios: list[float]) -> float:
+    """The geometric mean."""
+    return exp(sum(map(log, ratios)) / len(ratios))
+
+
+def shown(times: dict[str, float], wrong: set[str], columns: Iterable[str]) -> list[str]:
+    """The figures of a line: `!` where one way of a contender was wrong, `wrong` where all were, `-` where none is."""
+    absent = {name: "wrong" if name in wrong else "-" for name in columns}
+    return [f"{times[name]:.1f}{'!' * (name in wrong)}" if name in times else text for name, text in absent.items()]
+
+
+def _turn(call: Call, seconds: float) -> float:
+    """The median of the calls of some seconds."""
+    call()
+    times = []
+    started = ended = perf_counter()
+    while ended - started < seconds:
+        before = ended
+        call()
+        ended = perf_counter()
+        times.append(ended - before)
+    return median(times)
+
+
+async def _served_turn(call: Served, seconds: float) -> float:
+    """The same for calls from a running event loop."""
+    await call()
+    times = []
+    started = ended = perf_counter()
+    while ended - started < seconds:
+        before = ended
+        await call()
+        ended = perf_counter()
+        times.append(ended - before)
+    return median(times)
+
+
+def _versions() -> str:
+    """Of the peers that are installed."""
+    found = []
+    for name in _DISTRIBUTIONS:
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ", ".join(found)
+
+
+def _importable(name: str) -> bool:
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        return False
+    return True

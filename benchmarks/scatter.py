@@ -1,0 +1,114 @@
+"""ScatterND and ScatterElements beside the runtimes that have them, on the same work, in the same run.
+
+    python -m benchmarks.scatter [--seconds 0.5] [--rounds 5] [--lines REGEX] [--threads 2] [--peers numpy,torch]
+
+Runs under any interpreter that has numpy, numba and ml_dtypes, and takes along those of onnxruntime (with onnx),
+openvino, torch and tensorflow that it can import (`benchmarks.scatter_peers`). All contenders take turns on each line;
+a figure is in microseconds. `gathernd` is the kernel with up to `--threads` threads, `one thread` the same with one;
+both write to an output that is used again, as do the peers that can. Ours must be NumPy's bits; a peer may be off by
+1e-4 of the sum of absolutes (1e-2 in float16), else it is marked `!` and does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.dispatch.backend_calibration import new_event_loop
+from app.kernels import numba_cpu
+from benchmarks.beside_peers import Call, Contender, begin, mean, shown, take_turns
+from benchmarks.kernels import CARRIERS
+from benchmarks.scatter_lines import LINES, Array, Inputs, Line, make_inputs, scatter_by_numpy
+from benchmarks.scatter_peers import PEERS
+
+
+def ours(line: Line, inputs: Inputs, threads: int) -> Call:
+    """The kernel, into an output that is used again, with its checks."""
+    plan = line.plan
+    carrier = CARRIERS[plan.item_size]
+    data: Array = inputs.data.reshape(-1).view(carrier)
+    updates: Array = inputs.updates.reshape(-1).view(carrier)
+    indices = inputs.indices.reshape(-1)
+    out: Array = np.zeros(plan.output_items, carrier)
+    shaped = out.view(line.dtype).reshape(line.data)
+    further = {"updates": updates}
+
+    def call() -> Array:
+        if numba_cpu.run(plan, data, indices, out, threads, further=further) >= 0:
+            raise IndexError
+        return shaped
+
+    return call
+
+
+def is_close(line: Line, found: Array, expected: Array, scale: Array) -> bool:
+    """Whether a peer's result is right; additions may come in another order."""
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        return False
+    if line.reduction != "add" or expected.dtype.kind == "i":
+        return np.array_equal(found, expected)
+    tolerance = 1e-2 if line.dtype == "float16" else 1e-4
+    apart = np.abs(found.astype(np.float64) - expected.astype(np.float64))
+    return bool((apart <= tolerance * scale).all())
+
+
+def measure(
+    line: Line, peers: Sequence[str], options: argparse.Namespace, loop: Any
+) -> tuple[dict[str, float], set[str]]:
+    """Microseconds of each contender, and who was wrong."""
+    inputs = make_inputs(line)
+    expected = scatter_by_numpy(line, inputs, np.empty_like(inputs.data))
+    scale = scatter_by_numpy(line, inputs, np.empty(line.data, np.float64), absolute=True)
+    calls: list[tuple[str, Contender]] = []
+    for name, threads in (("gathernd", options.threads), ("one thread", 1)):
+        own = ours(line, inputs, threads)
+        if own().tobytes() != expected.tobytes():
+            raise SystemExit(f"{line.name}: {name} is wrong")
+        calls.append((name, own))
+    wrong = set()
+    for name in peers:
+        try:
+            for call in PEERS[name](line, inputs, options.threads):
+                if is_close(line, np.asarray(call()), expected, scale):
+                    calls.append((name, call))
+                else:
+                    wrong.add(name)
+        except Exception as error:  # noqa: BLE001  (a peer lacks the type, in an error class of its own)
+            print(f"    {name} cannot: {type(error).__name__}: {str(error).strip().splitlines()[0][:90]}")
+    return take_turns(calls, loop, options.seconds, options.rounds), wrong
+
+
+def main() -> None:
+    """Measure and print, a line at a time."""
+    options = begin(__doc__, PEERS, seconds=0.5)
+    columns = ["gathernd", "one thread", *options.peers]
+    print(f"{'work':48}" + "".join(f"{name:>12}" for name in [*columns, "× peer"]))
+    loop = new_event_loop()
+    over_peer: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        numba_cpu.configure(Path(folder))
+        numba_cpu.warm()
+        for line in LINES:
+            if not re.search(options.lines, line.name):
+                continue
+            times, wrong = measure(line, options.peers, options, loop)
+            figures = shown(times, wrong, columns)
+            beside = [times[name] for name in options.peers if name in times]
+            if beside:
+                over_peer[line.name] = min(beside) / times["gathernd"]
+                figures.append(f"{over_peer[line.name]:.2f}")
+            print(f"{line.name:48}" + "".join(f"{text:>12}" for text in figures), flush=True)
+    loop.close()
+    if over_peer:
+        lost = ", ".join(name for name, ratio in over_peer.items() if ratio < 1) or "none"
+        print(f"{len(over_peer)} lines, geometric mean × best peer {mean([*over_peer.values()]):.2f}; lost: {lost}")
+
+
+if __name__ == "__main__":
+    main()
