@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
 from math import prod
@@ -14,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.kernels import Kernel
+from app.kernels import ALWAYS_AHEAD, Kernel, numba_cpu
+from app.kernels.numba_cpu import gather_kernel
 from app.operators.dialects import SCATTER_ELEMENTS, SCATTERND
 from app.operators.scatter_elements import plan_scatter_elements
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
@@ -177,6 +179,33 @@ def test_any_number_of_threads_gives_the_same_bits_where_updates_collide(
         spoiled[bad] = source.choice((2**62, -(2**62), *EXTREMES[:2]))
         for threads in THREADS if kernel.splits else (1,):
             assert run(kernel, plan, data, spoiled.reshape(indices.shape), updates, threads)[0] == min(bad)
+
+
+@pytest.fixture
+def always_shared(compiled: None) -> Iterator[None]:
+    """However little there is to do, helpers that sleep are woken."""
+    gather_kernel.tune(0, ALWAYS_AHEAD)
+    yield
+    gather_kernel.tune(gather_kernel.USUAL_WAKE_FROM, ALWAYS_AHEAD)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("dtype", REDUCED)
+def test_single_items_of_a_large_output_are_shared_and_its_bits_are_the_same(
+    always_shared: None, dtype: str, reduction: Reduction
+) -> None:
+    """Few items for the bytes of the output, so that threads share them, and few places in both halves for them."""
+    numbers = np.random.default_rng(6)
+    size, tuples = 16 * 1_500, 1_500
+    places = numbers.integers(0, size, 40)
+    indices = places[numbers.integers(0, 40, tuples)].reshape(-1, 1)
+    data = np.resize(filled((500,), dtype, random.Random(dtype)), size)
+    updates = filled((tuples,), dtype, random.Random(reduction))
+    plan = nd_plan((size,), indices, dtype, reduction)
+    expected = scatter_loops.scatter_nd(data, indices, updates, reduction)
+    found = [run(numba_cpu, plan, data, indices, updates, threads) for threads in THREADS]
+    assert same(found[0][1], expected)
+    assert {(first, out.tobytes()) for first, out in found} == {(-1, found[0][1].tobytes())}
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)

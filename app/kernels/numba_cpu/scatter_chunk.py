@@ -6,9 +6,10 @@ own with the addresses of their updates, and applies these (`combine_slices`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
-from app.kernels.numba_cpu.combine_slices import combine_slices
+from app.kernels.numba_cpu.combine_slices import are_items, combine_slices
 from app.kernels.numba_cpu.element_places import next_row, write_addresses
 from app.kernels.numba_cpu.gather_job import (
     AXES,
@@ -28,10 +29,21 @@ from app.kernels.numba_cpu.gather_job import (
     WIDTH,
     WRAP_NEGATIVE,
 )
-from app.kernels.numba_cpu.memory_intrinsics import load_item, memcpy, prefetch, stack_scratch, store_item
+from app.kernels.numba_cpu.memory_intrinsics import (
+    Copy,
+    copy_1,
+    copy_2,
+    copy_4,
+    copy_8,
+    load_item,
+    memcpy,
+    prefetch,
+    stack_scratch,
+    store_item,
+)
 from app.kernels.numba_cpu.widen_indices import MAX_DEPTH, widen_components
 from app.kernels.numba_cpu.write_offsets import first_bad_component, write_block_offsets
-from app.llvm_intrinsics import Address, inner, stack_words, ult
+from app.llvm_intrinsics import Address, inlined, inner, stack_words, ult
 
 # Fields of the job that say something else here than in a gather. TOTAL and CHUNK_SIZE count units of the output,
 # STRIDE is the bytes of one; WIDTH is the bytes of an update; START is the code for `combine_slices`.
@@ -178,18 +190,65 @@ def _scatter_elements(job: Address, low: int, high: int) -> int:
 @inner
 def _apply(job: Address, targets: Address, first: int, count: int, begin: Address, end: Address, items: int) -> None:
     """Apply those of `count` updates, from number `first` on, whose targets lie in [begin, end), in their order."""
-    width = load_item(job, WIDTH)
+    width, code = load_item(job, WIDTH), load_item(job, START)
     update = load_item(job, UPDATES) + first * width
     sources = targets + 8 * BLOCK
-    kept = 0
     span = end - begin
-    for t in range(count):
-        target = load_item(targets, t)
-        store_item(targets, kept, target)
-        store_item(sources, kept, update + t * width)
-        if ult(target - begin, span):
-            kept += 1
+    if load_item(job, FLAGS) & OUTER != 0 or span == load_item(job, TOTAL) * load_item(job, STRIDE):  # all lie there
+        if are_items(code, items):
+            sources = update
+        else:
+            for t in range(count):
+                store_item(sources, t, update + t * width)
+    elif are_items(code, items):
+        count = _keep_items(targets, update, sources, count, width, begin, span)
+    else:
+        kept = 0
+        for t in range(count):
+            target = load_item(targets, t)
+            store_item(targets, kept, target)
+            store_item(sources, kept, update + t * width)
+            if ult(target - begin, span):
+                kept += 1
+        count = kept
     if load_item(job, FLAGS) & NOT_AHEAD == 0:
-        for t in range(kept):
+        for t in range(count):
             prefetch(load_item(targets, t))
-    combine_slices(load_item(job, START), targets, sources, kept, items)
+    combine_slices(code, targets, sources, count, items)
+
+
+def _keeper(copy: Copy, width: int) -> Callable[[Address, Address, Address, int, Address, int], int]:
+    """A loop that moves the targets in a span, and single updates of that width, to the front: how many there are."""
+
+    @inlined
+    def loop(targets: Address, update: Address, kept_updates: Address, count: int, begin: Address, span: int) -> int:
+        kept = 0
+        for t in range(count):
+            target = load_item(targets, t)
+            store_item(targets, kept, target)
+            copy(kept_updates + width * kept, update + width * t)
+            if ult(target - begin, span):
+                kept += 1
+        return kept
+
+    return loop
+
+
+_keep_1: Final = _keeper(copy_1, 1)
+_keep_2: Final = _keeper(copy_2, 2)
+_keep_4: Final = _keeper(copy_4, 4)
+_keep_8: Final = _keeper(copy_8, 8)
+
+
+@inner
+def _keep_items(
+    targets: Address, update: Address, kept_updates: Address, count: int, width: int, begin: Address, span: int
+) -> int:
+    """The loop of `_keeper` for 1, 2, 4 or 8 bytes."""
+    if width == 1:
+        return _keep_1(targets, update, kept_updates, count, begin, span)
+    if width == 2:
+        return _keep_2(targets, update, kept_updates, count, begin, span)
+    if width == 4:
+        return _keep_4(targets, update, kept_updates, count, begin, span)
+    return _keep_8(targets, update, kept_updates, count, begin, span)
