@@ -60,4 +60,14 @@ def index_error(
         places=places,
         total=total,
         rule=dialect.rules["index_out_of_bounds"],
+        hint=_hint_for_scatter(first) if dialect.reductions else None,
     )
+
+
+def _hint_for_scatter(place: Place) -> str:
+    """How to mend a scatter, which does not take `out_of_bounds`; the hint of gathers is the catalogue's."""
+    if place.allowed is None:
+        return f"Send no index for axis {place.axis}, which has size {place.size}, so that none is valid."
+    low, high = place.allowed
+    size = f"since axis {place.axis} of data has size {place.size}"
+    return f"Use an index from {low} to {high} at {place.pointer}, {size}."

@@ -122,6 +122,7 @@ def plan_lookup(call: LookupCall, tables: Sequence[Tensor], limits: Limits) -> L
     for number, (feature, table) in enumerate(pairs):
         item_size, group = table.dtype.carrier.itemsize, prod(feature.indices.shape[1:])
         own = group * prod(table.shape[1:]) * item_size
+        stride = own if joined is None else prod(joined[1:]) * item_size
         bags = 0 if feature.offsets is None else feature.offsets.shape[0]
         plans.append(
             FeaturePlan(
@@ -135,7 +136,8 @@ def plan_lookup(call: LookupCall, tables: Sequence[Tensor], limits: Limits) -> L
                 weighted=feature.weights is not None,
                 group=max(group, 1),
                 output=number if joined is None else 0,
-                stride=own if joined is None else prod(joined[1:]) * item_size,
+                # Of indices with a dimension of 0, which write no row, one that a row would fit into.
+                stride=stride if group else max(stride, prod(table.shape[1:]) * item_size),
                 column=0 if joined is None else column,
             )
         )

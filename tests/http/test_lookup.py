@@ -83,6 +83,8 @@ CASES: dict[str, list[Given]] = {
     "rank 3": [Given("lk_cube", [1, 2, 3], [0, 2], None, "sum"), Given("lk_cube", [5, 0])],
     "rank 1": [Given("lk_line", [1, 2, 3], [0, 2], None, "sum"), Given("lk_line", [5, 0])],
     "several indices in a row": [Given("lk_items", np.array([[1, 2], [3, 4], [5, 6]]))],
+    "rows without indices": [Given("lk_items", np.zeros((2, 0), np.int64))],
+    "rows without indices beside others": [Given("lk_line", np.zeros((2, 0), np.int64)), Given("lk_line", [1, 2])],
     "integers": [Given("lk_ids", [1, 1, 9]), Given("lk_ids", [0, 4, 2])],
     "bool": [Given("lk_flags", [1, 1, 0])],
     "one table many times": [Given("lk_items", [number, 2]) for number in range(20)],

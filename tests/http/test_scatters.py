@@ -17,7 +17,7 @@ from app.tensors.dtypes import DTYPES
 from app.tensors.scatter_call import REDUCTIONS
 from tests.conftest import samples
 from tests.http.forms import int64, items, nested, octets, packed, tensor
-from tests.http.tensors import RAW, error, npy, put_raw
+from tests.http.tensors import RAW, error, npy, put_raw, scatter_body
 from tests.kernels import scatter_loops
 from tests.oip.bodies import output, part, request
 
@@ -497,6 +497,26 @@ def test_empty_tensors_are_legal_and_indices_into_them_are_not(client: httpx.Cli
     assert client.post(ND, json=one).json()["output"]["values"] == [1, 2, 0, 0, 5, 6]
     scalar = nd_body(indices=int64([2], [1, 0]), updates=tensor("float32", [], [9]))
     assert client.post(ND, json=scalar).json()["output"]["values"] == [1, 2, 9, 4, 5, 6]
+
+
+def test_the_hint_of_an_index_out_of_bounds_is_one_for_scatters(client: httpx.Client) -> None:
+    """It does not name `out_of_bounds`, which scatters do not take."""
+    hint = "Use an index from -3 to 2 at /indices/values/1, since axis 0 of data has size 3."
+    found = error(client.post(ND, json=nd_body(indices=int64([2, 1], [0, 3]))), 422, "index_out_of_bounds")
+    assert found["hint"] == hint
+    found = error(client.post(ELEMENTS, json=elements_body(indices=int64([2, 2], [0, 3, 0, 0]))), 422, found["code"])
+    assert found["hint"] == hint
+    put_raw(client, "hinted", np.ones((3, 2), np.float32))
+    try:
+        sent = scatter_body([[0], [3]], np.ones((2, 2), np.float32))
+        assert error(client.post("/tensors/hinted/scatter", json=sent), 422, found["code"])["hint"] == hint
+    finally:
+        client.delete("/tensors/hinted")
+    empty = {
+        "data": tensor("int8", [0, 3], []), "indices": int64([1, 1], [0]), "updates": tensor("int8", [1, 3], [1, 2, 3])
+    }  # fmt: skip
+    found = error(client.post(ND, json=empty), 422, found["code"])
+    assert found["hint"] == "Send no index for axis 0, which has size 0, so that none is valid."
 
 
 def test_an_index_whose_product_wraps_is_out_of_bounds(client: httpx.Client) -> None:

@@ -1,5 +1,31 @@
 from __future__ import annotations
 
-from tests.http.conftest import client, server, start
+from collections.abc import Iterator
+from typing import Any
 
-__all__ = ["client", "server", "start"]
+import httpx
+import pytest
+
+from tests.http import server as native
+from tests.http.conftest import KERNELS, client, every_server, server, server_numpy, start
+from tests.http.server import Server
+from tests.oip import bodies
+
+__all__ = ["client", "every_server", "server", "server_numpy", "start"]
+
+
+@pytest.fixture(scope="session", params=KERNELS)
+def every_format(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
+    """One connection to a server of each CPU kernel in turn, for the native formats and the inference protocol."""
+    running = request.getfixturevalue("server" if request.param == "numba" else "server_numpy")
+    assert isinstance(running, Server)
+
+    def check(answer: httpx.Response) -> None:
+        if answer.request.url.path.startswith("/v2/"):
+            bodies.check_answer(answer)
+        else:
+            native.check_answer(answer, running.documented)
+
+    hooks: dict[str, list[Any]] = {"response": [check]}
+    with httpx.Client(base_url=running.url, trust_env=False, timeout=60, event_hooks=hooks) as made:
+        yield made

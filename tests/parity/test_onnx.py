@@ -28,9 +28,7 @@ from tests.http.test_properties import requests
 ort = pytest.importorskip("onnxruntime")
 NODES = {"/gathernd": "GatherND", "/gather": "Gather", "/gather_elements": "GatherElements"}
 OPSETS = {"onnx-13": 13, "onnx-12": 12, "onnx-11": 11, "onnx-1": 10}
-EXAMPLES = settings(
-    max_examples=samples(600), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+EXAMPLES = settings(max_examples=samples(200), suppress_health_check=list(HealthCheck))
 _NUMPY = {"bool": "?", "string": object, "bfloat16": ml_dtypes.bfloat16, "complex64": "<c8", "complex128": "<c16"}
 
 
@@ -120,20 +118,22 @@ def known_to_differ(peer: str, path: str, body: dict[str, Any]) -> bool:
 def test_a_valid_request_is_answered_as_the_peer_answers_it(client: httpx.Client, peer: str) -> None:
     compared = 0
 
+    def is_compared(request: tuple[str, dict[str, Any]]) -> bool:
+        path, body = request
+        return not (body.get("dialect") == "openvino-8" or broken(path, body) or known_to_differ(peer, path, body))
+
     @EXAMPLES
-    @given(requests())
+    @given(requests().filter(is_compared))
     def compare(request: tuple[str, dict[str, Any]]) -> None:
         nonlocal compared
         path, body = request
-        if body.get("dialect") == "openvino-8" or broken(path, body) or known_to_differ(peer, path, body):
-            return
         answer = client.post(path, content=json.dumps(body))
         assert answer.status_code == 200, answer.text
         assert agrees(PEERS[peer](path, body), answer), (path, body, answer.text)
         compared += 1
 
     compare()
-    assert compared > samples(160)
+    assert compared >= samples(200)
 
 
 def test_the_runtime_still_loses_strings(client: httpx.Client) -> None:

@@ -1,0 +1,51 @@
+"""Random gradients, dense and sparse, against loops that add one element after the other, and their refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.http.tensors import put_raw
+from tests.parity.backward_cases import (
+    Tables,
+    faults_of,
+    looped,
+    random_gradient,
+    tables,
+)
+from tests.parity.counts import SHARES, share_of
+from tests.parity.faults import Compared, check_refused
+from tests.parity.items import name_of, same
+from tests.parity.messages import read, send
+
+
+@pytest.fixture(scope="module")
+def held(every_format: httpx.Client) -> Iterator[Tables]:
+    made = tables()
+    for name, table in made.items():
+        assert put_raw(every_format, name, table).is_success
+    yield {name: (name_of(table), list(table.shape)) for name, table in made.items()}
+    for name in made:
+        every_format.delete(f"/tensors/{name}")
+
+
+@pytest.mark.parametrize("seed", range(SHARES))
+def test_gradients_are_as_the_loops_and_the_rules_say(every_format: httpx.Client, held: Tables, seed: int) -> None:
+    rng, compared = np.random.default_rng([44, seed]), Compared()
+    for number in range(share_of("gradients")):
+        request = random_gradient(rng, held, spoiled=number % 3 == 0)
+        sent, answer = send(every_format, rng, request)
+        faults = faults_of(request, held)
+        if faults:
+            compared.refused(check_refused(sent, answer, faults))
+            continue
+        found, wanted = read(sent, answer), looped(request, held)
+        assert sorted(found.arrays) == sorted(wanted), request
+        for name, array in wanted.items():
+            assert same(found.arrays[name], array), (sent, name, found.arrays[name], array)
+        assert (found.dialect, found.device) == (request.parameters.get("dialect", "onnx-13"), "cpu")
+        compared.answered()
+    assert compared.told("gradients") == share_of("gradients")
