@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from tests.http import server as native
 from tests.http.conftest import KERNELS, client, every_server, server, server_numpy, start
 from tests.http.server import Server
 from tests.oip import bodies
+from tests.parity.counts import SHARES
+from tests.parity.items import Rng
 
 __all__ = ["client", "every_server", "server", "server_numpy", "start"]
 
@@ -29,3 +33,9 @@ def every_format(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
     hooks: dict[str, list[Any]] = {"response": [check]}
     with httpx.Client(base_url=running.url, trust_env=False, timeout=60, event_hooks=hooks) as made:
         yield made
+
+
+@pytest.fixture(params=range(SHARES), ids="share{}".format)
+def rng(request: pytest.FixtureRequest) -> Rng:
+    """Random numbers of a test's own: others for each kernel and each share of the requests, the same in each run."""
+    return np.random.default_rng(zlib.crc32(request.node.name.encode()))

@@ -79,6 +79,7 @@ def first(faults: Iterator[Fault]) -> list[Fault]:
 
 def check_refused(sent: Sent, answer: httpx.Response, faults: list[Fault]) -> str:
     """The answer tells one of `faults`, in the place where the format has it; its code."""
+    assert answer.status_code != 200, (faults, sent)
     problem = answer.json()
     assert answer.status_code == (404 if problem["code"] == "tensor_not_found" else 422), problem
     told = (problem["code"], problem["errors"][0]["pointer"])

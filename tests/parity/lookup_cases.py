@@ -38,14 +38,19 @@ def tables() -> dict[str, Array]:
 
 @dataclass
 class Feature:
-    """A table's name, how its rows are pooled, and members that are none of a feature's."""
+    """A table's name, how its rows are pooled and whether `none` is said, and members that are none of a feature's."""
 
     tensor: str
     pooling: str = "none"
+    says_none: bool = False
     more: dict[str, Any] = field(default_factory=dict)
 
     def members(self) -> dict[str, Any]:
-        return {"tensor": self.tensor} | ({} if self.pooling == "none" else {"pooling": self.pooling}) | self.more
+        return (
+            {"tensor": self.tensor}
+            | ({"pooling": self.pooling} if self.says_none or self.pooling != "none" else {})
+            | self.more
+        )
 
 
 @dataclass
@@ -89,7 +94,7 @@ def _add_feature(rng: Rng, lookup: Lookup, held: Tables, number: int, name: str,
     table, concat = held[name], lookup.parameters.get("concat", True)
     kind = choose(rng, ("int64", "int64", "int32"))
     pooling = choose(rng, ("none", "sum", "sum", "mean", "max")) if name_of(table) in FLOATS else "none"
-    feature = Feature(name, pooling)
+    feature = Feature(name, pooling, says_none=bool(rng.random() < 0.1))
     if pooling == "none":
         more = [2] if concat and table.ndim == 1 and rng.random() < 0.2 else []
         lead = [rows, *more] if concat else [rows, 2, 3][: rng.integers(0, 3)]
@@ -103,8 +108,6 @@ def _add_feature(rng: Rng, lookup: Lookup, held: Tables, number: int, name: str,
     lookup.arrays[f"{number}.indices"] = indices_around(rng, kind, sizes, wraps=False, bad=bad)
     if pooling == "sum" and rng.random() < 0.6:
         lookup.arrays[f"{number}.weights"] = items(rng, name_of(table), shape)
-    if pooling == "none" and rng.random() < 0.1:
-        feature.more["pooling"] = "none"
     lookup.features.append(feature)
 
 
@@ -207,9 +210,9 @@ def _faults_of_fields(lookup: Lookup) -> Iterator[Fault]:
     if "fill_value" in given and given.get("out_of_bounds") != "fill":
         yield wrong("parameter", "fill_value")
     for number, feature in enumerate(lookup.features):
-        for name in feature.more.keys() - {"pooling"}:
+        for name in feature.more:
             yield wrong("feature", f"{number}/{name}")
-        pooling = feature.members().get("pooling", "none")
+        pooling = feature.pooling
         if pooling not in POOLINGS:
             yield wrong("feature", f"{number}/pooling")
         offsets, weights = (f"{number}.{name}" in lookup.arrays for name in ("offsets", "weights"))
@@ -290,7 +293,8 @@ def looped(lookup: Lookup, held: Tables) -> tuple[dict[str, Array], int]:
     mode = given.get("out_of_bounds", "error")
     for number, feature in enumerate(lookup.features):
         table, indices = held[feature.tensor], lookup.arrays[f"{number}.indices"]
-        filled = np.full(table.shape[1:], fill_item(name_of(table), given.get("fill_value")), table.dtype)
+        filled = np.empty(table.shape[1:], table.dtype)
+        filled.fill(fill_item(name_of(table), given.get("fill_value")))
         chosen = []
         for index in indices.reshape(-1).tolist():
             inside = 0 <= index < len(table)
@@ -298,7 +302,7 @@ def looped(lookup: Lookup, held: Tables) -> tuple[dict[str, Array], int]:
             if inside:
                 chosen.append(table[index])
             elif mode == "fill":
-                chosen.append(filled)
+                chosen.append(filled[()])
             else:
                 chosen.append(table[index % len(table) if mode == "wrap" else max(0, min(index, len(table) - 1))])
         made = np.empty(_output_shape(lookup, number, table), table.dtype)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isnan
@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from tests.http.forms import COMPLEX, items, nested, octets
+from tests.http.forms import COMPLEX, nested, octets
 from tests.parity.items import NUMPY, Array, Rng, choose, name_of
 
 JSON = ("flat", "nested", "base64")
@@ -252,7 +252,13 @@ def read(sent: Sent, answer: httpx.Response) -> Found:
 
 def read_tensor(given: dict[str, Any]) -> Array:
     """A tensor of a JSON answer."""
-    return _array(given["dtype"], items(given)).reshape(given["shape"])
+    dtype = given["dtype"]
+    if "base64" not in given:
+        made = _array(dtype, given["values"])
+    else:
+        blob = b64decode(given["base64"])
+        made = _array(dtype, _unframed(blob)) if dtype == "string" else np.frombuffer(blob, NUMPY[dtype])
+    return made.reshape(given["shape"])
 
 
 def _array(dtype: str, listed: list[Any]) -> Array:

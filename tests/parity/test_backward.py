@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import httpx
-import numpy as np
 import pytest
 
 from tests.http.tensors import put_raw
@@ -16,9 +15,9 @@ from tests.parity.backward_cases import (
     random_gradient,
     tables,
 )
-from tests.parity.counts import SHARES, share_of
+from tests.parity.counts import share_of
 from tests.parity.faults import Compared, check_refused
-from tests.parity.items import name_of, same
+from tests.parity.items import Rng, name_of, same
 from tests.parity.messages import read, send
 
 
@@ -32,9 +31,8 @@ def held(every_format: httpx.Client) -> Iterator[Tables]:
         every_format.delete(f"/tensors/{name}")
 
 
-@pytest.mark.parametrize("seed", range(SHARES))
-def test_gradients_are_as_the_loops_and_the_rules_say(every_format: httpx.Client, held: Tables, seed: int) -> None:
-    rng, compared = np.random.default_rng([44, seed]), Compared()
+def test_gradients_are_as_the_loops_and_the_rules_say(every_format: httpx.Client, held: Tables, rng: Rng) -> None:
+    compared = Compared()
     for number in range(share_of("gradients")):
         request = random_gradient(rng, held, spoiled=number % 3 == 0)
         sent, answer = send(every_format, rng, request)

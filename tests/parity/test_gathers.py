@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import httpx
-import numpy as np
-import pytest
 
-from tests.parity.counts import SHARES, share_of
+from tests.parity.counts import share_of
 from tests.parity.faults import Compared, check_refused
 from tests.parity.gather_cases import faults_of, looped, mode_of, random_gather
-from tests.parity.items import same
+from tests.parity.items import Rng, same
 from tests.parity.messages import read, send
 
 
-@pytest.mark.parametrize("seed", range(SHARES))
-def test_gathers_are_as_the_loops_and_the_rules_say(every_format: httpx.Client, seed: int) -> None:
-    rng, compared = np.random.default_rng([43, seed]), Compared()
+def test_gathers_are_as_the_loops_and_the_rules_say(every_format: httpx.Client, rng: Rng) -> None:
+    compared = Compared()
     for number in range(share_of("gathers out of bounds")):
         request = random_gather(rng, spoiled=number % 3 == 0)
         sent, answer = send(every_format, rng, request)

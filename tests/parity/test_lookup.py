@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import httpx
-import numpy as np
 import pytest
 
 from tests.http.tensors import RAW
-from tests.parity.counts import SHARES, share_of
+from tests.parity.counts import share_of
 from tests.parity.faults import Compared, check_refused
-from tests.parity.items import name_of, same
+from tests.parity.items import Rng, name_of, same
 from tests.parity.lookup_cases import Tables, faults_of, looped, random_lookup, tables
 from tests.parity.lookup_messages import read, send
 from tests.parity.messages import raw
@@ -29,9 +28,8 @@ def held(every_format: httpx.Client) -> Iterator[Tables]:
         every_format.delete(f"/tensors/{name}")
 
 
-@pytest.mark.parametrize("seed", range(SHARES))
-def test_lookups_are_as_the_loops_and_the_rules_say(every_format: httpx.Client, held: Tables, seed: int) -> None:
-    rng, compared = np.random.default_rng([45, seed]), Compared()
+def test_lookups_are_as_the_loops_and_the_rules_say(every_format: httpx.Client, held: Tables, rng: Rng) -> None:
+    compared = Compared()
     for number in range(share_of("lookups")):
         lookup = random_lookup(rng, held, spoiled=number % 3 == 0)
         sent, answer = send(every_format, rng, lookup, held)
