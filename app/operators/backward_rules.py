@@ -42,9 +42,11 @@ def check_backward_dtypes(dialect: Dialect, resident: Tensor | None, indices: Te
     Float types that the dialect takes, grad_output's the tensor's. Raises unsupported_dtype.
     """
     if resident is not None:
-        _check_float(dialect, resident, "the tensor")
+        sizes = ",".join(map(str, resident.shape)) if resident.dtype_pointer.startswith("/query") else None
+        shape = list(resident.shape) if sizes is None else sizes
+        _check_float(dialect, resident, "the tensor", f"Send 'data_shape' {shape} in place of 'tensor'.")
     check_index_dtype(dialect, indices)
-    _check_float(dialect, grad_output, "grad_output")
+    _check_float(dialect, grad_output, "grad_output", "Convert grad_output to float32, for data of that type.")
     if resident is not None and resident.dtype is not grad_output.dtype:
         raise GatherError(
             "unsupported_dtype",
@@ -55,7 +57,7 @@ def check_backward_dtypes(dialect: Dialect, resident: Tensor | None, indices: Te
         )
 
 
-def _check_float(dialect: Dialect, tensor: Tensor, role: str) -> None:
+def _check_float(dialect: Dialect, tensor: Tensor, role: str, hint: str) -> None:
     allowed = [name for name in FLOAT_TYPES if name in dialect.data_dtypes]
     if tensor.dtype.name not in allowed:
         raise GatherError(
@@ -63,7 +65,7 @@ def _check_float(dialect: Dialect, tensor: Tensor, role: str) -> None:
             f"{role} is of type {tensor.dtype.name}; the gradient of {dialect.name} takes {', '.join(allowed)}",
             pointer=tensor.dtype_pointer,
             rule=_rule(dialect, "data_dtype"),
-            hint="Send grad_output of type float32, for data of that type.",
+            hint=hint,
         )
 
 
@@ -123,7 +125,7 @@ def check_coefficient(coefficient: float, dtype: DType, pointer: str) -> None:
                 "value_not_representable",
                 f"lda_coeff = {coefficient} is beyond float32, in which sums of {dtype.name} are multiplied by it",
                 places=[Place(pointer, value=coefficient)],
-                hint="Send an lda_coeff of at most 3.4028234e38.",
+                hint=f"Send a number from -3.4028234e38 to 3.4028234e38 at {pointer}.",
             )
 
 

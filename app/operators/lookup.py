@@ -154,7 +154,7 @@ def _check_dtypes(feature: Feature, table: Tensor) -> None:
             f"pooling {feature.pooling} takes tables of a float type, and {feature.tensor!r} is {table.dtype.name}",
             pointer=f"{feature.pointer}/pooling",
             rule=RULES["data_dtype"],
-            hint=f"Leave out 'pooling' and 'offsets' at {feature.pointer}, and pool the rows yourself.",
+            hint=f"Leave out {_pooling_fields(feature)} at {feature.pointer}, and pool the rows yourself.",
         )
     if indices.dtype.name not in INDEX_DTYPES:
         raise GatherError(
@@ -162,7 +162,7 @@ def _check_dtypes(feature: Feature, table: Tensor) -> None:
             f"a lookup takes indices of type int32 or int64, not {indices.dtype.name}",
             pointer=indices.dtype_pointer,
             rule=RULES["index_dtype"],
-            hint="Convert the indices to int64.",
+            hint=f"Convert the indices of {feature.pointer} to int64.",
         )
     for name, tensor, wanted in (
         ("offsets", feature.offsets, indices.dtype.name),
@@ -175,8 +175,13 @@ def _check_dtypes(feature: Feature, table: Tensor) -> None:
                 f"{name} are of type {tensor.dtype.name} and must be {wanted}, as {whose} are",
                 pointer=tensor.dtype_pointer,
                 rule=RULES["index_dtype" if name == "offsets" else "weights_dtype"],
-                hint=f"Convert the {name} to {wanted}.",
+                hint=f"Convert the {name} of {feature.pointer} to {wanted}.",
             )
+
+
+def _pooling_fields(feature: Feature) -> str:
+    """The names of what a feature has because it is pooled, for a sentence."""
+    return "'pooling', 'offsets' and 'weights'" if feature.weights is not None else "'pooling' and 'offsets'"
 
 
 def _check_ranks(feature: Feature, table: Tensor) -> None:
@@ -200,7 +205,8 @@ def _check_ranks(feature: Feature, table: Tensor) -> None:
             f"indices has rank {rank} and needs rank 1, since its bags are pooled",
             places=[Place(feature.indices.shape_pointer, value=rank, allowed=(1, 1))],
             rule=RULES["rank_mismatch"],
-            hint="Give indices one dimension: the bags one behind the other, each beginning where offsets says.",
+            hint=f"Give the indices of {feature.pointer} one dimension: the bags one behind the other, each beginning "
+            "where offsets says.",
         )
     assert feature.offsets is not None, "the format has refused pooling without offsets"
     rank = len(feature.offsets.shape)
@@ -210,7 +216,7 @@ def _check_ranks(feature: Feature, table: Tensor) -> None:
             f"offsets has rank {rank} and needs rank 1",
             places=[Place(feature.offsets.shape_pointer, value=rank, allowed=(1, 1))],
             rule=RULES["offsets_invalid"],
-            hint="Give offsets one dimension: for each bag the position of its first index.",
+            hint=f"Give the offsets of {feature.pointer} one dimension: for each bag the position of its first index.",
         )
 
 
@@ -223,7 +229,7 @@ def _check_weights(feature: Feature) -> None:
             f"weights has shape {list(weights.shape)} and must have {list(wanted)}, one weight for each index",
             pointer=weights.shape_pointer,
             rule=RULES["updates_shape_mismatch"],
-            hint=f"Send weights of shape {list(wanted)}.",
+            hint=f"Send weights of shape {list(wanted)} for {feature.pointer}, one for each index.",
         )
 
 
@@ -287,7 +293,7 @@ def check_offsets(feature: Feature) -> None:
             raise _wrong_offset(
                 f"there are {count} indices and no bag that they are in",
                 Place(offsets.pointer),
-                "Send an offset for each bag, of which the first is 0.",
+                f"Send an offset for each bag of {feature.pointer}, such as [0] for one bag of all indices.",
             )
         return
     item, low, why = 0, 0, "the first bag begins with the first index"
@@ -299,12 +305,12 @@ def check_offsets(feature: Feature) -> None:
         if item < 0:
             return
         low, high = int(values[item - 1]) if item else 0, count
-        why = f"it is from {low}, where the bag before begins, to {count}, the number of indices"
+        why = f"bag {item} begins no earlier than the one before and no later than the {count} indices end"
     value = int(values[item])
     raise _wrong_offset(
         f"offsets[{item}] = {value}, but {why}",
         Place(offsets.locate(item), coordinates(item, offsets.shape), value, allowed=(low, high)),
-        f"Send 0 at {offsets.locate(item)}." if not item else f"Send offsets that never fall, from 0 to {count}.",
+        f"Send {f'an offset from {low} to {high}' if item else 0} at {offsets.locate(item)}, since {why}.",
     )
 
 

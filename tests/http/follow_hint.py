@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -168,7 +169,7 @@ def _(request: Request, match: re.Match[str]) -> Request:
     return put(request, match["at"].split("/values")[0] + "/dtype", match["dtype"])
 
 
-@rule(r"^Use an index from (-?\d+) to (-?\d+) at (/\S+),")
+@rule(r"^Use an index from (-?\d+) to (-?\d+) at (/\S+)[,.]")
 def _(request: Request, match: re.Match[str]) -> Request:
     return put(request, match[3], int(match[2]))
 
@@ -202,8 +203,10 @@ def _(request: Request, match: re.Match[str]) -> Request:
 @rule(r"^Write '([^']*)' in place of '([^']*)'")
 def _(request: Request, match: re.Match[str]) -> Request:
     near, given = match[1], match[2]
-    if f'"{given}"'.encode() in request.body:
-        body = request.body.replace(f'"{given}"'.encode(), f'"{near}"'.encode())
+    for quoted in ('"{}"', r"\"{}\"", r"\\\"{}\\\""):  # in a text of JSON, too, and in that of a header
+        if quoted.format(given).encode() not in request.body:
+            continue
+        body = request.body.replace(quoted.format(given).encode(), quoted.format(near).encode())
         if "safetensors" in request.headers["content-type"]:  # which begins with the length of its header
             body = (int.from_bytes(body[:8], "little") + len(body) - len(request.body)).to_bytes(8, "little") + body[8:]
         return replace(request, body=body)
@@ -252,7 +255,7 @@ def _(request: Request, match: re.Match[str]) -> Request:
     return replace(request, path=path + ("?" + urlencode(fields) if fields else ""))
 
 
-@rule(r"^Leave out '(\w+)',")
+@rule(r"^Leave out '(\w+)', (?!')")
 def _(request: Request, match: re.Match[str]) -> Request:
     document = request.document
     holder = document if match[1] in document else document["parameters"]
@@ -326,7 +329,7 @@ def _(request: Request, match: re.Match[str]) -> Request:
 def _(request: Request, match: re.Match[str]) -> Request:
     document = request.document
     shape = json.loads(match[1])
-    document["updates"] = {"dtype": "float32", "shape": shape, "values": [0] * (shape[0] * shape[1])}
+    document["updates"] = {"dtype": "float32", "shape": shape, "values": [0] * prod(shape)}
     return request.with_document(document)
 
 

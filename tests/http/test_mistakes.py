@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from app.api.error_responses import STATUS
+from tests.http import follow_operator_hint  # noqa: F401, which registers further rules
 from tests.http.conftest import Start
 from tests.http.follow_hint import KEYS, Request, follow
 from tests.http.mistakes import (
@@ -28,6 +30,7 @@ from tests.http.mistakes import (
     infer,
     one,
 )  # fmt: skip
+from tests.http.operator_mistakes import OPERATOR_MISTAKES
 from tests.http.provoked import body
 from tests.http.server import check_hint
 from tests.http.tensors import RAW, SAFETENSORS, put_raw, save
@@ -52,13 +55,17 @@ def send(client: httpx.Client, request: Request) -> httpx.Response:
     return client.request(request.method, request.path, content=request.body, headers=dict(request.headers))
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+ALL = [*MISTAKES, *OPERATOR_MISTAKES]
+
+
+@pytest.mark.parametrize("mistake", ALL, ids=lambda mistake: mistake.name)
 def test_a_mistake_is_mended_by_what_its_hint_says(mistake: Mistake, client: httpx.Client) -> None:
     answer = send(client, mistake.request)
     found = answer.json()
     assert (found["code"], answer.status_code) == (mistake.code, STATUS[mistake.code]), found  # type: ignore[index]
     places = [place["pointer"] for place in found.get("errors", ())]
     assert places[:1] == ([] if mistake.pointer is None else [mistake.pointer]), found
+    assert not re.search(r"\w\(\w+=", found["detail"]), "an object of Python is no sentence"
     hint = found["hint"]
     check_hint(hint)
     assert mistake.mend in hint
@@ -67,8 +74,8 @@ def test_a_mistake_is_mended_by_what_its_hint_says(mistake: Mistake, client: htt
 
 
 def test_there_are_mistakes_of_all_kinds() -> None:
-    assert len(MISTAKES) >= 45
-    assert len({mistake.code for mistake in MISTAKES}) >= 20
+    assert len(ALL) >= 130
+    assert len({mistake.code for mistake in ALL}) >= 25
 
 
 LONG = "x" * 3000

@@ -5,7 +5,7 @@ In a JSON body it is a JSON value; in a query and among the parameters of the in
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from app.tensors.gather_call import OutOfBounds
 from app.tensors.tensor import Tensor
 from app.wire.json import grammar_and_duplicate_keys, lossless_json
 from app.wire.json.read_values import Values
+
+_QUOTED: Final = '"none"'
 
 
 class JsonFillValue(NamedTuple):
@@ -35,6 +37,7 @@ class JsonFillValue(NamedTuple):
                 "value_not_representable",
                 f"fill_value is {what}, which {dtype.name} cannot hold",
                 places=[Place(self.pointer, value=shown)],
+                hint=f"{_form(dtype)} at {self.pointer}, since the type is {dtype.name}.",
             )
         return tensor
 
@@ -42,7 +45,9 @@ class JsonFillValue(NamedTuple):
 def read_fill_value(value: Any, mode: OutOfBounds, pointer: str) -> JsonFillValue:
     """The fill value of a JSON body. Raises invalid_field where nothing is to be filled."""
     if mode != "fill":
-        raise invalid_field(pointer, "fill_value is for out_of_bounds fill only")
+        beside = f"{pointer.removesuffix('/fill_value')}/out_of_bounds"
+        hint = f"Write 'fill' at {beside}, or leave out 'fill_value'."
+        raise invalid_field(pointer, "fill_value is for out_of_bounds fill only", hint)
     return JsonFillValue(value, pointer)
 
 
@@ -51,5 +56,19 @@ def read_fill_value_text(text: str, mode: OutOfBounds, pointer: str) -> JsonFill
     found = read_fill_value(None, mode, pointer)
     fault = grammar_and_duplicate_keys.fault(text.encode("utf-8", "surrogatepass"))
     if fault is not None:
-        raise invalid_field(pointer, f"fill_value must be a JSON value: {fault}")
+        hint = f"Write JSON text at {pointer}, such as 0, or {_QUOTED} with its quotes where data is of strings."
+        raise invalid_field(pointer, f"fill_value must be a JSON value: {fault.detail}", hint)
     return found._replace(value=lossless_json.loads(text))
+
+
+def _form(dtype: DType) -> str:
+    """What to write for an item of a type, with an example in JSON."""
+    if dtype.kind == "string":
+        return 'Write a string, such as "none",'
+    if dtype.kind == "bool":
+        return "Write true or false, such as false,"
+    if dtype.kind == "complex":
+        return "Write a list of real and imaginary part, such as [0, 0],"
+    if dtype.kind in ("int", "uint"):
+        return f"Write a whole number from {dtype.low} to {dtype.high}, such as 0,"
+    return f'Write a number that {dtype.name} can hold, such as 0, or "NaN",'

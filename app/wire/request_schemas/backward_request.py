@@ -18,7 +18,17 @@ from app.tensors.tensor_name import PATTERN
 from app.wire.json.lossless_json import Number
 from app.wire.request_schemas.dialect_fields import dialect_fields, parameter_note
 from app.wire.request_schemas.gather_request import PARAMETER_DESCRIPTIONS, Tensor, parameter_field
-from app.wire.request_schemas.members import ABSENT, Detail, JsonInteger, RequestModel, Shape, TensorName, one_of
+from app.wire.request_schemas.members import (
+    ABSENT,
+    BOOLEAN,
+    FINITE,
+    SIZES_TEXT,
+    JsonInteger,
+    RequestModel,
+    Shape,
+    TensorName,
+    one_of,
+)
 from app.wire.request_schemas.query_fields import Explain, QueryInteger, QueryModel, ResidentName
 
 _SIZES: Final = re.compile(r"(?:[0-9]{1,40}(?:,[0-9]{1,40})*+)?")
@@ -64,16 +74,15 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 
 _NUMBER: Final[dict[str, Any]] = {"type": "number", "format": "double"}
-_FINITE: Final = Detail("{name} must be a finite number")
-JsonFinite = Annotated[float, PlainValidator(_finite), WithJsonSchema(_NUMBER), _FINITE]
-QueryFinite = Annotated[float, PlainValidator(_finite_text), WithJsonSchema(_NUMBER), _FINITE]
+JsonFinite = Annotated[float, PlainValidator(_finite), WithJsonSchema(_NUMBER), FINITE]
+QueryFinite = Annotated[float, PlainValidator(_finite_text), WithJsonSchema(_NUMBER), FINITE]
 QueryShape = Annotated[
     tuple[int, ...],
     PlainValidator(_sizes),
     WithJsonSchema({"type": "string"}),
-    Detail("{name} must be integers of 0 or more with commas between them"),
+    SIZES_TEXT,
 ]
-JsonBool = Annotated[bool, Strict(), Detail("{name} must be true or false")]
+JsonBool = Annotated[bool, Strict(), BOOLEAN]
 QueryBool = Annotated[Literal["true", "false"], WithJsonSchema({"type": "boolean"})]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
@@ -15,8 +15,13 @@ from app.near_name import instead_of, near_name, shorten
 from app.tensors.tensor_name import TENSOR_NAME, tensor_name_like
 from app.wire.json import lossless_json
 from app.wire.request_schemas.members import (
+    BOOLEAN,
+    FEATURES,
+    FINITE,
     INTEGER,
+    JSON_TEXT,
     LIST_OF_SIZES,
+    SIZES_TEXT,
     WRONG_SHAPE,
     Detail,
     Needed,
@@ -29,6 +34,9 @@ _NO_UNICODE: Final = "string_unicode"
 _TYPES: Final = {"dtype": "float32", "datatype": "FP32"}
 """A type's name, by the member that has one."""
 _DIGITS: Final = re.compile(r"-?[0-9]{1,20}")
+_MOST_SIZES: Final = 80
+"""Characters of a shape in a query that a hint repeats."""
+_DECIMAL: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,20})(?:\.[0-9]{1,20})?")
 
 
 OBJECT: Final = Detail("{name} must be an object")
@@ -170,6 +178,8 @@ class _Place:
             return integer_hint(self.value, pointer)
         if detail == LIST_OF_SIZES:
             return f"Write a list of the sizes at {pointer}, such as [2, 3]."
+        if detail in _VALUE_HINTS:
+            return _VALUE_HINTS[detail](self.value, pointer)
         if self.name == "tensor" and isinstance(self.value, str):
             return f"Use a name such as '{tensor_name_like(self.value)}' at {pointer}."
         if detail == OBJECT:
@@ -229,3 +239,47 @@ def integer_hint(value: object, pointer: str) -> str:
     if isinstance(value, bool):
         return f"Write {int(value)} in place of {str(value).lower()} at {pointer}."
     return f"Write a whole number at {pointer}, as in 0 or 2, and for a size none below 0."
+
+
+def _boolean_hint(value: object, pointer: str) -> str:
+    shown = str(lossless_json.shown(value)).lower()
+    if isinstance(value, str) and shown in ("true", "false"):
+        return f"Write {shown} without quotes at {pointer}."
+    if shown in ("0", "1"):
+        return f"Write {'true' if shown == '1' else 'false'} in place of {shown} at {pointer}."
+    return f"Write true or false at {pointer}."
+
+
+def _finite_hint(value: object, pointer: str) -> str:
+    if isinstance(value, str) and _DECIMAL.fullmatch(value):
+        return f"Write {value} without quotes at {pointer}."
+    return f"Write a finite number at {pointer}, such as 1 or 0.5."
+
+
+def _json_text_hint(value: object, pointer: str) -> str:
+    if isinstance(value, (int, float, lossless_json.Number)):
+        return f"Write {shorten(lossless_json.text_of(value))} in double quotes at {pointer}."
+    return f"Write JSON text in double quotes at {pointer}, such as 0."
+
+
+def _features_hint(value: object, pointer: str) -> str:
+    if type(value) is dict:
+        return f"Write a list at {pointer}, even of a single feature: the object that is there, in brackets."
+    return f"Write a list at {pointer}, with an object of 'tensor' and 'indices' for each feature."
+
+
+def _sizes_text_hint(value: object, pointer: str) -> str:
+    sizes = [size.strip() for size in re.split("[x*;, ]+", str(value)[:_MOST_SIZES].strip("[]() ,"))]
+    if all(re.fullmatch("[0-9]{1,19}", size) for size in sizes):
+        return f"Write {','.join(sizes)} at {pointer}: the sizes with commas between them and no more."
+    return f"Write the sizes with commas between them at {pointer}, as in 200000,64."
+
+
+_VALUE_HINTS: Final[Mapping[Detail, Callable[[object, str], str]]] = {
+    BOOLEAN: _boolean_hint,
+    FINITE: _finite_hint,
+    JSON_TEXT: _json_text_hint,
+    FEATURES: _features_hint,
+    SIZES_TEXT: _sizes_text_hint,
+}
+"""How to mend a value, by what is said of it: each takes the value and where it stands."""

@@ -13,9 +13,8 @@ from app.tensors.gather_call import Encoding, OutOfBounds
 from app.tensors.lookup_call import Pooling
 from app.wire.request_schemas.gather_request import Tensor
 from app.wire.request_schemas.invalid_fields import InvalidFields, unknown_field
-from app.wire.request_schemas.members import ABSENT, Detail, RequestModel, TensorName
+from app.wire.request_schemas.members import ABSENT, BOOLEAN, FEATURES, RequestModel, TensorName
 
-_FEATURES: Final = Detail("features must be a list of at least one feature")
 _TENSOR: Final = Field(description="Name of a resident tensor, whose rows lie along its first axis.")
 _POOLING: Final[Pooling] = Field(
     "none",
@@ -56,7 +55,7 @@ class LookupFeature(RequestModel):
 class _LookupFields(RequestModel):
     """The members beside `features`, which stands before them where a class has them."""
 
-    concat: Annotated[bool, Strict(), Detail("{name} must be true or false")] = Field(
+    concat: Annotated[bool, Strict(), BOOLEAN] = Field(
         True,
         description="Whether the features' outputs are joined on axis 1, which needs equal types and numbers of rows; "
         "false for an output for each, in `outputs`.",
@@ -77,13 +76,13 @@ class _LookupFields(RequestModel):
 class LookupRequest(_LookupFields):
     """A lookup: rows of many resident tensors in one request, single or as pooled bags."""
 
-    features: Annotated[list[LookupFeature], Field(min_length=1), _FEATURES]
+    features: Annotated[list[LookupFeature], Field(min_length=1), FEATURES]
 
 
 class LookupParameters(_LookupFields):
     """What a lookup says beside its arrays, in the binary formats."""
 
-    features: Annotated[list[LookupFeatureFields], Field(min_length=1), _FEATURES]
+    features: Annotated[list[LookupFeatureFields], Field(min_length=1), FEATURES]
 
 
 def valid_lookup(
@@ -149,13 +148,15 @@ def check_arrays_given(pooling: Pooling, given: Sequence[str], pointer: Callable
                 raise invalid_field(
                     pointer(name),
                     f"{name} are for pooling {which}, and this feature has none",
-                    f"Leave out '{name}' at {pointer(name)}, or give the feature a pooling.",
+                    f"Leave out '{name}' at {pointer(name)}, or give the feature a 'pooling', such as 'sum'.",
                 )
         return
     if "offsets" not in given:
         at = pointer("offsets")
         raise invalid_field(
-            at, f"offsets is missing, which pooling {pooling} needs", f"Add 'offsets' at {at}, where each bag begins."
+            at,
+            f"offsets is missing, which pooling {pooling} needs",
+            f"Add 'offsets' at {at}: for each bag the position of its first index, such as [0] for one bag of all.",
         )
     if "weights" in given and pooling != "sum":
         at = pointer("weights")

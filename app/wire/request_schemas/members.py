@@ -110,6 +110,11 @@ def _exact_shape(sizes: Any) -> tuple[int, ...]:
 
 
 INTEGER: Final = Detail("{name} must be an integer")
+BOOLEAN: Final = Detail("{name} must be true or false")
+FINITE: Final = Detail("{name} must be a finite number")
+JSON_TEXT: Final = Detail("{name} must be a string, the JSON text of a value")
+SIZES_TEXT: Final = Detail("{name} must be integers of 0 or more with commas between them")
+FEATURES: Final = Detail("features must be a list of at least one feature")
 LIST_OF_SIZES: Final = Detail("shape must be a list of integers")
 JsonInteger = Annotated[int, Strict(), _OrNumber(), INTEGER]
 """Any integer, however large; true and false are none."""

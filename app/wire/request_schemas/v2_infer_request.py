@@ -22,6 +22,8 @@ from app.wire.request_schemas.dialect_fields import OUT_OF_BOUNDS_DESCRIPTION, d
 from app.wire.request_schemas.gather_request import FILL_VALUE_DESCRIPTION, PARAMETER_DESCRIPTIONS
 from app.wire.request_schemas.members import (
     ABSENT,
+    BOOLEAN,
+    JSON_TEXT,
     Detail,
     JsonInteger,
     JsonString,
@@ -62,7 +64,7 @@ def _none_but_false(value: Any) -> Any:
     return value
 
 
-Flag = Annotated[bool, Strict(), OrNull(), Detail("{name} must be true or false")]
+Flag = Annotated[bool, Strict(), OrNull(), BOOLEAN]
 Count = Annotated[JsonInteger, Field(ge=0), WithJsonSchema({"type": "integer", "minimum": 0, "format": "int64"})]
 UnicodeString = Annotated[JsonString, Field(min_length=0), WithJsonSchema({"type": "string"})]
 """A string without lone surrogates: pydantic looks for them where it has to count characters."""
@@ -130,9 +132,7 @@ class InferRequestParameters(OpenRequestModel):
     dialect: str
     device: Device = Field("auto", description="Where to run; `auto` lets the service choose.")
     out_of_bounds: OutOfBounds = Field("error", description=OUT_OF_BOUNDS_DESCRIPTION)
-    fill_value: Annotated[JsonString, Detail("{name} must be a string, the JSON text of a value")] = Field(
-        ABSENT, description=f"{FILL_VALUE_DESCRIPTION} JSON text."
-    )
+    fill_value: Annotated[JsonString, JSON_TEXT] = Field(ABSENT, description=f"{FILL_VALUE_DESCRIPTION} JSON text.")
     timeout: Annotated[
         Count, Detail("{name} must be an integer"), TooSmall("{name} must be 0 or more microseconds")
     ] = Field(0, description="Microseconds that the caller waits; 0 is no limit.")
