@@ -18,15 +18,33 @@ import pytest
 from app.api.error_catalogue import CATALOGUE, SETTING_OF_LIMIT, hint_of
 from app.api.error_responses import STATUS
 from app.errors import CODES, Code, GatherError, Place
+from app.operators.backward_registry import BACKWARDS
+from app.operators.lookup import CODES as LOOKUP_CODES
+from app.operators.registry import OPERATORS
 from app.settings import SETTING_NAMES
 from tests.http.forms import int64, packed
+from tests.http.operator_provoked import OPERATOR_PROVOKED, TABLES
 from tests.http.provoked import PROVOKED, at, body
-from tests.http.server import ROOT, check_hint
+from tests.http.server import ROOT, Server, check_hint
+from tests.http.tensors import put_raw
+
+ALL = [*PROVOKED, *OPERATOR_PROVOKED]
+PATHS = {operator.path: operator for operator in (*OPERATORS.values(), *BACKWARDS.values())}
 
 
-@pytest.mark.parametrize("number", range(len(PROVOKED)))
+@pytest.fixture(scope="module", autouse=True)
+def tables(server: Server) -> Iterator[None]:
+    client = server.shared_client()
+    for name, table in TABLES.items():
+        assert put_raw(client, name, table).status_code in (200, 201)
+    yield
+    for name in TABLES:
+        assert client.delete(f"/tensors/{name}").status_code == 204
+
+
+@pytest.mark.parametrize("number", range(len(ALL)))
 def test_a_broken_request_is_told_what_is_wrong_and_where(number: int, client: httpx.Client) -> None:
-    case = PROVOKED[number]
+    case = ALL[number]
     content = case.body if isinstance(case.body, bytes) else json.dumps(case.body).encode()
     answer = client.post(case.path, content=content, headers=case.headers)
     about = (content[:300], answer.text[:1000])
@@ -66,9 +84,27 @@ def test_every_code_is_raised_somewhere() -> None:
 
 
 def test_every_code_that_is_raised_is_provoked_by_a_test() -> None:
-    tested = {case.code for case in PROVOKED} | named_elsewhere()
+    tested = {case.code for case in ALL} | named_elsewhere()
     missing = {code: str(path) for code, path in raised_codes() if code not in tested}
     assert not missing, "raised by the service and provoked by no test"
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_rule_of_every_dialect_is_provoked_through_its_route(path: str) -> None:
+    operator = PATHS[path]
+    wanted = {(dialect, code) for dialect, row in operator.dialects.items() for code in row.rules if code in CODES}
+    wanted |= {(dialect, "unsupported_dtype") for dialect in operator.dialects}
+    if path.endswith("/backward"):
+        wanted |= {(dialect, "updates_shape_mismatch") for dialect in operator.dialects}
+        if path == "/gather/backward":  # what its gather fills with zeros gives nothing back
+            wanted.remove(("openvino-8", "index_out_of_bounds"))
+    found = {(case.rule[0], case.code) for case in ALL if case.path == path and case.rule is not None}
+    assert wanted <= found, wanted - found
+
+
+def test_every_rule_of_lookups_is_provoked() -> None:
+    found = {case.code for case in ALL if case.path == "/lookup"}
+    assert {*LOOKUP_CODES, "unsupported_dtype", "tensor_not_found", "limit_exceeded"} <= found
 
 
 def test_status_is_exhaustive_over_the_codes() -> None:

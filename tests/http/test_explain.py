@@ -12,8 +12,11 @@ import pytest
 from safetensors.numpy import save
 
 from app.api.schemas.gather_answer import GatherAnswer
+from app.operators.backward_registry import BACKWARDS
+from app.operators.registry import OPERATORS
 from tests.http.conftest import Start
 from tests.http.forms import int64, tensor
+from tests.http.operator_provoked import OPERATOR_PROVOKED, TABLES
 from tests.http.provoked import PROVOKED
 from tests.http.tensors import put_raw, put_strings
 
@@ -115,18 +118,29 @@ def test_the_values_of_indices_are_not_looked_at(client: httpx.Client) -> None:
 
 
 def test_what_a_gather_refuses_an_explanation_refuses_alike(client: httpx.Client) -> None:
-    cases = [case for case in PROVOKED if case.path in ("/gathernd", "/gather")]
+    for name, table in TABLES.items():
+        put_raw(client, name, table)
+    paths = {*(row.path for row in (*OPERATORS.values(), *BACKWARDS.values())), "/lookup"}
+    cases = [case for case in (*PROVOKED, *OPERATOR_PROVOKED) if case.path in paths]
+    looked_at = 0
     for case in cases:
         content = case.body if isinstance(case.body, bytes | str) else json.dumps(case.body)
         plain, asked = (
             client.post(case.path, params=params, content=content, headers=case.headers)
             for params in (None, {"explain": "true"})
         )
-        if plain.status_code == 200 or plain.json()["code"] == "index_out_of_bounds":
-            explained(asked)
+        places = plain.json().get("errors") or [{"pointer": ""}]
+        of_values = case.code == "offsets_invalid" and not places[0]["pointer"].endswith("/shape")
+        if plain.status_code == 200 or case.code == "index_out_of_bounds" or of_values:
+            looked_at += 1
+            if case.path == "/lookup" or case.path.endswith("/backward"):
+                assert asked.json()["explanation"]["choice"]["route"] == "loop"
+            else:
+                explained(asked)
         else:
             assert {**asked.json(), "request_id": ""} == {**plain.json(), "request_id": ""}, case
-    assert len(cases) > 200
+    assert len(cases) > 500
+    assert looked_at > 20
 
 
 def test_an_output_over_the_limit_is_refused_from_the_shapes(client: httpx.Client) -> None:
