@@ -1,8 +1,8 @@
-"""`gathernd explain`: the backend that the service would choose for a gather of given shapes, and why."""
+"""`gathernd explain`: the backend that the service would choose for a gather or a scatter of given shapes, and why."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, cast, get_args
 
 import numpy as np
 import orjson
@@ -18,16 +18,16 @@ from app.memory.budget import MemoryReservation
 from app.operators.registry import OPERATORS
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Call, Device
-from app.tensors.operator_signature import Parameter
+from app.tensors.operator_signature import Parameter, Signature
+from app.tensors.scatter_call import Reduction
 from app.tensors.tensor import Tensor
 
 app = typer.Typer(add_completion=False)
-_GATHERS: Final = {name: row for name, row in OPERATORS.items() if row.signature.kind == "gather"}
 
 
 def _taken_by(parameter: str) -> str:
     """The operators with this parameter."""
-    return " or ".join(name for name, row in _GATHERS.items() if row.signature.parameter == parameter)
+    return " or ".join(name for name, row in OPERATORS.items() if row.signature.parameter == parameter)
 
 
 @app.command("explain")
@@ -36,21 +36,27 @@ def explain(
     indices_shape: Annotated[str, typer.Option(help="Shape of the indices, such as 256,1.")],
     data_dtype: Annotated[str, typer.Option(help="Element type of the data.")] = "float32",
     indices_dtype: Annotated[str, typer.Option(help="Element type of the indices.")] = "int64",
-    op: Annotated[str, typer.Option(help="Which operator.", metavar=f"[{'|'.join(_GATHERS)}]")] = "gathernd",
+    op: Annotated[str, typer.Option(help="Which operator.", metavar=f"[{'|'.join(OPERATORS)}]")] = "gathernd",
     batch_dims: Annotated[
         int,
         typer.Option(help=f"Leading dimensions that are batches ({_taken_by('batch_dims')}; gather in openvino-8)."),
     ] = 0,
-    axis: Annotated[int, typer.Option(help=f"Axis to gather on ({_taken_by('axis')}).")] = 0,
-    dialect: Annotated[str, typer.Option(help="Whose rules hold.")] = "onnx-13",
+    axis: Annotated[int, typer.Option(help=f"Axis to gather or scatter on ({_taken_by('axis')}).")] = 0,
+    reduction: Annotated[
+        str, typer.Option(help=f"How updates of a scatter combine: {', '.join(get_args(Reduction))}.")
+    ] = "none",
+    dialect: Annotated[
+        str | None, typer.Option(help="Whose rules hold; onnx-18 for scatters, else onnx-13.", show_default=False)
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or gpu.")] = "auto",
     resident: Annotated[bool, typer.Option("--resident", help="The data lies on the GPU already.")] = False,
     cache_dir: CacheDir = None,
     as_json: Json = False,
 ) -> None:
-    """Say what the service would do with a gather of these shapes, and why, without running it."""
-    _check_one_of("op", op, _GATHERS)
-    signature = _GATHERS[op].signature
+    """Say what the service would do with a gather or a scatter of these shapes, and why, without running it."""
+    _check_one_of("op", op, OPERATORS)
+    signature = OPERATORS[op].signature
+    dialect = signature.default_dialect if dialect is None else dialect
     parameters: dict[Parameter, int] = {"batch_dims": batch_dims, "axis": axis}
     parameter = 0 if signature.parameter is None else parameters.pop(signature.parameter)
     own = signature.dialect_fields.get(dialect)
@@ -59,6 +65,7 @@ def explain(
         owners = (f"--{name.replace('_', '-')} belongs to --op {_taken_by(name)}" for name in ("batch_dims", "axis"))
         raise typer.BadParameter(", ".join(owners))
     _check_one_of("dialect", dialect, signature.dialects)
+    _check_one_of("reduction", reduction, signature.reductions.get(dialect, ("none",)))
     _check_one_of("device", device, ("auto", "cpu", "gpu"))
     _check_one_of("data-dtype", data_dtype, DTYPES)
     _check_one_of("indices-dtype", indices_dtype, DTYPES)
@@ -72,12 +79,12 @@ def explain(
         )
     )
     asked: Device = "auto" if device == "auto" else "cpu" if device == "cpu" else "gpu"
+    call = Call(signature.operator, data, indices, parameter, dialect, asked, signature.pointer, batch_dims=beside)
+    if signature.kind == "scatter":
+        call.updates = _updates(signature, data, indices)
+        call.reduction = cast(Reduction, reduction)
     try:
-        found = service.explain(
-            Call(signature.operator, data, indices, parameter, dialect, asked, signature.pointer, batch_dims=beside),
-            MemoryReservation(service.budget),
-            on_device=resident,
-        )
+        found = service.explain(call, MemoryReservation(service.budget), on_device=resident)
     except GatherError as error:
         typer.echo(f"gathernd: {error.code}: {error.detail}\n{hint_of(error, 0)}", err=True)
         raise typer.Exit(1) from None
@@ -86,6 +93,14 @@ def explain(
         typer.echo(orjson.dumps(body, option=orjson.OPT_INDENT_2).decode())
     else:
         _print_explanation(body)
+
+
+def _updates(signature: Signature, data: Tensor, indices: Tensor) -> Tensor:
+    """Updates of the shape that they must have, without items."""
+    shape = indices.shape
+    if signature.operator == "scatternd":
+        shape = (*shape[:-1], *data.shape[shape[-1] :]) if shape else ()
+    return Tensor(data.dtype, shape, np.empty(0, data.dtype.numpy), shape_pointer="/updates", dtype_pointer="/updates")
 
 
 def _check_one_of(name: str, value: str, known: Any) -> None:

@@ -16,6 +16,7 @@ from app.dispatch import backend_calibration
 from app.dispatch.backend_cost_model import TYPICAL, Coefficients
 from app.dispatch.choose_backend import BackendChooser
 from app.kernels import numpy_cpu
+from app.operators.registry import OPERATORS
 from gathernd_cli.command_line import app
 
 LOOKUP = ["explain", "--data-shape", "200000,64", "--indices-shape", "64,1"]
@@ -108,6 +109,40 @@ def test_explain_knows_gather_and_batches(measured: list[int]) -> None:
     assert json.loads(run(*scalar))["output"]["shape"] == []
 
 
+SCATTER = ["explain", "--op", "scatternd", "--data-shape", "200000,64", "--indices-shape", "256,1"]
+
+
+def test_explain_knows_scatters(measured: list[int]) -> None:
+    found = json.loads(run(*SCATTER, "--json"))
+    GatherAnswer.model_validate(found)
+    assert (found["dialect"], found["output"]["shape"]) == ("onnx-18", [200_000, 64])
+    explained = found["explanation"]
+    assert explained["operator"] == "scatternd"
+    assert explained["updates"] == {"dtype": "float32", "shape": [256, 64], "bytes": 65_536}
+    assert explained["output_bytes"] == 51_200_000
+    gpu = explained["routes"][-1]
+    assert not gpu["open"]
+    assert gpu["reason"]
+    assert explained["choice"]["route"] in ("thread", "split"), "51 MB are copied"
+    assert "slices of 64 x 4 bytes" in run(*SCATTER)
+    along = ["explain", "--op", "scatter_elements", "--data-shape", "8,9", "--indices-shape", "2,9", "--axis", "-1"]
+    found = json.loads(run(*along, "--reduction", "mul", "--dialect", "onnx-16", "--json"))
+    assert found["explanation"]["updates"]["shape"] == [2, 9]
+    assert "axis_out_of_range" in run(*along, "--axis", "2", code=1)
+    assert "index_depth_out_of_range" in run(*SCATTER[:-1], "256,3", code=1)
+    assert "rank_too_small" in run(*SCATTER[:-1], "", code=1)
+    assert "unsupported_dtype" in run(*SCATTER, "--data-dtype", "string", "--reduction", "add", code=1)
+    assert "device_unavailable" in run(*SCATTER, "--device", "gpu", code=1)
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_explain_has_every_operator(measured: list[int], op: str) -> None:
+    """And what it says is what the operator's row says."""
+    found = json.loads(run("explain", "--op", op, "--data-shape", "5,6", "--indices-shape", "5,1", "--json"))
+    assert found["explanation"]["operator"] == op
+    assert found["dialect"] == OPERATORS[op].signature.default_dialect
+
+
 def test_explain_refuses_what_the_service_refuses(measured: list[int]) -> None:
     assert "index_depth_out_of_range" in run(*LOOKUP[:-1], "256,3", code=1)
     assert "unsupported_dtype" in run(*LOOKUP, "--indices-dtype", "int32", code=1)
@@ -129,6 +164,10 @@ def test_explain_refuses_what_the_service_refuses(measured: list[int]) -> None:
         ["--op", "gather", "--batch-dims", "1"],
         ["--op", "gather_elements", "--batch-dims", "1"],
         ["--op", "gatherelements"],
+        ["--reduction", "add"],
+        ["--op", "scatternd", "--reduction", "sum"],
+        ["--op", "scatternd", "--dialect", "onnx-16", "--reduction", "max"],
+        ["--op", "scatternd", "--axis", "1"],
     ],
 )
 def test_a_wrong_option_is_named(measured: list[int], wrong: list[str]) -> None:

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -29,7 +30,7 @@ from tests.http.server import ROOT, Server, check_hint
 from tests.http.tensors import put_raw
 
 ALL = [*PROVOKED, *OPERATOR_PROVOKED]
-PATHS = {operator.path: operator for operator in (*OPERATORS.values(), *BACKWARDS.values())}
+PATHS: dict[str, Any] = {row.path: row for row in OPERATORS.values()} | {row.path: row for row in BACKWARDS.values()}
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -120,7 +120,7 @@ def test_the_values_of_indices_are_not_looked_at(client: httpx.Client) -> None:
 def test_what_a_gather_refuses_an_explanation_refuses_alike(client: httpx.Client) -> None:
     for name, table in TABLES.items():
         put_raw(client, name, table)
-    paths = {*(row.path for row in (*OPERATORS.values(), *BACKWARDS.values())), "/lookup"}
+    paths = {row.path for row in OPERATORS.values()} | {row.path for row in BACKWARDS.values()} | {"/lookup"}
     cases = [case for case in (*PROVOKED, *OPERATOR_PROVOKED) if case.path in paths]
     looked_at = 0
     for case in cases:
