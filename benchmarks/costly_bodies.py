@@ -317,6 +317,13 @@ def fields_bodies(size: int) -> Iterator[Body]:
     yield Body("many keys", "v2", f"{{{keys}}}".encode())
     yield Body("many keys in values", "native", native(f"[{{{keys}}}]", "int8", "[1]"))
     yield Body("many keys in values", "v2", infer(f"[{{{keys}}}]", "float32", "[1]"))
+    yield Body("many keys", "scatter", f"{{{keys}}}".encode())
+    yield Body("many keys of a tensor", "native", f'{{"data":{{{keys}}},{_INDICES}}}'.encode())
+    yield Body("many keys of a tensor", "v2", f'{{"inputs":[{{{keys}}}]}}'.encode())
+    yield Body("many keys of parameters", "v2", f'{{"inputs":[],"parameters":{{{keys}}}}}'.encode())
+    for name in ("inputs", "outputs"):
+        wrong = ",".join(['{"x":0}'] * (size // 8))
+        yield Body(f"many wrong {name}", "v2", f'{{"inputs":[],"{name}":[{wrong}]}}'.encode())
     same = ",".join(['"":0'] * (size // 5))
     yield Body("one key many times", "native", f"{{{same}}}".encode())
     yield Body("one key many times in values", "native", native(f"[{{{same}}}]", "int8", "[1]"))

@@ -36,6 +36,8 @@ _TYPES: Final = {"dtype": "float32", "datatype": "FP32"}
 _DIGITS: Final = re.compile(r"-?[0-9]{1,20}")
 _MOST_SIZES: Final = 80
 """Characters of a shape in a query that a hint repeats."""
+_MANY: Final = 32
+"""Of more faults than these, most are of unknown members, each of which takes pydantic longer than the JSON did."""
 _DECIMAL: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,20})(?:\.[0-9]{1,20})?")
 
 
@@ -53,6 +55,8 @@ class InvalidFields:
         self._model = model
         self._document = document
         self._prefix = prefix
+        if refusal.error_count() > _MANY:
+            refusal = _refusal(model, _with_one_unknown(model, document))
         self._faults = refusal.errors(include_url=False, include_context=False)
 
     def raise_unknown(self) -> None:
@@ -107,6 +111,30 @@ class InvalidFields:
             pointer=place.pointer,
             hint=place.hint(fault["type"]),
         )
+
+
+def _refusal(model: type[BaseModel], document: Any) -> ValidationError:
+    """What pydantic says of a document that is wrong."""
+    try:
+        model.model_validate(document)
+    except ValidationError as refusal:
+        return refusal
+    raise AssertionError("a document was refused, and without its unknown members it is not")
+
+
+def _with_one_unknown(annotation: Any, value: Any) -> Any:
+    """`value`, in which no object has more than the first of its unknown members: no other one is told."""
+    models = list(_models(annotation))
+    if type(value) is list:
+        item = _items(annotation)
+        return value if item is None else [_with_one_unknown(item, each) for each in value]
+    if type(value) is not dict or not models:
+        return value
+    known = {field.alias or name: field.annotation for model in models for name, field in model.model_fields.items()}
+    first = next((name for name in value if name not in known), None)
+    return {
+        name: _with_one_unknown(known.get(name), each) for name, each in value.items() if name in known or name == first
+    }
 
 
 class _Place:
@@ -207,10 +235,15 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
             yield from _models(form)
 
 
+def _items(annotation: Any) -> Any:
+    """The type of a list's items, None of what is no list."""
+    forms = [annotation, *get_args(annotation)]
+    return next((get_args(form)[0] for form in forms if get_origin(form) is list), None)
+
+
 def _item(annotation: Any) -> tuple[Any, list[Detail]]:
     """The type of a list's items, and what is said of a wrong one."""
-    forms = [annotation, *get_args(annotation)]
-    (item,) = next(get_args(form) for form in forms if get_origin(form) is list)
+    item = _items(annotation)
     metadata = get_args(item)[1:] if get_origin(item) is Annotated else ()
     return item, [found for found in metadata if isinstance(found, Detail)]
 

@@ -12,7 +12,7 @@ from app.errors import GatherError, invalid_field
 from app.tensors.gather_call import Encoding, OutOfBounds
 from app.tensors.lookup_call import Pooling
 from app.wire.request_schemas.gather_request import Tensor
-from app.wire.request_schemas.invalid_fields import InvalidFields, unknown_field
+from app.wire.request_schemas.invalid_fields import InvalidFields
 from app.wire.request_schemas.members import ABSENT, BOOLEAN, FEATURES, RequestModel, TensorName
 
 _TENSOR: Final = Field(description="Name of a resident tensor, whose rows lie along its first axis.")
@@ -21,8 +21,6 @@ _POOLING: Final[Pooling] = Field(
     description="What becomes of the rows of a bag: each is a row of the output, or their sum, mean or largest items "
     "are one row. Sums go in index order in float32 (float64 for float64) and are rounded once.",
 )
-_MOST_MEMBERS: Final = 8
-"""No object of a lookup may have as many members as this."""
 Fields = TypeVar("Fields", bound="_LookupFields")
 
 
@@ -105,7 +103,6 @@ def valid_lookup(
             pointer=f"{pointer}/features",
             facts={"limit": "features", "maximum": most},
         )
-    _check_few_members(document, model, pointer)
     try:
         return model.model_validate(document)
     except ValidationError as refusal:
@@ -116,25 +113,6 @@ def valid_lookup(
         check_feature(number, given)
     faults.raise_first("features")
     raise faults.first()
-
-
-def _check_few_members(document: Any, model: type[RequestModel], pointer: str) -> None:
-    """Raises invalid_field for an object of more than _MOST_MEMBERS, one of which is unknown: pydantic would make an
-    error of each.
-    """
-    if type(document) is not dict:
-        return
-    if len(document) > _MOST_MEMBERS:
-        raise unknown_field(pointer, document, tuple(model.model_fields))
-    features = document.get("features")
-    for number, feature in enumerate(features if type(features) is list else ()):
-        if type(feature) is not dict:
-            continue
-        if len(feature) > _MOST_MEMBERS:
-            raise unknown_field(f"{pointer}/features/{number}", feature, tuple(LookupFeature.model_fields))
-        for name, tensor in feature.items():
-            if type(tensor) is dict and len(tensor) > _MOST_MEMBERS:
-                raise unknown_field(f"{pointer}/features/{number}/{name}", tensor, tuple(Tensor.model_fields))
 
 
 def check_arrays_given(pooling: Pooling, given: Sequence[str], pointer: Callable[[str], str]) -> None:
