@@ -5,7 +5,7 @@ It takes a `Call` and gives an `Answer` or raises a `GatherError`; it knows neit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from time import perf_counter
@@ -116,11 +116,14 @@ class Service:
             self.chooser, coefficients=coefficients, no_gpu=None, gpu_memory=gpu.device.memory, always_gpu=always
         )
 
-    async def gather(self, call: Call, timings: RequestTimings, reservation: MemoryReservation) -> Answer:
-        """Resolve, validate, choose, run. The output's bytes are charged to `reservation` before they are allocated.
+    def gather(
+        self, call: Call, timings: RequestTimings, reservation: MemoryReservation
+    ) -> Coroutine[Any, Any, Answer]:
+        """Resolve, validate and choose at once; what is awaited runs it. The output's bytes are charged to
+        `reservation` before they are allocated.
 
         Raises every error of the operator, tensor_not_found, device_unavailable, overloaded and deadline_exceeded, and
-        ClientGone.
+        ClientGone, at once or when it is awaited.
         """
         data, resident = self._resolve(call)
         fill = self._fill_item(call, data.dtype) if call.out_of_bounds == "fill" else None
@@ -129,13 +132,27 @@ class Service:
             raise call.over_limit
         decision = self._decide(call, planned, resident)
         reservation.charge(planned.plan.output_bytes)
-        if call.updates is not None and isinstance(data, PackedStrings):
-            data = await self._join_strings(call, data, timings, reservation)
         if call.out_of_bounds != "error":
-            return await self._gather_replaced(call, planned, data, resident, decision, fill, timings, reservation)
+            return self._gather_replaced(call, planned, data, resident, decision, fill, timings, reservation)
+        if isinstance(data, PackedStrings):
+            return self._gather_strings(call, planned, data, resident, decision, timings, reservation)
+        return self._run(call, planned, data, resident, decision, timings)
+
+    async def _gather_strings(
+        self,
+        call: Call,
+        planned: _Planned,
+        data: PackedStrings,
+        resident: Resident | None,
+        decision: Decision,
+        timings: RequestTimings,
+        reservation: MemoryReservation,
+    ) -> Answer:
+        """The same of strings, whose sizes follow from what is gathered."""
+        if call.updates is not None:
+            data = await self._join_strings(call, data, timings, reservation)
         answer = await self._run(call, planned, data, resident, decision, timings)
-        if isinstance(answer.output, PackedStrings):
-            await self._check_size(answer.output, timings)
+        await self._check_size(answer.output, timings)
         return answer
 
     async def _join_strings(
@@ -176,7 +193,7 @@ class Service:
                 timings.kernel_end = perf_counter()
                 if bad >= 0:
                     await self._raise_index_error(call, planned, data, timings)
-                return Answer(Tensor(data.dtype, shape, array.view(data.dtype.numpy)), call.dialect, "gpu", etag)
+                return Answer(data.gathered(shape, array), call.dialect, "gpu", etag)
         if on_event_loop and choice.parts > 1:
             bad, array = await self._split_from_event_loop(plan, data, indices, timings, further)
         elif on_event_loop:
@@ -190,7 +207,7 @@ class Service:
         if bad >= 0:
             await self._raise_index_error(call, planned, data, timings)
         etag = None if resident is None else resident.etag
-        return Answer(_output(data, shape, array), call.dialect, "cpu", etag)
+        return Answer(data.gathered(shape, array), call.dialect, "cpu", etag)
 
     async def _gather_replaced(
         self,
@@ -217,7 +234,7 @@ class Service:
             self.start_kernel(timings)
             array = np.zeros(plan.output_items, data.dtype.carrier)
             etag = None if resident is None else resident.etag
-            answer = Answer(_output(data, planned.shape, array), call.dialect, "cpu", etag)
+            answer = Answer(data.gathered(planned.shape, array), call.dialect, "cpu", etag)
         else:
             valid = replace(call, indices=replace(indices, array=replacement.indices))
             answer = await self._run(valid, planned, data, resident, decision, timings)
@@ -232,8 +249,7 @@ class Service:
                 few, lambda: filled_output(plan, output, filled, item, reservation.charge), timings
             )
             timings.kernel_end = perf_counter()
-        if isinstance(answer.output, PackedStrings):
-            await self._check_size(answer.output, timings)
+        await self._check_size(answer.output, timings)
         answer.replaced = replacement.replaced
         return answer
 
@@ -422,8 +438,10 @@ class Service:
             raise GatherError("deadline_exceeded", "the request waited until its deadline had passed", retry_after=1)
         timings.kernel = now
 
-    async def _check_size(self, output: PackedStrings, timings: RequestTimings) -> None:
-        """Raises output_too_large where the gathered strings have more bytes than an output may have."""
+    async def _check_size(self, output: Tensor, timings: RequestTimings) -> None:
+        """Raises output_too_large where gathered strings have more bytes than an output may have."""
+        if not isinstance(output, PackedStrings):
+            return
         if output.array.size <= _FEW_STRINGS and not output.on_disk:
             size = output.nbytes
         else:
@@ -434,13 +452,6 @@ class Service:
                 f"the gathered strings would have {size} bytes; the limit is {self.limits.output_bytes}",
                 facts={"limit": "output_bytes", "maximum": self.limits.output_bytes},
             )
-
-
-def _output(data: Tensor, shape: tuple[int, ...], array: NDArray[Any]) -> Tensor:
-    """The tensor of gathered items, which are carriers (see `DType`)."""
-    if isinstance(data, PackedStrings):
-        return data.gathered(shape, array)
-    return Tensor(data.dtype, shape, array.view(data.dtype.numpy))
 
 
 def fill_item(value: FillValue | None, dtype: DType, limits: Limits) -> tuple[Tensor, GatherError | None]:

@@ -11,7 +11,7 @@ An operator that does not come down to it has a plan of its own beside it, a fro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Protocol
 
@@ -73,10 +73,15 @@ class GatherPlan:
     broadcast_indices: bool
     wrap: bool
     batches_per_set: int = 1
+    output_items: int = field(init=False)
+    output_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
         if self.broadcast_indices:
             object.__setattr__(self, "batches_per_set", 0)
+        items = self.batches * self.tuples * self.slice_items
+        object.__setattr__(self, "output_items", items)
+        object.__setattr__(self, "output_bytes", items * self.item_size)
 
     @property
     def depth(self) -> int:
@@ -103,13 +108,3 @@ class GatherPlan:
     def copied_items(self) -> int:
         """None."""
         return 0
-
-    @property
-    def output_items(self) -> int:
-        """Items of the output."""
-        return self.batches * self.tuples * self.slice_items
-
-    @property
-    def output_bytes(self) -> int:
-        """Bytes of the output."""
-        return self.output_items * self.item_size

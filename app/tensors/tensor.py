@@ -41,6 +41,10 @@ class Tensor:
         """The items as kernels see them: an array of the type's carrier (see `DType`)."""
         return self.array.view(self.dtype.carrier)
 
+    def gathered(self, shape: tuple[int, ...], carriers: NDArray[Any]) -> Tensor:
+        """A tensor of this type, of items as kernels gather them."""
+        return Tensor(self.dtype, shape, carriers.view(self.dtype.numpy))
+
     def locate(self, item: int) -> str:
         """The JSON pointer of item number `item`, in the form in which the request gave the tensor."""
         if self.form == "whole":

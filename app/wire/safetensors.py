@@ -280,11 +280,11 @@ def _unsupported(entry: Entry) -> NoReturn:
 def _tensor(body: Buffer, start: int, entry: Entry, charge: Charge | None) -> Tensor:
     dtype = entry.known
     assert dtype is not None
+    items, pointer = entry.items, entry.pointer
     array: NDArray[Any] = (
-        np.frombuffer(body, dtype.numpy, entry.items, start + entry.begin) if entry.items else np.empty(0, dtype.numpy)
+        np.frombuffer(body, dtype.numpy, items, start + entry.begin) if items else np.empty(0, dtype.numpy)
     )
-    pointer = entry.pointer
-    if dtype.kind == "bool" and entry.items:
+    if dtype.kind == "bool" and items:
         octets = array.view(np.uint8)
         item = first_no_bool(octets)
         if item >= 0:

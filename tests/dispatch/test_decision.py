@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -99,10 +99,10 @@ def situations(draw: st.DrawFn) -> Situation:
     return Situation(draw)
 
 
-async def result(work: Awaitable[T]) -> tuple[T | None, str | None]:
+async def result(work: Callable[[], Awaitable[T]]) -> tuple[T | None, str | None]:
     """What comes of it, or the code of the error."""
     try:
-        return await work, None
+        return await work(), None
     except GatherError as error:
         return None, error.code
 
@@ -124,9 +124,11 @@ async def explained_and_taken(situation: Situation) -> tuple[Explanation, Reques
         if situation.on_gpu:
             made.gpu.copies._copies['"1-0"'] = _held(made, situation)  # type: ignore[union-attr]
         before = dict(made.gpu._saved_seconds) if made.gpu is not None else {}
-        said, refused = await result(asyncio.to_thread(made.explain, situation.call, MemoryReservation(made.budget)))
+        said, refused = await result(
+            lambda: asyncio.to_thread(made.explain, situation.call, MemoryReservation(made.budget))
+        )
         assert made.gpu is None or (made.gpu._saved_seconds == before and not made.gpu._copy_tasks)
-        _, failed = await result(made.gather(situation.call, timings, MemoryReservation(made.budget)))
+        _, failed = await result(lambda: made.gather(situation.call, timings, MemoryReservation(made.budget)))
         if said is None:
             assert failed == refused == "device_unavailable"
             return None
