@@ -208,7 +208,12 @@ def _sparse_outputs(
 
 
 def _tuples(places: NDArray[np.int64], dims: Sequence[int]) -> NDArray[np.int64]:
-    """The index tuples of flat places, one behind the other."""
-    if len(dims) == 1 or not len(places):
+    """The index tuples of flat places, one behind the other; `places` is overwritten."""
+    if len(dims) == 1:
         return places
-    return np.stack(np.unravel_index(places, tuple(dims)), axis=-1).reshape(-1)
+    tuples = np.empty((len(places), len(dims)), np.int64)
+    for axis in range(len(dims) - 1, 0, -1):
+        if dims[axis]:  # else there is no place
+            np.divmod(places, dims[axis], out=(places, tuples[:, axis]))
+    tuples[:, 0] = places
+    return tuples.reshape(-1)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -299,9 +299,7 @@ def check_offsets(feature: Feature) -> None:
     item, low, why = 0, 0, "the first bag begins with the first index"
     high = 0
     if values[0] == 0:
-        falling = np.flatnonzero(values[1:] < values[:-1])
-        beyond = np.flatnonzero(values > count)
-        item = min((int(found[0]) + step for found, step in ((falling, 1), (beyond, 0)) if found.size), default=-1)
+        item = _first_wrong_offset(values, count)
         if item < 0:
             return
         low, high = int(values[item - 1]) if item else 0, count
@@ -312,6 +310,21 @@ def check_offsets(feature: Feature) -> None:
         Place(offsets.locate(item), coordinates(item, offsets.shape), value, allowed=(low, high)),
         f"Send {f'an offset from {low} to {high}' if item else 0} at {offsets.locate(item)}, since {why}.",
     )
+
+
+def _first_wrong_offset(values: NDArray[Any], count: int) -> int:
+    """The first offset that is less than the one before or more than `count`, -1 if there is none.
+
+    It looks at them in blocks, so that the memory it takes does not grow.
+    """
+    for start in range(0, values.size, _BLOCK):
+        before = max(start - 1, 0)
+        block = values[before : start + _BLOCK]
+        wrong = block > count
+        wrong[1:] |= block[1:] < block[:-1]
+        if wrong.any():
+            return before + int(wrong.argmax())
+    return -1
 
 
 def _wrong_offset(detail: str, place: Place, hint: str) -> GatherError:

@@ -7,6 +7,7 @@ or `0.output`, `1.output` and so on; the answer's parameter `lookup` says what a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -14,6 +15,7 @@ import orjson
 from app.errors import GatherError, invalid_field
 from app.tensors.buffer_type import Buffer
 from app.tensors.lookup_call import ARRAYS, LOOKUP, OUTPUT, Feature, LookupAnswer, LookupCall
+from app.tensors.operator_signature import OWN_FIELDS
 from app.tensors.shape_limits import Limits
 from app.wire.json.body_without_arrays import read_envelope
 from app.wire.json.find_arrays import find_inputs
@@ -31,6 +33,10 @@ _POINTER: Final = f"/parameters/{LOOKUP}"
 _LEAST_DATA: Final = 8
 """Bytes of the shortest member `data`."""
 _MOST_MICROSECONDS: Final = 10**15
+_IN_LOOKUP: Final = ("out_of_bounds", "fill_value")
+"""Parameters of other models that a lookup has within its parameter `lookup`."""
+_FOREIGN: Final = (*OWN_FIELDS, "dialect", "device")
+"""Parameters that other models have and this one has not."""
 
 
 class LookupModel:
@@ -85,6 +91,7 @@ def _read(text: Buffer, blobs: Buffer, limits: Limits, charge: Charge | None) ->
     fields = valid_infer_lookup(document)
     if found.arrays >= most or count_members(document) != found.members:
         check_framing(text, charge)  # a key that is given twice, or items among what is ignored
+    _check_own_parameters(document["parameters"])
     inputs: dict[str, Input] = {}
     for number, described in enumerate(fields.inputs):
         one = located_input(number, described, text, found, charge)
@@ -109,6 +116,16 @@ def _read(text: Buffer, blobs: Buffer, limits: Limits, charge: Charge | None) ->
     parameters = fields.parameters
     timeout = min(parameters.timeout, _MOST_MICROSECONDS) / 1e6 if parameters.timeout else None
     return LookupRequest(call, fields.id, outputs, bool(parameters.binary_data_output), timeout)
+
+
+def _check_own_parameters(parameters: Mapping[str, Any]) -> None:
+    """Raises invalid_field for a parameter that other models have; unknown ones are ignored."""
+    for name in _FOREIGN:
+        if name in parameters:
+            hint = f"Leave out {name!r}, since a lookup runs on the CPU and has no operator's parameters."
+            if name in _IN_LOOKUP:
+                hint = f"Write {name!r} in the JSON text of the parameter 'lookup', beside 'features'."
+            raise invalid_field(f"/parameters/{name}", f"the model {LOOKUP} has no parameter {name}", hint)
 
 
 def _asked_outputs(fields: LookupInferRequest, concat: bool, features: int) -> dict[str, bool] | None:

@@ -1,8 +1,9 @@
 """The JSON of an infer request: what it says of the inputs, and where the items of those that it holds itself are.
 
 The items are cut out (`find_arrays`) and a library reads the rest (`body_without_arrays`), as of a gather's body. Here
-unknown members and parameters are ignored, as the protocol asks for; and NaN and infinities may stand bare, as many
-libraries write them, which is not JSON: as items of floats they are numbers, everywhere else they are null.
+unknown members and parameters are ignored, as the protocol asks for; a parameter that another model has is an error,
+since without it the answer would be another one. NaN and infinities may stand bare, as many libraries write them, which
+is not JSON: as items of floats they are numbers, everywhere else they are null.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from app.errors import GatherError, invalid_field
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import BY_OIP, DType
 from app.tensors.gather_call import FillValue, OutOfBounds
+from app.tensors.lookup_call import LOOKUP
 from app.tensors.operator_signature import OWN_FIELDS, Signature
 from app.tensors.scatter_call import Reduction
 from app.wire.json import grammar_and_duplicate_keys, lossless_json
@@ -48,7 +50,7 @@ class Model:
         self.signature = signature
         self.resident = resident
         self.inputs = tuple(name for name in signature.inputs if name != "data") if resident else signature.inputs
-        self.foreign = tuple(name for name in OWN_FIELDS if name not in signature.own_fields)
+        self.foreign = tuple(name for name in (*OWN_FIELDS, LOOKUP) if name not in signature.own_fields)
         self.request = infer_request(signature)
         self.validate = self.request.__pydantic_validator__.validate_python  # `model_validate` takes a seventh longer
 

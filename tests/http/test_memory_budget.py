@@ -9,7 +9,6 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
@@ -22,41 +21,21 @@ from safetensors.numpy import load, save
 
 from app.errors import CODES
 from tests.http.conftest import Start
+from tests.http.memory_asks import BINARY, JSON, MIB, Ask, deflated, in_chunks, json_call, ordered, texts
+from tests.http.memory_asks_of_operators import CASES as OPERATOR_CASES
+from tests.http.memory_asks_of_operators import TABLE as TABLE_OF_ROWS
 from tests.http.raw import TINY
 from tests.http.server import Server
 from tests.http.tensors import put_raw, put_strings
 from tests.http.test_tls import make_pair
 from tests.oip.bodies import octets
 
-MIB = 1 << 20
 BUDGET = 160 * MIB
 MARGIN = BUDGET // 8 * 3 + 64 * MIB
 """What the service may hold beside its budget: the budget of small requests, freed memory that the C library keeps, and
 blocks of outputs that are kept, an eighth of the budget each; and 64 MiB for buffers of the network and of threads."""
-BINARY = "Content-Type: application/x-safetensors"
-JSON = "Content-Type: application/json"
 REFUSED = {413: "payload_too_large", 503: "overloaded"}
 TABLE = np.arange(256, dtype=np.uint8)
-Check = Callable[[bytes], bool]
-
-
-@dataclass
-class Ask:
-    """One request: its path, body and header fields; `right` judges the body of an answer with status 200.
-
-    `refusals` are codes that it may meet besides those of a full or too small budget.
-    """
-
-    path: str
-    body: bytes
-    fields: tuple[str, ...] = (JSON,)
-    right: Check = lambda body: True
-    refusals: tuple[str, ...] = ()
-    chunked: bool = False
-
-
-def ordered(count: int, dtype: Any = np.uint8) -> Any:
-    return (np.arange(count) % 256).astype(dtype)
 
 
 def narrow(dtype: str, path: str = "/gathernd") -> Ask:
@@ -98,19 +77,11 @@ def v2_unaligned() -> Ask:
     return Ask("/v2/models/gathernd/infer", body, fields, lambda body: body.endswith(ordered(4 * MIB).tobytes()))
 
 
-def texts(count: int, wide: bool) -> list[str]:
-    return [("\N{GRINNING FACE}" if wide else "") + f"some text {number}" for number in range(count)]
-
-
 def v2_strings(wide: bool) -> Ask:
     data = np.array(texts(400_000, wide), object)
     body, fields = binary_infer({"data": ("BYTES", data), "indices": ("INT64", np.arange(400_000)[::-1].copy())})
     last = data[0].encode()
     return Ask("/v2/models/gathernd/infer", body, fields, lambda body: body.endswith(last))
-
-
-def json_call(data: Any, indices: Any, **more: Any) -> bytes:
-    return json.dumps({"data": data, "indices": indices, **more}, ensure_ascii=False).encode()
 
 
 def json_narrow() -> Ask:
@@ -172,15 +143,6 @@ def scatter(form: str) -> Ask:
     return Ask("/tensors/flat/scatter", body, (JSON, "Idempotency-Key: a-key"))
 
 
-def deflated(ask: Ask) -> Ask:
-    fields = (*ask.fields, "Content-Encoding: gzip", "Accept-Encoding: gzip")
-    return Ask(ask.path, gzip.compress(ask.body, 1), fields, ask.right, ask.refusals)
-
-
-def in_chunks(ask: Ask) -> Ask:
-    return Ask(ask.path, ask.body, ask.fields, ask.right, ask.refusals, chunked=True)
-
-
 def bad_last_index() -> Ask:
     indices = np.zeros((24 * MIB, 1), np.uint8)
     indices[-1] = 255
@@ -240,12 +202,16 @@ def cases() -> dict[str, Callable[[], Ask]]:
     return found
 
 
-CASES = cases()
+CASES = cases() | OPERATOR_CASES
 FEW = (
     "safetensors, uint8 indices",
     "v2, BYTES beyond 16 bits",
     "JSON, one string 900 times",
     "JSON, float64 to values",
+    "lookup, safetensors, bags",
+    "lookup, safetensors, all offsets wrong",
+    "scatter_elements, v2, indices that are not aligned",
+    "gathernd/backward, safetensors, sparse",
 )
 """Those that run by default."""
 
@@ -288,6 +254,7 @@ def measured(start: Start) -> Iterator[tuple[Server, int]]:
     with start(*flags) as server, server.client() as client:
         assert put_raw(client, "flat", np.zeros(MIB)).status_code == 201
         assert put_strings(client, "texts", texts(1000, True)).status_code == 201
+        assert put_raw(client, "table", TABLE_OF_ROWS).status_code == 201
         for _ in range(20):
             assert ask(server, Ask("/gathernd", TINY)) == "200"
         yield server, reset_peak(server)

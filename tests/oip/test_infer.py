@@ -261,6 +261,13 @@ def test_unknown_members_and_parameters_are_ignored(client: httpx.Client) -> Non
     assert same(found, np.array([0, 3], np.int32))
 
 
+@pytest.mark.parametrize("foreign", [{"axis": 0}, {"reduction": "none"}, {"lookup": "{}"}, {"lookup": None}])
+def test_a_parameter_that_another_model_has_is_refused(client: httpx.Client, foreign: dict[str, Any]) -> None:
+    (name,) = foreign
+    problem = refused(client.post(INFER, json=example(parameters=foreign)), "invalid_field", f"/parameters/{name}")
+    assert problem["hint"].startswith(f"Leave out '{name}'")
+
+
 def test_optional_members_may_be_null(client: httpx.Client) -> None:
     body = example(id=None, parameters=None, outputs=None)
     body["inputs"][0]["parameters"] = None

@@ -152,6 +152,26 @@ def test_requests_that_are_none_are_refused(client: httpx.Client) -> None:
     assert raw.json()["code"] == "malformed_request"
 
 
+@pytest.mark.parametrize(
+    "foreign",
+    [{"axis": 0}, {"batch_dims": 0}, {"reduction": "none"}, {"dialect": "onnx-13"}, {"device": "auto"},
+     {"out_of_bounds": "clip"}, {"fill_value": "1"}],
+)  # fmt: skip
+def test_a_parameter_that_other_models_have_is_refused(foreign: dict[str, Any], client: httpx.Client) -> None:
+    content, headers = asked([ROWS])
+    document = json.loads(content)
+    document["parameters"] |= foreign
+    found = client.post(INFER, json=document, headers=headers).json()
+    (name,) = foreign
+    assert (found["code"], found["errors"][0]["pointer"]) == ("invalid_field", f"/parameters/{name}")
+    if name in ("out_of_bounds", "fill_value"):  # the hint says where a lookup has it
+        assert "'lookup', beside 'features'" in found["hint"]
+        own: dict[str, Any] = {"out_of_bounds": "fill", "fill_value": 1.0}
+        assert infer(client, [ROWS], **own).status_code == 200
+    else:
+        assert found["hint"].startswith(f"Leave out '{name}'")
+
+
 def test_the_model_is_described_listed_and_counted(client: httpx.Client) -> None:
     metadata = client.get("/v2/models/lookup").json()
     assert [one["name"] for one in metadata["inputs"]] == ["0.indices", "0.offsets", "0.weights"]
