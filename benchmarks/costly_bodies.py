@@ -1,6 +1,7 @@
 """Bodies made to cost much: for each codec, shapes that are known to take long or much memory somewhere.
 
-Each is made to a wanted size, so that its cost can be divided by its bytes. `read` hands one to its codec.
+Each is made to a wanted size, so that its cost can be divided by its bytes; `read_body.read` hands one to its codec.
+Those of scatters, gradients and lookups are in `costly_operator_bodies`.
 """
 
 from __future__ import annotations
@@ -8,23 +9,12 @@ from __future__ import annotations
 import json
 import random
 import struct
-import zlib
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final
 
-from app.api.request_body import inflate
-from app.errors import Code, GatherError
-from app.operators.registry import OPERATORS
-from app.tensors.shape_limits import Limits
-from app.wire import body_formats, safetensors, v2_request_tensors
-from app.wire.json import gather_messages, scatter_messages
-from app.wire.little_endian_items import Charge
-from app.wire.safetensors_scatter import read_safetensors
-from app.wire.v2_request_json import Model
+from app.wire import body_formats
+from benchmarks.read_body import Body
 
-Codec = Literal["native", "scatter", "v2", "safetensors", "safetensors scatter", "upload"]
-MODEL: Final = Model("gathernd", OPERATORS["gathernd"].signature)
 _TIE: Final = "9007199254740993"
 _NEAR_TIE: Final = "1.00000000000000011102230246251565404"
 _SMALL_TIE: Final = "2.4703282292062327208282643e-324"
@@ -80,7 +70,7 @@ UNITS: Final[dict[str, str]] = {
 }
 """Elements of a list, by a name for them."""
 DTYPES_TRIED: Final = ("float32", "float64", "bfloat16", "int64", "uint8", "bool", "complex64", "string")
-_DATATYPES: Final = {
+DATATYPES: Final = {
     "float32": "FP32",
     "float64": "FP64",
     "bfloat16": "BF16",
@@ -91,81 +81,6 @@ _DATATYPES: Final = {
 }
 _INDICES: Final = '"indices":{"dtype":"int64","shape":[1,1],"values":[0]}'
 _V2_INDICES: Final = '{"name":"indices","datatype":"INT64","shape":[1,1],"data":[0]}'
-
-
-class Body(NamedTuple):
-    """A body, or what a request has in place of one; `json_size` is Inference-Header-Content-Length."""
-
-    name: str
-    codec: Codec
-    content: bytes
-    query: bytes = b""
-    json_size: int | None = None
-    kind: str = ""
-
-    @property
-    def text(self) -> bool:
-        """Whether all of it is JSON."""
-        return self.codec in ("native", "scatter", "v2") and self.json_size is None
-
-
-def read(body: Body, charge: Charge | None = None) -> Code | None:
-    """Have the codec read it: the code of its refusal, None where it takes it."""
-    limits = Limits()
-    try:
-        if body.codec == "native":
-            call, _ = gather_messages.read_call(body.content, OPERATORS["gathernd"].signature, limits, charge)
-            if call.over_limit is not None:
-                raise call.over_limit
-        elif body.codec == "scatter":
-            scatter_messages.read_scatter(body.content, limits, charge)
-        elif body.codec == "v2":
-            v2_request_tensors.read_request(body.content, body.json_size, MODEL, limits, charge)
-        elif body.codec == "safetensors":
-            safetensors.read_call(body.content, body.query, OPERATORS["gathernd"].signature, limits, charge)
-        elif body.codec == "safetensors scatter":
-            read_safetensors(body.content, body.query, charge)
-        else:
-            fields = safetensors.read_query(body.query, ("dtype", "shape", "prefault", "lock"))
-            body_formats.start_of(body_formats.TENSORS.get(body.kind), body.content, fields, whole=True, charge=charge)
-    except GatherError as error:
-        return error.code
-    return None
-
-
-def _deflated(content: bytes, level: int, window: int, flush_every: int = 0) -> bytes:
-    stream = zlib.compressobj(level, zlib.DEFLATED, window)
-    step = flush_every or max(1, len(content))
-    text = bytearray()
-    for start in range(0, len(content), step):
-        text += stream.compress(content[start : start + step])
-        if flush_every:
-            text += stream.flush(zlib.Z_FULL_FLUSH)
-    return bytes(text + stream.flush())
-
-
-_GZIP: Final = zlib.MAX_WBITS | 16
-CODINGS: Final[dict[str, tuple[bytes, Callable[[bytes], bytes]]]] = {
-    "gzip": (b"gzip", lambda content: _deflated(content, 9, _GZIP)),
-    "gzip, not compressed": (b"gzip", lambda content: _deflated(content, 0, _GZIP)),
-    "gzip, many blocks": (b"gzip", lambda content: _deflated(content, 6, _GZIP, flush_every=200)),
-    "deflate": (b"deflate", lambda content: _deflated(content, 9, zlib.MAX_WBITS)),
-    "raw deflate": (b"deflate", lambda content: _deflated(content, 9, -zlib.MAX_WBITS)),
-    "deflate, cut": (b"deflate", lambda content: _deflated(content, 9, zlib.MAX_WBITS)[:-3]),
-    "deflate, bytes behind it": (b"deflate", lambda content: _deflated(content, 9, zlib.MAX_WBITS) + bytes(100)),
-}
-"""Content-Encoding, and what makes a body of that coding, by a name for it."""
-
-
-def read_coded(body: Body, encoding: bytes, coded: bytes, cap: int, charge: Charge | None = None) -> Code | None:
-    """As `read`, of the body that `coded` inflates to, `cap` bytes at most; `body` says what else the request has."""
-    told = charge or (lambda size: None)
-    memory: Any = SimpleNamespace(charge=told, adjust=lambda planned, size: told(size - planned))
-    try:
-        content = inflate(coded, encoding, cap, memory)
-    except GatherError as error:
-        return error.code
-    return read(body._replace(content=content), charge)  # type: ignore[arg-type]  # codecs take any buffer
 
 
 def bombs(size: int) -> Iterator[Body]:
@@ -201,7 +116,7 @@ def scatter(values: str, dtype: str, shape: str) -> bytes:
 
 def infer(values: str, dtype: str, shape: str, rest: str = "") -> bytes:
     """A request of the inference protocol with these values as its data; `rest` has its own comma."""
-    data = f'{{"name":"data","datatype":"{_DATATYPES[dtype]}","shape":{shape},"data":{values}}}'
+    data = f'{{"name":"data","datatype":"{DATATYPES[dtype]}","shape":{shape},"data":{values}}}'
     return f'{{"inputs":[{data},{_V2_INDICES}]{rest}}}'.encode()
 
 
@@ -214,7 +129,7 @@ def values_bodies(size: int) -> Iterator[Body]:
             text, count = repeated(item, size)
             yield Body(whole, "native", native(text, dtype, f"[{count}]"))
             yield Body(f"{whole}, no shape", "native", native(text, dtype, None))
-            if dtype in _DATATYPES:
+            if dtype in DATATYPES:
                 yield Body(whole, "v2", infer(text, dtype, f"[{count}]"))
             if dtype in ("float32", "int64", "string"):
                 yield Body(f"{whole}, rows", "native", native(*_rows(item, size, dtype)))

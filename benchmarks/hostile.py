@@ -21,7 +21,8 @@ from multiprocessing.synchronize import Event, Semaphore
 from time import monotonic, perf_counter
 
 from benchmarks import common
-from benchmarks.costly_bodies import CODINGS, MAKERS, Body, bombs
+from benchmarks.costly_bodies import MAKERS, bombs
+from benchmarks.read_body import CODINGS, Body
 
 TINY = b'{"data":{"dtype":"float32","values":[[0,1],[2,3]]},"indices":{"dtype":"int64","values":[[0,0],[1,1]]}}'
 GROUPS = ("values", "single", "base64", "fields", "binary")

@@ -154,13 +154,12 @@ def backward_deep() -> Ask:
 
 
 def backward_far() -> Ask:
-    """Places so far apart that place and number of a tuple are no 64 bits together."""
-    places = np.arange(1_500_000)[::-1].copy() << 35
+    """As many places as a tensor may have, most of them empty."""
+    places = np.arange(1_500_000)[::-1].copy() << 12
     body = save({"indices": places.reshape(-1, 1), "grad_output": np.ones(1_500_000, np.float32)})
     return Ask(
-        f"/gathernd/backward?data_shape={1 << 60}&sparse=true", body, (BINARY,),
+        f"/gathernd/backward?data_shape={1 << 33}&sparse=true", body, (BINARY,),
         lambda body: bool(np.array_equal(load(body)["grad_indices"].ravel(), places[::-1])),
-        ("limit_exceeded", "output_too_large"),
     )  # fmt: skip
 
 
@@ -262,16 +261,7 @@ def lookup_bad_index() -> Ask:
 
 
 def lookup_bad_offsets() -> Ask:
-    """Every offset but the first is beyond the indices, and in int32: places of wrong ones would be twice as much."""
-    offsets = np.full(24 * MIB, 9, np.int32)
-    offsets[0] = 0
-    given = Given("table", np.zeros(3, np.int32), offsets, pooling="mean")
-    body = as_safetensors([given])
-    return Ask("/lookup", body, (BINARY,), lambda _: False, ("offsets_invalid", "output_too_large"))
-
-
-def lookup_bad_offsets_of_short_rows() -> Ask:
-    """The same in `flat`, whose rows are of one item, so that the output fits."""
+    """Every offset but the first is beyond the indices."""
     offsets = np.full(8 * MIB, 9, np.int32)
     offsets[0] = 0
     given = Given("flat", np.zeros(3, np.int32), offsets, pooling="mean")
@@ -355,8 +345,7 @@ def cases() -> dict[str, Callable[[], Ask]]:
         "gather/backward, in chunks": lambda: in_chunks(backward_binary("/gather/backward", sparse)),
         "lookup, safetensors, bags": lookup_binary,
         "lookup, safetensors, the last index out of bounds": lookup_bad_index,
-        "lookup, safetensors, all offsets wrong": lookup_bad_offsets_of_short_rows,
-        "lookup, safetensors, all of many offsets wrong": lookup_bad_offsets,
+        "lookup, safetensors, all offsets wrong": lookup_bad_offsets,
         "lookup, explained": lambda: explained(lookup_binary()),
         "lookup, deflated": lambda: deflated(lookup_binary()),
         "lookup, in chunks": lambda: in_chunks(lookup_json("values")),

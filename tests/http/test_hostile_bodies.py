@@ -18,8 +18,9 @@ from app.wire import v2_request_tensors
 from app.wire.body_formats import LONG_BINARY, LONG_HEADER, LONG_JSON
 from app.wire.json.gather_messages import read_call
 from app.wire.json.write_strings import strings_text
-from benchmarks.costly_bodies import MAKERS, Body, native, read, repeated
+from benchmarks.costly_bodies import MAKERS, native, repeated
 from benchmarks.hostile import Sent, attacked, compressed, latencies, plain, requests
+from benchmarks.read_body import Body, read
 from tests.http.conftest import Start
 from tests.wire.test_cost import seconds
 

@@ -1,0 +1,142 @@
+"""A body, and what hands it to its codec: `read`, or where it is compressed `read_coded`."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, Final, Literal, NamedTuple
+
+from app.api.request_body import inflate
+from app.errors import Code, GatherError
+from app.operators.backward_registry import BACKWARDS
+from app.operators.registry import OPERATORS
+from app.tensors.shape_limits import Limits
+from app.wire import body_formats, safetensors, safetensors_backward, safetensors_lookup, v2_lookup, v2_request_tensors
+from app.wire.json import backward_messages, gather_messages, lookup_messages, scatter_messages
+from app.wire.little_endian_items import Charge
+from app.wire.safetensors_scatter import read_safetensors
+from app.wire.v2_request_json import Model
+
+TextCodec = Literal["native", "scatter", "elements", "backward", "lookup", "v2", "v2 elements", "v2 lookup"]
+"""Formats that are JSON: of a gather, of a scatter into a resident tensor, of ScatterElements, of a gradient, of a
+lookup, and of the inference protocol, where items may follow it."""
+BinaryCodec = Literal[
+    "safetensors",
+    "safetensors scatter",
+    "safetensors elements",
+    "safetensors backward",
+    "safetensors lookup",
+    "upload",
+]
+Codec = TextCodec | BinaryCodec
+_GATHER: Final = OPERATORS["gathernd"].signature
+_ELEMENTS: Final = OPERATORS["scatter_elements"].signature
+_BACKWARD: Final = BACKWARDS["gathernd_backward"].signature
+MODEL: Final = Model("gathernd", _GATHER)
+_MODEL_OF_ELEMENTS: Final = Model("scatter_elements", _ELEMENTS)
+
+
+class Body(NamedTuple):
+    """A body, or what a request has in place of one; `json_size` is Inference-Header-Content-Length."""
+
+    name: str
+    codec: Codec
+    content: bytes
+    query: bytes = b""
+    json_size: int | None = None
+    kind: str = ""
+
+    @property
+    def text(self) -> bool:
+        """Whether all of it is JSON."""
+        return not self.codec.startswith(("safetensors", "upload")) and self.json_size is None
+
+
+def _read_native(body: Body, limits: Limits, charge: Charge | None) -> None:
+    call, _ = gather_messages.read_call(body.content, _GATHER if body.codec == "native" else _ELEMENTS, limits, charge)
+    if call.over_limit is not None:
+        raise call.over_limit
+
+
+def _read_upload(body: Body, limits: Limits, charge: Charge | None) -> None:
+    fields = safetensors.read_query(body.query, ("dtype", "shape", "prefault", "lock"))
+    body_formats.start_of(body_formats.TENSORS.get(body.kind), body.content, fields, whole=True, charge=charge)
+
+
+_READERS: Final[Mapping[Codec, Callable[[Body, Limits, Charge | None], object]]] = {
+    "native": _read_native,
+    "elements": _read_native,
+    "scatter": lambda body, limits, charge: scatter_messages.read_scatter(body.content, limits, charge),
+    "backward": lambda body, limits, charge: backward_messages.read_backward(
+        body.content, body.query, _BACKWARD, limits, charge
+    ),
+    "lookup": lambda body, limits, charge: lookup_messages.read_lookup(body.content, body.query, limits, charge),
+    "v2": lambda body, limits, charge: v2_request_tensors.read_request(
+        body.content, body.json_size, MODEL, limits, charge
+    ),
+    "v2 elements": lambda body, limits, charge: v2_request_tensors.read_request(
+        body.content, body.json_size, _MODEL_OF_ELEMENTS, limits, charge
+    ),
+    "v2 lookup": lambda body, limits, charge: v2_lookup.read_lookup_request(
+        body.content, body.json_size, limits, charge
+    ),
+    "safetensors": lambda body, limits, charge: safetensors.read_call(
+        body.content, body.query, _GATHER, limits, charge
+    ),
+    "safetensors elements": lambda body, limits, charge: safetensors.read_call(
+        body.content, body.query, _ELEMENTS, limits, charge
+    ),
+    "safetensors scatter": lambda body, limits, charge: read_safetensors(body.content, body.query, charge),
+    "safetensors backward": lambda body, limits, charge: safetensors_backward.read_backward(
+        body.content, body.query, _BACKWARD, limits, charge
+    ),
+    "safetensors lookup": lambda body, limits, charge: safetensors_lookup.read_lookup(
+        body.content, body.query, limits, charge
+    ),
+    "upload": _read_upload,
+}
+
+
+def read(body: Body, charge: Charge | None = None) -> Code | None:
+    """Have the codec read it: the code of its refusal, None where it takes it."""
+    try:
+        _READERS[body.codec](body, Limits(), charge)
+    except GatherError as error:
+        return error.code
+    return None
+
+
+def _deflated(content: bytes, level: int, window: int, flush_every: int = 0) -> bytes:
+    stream = zlib.compressobj(level, zlib.DEFLATED, window)
+    step = flush_every or max(1, len(content))
+    text = bytearray()
+    for start in range(0, len(content), step):
+        text += stream.compress(content[start : start + step])
+        if flush_every:
+            text += stream.flush(zlib.Z_FULL_FLUSH)
+    return bytes(text + stream.flush())
+
+
+_GZIP: Final = zlib.MAX_WBITS | 16
+CODINGS: Final[dict[str, tuple[bytes, Callable[[bytes], bytes]]]] = {
+    "gzip": (b"gzip", lambda content: _deflated(content, 9, _GZIP)),
+    "gzip, not compressed": (b"gzip", lambda content: _deflated(content, 0, _GZIP)),
+    "gzip, many blocks": (b"gzip", lambda content: _deflated(content, 6, _GZIP, flush_every=200)),
+    "deflate": (b"deflate", lambda content: _deflated(content, 9, zlib.MAX_WBITS)),
+    "raw deflate": (b"deflate", lambda content: _deflated(content, 9, -zlib.MAX_WBITS)),
+    "deflate, cut": (b"deflate", lambda content: _deflated(content, 9, zlib.MAX_WBITS)[:-3]),
+    "deflate, bytes behind it": (b"deflate", lambda content: _deflated(content, 9, zlib.MAX_WBITS) + bytes(100)),
+}
+"""Content-Encoding, and what makes a body of that coding, by a name for it."""
+
+
+def read_coded(body: Body, encoding: bytes, coded: bytes, cap: int, charge: Charge | None = None) -> Code | None:
+    """As `read`, of the body that `coded` inflates to, `cap` bytes at most; `body` says what else the request has."""
+    told = charge or (lambda size: None)
+    memory: Any = SimpleNamespace(charge=told, adjust=lambda planned, size: told(size - planned))
+    try:
+        content = inflate(coded, encoding, cap, memory)
+    except GatherError as error:
+        return error.code
+    return read(body._replace(content=content), charge)  # type: ignore[arg-type]  # codecs take any buffer
