@@ -14,11 +14,26 @@ from fastapi.responses import HTMLResponse
 from app import __version__
 from app.api.openapi_document import operation, problem_responses
 from app.api.static_files import StaticFile, StaticFiles
+from app.operators.backward_plan import FLOAT_TYPES
+from app.operators.backward_registry import BACKWARDS
+from app.operators.dialects import Dialect
+from app.operators.lookup import INDEX_DTYPES
 from app.operators.registry import OPERATORS
 from app.tensors.dtypes import DTYPES
+from app.tensors.lookup_call import POOLINGS
 from app.tensors.operator_signature import DialectFields
 
 WEB: Final = files("app.api") / "web"
+
+
+def _dialect(dialect: Dialect) -> dict[str, Any]:
+    return {
+        "name": dialect.name,
+        "index_dtypes": [name for name in DTYPES if name in dialect.index_dtypes],
+        "wraps": dialect.wrap,
+        **asdict(dialect.fields or DialectFields()),
+        "reductions": dialect.reductions,
+    }
 
 
 def service_description() -> dict[str, Any]:
@@ -30,21 +45,24 @@ def service_description() -> dict[str, Any]:
                 "title": row.summary,
                 "kind": row.signature.kind,
                 "parameter": row.signature.parameter,
-                "dialects": [
-                    {
-                        "name": each.name,
-                        "index_dtypes": [name for name in DTYPES if name in each.index_dtypes],
-                        "wraps": each.wrap,
-                        **asdict(each.fields or DialectFields()),
-                        "reductions": each.reductions,
-                    }
-                    for each in row.dialects.values()
-                ],
+                "dialects": [_dialect(each) for each in row.dialects.values()],
             }
             for row in OPERATORS.values()
             if row.signature.kind in ("gather", "scatter")
         ],
         "dtypes": list(DTYPES),
+        "lookup": {"index_dtypes": sorted(INDEX_DTYPES, reverse=True), "poolings": POOLINGS},
+        "backward": {
+            "operators": [
+                {
+                    "name": row.gather,
+                    "parameter": row.signature.parameter,
+                    "dialects": [_dialect(each) for each in row.dialects.values()],
+                }
+                for row in BACKWARDS.values()
+            ],
+            "dtypes": [name for name in DTYPES if name in FLOAT_TYPES],
+        },
     }
 
 

@@ -1,20 +1,23 @@
 /* Starts the page: what the service is stands in the document as JSON, the rest is asked for. */
 
+import { BackwardForm } from "./backward_form.js";
 import { byId } from "./elements.js";
+import { LookupForm } from "./lookup_form.js";
 import { Playground } from "./playground.js";
 import { askForKeys, watchReadiness } from "./readiness.js";
 import { ResidentTensors } from "./resident_tensors.js";
 import { showExplanation, showMetrics } from "./where_gathers_run.js";
 
-const { operators, dtypes } = JSON.parse(byId("service").textContent);
+const { operators, dtypes, lookup, backward } = JSON.parse(byId("service").textContent);
 
 const playground = new Playground(operators, dtypes, (explanation, kernel) => {
   showExplanation(explanation, kernel);
   showMetrics();
 });
+const forms = [playground, new LookupForm(lookup, showMetrics), new BackwardForm(backward, showMetrics)];
 const tensors = new ResidentTensors(
   dtypes,
-  (list) => playground.setResidents(list),
+  (list) => forms.forEach((form) => form.setResidents(list)),
   (name) => playground.useResident(name),
 );
 

@@ -4,6 +4,7 @@ import { curlText, pythonText } from "./code_examples.js";
 import { byId, make, problemParagraphs } from "./elements.js";
 import { EXAMPLES } from "./examples.js";
 import { GatherDrawing } from "./gather_drawing.js";
+import { offer } from "./operator_form.js";
 import { postJson, Problem } from "./service.js";
 import { elementsOf, flatten, parseExactly, shapeText, sizeText } from "./tensor_values.js";
 
@@ -320,13 +321,6 @@ export class Playground {
       control.setAttribute("aria-describedby", "problem");
     }
   }
-}
-
-/** Make `names` the options of a select; the one that is chosen stays so where it is among them. */
-function offer(select, names) {
-  const before = select.value;
-  select.replaceChildren(...names.map((name) => make("option", {}, name)));
-  if (names.includes(before)) select.value = before;
 }
 
 /** The control of the form that a JSON pointer of an error leads to. */

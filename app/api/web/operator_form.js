@@ -1,0 +1,132 @@
+/* A form for an operator that has no drawing: its request as curl, its answer as tables, and an error at the field that
+ * caused it. What a form asks for, and which control belongs to which part of a request, is for its own class to say. */
+
+import { curlText } from "./code_examples.js";
+import { byId, make, problemParagraphs } from "./elements.js";
+import { postJson, Problem } from "./service.js";
+import { TensorGrid } from "./tensor_grid.js";
+import { elementsOf, parseExactly, shapeText, sizeText } from "./tensor_values.js";
+
+/** Outputs up to this many bytes are asked for and shown. */
+const MOST_BYTES = 1 << 20;
+const EMPTY = "Run it, and its outputs stand here.";
+
+export class OperatorForm {
+  /** The ids of the form's parts begin with `name`; `onAnswer` is called after each answer. */
+  constructor(name, onAnswer) {
+    this.name = name;
+    this.onAnswer = onAnswer;
+    this.form = byId(`${name}-form`);
+    this.outcome = byId(`${name}-outcome`);
+    this.outputs = byId(`${name}-outputs`);
+    this.form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.run();
+    });
+    this.form.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.run();
+    });
+    this.form.addEventListener("input", () => this.refresh());
+  }
+
+  /** The form has changed: what was shown of an earlier request goes, and the code is written anew. */
+  refresh() {
+    this.asked = null;
+    this.arrange();
+    this.#clear();
+    this.outcome.textContent = EMPTY;
+    byId(`${this.name}-curl`).textContent = curlText(this.path(), this.body());
+    byId(`${this.name}-answer`).textContent = "Run it to see its answer.";
+  }
+
+  /** Send the form's request, and show the answer or the error. */
+  async run() {
+    const asked = (this.asked = {});
+    const [path, body] = [this.path(), this.body()];
+    const button = byId(`${this.name}-run`);
+    button.setAttribute("aria-busy", "true");
+    this.#clear();
+    try {
+      const { explanation } = await (await postJson(`${path}?explain=true`, body)).json();
+      if (this.asked !== asked) return;
+      if (explanation.output_bytes > MOST_BYTES) {
+        this.outcome.textContent =
+          `The outputs have ${sizeText(explanation.output_bytes)}: too much to show here. Take the request as curl.`;
+        return;
+      }
+      const began = performance.now();
+      const text = await (await postJson(path, body)).text();
+      if (this.asked !== asked) return;
+      const answer = parseExactly(text);
+      const outputs = this.outputsOf(answer).map(([name, tensor]) => [name, tensor, tensor.shape.map(Number)]);
+      for (const output of outputs) this.#showOutput(...output);
+      const replaced = answer.replaced === undefined ? "" : ` Replaced components: ${answer.replaced}.`;
+      const what = outputs.map(([name, { dtype }, shape]) => `${name} ${dtype} ${shapeText(shape)}`).join(", ");
+      this.outcome.textContent = `${what}: ${(performance.now() - began).toFixed(1)} ms there and back.${replaced}`;
+      byId(`${this.name}-answer`).textContent = text;
+      this.onAnswer();
+    } catch (error) {
+      if (!(error instanceof Problem)) throw error;
+      if (this.asked === asked) this.#showProblem(error);
+    } finally {
+      button.removeAttribute("aria-busy");
+    }
+  }
+
+  #clear() {
+    this.outputs.replaceChildren();
+    this.outcome.textContent = "";
+    byId(`${this.name}-problem`)?.remove();
+    for (const control of this.form.querySelectorAll("[aria-invalid]")) {
+      control.removeAttribute("aria-invalid");
+      control.removeAttribute("aria-describedby");
+    }
+  }
+
+  #showOutput(name, tensor, shape) {
+    const grid = make("div", { className: "grid" });
+    const caption = make("h3", {}, `${name} `, make("span", {}, `${tensor.dtype} ${shapeText(shape)}`));
+    this.outputs.append(make("div", { className: "tensor" }, caption, grid));
+    const elements = elementsOf(tensor, tensor.dtype.startsWith("complex"));
+    new TensorGrid(grid, () => {}).draw({ name, shape, textOf: (flat) => elements[flat], tuplesOf: () => [] });
+  }
+
+  /** Show what the service says at the control that the error points to, or at the end of the form. */
+  #showProblem(problem) {
+    const id = `${this.name}-problem`;
+    const box = make("div", { className: "problem field-problem", id, role: "alert" }, ...problemParagraphs(problem));
+    const pointed = this.controlOf(problem.errors[0]?.pointer ?? "");
+    const control = pointed ?? (problem.code === "malformed_request" ? this.#firstThatIsNoJson() : null);
+    if (control && !control.closest("[hidden]")) {
+      control.after(box);
+      control.setAttribute("aria-invalid", "true");
+      control.setAttribute("aria-describedby", id);
+    } else {
+      this.form.append(box);
+    }
+  }
+
+  #firstThatIsNoJson() {
+    const isJson = ({ value }) => {
+      try {
+        return parseExactly(value) !== undefined;
+      } catch {
+        return false;
+      }
+    };
+    return [...this.form.querySelectorAll("textarea")].find((area) => !area.closest("[hidden]") && !isJson(area)) ?? null;
+  }
+}
+
+/** Text typed into a control, on one line: what is wrong with it is for the service to say. */
+export const typed = (control) => control.value.trim().replace(/\s*\n\s*/g, " ");
+
+/** A tensor of a request with the values of a control. */
+export const tensorText = (dtype, control) => `{"dtype": "${dtype}", "values": ${typed(control)}}`;
+
+/** Make `names` the options of a select; the one that is chosen stays so where it is among them. */
+export function offer(select, names) {
+  const before = select.value;
+  select.replaceChildren(...names.map((name) => make("option", {}, name)));
+  if (names.includes(before)) select.value = before;
+}

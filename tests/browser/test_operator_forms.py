@@ -1,0 +1,263 @@
+"""The forms of lookups and gradients of the page at / in a browser: fields, outputs, errors at the field, the code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.browser.conftest import NAME, Open, until
+from tests.browser.test_front_page import SIZES, violations
+from tests.http.server import Server
+from tests.http.tensors import put_raw, put_strings
+from tests.needs import skip_without
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.slow
+ITEMS = np.arange(12, dtype=np.float32).reshape(4, 3)
+
+
+@pytest.fixture
+def tables(server: Server) -> Iterator[httpx.Client]:
+    client = server.shared_client()
+    put_raw(client, "form-items", ITEMS)
+    put_raw(client, "form-users", np.array([[0.5, 1], [2, 3]], np.float32))
+    put_strings(client, "form-words", ["<b>bold</b>", "naïve"])
+    yield client
+    for name in ("form-items", "form-users", "form-words"):
+        client.delete(f"/tensors/{name}")
+
+
+def outputs(page: Page, form: str) -> list[list[str]]:
+    """The texts of the elements of each output, once there is one."""
+    until(page, f"document.querySelectorAll('#{form}-outputs .tensor').length")
+    grids = page.locator(f"#{form}-outputs .grid").all()
+    return [grid.locator("[data-flat]").all_inner_texts() for grid in grids]
+
+
+def captions(page: Page, form: str) -> list[str]:
+    return page.locator(f"#{form}-outputs h3").all_inner_texts()
+
+
+def lookup_page(open_page: Open) -> Page:
+    page = open_page()
+    until(page, "document.querySelectorAll('#lookup-0-tensor option').length")
+    return page
+
+
+def refused(page: Page, form: str, code: str, control: str | None) -> None:
+    """The form shows this error, right behind the control that it is about, or at its end."""
+    page.locator(f"#{form}-run").click()
+    page.locator(f"#{form}-problem").wait_for()
+    assert page.locator(f"#{form}-problem .error-link").inner_text() == code
+    assert page.locator(f"#{form}-problem .hint").inner_text()
+    invalid = page.evaluate(f"[...document.querySelectorAll('#{form}-form [aria-invalid]')].map(e => e.id)")
+    assert invalid == ([] if control is None else [control])
+    if control is not None:
+        assert page.locator(f"#{control} + #{form}-problem").count() == 1
+        assert page.locator(f"#{control}").get_attribute("aria-describedby") == f"{form}-problem"
+    assert page.locator(f"#{form}-outputs .tensor").count() == 0
+
+
+def test_a_lookup_of_several_tables_with_pooling(open_page: Open, tables: httpx.Client) -> None:
+    page = lookup_page(open_page)
+    page.locator("#lookup-0-tensor").select_option("form-items")
+    page.locator("#lookup-0-indices").fill("[3, 0]")
+    page.get_by_role("button", name="Look up").click()
+    assert outputs(page, "lookup") == [["9.0", "10.0", "11.0", "0.0", "1.0", "2.0"]]
+    assert captions(page, "lookup") == ["output float32 [2, 3]"]
+    page.get_by_role("button", name="Add a feature").click()
+    assert page.locator("#lookup-outputs .tensor").count() == 0  # of another request
+    page.locator("#lookup-1-tensor").select_option("form-users")
+    page.locator("#lookup-1-dtype").select_option("int32")
+    assert page.locator("#lookup-1-offsets").is_hidden()
+    page.locator("#lookup-1-pooling").select_option("sum")
+    page.locator("#lookup-1-indices").fill("[1, 1, 0]")
+    page.locator("#lookup-1-offsets").fill("[0, 2]")
+    page.locator("#lookup-1-weights").fill("[1, 0.5, 2]")
+    page.locator("#lookup-run").click()
+    assert outputs(page, "lookup") == [["9.0", "10.0", "11.0", "3.0", "4.5", "0.0", "1.0", "2.0", "1.0", "2.0"]]
+    page.locator("#lookup-concat").uncheck()
+    page.locator("#lookup-1-pooling").select_option("mean")
+    assert page.locator("#lookup-1-weights").is_hidden()
+    page.locator("#lookup-run").click()
+    assert outputs(page, "lookup")[1] == ["2.0", "3.0", "0.5", "1.0"]
+    assert captions(page, "lookup") == ["outputs[0] float32 [2, 3]", "outputs[1] float32 [2, 2]"]
+    answer = json.loads(str(page.locator("#lookup-answer").text_content()))
+    assert [one["data_etag"] for one in answer["features"]] == [
+        tables.get(f"/tensors/{name}").json()["etag"] for name in ("form-items", "form-users")
+    ]
+    page.get_by_role("button", name="Remove feature 0").click()
+    page.locator("#lookup-run").click()
+    assert outputs(page, "lookup") == [["2.0", "3.0", "0.5", "1.0"]]
+
+
+def test_a_lookup_of_strings_and_of_what_is_out_of_bounds(open_page: Open, tables: httpx.Client) -> None:
+    page = lookup_page(open_page)
+    page.locator("#lookup-0-tensor").select_option("form-words")
+    page.locator("#lookup-0-indices").fill("[1, 0, 7]")
+    page.locator("#lookup-out-of-bounds").select_option("fill")
+    page.locator("#lookup-fill-value").fill('"none"')
+    page.locator("#lookup-indices, #lookup-0-indices").press("Control+Enter")
+    assert outputs(page, "lookup") == [["naïve", "<b>bold</b>", "none"]]
+    assert "Replaced components: 1." in page.locator("#lookup-outcome").inner_text()
+    assert page.locator("#lookup-outputs b").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "control"),
+    [
+        ({"0-indices": "[0, 9]"}, "index_out_of_bounds", "lookup-0-indices"),
+        ({"1-indices": "[0, -1, 0]"}, "index_out_of_bounds", "lookup-1-indices"),
+        ({"1-indices": "[0, 1"}, "malformed_request", "lookup-1-indices"),
+        ({"1-offsets": "[1, 2]"}, "offsets_invalid", "lookup-1-offsets"),
+        ({"1-weights": "[1]"}, "updates_shape_mismatch", "lookup-1-weights"),
+        ({"0-indices": "[0]"}, "feature_mismatch", "lookup-1-tensor"),
+        ({"fill-value": "[1]"}, "value_not_representable", "lookup-fill-value"),
+    ],
+)
+def test_errors_of_a_lookup_are_shown_at_their_field(
+    open_page: Open, tables: httpx.Client, changes: dict[str, str], code: str, control: str
+) -> None:
+    page = lookup_page(open_page)
+    page.locator("#lookup-0-tensor").select_option("form-items")
+    page.locator("#lookup-0-indices").fill("[3, 0]")
+    page.get_by_role("button", name="Add a feature").click()
+    page.locator("#lookup-1-tensor").select_option("form-users")
+    page.locator("#lookup-1-pooling").select_option("sum")
+    if "fill-value" in changes:
+        page.locator("#lookup-out-of-bounds").select_option("fill")
+    for part, text in changes.items():
+        page.locator(f"#lookup-{part}").fill(text)
+    refused(page, "lookup", code, control)
+    page.locator("#lookup-0-indices").fill("[3, 1]")
+    assert page.locator("#lookup-problem").count() == 0
+
+
+def test_without_tensors_the_form_says_what_it_needs(open_page: Open, server: Server) -> None:
+    client = server.shared_client()
+    for tensor in client.get("/tensors").json()["tensors"]:
+        client.delete(f"/tensors/{tensor['name']}")
+    page = open_page()
+    until(page, "document.getElementById('tensors-note').textContent.startsWith('No tensor')")
+    assert page.locator("#lookup-note").is_visible()
+    put_raw(client, "form-late", ITEMS)
+    page.reload()
+    until(page, "document.querySelectorAll('#lookup-0-tensor option').length")
+    assert page.locator("#lookup-note").is_hidden()
+    client.delete("/tensors/form-late")
+    refused(page, "lookup", "tensor_not_found", "lookup-0-tensor")
+
+
+def test_a_gradient_dense_and_sparse(open_page: Open, tables: httpx.Client) -> None:
+    page = open_page()
+    until(page, "document.querySelectorAll('#backward-tensor option').length > 1")
+    page.get_by_role("button", name="Add up").click()
+    assert outputs(page, "backward") == [["10.0", "20.0", "0.0", "0.0", "0.0", "0.0", "101.0", "202.0"]]
+    assert captions(page, "backward") == ["grad_data float32 [4, 2]"]
+    page.locator("#backward-sparse").check()
+    page.locator("#backward-lda-coeff").fill("-0.5")
+    page.locator("#backward-run").click()
+    assert outputs(page, "backward") == [["0", "3"], ["-5.0", "-10.0", "-50.5", "-101.0"]]
+    assert captions(page, "backward") == ["grad_indices int64 [2, 1]", "grad_values float32 [2, 2]"]
+    page.locator("#backward-operator").select_option("gather")
+    assert page.locator("#backward-parameter-name").inner_text() == "axis"
+    page.locator("#backward-sparse").uncheck()
+    page.locator("#backward-lda-coeff").fill("1")
+    page.locator("#backward-indices").fill("[2, 0]")
+    page.locator("#backward-indices-dtype").select_option("int32")
+    page.locator("#backward-parameter").fill("1")
+    page.locator("#backward-grad-output").fill("[[1, 2], [3, 4], [5, 6], [7, 8]]")
+    page.locator("#backward-tensor").select_option("form-items")
+    assert page.locator("#backward-data-shape").is_hidden()
+    page.locator("#backward-run").click()
+    assert outputs(page, "backward") == [
+        ["2.0", "0.0", "1.0", "4.0", "0.0", "3.0", "6.0", "0.0", "5.0", "8.0", "0.0", "7.0"]
+    ]
+    assert '"tensor": "form-items"' in page.locator("#backward-curl").inner_text()
+    page.locator("#backward-dialect").select_option("openvino-8")
+    page.locator("#backward-batch-dims").fill("1")
+    page.locator("#backward-indices").fill("[[0], [1], [2], [9]]")
+    page.locator("#backward-grad-output").fill("[[1], [2], [3], [4]]")
+    page.locator("#backward-run").click()
+    assert outputs(page, "backward") == [
+        ["1.0", "0.0", "0.0", "0.0", "2.0", "0.0", "0.0", "0.0", "3.0", "0.0", "0.0", "0.0"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "control"),
+    [
+        ({"indices": "[[4]]", "grad-output": "[[1, 2]]"}, "index_out_of_bounds", "backward-indices"),
+        ({"indices": "[[0.5]]"}, "value_not_representable", "backward-indices"),
+        ({"indices": "[[0]"}, "malformed_request", "backward-indices"),
+        ({"grad-output": "[[1, 2]]"}, "updates_shape_mismatch", "backward-grad-output"),
+        ({"data-shape": "[4, -2]"}, "invalid_field", "backward-data-shape"),
+        ({"lda-coeff": "1e39"}, "value_not_representable", "backward-lda-coeff"),
+        ({"parameter": "7"}, "batch_dims_out_of_range", "backward-parameter"),
+    ],
+)
+def test_errors_of_a_gradient_are_shown_at_their_field(
+    open_page: Open, changes: dict[str, str], code: str, control: str
+) -> None:
+    page = open_page()
+    page.locator("#readiness.is-ready").wait_for()
+    for part, text in changes.items():
+        page.locator(f"#backward-{part}").fill(text)
+    refused(page, "backward", code, control)
+    page.locator("#backward-lda-coeff").fill("1.0")
+    assert page.locator("#backward-problem").count() == 0
+
+
+def test_the_code_to_copy_gives_the_same_answer(open_page: Open, tables: httpx.Client, server: Server) -> None:
+    skip_without(curl="curl")
+    page = lookup_page(open_page)
+    page.locator("#lookup-0-tensor").select_option("form-items")
+    for form in ("lookup", "backward"):
+        page.locator(f"#{form}-run").click()
+        outputs(page, form)
+        curl = page.locator(f"#{form}-curl").inner_text()
+        assert f"//{NAME}:{server.port}/" in curl
+        here = curl.replace(f"//{NAME}:", "//127.0.0.1:")
+        done = subprocess.run(["bash", "-c", here], capture_output=True, text=True, timeout=60, check=True)
+        assert json.loads(done.stdout) == json.loads(str(page.locator(f"#{form}-answer").text_content()))
+
+
+def test_an_output_too_large_to_show_is_not_asked_for(open_page: Open, server: Server) -> None:
+    client = server.shared_client()
+    put_raw(client, "form-wide", np.zeros((2, 1_000_000), np.int32))
+    try:
+        page = lookup_page(open_page)
+        page.locator("#lookup-0-tensor").select_option("form-wide")
+        page.locator("#lookup-run").click()
+        until(page, "document.getElementById('lookup-outcome').textContent.includes('too much to show')")
+        assert "12.0 MB" in page.locator("#lookup-outcome").inner_text()
+    finally:
+        client.delete("/tensors/form-wide")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_the_forms_are_accessible(open_page: Open, tables: httpx.Client, scheme: str, size: str) -> None:
+    page = open_page(color_scheme=scheme, viewport=SIZES[size])
+    until(page, "document.querySelectorAll('#lookup-0-tensor option').length")
+    page.get_by_role("button", name="Add a feature").click()
+    page.locator("#lookup-1-pooling").select_option("sum")
+    page.locator("#lookup-concat").uncheck()
+    page.locator("#lookup-run").click()
+    page.locator("#backward-run").click()
+    outputs(page, "lookup")
+    outputs(page, "backward")
+    assert violations(page) == []
+    page.locator("#lookup-0-indices").fill("[99]")
+    page.locator("#lookup-run").click()
+    page.locator("#lookup-problem").wait_for()
+    assert violations(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it scrolls sideways"
