@@ -23,22 +23,19 @@ Buffer = bytes | bytearray | memoryview
 class ElementType:
     """A row of the table: `numpy` is None for bfloat16, whose dtype is ml_dtypes', and for string.
 
-    `safetensors` is None for the types that this format lacks.
+    `safetensors` is None for the types that this format lacks; `itemsize` is 0 for string.
     """
 
     name: str
     numpy: np.dtype[Any] | None
     safetensors: str | None
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of an item; 0 for string."""
-        return self.numpy.itemsize if self.numpy is not None else 2 * (self.name == "bfloat16")
+    itemsize: int
 
 
 def _element_type(name: str, safetensors: str | None) -> ElementType:
     known = name not in ("bfloat16", "string")
-    return ElementType(name, np.dtype(name).newbyteorder("<") if known else None, safetensors)
+    dtype = np.dtype(name).newbyteorder("<") if known else None
+    return ElementType(name, dtype, safetensors, 2 * (name == "bfloat16") if dtype is None else dtype.itemsize)
 
 
 ELEMENT_TYPES: Final[Mapping[str, ElementType]] = {

@@ -231,6 +231,7 @@ def ready() -> Request[None]:
     return Request("GET", "/readyz", lambda _: None, headers={"accept": JSON})
 
 
+@lru_cache(1024)
 def check_name(name: str) -> None:
     """Raises ValueError for a name that no resident tensor can have."""
     if not _NAME.fullmatch(name):

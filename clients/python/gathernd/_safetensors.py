@@ -24,10 +24,10 @@ def write_safetensors(tensors: Mapping[str, EncodedTensor], metadata: Mapping[st
     """
     order = sorted(tensors.items(), key=lambda pair: -pair[1].element_type.itemsize)
     header = _header(
-        tuple((name, tensor.element_type.safetensors, tensor.shape, len(tensor.raw)) for name, tensor in order),
+        tuple([(name, tensor.element_type.safetensors, tensor.shape, len(tensor.raw)) for name, tensor in order]),
         tuple((metadata or {}).items()),
     )
-    return [header, *(tensor.raw for _, tensor in order)]
+    return [header, *[tensor.raw for _, tensor in order]]
 
 
 @lru_cache(256)

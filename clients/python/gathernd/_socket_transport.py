@@ -96,9 +96,10 @@ class SocketTransport:
             return
         connection.idle_since = now = monotonic()
         self._idle.append(connection)
-        with suppress(IndexError):  # another thread took what was seen here
-            if now - self._idle[0].idle_since > IDLE_SECONDS:
-                self._idle.popleft().close()
+        if len(self._idle) > 1:
+            with suppress(IndexError):  # another thread took what was seen here
+                if now - self._idle[0].idle_since > IDLE_SECONDS:
+                    self._idle.popleft().close()
 
     def _connect(self, request: Request[Any], until: float | None) -> _Connection:
         address, limit = self._settings.address, self._settings.timeouts.connect
