@@ -164,7 +164,8 @@ def test_any_number_of_threads_gives_the_same_bits_where_updates_collide(
 ) -> None:
     """Many blocks, with few targets for many updates; on one thread held against the loop."""
     source, numbers = random.Random(dtype), np.random.default_rng(3)
-    for shape, index_shape in (((40, 3), (1500, 1)), ((7, 9), (3000, 2)), ((1, 5, 70), (60, 2)), ((900,), (5000, 1))):
+    shapes = ((40, 3), (1500, 1)), ((7, 9), (3000, 2)), ((1, 5, 70), (60, 2)), ((900,), (5000, 1)), ((1,), (700, 1))
+    for shape, index_shape in shapes:
         sizes = shape[: index_shape[-1]]
         indices = np.stack([numbers.integers(-size, size, index_shape[0]) for size in sizes], -1)
         data = filled(shape, dtype, source)
@@ -230,6 +231,84 @@ def test_elements_in_many_blocks_and_any_number_of_threads_give_the_same_bits(
     spoiled[bad] = (shape[axis], -shape[axis] - 1, 2**62)
     for threads in THREADS if kernel.splits else (1,):
         assert run(kernel, plan, data, spoiled, updates, threads)[0] == min(bad)
+
+
+@pytest.mark.parametrize("reduction", ["add", "mul", "min", "max"])
+@pytest.mark.parametrize("dtype", REDUCED)
+def test_runs_of_one_place_are_reduced_in_order_and_any_nan_stays_the_same(
+    always_shared: None, dtype: str, reduction: Reduction
+) -> None:
+    """Blocks that name one place, for one thread or for all of them, with every tenth update a NaN."""
+    source = random.Random(dtype + reduction)
+    runs = [(place, length) for length in (256, 300, 1, 700, 2, 512) for place in (0, 11_999, 6_000)]
+    indices = np.repeat([place for place, _ in runs], [length for _, length in runs]).reshape(-1, 1)
+    data = np.resize(filled((100,), dtype, source), 16 * len(indices))
+    for nans in (False, True) if DTYPES[dtype].kind == "float" else (False,):
+        updates = filled((len(indices),), dtype, source)
+        if nans:
+            payloads = source.choices(range(1, 100), k=len(updates[::10]))
+            carrier = np.dtype(f"u{updates.itemsize}")
+            infinity = np.array(np.inf, updates.dtype).view(carrier)
+            sign = np.array(-0.0, updates.dtype).view(carrier)
+            odd = np.array([int(infinity) | number | (int(sign) * (number & 1)) for number in payloads], carrier)
+            updates[::10] = odd.view(updates.dtype)
+        plan = nd_plan((len(data),), indices, dtype, reduction)
+        expected = scatter_loops.scatter_nd(data, indices, updates, reduction)
+        found = [run(numba_cpu, plan, data, indices, updates, threads) for threads in THREADS]
+        assert same(found[0][1], expected)
+        assert {(first, out.tobytes()) for first, out in found} == {(-1, found[0][1].tobytes())}
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("dtype", REDUCED)
+@pytest.mark.parametrize("width", [2, 5, 31, 70, 131])
+def test_rows_of_any_width_are_reduced_item_by_item(
+    kernel: Kernel, width: int, dtype: str, reduction: Reduction
+) -> None:
+    """Widths that are whole cache lines and others: what is left is cut into ever shorter vectors."""
+    source, numbers = random.Random(width), np.random.default_rng(width)
+    indices = numbers.integers(-3, 3, (12, 1))
+    data, updates = filled((3, width), dtype, source), filled((12, width), dtype, source)
+    plan = nd_plan((3, width), indices, dtype, reduction)
+    assert same(
+        run(kernel, plan, data, indices, updates)[1], scatter_loops.scatter_nd(data, indices, updates, reduction)
+    )
+
+
+@pytest.mark.parametrize("width", [*range(1, 70), 100, 127, 128, 129, 255, 1000, 1023, 1024, 1025, 5000])
+def test_rows_of_any_number_of_bytes_are_copied(kernel: Kernel, width: int) -> None:
+    numbers = np.random.default_rng(width)
+    data, updates = (numbers.integers(0, 256, (rows, width)).astype(np.uint8) for rows in (7, 5))
+    indices = np.array([[3], [-7], [6], [3], [1]])
+    expected = scatter_loops.scatter_nd(data, indices, updates, "none")
+    assert same(run(kernel, nd_plan((7, width), indices, "uint8", "none"), data, indices, updates)[1], expected)
+
+
+@pytest.mark.parametrize("index_type", ["int64", "int16"])
+@pytest.mark.parametrize(
+    ("dtype", "reduction"),
+    [("complex128", "none"), *((each, way) for each in ("float32", "float16", "int8", "uint64") for way in REDUCTIONS)],
+)
+@pytest.mark.parametrize(("data_columns", "columns"), [(1500, 1500), (1100, 700), (600, 1)])
+def test_columns_of_elements_are_shared_along_the_first_axis(
+    always_shared: None, data_columns: int, columns: int, dtype: str, reduction: Reduction, index_type: str
+) -> None:
+    """Along axis 0 an entry names an item of its own column: threads divide the columns, and check all the entries."""
+    source, numbers = random.Random(dtype), np.random.default_rng(columns)
+    size, rows = 9, 4
+    indices = numbers.integers(-size, size, (rows, columns)).astype(index_type)
+    data = np.resize(filled((500,), dtype, source), (size, data_columns))
+    updates = np.resize(filled((377,), dtype, source), (rows, columns))
+    plan = elements_plan((size, data_columns), indices, 0, dtype, reduction)
+    expected = scatter_loops.scatter_elements(data, indices, updates, 0, reduction)
+    found = [run(numba_cpu, plan, data, indices, updates, threads) for threads in THREADS]
+    assert same(found[0][1], expected)
+    assert {(first, out.tobytes()) for first, out in found} == {(-1, found[0][1].tobytes())}
+    for bad in (source.sample(range(indices.size), 3), [columns - 1], [indices.size - 1, columns * (rows - 1)]):
+        spoiled = indices.copy().reshape(-1)
+        spoiled[bad] = source.choice((size, -size - 1, 2**15 - 1))
+        for threads in THREADS:
+            assert run(numba_cpu, plan, data, spoiled, updates, threads)[0] == min(bad)
 
 
 def test_rows_longer_than_a_block_are_reduced(kernel: Kernel) -> None:

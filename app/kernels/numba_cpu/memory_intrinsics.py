@@ -20,6 +20,8 @@ Copy: TypeAlias = Callable[[Address, Address], None]
 
 SCRATCH_ITEMS: Final = 768
 """Three blocks of offsets in `gather_chunk`: 6 KiB of a first cache of 32 KiB or more."""
+MASK_BITS: Final = 64
+"""Items that `mask_inside` reads."""
 LINE: Final = 64
 """Bytes of a cache line, of all processors that the service is built for (x86-64, and nearly all of aarch64)."""
 
@@ -95,6 +97,20 @@ def _call_address(builder: Builder, function: Any, first: Any, second: Any) -> A
     return builder.call(builder.inttoptr(function, kind.as_pointer()), [first, second])
 
 
+def _mask_inside(builder: Builder, addresses: Any, begin: Any, span: Any) -> Any:
+    kind = ir.VectorType(_INT64, MASK_BITS)
+
+    def in_all_lanes(value: Any) -> Any:
+        undefined = ir.Constant(kind, ir.Undefined)
+        single = builder.insert_element(undefined, value, ir.IntType(32)(0))
+        lanes = ir.VectorType(ir.IntType(32), MASK_BITS)
+        return builder.shuffle_vector(single, undefined, ir.Constant(lanes, [0] * MASK_BITS))
+
+    found = builder.load(builder.inttoptr(addresses, kind.as_pointer()), align=8, typ=kind)
+    distance = builder.sub(found, in_all_lanes(begin))
+    return builder.bitcast(builder.icmp_unsigned("<", distance, in_all_lanes(span)), _INT64)
+
+
 def _fence(builder: Builder) -> None:
     builder.fence("seq_cst")
 
@@ -126,6 +142,8 @@ memcpy: Final[Callable[[Address, Address, int], None]] = intrinsic(types.none, (
 """Copy (target, source, size) by the C library."""
 clear: Final[Callable[[Address, int], None]] = intrinsic(types.none, (_int64, _int64), _clear)
 """Set so many bytes to 0, by the C library."""
+mask_inside: Final[Callable[[Address, Address, int], int]] = intrinsic(_int64, (_int64,) * 3, _mask_inside)
+"""Of MASK_BITS int64 at an address (addresses, begin, span): bit i is set where begin <= item i < begin + span."""
 fence: Final[Callable[[], None]] = intrinsic(types.none, (), _fence)
 """Order nontemporal stores before all that follows."""
 call_address: Final[Callable[[Address, int, int], int]] = intrinsic(_int64, (_int64,) * 3, _call_address)

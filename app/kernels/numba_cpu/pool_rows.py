@@ -17,6 +17,7 @@ import numba.core.cgutils
 from llvmlite import ir
 from numba import types
 
+from app.kernels.numba_cpu.half_floats import bfloat16_of_float, float_of_bfloat16, float_of_half, half_of_float
 from app.kernels.numba_cpu.memory_intrinsics import LINE
 from app.llvm_intrinsics import Address, Builder, intrinsic, spliced
 
@@ -50,62 +51,22 @@ class _Type:
         self.wide = _DOUBLE if name == "float64" else _SINGLE
         self.vector = ir.VectorType(self.wide, lanes)
         self.stored = self.vector if name in ("float32", "float64") else ir.VectorType(_SHORT, lanes)
-        self.words = ir.VectorType(_INT, lanes)
         self.item_bytes = _ITEM_BYTES[name]
 
     def load(self, builder: Builder, address: Any) -> Any:
         """The items at an address, which need not be aligned."""
         found = builder.load(builder.inttoptr(address, self.stored.as_pointer()), align=1, typ=self.stored)
         if self.name == "bfloat16":
-            words = builder.shl(builder.zext(found, self.words), _splat(self.words, 16))
-            return builder.bitcast(words, self.vector)
-        return self._from_half(builder, found) if self.name == "float16" else found
+            return float_of_bfloat16(builder, found)
+        return float_of_half(builder, found) if self.name == "float16" else found
 
     def store(self, builder: Builder, address: Any, value: Any) -> None:
         """Store items at an address, rounded to the type, half to even."""
         if self.name == "bfloat16":
-            value = self._to_bfloat(builder, value)
+            value = bfloat16_of_float(builder, value)
         elif self.name == "float16":
-            value = self._to_half(builder, value)
+            value = half_of_float(builder, value)
         builder.store(value, builder.inttoptr(address, self.stored.as_pointer()), align=1)
-
-    def _from_half(self, builder: Builder, found: Any) -> Any:
-        # Exponent and fraction in the place of those of float32, whose exponents count from 112 less.
-        word = builder.zext(found, self.words)
-        size = builder.and_(word, _splat(self.words, 0x7FFF))
-        sign = builder.shl(builder.xor(word, size), _splat(self.words, 16))
-        shifted = builder.bitcast(builder.shl(size, _splat(self.words, 13)), self.vector)
-        finite = builder.bitcast(builder.fmul(shifted, _splat(self.vector, 2.0**112)), self.words)
-        endless = builder.or_(builder.bitcast(shifted, self.words), _splat(self.words, 0x7F800000))
-        is_finite = builder.icmp_unsigned("<", size, _splat(self.words, 0x7C00))
-        return builder.bitcast(builder.or_(builder.select(is_finite, finite, endless), sign), self.vector)
-
-    def _to_half(self, builder: Builder, value: Any) -> Any:
-        word = builder.bitcast(value, self.words)
-        size = builder.and_(word, _splat(self.words, 0x7FFFFFFF))
-        sign = builder.lshr(builder.xor(word, size), _splat(self.words, 16))
-        # A normal number: the exponent counts from 112 more, and half of what falls away is added before it does.
-        odd = builder.and_(builder.lshr(size, _splat(self.words, 13)), _splat(self.words, 1))
-        rounded = builder.add(builder.add(size, _splat(self.words, 0xC8000FFF - 2**32)), odd)
-        normal = builder.lshr(rounded, _splat(self.words, 13))
-        # One below those: the addition of 0.5 rounds it to a multiple of the smallest one.
-        moved = builder.fadd(builder.bitcast(size, self.vector), _splat(self.vector, 0.5))
-        tiny = builder.sub(builder.bitcast(moved, self.words), _splat(self.words, 0x3F000000))
-        is_tiny = builder.icmp_unsigned("<", size, _splat(self.words, 0x38800000))
-        is_large = builder.icmp_unsigned(">=", size, _splat(self.words, 0x47800000))
-        is_nan = builder.icmp_unsigned(">", size, _splat(self.words, 0x7F800000))
-        endless = builder.select(is_nan, _splat(self.words, 0x7E00), _splat(self.words, 0x7C00))
-        found = builder.select(is_large, endless, builder.select(is_tiny, tiny, normal))
-        return builder.trunc(builder.or_(found, sign), self.stored)
-
-    def _to_bfloat(self, builder: Builder, value: Any) -> Any:
-        word = builder.bitcast(value, self.words)
-        odd = builder.and_(builder.lshr(word, _splat(self.words, 16)), _splat(self.words, 1))
-        rounded = builder.add(builder.add(word, _splat(self.words, 0x7FFF)), odd)
-        quiet = builder.or_(word, _splat(self.words, 0x400000))
-        is_nan = builder.fcmp_unordered("uno", value, value)
-        found = builder.lshr(builder.select(is_nan, quiet, rounded), _splat(self.words, 16))
-        return builder.trunc(found, self.stored)
 
 
 def _load_index(builder: Builder, indices: Any, size: Any, at: Any) -> Any:

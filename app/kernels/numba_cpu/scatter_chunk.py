@@ -1,7 +1,8 @@
 """A chunk of a scatter, compiled by Numba: the copy of its stretch of data, and the updates whose targets lie there.
 
 It goes over the indices in blocks: it checks a block and writes the addresses of its targets, keeps those that are its
-own with the addresses of their updates, and applies these (`combine_slices`).
+own with the addresses of their updates, and applies these (`combine_slices`). Where entries of ScatterElements can name
+items of their own stretch only, it takes a piece of that at a time, which a cache holds from its copy on.
 """
 
 from __future__ import annotations
@@ -30,12 +31,15 @@ from app.kernels.numba_cpu.gather_job import (
     WRAP_NEGATIVE,
 )
 from app.kernels.numba_cpu.memory_intrinsics import (
+    LINE,
+    MASK_BITS,
     Copy,
     copy_1,
     copy_2,
     copy_4,
     copy_8,
     load_item,
+    mask_inside,
     memcpy,
     prefetch,
     stack_scratch,
@@ -43,7 +47,7 @@ from app.kernels.numba_cpu.memory_intrinsics import (
 )
 from app.kernels.numba_cpu.widen_indices import MAX_DEPTH, widen_components
 from app.kernels.numba_cpu.write_offsets import first_bad_component, write_block_offsets
-from app.llvm_intrinsics import Address, inlined, inner, stack_words, ult
+from app.llvm_intrinsics import Address, count_trailing_zeros, inlined, inner, stack_words
 
 # Fields of the job that say something else here than in a gather. TOTAL and CHUNK_SIZE count units of the output,
 # STRIDE is the bytes of one; WIDTH is the bytes of an update; START is the code for `combine_slices`.
@@ -57,10 +61,18 @@ ELEMENTS: Final = 32
 """ScatterElements."""
 OUTER: Final = 64
 """Each unit has entries of its own: those of one place along the first axis of indices."""
+COLUMNS: Final = 128
+"""A unit is a column: the entries of one place along the last axis name items of it, which follow one another at the
+step of the axis."""
 CODE_BITS: Final = 8
 """Bits below the type of the entries."""
 INDEX_KIND: Final = 64
 """Added to that type (`ndarray_abi.index_type`), which may be negative."""
+
+_PIECE_BYTES: Final = 1 << 17
+"""Bytes of OUTER units that are copied, and then scattered into, at a time: less than a second cache has."""
+_ROWS_AHEAD: Final = 4
+"""How many rows before it is used a piece of one is asked for: no processor does so from one row to the next."""
 
 _entries_scratch: Final = stack_words(BLOCK + MAX_DEPTH)
 
@@ -69,12 +81,22 @@ def scatter_chunk(job: Address, number: int) -> int:
     """Chunk `number` of a job: its first bad component, or -1."""
     low = number * load_item(job, CHUNK_SIZE)
     high = min(low + load_item(job, CHUNK_SIZE), load_item(job, TOTAL))
-    begin, end = low * load_item(job, STRIDE), high * load_item(job, STRIDE)
-    if end > begin:
-        memcpy(load_item(job, OUTPUT) + begin, load_item(job, DATA) + begin, end - begin)
-    if load_item(job, FLAGS) & ELEMENTS != 0:
-        return _scatter_elements(job, low, high)
-    return _scatter_nd(job, low, high)
+    flags, unit = load_item(job, FLAGS), load_item(job, STRIDE)
+    if flags & COLUMNS != 0:
+        return _scatter_columns(job, low, high)
+    piece = high - low
+    if flags & OUTER != 0:
+        piece = max(1, _PIECE_BYTES // unit)
+    bad = -1
+    while bad < 0:
+        upto = min(low + piece, high)
+        if upto > low:
+            memcpy(load_item(job, OUTPUT) + low * unit, load_item(job, DATA) + low * unit, (upto - low) * unit)
+        bad = _scatter_elements(job, low, upto) if flags & ELEMENTS != 0 else _scatter_nd(job, low, upto)
+        low = upto
+        if low >= high:
+            break
+    return bad
 
 
 @inner
@@ -178,77 +200,139 @@ def _scatter_elements(job: Address, low: int, high: int) -> int:
                 column = 0
                 origin += next_row(axes, places, depth) * width
         if signs < 0:
-            for t in range(count):
-                entry = load_item(given, first + t)
-                if entry >= axis_size or entry < -wrapped:
-                    return done + t
+            return done + _first_bad_entry(given + 8 * first, count, axis_size, wrapped)
         _apply(job, targets, done, count, begin, stop, 1)
         done += count
     return -1
 
 
 @inner
+def _scatter_columns(job: Address, low: int, high: int) -> int:
+    """Copy the columns [low, high) and apply the updates to them, of at most BLOCK columns at a time."""
+    target, data, components = load_item(job, OUTPUT), load_item(job, DATA), load_item(job, COMPONENTS)
+    axes, width, flags = load_item(job, AXES), load_item(job, WIDTH), load_item(job, FLAGS)
+    kind = (flags >> CODE_BITS) - INDEX_KIND
+    index_rows, row = load_item(axes, 0), load_item(axes, 1)
+    axis_size, axis_step = load_item(axes, 4), load_item(axes, 5) * width
+    wrapped = axis_size if flags & WRAP_NEGATIVE != 0 else 0
+    rows = load_item(job, STRIDE) // width
+    targets = stack_scratch()
+    entries = _entries_scratch()
+    bad = -1
+    while low < high:
+        upto = min(low + BLOCK, high)
+        for r in range(rows):
+            place = r * axis_step + low * width
+            _prefetch_piece(data + place + _ROWS_AHEAD * axis_step, (upto - low) * width)
+            memcpy(target + place, data + place, (upto - low) * width)
+        count = min(upto, row) - low
+        for r in range(index_rows if count > 0 else 0):
+            first = r * row + low
+            ahead = first + _ROWS_AHEAD * row
+            _prefetch_piece(components + ahead * abs(kind), count * abs(kind))
+            _prefetch_piece(load_item(job, UPDATES) + ahead * width, count * width)
+            given = components + 8 * first
+            if kind != 8:
+                widen_components(kind, components, first, count, entries)
+                given = entries
+            origin = target + low * width
+            if write_addresses(targets, origin, width, given, count, axis_size, wrapped, axis_step) < 0:
+                found = first + _first_bad_entry(given, count, axis_size, wrapped)
+                if bad < 0 or found < bad:
+                    bad = found
+                break
+            _apply(job, targets, first, count, target, target, 1)
+        low = upto
+    return bad
+
+
+@inlined
+def _prefetch_piece(address: Address, size: int) -> None:
+    """Ask for so many bytes, which need not be mapped."""
+    for line in range(0, size, LINE):
+        prefetch(address + line)
+
+
+@inner
+def _first_bad_entry(entries: Address, count: int, axis_size: int, wrapped: int) -> int:
+    """The first of so many entries that is out of bounds, or -1."""
+    for t in range(count):
+        entry = load_item(entries, t)
+        if entry >= axis_size or entry < -wrapped:
+            return t
+    return -1
+
+
+@inner
 def _apply(job: Address, targets: Address, first: int, count: int, begin: Address, end: Address, items: int) -> None:
     """Apply those of `count` updates, from number `first` on, whose targets lie in [begin, end), in their order."""
-    width, code = load_item(job, WIDTH), load_item(job, START)
+    width, code, flags = load_item(job, WIDTH), load_item(job, START), load_item(job, FLAGS)
     update = load_item(job, UPDATES) + first * width
     sources = targets + 8 * BLOCK
     span = end - begin
-    if load_item(job, FLAGS) & OUTER != 0 or span == load_item(job, TOTAL) * load_item(job, STRIDE):  # all lie there
-        if are_items(code, items):
-            sources = update
+    single = are_items(code, items)
+    if flags & (OUTER | COLUMNS) == 0 and span != load_item(job, TOTAL) * load_item(job, STRIDE):
+        if single:
+            count = _keep_items(targets, update, sources, count, width, begin, span)
         else:
-            for t in range(count):
-                store_item(sources, t, update + t * width)
-    elif are_items(code, items):
-        count = _keep_items(targets, update, sources, count, width, begin, span)
+            count = _keep_addresses(targets, update, sources, count, width, begin, span)
+    elif single:  # all lie there
+        sources = update
     else:
-        kept = 0
         for t in range(count):
-            target = load_item(targets, t)
-            store_item(targets, kept, target)
-            store_item(sources, kept, update + t * width)
-            if ult(target - begin, span):
-                kept += 1
-        count = kept
-    if load_item(job, FLAGS) & NOT_AHEAD == 0:
+            store_item(sources, t, update + t * width)
+    if flags & NOT_AHEAD == 0:
         for t in range(count):
             prefetch(load_item(targets, t))
     combine_slices(code, targets, sources, count, items)
 
 
-def _keeper(copy: Copy, width: int) -> Callable[[Address, Address, Address, int, Address, int], int]:
-    """A loop that moves the targets in a span, and single updates of that width, to the front: how many there are."""
+def _keeper(keep: Copy, kept_bytes: int) -> Callable[[Address, Address, Address, int, int, Address, int], int]:
+    """A loop that moves the targets in a span to the front, and what `keep` makes of their updates to `kept`: how many
+    there are. Those take `kept_bytes` each.
+    """
 
     @inlined
-    def loop(targets: Address, update: Address, kept_updates: Address, count: int, begin: Address, span: int) -> int:
-        kept = 0
-        for t in range(count):
-            target = load_item(targets, t)
-            store_item(targets, kept, target)
-            copy(kept_updates + width * kept, update + width * t)
-            if ult(target - begin, span):
-                kept += 1
-        return kept
+    def loop(
+        targets: Address, update: Address, kept: Address, count: int, width: int, begin: Address, span: int
+    ) -> int:
+        found = 0
+        for first in range(0, count, MASK_BITS):
+            inside = mask_inside(targets + 8 * first, begin, span)
+            if count - first < MASK_BITS:
+                inside &= (1 << (count - first)) - 1
+            while inside != 0:
+                t = first + count_trailing_zeros(inside)
+                inside &= inside - 1
+                store_item(targets, found, load_item(targets, t))
+                keep(kept + kept_bytes * found, update + width * t)
+                found += 1
+        return found
 
     return loop
+
+
+@inlined
+def _keep_address(target: Address, source: Address) -> None:
+    store_item(target, 0, source)
 
 
 _keep_1: Final = _keeper(copy_1, 1)
 _keep_2: Final = _keeper(copy_2, 2)
 _keep_4: Final = _keeper(copy_4, 4)
 _keep_8: Final = _keeper(copy_8, 8)
+_keep_addresses: Final = _keeper(_keep_address, 8)
 
 
 @inner
 def _keep_items(
-    targets: Address, update: Address, kept_updates: Address, count: int, width: int, begin: Address, span: int
+    targets: Address, update: Address, kept: Address, count: int, width: int, begin: Address, span: int
 ) -> int:
-    """The loop of `_keeper` for 1, 2, 4 or 8 bytes."""
+    """The loop of `_keeper` for single updates of 1, 2, 4 or 8 bytes."""
     if width == 1:
-        return _keep_1(targets, update, kept_updates, count, begin, span)
+        return _keep_1(targets, update, kept, count, width, begin, span)
     if width == 2:
-        return _keep_2(targets, update, kept_updates, count, begin, span)
+        return _keep_2(targets, update, kept, count, width, begin, span)
     if width == 4:
-        return _keep_4(targets, update, kept_updates, count, begin, span)
-    return _keep_8(targets, update, kept_updates, count, begin, span)
+        return _keep_4(targets, update, kept, count, width, begin, span)
+    return _keep_8(targets, update, kept, count, width, begin, span)

@@ -6,7 +6,8 @@ order, and the bits are the same for any number of chunks. Each chunk checks all
 first bad component is the least of the chunks' own.
 
 Where the places of ScatterElements' entries along the first axis name disjoint stretches of the output, which is so
-unless that is its own axis, a chunk goes over the entries of its own stretch alone.
+unless that is its own axis, a chunk goes over the entries of its own stretch alone. Where that is its own axis, the
+entries of a column name items of that column: a chunk owns columns then, and goes over their entries alone.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from app.kernels.numba_cpu.gather_kernel import (
     ENTRY_OPTIONS,
     REFUSED,
 )
-from app.kernels.numba_cpu.memory_intrinsics import load_item, stack_scratch, store_item
+from app.kernels.numba_cpu.memory_intrinsics import LINE, load_item, stack_scratch, store_item
 from app.kernels.numba_cpu.ndarray_abi import (
     ArrayHeader,
     address,
@@ -53,7 +54,7 @@ from app.kernels.numba_cpu.ndarray_abi import (
     length,
 )
 from app.kernels.numba_cpu.run_job import ARRAY_TYPE, WAKE_FROM, carry_out
-from app.kernels.numba_cpu.scatter_chunk import CODE_BITS, ELEMENTS, INDEX_KIND, OUTER, UPDATES, scatter_chunk
+from app.kernels.numba_cpu.scatter_chunk import CODE_BITS, COLUMNS, ELEMENTS, INDEX_KIND, OUTER, UPDATES, scatter_chunk
 from app.kernels.numba_cpu.split_over_threads import (
     UNFINISHED,
     UnfinishedGather,
@@ -63,7 +64,7 @@ from app.kernels.numba_cpu.split_over_threads import (
     setting,
 )
 from app.kernels.numba_cpu.widen_indices import MAX_DEPTH
-from app.llvm_intrinsics import Address
+from app.llvm_intrinsics import Address, inner
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
 
 _WIDE_BYTES: Final = 256
@@ -72,6 +73,10 @@ _WIDE_BYTES: Final = 256
 _COPIED_BYTES: Final = 16
 """Of output for each single item that is applied, from which on a second thread gains more by the copy than it loses:
 on two threads 1,000,000 into 1,000 took 1,307 µs and on one 752, into 4,194,304 4,263 and 4,895."""
+
+
+_LEAST_ROW_BYTES: Final = 512
+"""Bytes of a row, from which on its columns are divided."""
 
 
 def warm(progress: Callable[[str], None] | None = None) -> None:
@@ -198,6 +203,16 @@ def _ready() -> tuple[Any, Address]:
     return scatter.overloads[scatter.signatures[0]].entry_point, chunk.address
 
 
+@inner
+def _has_columns(axes: Address, depth: int, axis_stride: int, data_items: int, item_size: int) -> bool:
+    """Whether the entries of a place along the last axis name items of one column of the data, of many columns."""
+    if depth != 2 or load_item(axes, depth) != 0 or load_item(axes, depth + 1) != 1:
+        return False
+    if load_item(axes, 1) > axis_stride or data_items % axis_stride != 0:
+        return False
+    return axis_stride * item_size >= _LEAST_ROW_BYTES
+
+
 def _scatter(
     data: ArrayHeader,
     indices: ArrayHeader,
@@ -231,7 +246,7 @@ def _scatter(
     depth = (numbers - 2) // 2 if elements else numbers - 2
     if negative < 0 or not 1 <= depth <= MAX_DEPTH or length(data) != data_items or length(out) != data_items:
         return REFUSED
-    total, unit_items = 1, 1
+    total, unit_items, columns = 1, 1, 0
     for axis in range(depth):
         total = checked_product(total, load_item(axes, axis))
     flags = (kind + INDEX_KIND) << CODE_BITS
@@ -250,6 +265,8 @@ def _scatter(
             if reach < first_stride and data_items % first_stride == 0:
                 flags |= OUTER
                 unit_items = first_stride
+            elif _has_columns(axes, depth, axis_stride, data_items, item_size):
+                columns = axis_stride
         units, width = data_items // unit_items, item_size
     else:
         unit_items = load_item(axes, depth)
@@ -266,7 +283,8 @@ def _scatter(
     long = 2 * tuples + (out_bytes + length(updates) * item_size) // 16 > setting(team, WAKE_FROM)
     # Each thread goes over all tuples: of single items that takes as long as to apply them, and the copy alone is cut.
     items = 1 if elements else load_item(axes, numbers - 1)
-    pays = flags & OUTER != 0 or not are_items(code, items) or code in NARROW_CODES
+    apart = flags & OUTER != 0 or columns > 0
+    pays = apart or not are_items(code, items) or code in NARROW_CODES
     pays = pays or out_bytes // _COPIED_BYTES >= tuples
     split = helpers > 0 and units > 1 and pays and out_bytes > 0 and is_worth_sharing(team, long) and acquire(team)
     job = stack_scratch()
@@ -274,9 +292,14 @@ def _scatter(
     if split:
         job = job_of(team)
         chunks = helpers + 1
-        if width >= _WIDE_BYTES or flags & OUTER != 0:
+        if width >= _WIDE_BYTES or apart:
             chunks *= CHUNKS_PER_THREAD
+        if columns > 0:
+            flags |= COLUMNS | NOT_AHEAD
+            units, unit_items = columns, data_items // columns
         size = (units + chunks - 1) // chunks
+        if columns > 0:
+            size = (size * width + LINE - 1) // LINE * LINE // width
     addresses = address(data), address(out), address(indices), axes
     write_job(job, addresses, depth, width, units, size, flags, chunk)
     store_item(job, UPDATES, address(updates))
