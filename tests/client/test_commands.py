@@ -83,6 +83,22 @@ def test_call_prints_or_writes_what_was_gathered(run: Run, tmp_path: Path) -> No
     assert run("call", "data.npy", "batch.npy", "--batch-dims", "1", "--dialect", "onnx-12").output == "[ 0.  5. 10.]\n"
 
 
+def test_call_with_indices_out_of_bounds(run: Run) -> None:
+    np.save("far.npy", np.array([1, 9, -7]))
+    gather = ("call", "data.npy", "far.npy", "--op", "gather", "--axis", "1", "--output", "out.npy", "--out-of-bounds")
+    for mode, columns in (("clip", [1, 3, 0]), ("wrap", [1, 1, 1])):
+        assert run(*gather, mode).exit_code == 0
+        assert same(np.load("out.npy"), DATA[:, columns])
+    assert run(*gather, "fill", "--fill-value", "-1.5").exit_code == 0
+    assert np.load("out.npy").tolist() == [[row, -1.5, -1.5] for row in (1.0, 5.0, 9.0)]
+    assert run(*gather, "fill", "--fill-value", '"NaN"').exit_code == 0
+    assert np.isnan(np.load("out.npy")[:, 1:]).all()
+    assert "index_out_of_bounds" in run(*gather, "error").output
+    np.save("words.npy", np.array(["a", "bcd"]))
+    words = ("call", "words.npy", "far.npy", "--op", "gather", "--out-of-bounds", "fill", "--fill-value")
+    assert run(*words, '"none"').output == "['bcd' 'none' 'none']\n"
+
+
 def test_call_with_strings_writes_strings(run: Run) -> None:
     np.save("words.npy", np.array(["a", "bcd"]))
     np.save("one.npy", np.array([[1]]))
@@ -123,6 +139,24 @@ def test_call_shows_where_a_request_is_wrong(run: Run, tmp_path: Path) -> None:
             "updates_shape_mismatch",
         ),
         (["call", "data.npy", "indices.npy", "--op", "scatter"], 2, "scatter"),
+        (["call", "data.npy", "indices.npy", "--out-of-bounds", "drop"], 2, "drop"),
+        (["call", "data.npy", "indices.npy", "--out-of-bounds", "fill", "--fill-value", "x"], 2, "is not JSON"),
+        (["call", "data.npy", "indices.npy", "--fill-value", "1"], 1, "invalid_field"),
+        (
+            [
+                "call",
+                "data.npy",
+                "indices.npy",
+                "--op",
+                "scatternd",
+                "--updates",
+                "data.npy",
+                "--out-of-bounds",
+                "clip",
+            ],
+            2,
+            "belong to gathers",
+        ),
         (["call", "data.npy", "indices.npy", "--device", "tpu"], 1, "invalid_field"),
         (["call", "data.npy", "indices.npy", "--url", "http://127.0.0.1:9"], 1, "connection refused; is it running?"),
         (["call", "data.npy", "indices.npy", "--output", "no/such/folder.npy"], 1, "No such file"),

@@ -97,4 +97,8 @@ def expected(server: Server) -> dict[str, Any]:
         | {"pointer": "/indices/values/0", "position": [0, 0], "value": 0, "size": 0, "allowed": None},
         "infer": {"id": "seven", "datatype": "FP32", "shape": [1, 2], "data": [2.0, 3.0]},
         "infer error": {"code": "index_out_of_bounds", "pointer": "/inputs/1/data/0", "allowed": [-2, 1]},
+        "scatter": [0.0, 13.0, 2.0, 3.0],
+        "gradient": {"indices": [2], "values": [2.0, 3.0]},
+        "lookup": {"shape": [1, 4], "values": [3.0, 4.0, 7.0, 10.0], "data_etags": [answer.json()["etag"]] * 2},
+        "lookup error": {"code": "index_out_of_bounds", "pointer": "/features/0/indices/values/1", "allowed": [0, 1]},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from enum import Enum
@@ -36,6 +37,15 @@ class Reduction(Enum):
     MAX = "max"
 
 
+class OutOfBounds(Enum):
+    """What becomes of an index that is out of bounds."""
+
+    ERROR = "error"
+    CLIP = "clip"
+    WRAP = "wrap"
+    FILL = "fill"
+
+
 SCATTERS: Final = (Operator.SCATTERND, Operator.SCATTER_ELEMENTS)
 PARAMETERS: Final[Mapping[Operator, str]] = {
     Operator.GATHERND: "batch_dims",
@@ -51,6 +61,18 @@ app = typer.Typer(add_completion=False)
 def _taken_by(parameter: str) -> str:
     """The operators with this parameter."""
     return " or ".join(op.value for op, name in PARAMETERS.items() if name == parameter)
+
+
+def _out_of_bounds(mode: OutOfBounds | None, fill_value: str | None) -> dict[str, Any]:
+    """The options of the client's method. Ends with 2 where the value is no JSON."""
+    options: dict[str, Any] = {} if mode is None else {"out_of_bounds": mode.value}
+    if fill_value is not None:
+        try:
+            options["fill_value"] = json.loads(fill_value)
+        except ValueError:
+            typer.echo(f"gathernd: --fill-value {fill_value!r} is not JSON; a string has quotes: '\"a\"'", err=True)
+            raise typer.Exit(2) from None
+    return options
 
 
 @app.command("call")
@@ -75,6 +97,13 @@ def call(
         str | None, typer.Option(help="Whose rules hold; onnx-18 of a scatter if left out, else onnx-13.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or gpu.")] = "auto",
+    out_of_bounds: Annotated[
+        OutOfBounds | None,
+        typer.Option(help="What becomes of an index out of bounds (gathers); the dialect's rule if left out."),
+    ] = None,
+    fill_value: Annotated[
+        str | None, typer.Option(help='With fill, what slices are filled with, as JSON: -1, true, "NaN".')
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="npy file to write; without it the output is printed.")] = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
@@ -87,12 +116,15 @@ def call(
         if updates is None or device == "gpu":
             typer.echo(f"gathernd: --op {op.value} needs --updates, and runs on the CPU", err=True)
             raise typer.Exit(2)
+        if out_of_bounds is not None or fill_value is not None:
+            typer.echo("gathernd: --out-of-bounds and --fill-value belong to gathers", err=True)
+            raise typer.Exit(2)
         options["reduction"] = reduction.value
     elif updates is not None or reduction is not Reduction.NONE:
         typer.echo("gathernd: --updates and --reduction belong to --op scatternd or scatter_elements", err=True)
         raise typer.Exit(2)
     else:
-        options["device"] = device
+        options |= {"device": device} | _out_of_bounds(out_of_bounds, fill_value)
     if op is Operator.GATHER and dialect == "openvino-8":
         options["batch_dims"] = parameters.pop("batch_dims")
     if any(parameters.values()):

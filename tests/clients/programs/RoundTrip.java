@@ -13,18 +13,25 @@ import org.openapitools.client.ApiClient;
 import org.openapitools.client.ApiException;
 import org.openapitools.client.api.GatherApi;
 import org.openapitools.client.api.InferenceProtocolApi;
+import org.openapitools.client.model.BackwardAnswer;
 import org.openapitools.client.model.Data;
 import org.openapitools.client.model.GatherAnswer;
+import org.openapitools.client.model.GatherNDBackwardRequest;
 import org.openapitools.client.model.GatherNDRequest;
 import org.openapitools.client.model.InferAnswer;
 import org.openapitools.client.model.InferRequestParameters;
 import org.openapitools.client.model.InferInput;
 import org.openapitools.client.model.InferOutput;
 import org.openapitools.client.model.InferRequest;
+import org.openapitools.client.model.LookedUpTensor;
+import org.openapitools.client.model.LookupAnswer;
+import org.openapitools.client.model.LookupFeature;
+import org.openapitools.client.model.LookupRequest;
 import org.openapitools.client.model.OutputTensor;
 import org.openapitools.client.model.PlaceBody;
 import org.openapitools.client.model.Problem;
 import org.openapitools.client.model.ProtocolError;
+import org.openapitools.client.model.ScatterNDRequest;
 import org.openapitools.client.model.Tensor;
 
 public final class RoundTrip {
@@ -137,6 +144,57 @@ public final class RoundTrip {
         }
     }
 
+    private static Tensor floats(List<Long> shape, List<Object> values) {
+        return new Tensor().dtype(Tensor.DtypeEnum.FLOAT32).shape(shape).values(values);
+    }
+
+    /** Two updates of one element, added. */
+    private Object scatter(Data data) throws ApiException {
+        ScatterNDRequest request = new ScatterNDRequest()
+                .data(data)
+                .indices(indices(List.of(2L, 2L), List.of(0, 1, 0, 1)))
+                .updates(floats(List.of(2L), List.of(5, 7)))
+                .reduction(ScatterNDRequest.ReductionEnum.ADD);
+        return gathers.scatternd(request, null, null, null, null, null, null).getOutput().getValues();
+    }
+
+    private Object gradient() throws ApiException {
+        GatherNDBackwardRequest request = new GatherNDBackwardRequest()
+                .indices(indices(List.of(2L, 1L), List.of(2, 2)))
+                .gradOutput(floats(List.of(2L, 2L), List.of(1, 2, 3, 4)))
+                .dataShape(List.of(3L, 2L))
+                .ldaCoeff(0.5)
+                .sparse(true);
+        BackwardAnswer answer =
+                gathers.gatherndBackward(request, null, null, null, null, null, null, null, null, null);
+        return fields("indices", answer.getGradIndices().getValues(), "values", answer.getGradValues().getValues());
+    }
+
+    /** Rows of a table beside a bag of them. */
+    private Object lookedUp() throws ApiException {
+        LookupFeature rows = new LookupFeature().tensor("table").indices(indices(List.of(1L), List.of(1)));
+        LookupFeature bag = new LookupFeature()
+                .tensor("table")
+                .indices(indices(List.of(3L), List.of(0, 1, 1)))
+                .offsets(indices(List.of(1L), List.of(0)))
+                .pooling(LookupFeature.PoolingEnum.SUM);
+        LookupAnswer answer = gathers.lookup(new LookupRequest().features(List.of(rows, bag)), null);
+        List<String> etags = answer.getFeatures().stream().map(LookedUpTensor::getDataEtag).toList();
+        OutputTensor output = answer.getOutput();
+        return fields("shape", output.getShape(), "values", output.getValues(), "data_etags", etags);
+    }
+
+    private Object lookupError() throws IOException {
+        LookupFeature wrong = new LookupFeature().tensor("table").indices(indices(List.of(2L), List.of(0, 2)));
+        try {
+            throw new AssertionError(gathers.lookup(new LookupRequest().features(List.of(wrong)), null));
+        } catch (ApiException refusal) {
+            Problem found = JSON.readValue(refusal.getResponseBody(), Problem.class);
+            PlaceBody first = found.getErrors().get(0);
+            return fields("code", found.getCode(), "pointer", first.getPointer(), "allowed", first.getAllowed());
+        }
+    }
+
     private Object all() throws ApiException, IOException {
         Data square = typed(Data.DtypeEnum.FLOAT32, List.of(2L, 2L), List.of(0, 1, 2, 3));
         Data halves = typed(Data.DtypeEnum.FLOAT16, List.of(4L), List.of(1.5, -0.0999755859375, 65504, "NaN"));
@@ -152,7 +210,11 @@ public final class RoundTrip {
                 "error", problem(square, indices(List.of(2L, 2L), List.of(0, 0, 5, 1))),
                 "error on an empty axis", problem(empty, indices(List.of(1L, 1L), List.of(0))),
                 "infer", infer(),
-                "infer error", inferError());
+                "infer error", inferError(),
+                "scatter", scatter(square),
+                "gradient", gradient(),
+                "lookup", lookedUp(),
+                "lookup error", lookupError());
     }
 
     public static void main(String[] arguments) throws ApiException, IOException {

@@ -9,12 +9,14 @@ from base64 import b64decode, b64encode
 from typing import Any
 
 from generated import Client
-from generated.api.gather import gathernd
+from generated.api.gather import gathernd, gathernd_backward, lookup, scatternd
 from generated.api.inference_protocol import model_infer
 from generated.models import (
+    BackwardAnswer,
     Data,
     DataDtype,
     GatherAnswer,
+    GatherNDBackwardRequest,
     GatherNDRequest,
     GatherNDRequestOutputEncoding,
     InferAnswer,
@@ -22,8 +24,14 @@ from generated.models import (
     InferInputDatatype,
     InferRequest,
     InferRequestParameters,
+    LookupAnswer,
+    LookupFeature,
+    LookupFeaturePooling,
+    LookupRequest,
     Problem,
     ProtocolError,
+    ScatterNDRequest,
+    ScatterNDRequestReduction,
     Tensor,
     TensorDtype,
 )
@@ -109,6 +117,54 @@ def infer_error(client: Client) -> dict[str, Any]:
     return {"code": answer.code, "pointer": answer.errors[0].pointer, "allowed": answer.errors[0].allowed}
 
 
+def scatter(client: Client, data: Data) -> list[Any]:
+    """Two updates of one element, added."""
+    updates = Tensor(dtype=TensorDtype.FLOAT32, shape=[2], values=[5, 7])
+    request = ScatterNDRequest(
+        data=data, indices=indices([2, 2], [0, 1, 0, 1]), updates=updates, reduction=ScatterNDRequestReduction.ADD
+    )
+    answer = scatternd.sync(client=client, body=request)
+    assert isinstance(answer, GatherAnswer), answer
+    assert not isinstance(answer.output.values, Unset)
+    return answer.output.values
+
+
+def gradient(client: Client) -> dict[str, Any]:
+    grad_output = Tensor(dtype=TensorDtype.FLOAT32, shape=[2, 2], values=[1, 2, 3, 4])
+    request = GatherNDBackwardRequest(
+        indices=indices([2, 1], [2, 2]), grad_output=grad_output, data_shape=[3, 2], lda_coeff=0.5, sparse=True
+    )
+    answer = gathernd_backward.sync(client=client, body=request)
+    assert isinstance(answer, BackwardAnswer), answer
+    assert not isinstance(answer.grad_indices, Unset)
+    assert not isinstance(answer.grad_values, Unset)
+    return {"indices": answer.grad_indices.values, "values": answer.grad_values.values}
+
+
+def looked_up(client: Client) -> dict[str, Any]:
+    """Rows of a table beside a bag of them."""
+    bag = LookupFeature(
+        tensor="table",
+        indices=indices([3], [0, 1, 1]),
+        offsets=indices([1], [0]),
+        pooling=LookupFeaturePooling.SUM,
+    )
+    rows = LookupFeature(tensor="table", indices=indices([1], [1]))
+    answer = lookup.sync(client=client, body=LookupRequest(features=[rows, bag]))
+    assert isinstance(answer, LookupAnswer), answer
+    assert not isinstance(answer.output, Unset)
+    etags = [feature.data_etag for feature in answer.features]
+    return {"shape": answer.output.shape, "values": answer.output.values, "data_etags": etags}
+
+
+def lookup_error(client: Client) -> dict[str, Any]:
+    wrong = LookupFeature(tensor="table", indices=indices([2], [0, 2]))
+    found = lookup.sync(client=client, body=LookupRequest(features=[wrong]))
+    assert isinstance(found, Problem), found
+    assert not isinstance(found.errors, Unset)
+    return {"code": found.code, "pointer": found.errors[0].pointer, "allowed": found.errors[0].allowed}
+
+
 def main(url: str) -> None:
     with Client(base_url=url) as client:
         square = typed(DataDtype.FLOAT32, [2, 2], [0, 1, 2, 3])
@@ -127,6 +183,10 @@ def main(url: str) -> None:
             "error on an empty axis": problem(client, empty, indices([1, 1], [0])),
             "infer": infer(client),
             "infer error": infer_error(client),
+            "scatter": scatter(client, square),
+            "gradient": gradient(client),
+            "lookup": looked_up(client),
+            "lookup error": lookup_error(client),
         }
     sys.stdout.write(json.dumps(got))
 

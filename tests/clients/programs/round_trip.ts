@@ -95,6 +95,56 @@ async function inferError() {
   return { code: error?.code, pointer: first?.pointer, allowed: first?.allowed };
 }
 
+// Two updates of one element, added.
+async function scatter(data: Schemas["Data"]) {
+  const updates: Schemas["Tensor"] = { dtype: "float32", shape: [2], values: [5, 7] };
+  const { data: answer } = await client.POST("/scatternd", {
+    body: { data, indices: indices([2, 2], [0, 1, 0, 1]), updates, reduction: "add" },
+  });
+  return typeof answer === "object" ? answer.output.values : answer;
+}
+
+async function gradient() {
+  const { data: answer } = await client.POST("/gathernd/backward", {
+    body: {
+      indices: indices([2, 1], [2, 2]),
+      grad_output: { dtype: "float32", shape: [2, 2], values: [1, 2, 3, 4] },
+      data_shape: [3, 2],
+      lda_coeff: 0.5,
+      sparse: true,
+    },
+  });
+  if (typeof answer !== "object") {
+    throw new Error("JSON was asked for");
+  }
+  return { indices: answer.grad_indices?.values, values: answer.grad_values?.values };
+}
+
+// Rows of a table beside a bag of them.
+async function lookedUp() {
+  const { data: answer } = await client.POST("/lookup", {
+    body: {
+      features: [
+        { tensor: "table", indices: indices([1], [1]) },
+        { tensor: "table", indices: indices([3], [0, 1, 1]), offsets: indices([1], [0]), pooling: "sum" },
+      ],
+    },
+  });
+  if (typeof answer !== "object") {
+    throw new Error("JSON was asked for");
+  }
+  const etags = answer.features.map((feature) => feature.data_etag);
+  return { shape: answer.output?.shape, values: answer.output?.values, data_etags: etags };
+}
+
+async function lookupError() {
+  const { error } = await client.POST("/lookup", {
+    body: { features: [{ tensor: "table", indices: indices([2], [0, 2]) }] },
+  });
+  const first = error?.errors?.[0];
+  return { code: error?.code, pointer: first?.pointer, allowed: first?.allowed };
+}
+
 const square: Schemas["Data"] = { dtype: "float32", shape: [2, 2], values: [0, 1, 2, 3] };
 const halves: Schemas["Data"] = { dtype: "float16", shape: [4], values: [1.5, -0.0999755859375, 65504, "NaN"] };
 const words: Schemas["Data"] = { dtype: "string", shape: [3], values: ["", 'a "quote"', "Größe 😀"] };
@@ -113,5 +163,9 @@ console.log(
     "error on an empty axis": await problem(empty, indices([1, 1], [0])),
     infer: await infer(),
     "infer error": await inferError(),
+    scatter: await scatter(square),
+    gradient: await gradient(),
+    lookup: await lookedUp(),
+    "lookup error": await lookupError(),
   }),
 );
