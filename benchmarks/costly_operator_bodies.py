@@ -123,6 +123,11 @@ def fields_bodies(size: int) -> Iterator[Body]:
         yield Body(f"data_shape, {name}", "backward", backward(_TUPLE, _ONE_UPDATE, f',"data_shape":[{make(size)}]'))
         rest = f',"out_of_bounds":"fill","fill_value":{make(size)}'
         yield Body(f"fill_value, {name}", "lookup", lookup(f',"indices":{_ONE}', rest))
+    deepest = "[" * 509 + "]" * 509
+    rest = f',"out_of_bounds":"fill","fill_value":{deepest}'
+    yield Body("fill_value as deep as it may be", "lookup", lookup(f',"indices":{_ONE}', rest))
+    document = f"{_PLAIN[:-1]}{rest}}}"
+    yield Body("fill_value as deep", "v2 lookup", v2_lookup(v2_input("0.indices", "int64", 1, "[0]"), document))
     keys = ",".join(f'"{number}":0' for number in range(size // 9))
     codecs: tuple[Codec, ...] = ("backward", "elements", "lookup", "v2 elements", "v2 lookup")
     for codec in codecs:

@@ -22,12 +22,26 @@ from time import monotonic, perf_counter
 
 from benchmarks import common
 from benchmarks.costly_bodies import MAKERS, bombs
+from benchmarks.costly_operator_bodies import MAKERS as OPERATOR_MAKERS
 from benchmarks.read_body import CODINGS, Body
 
 TINY = b'{"data":{"dtype":"float32","values":[[0,1],[2,3]]},"indices":{"dtype":"int64","values":[[0,0],[1,1]]}}'
-GROUPS = ("values", "single", "base64", "fields", "binary")
+ALL_MAKERS = MAKERS | OPERATOR_MAKERS
+GROUPS = ("values", "single", "base64", "fields", "binary", *OPERATOR_MAKERS)
 BOMB = 1_000_000
-_PATHS = {"native": "/gathernd", "v2": "/v2/models/gathernd/infer", "safetensors": "/gathernd"}
+_PATHS = {
+    "native": "/gathernd",
+    "elements": "/scatter_elements",
+    "backward": "/gathernd/backward",
+    "lookup": "/lookup",
+    "v2": "/v2/models/gathernd/infer",
+    "v2 elements": "/v2/models/scatter_elements/infer",
+    "v2 lookup": "/v2/models/lookup/infer",
+    "safetensors": "/gathernd",
+    "safetensors elements": "/scatter_elements",
+    "safetensors backward": "/gathernd/backward",
+    "safetensors lookup": "/lookup",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +54,13 @@ class Sent:
 
 
 def requests(made: Iterable[Body], coding: str | None = None) -> list[Sent]:
-    """Those of the bodies that a gather route takes, in a content coding of `CODINGS`."""
+    """Those of the bodies that a route of the data plane takes, in a content coding of `CODINGS`."""
     encoding, compress = CODINGS[coding] if coding else (b"", bytes)
     found = []
     for body in made:
         if body.codec not in _PATHS:
             continue
-        fields = {"Content-Type": "application/x-safetensors" if body.codec == "safetensors" else common.JSON}
+        fields = {"Content-Type": "application/x-safetensors" if body.codec.startswith("safetensors") else common.JSON}
         if body.json_size is not None:
             fields["Inference-Header-Content-Length"] = str(body.json_size)
         if coding:
@@ -57,12 +71,12 @@ def requests(made: Iterable[Body], coding: str | None = None) -> list[Sent]:
 
 def plain(size: int) -> list[Sent]:
     """Every hostile body of about `size` bytes."""
-    return requests(body for group in GROUPS for body in MAKERS[group](size))
+    return requests(body for group in GROUPS for body in ALL_MAKERS[group](size))
 
 
 def compressed(size: int) -> list[Sent]:
     """The same in every content coding, in a random order."""
-    made = [body for group in GROUPS for body in MAKERS[group](size)]
+    made = [body for group in GROUPS for body in ALL_MAKERS[group](size)]
     found = [sent for coding in CODINGS for sent in requests(made, coding)]
     random.Random(7).shuffle(found)
     return found

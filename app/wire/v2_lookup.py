@@ -17,10 +17,11 @@ from app.tensors.buffer_type import Buffer
 from app.tensors.lookup_call import ARRAYS, LOOKUP, OUTPUT, Feature, LookupAnswer, LookupCall
 from app.tensors.operator_signature import OWN_FIELDS
 from app.tensors.shape_limits import Limits
-from app.wire.json.body_without_arrays import read_envelope
+from app.wire.body_formats import LONG_BINARY, LONG_LOOKUP
+from app.wire.json.body_without_arrays import count_members, read_envelope
 from app.wire.json.find_arrays import find_inputs
-from app.wire.json.lookup_messages import MAX_FEATURE_BYTES, OBJECT_BYTES, PLACE_BYTES, answer_fields, count_members
-from app.wire.json.write_values import values_text
+from app.wire.json.lookup_messages import MAX_FEATURE_BYTES, OBJECT_BYTES, PLACE_BYTES, answer_fields
+from app.wire.json.write_values import is_long, values_text
 from app.wire.little_endian_items import REFUSED_BY_CHARGE, Charge, Memory, packed_bytes, view_of
 from app.wire.request_schemas.members import ABSENT
 from app.wire.request_schemas.v2_lookup_request import LookupInferRequest, valid_infer_lookup
@@ -54,6 +55,11 @@ class LookupRequest(NamedTuple):
     outputs: dict[str, bool] | None
     binary: bool
     timeout: float | None
+
+
+def is_heavy(body: Buffer, json_size: int | None) -> bool:
+    """Whether reading the request takes so long that it is not for the event loop: its JSON, or items to be copied."""
+    return (len(body) if json_size is None else json_size) > LONG_LOOKUP or len(body) > LONG_BINARY
 
 
 def read_lookup_request(
@@ -147,6 +153,12 @@ def _asked_outputs(fields: LookupInferRequest, concat: bool, features: int) -> d
         binary: Any = None if output.parameters is ABSENT else output.parameters.binary_data
         found[output.name] = bool(fields.parameters.binary_data_output) if binary is None else binary
     return found
+
+
+def is_long_answer(answer: LookupAnswer, request: LookupRequest) -> bool:
+    """Whether writing it takes so long: texts do, and strings, whose frames are copied; other items are as they are."""
+    whole = request.outputs is None and request.binary
+    return any(is_long(output) for output in answer.outputs if not (whole and output.dtype.item_size))
 
 
 def write_lookup_answer(

@@ -21,7 +21,7 @@ from app.tensors.lookup_call import LOOKUP
 from app.tensors.operator_signature import OWN_FIELDS, Signature
 from app.tensors.scatter_call import Reduction
 from app.wire.json import grammar_and_duplicate_keys, lossless_json
-from app.wire.json.body_without_arrays import MOST_ARRAYS, read_envelope
+from app.wire.json.body_without_arrays import MOST_ARRAYS, count_members, read_envelope
 from app.wire.json.find_arrays import FoundArrays, find_inputs
 from app.wire.json.read_fill_value import read_fill_value_text
 from app.wire.little_endian_items import Charge, view_of
@@ -150,7 +150,7 @@ def read_head(text: Buffer, model: Model, charge: Charge | None = None) -> Head:
             raise _asked_twice(number)
         if output.parameters is not ABSENT and output.parameters.binary_data is not ABSENT:
             binary = output.parameters.binary_data
-    if cut != found.arrays or (counted != found.members and _members(document) != found.members):
+    if cut != found.arrays or (counted != found.members and count_members(document) != found.members):
         # A key that is given twice, or items among what is ignored, which nobody else looks at.
         check_framing(text, charge)
     ordered = tuple([inputs[name] for name in model.inputs])
@@ -235,13 +235,6 @@ def _check_own_parameter(parameters: Mapping[str, Any], model: Model) -> None:
                 f"the model {model.name} has no parameter {other}",
                 f"Leave out {other!r}, since the model {model.name} has {model.signature.own_fields[0]}.",
             )
-
-
-def _members(value: Any) -> int:
-    """How many members all objects within `value` have."""
-    if type(value) is dict:
-        return len(value) + sum(map(_members, value.values()))
-    return sum(map(_members, value)) if type(value) is list else 0
 
 
 def _input(

@@ -15,10 +15,11 @@ from app.operators.registry import OPERATORS
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.wire import v2_request_tensors
-from app.wire.body_formats import LONG_BINARY, LONG_HEADER, LONG_JSON
+from app.wire.body_formats import LONG_BINARY, LONG_HEADER, LONG_JSON, LONG_LOOKUP
 from app.wire.json.gather_messages import read_call
 from app.wire.json.write_strings import strings_text
 from benchmarks.costly_bodies import MAKERS, native, repeated
+from benchmarks.costly_operator_bodies import MAKERS as OPERATOR_MAKERS
 from benchmarks.hostile import Sent, attacked, compressed, latencies, plain, requests
 from benchmarks.read_body import Body, read
 from tests.http.conftest import Start
@@ -65,6 +66,17 @@ def on_the_event_loop() -> Iterator[Body]:
             yield body
     yield from MAKERS["query"](SIZE)
     yield from large_binary()
+    for size, codecs in (
+        (LONG_JSON - 1000, ("elements", "backward", "v2 elements")),
+        (LONG_LOOKUP - 300, ("lookup", "v2 lookup", "safetensors lookup")),
+        (LONG_HEADER - 100, ("safetensors elements", "safetensors backward")),
+    ):
+        for make in OPERATOR_MAKERS.values():
+            yield from (body for body in make(size) if body.codec in codecs)
+    # Items as many as a binary body of the event loop may have, all of them to be copied.
+    for body in OPERATOR_MAKERS["binary of operators"](LONG_BINARY - 1000):
+        if "not aligned" in body.name or body.name == "items":
+            yield body
 
 
 @pytest.mark.usefixtures("compiled")

@@ -418,6 +418,15 @@ def test_binary_faults_are_told_with_their_place(wrong: str, client: httpx.Clien
         assert found["errors"][0]["pointer"] == pointer
 
 
+def test_a_fill_value_as_deep_as_json_may_be_is_refused_as_any_other_list(client: httpx.Client) -> None:
+    deep: Any = 0
+    for _ in range(500):
+        deep = [deep]
+    body = as_json([Given("lk_items", [0])], out_of_bounds="fill", fill_value=deep)
+    refused = client.post("/lookup", json=body)
+    assert (refused.status_code, refused.json()["code"]) == (422, "value_not_representable")
+
+
 def test_a_query_may_only_ask_to_explain(client: httpx.Client) -> None:
     for content, headers in ((json.dumps(as_json([BAG])).encode(), {}), (as_safetensors([BAG]), BINARY)):
         error(

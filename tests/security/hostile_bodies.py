@@ -81,6 +81,50 @@ JSON: Final[list[tuple[str, dict[str, Any]]]] = [
             {"name": "indices", "datatype": "INT32", "shape": [1], "data": [1]},
         ], "parameters": {"axis": 0},
     }),
+    ("/scatternd", {
+        "data": _tensor("float16", [3], [0, 1.5, "NaN"]), "indices": _tensor("int64", [2, 1], [0, -1]),
+        "updates": _tensor("float16", [2], [7, -0.0]), "reduction": "add", "dialect": "onnx-18",
+    }),
+    ("/scatter_elements", {
+        "data": _tensor("string", [2, 2], ["a", "b", "c", "d"]), "indices": _tensor("int32", [1, 2], [1, 0]),
+        "updates": _tensor("string", [1, 2], ["x", ""]), "axis": -1, "output_encoding": "base64",
+    }),
+    ("/gather", {
+        "data": _tensor("int8", [2, 3], [1] * 6), "indices": _tensor("uint8", [2, 1], [1, 9]), "axis": 1,
+        "batch_dims": 1, "dialect": "openvino-8", "out_of_bounds": "fill", "fill_value": -1,
+    }),
+    ("/gathernd/backward", {
+        "indices": _tensor("int64", [2, 1], [3, 0]), "grad_output": _tensor("float32", [2, 2], [1, 2, 1e3, "NaN"]),
+        "data_shape": [4, 2], "lda_coeff": 0.5, "sparse": True, "batch_dims": 0,
+    }),
+    ("/gather/backward", {
+        "indices": _tensor("int32", [3], [7, 0, 7]), "grad_output": _tensor("float32", [3, 4], [0.5] * 12),
+        "tensor": RESIDENT, "axis": 0, "sparse": False,
+    }),
+    ("/lookup", {
+        "features": [
+            {"tensor": RESIDENT, "indices": _tensor("int64", [2], [7, 0])},
+            {"tensor": RESIDENT, "indices": _tensor("int32", [3], [1, 1, 2]), "offsets": _tensor("int32", [2], [0, 3]),
+             "pooling": "sum", "weights": _tensor("float32", [3], [1, 0.5, -2])},
+        ], "concat": True, "out_of_bounds": "error", "output_encoding": "values",
+    }),
+    ("/lookup", {
+        "features": [{"tensor": RESIDENT, "indices": {"dtype": "int64", "values": [[0], [9]]}, "pooling": "none"}],
+        "concat": False, "out_of_bounds": "fill", "fill_value": 1.5,
+    }),
+    ("/v2/models/scatternd/infer", {
+        "inputs": [
+            {"name": "data", "datatype": "INT8", "shape": [2], "data": [1, 2]},
+            {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]},
+            {"name": "updates", "datatype": "INT8", "shape": [1], "data": [5]},
+        ], "parameters": {"reduction": "max", "dialect": "onnx-18"},
+    }),
+    ("/v2/models/lookup/infer", {
+        "inputs": [
+            {"name": "0.indices", "datatype": "INT64", "shape": [3], "data": [1, 2, 7]},
+            {"name": "0.offsets", "datatype": "INT64", "shape": [1], "data": [0]},
+        ], "parameters": {"lookup": '{"features": [{"tensor": "t0", "pooling": "mean"}], "concat": true}'},
+    }),
     ("/v2/repository/index", {"ready": True}),
     ("/v2/repository/models/gathernd/load", {"parameters": {"config": "{}"}}),
 ]  # fmt: skip
@@ -104,6 +148,12 @@ _ODD_KEYS: Final = [
     "tensor",
     "axis",
     "batch_dims",
+    "updates",
+    "offsets",
+    "weights",
+    "features",
+    "sparse",
+    "fill_value",
     "\ud800",
     "a" * 500,
 ]
@@ -232,12 +282,31 @@ _SCATTER_HEADER: Final = {
     "indices": {"dtype": "I64", "shape": [1, 1], "data_offsets": [0, 8]},
     "updates": {"dtype": "F32", "shape": [1, 4], "data_offsets": [8, 24]},
 }
+_BACKWARD_HEADER: Final = {
+    "indices": {"dtype": "I64", "shape": [2, 1], "data_offsets": [0, 16]},
+    "grad_output": {"dtype": "F32", "shape": [2, 4], "data_offsets": [16, 48]},
+}
+_ELEMENTS_HEADER: Final = {
+    "data": {"dtype": "F32", "shape": [8], "data_offsets": [0, 32]},
+    "indices": {"dtype": "I64", "shape": [2], "data_offsets": [32, 48]},
+    "updates": {"dtype": "F32", "shape": [2], "data_offsets": [48, 56]},
+}
+_BAG_HEADER: Final = {
+    "__metadata__": {"lookup": '{"features": [{"tensor": "t0", "pooling": "sum"}], "concat": false}'},
+    "0.indices": {"dtype": "I64", "shape": [2], "data_offsets": [0, 16]},
+    "0.offsets": {"dtype": "I64", "shape": [1], "data_offsets": [16, 24]},
+    "0.weights": {"dtype": "F32", "shape": [2], "data_offsets": [24, 32]},
+}
 _PAIR: Final = struct.pack("<qq", 3, 7)
 _SAFETENSORS: Final[list[tuple[str, str, dict[str, Any], bytes]]] = [
     ("POST", "/gathernd", _GATHER_HEADER, _ARRAY + _PAIR),
     ("POST", f"/gathernd?tensor={RESIDENT}", _LOOKUP_HEADER, _PAIR),
     ("POST", f"/gather?axis=0&tensor={RESIDENT}", _LOOKUP_HEADER, _PAIR),
     ("POST", "/gathernd?batch_dims=1", _GATHER_HEADER, _ARRAY + _PAIR),
+    ("POST", "/gathernd/backward?data_shape=8,4&sparse=true", _BACKWARD_HEADER, _PAIR + _ARRAY[:32]),
+    ("POST", f"/gathernd/backward?tensor={RESIDENT}&lda_coeff=-0.5", _BACKWARD_HEADER, _PAIR + _ARRAY[:32]),
+    ("POST", "/scatter_elements?axis=0&reduction=mul", _ELEMENTS_HEADER, _ARRAY[:32] + _PAIR + _ARRAY[:8]),
+    ("POST", "/lookup", _BAG_HEADER, _PAIR + bytes(8) + _ARRAY[:8]),
     ("PUT", "/tensors/t{}", _TABLE_HEADER, _ARRAY),
     ("POST", f"/tensors/{RESIDENT}/scatter?reduction=add", _SCATTER_HEADER, struct.pack("<q", 2) + _ARRAY[:16]),
 ]

@@ -15,8 +15,7 @@ from app.api.v2_model_lookup import Models
 from app.errors import GatherError
 from app.lookup_service import LookupService
 from app.tensors.buffer_type import Buffer
-from app.wire import body_formats, v2_answer
-from app.wire.body_formats import LONG_LOOKUP
+from app.wire import body_formats, v2_answer, v2_lookup
 from app.wire.json.write_values import is_long
 from app.wire.v2_lookup import LookupModel, LookupRequest, read_lookup_request, write_lookup_answer
 from app.wire.v2_request_json import Model
@@ -86,8 +85,8 @@ class InferRoute:
             def read() -> LookupRequest:
                 return read_lookup_request(body, json_size, service.limits, reservation.charge)
 
-            few = (len(body) if json_size is None else json_size) <= LONG_LOOKUP
-            request = read() if few else await service.pool.run(read, timings)
+            heavy = v2_lookup.is_heavy(body, json_size)
+            request = await service.pool.run(read, timings) if heavy else read()
             if request.timeout is not None:
                 timings.wait_at_most(request.timeout)
             timings.parsed = perf_counter()
@@ -98,8 +97,8 @@ class InferRoute:
             def write() -> tuple[list[Buffer], int | None]:
                 return write_lookup_answer(answer, request, reservation)
 
-            few = not any(map(is_long, answer.outputs)) or (request.outputs is None and request.binary)
-            pieces, json_size = write() if few else await service.pool.run(write, timings)
+            long = v2_lookup.is_long_answer(answer, request)
+            pieces, json_size = await service.pool.run(write, timings) if long else write()
             statistics.succeeded(timings, arrived)
         except Exception:
             statistics.failed(timings.start)

@@ -23,6 +23,7 @@ MAX_SPACED_BYTES: Final = 1 << 20
 _READ_EXACTLY: Final = 5
 """Bytes that a byte of an envelope with much white space takes: itself, and as text, of which one character is wide."""
 _SPACE: Final = b" \t\r\n"
+_NESTED: Final = (dict, list)
 MOST_ARRAYS: Final = 16
 """Arrays that the envelope of an inference request may have had."""
 _NUMBERS: Final = tuple(b"%d " % number for number in range(MOST_ARRAYS))
@@ -58,6 +59,19 @@ def read_envelope(
             pass  # a lone surrogate, a bare NaN, or no JSON
     check_grammar(body, charge)
     return lossless_json.loads(text.decode())
+
+
+def count_members(value: Any) -> int:
+    """How many members all objects within `value` have."""
+    count, left = 0, [value]
+    while left:
+        one = left.pop()
+        if type(one) is dict:
+            count += len(one)
+            left += [each for each in one.values() if type(each) in _NESTED]
+        elif type(one) is list:
+            left += [each for each in one if type(each) in _NESTED]
+    return count
 
 
 def _check_size(pieces: Sequence[Buffer], what: str, charge: Charge | None, most: int) -> None:

@@ -17,7 +17,7 @@ from app.tensors.gather_call import Encoding
 from app.tensors.lookup_call import ARRAYS, Feature, LookupAnswer, LookupCall
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
-from app.wire.json.body_without_arrays import read_envelope
+from app.wire.json.body_without_arrays import count_members, read_envelope
 from app.wire.json.find_arrays import FoundArrays, find_features
 from app.wire.json.query_of_json_request import read_explain
 from app.wire.json.read_fill_value import read_fill_value
@@ -153,13 +153,6 @@ def _given_arrays(
             arrays[name] = given_tensor(f"features/{number}/{name}", fields, body, view, found.places, charge)
     check_arrays_given(feature.pooling, tuple(arrays), lambda name: f"/features/{number}/{name}")
     return arrays
-
-
-def count_members(value: Any) -> int:
-    """How many members all objects within `value` have."""
-    if type(value) is dict:
-        return len(value) + sum(count_members(one) for one in value.values() if type(one) in (dict, list))
-    return sum(count_members(one) for one in value if type(one) in (dict, list)) if type(value) is list else 0
 
 
 def write_lookup(answer: LookupAnswer, encoding: Encoding, memory: Memory | None = None) -> list[Buffer]:

@@ -13,6 +13,7 @@ import org.openapitools.client.ApiClient;
 import org.openapitools.client.ApiException;
 import org.openapitools.client.api.GatherApi;
 import org.openapitools.client.api.InferenceProtocolApi;
+import org.openapitools.client.api.ScatterApi;
 import org.openapitools.client.model.BackwardAnswer;
 import org.openapitools.client.model.Data;
 import org.openapitools.client.model.GatherAnswer;
@@ -38,10 +39,12 @@ public final class RoundTrip {
     private static final ObjectMapper JSON = ApiClient.createDefaultObjectMapper();
     private final GatherApi gathers;
     private final InferenceProtocolApi models;
+    private final ScatterApi scatters;
 
     private RoundTrip(ApiClient client) {
         gathers = new GatherApi(client);
         models = new InferenceProtocolApi(client);
+        scatters = new ScatterApi(client);
     }
 
     private static Tensor indices(List<Long> shape, List<Object> values) {
@@ -155,7 +158,7 @@ public final class RoundTrip {
                 .indices(indices(List.of(2L, 2L), List.of(0, 1, 0, 1)))
                 .updates(floats(List.of(2L), List.of(5, 7)))
                 .reduction(ScatterNDRequest.ReductionEnum.ADD);
-        return gathers.scatternd(request, null, null, null, null, null, null).getOutput().getValues();
+        return scatters.scatternd(request, null, null, null, null, null, null).getOutput().getValues();
     }
 
     private Object gradient() throws ApiException {

@@ -9,8 +9,9 @@ from base64 import b64decode, b64encode
 from typing import Any
 
 from generated import Client
-from generated.api.gather import gathernd, gathernd_backward, lookup, scatternd
+from generated.api.gather import gathernd, gathernd_backward, lookup
 from generated.api.inference_protocol import model_infer
+from generated.api.scatter import scatternd
 from generated.models import (
     BackwardAnswer,
     Data,
