@@ -267,6 +267,21 @@ def test_an_unknown_mode_and_text_that_is_no_json_are_refused(client: httpx.Clie
         error(answer, 422, "invalid_field", "/query/fill_value")
 
 
+@pytest.mark.parametrize("depth", [3, 505])
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "string"])
+def test_lists_of_any_depth_are_no_fill_value(client: httpx.Client, dtype: str, depth: int) -> None:
+    deep: Any = 0
+    for _ in range(depth):
+        deep = [deep]
+    data = tensor(dtype, [1], [{"string": "a", "complex64": [1, 2]}.get(dtype, 1)])
+    body = {"data": data, "indices": int64([1, 1], [5]), "out_of_bounds": "fill", "fill_value": deep}
+    error(client.post("/gathernd", json=body), 422, "value_not_representable", "/fill_value")
+    binary = save({"data": np.ones(1, np.float32), "indices": np.array([[5]])})
+    query = {"out_of_bounds": "fill", "fill_value": json.dumps(deep)}
+    answer = client.post("/gathernd", params=query, content=binary, headers=SAFETENSORS)
+    error(answer, 422, "value_not_representable", "/query/fill_value")
+
+
 def test_the_values_come_before_the_dialects_rules(client: httpx.Client) -> None:
     body = {
         "data": tensor("int8", [1], [0]),

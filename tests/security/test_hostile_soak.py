@@ -282,7 +282,7 @@ def test_hostile_requests_harm_nobody(
     for folder in elsewhere.values():
         folder.mkdir()
     environment = {"HOME": str(elsewhere["HOME"]), "TMPDIR": str(elsewhere["TMPDIR"])}
-    total = 5_000 * soak_scale
+    total = 8_000 * soak_scale  # enough for the rarest of REACHED
     place = tmp_path / "server"
     with serving(warmed, place, *LIMITS, "--workers", workers, cwd=elsewhere["cwd"], environment=environment) as server:
         client = server.shared_client()
@@ -311,7 +311,7 @@ def test_hostile_requests_harm_nobody(
         assert last - first < max(0.05 * first, 0 if soak_scale > 1 else 64 * 2**20), marks
         assert handles_at_end - handles < 20, marks
         assert client.get("/tensors/smuggled").status_code == 404
-        assert set(REACHED) <= set(clients.judge.seen), clients.judge.seen
+        assert not set(REACHED) - set(clients.judge.seen)
         log = server.log_text()
     assert " ERROR " not in log, log
     assert not [path for folder in elsewhere.values() for path in folder.rglob("*")]

@@ -49,12 +49,19 @@ def _none(name: str) -> None:
 
 
 def text_of(value: Any) -> str:
-    """JSON text of a value that `loads` returned, with its numbers as they were written; an object without members."""
+    """JSON text of a value that `loads` returned, with its numbers as they were written.
+
+    Objects are without members, and lists within a list are objects, so that no depth of them takes a call for each.
+    """
+    if isinstance(value, list):
+        return f"[{','.join(map(_text_within_list, value))}]"
+    return _text_within_list(value)
+
+
+def _text_within_list(value: Any) -> str:
     if type(value) is Number:
         return value.text
-    if isinstance(value, list):
-        return f"[{','.join(map(text_of, value))}]"
-    return "{}" if isinstance(value, dict) else json.dumps(value)
+    return "{}" if isinstance(value, (dict, list)) else json.dumps(value)
 
 
 def integer(value: Any, max_digits: int = MAX_DIGITS) -> int | None:
