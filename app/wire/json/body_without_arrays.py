@@ -63,14 +63,15 @@ def read_envelope(
 
 def count_members(value: Any) -> int:
     """How many members all objects within `value` have."""
-    count, left = 0, [value]
-    while left:
-        one = left.pop()
-        if type(one) is dict:
-            count += len(one)
-            left += [each for each in one.values() if type(each) in _NESTED]
-        elif type(one) is list:
-            left += [each for each in one if type(each) in _NESTED]
+    count, level = 0, [value] if type(value) in _NESTED else []
+    while level:
+        count += sum([len(one) for one in level if type(one) is dict])
+        level = [
+            each
+            for one in level
+            for each in (one.values() if type(one) is dict else one)
+            if type(each) in _NESTED and each
+        ]
     return count
 
 

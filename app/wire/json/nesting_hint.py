@@ -19,6 +19,7 @@ _CUT_STRING: Final = b'"'
 """The token of a string that goes on where the lists are cut."""
 _OPEN_DIMENSION: Final = -1
 _SHOWN_RANK: Final = 8
+_SHOWN_SIZE: Final = 1 << 63
 
 
 def hint(lists: bytes, name: str, shape: Sequence[int] | None, pairs: bool, depth: int, pointer: str) -> str | None:
@@ -58,7 +59,8 @@ def hint_for_flat_list(name: str, shape: Sequence[int], came: int) -> str:
 
 
 def _asked(shape: Sequence[int]) -> str:
-    return f"as shape {list(shape)} asks" if len(shape) <= _SHOWN_RANK else "as the shape asks"
+    short = len(shape) <= _SHOWN_RANK and all(size < _SHOWN_SIZE for size in shape)
+    return f"as shape {list(shape)} asks" if short else "as the shape asks"
 
 
 def looked_at(first: int, end: int) -> int:

@@ -75,7 +75,7 @@ class Values:
         """
         dtype, shape, first, end = self.dtype, self.shape, self.first, self.end
         if shape is not None and self.depth == 1 and dtype.kind != "complex":  # as most are: without a _Nesting
-            count = prod(shape) if len(shape) <= _FEW else bounded_product(shape, end - first)
+            count = bounded_product(shape, end - first)
             if 2 * count > end - first:
                 return None
             form, leaf, inner, dims, parts = _FLAT, 1, count, _NO_INTS, count

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import Field, ValidationError, WithJsonSchema
-from pydantic.types import Strict
+from pydantic.types import FailFast, Strict
 
 from app.errors import GatherError, invalid_field
 from app.tensors.gather_call import Encoding, OutOfBounds
@@ -74,13 +74,13 @@ class _LookupFields(RequestModel):
 class LookupRequest(_LookupFields):
     """A lookup: rows of many resident tensors in one request, single or as pooled bags."""
 
-    features: Annotated[list[LookupFeature], Field(min_length=1), FEATURES]
+    features: Annotated[list[LookupFeature], Field(min_length=1), FailFast(), FEATURES]
 
 
 class LookupParameters(_LookupFields):
     """What a lookup says beside its arrays, in the binary formats."""
 
-    features: Annotated[list[LookupFeatureFields], Field(min_length=1), FEATURES]
+    features: Annotated[list[LookupFeatureFields], Field(min_length=1), FailFast(), FEATURES]
 
 
 def valid_lookup(
