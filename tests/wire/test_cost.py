@@ -263,7 +263,8 @@ def test_bodies_of_every_size_keep_to_both(group: str, size: int) -> None:
     if group in ("query", "query of operators", "npy"):
         size = min(size, HEADER)
     wrong = []
-    for body in of_at_most(400 * LARGE, group, size):
+    total = 100 if group in OPERATOR_MAKERS else 400
+    for body in of_at_most(total * LARGE, group, size):
         wrong += [found for judge in (too_slow, too_much) if (found := judge(body))]
     assert not wrong
 

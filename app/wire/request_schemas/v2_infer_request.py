@@ -139,8 +139,9 @@ class InferRequestParameters(OpenRequestModel):
 
 
 class InferRequest(OpenRequestModel):
-    """An infer request. Parameters: `batch_dims` (`axis` for the model gather), `dialect`, `device`, `timeout` in
-    microseconds, `binary_data_output`; others are ignored."""
+    """An infer request. Parameters: those of the model's operator (`batch_dims`, `axis`, `reduction`, `out_of_bounds`),
+    `dialect`, `device`, `timeout` in microseconds, `binary_data_output`. Those of other models are errors; unknown ones
+    are ignored."""
 
     id: Annotated[UnicodeString, OrNull(), Detail("id must be a string of Unicode")] = Field(
         ABSENT, description="Comes back in the answer."
