@@ -21,6 +21,7 @@ from app.dispatch.gpu_gathers import Gpu, Outcome, name_of
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.kernels import Kernel, Unfinished
+from app.kernels.check_arrays import can_fill
 from app.kernels.out_of_bounds import REPLACED_BYTES, filled_output, replace_out_of_bounds, zero_item
 from app.memory.budget import Budget, MemoryReservation
 from app.memory.error_tracebacks import drop_tracebacks
@@ -175,10 +176,12 @@ class Service:
         resident: Resident | None,
         decision: Decision,
         timings: RequestTimings,
+        further: Further = None,
     ) -> Answer:
         """Carry out a call as it was decided. Raises index_out_of_bounds, overloaded, deadline_exceeded, ClientGone."""
         plan, shape, indices = planned.plan, planned.shape, call.indices
-        further = None if call.updates is None else {"updates": call.updates.items}
+        if call.updates is not None:
+            further = {"updates": call.updates.items}
         if self.gpu is not None and resident is not None:
             self.gpu.count_saving(name_of(call), resident, decision.saving_s)
         timings.choice = choice = decision.choice
@@ -225,6 +228,18 @@ class Service:
         `fill` is the item to fill them with, for `out_of_bounds` fill.
         """
         plan, indices, mode = planned.plan, call.indices, call.out_of_bounds
+        if (
+            fill is not None
+            and can_fill(plan)
+            and decision.choice.route != "gpu"
+            and not isinstance(data, PackedStrings)
+        ):
+            reservation.charge(plan.slice_items * plan.item_size)
+            replaced = np.zeros(1, np.int64)
+            further = {"fill": np.full(plan.slice_items, fill.items[0], fill.items.dtype), "replaced": replaced}
+            answer = await self._run(call, planned, data, resident, decision, timings, further)
+            answer.replaced = int(replaced[0])
+            return answer
         reservation.charge(REPLACED_BYTES * plan.index_items)
         replacement = await self._run_here_or_in_pool(
             plan.index_items < _LARGE_INDEX_SCAN, lambda: replace_out_of_bounds(plan, indices.array, mode), timings

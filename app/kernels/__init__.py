@@ -58,7 +58,9 @@ class Kernel(Protocol):
         nothing, for anything else.
 
         `further` has the arrays that only some plans ask for, by name: the operator's inputs behind data and indices,
-        and what the function reports beside its result, as an array of one int64 that it adds to.
+        and what the function reports beside its result, as an array of one int64 that it adds to. A gather takes
+        `fill`, a slice in carriers that each tuple out of bounds picks instead, and `replaced`, one int64 that becomes
+        the number of components out of bounds, of which none is an error then (`check_arrays.can_fill`).
         """
         ...
 

@@ -36,6 +36,22 @@ def check_sets(plan: GatherPlan) -> None:
         raise TypeError(f"sets of tuples for {shared} batches each do not make {plan.batches} batches")
 
 
+def can_fill(plan: Plan) -> bool:
+    """Whether kernels fill the slices of a plan by themselves: where no two batches use the same tuples."""
+    return isinstance(plan, GatherPlan) and (plan.batches == 1 or plan.batches_per_set == 1)
+
+
+def check_fill(plan: GatherPlan, fill: object, replaced: object) -> None:
+    """Raises TypeError unless `fill` is a slice, in carriers, and `replaced` one int64 that may be written."""
+    if not can_fill(plan):
+        raise TypeError("several batches use the same tuples")
+    _check_carriers(plan, fill, "fill", plan.slice_items)
+    if type(replaced) is not np.ndarray or replaced.dtype != np.int64 or replaced.shape != (1,):
+        raise TypeError("replaced is no array of one int64")
+    if not replaced.flags.writeable or not replaced.flags.aligned:
+        raise TypeError("replaced cannot be written")
+
+
 def check_elements_arrays(plan: GatherElementsPlan, data: object, indices: object, out: object) -> None:
     """`check_arrays` for single elements: no place that the plan can make lies outside data, either."""
     _check_places(plan)

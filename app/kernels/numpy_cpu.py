@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.kernels import numpy_backward, numpy_lookup
-from app.kernels.check_arrays import check_arrays, check_elements_arrays, widened
+from app.kernels.check_arrays import check_arrays, check_elements_arrays, check_fill, widened
 from app.kernels.numpy_indices import BLOCK_COMPONENTS, element_offsets, first_bad
 from app.kernels.numpy_scatter import scatter_elements, scatter_nd
 from app.operators.backward_plan import BackwardPlan
@@ -55,14 +55,54 @@ def run_other(
     return run(plan, data, indices, out, further=further)
 
 
-def _gather(plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any]) -> int:
+def _gather(
+    plan: GatherPlan,
+    data: NDArray[Any],
+    indices: NDArray[Any],
+    out: NDArray[Any],
+    fill: NDArray[Any] | None = None,
+    replaced: NDArray[np.int64] | None = None,
+) -> int:
     check_arrays(plan, data, indices, out)
+    if fill is not None or replaced is not None:
+        check_fill(plan, fill, replaced)
+        assert fill is not None
+        assert replaced is not None
+        replaced[0] = _gather_filled(plan, data, indices.reshape(-1, plan.depth), out, fill)
+        return -1
     components = indices.reshape(-1, plan.depth)
     step = max(1, BLOCK_COMPONENTS // plan.depth)
     first = first_bad(plan, components, step)
     if first < 0 and out.size:
         _copy(plan, data, components, out, step)
     return first
+
+
+def _gather_filled(
+    plan: GatherPlan, data: NDArray[Any], components: NDArray[Any], out: NDArray[Any], fill: NDArray[Any]
+) -> int:
+    """Gather with `fill` for each tuple that is out of bounds: how many components are."""
+    sizes = np.array(plan.dims, np.int64)
+    lowest = -sizes if plan.wrap else np.zeros_like(sizes)
+    step = max(1, BLOCK_COMPONENTS // plan.depth)
+    replaced = 0
+    for start in range(0, len(components), step):
+        rows = widened(components[start : start + step])
+        outside = (rows < lowest) | (rows >= sizes)
+        replaced += int(np.count_nonzero(outside))
+        if not out.size:
+            continue
+        target = out.reshape(-1, plan.slice_items)[start : start + step]
+        filled = outside.any(axis=1)
+        if data.size:
+            offsets = np.arange(start, start + len(rows), dtype=np.int64) // plan.tuples
+            for axis, size in enumerate(plan.dims):
+                column = rows[:, axis]
+                offsets *= size
+                offsets += np.where(filled, 0, np.where(column < 0, column + size, column))
+            np.take(data.reshape(-1, plan.slice_items), offsets, axis=0, out=target, mode="clip")
+        target[filled] = fill
+    return replaced
 
 
 def _gather_elements(plan: GatherElementsPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any]) -> int:

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.kernels.check_arrays import can_fill
 from app.kernels.numba_cpu import gather_kernel
 from app.operators.gather_elements import GatherElementsPlan
 from app.operators.gather_plan import GatherPlan
@@ -46,6 +47,28 @@ from tests.kernels.reference import (
     random_scatter_elements_plan,
     random_scatter_plan,
 )
+
+
+def random_plan_to_fill(source: random.Random) -> GatherPlan:
+    """One whose slices kernels fill by themselves."""
+    while True:
+        plan = random_plan(source)
+        if can_fill(plan):
+            return plan
+
+
+def fill_by_loops(plan: GatherPlan, data: NDArray[Any], indices: NDArray[np.int64], out: NDArray[np.uint8]) -> int:
+    """Gather tuple by tuple, with zeros for those that are out of bounds: -1."""
+    part = plan.output_bytes // max(plan.batches * plan.tuples, 1)
+    block = len(data) // plan.batches if plan.batches else 0
+    one = GatherPlan(1, 1, plan.dims, plan.slice_items, plan.item_size, False, plan.wrap)
+    for number in range(plan.batches * plan.tuples):
+        batch = number // plan.tuples
+        source, components = data[batch * block :][:block], indices[number * plan.depth :][: plan.depth]
+        if gather_by_loops(one, source, components, out[number * part :][:part]) >= 0:
+            out[number * part :][:part] = 0
+    return -1
+
 
 CHUNK = 1000
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -72,10 +95,13 @@ class Plans:
     random: Callable[[random.Random], AnyPlan]
     by_loops: Callable[..., int]
     plain: AnyPlan
+    fills: bool = False
+    """Whether bad components are filled for, with zeros."""
 
 
 PLANS: Mapping[str, Plans] = {
     "gather": Plans(random_plan, gather_by_loops, GatherPlan(1, 1000, (4096,), 1, 8, False, True)),
+    "fill": Plans(random_plan_to_fill, fill_by_loops, GatherPlan(1, 1000, (4096,), 1, 8, False, True), fills=True),
     "gather_elements": Plans(
         random_elements_plan, gather_elements_by_loops, GatherElementsPlan((1000,), (0,), 4096, 1, 4096, 8, True)
     ),
@@ -178,7 +204,8 @@ class Fuzz:
         out = memory.front[start : start + size]
 
         expected = self._expected[:size]
-        bad = self._plans.by_loops(plan, data, indices.astype(np.int64), expected, *updates)
+        given = [] if self._plans.fills else updates
+        bad = self._plans.by_loops(plan, data, indices.astype(np.int64), expected, *given)
         first = self._run(plan, data, indices, out.view(carrier), source, updates)
         if first != bad:
             return f"first bad component {first}, not {bad}"
@@ -191,7 +218,13 @@ class Fuzz:
         return ""
 
     def _updates(self, plan: AnyPlan, source: random.Random) -> list[NDArray[Any]]:
-        """The updates of a scatter, against a guard; none of another plan."""
+        """The updates of a scatter, or the slice to fill with, against a guard; none of another plan."""
+        if self._plans.fills:
+            size = plan.slice_items * plan.item_size
+            memory = room_for(size, "updates")
+            start = memory.start(size, source.random() < 0.5)
+            memory.back[start : start + size] = 0
+            return [memory.front[start : start + size].view(CARRIERS[plan.item_size])]
         if not isinstance(plan, ScatterNDPlan | ScatterElementsPlan):
             return []
         size = plan.update_items * plan.item_size
@@ -216,7 +249,7 @@ class Fuzz:
             self._kernel.tune(source.choice((0, gather_kernel.USUAL_WAKE_FROM)), source.choice((0, 100, 1 << 40)))
             if source.random() < 0.1:
                 threads = source.randint(2, 4)
-        first: int = self._kernel.run(plan, data, indices, out, threads, **_further(updates))
+        first: int = self._kernel.run(plan, data, indices, out, threads, **_further(plan, updates))
         return first
 
     def _indices(self, plan: AnyPlan, source: random.Random) -> NDArray[Any]:
@@ -246,8 +279,10 @@ class Fuzz:
         return values
 
 
-def _further(updates: list[NDArray[Any]]) -> dict[str, Any]:
-    """The argument `further` of a kernel that gets updates."""
+def _further(plan: AnyPlan, updates: list[NDArray[Any]]) -> dict[str, Any]:
+    """The argument `further` of a kernel that gets updates, or a slice to fill with."""
+    if updates and isinstance(plan, GatherPlan):
+        return {"further": {"fill": updates[0], "replaced": np.zeros(1, np.int64)}}
     return {"further": {"updates": updates[0]}} if updates else {}
 
 
@@ -258,7 +293,7 @@ def overrun(kernel: Any, plans: Plans) -> None:
     plain = plans.plain
     updates = [np.zeros(1000, np.uint64)] if hasattr(plain, "update_items") else []
     out = np.zeros(plain.output_items, np.uint64)
-    kernel.run(plain, longer.view(np.uint64), np.full(1000, -1), out, **_further(updates))
+    kernel.run(plain, longer.view(np.uint64), np.full(1000, -1), out, **_further(plain, updates))
 
 
 def short(kernel: Any, plans: Plans, seed: int) -> None:
@@ -286,7 +321,7 @@ def short(kernel: Any, plans: Plans, seed: int) -> None:
             memory.back[start : start + count * dtype.itemsize] = 0
             arrays.append(memory.front[start : start + count * dtype.itemsize].view(dtype))
         try:
-            kernel.run(plan, *arrays[:3], source.choice((1, 1, 2)), **_further(arrays[3:]))
+            kernel.run(plan, *arrays[:3], source.choice((1, 1, 2)), **_further(plan, arrays[3:]))
         except TypeError:
             continue
         raise AssertionError(f"case {number} was not refused: {plan}, {counts}")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.kernels import compiled_out_of_bounds, plain_out_of_bounds
+from app.kernels import Kernel, compiled_out_of_bounds, plain_out_of_bounds
 from app.kernels.out_of_bounds import Replacement, fill_slices, replace_out_of_bounds
 from app.kernels.plain_out_of_bounds import CLIP, FILL, WRAP
 from app.operators.gather_plan import GatherPlan
@@ -137,3 +140,117 @@ def test_indices_that_are_all_valid_are_not_copied() -> None:
     found = replaced(indices, "fill")
     assert found.indices is indices
     assert (found.replaced, found.filled) == (0, None)
+
+
+@pytest.fixture(scope="module")
+def every_kernel(compiled: None) -> list[Kernel]:
+    return [import_module(name) for name in ("app.kernels.numba_cpu", "app.kernels.numpy_cpu")]
+
+
+def filled_by_loops(
+    plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], fill: NDArray[Any]
+) -> tuple[NDArray[Any], int]:
+    """The gather one tuple at a time, with `fill` for those out of bounds, and how many components are."""
+    count = 0
+    source = data.reshape(plan.batches, *plan.dims, plan.slice_items)
+    out = np.zeros((plan.batches * plan.tuples, plan.slice_items), data.dtype)
+    for number, components in enumerate(indices.reshape(-1, plan.depth).tolist()):
+        good = [(-size if plan.wrap else 0) <= value < size for value, size in zip(components, plan.dims, strict=True)]
+        count += good.count(False)
+        out[number] = source[(number // plan.tuples, *components)] if all(good) else fill
+    return out.reshape(-1), count
+
+
+@st.composite
+def fill_cases(draw: st.DrawFn) -> tuple[GatherPlan, str, Random]:
+    dims = tuple(draw(st.lists(st.sampled_from((0, 1, 2, 3, 7)), min_size=1, max_size=6)))
+    batches = draw(st.sampled_from((1, 1, 2, 5)))
+    plan = GatherPlan(
+        batches,
+        draw(st.sampled_from((0, 1, 5, 255, 300, 1100))),
+        dims,
+        draw(st.sampled_from((0, 1, 2, 3, 16, 40))),
+        draw(st.sampled_from((1, 2, 4, 8, 16))),
+        batches == 1 and draw(st.booleans()),
+        draw(st.booleans()),
+    )
+    return plan, draw(st.sampled_from(INDEX_TYPES)), draw(st.randoms(use_true_random=False))
+
+
+@settings(max_examples=samples(300), deadline=None)
+@given(fill_cases(), st.sampled_from((1, 1, 2, 7)))
+def test_kernels_fill_the_slices_of_tuples_out_of_bounds(
+    every_kernel: list[Kernel], case: tuple[GatherPlan, str, Random], threads: int
+) -> None:
+    plan, dtype, source = case
+    carrier = np.dtype({1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}[plan.item_size])
+    data, fill = (np.frombuffer(source.randbytes(16 * size), "u1") for size in (plan.data_items, plan.slice_items))
+    data, fill = data[::16].astype(carrier), fill[::16].astype(carrier)
+    info, often = np.iinfo(dtype), source.choice((0.0, 0.02, 0.5, 1.0))
+    odd = [value for value in (*ODD, info.max, info.min) if info.min <= value <= info.max]
+    indices = np.array(
+        [
+            source.choice(odd)
+            if source.random() < often
+            else source.randrange(-size if plan.wrap and info.min else 0, size or 1)
+            for _ in range(plan.index_items // plan.depth)
+            for size in plan.dims
+        ],
+        dtype,
+    )
+    expected, count = filled_by_loops(plan, data, indices, fill)
+    for kernel in every_kernel:
+        out, replaced = np.full(plan.output_items, 3, carrier), np.full(1, -7)
+        further = {"fill": fill, "replaced": replaced}
+        assert kernel.run(plan, data, indices, out, threads, further=further) == -1
+        assert (int(replaced[0]), out.tobytes()) == (count, expected.tobytes()), kernel.name
+
+
+FILL_PLAN = GatherPlan(1, 4, (3,), 2, 4, False, True)
+
+
+@pytest.mark.parametrize(
+    ("plan", "fill", "replaced"),
+    [
+        (FILL_PLAN, np.zeros(1, np.uint32), np.zeros(1, np.int64)),
+        (FILL_PLAN, np.zeros(3, np.uint32), np.zeros(1, np.int64)),
+        (FILL_PLAN, np.zeros(2, np.uint64), np.zeros(1, np.int64)),
+        (FILL_PLAN, np.zeros(2, np.float32), np.zeros(1, np.int64)),
+        (FILL_PLAN, np.zeros(4, np.uint32)[::2], np.zeros(1, np.int64)),
+        (FILL_PLAN, None, np.zeros(1, np.int64)),
+        (FILL_PLAN, np.zeros(2, np.uint32), np.zeros(0, np.int64)),
+        (FILL_PLAN, np.zeros(2, np.uint32), np.zeros(1, np.int32)),
+        (FILL_PLAN, np.zeros(2, np.uint32), int64([0])),
+        (FILL_PLAN, np.zeros(2, np.uint32), None),
+        (GatherPlan(2, 4, (3,), 2, 4, True, True), np.zeros(2, np.uint32), np.zeros(1, np.int64)),
+        (GatherPlan(4, 4, (3,), 2, 4, False, True, 2), np.zeros(2, np.uint32), np.zeros(1, np.int64)),
+    ],
+)
+def test_another_slice_to_fill_with_is_refused(
+    every_kernel: list[Kernel], plan: GatherPlan, fill: Any, replaced: Any
+) -> None:
+    data, indices = np.zeros(plan.data_items, np.uint32), np.zeros(plan.index_items, np.int64)
+    for kernel in every_kernel:
+        out = np.full(plan.output_items, 3, np.uint32)
+        with pytest.raises(TypeError):
+            kernel.run(plan, data, indices, out, further={"fill": fill, "replaced": replaced})
+        assert (out == 3).all()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 7])
+@pytest.mark.parametrize("width", [1, 64])
+def test_threads_count_together_what_is_out_of_bounds(compiled: None, width: int, threads: int) -> None:
+    plan = GatherPlan(1, 300_000 // width, (1000,), width, 4, False, False)
+    numbers = np.random.default_rng(width)
+    indices = numbers.integers(-500, 1500, plan.tuples)
+    data = numbers.integers(0, 99, plan.data_items).astype(np.uint32)
+    fill, replaced = np.arange(width, dtype=np.uint32), np.zeros(1, np.int64)
+    out = np.zeros(plan.output_items, np.uint32)
+    kernel: Kernel = import_module("app.kernels.numba_cpu")
+    for _ in range(3):
+        assert kernel.run(plan, data, indices, out, threads, further={"fill": fill, "replaced": replaced}) == -1
+        outside = (indices < 0) | (indices >= 1000)
+        assert replaced[0] == np.count_nonzero(outside)
+        rows = out.reshape(-1, width)
+        assert (rows[outside] == fill).all()
+        assert (rows[~outside] == data.reshape(-1, width)[indices[~outside]]).all()

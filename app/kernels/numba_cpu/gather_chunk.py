@@ -22,6 +22,7 @@ from app.kernels.numba_cpu.gather_job import (
     COMPONENTS,
     DATA,
     DEPTH,
+    FILLS,
     FLAGS,
     NONTEMPORAL,
     NOT_AHEAD,
@@ -43,7 +44,7 @@ from app.kernels.numba_cpu.memory_intrinsics import (
     stack_scratch,
     store_item,
 )
-from app.kernels.numba_cpu.write_offsets import first_bad_component, write_block_offsets
+from app.kernels.numba_cpu.write_offsets import fill_bad_tuples, first_bad_component, write_block_offsets
 from app.llvm_intrinsics import Address
 
 _ITEMS_AHEAD: Final = 128
@@ -142,7 +143,9 @@ def gather_chunk(job: Address, number: int) -> int:
             signs = write_block_offsets(
                 fresh, bases, origin, components, first, more, lasts, wraps, steps, depth, axes, wrap, stride
             )
-            if signs < 0:
+            if signs < 0 and flags & FILLS != 0:
+                fill_bad_tuples(fresh, components, first, more, depth, axes, wrap)
+            elif signs < 0:
                 bad = first_bad_component(components, first, more, depth, axes, wrap)
                 if bad >= 0:
                     return bad

@@ -58,6 +58,9 @@ NONTEMPORAL: Final = 8
 """Caches do not hold the output: it is stored past them."""
 WHOLE_BATCHES: Final = 16
 """TOTAL and CHUNK_SIZE count batches rather than tuples."""
+FILLS: Final = 32
+"""A tuple out of bounds picks the slice to fill with. Behind the sizes at AXES are the address of that, and that of the
+count of components out of bounds. No two batches use the same tuples."""
 
 
 @inlined

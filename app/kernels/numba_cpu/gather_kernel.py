@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from app import inner_function_compiler, llvm_intrinsics, remembered_call_types
 from app.bounded_cache import BoundedCache
 from app.kernels import ALWAYS_AHEAD
-from app.kernels.check_arrays import check_arrays
+from app.kernels.check_arrays import check_arrays, check_fill
 from app.kernels.numba_cpu import (
     add_narrow_rows,
     backward_chunk,
@@ -52,6 +52,7 @@ from app.kernels.numba_cpu.gather_job import (
     BATCHES_PER_SET,
     BLOCK,
     BROADCAST_INDICES,
+    FILLS,
     INDEX_TYPE,
     NONTEMPORAL,
     NOT_AHEAD,
@@ -195,13 +196,16 @@ def run(
     further: Mapping[str, NDArray[Any]] | None = None,
 ) -> int:
     """See `app.kernels.Kernel.run`."""
-    if type(plan) is not GatherPlan or further is not None:
+    if type(plan) is not GatherPlan:
         return _run_other(plan, data, indices, out, threads, may_leave_unfinished, **(further or {}))
     entry, team = _ready()
     if threads > 1:
         prepare(team, threads)
+    fills = further is not None
     sizes = _sizes.get(plan.dims)
-    if sizes is None:
+    if further is not None:
+        sizes = _sizes_and_fill(plan, **further)
+    elif sizes is None:
         sizes = _sizes[plan.dims] = np.array(plan.dims, dtype=np.int64)
     first: int = entry(
         data,
@@ -214,16 +218,23 @@ def run(
         plan.item_size,
         plan.batches_per_set,
         plan.wrap,
+        fills,
         team.address,
         threads - 1,
         may_leave_unfinished,
     )
     if first < -1:
         if first == UNFINISHED:
-            raise UnfinishedGather(team, (data, indices, out, sizes))
+            raise UnfinishedGather(team, (data, indices, out, sizes, further))
         check_arrays(plan, data, indices, out)
         raise TypeError("the plan has a size that no array can have")
     return first
+
+
+def _sizes_and_fill(plan: GatherPlan, fill: NDArray[Any], replaced: NDArray[np.int64]) -> NDArray[np.int64]:
+    """`dims`, and behind them the addresses that FILLS asks for."""
+    check_fill(plan, fill, replaced)
+    return np.array((*plan.dims, fill.ctypes.data, replaced.ctypes.data), dtype=np.int64)
 
 
 def _run_other(plan: Plan, *arguments: Any, **further: NDArray[Any]) -> int:
@@ -286,7 +297,7 @@ def compile_others() -> tuple[Any, Any, Any]:
     check_layout()
     integer, flag = types.int64, types.boolean
     gather, attend = _dispatchers()
-    gather.compile((*(header,) * 4, *(integer,) * 5, flag, integer, integer, flag))
+    gather.compile((*(header,) * 4, *(integer,) * 5, flag, flag, integer, integer, flag))
     attend.compile((integer, integer))
     for dispatcher in (gather, attend):
         dispatcher.disable_compile()
@@ -321,6 +332,7 @@ def _gather(
     item_size: int,
     batches_per_set: int,
     wrap: bool,
+    fills: bool,
     team: Address,
     helpers: int,
     may_leave_unfinished: bool,
@@ -332,7 +344,7 @@ def _gather(
     kind = index_type_if_usable(data, indices, out, item_size, setting(team, ARRAY_TYPE))
     if kind == 0:
         return REFUSED
-    depth = length(sizes)
+    depth = length(sizes) - (2 if fills else 0)
     axes = address(sizes)
     negative = batches | tuples | slice_items | batches_per_set
     items = checked_product(batches, slice_items)  # of data
@@ -361,6 +373,9 @@ def _gather(
         flags |= BROADCAST_INDICES
     if wrap:
         flags |= WRAP_NEGATIVE
+    if fills:
+        flags |= FILLS
+        store_item(load_item(axes, depth + 1), 0, 0)
     if out_bytes > setting(team, NONTEMPORAL_FROM):
         flags |= NONTEMPORAL
     elif width > setting(team, AHEAD_BYTES):

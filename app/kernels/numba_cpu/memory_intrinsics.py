@@ -111,6 +111,10 @@ def _mask_inside(builder: Builder, addresses: Any, begin: Any, span: Any) -> Any
     return builder.bitcast(builder.icmp_unsigned("<", distance, in_all_lanes(span)), _INT64)
 
 
+def _add_atomically(builder: Builder, address: Any, value: Any) -> None:
+    builder.atomic_rmw("add", item_pointer(builder, address, _INT64(0)), value, "monotonic")
+
+
 def _fence(builder: Builder) -> None:
     builder.fence("seq_cst")
 
@@ -144,6 +148,8 @@ clear: Final[Callable[[Address, int], None]] = intrinsic(types.none, (_int64, _i
 """Set so many bytes to 0, by the C library."""
 mask_inside: Final[Callable[[Address, Address, int], int]] = intrinsic(_int64, (_int64,) * 3, _mask_inside)
 """Of MASK_BITS int64 at an address (addresses, begin, span): bit i is set where begin <= item i < begin + span."""
+add_atomically: Final[Callable[[Address, int], None]] = intrinsic(types.none, (_int64, _int64), _add_atomically)
+"""Add to the int64 at an address, to which other threads add too."""
 fence: Final[Callable[[], None]] = intrinsic(types.none, (), _fence)
 """Order nontemporal stores before all that follows."""
 call_address: Final[Callable[[Address, int, int], int]] = intrinsic(_int64, (_int64,) * 3, _call_address)
