@@ -268,10 +268,11 @@ def _examples() -> Mapping[Code, Example]:
             _curl(path_of(LOOKUP), {"features": [_ITEMS_BAGS | {"offsets": _int64([2], [0, 4])}]}),
             _at(
                 "offsets_invalid",
-                "offsets[1] = 4, but it is from 0, where the bag before begins, to 3, the number of indices",
+                "offsets[1] = 4, but bag 1 begins no earlier than the one before and no later than the 3 indices end",
                 "/features/0/offsets/values/1",
                 LOOKUP_RULES["offsets_invalid"],
-                hint="Send offsets that never fall, from 0 to 3.",
+                hint="Send an offset from 0 to 3 at /features/0/offsets/values/1, since bag 1 begins no earlier than "
+                "the one before and no later than the 3 indices end.",
                 position=(1,),
                 value=4,
                 allowed=(0, 3),
