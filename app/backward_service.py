@@ -19,7 +19,7 @@ from app.operators.backward_registry import BACKWARDS
 from app.operators.backward_rules import Backward, check_backward_dtypes, check_coefficient
 from app.operators.index_out_of_bounds import index_error
 from app.service import Service
-from app.store.store_errors import no_tensor
+from app.store.store_errors import unknown_reference
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.backward_call import BackwardAnswer, BackwardCall
 from app.tensors.dtypes import DTYPES
@@ -115,7 +115,7 @@ class BackwardService:
         if isinstance(shape, str):
             resident = self.service.store.get(shape)
             if resident is None:
-                raise no_tensor(shape, call.shape_pointer, self.service.store.names())
+                raise unknown_reference(shape, call.shape_pointer, self.service.store)
             found = resident.tensor
             data = Tensor(
                 found.dtype, found.shape, _NO_ITEMS, shape_pointer=call.shape_pointer, dtype_pointer=call.shape_pointer

@@ -1,4 +1,4 @@
-"""How many resident tensors are damaged, counted at intervals for the gauge of that name."""
+"""How many versions of resident tensors are damaged, counted at intervals for the gauge of that name."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _DAMAGE_PAGE: Final = 100
 
 @dataclass
 class DamagedCount:
-    """The number of damaged resident tensors at the last count."""
+    """The number of damaged versions of resident tensors at the last count."""
 
     tensors: int = 0
 
 
 async def count_damaged(store: LocalStore, damaged: DamagedCount) -> None:
-    """Count the damaged tensors every DAMAGE_INTERVAL_S, more rarely where there are many. Runs until it is cancelled.
+    """Count the damaged versions every DAMAGE_INTERVAL_S, more rarely where there are many. Runs until it is cancelled.
 
     It reads the first page of each tensor's file, a few at a time, and then pauses DAMAGE_PAUSE_RATIO times the
     processor time that this took.
@@ -33,7 +33,8 @@ async def count_damaged(store: LocalStore, damaged: DamagedCount) -> None:
     def look(after: str | None) -> tuple[int, str | None, float]:
         begun = thread_time()
         page, further = store.page(_DAMAGE_PAGE, after)
-        return sum(tensor.damaged for tensor in page), further, thread_time() - begun
+        found = sum(version.damaged for tensor in page for version in (tensor, *store.older_versions(tensor)))
+        return found, further, thread_time() - begun
 
     while True:
         found, after, worked = 0, None, 0.0

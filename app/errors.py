@@ -30,6 +30,8 @@ Code = Literal[
     "model_not_found",
     "request_timeout",
     "header_too_large",
+    "name_conflict",
+    "tensor_in_use",
     "precondition_failed",
     "range_not_satisfiable",
     "payload_too_large",

@@ -37,6 +37,8 @@ def common_gauges(store: LocalStore, settings: Settings, damaged: int) -> dict[s
     return {
         "gathernd_processes_expected": settings.workers,
         "gathernd_resident_tensors": tensors,
+        "gathernd_resident_versions": store.version_count(),
+        "gathernd_aliases": len(store.alias_names()),
         "gathernd_resident_tensors_damaged": damaged,
         "gathernd_resident_bytes": size,
         "gathernd_resident_tensors_limit": settings.max_tensors,

@@ -29,7 +29,7 @@ from app.operators.lookup import LookupPlan, check_indices, check_offsets, plan_
 from app.operators.shape_rules import check_output_bytes
 from app.service import Service, fill_item
 from app.store import Resident
-from app.store.store_errors import no_tensor
+from app.store.store_errors import unknown_reference
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.lookup_call import Feature, LookupAnswer, LookupCall
 from app.tensors.string_frames import read_frames
@@ -139,7 +139,11 @@ class LookupService:
                 for (dtype, shape), out in zip(plan.outputs, run.outputs, strict=True)
             ]
         answer = LookupAnswer(
-            outputs, call.concat, [feature.tensor for feature in call.features], [one.etag for one in residents]
+            outputs,
+            call.concat,
+            [feature.tensor for feature in call.features],
+            [one.etag for one in residents],
+            [one.data_version for one in residents],
         )
         if call.out_of_bounds != "error":
             answer.replaced = replaced
@@ -161,7 +165,7 @@ class LookupService:
             if feature.tensor not in found:
                 resident = store.get(feature.tensor)
                 if resident is None:
-                    raise no_tensor(feature.tensor, f"{feature.pointer}/tensor", store.names())
+                    raise unknown_reference(feature.tensor, f"{feature.pointer}/tensor", store)
                 found[feature.tensor] = resident
         return [found[feature.tensor] for feature in call.features]
 

@@ -25,6 +25,7 @@ from app.api.error_responses import STATUS
 from app.api.fastapi_app import create_control
 from app.api.readiness import Readiness
 from app.api.route_table import READINESS, template
+from app.api.routes.aliases import AliasesRoute
 from app.api.routes.backward import BackwardRoute
 from app.api.routes.docs_page import add_docs_routes
 from app.api.routes.error_pages import add_error_page_routes
@@ -41,6 +42,7 @@ from app.api.routes.v2_models import add_model_routes
 from app.api.routes.v2_repository import add_repository_routes
 from app.api.routes.v2_server import add_server_routes
 from app.api.routes.v2_shared_memory import add_shared_memory_routes
+from app.api.schemas.alias_routes_openapi import add_alias_routes
 from app.api.schemas.backward_routes_openapi import add_backward_routes
 from app.api.schemas.gather_routes_openapi import add_operator_routes
 from app.api.schemas.lookup_openapi import add_lookup_route
@@ -185,6 +187,7 @@ def create_app(
         store_token,
         settings.memory_budget,
         settings.workers,
+        settings.keep_versions,
     )
     disk_threads = DiskThreads()
     store.run_in_background = disk_threads.run_in_background
@@ -248,6 +251,7 @@ def create_app(
     add_backward_routes(control)
     add_lookup_route(control)
     add_tensor_routes(control)
+    add_alias_routes(control)
     add_server_routes(control, readiness)
     add_log_and_trace_settings_routes(control, models, settings.log_level)
     add_shared_memory_routes(control)
@@ -289,6 +293,7 @@ def _handlers(
     infer = InferRoute(models, lookups, settings.max_json_bytes, settings.max_body_bytes)
     tensors = TensorsRoute(store, service.limits, disk_threads, settings.max_upload_bytes)
     content = ContentRoute(store, disk_threads)
+    aliases = AliasesRoute(store, disk_threads)
     scatter = ScatterRoute(
         store, service.limits, disk_threads, readiness, settings.max_json_bytes, settings.max_body_bytes
     )
@@ -311,6 +316,10 @@ def _handlers(
         "deleteTensor": with_name(tensors.delete),
         "tensorContent": with_name(content),
         "scatterTensor": with_name(scatter),
+        "listAliases": aliases.list,
+        "getAlias": aliases.get,
+        "putAlias": aliases.put,
+        "deleteAlias": aliases.delete,
     }
 
 

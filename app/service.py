@@ -32,7 +32,7 @@ from app.operators.index_out_of_bounds import index_error
 from app.operators.registry import OPERATORS
 from app.operators.shape_rules import check_dtypes
 from app.store import Resident, Store
-from app.store.store_errors import no_tensor
+from app.store.store_errors import unknown_reference
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DType
 from app.tensors.gather_call import Answer, Call, FillValue
@@ -196,7 +196,9 @@ class Service:
                 timings.kernel_end = perf_counter()
                 if bad >= 0:
                     await self._raise_index_error(call, planned, data, timings)
-                return Answer(data.gathered(shape, array), call.dialect, "gpu", etag)
+                version = None if resident is None else resident.data_version
+                output = data.gathered(shape, array)
+                return Answer(output, call.dialect, "gpu", etag, version)
         if on_event_loop and choice.parts > 1:
             bad, array = await self._split_from_event_loop(plan, data, indices, timings, further)
         elif on_event_loop:
@@ -209,8 +211,10 @@ class Service:
         timings.kernel_end = perf_counter()
         if bad >= 0:
             await self._raise_index_error(call, planned, data, timings)
-        etag = None if resident is None else resident.etag
-        return Answer(data.gathered(shape, array), call.dialect, "cpu", etag)
+        output = data.gathered(shape, array)
+        if resident is None:
+            return Answer(output, call.dialect, "cpu")
+        return Answer(output, call.dialect, "cpu", resident.etag, resident.data_version)
 
     async def _gather_replaced(
         self,
@@ -248,8 +252,9 @@ class Service:
             timings.choice, timings.route = decision.choice, decision.choice.route
             self.start_kernel(timings)
             array = np.zeros(plan.output_items, data.dtype.carrier)
-            etag = None if resident is None else resident.etag
-            answer = Answer(data.gathered(planned.shape, array), call.dialect, "cpu", etag)
+            answer = Answer(data.gathered(planned.shape, array), call.dialect, "cpu")
+            if resident is not None:
+                answer.data_etag, answer.data_version = resident.etag, resident.data_version
         else:
             valid = replace(call, indices=replace(indices, array=replacement.indices))
             answer = await self._run(valid, planned, data, resident, decision, timings)
@@ -381,7 +386,7 @@ class Service:
             return call.data, None
         resident = self.store.get(call.data)
         if resident is None:
-            raise no_tensor(call.data, call.data_pointer, self.store.names())
+            raise unknown_reference(call.data, call.data_pointer, self.store)
         return resident.tensor, resident
 
     def run_at_once(

@@ -71,7 +71,16 @@ class Settings(BaseSettings):
     max_store_bytes: ByteSize | None = Field(
         None, ge=1, description="Most bytes of all resident tensors together (default: what the disk holds)."
     )
-    max_tensors: int = Field(10_000, ge=1, description="Most resident tensors.")
+    max_tensors: int = Field(
+        10_000, ge=1, description="Most resident tensors, each with any number of versions, and most aliases."
+    )
+    keep_versions: int = Field(
+        1,
+        ge=1,
+        le=10_000,
+        description="How many versions of a tensor an upload keeps, itself among them, beside those that aliases name; "
+        "`keep` in the upload's query wins.",
+    )
     max_idempotency_keys: int = Field(
         10_000_000, ge=1, description="Most Idempotency-Keys of the last 24 hours; each takes some 300 bytes of disk."
     )

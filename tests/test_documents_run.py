@@ -65,9 +65,11 @@ def shared_server(warmed: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture
 def shared(shared_server: Server) -> Iterator[Server]:
-    """The server for documents that do not start one, without tensors before each of them."""
+    """The server for documents that do not start one, without tensors and aliases before each of them."""
     yield shared_server
     with Client(shared_server.url) as client:
+        for alias in list(client.aliases()):
+            client.delete_alias(alias.alias)
         for tensor in list(client.tensors()):
             client.delete(tensor.name)
 

@@ -30,10 +30,15 @@ def etag_field(etag: str) -> tuple[bytes, bytes]:
     return b"etag", etag.encode()
 
 
-async def is_unchanged(context: RequestContext, etag: str) -> bool:
-    """Judge the conditions of a GET; True once 304 has been sent."""
+def version_field(version: int) -> tuple[bytes, bytes]:
+    """The header field that says which version of a tensor an answer is of."""
+    return b"x-gathernd-data-version", b"%d" % version
+
+
+async def is_unchanged(context: RequestContext, etag: str, kind: str = "tensor") -> bool:
+    """Judge the conditions of a GET, of a tensor or what `kind` names; True once 304 has been sent."""
     conditions = read_conditions(context.headers)
-    Conditions(match=conditions.match).check(etag)
+    Conditions(match=conditions.match).check(etag, kind)
     if conditions.none_match is not None and (etag in conditions.none_match or conditions.none_match == ("*",)):
         await context.send_empty(304, etag_field(etag))
         return True

@@ -26,6 +26,7 @@ READABLE: Final = (
     "Retry-After",
     "Server-Timing",
     "X-Gathernd-Data-ETag",
+    "X-Gathernd-Data-Version",
     "X-Gathernd-Device",
     "X-Gathernd-Dialect",
     "X-Gathernd-Replaced",

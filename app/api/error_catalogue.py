@@ -65,16 +65,18 @@ CATALOGUE: Final[Mapping[Code, Entry]] = {
     ),
     "tensor_not_found": Entry(
         "Tensor not found",
-        "No resident tensor has this name. Names are case-sensitive.",
-        "List the names with GET /tensors, or upload the tensor with PUT /tensors/{name}.",
+        "No resident tensor and no alias has this name, or the tensor has no such version any more. Names are "
+        "case-sensitive.",
+        "List the names with GET /tensors and GET /aliases, and the versions of one with GET /tensors/{name}; or "
+        "upload the tensor with PUT /tensors/{name}.",
         ("Use a name that GET /tensors lists, or upload the tensor with PUT first.",),
     ),
     "model_not_found": Entry(
         "Model not found",
-        "No model has this name or this version: there is one for each operator, such as 'gathernd', and one for each "
-        "resident tensor, each in version 1 only.",
+        "No model has this name or this version: there is one for each operator, such as 'gathernd', in version 1 "
+        "only, and one for each resident tensor and each alias, in the versions that are kept.",
         "List the models with POST /v2/repository/index.",
-        ("Use a model that POST /v2/repository/index lists, in version 1.",),
+        ("Use a model that POST /v2/repository/index lists, in a version that it has there.",),
     ),
     "request_timeout": Entry(
         "Request timeout",
@@ -95,11 +97,25 @@ CATALOGUE: Final[Mapping[Code, Entry]] = {
             "Send fewer and shorter header fields, cookies above all.",
         ),
     ),
+    "name_conflict": Entry(
+        "Name conflict",
+        "Tensors and aliases share their names, and this one is of the other kind: the name of an alias for an upload "
+        "or the removal of a tensor, or that of a tensor for an alias.",
+        "Use another name, or the routes of the kind that it is: GET /aliases lists the aliases.",
+        ("Use another name; GET /aliases lists those of aliases, and GET /tensors those of tensors.",),
+    ),
+    "tensor_in_use": Entry(
+        "Tensor in use",
+        "An alias names the tensor, or the version of it, that was to be removed.",
+        "Move the alias to another version with PUT /aliases/{alias}, or remove it with DELETE /aliases/{alias}, and "
+        "remove the tensor then.",
+        ("Move or remove the aliases that GET /aliases lists for the tensor, and repeat the request.",),
+    ),
     "precondition_failed": Entry(
         "Precondition failed",
-        "If-Match or If-None-Match does not hold for the tensor as it is now.",
-        "Read the tensor's current ETag, decide again, and send that one.",
-        ("Read the tensor's ETag with GET, decide again, and send that one in If-Match.",),
+        "If-Match or If-None-Match does not hold for the tensor, or the alias, as it is now.",
+        "Read the current ETag, decide again, and send that one.",
+        ("Read the ETag with GET, decide again, and send that one in If-Match.",),
     ),
     "range_not_satisfiable": Entry(
         "Range not satisfiable",
@@ -371,6 +387,7 @@ SETTING_OF_LIMIT: Final[Mapping[str, str]] = {
     "rank": "GATHERND_MAX_RANK",
     "requests": "GATHERND_MAX_REQUESTS",
     "store_bytes": "GATHERND_MAX_STORE_BYTES",
+    "store_aliases": "GATHERND_MAX_TENSORS",
     "store_tensors": "GATHERND_MAX_TENSORS",
     "string_bytes": "GATHERND_MAX_STRING_BYTES",
     "upload_bytes": "GATHERND_MAX_UPLOAD_BYTES",

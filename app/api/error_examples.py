@@ -18,7 +18,8 @@ from app.errors import CODES, Code, GatherError, Place, Rule
 from app.operators.dialects import GATHERND, SCATTERND
 from app.operators.lookup import RULES as LOOKUP_RULES
 from app.operators.registry import OPERATORS
-from app.store.store_errors import damaged, no_tensor, over_quota
+from app.store.catalogue import Alias
+from app.store.store_errors import damaged, name_conflict, no_tensor, over_quota, tensor_in_use
 from app.tensors.lookup_call import LOOKUP
 from app.tensors.near_dtype import hint_for_dtype
 
@@ -142,6 +143,16 @@ def _examples() -> Mapping[Code, Example]:
         "header_too_large": _made(
             f"{_curl(_GATHERND)} -H \"Cookie: $(head -c 70000 /dev/zero | tr '\\0' x)\"",
             _limited("header_too_large", "the header has more than 65536 bytes", "header_bytes", 65536),
+        ),
+        "name_conflict": _made(
+            f"""{_curl(path_of("putAlias", alias="items"))} -X PUT -d '{{"tensor": "items@1"}}' {_JSON}""",
+            name_conflict("items", is_alias=False),
+            ITEMS,
+        ),
+        "tensor_in_use": _made(
+            f"{_curl(_ITEM)} -X DELETE",
+            tensor_in_use("items", [Alias("live", "items", 1, ETAG, 0, 0)]),
+            f"{ITEMS} The alias `live` names its version 1.",
         ),
         "precondition_failed": _made(
             f"""{_curl(_ITEM)} -X DELETE -H 'If-Match: "4e07408562bedb8b-3"'""",

@@ -28,6 +28,8 @@ STATUS: Final[Mapping[Code, int]] = {
     "model_not_found": 404,
     "request_timeout": 408,
     "header_too_large": 431,
+    "name_conflict": 409,
+    "tensor_in_use": 409,
     "precondition_failed": 412,
     "range_not_satisfiable": 416,
     "payload_too_large": 413,

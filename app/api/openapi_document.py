@@ -34,7 +34,7 @@ ABOUT: Final[dict[str, Any]] = {
     "openapi_tags": [
         {"name": "gather", "description": "The operators: data inline, or a resident tensor by its name"},
         {"name": "scatter", "description": "Their inverses: a copy of the data with updates; nothing changes in place"},
-        {"name": "tensors", "description": "Resident tensors: upload, look, scatter in place, remove"},
+        {"name": "tensors", "description": "Resident tensors, their versions and aliases of them"},
         {"name": "inference protocol", "description": "Open Inference Protocol v2, for its clients"},
         {"name": "health", "description": "For supervisors and Prometheus"},
         {"name": "pages", "description": "For people"},
@@ -47,6 +47,7 @@ REASONS: Final = {
     403: "Refused",
     404: "Not found",
     408: "The request did not arrive in time",
+    409: "It conflicts with what there is",
     412: "A condition does not hold",
     413: "The body is too large",
     415: "The media type is not read here",

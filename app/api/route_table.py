@@ -123,12 +123,20 @@ ROUTES: Final = (
     ),
     Route("/tensors/{name}/content", TENSORS, Access.TENSORS, {"GET": "tensorContent"}),
     Route("/tensors/{name}/scatter", TENSORS, Access.TENSORS, {"POST": "scatterTensor"}),
+    Route("/aliases", TENSORS, Access.TENSORS, {"GET": "listAliases"}),
+    Route(
+        "/aliases/{alias}",
+        TENSORS,
+        Access.TENSORS,
+        {"GET": "getAlias", "PUT": "putAlias", "DELETE": "deleteAlias"},
+    ),
 )
 
 _OTHER: Final = Route("other", CONTROL, Access.GATHER, {})
 """Stands for every path that is no route; its template is the label of all these."""
 _OTHER_BELOW: Final = {
     "/tensors/": _OTHER._replace(access=Access.TENSORS),
+    "/aliases/": _OTHER._replace(access=Access.TENSORS),
     "/assets/": _OTHER._replace(access=Access.PUBLIC),
     "/docs/": _OTHER._replace(access=Access.PUBLIC),
     "/errors/": _OTHER._replace(access=Access.PUBLIC),

@@ -1,4 +1,8 @@
-"""The models of the inference protocol: the operators, and every resident tensor under its own name."""
+"""The models of the inference protocol: the operators, and every resident tensor and alias under its own name.
+
+The versions of a tensor's model are those of the tensor that are kept, that of an alias is the one that it names. An
+operator has the version 1 alone.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +17,15 @@ from app.service import Service
 from app.store import Resident
 from app.telemetry.model_statistics import Statistics
 from app.tensors.lookup_call import LOOKUP
+from app.tensors.tensor_name import split_reference
 from app.wire import v2_answer
 from app.wire.v2_answer import VERSION
 from app.wire.v2_lookup import LookupModel
 from app.wire.v2_request_json import Model
 
 _REMEMBERED: Final = 1 << 12
+_LISTED: Final = 3
+"""Versions that an error lists, the newest."""
 _MODELS: Final[Mapping[str, Model]] = {name: Model(name, row.signature) for name, row in OPERATORS.items()}
 _LOOKUP: Final = LookupModel()
 _RESIDENT: Final = OPERATORS["gathernd"].signature
@@ -31,41 +38,70 @@ class Models:
     def __init__(self, service: Service, statistics: Statistics) -> None:
         self.service = service
         self.statistics = statistics
-        self._known: BoundedCache[str, Model | LookupModel] = BoundedCache(_REMEMBERED)
+        self._known: BoundedCache[str, Model | LookupModel] = BoundedCache(_REMEMBERED)  # by reference
 
-    def find(self, name: str, version: str = VERSION) -> tuple[Model | LookupModel, Resident | None]:
-        """The model, and the resident tensor that it is.
+    def find(self, name: str, version: str | None = None) -> tuple[Model | LookupModel, Resident | None]:
+        """The model, and the resident tensor that it is; without a version the current one.
 
         Raises model_not_found, tensor_damaged, and unsupported_dtype for a tensor that the protocol cannot carry.
         """
-        if version != VERSION:
-            raise GatherError(
-                "model_not_found",
-                f"no model has a version {version!r}; {VERSION!r} is the only one",
-                hint=f"Use the version '{VERSION}', or leave out the version.",
-            )
         model: Model | LookupModel | None = _LOOKUP if name == LOOKUP else _MODELS.get(name)
         if model is not None:
+            if version not in (None, VERSION):
+                raise self.not_found(name, version)
             self._known[name] = model
             return model, None
-        resident = self.service.store.get(name)
-        if resident is None:
-            raise self.not_found(name)
+        reference = name if version is None else self._reference(name, version)
+        resident = None if reference is None else self.service.store.get(reference)
+        if reference is None or resident is None:
+            raise self.not_found(name, version)
         v2_answer.check_writable(resident.tensor.dtype)
+        if version is not None:
+            return Model(name, _RESIDENT, resident=True, reference=reference), resident
         model = self._known.get(name)
         if model is None:
             model = self._known[name] = Model(name, _RESIDENT, resident=True)
         return model, resident
 
-    def not_found(self, name: str) -> GatherError:
-        """The error for a name that no model has."""
+    def _reference(self, name: str, version: str) -> str | None:
+        """`NAME@7` for a version of the model of a tensor or an alias; None where there is no such version."""
+        resolved = self.service.store.resolve(name)
+        if resolved is None:
+            return None
+        own, _ = split_reference(resolved)
+        # A tensor has all its versions; an alias, or one version, has no other.
+        reference = f"{own}@{version}"
+        if own != name and reference != resolved:
+            return None
+        return None if split_reference(reference)[1] is None else reference
+
+    def versions(self, name: str) -> list[str]:
+        """The versions of a model, the oldest first; none where there is no such model."""
+        if name == LOOKUP or name in _MODELS:
+            return [VERSION]
+        store = self.service.store
+        own, number = split_reference(name)
+        if number is not None:
+            return [] if store.resolve(name) is None else [str(number)]
+        return [str(number) for number in store.version_numbers(own)]
+
+    def not_found(self, name: str, version: str | None = None) -> GatherError:
+        """The error for a name that no model has, or a version that the model has not."""
+        versions = [] if version is None else self.versions(name)
+        if versions:
+            listed = ", ".join(versions[-_LISTED:])
+            return GatherError(
+                "model_not_found",
+                f"the model {name!r} has no version {version!r}; it has {'..., ' * (len(versions) > _LISTED)}{listed}",
+                hint=f"Use the version '{versions[-1]}', or leave out the version.",
+            )
         near = near_name(name, self.names())
         hint = None if near is None else f"{instead_of(name, near)}."
         return GatherError("model_not_found", f"no model is named {name!r}", hint=hint)
 
-    def find_quickly(self, name: str, version: str = VERSION) -> Model | LookupModel:
+    def find_quickly(self, name: str, version: str | None = None) -> Model | LookupModel:
         """As `find`, without asking the store for a tensor that was there before; if it has gone, the gather fails."""
-        return (self._known.get(name) if version == VERSION else None) or self.find(name, version)[0]
+        return (self._known.get(name) if version is None else None) or self.find(name, version)[0]
 
     def forget(self, name: str) -> None:
         """The tensor of this name is gone."""
@@ -73,5 +109,19 @@ class Models:
 
     def names(self) -> list[str]:
         """The names of all models."""
-        own = (*_MODELS, LOOKUP)
-        return [*own, *(name for name in self.service.store.names() if name not in own)]
+        own, store = (*_MODELS, LOOKUP), self.service.store
+        return [*own, *(name for name in (*store.names(), *store.alias_names()) if name not in own)]
+
+    def counted(self, names: list[str]) -> list[str]:
+        """What the statistics call every version of these models."""
+        return [counted_as(name, version) for name in names for version in self.versions(name)]
+
+    def counted_now(self, model: Model | LookupModel) -> str:
+        """What they call the version that a model has now."""
+        resolved = self.service.store.resolve(model.reference) if isinstance(model, Model) and model.resident else None
+        return counted_as(model.name, VERSION if resolved is None else str(split_reference(resolved)[1]))
+
+
+def counted_as(name: str, version: int | str) -> str:
+    """What the statistics call a version of a model."""
+    return f"{name}@{version}"

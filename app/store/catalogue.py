@@ -1,4 +1,4 @@
-"""The catalogue: which tensors there are, in which files, and the answered Idempotency-Keys.
+"""The catalogue: which versions of which tensors there are, in which files, aliases, and answered Idempotency-Keys.
 
 It is the SQLite database `catalogue.sqlite` (write-ahead log, synchronous=FULL): a committed transaction survives a
 loss of power, one that was not committed leaves no trace. No request waits for SQLite: every process keeps the rows in
@@ -18,6 +18,7 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -34,7 +35,7 @@ from app.store.tensor_file import digest_of
 FILE: Final = "catalogue.sqlite"
 FILES: Final = (FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal")
 _APPLICATION: Final = 1195463752
-_SCHEMA_VERSION: Final = 1
+_SCHEMA_VERSION: Final = 2
 _KEPT_CHANGES: Final = 1024
 """Changes kept for other processes to catch up by; one that is further behind reads all rows."""
 _MAX_CHECKED_BYTES: Final = 1 << 27
@@ -44,24 +45,44 @@ _LOCK_TIMEOUT_S: Final = 10.0
 _WAL_BYTES: Final = 1 << 20
 _WAL_CHECKPOINT_PAGES: Final = 128
 """Pages after which SQLite checkpoints its log: half of what the log has room for."""
-_SCHEMA: Final = """
-CREATE TABLE tensors (
-    name TEXT PRIMARY KEY, content TEXT NOT NULL, file TEXT NOT NULL, dtype TEXT NOT NULL, shape TEXT NOT NULL,
-    size INTEGER NOT NULL, file_size INTEGER NOT NULL, sha256 TEXT NOT NULL, created INTEGER NOT NULL,
-    modified INTEGER NOT NULL, prefault INTEGER NOT NULL, lock INTEGER NOT NULL
+_VERSIONS_TABLES: Final = """
+CREATE TABLE versions (
+    name TEXT NOT NULL, version INTEGER NOT NULL, content TEXT NOT NULL, file TEXT NOT NULL, dtype TEXT NOT NULL,
+    shape TEXT NOT NULL, size INTEGER NOT NULL, file_size INTEGER NOT NULL, sha256 TEXT NOT NULL,
+    created INTEGER NOT NULL, modified INTEGER NOT NULL, prefault INTEGER NOT NULL, lock INTEGER NOT NULL,
+    PRIMARY KEY (name, version)
 ) WITHOUT ROWID;
-CREATE TABLE changes (sequence INTEGER PRIMARY KEY, name TEXT NOT NULL);
+CREATE TABLE last_versions (name TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE aliases (
+    alias TEXT PRIMARY KEY, name TEXT NOT NULL, version INTEGER NOT NULL, etag TEXT NOT NULL,
+    created INTEGER NOT NULL, modified INTEGER NOT NULL
+) WITHOUT ROWID;
+"""
+"""`last_versions` has the highest number that each name ever had, of removed ones too: no number is given twice."""
+_SCHEMA: Final = """
+CREATE TABLE changes (sequence INTEGER PRIMARY KEY, name TEXT NOT NULL, version INTEGER NOT NULL DEFAULT 1);
 CREATE TABLE keys (
-    name TEXT NOT NULL, key TEXT NOT NULL, digest TEXT NOT NULL, etag TEXT NOT NULL, clock INTEGER NOT NULL,
-    PRIMARY KEY (name, key)
+    scope TEXT NOT NULL, key TEXT NOT NULL, digest TEXT NOT NULL, etag TEXT NOT NULL, clock INTEGER NOT NULL,
+    version INTEGER NOT NULL DEFAULT 1, PRIMARY KEY (scope, key)
 ) WITHOUT ROWID;
 CREATE INDEX keys_by_clock ON keys (clock);
 CREATE TABLE facts (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
-INSERT INTO changes VALUES (1, '');
+INSERT INTO changes VALUES (1, '', 1);
 INSERT INTO facts VALUES ('keys', 0), ('clock', 0), ('boot', ''), ('boottime', 0);
 PRAGMA application_id = 1195463752;
-PRAGMA user_version = 1;
+PRAGMA user_version = 2;
 """
+_FROM_SCHEMA_1: Final = """
+INSERT INTO versions SELECT name, 1, content, file, dtype, shape, size, file_size, sha256, created, modified, prefault,
+    lock FROM tensors;
+INSERT INTO last_versions SELECT name, 1 FROM tensors;
+DROP TABLE tensors;
+ALTER TABLE changes ADD COLUMN version INTEGER NOT NULL DEFAULT 1;
+ALTER TABLE keys RENAME COLUMN name TO scope;
+ALTER TABLE keys ADD COLUMN version INTEGER NOT NULL DEFAULT 1;
+PRAGMA user_version = 2;
+"""
+"""Schema 1 had one content for each name, and keys whose scope was the tensor's name."""
 _ERRNO: Final = {
     sqlite3.SQLITE_FULL: errno.ENOSPC,
     sqlite3.SQLITE_READONLY: errno.EROFS,
@@ -76,7 +97,7 @@ _ERRNO: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A tensor: the id and file of its content, and its metadata. Times are nanoseconds since 1970.
+    """A version of a tensor: the id and file of its content, and its metadata. Times are nanoseconds since 1970.
 
     `size` is the bytes of the items, `file_size` those of the file; `created` is when the name came into being,
     `modified` when this file was stored. `dtype` is empty where the file could not be read when it was entered.
@@ -94,20 +115,58 @@ class Row:
     modified: int
     prefault: bool = False
     lock: bool = False
+    version: int = 1
+
+    @property
+    def reference(self) -> str:
+        """What names this version and no other: `NAME@7`."""
+        return f"{self.name}@{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """A name for one version of a tensor. `etag` is new with each move; times are nanoseconds since 1970.
+
+    `created` is when the alias came into being, `modified` when it was last moved.
+    """
+
+    alias: str
+    name: str
+    version: int
+    etag: str
+    created: int
+    modified: int
+
+    @property
+    def reference(self) -> str:
+        """The version that it names: `NAME@7`."""
+        return f"{self.name}@{self.version}"
 
 
 @dataclass(frozen=True, slots=True)
 class AnsweredKey:
-    """An Idempotency-Key of tensor `name`: the digest of its request, and the ETag answered.
+    """An Idempotency-Key: the digest of its request, and what was answered, an ETag and the number of the version.
 
+    `scope` is the name in the path of the request, as it was written: of a tensor, of one version, or an alias.
     `clock` is when, by the store's clock (see `idempotency`).
     """
 
-    name: str
+    scope: str
     key: str
     digest: str
     etag: str
     clock: int
+    version: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of one version, or of an alias where `version` is 0; `now` is what is there, None if it was removed."""
+
+    sequence: int
+    name: str
+    version: int
+    now: Row | Alias | None
 
 
 def placeholder_name(name: str) -> str:
@@ -120,44 +179,70 @@ class Transaction:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self._changed: list[str] = []
+        self._changed: list[tuple[str, int]] = []
 
     @property
     def changes_tensors(self) -> bool:
         """Whether other processes must look at the rows again."""
         return bool(self._changed)
 
+    def next_version(self, name: str) -> int:
+        """The number of the next version of a name: one more than it ever had."""
+        with _disk_errors():
+            found = self._connection.execute("SELECT version FROM last_versions WHERE name = ?", (name,)).fetchone()
+        return 1 if found is None else int(found[0]) + 1
+
     def put(self, row: Row) -> None:
-        """Enter a tensor, replacing the row of its name."""
+        """Enter a version of a tensor, replacing the row of its number."""
         with _disk_errors():
             self._connection.execute(
-                "INSERT OR REPLACE INTO tensors VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO versions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
-                    row.name, row.content, row.file, row.dtype, orjson.dumps(row.shape).decode(), row.size,
+                    row.name, row.version, row.content, row.file, row.dtype, orjson.dumps(row.shape).decode(), row.size,
                     row.file_size, row.sha256, row.created, row.modified, row.prefault, row.lock,
                 ),
             )  # fmt: skip
-        self._changed.append(row.name)
+            self._connection.execute(
+                "INSERT INTO last_versions VALUES (?, ?) "
+                "ON CONFLICT (name) DO UPDATE SET version = excluded.version WHERE excluded.version > version",
+                (row.name, row.version),
+            )
+        self._changed.append((row.name, row.version))
 
-    def remove(self, name: str) -> None:
-        """Remove the tensor of this name."""
+    def remove(self, row: Row) -> None:
+        """Remove a version of a tensor. Its number is not given again."""
         with _disk_errors():
-            self._connection.execute("DELETE FROM tensors WHERE name = ?", (name,))
-        self._changed.append(name)
+            self._connection.execute("DELETE FROM versions WHERE name = ? AND version = ?", (row.name, row.version))
+        self._changed.append((row.name, row.version))
+
+    def put_alias(self, alias: Alias) -> None:
+        """Enter an alias, or move it."""
+        with _disk_errors():
+            self._connection.execute(
+                "INSERT OR REPLACE INTO aliases VALUES (?, ?, ?, ?, ?, ?)",
+                (alias.alias, alias.name, alias.version, alias.etag, alias.created, alias.modified),
+            )
+        self._changed.append((alias.alias, 0))
+
+    def remove_alias(self, alias: str) -> None:
+        """Remove an alias."""
+        with _disk_errors():
+            self._connection.execute("DELETE FROM aliases WHERE alias = ?", (alias,))
+        self._changed.append((alias, 0))
 
     def store_keys(self, answers: Sequence[AnsweredKey], expired: int) -> None:
         """Enter Idempotency-Keys, and remove some thousands of those answered at `expired` or before."""
         with _disk_errors():
             run = self._connection.execute
             gone = run(
-                "DELETE FROM keys WHERE (name, key) IN (SELECT name, key FROM keys WHERE clock <= ? LIMIT ?)",
+                "DELETE FROM keys WHERE (scope, key) IN (SELECT scope, key FROM keys WHERE clock <= ? LIMIT ?)",
                 (expired, 10_000 + 2 * len(answers)),
             ).rowcount
             for one in answers:
-                gone += run("DELETE FROM keys WHERE name = ? AND key = ?", (one.name, one.key)).rowcount
+                gone += run("DELETE FROM keys WHERE scope = ? AND key = ?", (one.scope, one.key)).rowcount
             self._connection.executemany(
-                "INSERT INTO keys VALUES (?, ?, ?, ?, ?)",
-                [(one.name, one.key, one.digest, one.etag, one.clock) for one in answers],
+                "INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?)",
+                [(one.scope, one.key, one.digest, one.etag, one.clock, one.version) for one in answers],
             )
             if gone != len(answers):
                 run("UPDATE facts SET value = value + ? WHERE name = 'keys'", (len(answers) - gone,))
@@ -170,8 +255,8 @@ class Transaction:
     def commit(self) -> None:
         """Make it durable. Raises OSError; a crash before the next commit may then still make it durable."""
         with _disk_errors():
-            for name in self._changed:
-                self._connection.execute("INSERT INTO changes (name) VALUES (?)", (name,))
+            for name, version in self._changed:
+                self._connection.execute("INSERT INTO changes (name, version) VALUES (?, ?)", (name, version))
             if self._changed:
                 last = self.last_change()
                 if last // 256 != (last - len(self._changed)) // 256:
@@ -185,7 +270,7 @@ class Transaction:
                 self._connection.execute("ROLLBACK")
 
     def last_change(self) -> int:
-        """The number of the last change of a tensor."""
+        """The number of the last change of a tensor or an alias."""
         return _last(self._connection)
 
     def key_count(self) -> int:
@@ -209,7 +294,7 @@ class Catalogue:
         os.close(disk_writes.create(self.path))
         with _disk_errors(), self._connection() as connection:
             connection.execute("PRAGMA journal_mode = WAL")
-            connection.executescript("BEGIN;" + _SCHEMA)
+            connection.executescript("BEGIN;" + _VERSIONS_TABLES + _SCHEMA)
             transaction = Transaction(connection)
             for row in rows:
                 transaction.put(row)
@@ -217,28 +302,51 @@ class Catalogue:
         self.close()
         disk_writes.fsync_folder(self.path.parent)
 
+    def upgrade(self) -> None:
+        """At start-up: bring a database of schema 1 to this one, in one transaction; changes nothing if it is of this.
+
+        Raises StoreRefused where the database cannot be used, and OSError.
+        """
+        with self._refusals(), self._connection() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            transaction = Transaction(connection)
+            try:
+                if connection.execute("PRAGMA user_version").fetchone()[0] == 1:
+                    for statement in (_VERSIONS_TABLES + _FROM_SCHEMA_1).split(";\n"):
+                        connection.execute(statement)
+                    transaction.commit()
+            finally:
+                with suppress(OSError):
+                    transaction.roll_back()
+        self.close()
+
     def check(self) -> None:
         """At start-up: check that the database can be used, and checkpoint SQLite's log. Raises StoreRefused."""
+        with self._refusals(), self._connection() as connection:
+            # An empty transaction: damage by a power loss or another program shows here.
+            connection.execute("BEGIN IMMEDIATE")
+            application = connection.execute("PRAGMA application_id").fetchone()[0]
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if (application, version) != (_APPLICATION, _SCHEMA_VERSION):
+                raise StoreRefused(f"{self.path} is not the catalogue of a store that this gathernd can read")
+            _last(connection)
+            if self.path.stat().st_size <= _MAX_CHECKED_BYTES:
+                found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+                if found != "ok":
+                    raise self._damaged(found)
+            connection.execute("COMMIT")
+            connection.execute("PRAGMA wal_checkpoint(RESTART)")
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        """Turn what SQLite raises at the start into StoreRefused, or OSError where it is the disk's fault."""
         if not self.path.exists():
             raise StoreRefused(
                 f"the catalogue {self.path} is missing: without it nobody knows which tensors the store has; bring it "
                 "back from a backup of the folder"
             )
         try:
-            with self._connection() as connection:
-                # An empty transaction: damage by a power loss or another program shows here.
-                connection.execute("BEGIN IMMEDIATE")
-                application = connection.execute("PRAGMA application_id").fetchone()[0]
-                version = connection.execute("PRAGMA user_version").fetchone()[0]
-                if (application, version) != (_APPLICATION, _SCHEMA_VERSION):
-                    raise StoreRefused(f"{self.path} is not the catalogue of a store that this gathernd can read")
-                _last(connection)
-                if self.path.stat().st_size <= _MAX_CHECKED_BYTES:
-                    found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-                    if found != "ok":
-                        raise self._damaged(found)
-                connection.execute("COMMIT")
-                connection.execute("PRAGMA wal_checkpoint(RESTART)")
+            yield
         except sqlite3.Error as error:
             if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise StoreInUse(f"another program has locked the catalogue {self.path}: end it") from None
@@ -308,17 +416,18 @@ class Catalogue:
                 with suppress(OSError):
                     transaction.roll_back()
 
-    def rows(self) -> tuple[int, list[Row]]:
-        """The number of the last change, and all tensors."""
+    def rows(self) -> tuple[int, list[Row], list[Alias]]:
+        """The number of the last change, all versions of all tensors, and all aliases."""
         with _disk_errors(), self._connection() as connection:
             connection.execute("BEGIN")
             try:
                 last = _last(connection)
-                return last, [_row(found) for found in connection.execute("SELECT * FROM tensors")]
+                rows = [_row(found) for found in connection.execute("SELECT * FROM versions")]
+                return last, rows, [Alias(*found) for found in connection.execute("SELECT * FROM aliases")]
             finally:
                 connection.execute("ROLLBACK")
 
-    def find_key(self, name: str, key: str) -> AnsweredKey | None:
+    def find_key(self, scope: str, key: str) -> AnsweredKey | None:
         """The stored Idempotency-Key, None if there is none."""
         # Every scatter with a key comes here: without the two context managers, which cost as much as the query.
         try:
@@ -328,7 +437,7 @@ class Catalogue:
                 connection = self._connect()
         try:
             found = connection.execute(
-                "SELECT name, key, digest, etag, clock FROM keys WHERE name = ? AND key = ?", (name, key)
+                "SELECT scope, key, digest, etag, clock, version FROM keys WHERE scope = ? AND key = ?", (scope, key)
             ).fetchone()
         except sqlite3.Error as error:
             connection.close()
@@ -336,11 +445,11 @@ class Catalogue:
         self._idle.append(connection)
         return None if found is None else AnsweredKey(*found)
 
-    def count_keys(self, name: str, keys: Iterable[str]) -> int:
-        """How many of these Idempotency-Keys of tensor `name` there are."""
+    def count_keys(self, keys: Iterable[tuple[str, str]]) -> int:
+        """How many of these Idempotency-Keys, each with its scope, there are."""
         with _disk_errors(), self._connection() as connection:
-            count = "SELECT count(*) FROM keys WHERE name = ? AND key = ?"
-            return sum(connection.execute(count, (name, key)).fetchone()[0] for key in keys)
+            count = "SELECT count(*) FROM keys WHERE scope = ? AND key = ?"
+            return sum(connection.execute(count, key).fetchone()[0] for key in keys)
 
     def facts(self) -> dict[str, Any]:
         """The single values: `clock`, `boot` and `boottime` (see `idempotency`), and the number of `keys`."""
@@ -363,20 +472,19 @@ class Catalogue:
             return self._index_connections, found
 
     def last_change(self) -> int:
-        """The number of the last change of a tensor."""
+        """The number of the last change of a tensor or an alias."""
         with _disk_errors():
             return _last(self._connection_of_index())
 
-    def changes_since(self, sequence: int) -> list[tuple[int, str, Row | None]] | None:
-        """The changes after number `sequence`: number, name, and the tensor as it is now, None if removed.
-
-        None where they are too many to have been kept.
-        """
+    def changes_since(self, sequence: int) -> list[Change] | None:
+        """The changes after number `sequence`, in their order; None where they are too many to have been kept."""
         with _disk_errors():
             found = (
                 self._connection_of_index()
                 .execute(
-                    "SELECT c.sequence, c.name, t.* FROM changes c LEFT JOIN tensors t ON t.name = c.name "
+                    "SELECT c.sequence, c.name, c.version, a.name, a.version, a.etag, a.created, a.modified, v.* "
+                    "FROM changes c LEFT JOIN versions v ON v.name = c.name AND v.version = c.version "
+                    "LEFT JOIN aliases a ON c.version = 0 AND a.alias = c.name "
                     "WHERE c.sequence >= ? ORDER BY c.sequence",
                     (sequence,),
                 )
@@ -384,7 +492,7 @@ class Catalogue:
             )
         if not found or found[0][0] != sequence:
             return None
-        return [(one[0], one[1], None if one[2] is None else _row(one[2:])) for one in found[1:]]
+        return [Change(one[0], one[1], one[2], _now(one[1], one[3:8], one[8:])) for one in found[1:]]
 
     def close(self) -> None:
         """Close the connections; harmless if there are none."""
@@ -403,11 +511,18 @@ def _fact(connection: sqlite3.Connection, name: str) -> Any:
     return connection.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()[0]
 
 
+def _now(name: str, alias: Sequence[Any], row: Sequence[Any]) -> Row | Alias | None:
+    if alias[0] is not None:
+        return Alias(name, *alias)
+    return None if row[0] is None else _row(row)
+
+
 def _row(found: Sequence[Any]) -> Row:
-    name, content, file, dtype, shape, size, file_size, sha256, created, modified, prefault, lock = found
+    name, version, content, file, dtype, shape, size, file_size, sha256, created, modified, prefault, lock = found
+    # Shared where they can be, since there may be a hundred thousand rows.
     return Row(
-        name, content, file, dtype, tuple(orjson.loads(shape)), size, file_size, sha256, created, modified,
-        bool(prefault), bool(lock),
+        sys.intern(name), content, content if file == content else file, sys.intern(dtype), tuple(orjson.loads(shape)),
+        size, file_size, sha256, created, modified, bool(prefault), bool(lock), version,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Group commit: scatters of one tensor that wait at the same time share one fsync.
+"""Group commit: scatters of one tensor, by one reference to it, that wait at the same time share one fsync.
 
 The caller of the first scatter in the queue takes the tensor's lock, and carries out all scatters queued by then; when
 they are done, the caller of the next one goes on with those queued meanwhile. No scatter is delayed to form a batch.
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from threading import Event, Lock
 from typing import Final
 
-from app.store.pending_scatter import PendingScatter
+from app.store.pending_scatter import PendingScatter, Scattered
 
 MAX_BATCH: Final = 64
 """Scatters in a batch."""
@@ -22,7 +22,7 @@ Work = Callable[[str, Take], Callable[[], None] | None]
 
 
 class QueuedScatter:
-    """A scatter in the queue of its tensor. `is_leader` says that its caller is to call `complete` at once."""
+    """A scatter in the queue of its tensor, `name`. `is_leader` says that its caller is to call `complete` at once."""
 
     __slots__ = ("is_leader", "name", "scatter", "wake")
 
@@ -34,10 +34,10 @@ class QueuedScatter:
 
 
 class ScatterQueues:
-    """The queues of scatters, one for each tensor that has any."""
+    """The queues of scatters, one for each reference by which any were asked for."""
 
     def __init__(self, work: Work) -> None:
-        """`work` takes the name of a tensor, and a function that takes at most so many scatters from its queue.
+        """`work` takes the reference to a tensor, and a function that takes at most so many scatters from its queue.
 
         It finishes all that it has taken. An error that it raises is the result of those that it has not finished; the
         function that it returns is called once all other callers have been woken.
@@ -46,8 +46,8 @@ class ScatterQueues:
         self._lock = Lock()
         self._queues: dict[str, list[QueuedScatter]] = {}
 
-    def run(self, name: str, scatter: PendingScatter) -> str:
-        """The new ETag after `scatter`, or its error; blocks."""
+    def run(self, name: str, scatter: PendingScatter) -> Scattered:
+        """The result of `scatter`, or its error; blocks."""
         turn = Event()
         queued = self.enqueue(name, scatter, turn.set)
         if not queued.is_leader:
@@ -67,8 +67,8 @@ class ScatterQueues:
             queued.is_leader = len(queue) == 1
         return queued
 
-    def complete(self, queued: QueuedScatter) -> str:
-        """The new ETag, or the error; carries out a batch unless the scatter is done, which blocks."""
+    def complete(self, queued: QueuedScatter) -> Scattered:
+        """The result, or the error; carries out a batch unless the scatter is done, which blocks."""
         if not queued.scatter.done:
             self._run_batch(queued)
         return queued.scatter.result()

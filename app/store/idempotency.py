@@ -1,8 +1,10 @@
 """Idempotency-Keys: their form, which scatters were answered before, and with what.
 
 A key stands in the redo record of its scatter, so that one fsync makes both durable; a checkpoint of the log moves its
-keys to the catalogue. Keys belong to a name and outlive the tensor that has it: a retry gets the first answer also when
-the tensor has been replaced or removed since.
+keys to the catalogue. A key belongs to the name in the path of its request, as it was written there: that of a tensor,
+`NAME@7` or an alias (its scope). It outlives what the name stands for: a retry gets the first answer also when the
+tensor has been replaced or removed since, or the alias moved. So before a name comes to stand for another content, the
+keys that were given with it go from the log of the old one to the catalogue.
 
 They live 24 hours by the store's own clock, which only rises: within one boot it goes on with the machine's clock since
 boot; it stands still while the machine is off or the store moves to another one.
@@ -19,6 +21,7 @@ from typing import Any, Final
 
 from app.errors import GatherError
 from app.store.catalogue import AnsweredKey, Catalogue, Transaction
+from app.store.pending_scatter import Scattered
 from app.store.scatter_log import Entry, ScatterLog
 from app.store.shared_state import StateWord
 
@@ -103,17 +106,21 @@ class IdempotencyKeys:
         self._maximum = maximum
         self.clock = StoreClock(state)
 
-    def find_etag(self, name: str, log: ScatterLog | None, key: str | None, digest: str) -> str | None:
-        """The ETag that the request with this key was answered with, None for a new key.
+    def find_answer(
+        self, scope: str, log: ScatterLog | None, name: str, key: str | None, digest: str
+    ) -> Scattered | None:
+        """What the request with this key was answered, None for a new key.
 
-        `log` is the log of the tensor's content, read to its end. Raises invalid_field where the key came
-        with another request.
+        `scope` is the name that the request was sent to; `log` is the log of the content that it stands for, one of
+        tensor `name`, read to its end. Raises invalid_field where the key came with another request.
         """
         if key is None:
             return None
-        found: Entry | AnsweredKey | None = log.keys.get(key) if log is not None else None
+        found: Entry | AnsweredKey | None = None
+        if log is not None:
+            found = log.keys.get((scope_in_log(scope, name), key))
         if (found is None or self._answered_at(found) <= self._expiry()) and self._state[StateWord.KEYS]:
-            found = self._catalogue.find_key(name, key)
+            found = self._catalogue.find_key(scope, key)
         if found is None or self._answered_at(found) <= self._expiry():
             return None
         if found.digest != digest:
@@ -123,12 +130,12 @@ class IdempotencyKeys:
                 hint="Send a new Idempotency-Key with each other request, such as a UUID.",
                 pointer="/idempotency-key",
             )
-        return found.etag
+        return Scattered(found.etag, found.version)
 
     def check_limit(self, name: str, log: ScatterLog) -> None:
         """Raises insufficient_storage where one more key could not be remembered for its 24 hours.
 
-        `log` is the log of the content of tensor `name`, read to its end.
+        `log` is the log of a content of tensor `name`, read to its end.
         Keys in the logs of other tensors are not counted before they reach the catalogue. Raises OSError too.
         """
         if self._is_full(name, log):
@@ -143,7 +150,9 @@ class IdempotencyKeys:
     def _is_full(self, name: str, log: ScatterLog) -> bool:
         count = self._state[StateWord.KEYS] + len(log.keys)
         # While a checkpoint is prepared keys are in both the log and the catalogue: those are counted once.
-        return count >= self._maximum and count - self._catalogue.count_keys(name, log.keys) >= self._maximum
+        if count < self._maximum:
+            return False
+        return count - self._catalogue.count_keys((scope or name, key) for scope, key in log.keys) >= self._maximum
 
     def remove_expired(self) -> None:
         """Remove some thousands of expired keys from the catalogue. Raises OSError."""
@@ -155,7 +164,9 @@ class IdempotencyKeys:
         """The keys of these log entries of tensor `name` that have not expired; of equal ones the last."""
         since = self._expiry()
         found = {
-            entry.key: AnsweredKey(name, entry.key, entry.digest, entry.etag, answered)
+            (entry.scope, entry.key): AnsweredKey(
+                entry.scope or name, entry.key, entry.digest, entry.etag, answered, entry.version
+            )
             for entry in entries
             if entry.key is not None and (answered := self._answered_at(entry)) > since
         }
@@ -176,3 +187,8 @@ class IdempotencyKeys:
             return found.clock
         assert isinstance(found, Entry)
         return self.clock.now() - max(0, time.time_ns() - found.time)
+
+
+def scope_in_log(scope: str, name: str) -> str | None:
+    """The scope of a key as the logs of tensor `name` have it."""
+    return None if scope == name else scope

@@ -2,6 +2,7 @@
 
 1   no catalogue: a tensor's file is named by the SHA-256 of its name, Idempotency-Keys are in the redo logs alone
 2   `catalogue.sqlite`; files from before the upgrade keep their names until their tensors are replaced
+3   versions and aliases in the catalogue: what there was is version 1 of its name
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from app.store.directory_lock import StoreRefused
 from app.store.tensor_file import PAGE, BadFile, decode_page, digest_of, read_members
 
 logger = logging.getLogger("gathernd")
-FORMAT: Final = 2
+FORMAT: Final = 3
 _ALLOWED_WITHOUT_FORMAT: Final = ("lock", "members", "state", "locks", "format.new", "lost+found", *FILES)
 
 
@@ -109,5 +110,10 @@ def _row_of(path: Path) -> Row | None:
     )  # fmt: skip
 
 
-UPGRADES: Final[Mapping[int, Callable[[Path], None]]] = {1: _enter_tensors}
+def _number_versions(folder: Path) -> None:
+    """From 2 to 3, in one transaction; a catalogue just made of format 1 needs none."""
+    Catalogue(folder / FILE).upgrade()
+
+
+UPGRADES: Final[Mapping[int, Callable[[Path], None]]] = {1: _enter_tensors, 2: _number_versions}
 """The upgrade from version n to n + 1, by n. Each must be repeatable: after a crash it is run again."""

@@ -1,5 +1,8 @@
 """The store on the local disk: finding tensors, uploading, replacing, scattering and removing them.
 
+Each upload of a name makes its next version; older ones are kept as `retention` says. What takes a reference takes the
+name of a tensor, which stands for its current version (the highest that is kept), `NAME@7`, or an alias.
+
 A lookup of an unchanged tensor costs two comparisons with shared memory and one of the file's size. All methods but
 `get` block on the disk and belong on a thread; any number of threads and processes may call at the same time.
 
@@ -31,10 +34,13 @@ from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import Final
+from weakref import WeakValueDictionary
 
 from app.errors import GatherError
+from app.near_name import shorten
 from app.store import disk_writes, download_snapshots, layout_migrations
-from app.store.catalogue import FILE, AnsweredKey, Catalogue, Row
+from app.store.aliases import Aliases, check_no_alias
+from app.store.catalogue import FILE, Alias, AnsweredKey, Catalogue, Row, Transaction
 from app.store.catalogue_cache import CatalogueCache
 from app.store.directory_lock import ProcessGroup
 from app.store.disk_reserve import DiskReserve
@@ -44,14 +50,24 @@ from app.store.group_commit import MAX_BATCH, QueuedScatter, ScatterQueues, Take
 from app.store.idempotency import IdempotencyKeys
 from app.store.log_replay import ReplayedLogs
 from app.store.mapped_tensor import CurrentContent, MappedContent
-from app.store.pending_scatter import PendingScatter, ScatterChange
+from app.store.pending_scatter import PendingScatter, ScatterChange, Scattered
 from app.store.quota import Quota, QuotaCheck
 from app.store.remove_leftovers import OrphanedFiles, UploadFolder, file_names, remove_or_warn
+from app.store.retention import superseded
 from app.store.scatter_checkpoints import Checkpoints
 from app.store.scatter_execution import ScatterExecutor
 from app.store.scatter_strings import replaced_strings
 from app.store.shared_state import StateWord
-from app.store.store_errors import damaged, not_found, over_quota, storage_errors, unreadable
+from app.store.store_errors import (
+    damaged,
+    name_conflict,
+    not_found,
+    over_quota,
+    storage_errors,
+    tensor_in_use,
+    unknown_reference,
+    unreadable,
+)
 from app.store.store_interface import Resident
 from app.store.tensor_file import BadFile, Description, HeaderWord, page_version
 from app.store.tensor_metadata import (
@@ -67,7 +83,7 @@ from app.store.writable_tensor import WritableTensor
 from app.store.write_uploaded_tensor import Upload
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.shape_limits import Limits
-from app.tensors.tensor_name import check_name, check_new_name
+from app.tensors.tensor_name import check_new_name, check_reference, split_reference
 
 logger = logging.getLogger("gathernd")
 _SHORTAGE_ERRNOS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
@@ -86,17 +102,20 @@ class LocalStore:
         token: str | None = None,
         memory: int | None = None,
         processes: int = 1,
+        keep_versions: int = 1,
     ) -> None:
         """`token` is that of the process group that this process joins, None for the first process, which claims it.
 
         `memory` is how many bytes of contents the system's cache can hold, None where that is not known;
-        `processes` how many processes serve the store.
+        `processes` how many processes serve the store; `keep_versions` how many versions of a tensor an upload keeps,
+        its own among them, where it does not say so itself.
         """
         self.folder = folder
         self.limits = limits
         self.quota = quota or Quota()
         self._token = token
         self._processes = processes
+        self._keep_versions = keep_versions
         self._memory = memory
         self._tensor_folder = folder / "tensors"
         self._log_folder = folder / "logs"
@@ -105,7 +124,8 @@ class LocalStore:
         self._catalogue = Catalogue(folder / FILE)
         self._reserve = DiskReserve(folder)
         self._scatter_queues = ScatterQueues(self.execute_scatters)
-        self._entries: dict[str, CurrentContent] = {}
+        self._entries: dict[str, CurrentContent] = {}  # by reference
+        self._mapped: WeakValueDictionary[str, CurrentContent] = WeakValueDictionary()  # those of `_entries`, by file
         self.run_in_background: Callable[[Callable[[], None]], None] = _run_now
         """Runs a checkpoint once the scatters before it are answered; the service sets it to hand that to a thread."""
         self._group: ProcessGroup | None = None
@@ -118,6 +138,7 @@ class LocalStore:
         self._uploads: UploadFolder
         self._quota_check: QuotaCheck
         self._orphans: OrphanedFiles
+        self._alias_changes: Aliases
 
     @property
     def group(self) -> ProcessGroup:
@@ -140,10 +161,10 @@ class LocalStore:
         group = ProcessGroup(self.folder, self._token)
         try:
             if group.owner:
-                layout_migrations.prepare(self.folder)
+                # SQLite does not always tell a full disk from other errors.
+                self._reserve.retry_with(partial(layout_migrations.prepare, self.folder), any_error=True)
                 for folder in (self._tensor_folder, self._log_folder, self._upload_folder, self._snapshot_folder):
                     folder.mkdir(exist_ok=True)
-                # SQLite does not always tell a full disk from other errors.
                 self._reserve.retry_with(self._catalogue.check, any_error=True)
                 self._catalogue.preallocate_wal()
             self._join(group)
@@ -171,6 +192,9 @@ class LocalStore:
         self._uploads = UploadFolder(self._upload_folder, group)
         self._quota_check = QuotaCheck(self.quota, self._index, self._uploads)
         self._orphans = OrphanedFiles(self._tensor_folder, self._log_folder, self._index)
+        self._alias_changes = Aliases(
+            group, self._index, self._replayed_logs, self._keys, self._quota_check, self._reserve
+        )
         if group.owner:
             self._state[StateWord.GENERATION] |= 1  # left by an earlier group; `catch_up` sets it right
             self._keys.clock.start(self._catalogue.facts())
@@ -196,25 +220,25 @@ class LocalStore:
 
     # Lookups
 
-    def get(self, name: str) -> Resident | None:
-        """The tensor of this name as it is now, or None. Raises tensor_damaged."""
+    def get(self, reference: str) -> Resident | None:
+        """The version of a tensor that a reference names, as it is now, or None. Raises tensor_damaged."""
         if self._state[0] != self._index.generation:
             self._index.catch_up()
-        entry = self._entries.get(name)
+        entry = self._entries.get(reference)
         if entry is None:
-            entry = self._load(name)
+            entry = self._load(reference)
             if entry is None:
                 return None
         entry.resident = resident = entry.content.resident(entry.resident)
         return resident
 
-    def content(self, name: str) -> MappedContent:
-        """The mapped content of this name. Raises tensor_not_found and tensor_damaged."""
-        check_name(name)
+    def content(self, reference: str) -> MappedContent:
+        """The mapped content that a reference names. Raises invalid_field, tensor_not_found and tensor_damaged."""
+        check_reference(reference)
         self._index.catch_up()
-        entry = self._entries.get(name) or self._load(name)
+        entry = self._entries.get(reference) or self._load(reference)
         if entry is None:
-            raise not_found(name)
+            raise not_found(reference, self)
         entry.content.resident()
         return entry.content
 
@@ -228,26 +252,32 @@ class LocalStore:
             with content.exclude_writers():
                 return Snapshot(content, self._snapshot_folder)
 
-    def _load(self, name: str) -> CurrentContent | None:
-        """Map the content of `name`. Raises tensor_damaged."""
+    def _load(self, reference: str) -> CurrentContent | None:
+        """Map the content that a reference names. Raises tensor_damaged."""
+        is_new = False
         while True:
-            row = self._index.find(name)
+            row = self._index.find(reference)
             if row is None:
                 return None
-            try:
-                content = MappedContent(self._path(row, name), row, partial(self._exclude_writers, row), self._memory)
-            except OSError as error:
-                if error.errno in _SHORTAGE_ERRNOS and self._entries:
-                    self._entries.clear()
-                elif self._index.find(name) is row:
-                    raise unreadable(name, error) from None
-                continue
-            entry = self._entries[name] = CurrentContent(content)
-            if self._index.is_current(row, name):
+            entry = self._mapped.get(row.file)
+            if entry is None:
+                try:
+                    path = self._path(row, reference)
+                    content = MappedContent(path, row, partial(self._exclude_writers, row), self._memory)
+                except OSError as error:
+                    if error.errno in _SHORTAGE_ERRNOS and self._entries:
+                        self._entries.clear()
+                    elif self._index.find(reference) is row:
+                        raise unreadable(reference, error) from None
+                    continue
+                entry = self._mapped[row.file] = CurrentContent(content)
+                is_new = True
+            self._entries[reference] = entry
+            if self._index.is_current(row, reference):
                 break
-            self._entries.pop(name, None)
-        if row.prefault or row.lock:
-            Thread(target=content.populate, name="prefault", daemon=True).start()
+            self._entries.pop(reference, None)
+        if is_new and (row.prefault or row.lock):
+            Thread(target=entry.content.populate, name="prefault", daemon=True).start()
         return entry
 
     def _path(self, row: Row, name: str) -> Path:
@@ -258,14 +288,14 @@ class LocalStore:
     @contextmanager
     def _exclude_writers(self, row: Row) -> Iterator[None]:
         with self.group.locks.tensor(row.name):
-            if self._index.find(row.name) is row:
+            if self._index.find(row.reference) == row:
                 # Finishes the scatter of a process that died: readers would wait for it in vain.
                 with suppress(OSError), self._replayed_logs.open(row):
                     pass
             yield
 
-    def _drop_mapping(self, name: str) -> None:
-        self._entries.pop(name, None)
+    def _drop_mapping(self, reference: str) -> None:
+        self._entries.pop(reference, None)
 
     def sweep(self) -> None:
         """Unmap contents that were replaced or removed, so that the disk gets their space back. Cheap if none were."""
@@ -288,24 +318,38 @@ class LocalStore:
         """The names of all tensors, sorted; without damaged ones of format 1, whose names are not known."""
         return list(self._index.names())
 
-    def metadata(self, name: str) -> Metadata:
-        """What is known of a tensor. Raises invalid_field, tensor_not_found and tensor_damaged."""
-        check_name(name)
+    def alias_names(self) -> list[str]:
+        """The names of all aliases, sorted."""
+        return list(self._index.alias_names())
+
+    def version_numbers(self, name: str) -> list[int]:
+        """The numbers of the versions of a tensor that are kept, or of the one that an alias names; else none."""
+        alias = self._index.alias(name)
+        return [alias.version] if alias is not None else [row.version for row in self._index.versions(name)]
+
+    def resolve(self, reference: str) -> str | None:
+        """The version that a reference names now, written `NAME@7`; None if there is none."""
+        row = self._index.find(reference)
+        return None if row is None else row.reference
+
+    def metadata(self, reference: str) -> Metadata:
+        """What is known of a version of a tensor. Raises invalid_field, tensor_not_found and tensor_damaged."""
+        check_reference(reference)
         while True:
-            row = self._index.find(name)
+            row = self._index.find(reference)
             if row is None:
-                raise not_found(name, self._index.names())
+                raise not_found(reference, self, tell_names=True)
             try:
-                description, page = read_first_page(self._path(row, name))
+                description, page = read_first_page(self._path(row, reference))
             except (BadFile, OSError) as problem:
-                if self._index.find(name) is not row:
+                if self._index.find(reference) is not row:
                     continue  # replaced meanwhile
                 if isinstance(problem, OSError):
-                    raise unreadable(name, problem) from None
-                raise damaged(name, str(problem)) from None
-            metadata = _metadata(row, page)
+                    raise unreadable(reference, problem) from None
+                raise damaged(reference, str(problem)) from None
+            metadata = _metadata(row, page, self.version_numbers(row.name))
             if metadata.damaged or description.id != row.content:
-                raise damaged(name, "its checksums or its log do not match")
+                raise damaged(reference, "its checksums or its log do not match")
             return metadata
 
     def etag(self, name: str) -> str | None:
@@ -313,21 +357,89 @@ class LocalStore:
         row = self._index.find(name)
         return None if row is None else self._describe(row).etag
 
+    def etag_to_replace(self, name: str) -> str | None:
+        """The ETag of the current version of a tensor that is to be uploaded; None where there is none.
+
+        Raises name_conflict for an alias.
+        """
+        check_no_alias(self._index, name)
+        return self.etag(name)
+
     def page(self, limit: int, after: str | None) -> tuple[list[Metadata], str | None]:
-        """At most `limit` tensors in the order of their names, those after `after`; the last name if more follow."""
+        """At most `limit` tensors in the order of their names, those after `after`; the last name if more follow.
+
+        Each is there with its current version.
+        """
         rows, following = self._index.page(limit, after)
         return [self._describe(row) for row in rows], following
 
+    def older_versions(self, tensor: Metadata) -> list[Metadata]:
+        """The versions of a tensor that are kept beside this one, the oldest first."""
+        return [self._describe(row) for row in self._index.versions(tensor.name) if row.version != tensor.version]
+
     def _describe(self, row: Row) -> Metadata:
-        """The metadata of a tensor, damaged or not. Raises OSError for want of descriptors or memory."""
+        """The metadata of a version, damaged or not. Raises OSError for want of descriptors or memory."""
+        versions = self.version_numbers(row.name)
         try:
             description, page = read_first_page(self._tensor_folder / row.file)
-            return _metadata(row, page) if description.id == row.content else damaged_metadata(row)
+            return _metadata(row, page, versions) if description.id == row.content else damaged_metadata(row, versions)
         except (BadFile, OSError) as problem:
             # Want of descriptors or memory says nothing about this file; other errors mean that it is damaged.
             if isinstance(problem, OSError) and problem.errno in _SHORTAGE_ERRNOS:
                 raise
-            return damaged_metadata(row)
+            return damaged_metadata(row, versions)
+
+    # Aliases
+
+    def alias(self, alias: str) -> Alias:
+        """The alias of this name. Raises tensor_not_found."""
+        return self._alias_changes.find(alias)
+
+    def alias_page(self, limit: int, after: str | None) -> tuple[list[Alias], str | None]:
+        """At most `limit` aliases in the order of their names, those after `after`; the last name if more follow."""
+        return self._index.alias_page(limit, after)
+
+    def aliases_of(self, name: str) -> list[Alias]:
+        """The aliases of the versions of a tensor, in the order of their names."""
+        return self._index.aliases_of(name)
+
+    def put_alias(self, alias: str, target: str, conditions: Conditions = ALWAYS) -> tuple[Alias, bool]:
+        """Make or move an alias to the version `target`, written `NAME@7`: the alias, and whether it is new.
+
+        Durable, and at once for every reader; it keeps its ETag where it names that version already. Raises
+        invalid_field, name_conflict, precondition_failed, insufficient_storage, and tensor_not_found at /tensor.
+        """
+        check_new_name(alias)
+        self._check_target(target)
+        row = self._index.find(target)
+        if row is None:
+            raise unknown_reference(target, "/tensor", self, tell_names=False)
+        try:
+            return self._alias_changes.put(alias, row, conditions)
+        except LookupError:  # removed meanwhile
+            raise unknown_reference(target, "/tensor", self, tell_names=False) from None
+
+    def _check_target(self, target: str) -> None:
+        name, version = split_reference(target)
+        if version is not None:
+            return
+        if self._index.alias(name) is not None:
+            detail = "an alias names one version of a tensor, never an alias"
+            hint = f"Write the version that GET /aliases/{name} says it names."
+        else:
+            row = self._index.find(name)
+            detail = f"an alias names one version of a tensor, and {shorten(target)!r} has no number"
+            hint = "Name one version, as in 'items@7'."
+            if row is not None:
+                hint = f"Write '{row.reference}' at /tensor, which is its current version."
+        raise GatherError("invalid_field", detail, pointer="/tensor", hint=hint)
+
+    def delete_alias(self, alias: str, conditions: Conditions = ALWAYS) -> None:
+        """Remove an alias, durably.
+
+        Raises tensor_not_found, name_conflict, precondition_failed and insufficient_storage.
+        """
+        self._alias_changes.delete(alias, conditions)
 
     # Changes
 
@@ -341,10 +453,13 @@ class LocalStore:
         fortran: bool = False,
         prefault: bool = False,
         lock: bool = False,
+        keep: int | None = None,
+        replaced: Row | None = None,
     ) -> Upload:
-        """An upload under way; see `Upload`. The quota counts it from now on, in the place of tensor `name`.
+        """An upload under way; see `Upload`. The quota counts it from now on, as the next version of tensor `name`, of
+        which `keep` are kept then, or in the place of the version `replaced`.
 
-        Raises invalid_field, limit_exceeded and insufficient_storage.
+        Raises name_conflict, limit_exceeded and insufficient_storage.
         """
         if name is not None:
             check_new_name(name)
@@ -353,21 +468,31 @@ class LocalStore:
         )
         if self.quota.total is not None and upload.expected is not None and upload.expected > self.quota.total:
             raise over_quota("bytes", self.quota.total)
+
+        def check_bytes(size: int) -> None:
+            if self.quota.total is not None:
+                gone = self._superseded(name, keep) if name is not None else [replaced] if replaced is not None else []
+                self._quota_check.check_bytes(gone, size)
+
         with storage_errors(upload.abandon):
             free = os.statvfs(self._upload_folder)
             if upload.expected is not None and upload.expected > free.f_bavail * free.f_frsize:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             with self.group.locks.uploads():
                 if name is not None:
+                    check_no_alias(self._index, name)
                     self._quota_check.check_count(self._index.find(name))
-                self._quota_check.check_bytes(name, upload.reserved)
-                upload.open(partial(self._quota_check.check_bytes, name, 0))
+                check_bytes(upload.reserved)
+                upload.open(partial(check_bytes, 0))
         return upload
 
-    def put(self, name: str, upload: Upload, conditions: Conditions = ALWAYS) -> tuple[Metadata, bool]:
-        """Make a finished upload the content of `name`, durably: its metadata, and whether the name is new.
+    def put(
+        self, name: str, upload: Upload, conditions: Conditions = ALWAYS, keep: int | None = None
+    ) -> tuple[Metadata, bool]:
+        """Make a finished upload the next version of `name`, durably: its metadata, and whether the name is new.
 
-        Raises invalid_field, precondition_failed and insufficient_storage, and abandons the upload then.
+        The `keep` newest versions stay, and those that aliases name. Raises invalid_field, name_conflict,
+        precondition_failed and insufficient_storage, and abandons the upload then.
         """
         with storage_errors(upload.abandon):
             check_new_name(name)
@@ -375,36 +500,71 @@ class LocalStore:
             description = upload.describe(name)
             upload.seal(description, 0, now)
             with self.group.locks.tensor(name):
+                check_no_alias(self._index, name)
                 old = self._index.find(name)
                 if conditions != ALWAYS:
                     conditions.check(None if old is None else self._describe(old).etag)
-                row = _row(description, upload.id, now if old is None else old.created, now)
-                self._commit(upload, row, old)
-        return metadata_of(row, 0, now), old is None
+                row = self._commit_version(upload, description, old, keep, now)
+                versions = self.version_numbers(name)
+        return metadata_of(row, 0, now, versions), old is None
 
-    def _commit(self, upload: Upload, row: Row, old: Row | None, more: Sequence[AnsweredKey] = ()) -> None:
-        """Put a sealed upload in the place of `old`, durably; keeps the Idempotency-Keys of `old`'s log, and `more`."""
-        keys = [*more] if old is None else self._replayed_logs.unexpired_keys(old, more)
-        path = self._tensor_folder / row.file
+    def _commit_version(
+        self, upload: Upload, description: Description, old: Row | None, keep: int | None, now: int
+    ) -> Row:
+        """Enter a sealed upload as the next version of its tensor, whose current one is `old`."""
+        name = description.name
+        created = now if old is None else old.created
+        keys = {row: self._replayed_logs.unexpired_keys(row) for row in self._superseded(name, keep)}
         with self._index.change() as transaction:
+            check_no_alias(self._index, name)
             self._quota_check.check_count(old)
-            self._quota_check.check_bytes(row.name, row.file_size, upload.id)
-            try:
-                disk_writes.rename(upload.path, path)
-                disk_writes.fsync_folder(self._tensor_folder)
-                transaction.put(row)
-                if old is not None and old.name != row.name:
-                    transaction.remove(old.name)
-                self._keys.store(transaction, keys)
-            except BaseException:
-                with suppress(OSError):
-                    disk_writes.unlink(path)
-                raise
-            # A refused commit leaves the file, since a crash may yet make the commit durable: see `remove_leftovers`.
+            number = transaction.next_version(name)
+            if old is not None and old.name != name:  # a damaged one of format 1
+                number = max(number, old.version + 1)
+            row = _row(description, upload.id, created, now, number)
+            gone = self._superseded(name, keep)  # again, since aliases may have been moved
+            answers = [answer for each in gone for answer in keys.get(each) or self._replayed_logs.unexpired_keys(each)]
+            if old is not None and old not in gone:
+                # The name stands for another content from now on, and the keys given with it are looked for elsewhere.
+                answers += self._replayed_logs.unexpired_keys_of_scope(old, name)
+            self._install(transaction, upload, row, gone, answers)
+        self._finish(upload, gone)
+        return row
+
+    def _superseded(self, name: str, keep: int | None) -> list[Row]:
+        """The versions that go when the next one is entered and `keep` are kept."""
+        named = {alias.version for alias in self._index.aliases_of(name)}
+        versions = self._index.versions(name)
+        if versions and versions[-1].name != name:  # a damaged one of format 1
+            return versions
+        return superseded(versions, keep or self._keep_versions, named)
+
+    def _install(
+        self, transaction: Transaction, upload: Upload, row: Row, gone: Sequence[Row], answers: Sequence[AnsweredKey]
+    ) -> None:
+        """Give a sealed upload its place and enter its row; `gone` go, `answers` are Idempotency-Keys to be kept."""
+        self._quota_check.check_bytes(gone, row.file_size, upload.id)
+        path = self._tensor_folder / row.file
+        try:
+            disk_writes.rename(upload.path, path)
+            disk_writes.fsync_folder(self._tensor_folder)
+            transaction.put(row)
+            for each in gone:
+                if each.reference != row.reference:
+                    transaction.remove(each)
+            self._keys.store(transaction, answers)
+        except BaseException:
+            with suppress(OSError):
+                disk_writes.unlink(path)
+            raise
+        # A refused commit leaves the file, since a crash may yet make the commit durable: see `remove_leftovers`.
+
+    def _finish(self, upload: Upload, gone: Sequence[Row], content: str | None = None) -> None:
+        """After the commit: remove the files of what is gone, but for the log of `content`."""
         upload.close()
         self._index.catch_up()
-        if old is not None:
-            self._remove_files(old, row.content)
+        for row in gone:
+            self._remove_files(row, content)
 
     def _remove_files(self, row: Row, content: str | None = None) -> None:
         """Remove the file of a replaced or removed content, and its log unless the new content has the same id."""
@@ -414,88 +574,115 @@ class LocalStore:
         with suppress(OSError):
             disk_writes.unlink(self._tensor_folder / row.file)
 
-    def delete(self, name: str, conditions: Conditions = ALWAYS) -> None:
-        """Remove a tensor, durably.
+    def delete(self, reference: str, conditions: Conditions = ALWAYS) -> None:
+        """Remove a tensor with all its versions, or one version, durably. The numbers are not given again.
 
-        Raises invalid_field, tensor_not_found, precondition_failed and insufficient_storage.
+        Raises invalid_field, tensor_not_found, name_conflict for an alias, tensor_in_use where an alias names it,
+        precondition_failed and insufficient_storage.
         """
-        check_name(name)
+        check_reference(reference)
+        name, number = split_reference(reference)
         with storage_errors(), self.group.locks.tensor(name):
-            row = self._index.find(name)
+            if self._index.alias(reference) is not None:
+                raise name_conflict(reference, is_alias=True)
+            row = self._index.find(reference)
             if row is None:
-                raise not_found(name)
+                raise not_found(reference, self)
             if conditions != ALWAYS:
                 conditions.check(self._describe(row).etag)
-            self._reserve.retry_with(partial(self._remove, row, self._replayed_logs.unexpired_keys(row)))
+            rows = self._index.versions(name) if number is None else [row]
+            answers = [answer for each in rows for answer in self._replayed_logs.unexpired_keys(each)]
+            self._reserve.retry_with(partial(self._remove, reference, rows, answers))
             # This process unmaps it now, others at their next sweep; then the disk gets the space back.
             self._index.catch_up()
-            self._remove_files(row)
+            for each in rows:
+                self._remove_files(each)
         self._reserve.refill()
 
-    def _remove(self, row: Row, keys: Sequence[AnsweredKey]) -> None:
+    def _remove(self, reference: str, rows: Sequence[Row], answers: Sequence[AnsweredKey]) -> None:
         with self._index.change() as transaction:
-            transaction.remove(row.name)
-            self._keys.store(transaction, keys)
+            removed = {row.reference for row in rows}
+            aliases = [alias for alias in self._index.aliases_of(rows[0].name) if alias.reference in removed]
+            if aliases:
+                raise tensor_in_use(reference, aliases)
+            for row in rows:
+                transaction.remove(row)
+            self._keys.store(transaction, answers)
 
-    def find_answer(self, name: str, key: str, digest: str) -> str | None:
-        """The ETag that was answered to a scatter with this Idempotency-Key, None if there was none.
+    @contextmanager
+    def _locked(self, reference: str) -> Iterator[Row]:
+        """The version that a reference names, within its tensor's lock: it names no other one meanwhile.
+
+        Raises tensor_not_found.
+        """
+        while True:
+            row = self._index.find(reference)
+            if row is None:
+                raise not_found(reference, self)
+            with self.group.locks.tensor(row.name):
+                if self._index.find(reference) is row:
+                    yield row
+                    return
+
+    def find_answer(self, reference: str, key: str, digest: str) -> Scattered | None:
+        """What a scatter with this Idempotency-Key was answered, None if there was none.
 
         Raises invalid_field (also where the key came with another request), tensor_damaged and insufficient_storage.
         """
-        check_name(name)
-        with storage_errors(), self.group.locks.tensor(name):
-            answered = self._keys.find_etag(name, None, key, digest)
-            row = self._index.find(name)
-            if answered is not None or row is None:
-                return answered
-            with self._replayed_logs.open(row) as writable:
-                return self._keys.find_etag(name, writable.log, key, digest)
+        check_reference(reference)
+        with storage_errors():
+            while True:
+                row = self._index.find(reference)
+                with self.group.locks.tensor(reference if row is None else row.name):
+                    if self._index.find(reference) is not row:
+                        continue
+                    answered = self._keys.find_answer(reference, None, "", key, digest)
+                    if answered is not None or row is None:
+                        return answered
+                    with self._replayed_logs.open(row) as writable:
+                        return self._keys.find_answer(reference, writable.log, row.name, key, digest)
 
-    def scatter(self, name: str, change: ScatterChange, conditions: Conditions = ALWAYS) -> str:
-        """Change a tensor in place, durably and at once for every reader; the new ETag. Shares its fsync with others.
+    def scatter(self, reference: str, change: ScatterChange, conditions: Conditions = ALWAYS) -> Scattered:
+        """Change a version in place, durably and at once for every reader. Shares its fsync with others.
 
         Raises ContentReplaced, tensor_not_found, tensor_damaged, precondition_failed, invalid_field and
         insufficient_storage.
         """
-        check_name(name)
+        check_reference(reference)
         with storage_errors():
-            return self._scatter_queues.run(name, PendingScatter(change, conditions))
+            return self._scatter_queues.run(reference, PendingScatter(change, conditions))
 
     def queue_scatter(
-        self, name: str, change: ScatterChange, conditions: Conditions, wake: Callable[[], None]
+        self, reference: str, change: ScatterChange, conditions: Conditions, wake: Callable[[], None]
     ) -> QueuedScatter:
         """Queue a scatter and return at once; `wake` is called when `complete_scatter` is to be called."""
-        check_name(name)
-        return self._scatter_queues.enqueue(name, PendingScatter(change, conditions), wake)
+        check_reference(reference)
+        return self._scatter_queues.enqueue(reference, PendingScatter(change, conditions), wake)
 
-    def complete_scatter(self, queued: QueuedScatter) -> str:
-        """The new ETag of a queued scatter; raises what `scatter` raises. Blocks unless it is done."""
+    def complete_scatter(self, queued: QueuedScatter) -> Scattered:
+        """The result of a queued scatter; raises what `scatter` raises. Blocks unless it is done."""
         with storage_errors():
             return self._scatter_queues.complete(queued)
 
-    def execute_scatters(self, name: str, take: Take) -> Callable[[], None] | None:
-        """Carry out and finish the scatters of one tensor that `take` gives; work left for after the answers.
+    def execute_scatters(self, reference: str, take: Take) -> Callable[[], None] | None:
+        """Carry out and finish the scatters by one reference that `take` gives; work left for after the answers.
 
         Raises the errors that hold for all of them.
         """
-        with self.group.locks.tensor(name):
-            row = self._index.find(name)
-            if row is None:
-                raise not_found(name)
-            with self._replayed_logs.open(row) as writable:
-                if row.dtype != "string":
-                    self._scatter_executor.execute(writable, take(MAX_BATCH))
-                    checkpoint = self._checkpoints.prepare_if_due(row, writable)
-                    return None if checkpoint is None else partial(self.run_in_background, checkpoint)
-                (pending,) = take(1)
-                answered = self._scatter_executor.check(writable, pending)
-                pending.finish(answered or self._scatter_strings(row, writable, pending.change))
-                return None
+        with self._locked(reference) as row, self._replayed_logs.open(row) as writable:
+            if row.dtype != "string":
+                self._scatter_executor.execute(writable, reference, take(MAX_BATCH))
+                checkpoint = self._checkpoints.prepare_if_due(row, writable)
+                return None if checkpoint is None else partial(self.run_in_background, checkpoint)
+            (pending,) = take(1)
+            answered = self._scatter_executor.check(writable, reference, pending)
+            pending.finish(answered or self._scatter_strings(row, writable, reference, pending.change))
+            return None
 
-    def _scatter_strings(self, row: Row, writable: WritableTensor, change: ScatterChange) -> str:
+    def _scatter_strings(self, row: Row, writable: WritableTensor, scope: str, change: ScatterChange) -> Scattered:
         """A scatter of strings, which differ in length: writes a new file of the content."""
         sequence = (writable.version >> 1) + 1
-        upload = self.upload(DTYPES[row.dtype], row.shape, name=row.name, prefault=row.prefault, lock=row.lock)
+        upload = self.upload(DTYPES[row.dtype], row.shape, prefault=row.prefault, lock=row.lock, replaced=row)
         with storage_errors(upload.abandon):
             for piece in replaced_strings(writable, change):
                 upload.write(piece)
@@ -503,16 +690,26 @@ class LocalStore:
             now = time.time_ns()
             described = replace(upload.describe(row.name), id=row.content, sha256=row.sha256)
             etag = described.etag(sequence)
-            answer = AnsweredKey(row.name, change.key or "", change.digest, etag, self._keys.clock.now())
+            answers = []
+            if change.key is not None:
+                clock = self._keys.clock.now()
+                answers.append(AnsweredKey(scope, change.key, change.digest, etag, clock, row.version))
             upload.seal(described, sequence, now)
-            new = _row(described, upload.id, row.created, now)
-            self._commit(upload, new, row, [answer] if change.key is not None else [])
-        return etag
+            with self._index.change() as transaction:
+                new = _row(described, upload.id, row.created, now, row.version)
+                self._install(transaction, upload, new, [row], answers)
+            self._finish(upload, [row], row.content)
+        return Scattered(etag, row.version)
 
     def usage(self) -> tuple[int, int]:
-        """How many tensors there are, and the bytes of their files."""
+        """How many tensors there are, and the bytes of the files of all their versions."""
         self._index.catch_up()
         return len(self._index), self._index.total
+
+    def version_count(self) -> int:
+        """How many versions all tensors have together."""
+        self._index.catch_up()
+        return self._index.version_count
 
     # Checks
 
@@ -539,22 +736,21 @@ class LocalStore:
                     logger.error("%s", problem.detail)
                 except OSError as error:
                     # The log stays, and the next scatter applies it.
-                    logger.error("the log of %s could not be applied: %s", row.name, error.strerror)
+                    logger.error("the log of %s could not be applied: %s", row.reference, error.strerror)
         self._orphans.remove_all()
         self._save_clock()
 
 
-def _row(description: Description, file: str, created: int, modified: int) -> Row:
+def _row(description: Description, file: str, created: int, modified: int, version: int) -> Row:
     return Row(
         description.name, description.id, file, description.dtype, description.shape, description.size,
-        description.file_size, description.sha256, created, modified, description.prefault, description.lock,
+        description.file_size, description.sha256, created, modified, description.prefault, description.lock, version,
     )  # fmt: skip
 
 
-def _metadata(row: Row, page: bytes) -> Metadata:
-    return metadata_of(
-        row, page_version(page), int.from_bytes(page[8 * HeaderWord.MODIFIED : 8 * HeaderWord.MODIFIED + 8], "little")
-    )
+def _metadata(row: Row, page: bytes, versions: Sequence[int]) -> Metadata:
+    modified = int.from_bytes(page[8 * HeaderWord.MODIFIED : 8 * HeaderWord.MODIFIED + 8], "little")
+    return metadata_of(row, page_version(page), modified, versions)
 
 
 def _run_now(work: Callable[[], None]) -> None:

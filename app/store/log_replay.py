@@ -6,7 +6,7 @@ Everything here happens within the lock of the tensor that it is about.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
@@ -65,7 +65,7 @@ class ReplayedLogs:
 
     def _writable(self, row: Row, log: ScatterLog) -> WritableTensor:
         try:
-            writable = WritableTensor(self.tensor_folder / row.file, log)
+            writable = WritableTensor(self.tensor_folder / row.file, log, row.version)
         except BadFile as problem:
             raise damaged(row.name, str(problem)) from None
         except FileNotFoundError:
@@ -75,12 +75,21 @@ class ReplayedLogs:
             raise damaged(row.name, "its file describes another tensor")
         return writable
 
-    def unexpired_keys(self, row: Row, more: Sequence[AnsweredKey] = ()) -> list[AnsweredKey]:
-        """The Idempotency-Keys in the log of a content that is about to be removed, and `more`. Raises OSError."""
+    def unexpired_keys(self, row: Row) -> list[AnsweredKey]:
+        """The Idempotency-Keys in the log of a content that is about to be removed. Raises OSError."""
         log = self._take(row.content)
         with suppress(BrokenLog):
             log.read()
-        return [*self._keys.unexpired(row.name, log.keys.values()), *more]
+        return self._keys.unexpired(row.name, log.keys.values())
+
+    def unexpired_keys_of_scope(self, row: Row, scope: str) -> list[AnsweredKey]:
+        """Those among them that were given with the name `scope`, which is about to name another content.
+
+        Raises OSError.
+        """
+        if not (self.log_folder / row.content).exists():
+            return []
+        return [answer for answer in self.unexpired_keys(row) if answer.scope == scope]
 
     def remove(self, content: str) -> None:
         """Remove the log of a content that has been removed."""

@@ -31,7 +31,17 @@ _POPULATE_READ: Final = 22  # MADV_POPULATE_READ, linux/mman.h
 class MappedContent:
     """One mapped content. Stays mapped as long as anything refers to it, also after its file was removed."""
 
-    __slots__ = ("_exclude_writers", "_size", "_tensor", "cold", "description", "mapping", "path", "words")
+    __slots__ = (
+        "_exclude_writers",
+        "_size",
+        "_tensor",
+        "cold",
+        "data_version",
+        "description",
+        "mapping",
+        "path",
+        "words",
+    )
 
     def __init__(self, path: Path, row: Row, hold: ExcludeWriters, memory: int | None = None) -> None:
         """Map the file. Raises OSError, and tensor_damaged where it is not whole.
@@ -40,6 +50,7 @@ class MappedContent:
         read-ahead, whose pages would only push out others.
         """
         self.path = path
+        self.data_version = row.version
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             status = os.fstat(fd)
@@ -137,7 +148,7 @@ class _MappedResident(Resident):
 
     def __init__(self, content: MappedContent, version: int) -> None:
         tensor, etag = content.tensor_and_etag(version)
-        super().__init__(tensor, etag, version, content.words, content.cold)
+        super().__init__(tensor, etag, version, content.words, content.cold, content.data_version)
         self._content = content
 
     def refreshed(self) -> Resident:
@@ -150,9 +161,9 @@ class _MappedResident(Resident):
 
 
 class CurrentContent:
-    """The current content of a name, and the `Resident` of its last lookup."""
+    """A content that lookups read, and the `Resident` of the last one; shared by all references to the content."""
 
-    __slots__ = ("content", "resident")
+    __slots__ = ("__weakref__", "content", "resident")
 
     def __init__(self, content: MappedContent) -> None:
         self.content = content

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,13 @@ from app.store.tensor_metadata import ALWAYS, Conditions
 from app.tensors.scatter_call import Reduction
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
+
+
+class Scattered(NamedTuple):
+    """What a scatter is answered: the ETag of the content after it, and the number of the version that it changed."""
+
+    etag: str
+    version: int
 
 
 class ContentReplaced(Exception):
@@ -34,7 +42,7 @@ class ScatterChange:
 
 
 class PendingScatter:
-    """A scatter that waits to be carried out: a future whose result is the new ETag, or an error."""
+    """A scatter that waits to be carried out: a future whose result is a `Scattered`, or an error."""
 
     __slots__ = ("_outcome", "change", "conditions", "done")
 
@@ -42,7 +50,7 @@ class PendingScatter:
         self.change = change
         self.conditions = conditions
         self.done = False
-        self._outcome: str | BaseException = ""
+        self._outcome: Scattered | BaseException | None = None
 
     @property
     def nbytes(self) -> int:
@@ -52,18 +60,19 @@ class PendingScatter:
         return self.change.rows.nbytes + updates.array.nbytes + frames
 
     @property
-    def etag(self) -> str | None:
-        """The new ETag, None before it is done and after an error."""
-        return self._outcome if self.done and isinstance(self._outcome, str) else None
+    def scattered(self) -> Scattered | None:
+        """The result, None before it is done and after an error."""
+        return self._outcome if self.done and isinstance(self._outcome, Scattered) else None
 
-    def finish(self, outcome: str | BaseException) -> None:
-        """Set the result: the new ETag, durable by now, or the error."""
+    def finish(self, outcome: Scattered | BaseException) -> None:
+        """Set the result, durable by now, or the error."""
         self._outcome = outcome
         self.done = True
 
-    def result(self) -> str:
-        """The new ETag; raises the error if it met one."""
-        outcome, self._outcome = self._outcome, ""  # an error's traceback leads to this frame: do not keep a cycle
+    def result(self) -> Scattered:
+        """The result; raises the error if it met one."""
+        outcome, self._outcome = self._outcome, None  # an error's traceback leads to this frame: do not keep a cycle
         if isinstance(outcome, BaseException):
             raise outcome
+        assert outcome is not None
         return outcome

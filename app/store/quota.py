@@ -1,7 +1,8 @@
-"""The quota of a store: how many tensors, bytes and Idempotency-Keys it may hold."""
+"""The quota of a store: how many tensors, aliases, bytes and Idempotency-Keys it may hold."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from app.store.catalogue import Row
@@ -14,6 +15,7 @@ from app.store.store_errors import over_quota
 class Quota:
     """The most that a store holds: bytes of all files of tensors (None: what the disk holds), tensors, and keys.
 
+    All versions count in the bytes, and names in `tensors`, which is as well the most aliases that there may be.
     `keys` are the Idempotency-Keys of the last 24 hours, which `idempotency` counts.
     """
 
@@ -35,14 +37,18 @@ class QuotaCheck:
         if len(self._index) + (old is None) > self._quota.tensors:
             raise over_quota("tensors", self._quota.tensors)
 
-    def check_bytes(self, name: str | None, size: int, upload: str = "") -> None:
-        """Raises insufficient_storage where `size` more bytes in the place of tensor `name` are over the quota.
+    def check_aliases(self) -> None:
+        """Raises insufficient_storage where one more alias is too many."""
+        if len(self._index.alias_names()) >= self._quota.tensors:
+            raise over_quota("aliases", self._quota.tensors)
+
+    def check_bytes(self, removed: Iterable[Row], size: int, upload: str = "") -> None:
+        """Raises insufficient_storage where `size` more bytes in the place of versions `removed` are over the quota.
 
         All uploads under way count, but for the one with the id `upload`.
         """
         if self._quota.total is None:
             return
-        old = self._index.find(name) if name is not None else None
-        kept = self._index.total - (old.file_size if old is not None else 0)
+        kept = self._index.total - sum(row.file_size for row in removed)
         if kept + self._uploads.size(without=upload) + size > self._quota.total:
             raise over_quota("bytes", self._quota.total)

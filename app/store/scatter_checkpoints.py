@@ -79,7 +79,7 @@ class Checkpoints:
                 for completed_rounds in range(1, ROUNDS + 1):
                     self._advance(row, preparation, log_id, end)
                     with self._group.locks.tensor(row.name):
-                        if self._index.find(row.name) is not row:
+                        if self._index.find(row.reference) is not row:
                             return
                         with self._logs.open(row) as writable:
                             if writable.log.log_id != log_id:

@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 
 from app.errors import GatherError
-from app.store.idempotency import IdempotencyKeys
-from app.store.pending_scatter import ContentReplaced, PendingScatter, ScatterChange
+from app.store.idempotency import IdempotencyKeys, scope_in_log
+from app.store.pending_scatter import ContentReplaced, PendingScatter, ScatterChange, Scattered
 from app.store.scatter_checkpoints import Checkpoints
 from app.store.scatter_log import Entry, Record
 from app.store.writable_tensor import WritableTensor
@@ -39,13 +39,14 @@ class ScatterExecutor:
         self._keys = keys
         self._checkpoints = checkpoints
 
-    def execute(self, writable: WritableTensor, batch: Sequence[PendingScatter]) -> None:
+    def execute(self, writable: WritableTensor, scope: str, batch: Sequence[PendingScatter]) -> None:
         """Carry out scatters as if one after the other, with as few fsyncs as can be; finishes each of them.
 
-        Those that the disk refuses are finished with OSError, and have changed nothing.
+        `scope` is the name by which all of them were asked for. Those that the disk refuses are finished with OSError,
+        and have changed nothing.
         """
         try:
-            self._execute_batch(writable, batch)
+            self._execute_batch(writable, scope, batch)
         except _NotLogged as refused:
             if len(batch) == 1:
                 raise refused.error from None
@@ -53,13 +54,13 @@ class ScatterExecutor:
             for pending in batch:
                 if not pending.done:
                     try:
-                        self._execute_batch(writable, [pending])
+                        self._execute_batch(writable, scope, [pending])
                     except _NotLogged as alone:
                         pending.finish(alone.error)
 
-    def _execute_batch(self, writable: WritableTensor, batch: Sequence[PendingScatter]) -> None:
+    def _execute_batch(self, writable: WritableTensor, scope: str, batch: Sequence[PendingScatter]) -> None:
         records: list[Record] = []
-        outcomes: list[tuple[PendingScatter, str | Exception]] = []
+        outcomes: list[tuple[PendingScatter, Scattered | Exception]] = []
 
         def commit() -> None:
             if records:
@@ -73,15 +74,15 @@ class ScatterExecutor:
             if records and not _can_join(pending.change, records):
                 commit()
             try:
-                outcomes.append((pending, self._add(writable, pending, records)))
+                outcomes.append((pending, self._add(writable, scope, pending, records)))
             except (GatherError, ContentReplaced) as error:
                 outcomes.append((pending, error))
         commit()
 
-    def _add(self, writable: WritableTensor, pending: PendingScatter, records: list[Record]) -> str:
-        """Add to `records` what `pending` changes after them; its ETag."""
+    def _add(self, writable: WritableTensor, scope: str, pending: PendingScatter, records: list[Record]) -> Scattered:
+        """Add to `records` what `pending` changes after them; its answer."""
         last_sequence = records[-1].entry.sequence if records else None
-        answered = self.check(writable, pending, last_sequence)
+        answered = self.check(writable, scope, pending, last_sequence)
         if answered is not None:
             return answered
         description, change = writable.description, pending.change
@@ -89,19 +90,21 @@ class ScatterExecutor:
         sequence = (writable.version >> 1 if last_sequence is None else last_sequence) + 1
         entry = Entry(
             sequence, time.time_ns(), change.key, change.digest, description.etag(sequence), len(rows),
-            values.shape[1], self._keys.clock.now(),
+            values.shape[1], self._keys.clock.now(), scope_in_log(scope, description.name), writable.data_version,
         )  # fmt: skip
         records.append(Record(entry, rows, values))
-        return entry.etag
+        return Scattered(entry.etag, entry.version)
 
-    def check(self, writable: WritableTensor, pending: PendingScatter, last_sequence: int | None = None) -> str | None:
-        """The ETag with which this Idempotency-Key was answered before, None where the scatter is to be carried out.
+    def check(
+        self, writable: WritableTensor, scope: str, pending: PendingScatter, last_sequence: int | None = None
+    ) -> Scattered | None:
+        """What this Idempotency-Key was answered before, None where the scatter is to be carried out.
 
-        `last_sequence` is that of the last scatter of the same batch, if there is one. Raises precondition_failed,
-        invalid_field, insufficient_storage, OSError and ContentReplaced.
+        `scope` is the name by which it was asked for; `last_sequence` is that of the last scatter of the same batch, if
+        there is one. Raises precondition_failed, invalid_field, insufficient_storage, OSError and ContentReplaced.
         """
         description, change, log = writable.description, pending.change, writable.log
-        answered = self._keys.find_etag(description.name, log, change.key, change.digest)
+        answered = self._keys.find_answer(scope, log, description.name, change.key, change.digest)
         if answered is not None:
             return answered
         pending.conditions.check(description.etag(writable.version >> 1 if last_sequence is None else last_sequence))

@@ -44,7 +44,8 @@ class BrokenLog(Exception):
 class Entry:
     """The description of a record. `time` is in nanoseconds since 1970; `width` is the bytes of a row.
 
-    `clock` is the time by the store's clock (see `idempotency`), None in logs of format 1.
+    `clock` is the time by the store's clock (see `idempotency`), None in logs of format 1. `scope` is the name by which
+    the request named the tensor, None for the tensor's own; `version` is the number of the version.
     """
 
     sequence: int | None
@@ -55,6 +56,8 @@ class Entry:
     count: int = 0
     width: int = 0
     clock: int | None = None
+    scope: str | None = None
+    version: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +89,13 @@ def new_log_id() -> bytes:
 class ScatterLog:
     """The log at `path`, as far as this process has read it. All methods but `read_until` are for the tensor's lock.
 
-    `keys` are the entries with an Idempotency-Key, by that key; `end` is how far the log has been read, in bytes.
+    `keys` are the entries with an Idempotency-Key, by their scope and that key; `end` is how far the log has been
+    read, in bytes.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.keys: dict[str, Entry] = {}
+        self.keys: dict[tuple[str | None, str], Entry] = {}
         self.last_sequence: int | None = None
         self.end = 0
         self._log_id = b""
@@ -170,8 +174,8 @@ class ScatterLog:
 
     def _note(self, entry: Entry) -> None:
         if entry.key is not None:
-            self.keys.pop(entry.key, None)
-            self.keys[entry.key] = entry
+            self.keys.pop((entry.scope, entry.key), None)
+            self.keys[entry.scope, entry.key] = entry
         if entry.sequence is not None:
             self.last_sequence = entry.sequence
 

@@ -18,19 +18,27 @@ class Resident:
     again after one. A reader notes `version`, reads, and may use what it read if `words[0]` still equals `version` and
     is even; else it takes `refreshed()` and reads again. Readers that met too many changes read within
     `exclude_writers()`, which blocks: enter it on a thread. `cold` says that the content is larger than memory, so that
-    reading it waits for the disk.
+    reading it waits for the disk. `data_version` is the number of the tensor's version that the content is, which
+    scatters do not change.
     """
 
-    __slots__ = ("cold", "etag", "tensor", "version", "words")
+    __slots__ = ("cold", "data_version", "etag", "tensor", "version", "words")
 
     def __init__(
-        self, tensor: Tensor, etag: str, version: int = 0, words: Sequence[int] = UNCHANGING, cold: bool = False
+        self,
+        tensor: Tensor,
+        etag: str,
+        version: int = 0,
+        words: Sequence[int] = UNCHANGING,
+        cold: bool = False,
+        data_version: int = 1,
     ) -> None:
         self.tensor = tensor
         self.etag = etag
         self.cold = cold
         self.version = version
         self.words = words
+        self.data_version = data_version
 
     @property
     def is_consistent(self) -> bool:
@@ -49,22 +57,49 @@ class Resident:
 class Store(Protocol):
     """What a gather needs of a store."""
 
-    def get(self, name: str) -> Resident | None:
-        """The tensor of this name, or None. Raises tensor_damaged."""
+    def get(self, reference: str) -> Resident | None:
+        """The version of a tensor that a reference names (a name, `NAME@7` or an alias), or None.
+
+        Raises tensor_damaged.
+        """
         ...
 
     def names(self) -> list[str]:
         """The names of all tensors, sorted."""
         ...
 
+    def alias_names(self) -> list[str]:
+        """The names of all aliases, sorted."""
+        ...
+
+    def version_numbers(self, name: str) -> list[int]:
+        """The numbers of the versions of a tensor that are kept, or of the one that an alias names; else none."""
+        ...
+
+    def resolve(self, reference: str) -> str | None:
+        """The version that a reference names now, written `NAME@7`; None if there is none."""
+        ...
+
 
 class EmptyStore:
     """A store without tensors."""
 
-    def get(self, name: str) -> Resident | None:
+    def get(self, reference: str) -> Resident | None:
         """None, whatever the name."""
         return None
 
     def names(self) -> list[str]:
         """No names."""
         return []
+
+    def alias_names(self) -> list[str]:
+        """No names."""
+        return []
+
+    def version_numbers(self, name: str) -> list[int]:
+        """No numbers."""
+        return []
+
+    def resolve(self, reference: str) -> str | None:
+        """None, whatever the name."""
+        return None

@@ -41,16 +41,15 @@ class Verifier:
         with self._group.claim_verification() as chosen:
             if not chosen:
                 return
-            for name in list(self._index.names()):
+            for row in sorted(self._index.rows(), key=lambda row: (row.name, row.version)):
                 with suppress(OSError, BadFile):
-                    self._check(name, stop, pause_ratio)
+                    self._check(row, stop, pause_ratio)
                 if stop.is_set():
                     return
             self._group.mark_verified()
 
-    def _check(self, name: str, stop: Event, pause_ratio: float) -> None:
-        row = self._index.find(name)
-        if row is None:
+    def _check(self, row: Row, stop: Event, pause_ratio: float) -> None:
+        if self._index.find(row.reference) is not row:
             return
         fd = os.open(self._tensors / row.file, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -73,7 +72,7 @@ class Verifier:
         The tensor's lock is held only while the new part of the log and this block are read.
         """
         with self._group.locks.tensor(row.name):
-            if self._index.find(row.name) != row:
+            if self._index.find(row.reference) != row:
                 return False
             with suppress(GatherError), self._replayed_logs.open(row) as writable:
                 try:
@@ -82,7 +81,7 @@ class Verifier:
                         return True
                 except BrokenLog:
                     pass
-                logger.error("the content of %s is damaged in block %d", row.name, block)
+                logger.error("the content of %s is damaged in block %d", row.reference, block)
                 writable.mark_damaged()
         return False
 

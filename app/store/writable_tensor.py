@@ -39,9 +39,10 @@ class WritableTensor:
     Used within the tensor's lock only, but for `checksums_of` and `flush`.
     """
 
-    def __init__(self, path: Path, log: ScatterLog) -> None:
-        """Raises BadFile and OSError."""
+    def __init__(self, path: Path, log: ScatterLog, data_version: int = 1) -> None:
+        """`data_version` is the number of the tensor's version that the content is. Raises BadFile and OSError."""
         self.log = log
+        self.data_version = data_version
         self._snapshots = path.parent.with_name(download_snapshots.FOLDER)
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:

@@ -67,7 +67,7 @@ class ModelStatistics:
 
 
 class Statistics:
-    """The statistics of all models, by name. A model that was never called has zeros."""
+    """The statistics of all versions of models, by `NAME@VERSION`. One that was never called has zeros."""
 
     def __init__(self, counters: Counters | None = None) -> None:
         self.counters = counters or unshared_counters()
@@ -110,8 +110,11 @@ class Statistics:
             self.counters.forget([*(_cell(name, part) for part in _PARTS), self._last(name)])
             del self._models[name]
 
-    async def bodies(self, names: Collection[str], version: str) -> list[dict[str, Any]]:
-        """The numbers of each model as the statistics extension of the protocol names them; times in nanoseconds."""
+    async def bodies(self, names: Collection[str]) -> list[dict[str, Any]]:
+        """The numbers of each version of a model as the statistics extension of the protocol names them.
+
+        Times are in nanoseconds.
+        """
         if self.counters.shared:
             await asyncio.sleep(2 * FLUSH_S)  # what other processes have answered has been written then
         self.flush()
@@ -122,7 +125,7 @@ class Statistics:
             if kind == "oip-last":
                 name = rest.partition("|")[0]
                 last[name] = max(last.get(name, 0.0), number)
-        return [_body(name, version, totals, last.get(name, 0.0)) for name in names]
+        return [_body(name, totals, last.get(name, 0.0)) for name in names]
 
     def _last(self, name: str) -> str:
         # The latest of all processes, not a sum: a cell for each.
@@ -133,10 +136,11 @@ def _cell(name: str, part: str) -> str:
     return f"oip|{name}|{part}"
 
 
-def _body(name: str, version: str, totals: Mapping[str, float], last: float) -> dict[str, Any]:
+def _body(counted: str, totals: Mapping[str, float], last: float) -> dict[str, Any]:
     success, fail, success_s, fail_s, queue_s, input_s, infer_s, output_s = (
-        totals.get(_cell(name, part), 0.0) for part in _PARTS
+        totals.get(_cell(counted, part), 0.0) for part in _PARTS
     )
+    name, _, version = counted.rpartition("@")
     count = int(success)
     timings = {
         "compute_input": _duration(count, input_s),

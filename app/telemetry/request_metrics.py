@@ -208,7 +208,8 @@ class Metrics(Collector):
         return place
 
     def _tensor_label(self, name: str) -> str:
-        """The label under which lookups in the tensor `name` are counted, "" for none."""
+        """The label under which lookups in the tensor `name` are counted, "" for none; numbers of versions are none."""
+        name = name.partition("@")[0]
         if name and name not in self._tensors:
             if len(self._tensors) >= MOST_TENSORS:
                 return OTHER_TENSORS

@@ -68,7 +68,7 @@ class Call:
 
 @dataclass(slots=True)
 class Answer:
-    """The output, the dialect it followed, the device it ran on, and the ETag of the resident data if any.
+    """The output, the dialect it followed, the device it ran on; of resident data the ETag, and the version's number.
 
     `replaced` is how many components were out of bounds, None where that is an error.
     """
@@ -77,4 +77,5 @@ class Answer:
     dialect: str
     device: Literal["cpu", "gpu"]
     data_etag: str | None = None
+    data_version: int | None = None
     replaced: int | None = None

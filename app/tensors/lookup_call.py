@@ -51,7 +51,8 @@ class LookupCall:
 
 @dataclass(slots=True)
 class LookupAnswer:
-    """The outputs, one where they are `joined`; of each feature the name of its tensor and the ETag of what was read.
+    """The outputs, one where they are `joined`; of each feature the name of its tensor, and the ETag and version
+    of what was read.
 
     `replaced` is how many indices were out of bounds, None where that is an error.
     """
@@ -60,6 +61,7 @@ class LookupAnswer:
     joined: bool
     tensors: Sequence[str]
     etags: Sequence[str]
+    versions: Sequence[int]
     replaced: int | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""The names that resident tensors may have."""
+"""The names that resident tensors and aliases may have, and how one version of a tensor is written: `NAME@7`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ PATTERN: Final = "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 """As JSON Schema has it, where a pattern may match anywhere in a text."""
 TENSOR_NAME: Final = re.compile(PATTERN.removeprefix("^").removesuffix("$"))
 """For `fullmatch`: `$` would let a line break follow."""
+_VERSION: Final = "@[1-9][0-9]{0,18}"
+REFERENCE_PATTERN: Final = f"{PATTERN.removesuffix('$')}({_VERSION})?$"
+"""A name, of a tensor or an alias, or one version of a tensor; as JSON Schema has it."""
+_REFERENCE: Final = re.compile(REFERENCE_PATTERN.removeprefix("^").removesuffix("$"))
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9._-]+")
+_NOT_DIGITS: Final = re.compile(r"[^0-9]+")
 RESERVED: Final = (*OPERATOR_NAMES, LOOKUP, "stats")
 """Names that have a meaning of their own where a tensor is a model of the inference protocol.
 
@@ -33,14 +38,49 @@ def check_name(name: str) -> None:
 
 def check_new_name(name: str) -> None:
     """Raises invalid_field at /name unless a tensor may be given this name."""
+    if "@" in name and _REFERENCE.fullmatch(name):
+        own = name.partition("@")[0]
+        raise invalid_field(
+            "/name",
+            "a version is not uploaded under a number of the caller's choice: each PUT of a name makes the next one",
+            f"PUT {own!r}, without the number.",
+        )
     check_name(name)
     if name in RESERVED:
         raise reserved_name(name)
 
 
+def check_reference(reference: str) -> None:
+    """Raises invalid_field at /name unless this is a name, or `NAME@7` for one version of a tensor."""
+    if not _REFERENCE.fullmatch(reference):
+        name, at, version = reference.partition("@")
+        if at and TENSOR_NAME.fullmatch(name):
+            raise invalid_field(
+                "/name",
+                f"{version[:32]!r} is not the number of a version: those are 1, 2, 3 and so on, of at most 19 digits",
+                f"Use {name!r} for the current version, or a number that GET /tensors/{name} lists, as in '{name}@1'.",
+            )
+        check_name(name)
+
+
+def split_reference(reference: str) -> tuple[str, int | None]:
+    """The name in a reference, and the number of the version, None where it has none; of other texts the whole."""
+    if "@" not in reference or not _REFERENCE.fullmatch(reference):
+        return reference, None
+    name, _, version = reference.partition("@")
+    return name, int(version)
+
+
 def tensor_name_like(name: str) -> str:
     """A name that a tensor may have, like one that it may not have."""
     return _NOT_IN_NAMES.sub("_", name)[:128].lstrip("._-") or "items"
+
+
+def reference_like(text: str) -> str:
+    """A name, or a version of a tensor, like a text that is none."""
+    name, at, version = text.partition("@")
+    digits = _NOT_DIGITS.sub("", version)[:19].lstrip("0")
+    return f"{tensor_name_like(name)}@{digits or 1}" if at else tensor_name_like(text)
 
 
 def reserved_name(name: str) -> GatherError:

@@ -16,7 +16,7 @@ from app.wire.v2_request_json import OUTPUT, Model
 from app.wire.v2_request_tensors import Request
 
 VERSION: Final = "1"
-"""The only version of every model."""
+"""The only version of a model that is an operator."""
 
 
 def check_writable(dtype: DType) -> None:
@@ -42,7 +42,7 @@ def write_answer(
     shape = ",".join(map(str, output.shape))
     replaced = "" if answer.replaced is None else f',"replaced":{answer.replaced}'
     head = (
-        f'{{{named}"model_name":"{model.name}","model_version":"{VERSION}",'
+        f'{{{named}"model_name":"{model.name}","model_version":"{answer.data_version or VERSION}",'
         f'"parameters":{{"dialect":"{answer.dialect}","device":"{answer.device}"{replaced}}},'
         f'"outputs":[{{"name":"{OUTPUT}","datatype":"{output.dtype.oip}","shape":[{shape}],'
     )

@@ -37,16 +37,17 @@ _NO_LIST: Final = b"{n"
 
 
 class Model:
-    """A model as its requests see it: an operator, or one on the resident tensor of the model's name.
+    """A model as its requests see it: an operator, or one on the resident tensor that `reference` names.
 
     `inputs` are the names of its inputs, `foreign` those of parameters that only other models have, `request` is what
     its requests have to be, and `validate` makes one.
     """
 
-    __slots__ = ("foreign", "inputs", "name", "request", "resident", "signature", "validate")
+    __slots__ = ("foreign", "inputs", "name", "reference", "request", "resident", "signature", "validate")
 
-    def __init__(self, name: str, signature: Signature, resident: bool = False) -> None:
+    def __init__(self, name: str, signature: Signature, resident: bool = False, reference: str | None = None) -> None:
         self.name = name
+        self.reference = reference or name
         self.signature = signature
         self.resident = resident
         self.inputs = tuple(name for name in signature.inputs if name != "data") if resident else signature.inputs

@@ -122,7 +122,7 @@ def _read_request(text: Buffer, blobs: Buffer, model: Model, limits: Limits, cha
     updates = None if model.signature.kind == "gather" else tensors.pop()
     call = Call(
         model.signature.operator,
-        model.name if model.resident else tensors[0],
+        model.reference if model.resident else tensors[0],
         tensors[-1],
         head.parameter,
         head.dialect,
@@ -150,7 +150,7 @@ def _read_raw(body: Buffer, model: Model) -> Request:
     if rest:
         raise GatherError("element_count_mismatch", f"{len(body)} bytes are no whole number of int64", pointer=at)
     indices = unpack(dtype, (count, 1), body, None, at, at, at)
-    call = Call(model.signature.operator, model.name, indices, 0, model.signature.default_dialect, data_pointer="")
+    call = Call(model.signature.operator, model.reference, indices, 0, model.signature.default_dialect, data_pointer="")
     return Request(call, None, True, None)
 
 

@@ -212,8 +212,14 @@ def test_the_resident_tensors_are_listed_with_what_is_known_of_them(open_page: O
     line = page.locator("#tensors-rows tr", has_text="table").first
     line.wait_for()
     known = tensors.get("/tensors/table").json()
-    assert line.locator("th, td").all_inner_texts()[:4] == ["table", "float32", "[100, 20]", "8.0 kB"]
-    assert line.locator("td[title]").get_attribute("title") == known["etag"]
+    assert line.locator("th, td").all_inner_texts()[:5] == [
+        "table",
+        str(known["version"]),
+        "float32",
+        "[100, 20]",
+        "8.0 kB",
+    ]
+    assert [cell.get_attribute("title") for cell in line.locator("td[title]").all()] == ["1 kept", known["etag"]]
     rows = rows_of(page, "table")
     assert [row[0] for row in rows] == list(map(str, range(8)))
     assert [np.float32(text) for text in rows[1][1:13]] == (np.arange(20, 32, dtype=np.float32) / 7).tolist()
@@ -224,6 +230,42 @@ def test_the_resident_tensors_are_listed_with_what_is_known_of_them(open_page: O
     assert rows_of(page, "brains") == [["0", "1.5"], ["1", "-0.01001"]]
     assert rows_of(page, "texts") == [["0", "<img src=x onerror=alert(1)>"], ["1", "naïve"], ["2", ""]]
     assert page.locator(".look img").count() == 0
+
+
+def test_the_versions_of_a_tensor_are_listed_and_a_click_moves_an_alias_and_moves_it_back(
+    open_page: Open, server: Server
+) -> None:
+    client = server.shared_client()
+    for number in (1, 2, 3):
+        answer = client.put("/tensors/nightly", params={"keep": "3"}, content=npy(ARRAY + number))
+    newest = answer.json()["version"]
+    try:
+        page = open_page()
+        page.get_by_role("button", name="Versions of nightly").click()
+        table = page.locator(".history-table")
+        table.wait_for()
+        assert violations(page) == []
+        assert [cell.split()[0] for cell in table.locator("tbody th").all_inner_texts()] == [
+            str(newest), str(newest - 1), str(newest - 2),
+        ]  # fmt: skip
+        page.get_by_label("Alias", exact=True).fill("live")
+        page.get_by_role("button", name="Set", exact=True).click()
+        page.get_by_text(f"live is version {newest} now").wait_for()
+        for version in (newest - 2, newest):
+            page.get_by_role("button", name=f"Move live to version {version}").click()
+            page.get_by_text(f"live is version {version} now").wait_for()
+            assert client.get("/aliases/live").json()["version"] == version
+        client.put("/aliases/live", json={"tensor": f"nightly@{newest - 1}"})  # somebody else moves it
+        page.get_by_role("button", name=f"Move live to version {newest - 2}").click()
+        page.locator(".look .problem-text").wait_for()
+        assert client.get("/aliases/live").json()["version"] == newest - 1
+        page.get_by_role("button", name=f"Try nightly@{newest - 2} in the playground").click()
+        page.locator("#run").click()
+        until(page, "document.getElementById('outcome').textContent")
+        assert f'"tensor": "nightly@{newest - 2}"' in page.locator("#curl-code").inner_text()
+    finally:
+        client.delete("/aliases/live")
+        client.delete("/tensors/nightly")
 
 
 def test_a_key_is_asked_for_and_kept_in_memory_alone(open_page: Open, start: Start, tmp_path: Path) -> None:

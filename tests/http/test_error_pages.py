@@ -37,12 +37,13 @@ needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="needs the 
 
 @pytest.fixture(scope="module")
 def full(start: Start) -> Iterator[Server]:
-    """A server whose only tensor is `items`, and which may have no other."""
+    """A server whose only tensor is `items`, which the alias `live` names, and which may have no other."""
     with (
         start("--max-tensors", "1", "--device", "cpu") as server,
         httpx.Client(base_url=server.url, trust_env=False) as client,
     ):
         assert put_raw(client, "items", np.zeros((3, 2), np.float32)).status_code == 201
+        assert client.put("/aliases/live", json={"tensor": "items@1"}).status_code == 201
         yield server
 
 

@@ -171,7 +171,7 @@ def test_errors(caller: Caller, compression: str | None) -> None:
 
     good = inputs("FP32", DATA["FP32"])
     assert message("nothing", good) == "404 no model is named 'nothing'"
-    assert message("gathernd", good, "2").startswith("404 no model has a version '2'")
+    assert message("gathernd", good, "2").startswith("404 the model 'gathernd' has no version '2'")
     assert message("gathernd", good[:1]) == "422 the input 'indices' is missing"
     assert "given twice" in message("gathernd", [*good, good[0]])
     assert "'other' is not an output" in message("gathernd", good, outputs=[triton.InferRequestedOutput("other")])

@@ -1,6 +1,6 @@
 """A program that stops the store at every step it takes on the disk, and looks at what is found afterwards.
 
-    python -m tests.store.crash steps MODE STRIDE SEED     die at every STRIDE-th step of a fixed sequence of changes
+    python -m tests.store.crash steps MODE STRIDE SEED SEQUENCE    die at every STRIDE-th step of a sequence of changes
     python -m tests.store.crash kills COUNT SEED           SIGKILL at random moments, then a restart
     python -m tests.store.crash workers COUNT SEED         SIGKILL of one of two workers, then the other one carries on
     python -m tests.store.crash many COUNT SEED            COUNT tensors and three busy ones, from eight threads
@@ -9,7 +9,10 @@ It imports and compiles once and forks for each case. After each death every ten
 were acknowledged, or as after one change more, and nothing else may be there. What was read once stays: a reader never
 sees a change that is gone later. Every scatter has an Idempotency-Key; those that were acknowledged come again and get
 the first answer, and the one under way comes again and is then made once. No ETag ever names two contents. Content,
-metadata, lookups and further changes agree in every process.
+metadata, lookups and further changes agree in every process. Versions have the numbers that they should have, none is
+given twice, and an alias names a version that is there.
+
+SEQUENCE is `contents` (uploads, scatters, removals) or `versions` (of tensors, kept or not, and aliases of them).
 
 MODE says what dying means. `kill`: the process ends, what it wrote stays. `half`: so, with the last write done by half.
 `lost`, `names`, `data` and `first` are a loss of power, of which `lost` keeps what fsync has made durable and nothing
@@ -58,9 +61,11 @@ from tests.strings import items
 
 PAIRS = ("survivor", "outage")
 MODES = ("kill", "half", *LOSSES, *PAIRS, "recovered", "refused")
-Tables = dict[str, NDArray[Any]]
+Tables = dict[str, Any]
+"""What there is by plain NumPy: `t@2` is the content of a version, `=a` what the alias `a` names, `#t` the last number
+that a version of `t` had."""
 State = dict[str, str]
-"""What there is: the fingerprint of each tensor's content."""
+"""What there is: the fingerprint of each version's content, and what each alias names, by the same keys."""
 Change = tuple[str, str, Any]
 Answers = list[tuple[str, Change, str]]
 """Scatters with their keys and what was answered to them."""
@@ -107,21 +112,75 @@ def fixed() -> list[Change]:
     ]
 
 
-def random_changes(rng: random.Random) -> Iterator[Change]:
-    """Changes without end that fit each other."""
-    there: set[str] = set()
+def versioned() -> list[Change]:
+    """Versions that are kept, that aliases keep and that go; scatters by each way to name one; aliases that move."""
+    words = strings("a", "bé", "", "d" * 300)
+
+    def rows(value: float, *numbers: int) -> tuple[list[list[int]], NDArray[np.float32]]:
+        return [[number] for number in numbers], np.full((len(numbers), 64), value, np.float32)
+
+    return [
+        ("put", "t", table(1)),
+        ("keep", "t", (2, table(2))),
+        ("alias", "a", "t@1"),
+        ("scatter", "a", (*rows(-1, 0, 299), "none")),
+        ("scatter", "t", (*rows(2, 0, 0, 7), "add")),
+        ("scatter", "t@1", (*rows(3, 0), "mul")),
+        ("put", "t", table(3)),  # version 2 goes, with a log in which there are keys
+        ("scatter", "t", (*rows(4, 5), "add")),
+        ("alias", "a", "t@3"),
+        ("together", "a", [(*rows(k, 1, 2), "add") for k in range(3)]),
+        ("scatter", "a", (*rows(9000, *range(20)), "max")),
+        ("alias", "a", "t@1"),
+        ("scatter", "a", (*rows(5, 1), "add")),
+        ("put", "s", words),
+        ("alias", "b", "s@1"),
+        ("scatter", "b", ([[3], [0]], strings("", "longer than before"), "none")),
+        ("keep", "t", (3, table(4))),
+        ("scatter", "t@3", (*rows(6, 2), "add")),
+        ("delete", "t@4", None),
+        ("scatter", "t", (*rows(7, 2), "add")),
+        ("alias", "b", "t@3"),
+        ("delete", "s", None),
+        ("unalias", "a", None),
+        ("put", "t", table(5)),
+        ("unalias", "b", None),
+        ("delete", "t", None),
+        ("put", "t", table(6)),
+    ]
+
+
+SEQUENCES: dict[str, Callable[[], list[Change]]] = {"contents": fixed, "versions": versioned}
+
+
+def random_changes(tables: Tables, rng: random.Random) -> Iterator[Change]:
+    """Changes from `tables` on, without end, that fit each other."""
     while True:
-        name = rng.choice("tuv")
-        if name not in there or rng.random() < 0.2:
-            there.add(name)
-            yield "put", name, table(rng.randrange(4))
-        elif rng.random() < 0.1:
-            there.discard(name)
-            yield "delete", name, None
-        elif rng.random() < 0.3:
-            yield "together", name, [random_scatter(rng) for _ in range(rng.randrange(1, 5))]
-        else:
-            yield "scatter", name, random_scatter(rng)
+        change = random_change(tables, rng)
+        tables = expected(tables, change)
+        yield change
+
+
+def random_change(tables: Tables, rng: random.Random) -> Change:
+    name = rng.choice("tuv")
+    versions = numbers_of(tables, name)
+    named = {alias: target for alias, target in tables.items() if alias[0] == "="}
+    if not versions or rng.random() < 0.15:
+        return "keep", name, (rng.choice((1, 1, 2, 3)), table(rng.randrange(4)))
+    reference = f"{name}@{rng.choice(versions)}"
+    if rng.random() < 0.15:
+        return "alias", rng.choice("ab"), reference
+    if named and rng.random() < 0.07:
+        return "unalias", rng.choice(sorted(named))[1:], None
+    if rng.random() < 0.1:
+        if not any(target.startswith(name) for target in named.values()):
+            return "delete", name, None
+        if reference not in named.values():
+            return "delete", reference, None
+    ways = [name, name, reference, *(alias[1:] for alias in named)]
+    if rng.random() < 0.3:
+        return "together", rng.choice(ways), [random_scatter(rng) for _ in range(rng.randrange(1, 5))]
+    return "scatter", rng.choice(ways), random_scatter(rng)
 
 
 def random_scatter(rng: random.Random) -> tuple[list[list[int]], NDArray[np.float32], str]:
@@ -132,20 +191,47 @@ def random_scatter(rng: random.Random) -> tuple[list[list[int]], NDArray[np.floa
     return rows, values, rng.choice(("none", "add", "max"))
 
 
+def numbers_of(tables: Tables | State, name: str) -> list[int]:
+    """The numbers of the versions of a tensor that there are."""
+    return sorted(int(key.partition("@")[2]) for key in tables if key.startswith(f"{name}@"))
+
+
+def resolved(tables: Tables | State, reference: str) -> str:
+    """The key of what a reference names; of a name that there is not, its own."""
+    if f"={reference}" in tables:
+        return tables[f"={reference}"]
+    numbers = numbers_of(tables, reference)
+    return f"{reference}@{numbers[-1]}" if numbers else reference
+
+
 def expected(tables: Tables, change: Change) -> Tables:
     """What is there after `change`, by plain NumPy."""
     kind, name, what = change
     after = dict(tables)
     if kind == "delete":
-        del after[name]
+        for key in [name] if "@" in name else [f"{name}@{number}" for number in numbers_of(tables, name)]:
+            del after[key]
         return after
-    if kind == "put":
-        after[name] = what
+    if kind in ("put", "keep"):
+        keep, content = what if kind == "keep" else (1, what)
+        number = tables.get(f"#{name}", 0) + 1
+        for old in numbers_of(tables, name)[: max(0, len(numbers_of(tables, name)) + 1 - keep)]:
+            if f"{name}@{old}" not in [target for alias, target in tables.items() if alias[0] == "="]:
+                del after[f"{name}@{old}"]
+        after[f"{name}@{number}"], after[f"#{name}"] = content, number
+        return after
+    if kind == "alias":
+        assert what in tables
+        after[f"={name}"] = what
+        return after
+    if kind == "unalias":
+        del after[f"={name}"]
         return after
     if kind == "together":
         for one in what:
             after = expected(after, ("scatter", name, one))
         return after
+    name = resolved(tables, name)
     data = tables[name].copy()
     rows, values, reduction = what
     for place, value in zip(rows, values, strict=True):
@@ -166,6 +252,10 @@ def fingerprint(content: NDArray[Any]) -> str:
     return hashlib.md5(raw).hexdigest()[:12]
 
 
+def state_of(tables: Tables) -> State:
+    return {key: what if key[0] == "=" else fingerprint(what) for key, what in tables.items() if key[0] != "#"}
+
+
 class Course:
     """What `changes` of `tables` lead to.
 
@@ -183,10 +273,11 @@ class Course:
             for one in [one for _, one in keyed(change, "")] or [change]:
                 tables = expected(tables, one)
                 self.tables.append(tables)
-                contents += [fingerprint(tables[change[1]])] if change[1] in tables else []
+                if change[0] in ("put", "keep", "scatter", "together"):
+                    contents.append(fingerprint(tables[resolved(tables, change[1])]))
             self.at.append(len(self.tables) - 1)
             self.contents.append(contents)
-        self.states = [{name: fingerprint(table) for name, table in tables.items()} for tables in self.tables]
+        self.states = [state_of(tables) for tables in self.tables]
 
     def after(self, number: int) -> int:
         """The last state that may be found once `number` changes were acknowledged: that of one change more."""
@@ -205,8 +296,15 @@ class Course:
 def carry_out(store: LocalStore, change: Change, key: str) -> list[str]:
     """Make a change; the ETags that are answered."""
     kind, name, what = change
-    if kind == "put":
-        return [put(store, name, what, step=30_000)[0].etag]
+    if kind in ("put", "keep"):
+        keep, content = what if kind == "keep" else (None, what)
+        return [put(store, name, content, step=30_000, keep=keep)[0].etag]
+    if kind == "alias":
+        store.put_alias(name, what)
+        return []
+    if kind == "unalias":
+        store.delete_alias(name)
+        return []
     if kind == "scatter":
         return [request(store, change, key)]
     if kind == "together":
@@ -238,10 +336,10 @@ def request(store: LocalStore, change: Change, key: str) -> str:
     _, name, (rows, values, reduction) = change
     turn = Event()
     attempt = ScatterAttempt(store, name, call_of(rows, values, reduction), ALWAYS, key, digest(key), turn.set)
-    while (etag := attempt.advance()) is None:
+    while (scattered := attempt.advance()) is None:
         turn.wait()
         turn.clear()
-    return etag
+    return scattered.etag
 
 
 def digest(key: str) -> str:
@@ -300,19 +398,35 @@ class Etags:
 
 def found(store: LocalStore, etags: Etags) -> State:
     """All that is there, by every way of asking, which must agree."""
-    state = {}
+    state: State = {}
     for name in store.names():
-        seen = look(store, name)
-        assert seen is not None, f"{name} is listed and not found"
-        state[name], etag = fingerprint(seen[0]), seen[1]
-        etags.note(etag, state[name])
-        assert store.metadata(name).etag == etag, f"{name}: a gather reads {etag}, metadata says {store.metadata(name)}"
-        content = store.content(name).resident()
-        assert (content.etag, fingerprint(values_of(content))) == (etag, state[name]), (
-            f"{name}: a download is of another content"
-        )
+        numbers = store.version_numbers(name)
+        assert numbers, f"{name} is listed and has no version"
+        for reference in (*(f"{name}@{number}" for number in numbers), name):
+            seen = look(store, reference)
+            assert seen is not None, f"{reference} is listed and not found"
+            content, etag = fingerprint(seen[0]), seen[1]
+            etags.note(etag, content)
+            metadata = store.metadata(reference)
+            assert metadata.etag == etag, f"{reference}: a gather reads {etag}, metadata says {metadata}"
+            download = store.content(reference).resident()
+            assert (download.etag, fingerprint(values_of(download))) == (etag, content), (
+                f"{reference}: a download is of another content"
+            )
+            if reference != name:
+                state[reference] = content
+                assert reference == f"{name}@{metadata.version}"
+        assert state[f"{name}@{numbers[-1]}"] == content, f"{name} is not its newest version"
     for name in "stuv":
-        assert name in state or look(store, name) is None, f"{name} is found and not listed"
+        assert numbers_of(state, name) or look(store, name) is None, f"{name} is found and not listed"
+    for alias in store.alias_names():
+        target = store.alias(alias).reference
+        seen = look(store, alias)
+        assert seen is not None
+        assert fingerprint(seen[0]) == state[target], f"{alias} does not read what it names"
+        state[f"={alias}"] = target
+    for alias in "ab":
+        assert f"={alias}" in state or look(store, alias) is None, f"{alias} is found and not listed"
     return state
 
 
@@ -378,7 +492,8 @@ def judge(
         state = found(store, etags)
         assert state in allowed, f"{case}: {state} is none of {allowed}"
         assert {path.split("/")[0] for path in files(folder)} <= {"tensors", "logs"}, (case, files(folder))
-        assert len([path for path in files(folder) if path.startswith("tensors/")]) == len(state), case
+        versions = [key for key in state if key[0] != "="]
+        assert len([path for path in files(folder) if path.startswith("tensors/")]) == len(versions), case
         store.verify(Event(), 0)
         for name in store.names():
             store.metadata(name)
@@ -405,7 +520,9 @@ def judge(
 def check_answers(store: LocalStore, again: Answers, case: str) -> None:
     """Scatters that were acknowledged get their first answer, by a lookup of the key and when they come again."""
     for key, change, answer in again:
-        assert store.find_answer(change[1], key, digest(key)) == answer, (case, key)
+        scattered = store.find_answer(change[1], key, digest(key))
+        assert scattered is not None, (case, key)
+        assert scattered.etag == answer, (case, key)
         assert request(store, change, key) == answer, (case, key)
 
 
@@ -456,10 +573,10 @@ def key_of(number: int) -> str:
     return f"key-{number}"
 
 
-def steps(mode: str, stride: int, seed: int) -> int:
-    """Die at every `stride`-th step of the fixed sequence; how many deaths there were."""
+def steps(mode: str, stride: int, seed: int, sequence: str) -> int:
+    """Die at every `stride`-th step of a sequence; how many deaths there were."""
     rng = random.Random(seed)
-    course = Course({}, fixed())
+    course = Course({}, SEQUENCES[sequence]())
     deaths, last = 0, 1 + rng.randrange(stride)
     while True:
         with tempfile.TemporaryDirectory(dir=MEMORY) as room:
@@ -683,7 +800,7 @@ def workers(count: int, seed: int) -> int:
             worker = Worker(lambda: opened(folder, store.group.token), changes, f"{turn}-")
             end = time.monotonic() + rng.random() * 0.15
             while time.monotonic() < end:
-                read_one(store, rng.choice("tuv"), worker, course, etags)
+                read_one(store, rng.choice("tuvab"), worker, course, etags)
             worker.kill(rng, 0)
             done = len(worker.answers)
             earlier = [*earlier, *worker.note(course, etags)]
@@ -713,15 +830,18 @@ def read_one(store: LocalStore, name: str, worker: Worker, course: Course, etags
     most = worker.read()
     content = None if seen is None else fingerprint(seen[0])
     allowed = course.states[course.at[least] : course.after(most) + 1]
-    assert content in [state.get(name) for state in allowed], f"{name}: a stale read, or a mixture"
+    assert content in [state.get(resolved(state, name)) for state in allowed], f"{name}: a stale read, or a mixture"
     if seen is not None and content is not None:
         etags.note(seen[1], content)
 
 
 def planned(tables: Tables, rng: random.Random) -> list[Change]:
     """Changes from `tables` on."""
-    changes: list[Change] = [("delete", name, None) for name in tables]
-    source = random_changes(rng)
+    changes: list[Change] = [("unalias", alias[1:], None) for alias in tables if alias[0] == "="]
+    changes += [("delete", name, None) for name in sorted({key.partition("@")[0] for key in tables if key[0] in "tuv"})]
+    for change in changes:
+        tables = expected(tables, change)
+    source = random_changes(tables, rng)
     return changes + [next(source) for _ in range(60)]
 
 
@@ -851,11 +971,12 @@ def compile_once() -> None:
     if cache is not None:
         compile_codec.configure(Path(cache))
         compile_codec.warm()
-    with tempfile.TemporaryDirectory(dir=MEMORY) as room:
-        store = opened(Path(room) / "store")
-        for number, change in enumerate(fixed()):
-            carry_out(store, change, key_of(number))
-        store.close()
+    for sequence in SEQUENCES.values():
+        with tempfile.TemporaryDirectory(dir=MEMORY) as room:
+            store = opened(Path(room) / "store")
+            for number, change in enumerate(sequence()):
+                carry_out(store, change, key_of(number))
+            store.close()
     assert not COMPLAINTS.texts, COMPLAINTS.texts
 
 
@@ -863,7 +984,7 @@ def main() -> None:
     kind, *rest = sys.argv[1:]
     compile_once()
     if kind == "steps":
-        result = steps(rest[0], int(rest[1]), int(rest[2]))
+        result = steps(rest[0], int(rest[1]), int(rest[2]), rest[3])
     else:
         result = {"kills": kills, "workers": workers, "many": many}[kind](int(rest[0]), int(rest[1]))
     sys.stdout.write(json.dumps(result))

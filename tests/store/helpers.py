@@ -33,12 +33,13 @@ def put(
     array: NDArray[Any],
     conditions: Conditions = ALWAYS,
     step: int = 1 << 16,
+    keep: int | None = None,
     **options: bool,
 ) -> tuple[Metadata, bool]:
     dtype = BY_NUMPY[array.dtype]
     raw = packed(array.ravel().tolist()) if dtype.kind == "string" else array.tobytes()
-    upload = uploaded(store, dtype.name, array.shape, raw, step, name=name, **options)
-    return store.put(name, upload, conditions)
+    upload = uploaded(store, dtype.name, array.shape, raw, step, name=name, keep=keep, **options)
+    return store.put(name, upload, conditions, keep)
 
 
 def uploaded(store: LocalStore, dtype: str, shape: tuple[int, ...], raw: bytes, step: int, **options: Any) -> Upload:
@@ -108,7 +109,13 @@ def scatter(
     digest: str = "digest",
 ) -> str:
     change = change_of(store, name, indices, updates, reduction, key, digest)
-    return store.scatter(name, change, conditions)
+    return store.scatter(name, change, conditions).etag
+
+
+def answered(store: LocalStore, name: str, key: str, digest: str) -> str | None:
+    """The ETag that a scatter with this Idempotency-Key was answered, None if there was none."""
+    found = store.find_answer(name, key, digest)
+    return None if found is None else found.etag
 
 
 def scatter_together(store: LocalStore, name: str, batch: list[PendingScatter]) -> list[Any]:
@@ -120,7 +127,7 @@ def scatter_together(store: LocalStore, name: str, batch: list[PendingScatter]) 
     for one in batch:
         assert one.done
         try:
-            outcomes.append(one.result())
+            outcomes.append(one.result().etag)
         except (GatherError, OSError, ContentReplaced) as error:
             outcomes.append(error)
     return outcomes

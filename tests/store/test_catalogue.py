@@ -100,10 +100,11 @@ def test_a_process_that_is_far_behind_reads_the_whole_catalogue(
     held = other.get("x")
     store.delete("gone")
     with store._index.change() as transaction:
-        for number in range(600):
-            transaction.put(Row(f"n{number}", "c", "f", "int8", (1,), 1, 4101, "", 0, 0))
-        for number in range(600):
-            transaction.remove(f"n{number}")
+        rows = [Row(f"n{number}", "c", "f", "int8", (1,), 1, 4101, "", 0, 0) for number in range(600)]
+        for row in rows:
+            transaction.put(row)
+        for row in rows:
+            transaction.remove(row)
     put(store, "y", np.arange(4))
     assert other.names() == ["x", "y"]
     assert other.usage() == store.usage()

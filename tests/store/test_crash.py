@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import SOAK, TEST_ALL
-from tests.store.crash import MODES
+from tests.store.crash import MODES, SEQUENCES
 
 ROOT = Path(__file__).parents[2]
 # Every step in a soak; in a sample, which steps are left out differs from mode to mode.
@@ -32,9 +32,10 @@ def run(warmed: Path, *arguments: object) -> int:
     return int(json.loads(done.stdout.splitlines()[-1]))
 
 
+@pytest.mark.parametrize("sequence", SEQUENCES)
 @pytest.mark.parametrize("mode", MODES)
-def test_dying_at_a_step_of_upload_replace_delete_scatter_or_checkpoint(mode: str, warmed: Path) -> None:
-    assert run(warmed, "steps", mode, STRIDE, MODES.index(mode)) >= 120 // STRIDE
+def test_dying_at_a_step_of_a_change_of_contents_versions_or_aliases(mode: str, sequence: str, warmed: Path) -> None:
+    assert run(warmed, "steps", mode, STRIDE, MODES.index(mode), sequence) >= 120 // STRIDE
 
 
 def test_sigkill_at_any_moment_loses_nothing(soak_scale: int, warmed: Path) -> None:

@@ -42,23 +42,26 @@ def test_an_older_store_is_upgraded_step_by_step_and_keeps_its_tensors(
         if fails:
             raise OSError(28, "No space left on device")
 
-    table = {2: lambda _: upgrade(2), 3: lambda _: upgrade(3, fails=True)}
-    monkeypatch.setattr(layout_migrations, "FORMAT", 4)
+    table = {3: lambda _: upgrade(3), 4: lambda _: upgrade(4, fails=True)}
+    monkeypatch.setattr(layout_migrations, "FORMAT", 5)
     monkeypatch.setattr(layout_migrations, "UPGRADES", table)
     with pytest.raises(OSError, match="No space"):
         opened(folder)
-    assert version(folder) == 3  # what was done is kept; what was cut short is done again
-    table[3] = lambda _: upgrade(3)
+    assert steps[0] == 3
+    assert set(steps[1:]) == {4}  # tried again with the room in reserve
+    steps.clear()
+    assert version(folder) == 4  # what was done is kept; what was cut short is done again
+    table[4] = lambda _: upgrade(4)
     store = opened(folder)
-    assert steps == [2, 3, 3]
-    assert version(folder) == 4
+    assert steps == [4]
+    assert version(folder) == 5
     assert read(store, "x").tolist() == [0, 1, 2]
     store.close()
     opened(folder).close()
-    assert steps == [2, 3, 3]
+    assert steps == [4]
 
 
-@pytest.mark.parametrize("text", ['{"format": 3}', '{"format": 0}', "{}", "", "[]", '{"format": "1"}'])
+@pytest.mark.parametrize("text", ['{"format": 4}', '{"format": 0}', "{}", "", "[]", '{"format": "1"}'])
 def test_a_folder_of_another_format_is_left_alone(folder: Path, text: str) -> None:
     opened(folder).close()
     (folder / "format").write_text(text)

@@ -20,7 +20,7 @@ import pytest
 from app.errors import GatherError
 from app.store import LocalStore, disk_writes, idempotency
 from app.tensors.shape_limits import Limits
-from tests.store.helpers import files, put, read, scatter
+from tests.store.helpers import answered, files, put, read, scatter
 
 WRITTEN_NS = 1795315581_000_000_000
 DAY_NS = 24 * 3600 * 10**9
@@ -78,7 +78,7 @@ def check(store: LocalStore) -> None:
             with pytest.raises(GatherError, match="tensor_damaged"):
                 work(name)
     for (name, key), etag in ANSWERED.items():
-        assert store.find_answer(name, key, "digest") == etag
+        assert answered(store, name, key, "digest") == etag
     assert {name: store.metadata(name).created for name in CREATED} == CREATED
     assert store.metadata("table").sha256 == "44d3aa3fe85f2f78627b65603d5b7fc95528cb599953b428a2040e8c74e75d34"
     assert store.metadata("table").etag.endswith('-2"')
@@ -103,7 +103,7 @@ def test_tensors_are_changed_replaced_and_removed_as_ever(folder: Path) -> None:
     for name in ("table", "words", *DAMAGED):
         put(store, name, np.arange(3))
         assert read(store, name).tolist() == [0, 1, 2]
-    assert store.find_answer("table", "k-1", "digest") == ANSWERED["table", "k-1"]
+    assert answered(store, "table", "k-1", "digest") == ANSWERED["table", "k-1"]
     assert scatter(store, "replaced", [[0]], np.array([7])).endswith('-1"')
     for name in store.names():
         store.delete(name)
@@ -111,7 +111,7 @@ def test_tensors_are_changed_replaced_and_removed_as_ever(folder: Path) -> None:
     store.close()
     store = opened(folder)
     assert store.usage() == (0, 0)
-    assert store.find_answer("torn", "t-1", "digest") == ANSWERED["torn", "t-1"]
+    assert answered(store, "torn", "t-1", "digest") == ANSWERED["torn", "t-1"]
     store.close()
 
 
@@ -130,10 +130,10 @@ def test_a_damaged_tensor_of_unknown_name_can_be_removed_by_who_knows_it(folder:
 def test_keys_are_as_old_as_their_time_of_day_says(folder: Path, monkeypatch: pytest.MonkeyPatch, hours: int) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: WRITTEN_NS + hours * DAY_NS // 24)
     store = opened(folder)
-    assert (store.find_answer("table", "k-1", "digest") is not None) == (hours < 24)
+    assert (answered(store, "table", "k-1", "digest") is not None) == (hours < 24)
     monkeypatch.setattr(time, "time_ns", lambda: WRITTEN_NS)
     monkeypatch.setattr(idempotency, "LIFETIME_NS", DAY_NS // 24)
-    assert store.find_answer("table", "k-1", "digest") is None
+    assert answered(store, "table", "k-1", "digest") is None
     store.close()
 
 

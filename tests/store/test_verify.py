@@ -23,7 +23,7 @@ from app.store.store_locks import stripe
 from app.store.tensor_file import BLOCK, PAGE
 from app.store.writable_tensor import WritableTensor
 from app.tensors.shape_limits import Limits
-from tests.store.helpers import put, read, scatter
+from tests.store.helpers import answered, put, read, scatter
 
 BLOCKS = 100
 
@@ -130,7 +130,7 @@ def test_scatters_go_on_while_a_checkpoint_reads_sums_and_waits(
     store.verify(Event(), 0)
     assert read(store, "x")[:, 5].tolist() == expected
     for key in ("key-0", "key-2", "meanwhile-0-50", "meanwhile-1-51"):
-        assert other.find_answer("x", key, "digest") is not None
+        assert answered(other, "x", key, "digest") is not None
 
 
 @pytest.mark.parametrize("replaced", [True, False])
@@ -160,7 +160,7 @@ def test_a_checkpoint_whose_content_is_replaced_or_removed_meanwhile_leaves_what
     else:
         assert store.get("x") is None
         assert log_size(folder) == 0
-    assert store.find_answer("x", "key-2", "digest") is not None
+    assert answered(store, "x", "key-2", "digest") is not None
 
 
 def test_what_the_disk_refuses_while_a_checkpoint_is_prepared_is_stored_again(

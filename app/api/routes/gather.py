@@ -112,6 +112,8 @@ def binary_headers(answer: Answer) -> list[tuple[bytes, bytes]]:
     headers = [(b"x-gathernd-dialect", answer.dialect.encode()), (b"x-gathernd-device", answer.device.encode())]
     if answer.data_etag is not None:
         headers.append((b"x-gathernd-data-etag", answer.data_etag.encode()))
+    if answer.data_version is not None:
+        headers.append((b"x-gathernd-data-version", b"%d" % answer.data_version))
     if answer.replaced is not None:
         headers.append((b"x-gathernd-replaced", b"%d" % answer.replaced))
     return headers

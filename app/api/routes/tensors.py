@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 
 from app.api.asgi_request import Handler, RequestContext
-from app.api.conditional_requests import etag_field, is_unchanged, read_conditions
+from app.api.conditional_requests import etag_field, is_unchanged, read_conditions, version_field
 from app.api.disk_threads import DiskThreads
 from app.api.error_responses import JSON
 from app.api.upload_receiver import MEMORY_BYTES, UploadReceiver, receive, upload_too_large
@@ -24,17 +24,19 @@ from app.store import Conditions, LocalStore, Metadata
 from app.store.store_errors import storage_errors
 from app.store.write_uploaded_tensor import Upload, check_shape
 from app.tensors.shape_limits import Limits
-from app.tensors.tensor_name import check_name, check_new_name
+from app.tensors.tensor_name import check_new_name, check_reference, split_reference
 from app.wire import safetensors
 from app.wire.body_formats import MEDIA_TYPES, NPY, TENSORS, TensorCodec, start_of
 from app.wire.little_endian_items import packed_size_hint
 from app.wire.npy import Start
 
 Field = tuple[bytes, bytes]
-_LIMIT: Final = re.compile(r"[0-9]{1,9}")
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _FORM: Final = "application/x-www-form-urlencoded"
 """What curl says of any body that it is not told of: nothing about the format."""
 MAX_LIST: Final = 1000
+MAX_KEEP: Final = 10_000
+"""Most versions that an upload, or the setting, may have kept."""
 
 
 class TensorsRoute:
@@ -48,15 +50,8 @@ class TensorsRoute:
 
     async def list(self, context: RequestContext) -> None:
         """`GET /tensors`."""
-        fields = safetensors.read_query(context.query, ("limit", "after"))
-        limit = fields.get("limit", "100")
-        if not _LIMIT.fullmatch(limit) or not 1 <= int(limit) <= MAX_LIST:
-            raise invalid_field(
-                "/query/limit",
-                f"limit must be from 1 to {MAX_LIST}",
-                f"Write a number from 1 to {MAX_LIST} in place of {shorten(limit)!r}.",
-            )
-        found, following = await self.threads.look_up("", lambda: self.store.page(int(limit), fields.get("after")))
+        limit, after = read_page(context.query)
+        found, following = await self.threads.look_up("", lambda: self.store.page(limit, after))
         body: dict[str, Any] = {"tensors": [_described(metadata) for metadata in found], "next": following}
         await context.send(200, JSON, orjson.dumps(body))
 
@@ -66,12 +61,14 @@ class TensorsRoute:
         metadata = await self.threads.look_up(name, lambda: self.store.metadata(name))
         if await is_unchanged(context, metadata.etag):
             return
-        await context.send(200, JSON, orjson.dumps(_described(metadata)), etag_field(metadata.etag))
+        body = orjson.dumps(_described(metadata))
+        await context.send(200, JSON, body, etag_field(metadata.etag), version_field(metadata.version))
 
     async def put(self, context: RequestContext, name: str) -> None:
         """`PUT /tensors/{name}`."""
         check_new_name(name)
-        fields = safetensors.read_query(context.query, ("dtype", "shape", "prefault", "lock"))
+        fields = safetensors.read_query(context.query, ("dtype", "shape", "prefault", "lock", "keep"))
+        keep = _keep(fields.get("keep"))
         options = {option: _flag(fields, option) for option in ("prefault", "lock")}
         conditions = read_conditions(context.headers)
         codec = _codec_of(context.headers.get(b"content-type"))
@@ -80,7 +77,7 @@ class TensorsRoute:
             raise upload_too_large(self.max_upload_bytes)
         if conditions != Conditions():
             # Judged again when the upload is committed; here it saves the sending.
-            conditions.check(await self.threads.look_up(name, lambda: self.store.etag(name)))
+            conditions.check(await self.threads.look_up(name, lambda: self.store.etag_to_replace(name)))
         context.reservation.charge(MEMORY_BYTES)
         encoding = context.headers.get(b"content-encoding")
 
@@ -89,7 +86,7 @@ class TensorsRoute:
             if declared is not None and encoding is None and start.dtype.kind != "string":
                 check_count(start, declared)
             return self.store.upload(
-                start.dtype, start.shape, name=name, swap=start.swap, fortran=start.fortran, **options
+                start.dtype, start.shape, name=name, swap=start.swap, fortran=start.fortran, keep=keep, **options
             )
 
         receiver = UploadReceiver(
@@ -101,25 +98,28 @@ class TensorsRoute:
         )
         with storage_errors():
             upload = await receive(context, receiver, self.threads.streams)
-        metadata, created = await self.threads.change(name, lambda: self.store.put(name, upload, conditions))
+        metadata, created = await self.threads.change(name, lambda: self.store.put(name, upload, conditions, keep))
         where: tuple[Field, ...] = ((b"location", context.path.encode()),) if created else ()
         body = orjson.dumps(_described(metadata))
-        await context.send(201 if created else 200, JSON, body, etag_field(metadata.etag), *where)
+        named = etag_field(metadata.etag), version_field(metadata.version)
+        await context.send(201 if created else 200, JSON, body, *named, *where)
 
     async def delete(self, context: RequestContext, name: str) -> None:
         """`DELETE /tensors/{name}`."""
         safetensors.read_query(context.query, ())
         conditions = read_conditions(context.headers)
-        await self.threads.change(name, lambda: self.store.delete(name, conditions))
+        # All versions wait for the lock of their name.
+        lock = split_reference(name)[0]
+        await self.threads.change(lock, lambda: self.store.delete(name, conditions))
         await context.send_empty(204)
 
 
 def with_name(handler: Callable[[RequestContext, str], Awaitable[None]]) -> Handler:
-    """`handler` with the name in the path, checked."""
+    """`handler` with the name in the path, checked: of a tensor, `NAME@7` or an alias."""
 
     async def handle(context: RequestContext) -> None:
         (name,) = context.parameters
-        check_name(name)
+        check_reference(name)
         await handler(context, name)
 
     return handle
@@ -140,6 +140,32 @@ def check_count(start: Start, declared: int) -> None:
             pointer="/body",
             hint=packed_size_hint(start.dtype, start.shape, max(0, declared - start.offset)),
         )
+
+
+def read_page(query: bytes) -> tuple[int, str | None]:
+    """How many entries of a list are asked for, and after which name. Raises invalid_field."""
+    fields = safetensors.read_query(query, ("limit", "after"))
+    limit = fields.get("limit", "100")
+    if not _NUMBER.fullmatch(limit) or not 1 <= int(limit) <= MAX_LIST:
+        raise invalid_field(
+            "/query/limit",
+            f"limit must be from 1 to {MAX_LIST}",
+            f"Write a number from 1 to {MAX_LIST} in place of {shorten(limit)!r}.",
+        )
+    return int(limit), fields.get("after")
+
+
+def _keep(text: str | None) -> int | None:
+    """How many versions an upload keeps, None where the setting says so. Raises invalid_field."""
+    if text is None:
+        return None
+    if not _NUMBER.fullmatch(text) or not 1 <= int(text) <= MAX_KEEP:
+        raise invalid_field(
+            "/query/keep",
+            f"keep must be from 1 to {MAX_KEEP}, the new version among them",
+            f"Write a number from 1 to {MAX_KEEP} in place of {shorten(text)!r}.",
+        )
+    return int(text)
 
 
 def _flag(fields: dict[str, str], name: str) -> bool:
@@ -163,19 +189,22 @@ def _codec_of(field: bytes | None) -> TensorCodec | None:
 def _described(metadata: Metadata) -> dict[str, Any]:
     return {
         "name": metadata.name,
+        "version": metadata.version,
+        "versions": metadata.versions,
         "dtype": metadata.dtype,
         "shape": metadata.shape,
         "bytes": metadata.size,
         "etag": metadata.etag,
         "sha256": metadata.sha256,
-        "created": _time(metadata.created),
-        "modified": _time(metadata.modified),
+        "created": time_text(metadata.created),
+        "modified": time_text(metadata.modified),
         "prefault": metadata.prefault,
         "lock": metadata.lock,
         **({"damaged": True} if metadata.damaged else {}),
     }
 
 
-def _time(nanoseconds: int) -> str:
+def time_text(nanoseconds: int) -> str:
+    """A time as RFC 3339 has it."""
     moment = datetime.fromtimestamp(nanoseconds // 1000 / 1e6, UTC)
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -11,7 +11,7 @@ from typing import Final
 
 from app.api.accept_header import preferred_by_name
 from app.api.asgi_request import RequestContext
-from app.api.conditional_requests import etag_field, is_unchanged
+from app.api.conditional_requests import etag_field, is_unchanged, version_field
 from app.api.disk_threads import DiskThreads
 from app.errors import GatherError, invalid_field
 from app.store import LocalStore
@@ -56,6 +56,7 @@ class ContentRoute:
                 (b"content-length", b"%d" % size),
                 (b"x-request-id", context.request_id.encode()),
                 etag_field(etag),
+                version_field(content.data_version),
                 (b"x-gathernd-dtype", content.description.dtype.encode()),
                 (b"x-gathernd-shape", ",".join(map(str, shape)).encode()),
             )

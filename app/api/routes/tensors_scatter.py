@@ -11,7 +11,7 @@ from typing import Final
 import orjson
 
 from app.api.asgi_request import RequestContext
-from app.api.conditional_requests import etag_field, read_conditions
+from app.api.conditional_requests import etag_field, read_conditions, version_field
 from app.api.disk_threads import DiskThreads
 from app.api.error_responses import JSON
 from app.api.json_content_type import check_json_type
@@ -22,7 +22,7 @@ from app.operators.scatternd import plan_scatter
 from app.store import Conditions, LocalStore
 from app.store.group_commit import QueuedScatter
 from app.store.idempotency import read_key
-from app.store.pending_scatter import ContentReplaced, ScatterChange
+from app.store.pending_scatter import ContentReplaced, ScatterChange, Scattered
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES
 from app.tensors.scatter_call import ScatterCall
@@ -55,7 +55,7 @@ class ScatterRoute:
         self.readiness = readiness
         self.max_json_bytes = max_json_bytes
         self.max_body_bytes = max_body_bytes
-        self._tasks: set[asyncio.Task[str]] = set()
+        self._tasks: set[asyncio.Task[Scattered]] = set()
 
     async def __call__(self, context: RequestContext, name: str) -> None:
         """Read, change, answer. Raises GatherError for everything it refuses."""
@@ -84,40 +84,41 @@ class ScatterRoute:
             limits=self.limits,
             charge=context.reservation.charge,
         )
-        etag = await self._carry_out(name, read, conditions, key)
-        await context.send(200, JSON, orjson.dumps({"name": name, "etag": etag}), etag_field(etag))
+        etag, version = await self._carry_out(name, read, conditions, key)
+        body = orjson.dumps({"name": name, "etag": etag, "version": version})
+        await context.send(200, JSON, body, etag_field(etag), version_field(version))
 
     async def _carry_out(
         self, name: str, read: Callable[[], tuple[ScatterCall, str]], conditions: Conditions, key: str | None
-    ) -> str:
-        """The ETag after the scatter of `read`; while others of the tensor are carried out it takes no thread."""
+    ) -> Scattered:
+        """What the scatter of `read` is answered; while others of the tensor are carried out it takes no thread."""
         loop = asyncio.get_running_loop()
         turn = asyncio.Event()
 
         def wake() -> None:
             loop.call_soon_threadsafe(turn.set)
 
-        def begin() -> tuple[ScatterAttempt, str | None]:
+        def begin() -> tuple[ScatterAttempt, Scattered | None]:
             call, digest = read()
             attempt = ScatterAttempt(self.store, name, call, conditions, key, digest, wake)
             return attempt, attempt.advance()
 
-        async def finish(attempt: ScatterAttempt) -> str:
+        async def finish(attempt: ScatterAttempt) -> Scattered:
             while True:
                 await turn.wait()
                 turn.clear()
-                etag = attempt.outcome() or await self.threads.change(name, attempt.advance)
-                if etag is not None:
-                    return etag
+                scattered = attempt.outcome() or await self.threads.change(name, attempt.advance)
+                if scattered is not None:
+                    return scattered
 
-        attempt, etag = await self.threads.change(name, begin)
-        if etag is None:
+        attempt, scattered = await self.threads.change(name, begin)
+        if scattered is None:
             # A task of its own: others wait for this one to carry them out, also when its own request is cancelled.
             task = loop.create_task(finish(attempt))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-            etag = await asyncio.shield(task)
-        return etag
+            scattered = await asyncio.shield(task)
+        return scattered
 
 
 class ScatterAttempt:
@@ -143,8 +144,8 @@ class ScatterAttempt:
         self._attempts = _ATTEMPTS
         self._queued: QueuedScatter | None = None
 
-    def advance(self) -> str | None:
-        """The ETag; None where others are carried out first: call again once `wake` was called. Blocks on the disk.
+    def advance(self) -> Scattered | None:
+        """The answer; None where others are carried out first: call again once `wake` was called. Blocks on the disk.
 
         Raises every error of the routes.
         """
@@ -170,9 +171,9 @@ class ScatterAttempt:
             return answered
         raise GatherError("overloaded", f"{self._name!r} is being replaced again and again", retry_after=1)
 
-    def outcome(self) -> str | None:
-        """The ETag if others have carried this one out; None where `advance` is needed."""
-        return None if self._queued is None else self._queued.scatter.etag
+    def outcome(self) -> Scattered | None:
+        """The answer if others have carried this one out; None where `advance` is needed."""
+        return None if self._queued is None else self._queued.scatter.scattered
 
     def _change(self) -> ScatterChange:
         about, call = self._store.content(self._name).description, self._call

@@ -11,12 +11,13 @@ from app.api.error_responses import JSON
 from app.api.request_body import inflate, read_body
 from app.api.routes.gather import UNCOUNTED
 from app.api.unknown_length_body import too_large
-from app.api.v2_model_lookup import Models
+from app.api.v2_model_lookup import Models, counted_as
 from app.errors import GatherError
 from app.lookup_service import LookupService
 from app.tensors.buffer_type import Buffer
 from app.wire import body_formats, v2_answer, v2_lookup
 from app.wire.json.write_values import is_long
+from app.wire.v2_answer import VERSION
 from app.wire.v2_lookup import LookupModel, LookupRequest, read_lookup_request, write_lookup_answer
 from app.wire.v2_request_json import Model
 from app.wire.v2_request_tensors import LARGE, Request, is_heavy, read_request
@@ -42,7 +43,6 @@ class InferRoute:
         if isinstance(model, LookupModel):
             await self._look_up(context, model)
             return
-        statistics = self.models.statistics.of(model.name)
         try:
             arrived, request = await self._read(context, model)
             timings.parsed = perf_counter()
@@ -59,18 +59,21 @@ class InferRoute:
                 pieces, json_size = await self.service.pool.run(
                     lambda: v2_answer.write_answer(answer, known, request, reservation), timings
                 )
-            statistics.succeeded(timings, arrived)
+            counted = counted_as(model.name, answer.data_version or VERSION)
+            self.models.statistics.of(counted).succeeded(timings, arrived)
         except Exception as error:
-            statistics.failed(timings.start)
+            self.models.statistics.of(self.models.counted_now(model)).failed(timings.start)
             if isinstance(error, GatherError) and error.code == "tensor_not_found":
                 self.models.forget(model.name)
-                raise self.models.not_found(model.name) from None
+                raise self.models.not_found(*context.parameters) from None
             raise
         headers = []
         if json_size is not None:
             headers.append((b"inference-header-content-length", b"%d" % json_size))
         if answer.data_etag is not None:
             headers.append((b"x-gathernd-data-etag", answer.data_etag.encode()))
+        if answer.data_version is not None:
+            headers.append((b"x-gathernd-data-version", b"%d" % answer.data_version))
         if answer.replaced is not None:
             headers.append((b"x-gathernd-replaced", b"%d" % answer.replaced))
         await self._send(context, pieces, json_size, headers)
@@ -78,7 +81,7 @@ class InferRoute:
     async def _look_up(self, context: RequestContext, model: LookupModel) -> None:
         """The same for the model `lookup`."""
         timings, service, reservation = context.timings, self.service, context.reservation
-        statistics = self.models.statistics.of(model.name)
+        statistics = self.models.statistics.of(counted_as(model.name, VERSION))
         try:
             arrived, json_size, body = await self._read_body(context)
 

@@ -17,11 +17,10 @@ from app.api.schemas.v2_messages import (
     StatisticsBody,
 )
 from app.api.schemas.v2_model_description import model_config, model_metadata
-from app.api.v2_model_lookup import Models
+from app.api.v2_model_lookup import Models, counted_as
 from app.errors import Code
 from app.operators.registry import OPERATORS
 from app.wire.request_schemas.v2_infer_request import infer_request
-from app.wire.v2_answer import VERSION
 
 _INFER: Final[tuple[Code, ...]] = (
     "model_not_found", "payload_too_large", "unsupported_media_type", "invalid_field", "unsupported_dtype",
@@ -39,10 +38,11 @@ def add_model_routes(app: FastAPI, models: Models, readiness: Readiness) -> None
     async def statistics() -> dict[str, Any]:
         # In a thread, since the store may have to look at its folder.
         names = await asyncio.to_thread(models.names)
-        models.statistics.keep(names)
-        return {"model_stats": await models.statistics.bodies(names, VERSION)}
+        counted = models.counted(names)
+        models.statistics.keep(counted)
+        return {"model_stats": await models.statistics.bodies(counted)}
 
-    _add_model(app, models, readiness, "", _only_version)
+    _add_model(app, models, readiness, "", _every_version)
     _add_model(app, models, readiness, "Version", _version_of_path)
 
 
@@ -50,8 +50,8 @@ async def _version_of_path(version: str) -> str:
     return version
 
 
-async def _only_version() -> str:
-    return VERSION
+async def _every_version() -> None:
+    return None
 
 
 def _add_model(app: FastAPI, models: Models, readiness: Readiness, suffix: str, version_of: Callable[..., Any]) -> None:
@@ -61,25 +61,26 @@ def _add_model(app: FastAPI, models: Models, readiness: Readiness, suffix: str, 
     @protocol_operation(
         app, f"model{suffix}Metadata", "What a model takes and gives", *OF_MODEL, response_model_exclude_none=True
     )
-    async def metadata(name: str, version: str = Depends(version_of)) -> ModelMetadata:
-        return ModelMetadata.model_validate(model_metadata(*find(name, version)))
+    async def metadata(name: str, version: str | None = Depends(version_of)) -> ModelMetadata:
+        return ModelMetadata.model_validate(model_metadata(*find(name, version), models.versions(name)))
 
     @protocol_operation(app, f"model{suffix}Ready", "Whether a model may be called", *OF_MODEL, "not_ready")
-    async def ready(name: str, version: str = Depends(version_of)) -> ModelReady:
+    async def ready(name: str, version: str | None = Depends(version_of)) -> ModelReady:
         find(name, version)
         readiness.check()
         return ModelReady(name=name, ready=True)
 
     @protocol_operation(app, f"model{suffix}Config", "The model's configuration, as Triton words it", *OF_MODEL)
-    async def config(name: str, version: str = Depends(version_of)) -> dict[str, Any]:
+    async def config(name: str, version: str | None = Depends(version_of)) -> dict[str, Any]:
         return model_config(*find(name, version))
 
     @protocol_operation(
         app, f"model{suffix}Statistics", "Counts and times of a model", *OF_MODEL, response_model=StatisticsBody
     )
-    async def statistics(name: str, version: str = Depends(version_of)) -> dict[str, Any]:
+    async def statistics(name: str, version: str | None = Depends(version_of)) -> dict[str, Any]:
         find(name, version)
-        return {"model_stats": await models.statistics.bodies([name], VERSION)}
+        counted = models.counted([name]) if version is None else [counted_as(name, version)]
+        return {"model_stats": await models.statistics.bodies(counted)}
 
     describe = protocol_operation(
         app,
@@ -91,7 +92,7 @@ def _add_model(app: FastAPI, models: Models, readiness: Readiness, suffix: str, 
         response_model=InferAnswer,
     )
 
-    async def infer(name: str, body: Any, version: str = Depends(version_of)) -> NoReturn:
+    async def infer(name: str, body: Any, version: str | None = Depends(version_of)) -> NoReturn:
         raise AssertionError("answered by the data plane")
 
     infer.__annotations__["body"] = infer_request(*(operator.signature for operator in OPERATORS.values()))

@@ -15,7 +15,6 @@ from app.api.request_body import read_body
 from app.api.schemas.v2_messages import IndexEntry
 from app.api.v2_model_lookup import Models
 from app.errors import GatherError, invalid_field
-from app.wire.v2_answer import VERSION
 
 _INDEX_BYTES: Final = 1 << 16
 """Most bytes of the body of a request for the repository's index, which has one member."""
@@ -27,7 +26,7 @@ def add_repository_routes(app: FastAPI, models: Models, readiness: Readiness) ->
     @protocol_operation(
         app,
         "repositoryIndex",
-        'Every model; those that may be called, where the body is {"ready": true}',
+        'Every version of every model; those that may be called, where the body is {"ready": true}',
         "payload_too_large",
         "invalid_field",
         openapi_extra={
@@ -41,7 +40,11 @@ def add_repository_routes(app: FastAPI, models: Models, readiness: Readiness) ->
     async def index(request: Request) -> list[IndexEntry]:
         only_ready = await _wants_ready(request.scope["context"])
         names = await asyncio.to_thread(models.names)
-        entries = await asyncio.to_thread(lambda: [_index_entry(name, models, readiness) for name in names])
+        entries = await asyncio.to_thread(
+            lambda: [
+                _index_entry(name, version, models, readiness) for name in names for version in models.versions(name)
+            ]
+        )
         return [entry for entry in entries if entry.state == "READY" or not only_ready]
 
     for action, text in (
@@ -55,13 +58,13 @@ def add_repository_routes(app: FastAPI, models: Models, readiness: Readiness) ->
             return Response()
 
 
-def _index_entry(name: str, models: Models, readiness: Readiness) -> IndexEntry:
+def _index_entry(name: str, version: str, models: Models, readiness: Readiness) -> IndexEntry:
     try:
-        models.find(name)
+        models.find(name, version)
         readiness.check()
     except GatherError as error:
-        return IndexEntry(name=name, version=VERSION, state="UNAVAILABLE", reason=error.detail)
-    return IndexEntry(name=name, version=VERSION, state="READY", reason="")
+        return IndexEntry(name=name, version=version, state="UNAVAILABLE", reason=error.detail)
+    return IndexEntry(name=name, version=version, state="READY", reason="")
 
 
 async def _wants_ready(context: RequestContext) -> bool:

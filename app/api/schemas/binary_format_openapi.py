@@ -44,6 +44,7 @@ def answer_headers(*, replaced: bool = True) -> dict[str, Any]:
         "X-Gathernd-Dialect": _header("The dialect that was followed; binary answers only."),
         "X-Gathernd-Device": _header("Where the gather ran, cpu or gpu; binary answers only."),
         "X-Gathernd-Data-ETag": _header("ETag of the resident data that was read; binary answers only."),
+        "X-Gathernd-Data-Version": _header("Number of the version of it that was read; binary answers only."),
     }
     if replaced:
         headers["X-Gathernd-Replaced"] = _header(

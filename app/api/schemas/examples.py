@@ -132,6 +132,7 @@ RESIDENT: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
             "dialect": "onnx-18" if "updates" in others else "onnx-13",
             "device": "cpu",
             "data_etag": ETAG,
+            "version": 1,
         },
     )
     for operator, indices, others, values in (
@@ -143,6 +144,7 @@ RESIDENT: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
     )
 }
 """For each operator a request that names it, and the answer, whose ETag is another for each upload."""
+_LOOKED_UP: Final = {"tensor": RESIDENT_NAME, "data_etag": ETAG, "version": 1}
 LOOKUPS: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
     "rows": (
         "Single rows of two tensors, side by side",
@@ -158,7 +160,7 @@ LOOKUPS: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
                 "shape": [2, 4],
                 "values": [20.0, 21.0, 10.0, 11.0, 0.0, 1.0, 10.0, 11.0],
             },
-            "features": [{"tensor": RESIDENT_NAME, "data_etag": ETAG}, {"tensor": RESIDENT_NAME, "data_etag": ETAG}],
+            "features": [_LOOKED_UP, _LOOKED_UP],
         },
     ),
     "bags": (
@@ -175,7 +177,7 @@ LOOKUPS: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
         },
         {
             "output": {"dtype": "float32", "shape": [2, 2], "values": [20.0, 22.0, 10.0, 11.0]},
-            "features": [{"tensor": RESIDENT_NAME, "data_etag": ETAG}],
+            "features": [_LOOKED_UP],
         },
     ),
 }

@@ -92,7 +92,7 @@ def lookup_explanation_body(explanation: LookupExplanation) -> dict[str, Any]:
         "not_checked": LOOKUP_NOT_CHECKED,
     }
     etags = [
-        {"tensor": feature.tensor, "data_etag": resident.etag}
+        {"tensor": feature.tensor, "data_etag": resident.etag, "version": resident.data_version}
         for feature, resident in zip(call.features, residents, strict=True)
     ]
     given = {"output": outputs[0]} if call.concat else {"outputs": outputs}

@@ -40,8 +40,9 @@ _ANSWER: Final = (
 class LookedUpTensor(OpenModel):
     """The resident tensor that a feature read."""
 
-    tensor: str = Field(description="Its name.")
+    tensor: str = Field(description="Its name, as the request has it.")
     data_etag: str = Field(description="ETag of the content that was read.")
+    version: Size = Field(description="Number of the version that was read.")
 
 
 class ExplainedFeature(OpenModel):

@@ -10,9 +10,11 @@ from app.wire.request_schemas.members import DTypeName, Size
 
 
 class ResidentTensor(OpenModel):
-    """What is known of a resident tensor."""
+    """What is known of a version of a resident tensor; in lists of the current one."""
 
     name: str
+    version: Size = Field(description="Its number: each upload of the name makes the next one.")
+    versions: list[Size] = Field(description="The numbers of all versions of the tensor that are kept.")
     dtype: DTypeName
     shape: list[Size]
     bytes: Size = Field(description="Bytes of its items; strings with a length of 4 bytes each.")
@@ -42,5 +44,6 @@ class TensorList(OpenModel):
 class ScatterAnswer(OpenModel):
     """The tensor after the scatter."""
 
-    name: str
+    name: str = Field(description="Its name, as the path has it.")
     etag: str
+    version: Size = Field(description="Number of the version that was changed.")

@@ -10,19 +10,21 @@ from typing import Annotated, Any, Final, NoReturn
 from fastapi import FastAPI, Path, Response
 
 from app.api.openapi_document import EVERYWHERE, Endpoint, operation, problem_responses
-from app.api.routes.tensors import MAX_LIST
+from app.api.routes.tensors import MAX_KEEP, MAX_LIST
 from app.api.schemas.tensor_messages import ResidentTensor, ScatterAnswer, TensorList
 from app.errors import Code
 from app.tensors.dtypes import DTYPES
-from app.tensors.tensor_name import PATTERN, RESERVED
+from app.tensors.tensor_name import PATTERN, REFERENCE_PATTERN, RESERVED
 from app.wire.body_formats import TENSORS
+from app.wire.request_schemas.members import RESIDENT
 from app.wire.request_schemas.query_fields import ScatterQuery, query_parameters
 from app.wire.request_schemas.scatter_request import ScatterRequest
 
 NPY, SAFETENSORS, RAW = TENSORS
-Name = Annotated[
+NewName = Annotated[
     str, Path(description=f"Name of the tensor; not {', '.join(RESERVED[:-1])} or {RESERVED[-1]}.", pattern=PATTERN)
 ]
+Name = Annotated[str, Path(description=f"{RESIDENT}.", pattern=REFERENCE_PATTERN)]
 Described = dict[str, Any]
 _EVERYWHERE: Final[tuple[Code, ...]] = (*EVERYWHERE, "unauthorized", "invalid_field")
 _READ: Final[tuple[Code, ...]] = ("tensor_not_found", "tensor_damaged")
@@ -32,7 +34,8 @@ _BODY: Final[tuple[Code, ...]] = (
 )  # fmt: skip
 
 
-def _parameter(name: str, where: str, text: str, schema: Described | None = None) -> Described:
+def parameter(name: str, where: str, text: str, schema: Described | None = None) -> Described:
+    """A parameter that may be left out, a text unless `schema` says otherwise."""
     return {
         "name": name,
         "in": where,
@@ -42,7 +45,8 @@ def _parameter(name: str, where: str, text: str, schema: Described | None = None
     }
 
 
-def _header(text: str) -> Described:
+def header(text: str) -> Described:
+    """A header field of an answer."""
     return {"description": text, "schema": {"type": "string"}}
 
 
@@ -51,13 +55,16 @@ def _binary(text: str | None = None) -> Described:
     return {"schema": schema if text is None else schema | {"description": text}}
 
 
-_ETAG: Final = {"ETag": _header("Names the content.")}
-_IF_MATCH: Final = _parameter("If-Match", "header", "ETags of which the tensor must have one, or * for any.")
-_IF_NONE_MATCH: Final = _parameter(
+_ETAG: Final = {
+    "ETag": header("Names the content."),
+    "X-Gathernd-Data-Version": header("Number of the version that it is of."),
+}
+_IF_MATCH: Final = parameter("If-Match", "header", "ETags of which the tensor must have one, or * for any.")
+_IF_NONE_MATCH: Final = parameter(
     "If-None-Match", "header", "* where the tensor must not exist, or ETags it must not have."
 )
-_IF_CHANGED: Final = _parameter("If-None-Match", "header", "ETags at which the answer is 304 and empty.")
-_UNCHANGED: Final[dict[int | str, Described]] = {304: {"description": "It has one of the ETags of If-None-Match"}}
+IF_CHANGED: Final = parameter("If-None-Match", "header", "ETags at which the answer is 304 and empty.")
+UNCHANGED: Final[dict[int | str, Described]] = {304: {"description": "It has one of the ETags of If-None-Match"}}
 
 
 def add_tensor_routes(app: FastAPI) -> None:
@@ -68,7 +75,7 @@ def add_tensor_routes(app: FastAPI) -> None:
     _add_scatter(app)
 
 
-def _described(
+def describe_tensor_route(
     app: FastAPI,
     name: str,
     summary: str,
@@ -93,13 +100,13 @@ def _described(
 def _add_metadata(app: FastAPI) -> None:
     limit = {"type": "integer", "minimum": 1, "maximum": MAX_LIST, "default": 100}
 
-    @_described(
+    @describe_tensor_route(
         app,
         "listTensors",
         "List the resident tensors",
         [
-            _parameter("limit", "query", "Most tensors to list.", limit),
-            _parameter("after", "query", "List those whose names come after this one."),
+            parameter("limit", "query", "Most tensors to list.", limit),
+            parameter("after", "query", "List those whose names come after this one."),
         ],
         (),
         {},
@@ -108,13 +115,13 @@ def _add_metadata(app: FastAPI) -> None:
     def list_tensors() -> NoReturn:
         raise AssertionError("answered by the data plane")
 
-    @_described(
+    @describe_tensor_route(
         app,
         "getTensor",
         "What is known of a tensor",
-        [_IF_MATCH, _IF_CHANGED],
+        [_IF_MATCH, IF_CHANGED],
         (*_READ, "precondition_failed"),
-        {200: {"description": "Its metadata", "headers": _ETAG}, **_UNCHANGED},
+        {200: {"description": "Its metadata", "headers": _ETAG}, **UNCHANGED},
         response_model=ResidentTensor,
     )
     def get_tensor(name: Name) -> NoReturn:
@@ -125,22 +132,29 @@ def _add_changes(app: FastAPI) -> None:
     flag = {"type": "boolean", "default": False}
     raw = f"Only with {RAW}, and needed there: "
 
-    @_described(
+    @describe_tensor_route(
         app,
         "putTensor",
-        "Upload a tensor, or replace one",
+        "Upload the next version of a tensor",
         [
-            _parameter("dtype", "query", raw + "the element type.", {"type": "string", "enum": list(DTYPES)}),
-            _parameter("shape", "query", raw + "sizes with commas between them, as in 200000,64; empty for a scalar."),
-            _parameter("prefault", "query", "Read the content into memory ahead of requests.", flag),
-            _parameter("lock", "query", "Keep the content in memory, if the system allows it.", flag),
+            parameter("dtype", "query", raw + "the element type.", {"type": "string", "enum": list(DTYPES)}),
+            parameter("shape", "query", raw + "sizes with commas between them, as in 200000,64; empty for a scalar."),
+            parameter("prefault", "query", "Read the content into memory ahead of requests.", flag),
+            parameter("lock", "query", "Keep the content in memory, if the system allows it.", flag),
+            parameter(
+                "keep",
+                "query",
+                "How many of the newest versions stay, this one among them, beside those that aliases name; without it "
+                "what the service is set to.",
+                {"type": "integer", "minimum": 1, "maximum": MAX_KEEP},
+            ),
             _IF_MATCH,
             _IF_NONE_MATCH,
-            _parameter("Content-Digest", "header", "sha-256=:BASE64: of the body as sent, which is compared."),
+            parameter("Content-Digest", "header", "sha-256=:BASE64: of the body as sent, which is compared."),
         ],
-        _BODY,
+        (*_BODY, "name_conflict"),
         {
-            200: {"description": "Replaced", "headers": _ETAG},
+            200: {"description": "The next version of a tensor that was there", "headers": _ETAG},
             201: {"description": "Created", "headers": _ETAG, "model": ResidentTensor},
         },
         {
@@ -155,18 +169,18 @@ def _add_changes(app: FastAPI) -> None:
             },
         },
         description="The content becomes visible whole, to every worker, and is durable when the answer comes. Readers "
-        "of the old content finish on it.",
+        "of the old version finish on it. Numbers of versions are never given again.",
         response_model=ResidentTensor,
     )
-    def put_tensor(name: Name) -> NoReturn:
+    def put_tensor(name: NewName) -> NoReturn:
         raise AssertionError("answered by the data plane")
 
-    @_described(
+    @describe_tensor_route(
         app,
         "deleteTensor",
-        "Remove a tensor",
+        "Remove a tensor with all its versions, or one version of it",
         [_IF_MATCH],
-        ("tensor_not_found", "precondition_failed", "insufficient_storage"),
+        ("tensor_not_found", "name_conflict", "tensor_in_use", "precondition_failed", "insufficient_storage"),
         {204: {"description": "Removed"}},
         status_code=204,
     )
@@ -176,18 +190,18 @@ def _add_changes(app: FastAPI) -> None:
 
 def _add_content(app: FastAPI) -> None:
     named = {
-        "X-Gathernd-Dtype": _header("The element type."),
-        "X-Gathernd-Shape": _header("Sizes with commas between them."),
+        "X-Gathernd-Dtype": header("The element type."),
+        "X-Gathernd-Shape": header("Sizes with commas between them."),
     }
 
-    @_described(
+    @describe_tensor_route(
         app,
         "tensorContent",
         "Download a tensor, or some of its rows",
         [
-            _parameter("rows", "query", "a:b, the rows from a up to b of the first dimension, 0 <= a <= b <= n."),
+            parameter("rows", "query", "a:b, the rows from a up to b of the first dimension, 0 <= a <= b <= n."),
             _IF_MATCH,
-            _IF_CHANGED,
+            IF_CHANGED,
         ],
         (*_READ, "precondition_failed", "range_not_satisfiable", "unsupported_dtype", "overloaded"),
         {
@@ -196,7 +210,7 @@ def _add_content(app: FastAPI) -> None:
                 "headers": _ETAG | named,
                 "content": {kind: _binary() for kind in (RAW, NPY, SAFETENSORS)},
             },
-            **_UNCHANGED,
+            **UNCHANGED,
         },
         description=f"As {RAW} (the items, as an upload has them), {NPY} or {SAFETENSORS}, as Accept asks for. All of "
         "it is of one content, that of its ETag, however many scatters come meanwhile.",
@@ -207,14 +221,14 @@ def _add_content(app: FastAPI) -> None:
 
 
 def _add_scatter(app: FastAPI) -> None:
-    @_described(
+    @describe_tensor_route(
         app,
         "scatterTensor",
         "Change elements or slices of a tensor (ScatterND)",
         [
             *query_parameters(ScatterQuery),
             _IF_MATCH,
-            _parameter(
+            parameter(
                 "Idempotency-Key",
                 "header",
                 "1 to 256 visible characters. A request that comes again with its key within 24 hours is answered "

@@ -7,7 +7,6 @@ from typing import Any, Final
 from app.operators.lookup import INDEX_DTYPES
 from app.store import Resident
 from app.tensors.dtypes import BY_OIP, DTYPES, INTEGERS
-from app.wire.v2_answer import VERSION
 from app.wire.v2_lookup import LookupModel
 from app.wire.v2_request_json import OUTPUT, Model
 
@@ -40,10 +39,10 @@ def _tensors(
     return inputs, [output]
 
 
-def model_metadata(model: Model | LookupModel, resident: Resident | None) -> dict[str, Any]:
-    """The metadata of a model."""
+def model_metadata(model: Model | LookupModel, resident: Resident | None, versions: list[str]) -> dict[str, Any]:
+    """The metadata of a model, which has these versions."""
     inputs, outputs = _tensors(model, resident)
-    return {"name": model.name, "versions": [VERSION], "platform": PLATFORM, "inputs": inputs, "outputs": outputs}
+    return {"name": model.name, "versions": versions, "platform": PLATFORM, "inputs": inputs, "outputs": outputs}
 
 
 def model_config(model: Model | LookupModel, resident: Resident | None) -> dict[str, Any]:

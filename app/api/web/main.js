@@ -19,6 +19,7 @@ const tensors = new ResidentTensors(
   dtypes,
   (list) => forms.forEach((form) => form.setResidents(list)),
   (name) => playground.useResident(name),
+  (reference, dtype, shape) => playground.useVersion(reference, dtype, shape),
 );
 
 async function load() {

@@ -53,6 +53,15 @@ export class Playground {
     else this.#writeCode();
   }
 
+  /** Put a version of a resident tensor, `name` with @ and its number, into the form. */
+  useVersion(name, dtype, shape) {
+    if (!this.residents.has(name)) {
+      this.residents.set(name, { dtype, shape });
+      byId("data-source").append(make("option", { value: name }, `${name}: ${dtype} ${shapeText(shape)}`));
+    }
+    this.useResident(name);
+  }
+
   /** Put a resident tensor into the form, with indices that suit it. */
   useResident(name) {
     const { shape } = this.residents.get(name);

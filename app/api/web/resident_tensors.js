@@ -1,8 +1,9 @@
-/* The resident tensors: their list, a look at their rows, and uploads with progress. */
+/* The resident tensors: their list, a look at their rows and their versions, and uploads with progress. */
 
 import { byId, make, problemParagraphs } from "./elements.js";
 import { ask, firstBytes, Problem, upload } from "./service.js";
 import { product } from "./source_positions.js";
+import { TensorHistory } from "./tensor_history.js";
 import { readElements, shapeText, sizeText } from "./tensor_values.js";
 
 const ROWS_AT_ONCE = 8;
@@ -16,10 +17,14 @@ const FORMATS = { npy: "application/x-npy", safetensors: "application/x-safetens
 const pathOf = (name, rest = "") => `tensors/${encodeURIComponent(name)}${rest}`;
 
 export class ResidentTensors {
-  /** `onList` is called with the tensors, `onUse` with the name of one that is to be tried in the playground. */
-  constructor(dtypes, onList, onUse) {
+  /**
+   * `onList` is called with the tensors, `onUse` with the name of one that is to be tried in the playground, and
+   * `onUseVersion` with the reference, type and shape of a version that is.
+   */
+  constructor(dtypes, onList, onUse, onUseVersion) {
     this.onList = onList;
     this.onUse = onUse;
+    this.onUseVersion = onUseVersion;
     this.tensors = [];
     this.note = byId("tensors-note");
     byId("upload-dtype").append(...dtypes.map((name) => make("option", {}, name)));
@@ -56,8 +61,10 @@ export class ResidentTensors {
     byId("tensors-rows").replaceChildren(...this.tensors.flatMap((tensor) => this.#rowsOf(tensor)));
   }
 
-  #rowsOf({ name, dtype, shape, bytes, etag, damaged }) {
-    const look = make("tr", { className: "look", hidden: true, role: "row" }, make("td", { colSpan: 6, role: "cell" }));
+  #rowsOf({ name, version, versions, dtype, shape, bytes, etag, damaged }) {
+    const below = () => make("tr", { className: "look", hidden: true, role: "row" }, make("td", { colSpan: 7, role: "cell" }));
+    const look = below();
+    const past = below();
     const rows = make("button", { type: "button", "aria-expanded": "false" }, "Rows");
     rows.setAttribute("aria-label", `Rows of ${name}`);
     rows.addEventListener("click", () => {
@@ -65,18 +72,25 @@ export class ResidentTensors {
       rows.setAttribute("aria-expanded", String(!look.hidden));
       if (!look.hidden) this.#look(look.firstChild, { name, dtype, shape }, 0);
     });
+    const history = make("button", { type: "button", "aria-expanded": "false", "aria-label": `Versions of ${name}` }, "Versions");
+    history.addEventListener("click", () => {
+      past.hidden = !past.hidden;
+      history.setAttribute("aria-expanded", String(!past.hidden));
+      if (!past.hidden) new TensorHistory(past.firstChild, name, this.onUseVersion).refresh();
+    });
     const use = make("button", { type: "button", "aria-label": `Try ${name} in the playground` }, "Try");
     use.addEventListener("click", () => this.onUse(name));
     // Roles are written out, since narrow screens lay the cells out in another way than as a table.
     const cell = (properties, ...children) => make("td", { role: "cell", ...properties }, ...children);
     const line = make("tr", { role: "row" },
       make("th", { scope: "row", role: "rowheader" }, name, ...(damaged ? [make("strong", { className: "damaged" }, " damaged")] : [])),
+      cell({ className: "number", title: `${versions.length} kept` }, String(version)),
       cell({}, dtype),
       cell({}, shapeText(shape)),
       cell({ className: "number" }, sizeText(bytes)),
       cell({ title: etag }, make("code", {}, etag.replaceAll('"', "").replace(/^(.{8}).*-/, "$1…-"))),
-      cell({ className: "actions" }, rows, use));
-    return [line, look];
+      cell({ className: "actions" }, rows, history, use));
+    return [line, look, past];
   }
 
   /** Draw a few rows into `host`, from row `first` on. */
@@ -184,7 +198,7 @@ export class ResidentTensors {
     try {
       const made = await sending.done;
       const seconds = ((performance.now() - began) / 1000).toFixed(1);
-      this.#say([make("p", {}, `${made.name} is here: ${made.dtype} ${shapeText(made.shape)}, after ${seconds} s.`)]);
+      this.#say([make("p", {}, `${made.name} is here: ${made.dtype} ${shapeText(made.shape)}, version ${made.version}, after ${seconds} s.`)]);
       byId("upload-details").hidden = true;
       byId("upload-chosen").textContent = "";
       byId("upload-file").value = "";

@@ -59,6 +59,10 @@ export async function ask(path, options = {}) {
 export const postJson = (path, body) =>
   ask(path, { method: "POST", body, headers: { "Content-Type": "application/json" } });
 
+/** Put a JSON text, with further header fields. */
+export const putJson = (path, body, headers = {}) =>
+  ask(path, { method: "PUT", body, headers: { "Content-Type": "application/json", ...headers } });
+
 /**
  * Upload a file as the body of a PUT; `onProgress` is called with the bytes sent and the bytes in all. Gives a promise
  * of the answer's JSON, and `cancel`.

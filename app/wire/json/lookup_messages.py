@@ -170,7 +170,8 @@ def write_lookup(answer: LookupAnswer, encoding: Encoding, memory: Memory | None
 def answer_fields(answer: LookupAnswer) -> bytes:
     """What an answer says beside its outputs, a JSON object."""
     features = [
-        {"tensor": tensor, "data_etag": etag} for tensor, etag in zip(answer.tensors, answer.etags, strict=True)
+        {"tensor": tensor, "data_etag": etag, "version": version}
+        for tensor, etag, version in zip(answer.tensors, answer.etags, answer.versions, strict=True)
     ]
     replaced = {} if answer.replaced is None else {"replaced": answer.replaced}
     return orjson.dumps({"features": features, **replaced})

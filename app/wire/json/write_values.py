@@ -45,7 +45,9 @@ def is_long(tensor: Tensor) -> bool:
 def write_answer(answer: Answer, encoding: Encoding, memory: Memory | None = None) -> bytes | list[Buffer]:
     """The body of `answer`, in pieces where it is large; `memory` is charged with it. Raises what charging raises."""
     output = answer.output
-    head, tail = _around(output.dtype.name, output.shape, encoding, answer.dialect, answer.device, answer.data_etag)
+    head, tail = _around(
+        output.dtype.name, output.shape, encoding, answer.dialect, answer.device, answer.data_etag, answer.data_version
+    )
     if answer.replaced is not None:
         tail = b'%b,"replaced":%d}' % (tail[:-1], answer.replaced)
     values = _base64(output, memory) if encoding == "base64" else values_text(output, memory)
@@ -56,12 +58,18 @@ def write_answer(answer: Answer, encoding: Encoding, memory: Memory | None = Non
 
 @lru_cache(maxsize=1024)
 def _around(
-    dtype: str, shape: tuple[int, ...], encoding: str, dialect: str, device: str, etag: str | None
+    dtype: str,
+    shape: tuple[int, ...],
+    encoding: str,
+    dialect: str,
+    device: str,
+    etag: str | None,
+    version: int | None,
 ) -> tuple[bytes, bytes]:
     """What stands before and behind the items: the same for all answers of one shape."""
     head = f'{{"output":{{"dtype":"{dtype}","shape":[{",".join(map(str, shape))}],"{encoding}":'
     tail = f'}},"dialect":"{dialect}","device":"{device}"'
-    tail += "}" if etag is None else f',"data_etag":{orjson.dumps(etag).decode()}}}'
+    tail += "}" if etag is None else f',"data_etag":{orjson.dumps(etag).decode()},"version":{version}}}'
     return head.encode(), tail.encode()
 
 

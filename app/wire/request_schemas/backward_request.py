@@ -14,7 +14,7 @@ from pydantic.types import Strict
 from app.errors import invalid_field
 from app.tensors.backward_call import BackwardName, BackwardSignature
 from app.tensors.gather_call import Device, Encoding
-from app.tensors.tensor_name import PATTERN
+from app.tensors.tensor_name import REFERENCE_PATTERN
 from app.wire.json.lossless_json import Number
 from app.wire.request_schemas.dialect_fields import dialect_fields, parameter_note
 from app.wire.request_schemas.gather_request import PARAMETER_DESCRIPTIONS, Tensor, parameter_field
@@ -107,7 +107,7 @@ class BackwardQuery(QueryModel):
     """The query of a gradient in the native binary format."""
 
     data_shape: QueryShape = Field(ABSENT, description=f"{_DATA_SHAPE} Sizes with commas: `200000,64`. {_ONLY}")
-    tensor: ResidentName = Field(ABSENT, pattern=PATTERN, description=f"{_TENSOR} {_ONLY}")
+    tensor: ResidentName = Field(ABSENT, pattern=REFERENCE_PATTERN, description=f"{_TENSOR} {_ONLY}")
     parameter: int
     lda_coeff: QueryFinite = Field(1.0, description=f"{_LDA_COEFF} 1 if left out. {_ONLY}")
     sparse: QueryBool = "false"

@@ -18,6 +18,7 @@ from app.tensors.operator_signature import OperatorName, Parameter, Signature
 from app.wire.request_schemas.dialect_fields import OUT_OF_BOUNDS_DESCRIPTION, dialect_fields, parameter_note
 from app.wire.request_schemas.members import (
     ABSENT,
+    RESIDENT,
     DTypeName,
     JsonInteger,
     ListNumber,
@@ -46,14 +47,14 @@ class Tensor(RequestModel):
 class NamedTensor(RequestModel):
     """The name of a resident tensor, in place of a tensor."""
 
-    tensor: TensorName = Field(description="Name of a resident tensor.")
+    tensor: TensorName = Field(description=f"{RESIDENT}.")
 
 
 class Data(Tensor):
     """The data: a typed tensor, or `tensor` alone, the name of a resident one."""
 
     dtype: DTypeName = Field(ABSENT, description=_DTYPE)
-    tensor: TensorName = Field(ABSENT, description="Name of a resident tensor.")
+    tensor: TensorName = Field(ABSENT, description=f"{RESIDENT}.")
 
 
 def _form_of_data(value: Any) -> str:

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from app.errors import GatherError, invalid_field
 from app.near_name import instead_of, near_name, shorten
-from app.tensors.tensor_name import TENSOR_NAME, tensor_name_like
+from app.tensors.tensor_name import TENSOR_NAME, reference_like
 from app.wire.json import lossless_json
 from app.wire.request_schemas.members import (
     BOOLEAN,
@@ -209,7 +209,7 @@ class _Place:
         if detail in _VALUE_HINTS:
             return _VALUE_HINTS[detail](self.value, pointer)
         if self.name == "tensor" and isinstance(self.value, str):
-            return f"Use a name such as '{tensor_name_like(self.value)}' at {pointer}."
+            return f"Use a name such as '{reference_like(self.value)}' at {pointer}."
         if detail == OBJECT:
             if self.name == "data" and isinstance(self.value, str) and TENSOR_NAME.fullmatch(self.value):
                 return f'Write {{"tensor": "{self.value}"}} at {pointer}, which names a resident tensor.'

@@ -13,9 +13,9 @@ from app.tensors.gather_call import Encoding, OutOfBounds
 from app.tensors.lookup_call import Pooling
 from app.wire.request_schemas.gather_request import Tensor
 from app.wire.request_schemas.invalid_fields import InvalidFields
-from app.wire.request_schemas.members import ABSENT, BOOLEAN, FEATURES, RequestModel, TensorName
+from app.wire.request_schemas.members import ABSENT, BOOLEAN, FEATURES, RESIDENT, RequestModel, TensorName
 
-_TENSOR: Final = Field(description="Name of a resident tensor, whose rows lie along its first axis.")
+_TENSOR: Final = Field(description=f"{RESIDENT}. Its rows lie along the first axis.")
 _POOLING: Final[Pooling] = Field(
     "none",
     description="What becomes of the rows of a bag: each is a row of the output, or their sum, mean or largest items "

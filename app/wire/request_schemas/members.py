@@ -16,12 +16,16 @@ from pydantic_core import CoreSchema, core_schema
 
 from app.errors import GatherError
 from app.tensors.dtypes import DTYPES
-from app.tensors.tensor_name import PATTERN
+from app.tensors.tensor_name import REFERENCE_PATTERN
 from app.wire.json.lossless_json import Number, dimensions, integer
 
 ABSENT: Final[Any] = None
 """Stands for a member that was left out. None of a native request may be null, but for `OrNull`."""
 _INT64: Final[dict[str, JsonValue]] = {"format": "int64"}
+
+
+RESIDENT: Final = "Name of a resident tensor, which stands for its current version, `NAME@7` for version 7, or an alias"
+"""What OpenAPI says of a member that names a resident tensor."""
 
 
 class Detail(str):
@@ -123,9 +127,12 @@ Shape = Annotated[tuple[Size, ...], FailFast(), _OrNumbers(), LIST_OF_SIZES]
 JsonString = Annotated[str, Strict()]
 TensorName = Annotated[
     JsonString,
-    Field(pattern=PATTERN),
-    Detail("a name is 1 to 128 of A-Z a-z 0-9 . _ - and begins with none of . _ -"),
+    Field(pattern=REFERENCE_PATTERN),
+    Detail(
+        "a name is 1 to 128 of A-Z a-z 0-9 . _ - and begins with none of . _ -, a version is a name, @ and a number"
+    ),
 ]
+"""The name of a tensor, `NAME@7` or an alias."""
 DTypeName = Annotated[
     JsonString,
     WithJsonSchema({"type": "string", "enum": list(DTYPES)}),

@@ -11,10 +11,10 @@ from pydantic import BaseModel, Field, PlainValidator, WithJsonSchema, create_mo
 from app.tensors.gather_call import Device, Encoding, OutOfBounds
 from app.tensors.operator_signature import Signature
 from app.tensors.scatter_call import Reduction
-from app.tensors.tensor_name import PATTERN
+from app.tensors.tensor_name import REFERENCE_PATTERN
 from app.wire.request_schemas.dialect_fields import OUT_OF_BOUNDS_DESCRIPTION, dialect_fields, parameter_note
 from app.wire.request_schemas.gather_request import FILL_VALUE_DESCRIPTION, PARAMETER_DESCRIPTIONS
-from app.wire.request_schemas.members import ABSENT, Detail, one_of
+from app.wire.request_schemas.members import ABSENT, RESIDENT, Detail, one_of
 from app.wire.request_schemas.scatter_request import REDUCTION_DESCRIPTION
 
 _INTEGER: Final = re.compile(r"-?[0-9]+")
@@ -53,9 +53,11 @@ class QueryModel(BaseModel):
     """The fields of a query, by name, whose values are text; the reader of the query has refused unknown ones."""
 
 
-ResidentName = Annotated[str, Detail("the name of a resident tensor is 1 to 128 of A-Z a-z 0-9 . _ -")]
+ResidentName = Annotated[
+    str, Detail("the name of a resident tensor is 1 to 128 of A-Z a-z 0-9 . _ -, a version is a name, @ and a number")
+]
 _TENSOR: Final[Any] = Field(
-    ABSENT, pattern=PATTERN, description=f"Name of a resident tensor, in place of `data` in the body. {_ONLY}"
+    ABSENT, pattern=REFERENCE_PATTERN, description=f"{RESIDENT}, in place of `data` in the body. {_ONLY}"
 )
 _ENCODING: Final[Any] = Field(
     "values", description=f"Form of the output's items where Accept asks for JSON; values if left out. {_ONLY}"

@@ -15,7 +15,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from . import errors
-from ._answers import Result, TensorInfo
+from ._answers import Alias, Result, TensorInfo
 from ._async_client import AsyncClient
 from ._client import Client
 from ._connection_settings import VERSION
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     AsyncGatherND = AsyncClient
 
 __all__ = [
+    "Alias",
     "AsyncClient",
     "Client",
     "Feature",

@@ -30,6 +30,7 @@ class Result:
     request_id  by which the service's log knows the request
     timings     seconds that the service spent in each of its stages, such as parse, queue, kernel and encode
     replaced    how many components of the indices were out of bounds, None where that is an error
+    version     number of the version of the resident tensor that was read, None for data that was sent along
     """
 
     array: Any
@@ -38,14 +39,16 @@ class Result:
     request_id: str
     timings: Mapping[str, float]
     replaced: int | None = None
+    version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """A resident tensor as the service describes it: times in RFC 3339, `bytes` of its items.
+    """A version of a resident tensor as the service describes it: times in RFC 3339, `bytes` of its items.
 
-    `etag` names this content and no other; `sha256` is the hash of dtype, shape and items as uploaded, equal for equal
-    uploads. `prefault` and `lock` say whether its content is read into memory ahead of requests, and kept there.
+    `version` is its number, and `versions` are the numbers of all versions of the tensor that are kept. `etag` names
+    this content and no other; `sha256` is the hash of dtype, shape and items as uploaded, equal for equal uploads.
+    `prefault` and `lock` say whether its content is read into memory ahead of requests, and kept there.
     """
 
     name: str
@@ -58,6 +61,32 @@ class TensorInfo:
     prefault: bool = False
     lock: bool = False
     sha256: str = ""
+    version: int = 1
+    versions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """An alias and the version that it names: `tensor` is `NAME@7`, which is `version` 7 of the tensor `name`.
+
+    `etag` is another one after each move; times are in RFC 3339.
+    """
+
+    alias: str
+    tensor: str
+    name: str
+    version: int
+    etag: str
+    created: str
+    modified: str
+
+
+@dataclass(frozen=True, slots=True)
+class AliasPage:
+    """A page of the list of aliases; `next` is the `after` of the next page, None on the last one."""
+
+    aliases: list[Alias]
+    next: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +98,13 @@ class Page:
 
 
 class Gathered(NamedTuple):
-    """The output of a gather; `etag`, `device` and `replaced` as in `Result`."""
+    """The output of a gather; `etag`, `device`, `replaced` and `version` as in `Result`."""
 
     array: Any
     etag: str | None
     device: str | None
     replaced: int | None
+    version: int | None
 
 
 def read_gathered(answer: Answer, decode: Decode) -> Gathered:
@@ -89,25 +119,37 @@ def read_gathered(answer: Answer, decode: Decode) -> Gathered:
             headers.get("x-gathernd-data-etag"),
             headers.get("x-gathernd-device"),
             None if replaced is None else int(replaced),
+            version_of(headers),
         )
     try:
         document = json_document(answer)
         output = document["output"]
         element_type, shape = ELEMENT_TYPES[output["dtype"]], tuple(output["shape"])
         raw = memoryview(bytearray(b64decode(output["base64"], validate=True)))
-        beside = document.get("data_etag"), document.get("device"), document.get("replaced")
+        beside = tuple(document.get(member) for member in ("data_etag", "device", "replaced", "version"))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UnexpectedAnswer(f"the answer has no output: {error!r}", answer.status) from error
     return Gathered(decode(element_type, shape, raw), *beside)
 
 
+def version_of(headers: Headers) -> int | None:
+    """The number of the version that an answer is of, None where it does not say one."""
+    text = headers.get("x-gathernd-data-version", "")
+    return int(text) if text.isdigit() else None
+
+
 def with_info(
-    answer: Answer, array: Any, etag: str | None, device: str | None = None, replaced: int | None = None
+    answer: Answer,
+    array: Any,
+    etag: str | None,
+    device: str | None = None,
+    replaced: int | None = None,
+    version: int | None = None,
 ) -> Result:
     """`array` with what the header of its answer says."""
     stages = _STAGE.findall(answer.headers.get("server-timing", ""))
     timings = {stage: float(milliseconds) / 1000 for stage, milliseconds in stages}
-    return Result(array, etag, device, answer.headers.get("x-request-id", ""), timings, replaced)
+    return Result(array, etag, device, answer.headers.get("x-request-id", ""), timings, replaced, version)
 
 
 def type_and_shape(status: int, headers: Headers) -> tuple[ElementType, tuple[int, ...]]:
@@ -145,6 +187,29 @@ def read_page(answer: Answer) -> Page:
         raise UnexpectedAnswer(f"the answer is not a list of tensors: {error!r}", answer.status) from error
 
 
+def read_alias(answer: Answer) -> Alias:
+    """An alias."""
+    try:
+        return _alias(json_document(answer))
+    except (KeyError, TypeError) as error:
+        raise UnexpectedAnswer(f"the answer is not an alias: {error!r}", answer.status) from error
+
+
+def read_alias_page(answer: Answer) -> AliasPage:
+    """A page of the list of aliases."""
+    try:
+        document = json_document(answer)
+        return AliasPage([_alias(body) for body in document["aliases"]], document.get("next"))
+    except (KeyError, TypeError) as error:
+        raise UnexpectedAnswer(f"the answer is not a list of aliases: {error!r}", answer.status) from error
+
+
+def _alias(body: Any) -> Alias:
+    return Alias(
+        body["alias"], body["tensor"], body["name"], body["version"], body["etag"], body["created"], body["modified"]
+    )
+
+
 def read_etag(answer: Answer) -> str:
     """The ETag that a scatter made."""
     try:
@@ -165,4 +230,6 @@ def _tensor_info(body: Any) -> TensorInfo:
         prefault=body.get("prefault", False),
         lock=body.get("lock", False),
         sha256=body.get("sha256", ""),
+        version=body.get("version", 1),
+        versions=tuple(body.get("versions", ())),
     )

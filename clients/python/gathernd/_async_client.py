@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Self, TypeVar,
 from numpy.typing import NDArray
 
 from . import _endpoints, _gradients, _lookups, _scatters
-from ._answers import SAFETENSORS, Result, TensorInfo
+from ._answers import SAFETENSORS, Alias, Result, TensorInfo
 from ._arrays_of_others import as_type, has_no_type
 from ._asyncio_transport import AsyncioTransport
 from ._client import (
@@ -441,6 +441,7 @@ class AsyncClient:
         if_none_match: str | None = None,
         prefault: bool = False,
         lock: bool = False,
+        keep: int | None = None,
         progress: Progress | bool | None = None,
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
@@ -456,6 +457,7 @@ class AsyncClient:
             if_none_match,
             prefault,
             lock,
+            keep,
             progress,
         )
         return await self._run(request, timeout, headers)
@@ -535,6 +537,49 @@ class AsyncClient:
     ) -> None:
         """Remove a resident tensor, see `Client.delete`."""
         await self._run(_endpoints.delete(name, if_match), timeout, headers)
+
+    async def alias(
+        self, name: str, *, timeout: float | None = None, headers: Mapping[str, str] | None = None
+    ) -> Alias:
+        """An alias and the version that it names, see `Client.alias`."""
+        return await self._run(_endpoints.alias(name), timeout, headers)
+
+    async def aliases(
+        self, *, page: int | None = None, timeout: float | None = None, headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[Alias]:
+        """Every alias by name, see `Client.aliases`; to be used with `async for`."""
+        after = None
+        while True:
+            found = await self._run(_endpoints.aliases(after, page), timeout, headers)
+            for alias in found.aliases:
+                yield alias
+            after = found.next
+            if after is None:
+                return
+
+    async def put_alias(
+        self,
+        name: str,
+        tensor: str,
+        *,
+        if_match: str | None = None,
+        if_none_match: str | None = None,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Alias:
+        """Make or move an alias, see `Client.put_alias`."""
+        return await self._run(_endpoints.put_alias(name, tensor, if_match, if_none_match), timeout, headers)
+
+    async def delete_alias(
+        self,
+        name: str,
+        *,
+        if_match: str | None = None,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Remove an alias, see `Client.delete_alias`."""
+        await self._run(_endpoints.delete_alias(name, if_match), timeout, headers)
 
     async def scatter(
         self,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, Unpack
 from numpy.typing import NDArray
 
 from . import _endpoints, _gradients, _lookups, _scatters
-from ._answers import Result, TensorInfo
+from ._answers import Alias, Result, TensorInfo
 from ._arrays_of_others import as_type, has_no_type
 from ._connection_settings import Certificate, ConnectionSettings, Verify, callers_headers, connection_settings
 from ._endpoints import OutOfBounds, Reduction
@@ -473,11 +473,12 @@ class Client:
         if_none_match: str | None = None,
         prefault: bool = False,
         lock: bool = False,
+        keep: int | None = None,
         progress: Progress | bool | None = None,
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> TensorInfo:
-        """Make `source` the resident tensor `name`, whole or not at all.
+        """Make `source` the next version of the resident tensor `name`, whole or not at all.
 
         `source` is an array; the path of an npy file or of a safetensors file, of which `tensor` names the tensor; or
         an iterator of rows, which are kept in a temporary file until all are there. A file and a memory-mapped array
@@ -485,10 +486,11 @@ class Client:
 
         `if_match` is the ETag that the tensor must have; `if_none_match="*"` asks that there is none of that name
         (PreconditionFailed). `prefault` has the service read the content into memory ahead of requests, `lock` keeps it
-        there where the system allows that. `progress` is called with the bytes sent so far; True shows a bar on stderr.
+        there where the system allows that. `keep` is how many of the newest versions stay, this one among them; without
+        it what the service is set to. `progress` is called with the bytes sent so far; True shows a bar on stderr.
         Raises ValueError for a file that is neither, and for rows that differ in shape or type.
         """
-        request = _endpoints.put(name, source, tensor, if_match, if_none_match, prefault, lock, progress)
+        request = _endpoints.put(name, source, tensor, if_match, if_none_match, prefault, lock, keep, progress)
         return self._run(request, timeout, headers)
 
     @overload
@@ -519,7 +521,7 @@ class Client:
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """The resident tensor `name`, or its rows a to b (b not included) of the first dimension.
+        """The resident tensor `name` (or `NAME@7`, or an alias), or its rows a to b (b not included).
 
         `if_match` is the ETag that the tensor must have (PreconditionFailed), for rows that belong together. `out` is
         an array of the tensor's type and of the shape that comes, into which it is received and which is returned; when
@@ -537,7 +539,7 @@ class Client:
     def metadata(
         self, name: str, *, timeout: float | None = None, headers: Mapping[str, str] | None = None
     ) -> TensorInfo:
-        """Type, shape, ETag and times of the resident tensor `name`. Raises TensorNotFound."""
+        """Version, type, shape, ETag and times of the resident tensor `name`. Raises TensorNotFound."""
         return self._run(_endpoints.metadata(name), timeout, headers)
 
     def exists(self, name: str, *, timeout: float | None = None, headers: Mapping[str, str] | None = None) -> bool:
@@ -568,8 +570,55 @@ class Client:
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Remove the resident tensor `name`. Raises TensorNotFound, and PreconditionFailed for another ETag."""
+        """Remove the resident tensor `name` with all its versions, or with `NAME@7` one of them.
+
+        Raises TensorNotFound, TensorInUse where an alias names it, and PreconditionFailed for another ETag.
+        """
         self._run(_endpoints.delete(name, if_match), timeout, headers)
+
+    def alias(self, name: str, *, timeout: float | None = None, headers: Mapping[str, str] | None = None) -> Alias:
+        """The alias `name`, and the version that it names. Raises TensorNotFound."""
+        return self._run(_endpoints.alias(name), timeout, headers)
+
+    def aliases(
+        self, *, page: int | None = None, timeout: float | None = None, headers: Mapping[str, str] | None = None
+    ) -> Iterator[Alias]:
+        """Every alias by name, asked for in pages of `page` aliases; `timeout` is for each page."""
+        after = None
+        while True:
+            found = self._run(_endpoints.aliases(after, page), timeout, headers)
+            yield from found.aliases
+            after = found.next
+            if after is None:
+                return
+
+    def put_alias(
+        self,
+        name: str,
+        tensor: str,
+        *,
+        if_match: str | None = None,
+        if_none_match: str | None = None,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Alias:
+        """Make the alias `name`, or move it, to the version `tensor`, written `NAME@7`: one step for every reader.
+
+        `if_match` is the ETag that the alias itself must have; `if_none_match="*"` asks that there is none
+        (PreconditionFailed). Raises TensorNotFound for a version that is not kept, NameConflict for a tensor's name.
+        """
+        return self._run(_endpoints.put_alias(name, tensor, if_match, if_none_match), timeout, headers)
+
+    def delete_alias(
+        self,
+        name: str,
+        *,
+        if_match: str | None = None,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Remove the alias `name`; the tensor stays. Raises TensorNotFound and PreconditionFailed."""
+        self._run(_endpoints.delete_alias(name, if_match), timeout, headers)
 
     def scatter(
         self,

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _answers
-from ._answers import SAFETENSORS, Decode, Page, TensorInfo
+from ._answers import SAFETENSORS, Alias, AliasPage, Decode, Page, TensorInfo
 from ._array_bytes import ELEMENT_TYPES, EncodedTensor, decode, encode
 from ._arrays_of_others import as_indices, decode_for_torch, encode_value
 from ._messages import Answer, Headers, Progress, Request
@@ -39,7 +39,7 @@ RAW: Final = "application/octet-stream"
 # complex128 and string, which safetensors lacks, come as JSON; of a resident tensor only the service knows the type.
 SAFETENSORS_OR_JSON: Final = f"{SAFETENSORS}, {JSON};q=0.5"
 _AS_SAFETENSORS: Final = {"content-type": SAFETENSORS, "accept": SAFETENSORS_OR_JSON}
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}(@[1-9][0-9]{0,18})?")
 
 
 def gather(
@@ -136,6 +136,7 @@ def put(
     if_none_match: str | None,
     prefault: bool,
     lock: bool,
+    keep: int | None,
     progress: Progress | bool | None,
 ) -> Request[TensorInfo]:
     """An upload as raw bytes, the one format that has every element type."""
@@ -143,6 +144,8 @@ def put(
     encoded = encode_upload(source, tensor)
     query = {"dtype": encoded.element_type.name, "shape": ",".join(map(str, encoded.shape))}
     query |= {option: "true" for option, wanted in (("prefault", prefault), ("lock", lock)) if wanted}
+    if keep is not None:
+        query["keep"] = str(keep)
     headers = {"content-type": RAW, "accept": JSON, **_conditions(if_match, if_none_match)}
     retryable = if_match is None and if_none_match is None
     told = ProgressBar(name, len(encoded.raw)) if progress is True else progress or None
@@ -179,7 +182,10 @@ def get(
         if out is None:
             make: Decode = decode_for_torch if as_torch else decode
             array = make(*_answers.type_and_shape(answer.status, answer.headers), answer.body)
-        return _answers.with_info(answer, array, answer.headers.get("etag")) if info else array
+        if not info:
+            return array
+        version = _answers.version_of(answer.headers)
+        return _answers.with_info(answer, array, answer.headers.get("etag"), version=version)
 
     query = {} if rows is None else {"rows": f"{rows[0]}:{rows[1]}"}
     headers = {"accept": RAW, **_conditions(if_match, None)}
@@ -203,6 +209,32 @@ def tensors(after: str | None, limit: int | None) -> Request[Page]:
 def delete(name: str, if_match: str | None) -> Request[None]:
     """A removal. Not retryable: the second one would fail with TensorNotFound."""
     return Request("DELETE", _path(name), lambda _: None, headers=_conditions(if_match, None), retryable=False)
+
+
+def alias(name: str) -> Request[Alias]:
+    """What an alias names."""
+    return Request("GET", _alias_path(name), _answers.read_alias, headers={"accept": JSON})
+
+
+def aliases(after: str | None, limit: int | None) -> Request[AliasPage]:
+    """One page of the aliases."""
+    query = {} if after is None else {"after": after}
+    if limit is not None:
+        query["limit"] = str(limit)
+    return Request("GET", "/aliases", _answers.read_alias_page, query, {"accept": JSON})
+
+
+def put_alias(name: str, tensor: str, if_match: str | None, if_none_match: str | None) -> Request[Alias]:
+    """An alias made or moved; retryable without conditions, since the second time it changes nothing."""
+    headers = {"content-type": JSON, "accept": JSON, **_conditions(if_match, if_none_match)}
+    retryable = if_match is None and if_none_match is None
+    body = json.dumps({"tensor": tensor}).encode()
+    return Request("PUT", _alias_path(name), _answers.read_alias, {}, headers, [body], retryable)
+
+
+def delete_alias(name: str, if_match: str | None) -> Request[None]:
+    """A removal of an alias. Not retryable: the second one would fail with TensorNotFound."""
+    return Request("DELETE", _alias_path(name), lambda _: None, headers=_conditions(if_match, None), retryable=False)
 
 
 def scatter(
@@ -235,12 +267,20 @@ def ready() -> Request[None]:
 def check_name(name: str) -> None:
     """Raises ValueError for a name that no resident tensor can have."""
     if not _NAME.fullmatch(name):
-        raise ValueError(f"the name of a resident tensor is 1 to 128 of A-Z a-z 0-9 . _ -, not {name!r}")
+        raise ValueError(
+            f"the name of a resident tensor is 1 to 128 of A-Z a-z 0-9 . _ -, and may have @ and a version behind it, "
+            f"not {name!r}"
+        )
 
 
 def _path(name: str) -> str:
     check_name(name)
     return f"/tensors/{name}"
+
+
+def _alias_path(name: str) -> str:
+    check_name(name)
+    return f"/aliases/{name}"
 
 
 def _conditions(if_match: str | None, if_none_match: str | None) -> dict[str, str]:

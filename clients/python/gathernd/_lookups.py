@@ -49,6 +49,7 @@ class LookupResult:
     request_id  by which the service's log knows the request
     timings     seconds that the service spent in each of its stages
     replaced    how many indices were out of bounds, None where that is an error
+    versions    of each feature the number of the version that was read
     """
 
     output: Any
@@ -56,6 +57,7 @@ class LookupResult:
     request_id: str
     timings: Mapping[str, float]
     replaced: int | None = None
+    versions: Sequence[int] = ()
 
 
 def features_of(values: Any, lengths: Any, tensors: Sequence[str], weights: Any = None) -> list[Feature]:
@@ -120,7 +122,8 @@ def lookup(
             return output
         etags = [str(one["data_etag"]) for one in told["features"]]
         beside = with_info(answer, output, None)
-        return LookupResult(output, etags, beside.request_id, beside.timings, told.get("replaced"))
+        versions = [one.get("version", 1) for one in told["features"]]
+        return LookupResult(output, etags, beside.request_id, beside.timings, told.get("replaced"), versions)
 
     headers = {"content-type": SAFETENSORS, "accept": SAFETENSORS_OR_JSON}
     text = json.dumps(asked, separators=(",", ":"))

@@ -168,8 +168,20 @@ class HeaderTooLarge(ServiceError):
     code = "header_too_large"
 
 
+class NameConflict(ServiceError):
+    """Tensors and aliases share their names, and this one is of the other kind."""
+
+    code = "name_conflict"
+
+
+class TensorInUse(ServiceError):
+    """An alias names the tensor, or the version, that was to be removed."""
+
+    code = "tensor_in_use"
+
+
 class PreconditionFailed(ServiceError):
-    """`if_match` or `if_none_match` does not hold for the tensor as it is now."""
+    """`if_match` or `if_none_match` does not hold for the tensor, or the alias, as it is now."""
 
     code = "precondition_failed"
 

@@ -26,10 +26,12 @@ CHUNK_BYTES: Final = 64 << 20
 DOWNLOAD_ATTEMPTS: Final = 5
 """How often a download is begun for a tensor that is replaced meanwhile, again and again."""
 
-Name = Annotated[str, typer.Argument(help="Name of a resident tensor.", show_default=False)]
+Name = Annotated[str, typer.Argument(help="Name of a resident tensor, NAME@7, or an alias.", show_default=False)]
+NewName = Annotated[str, typer.Argument(help="Name of a resident tensor.", show_default=False)]
 
 COLUMNS: Final = (
     Column("name"),
+    Column("version", right=True),
     Column("type"),
     Column("shape"),
     Column("size", human_bytes, right=True),
@@ -71,17 +73,20 @@ def _progress_bar(name: str, total: int | None) -> Iterator[Callable[[int], None
 
 @app.command("put")
 def put(
-    name: Name,
+    name: NewName,
     file: Annotated[Path, typer.Argument(help="npy or safetensors file.")],
     if_match: Annotated[str | None, typer.Option(help="ETag that the tensor must have now.")] = None,
     tensor: Annotated[str | None, typer.Option(help="Which tensor of a safetensors file that has several.")] = None,
     new: Annotated[bool, typer.Option("--new", help="Only if there is no tensor of this name yet.")] = False,
     prefault: Annotated[bool, typer.Option("--prefault", help="Read it into memory ahead of requests.")] = False,
     lock: Annotated[bool, typer.Option("--lock", help="Keep it in memory where the system allows that.")] = False,
+    keep: Annotated[
+        int | None, typer.Option(min=1, help="How many of the newest versions stay, this one among them.")
+    ] = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
-    """Upload an npy or safetensors file as a resident tensor. Prints its ETag."""
+    """Upload an npy or safetensors file as the next version of a resident tensor. Prints its ETag."""
     from .npy_files import is_safetensors, load  # noqa: PLC0415  (imports NumPy, which a help does not need)
 
     with connect_or_exit(url, key) as service:
@@ -96,6 +101,7 @@ def put(
                 if_none_match="*" if new else None,
                 prefault=prefault,
                 lock=lock,
+                keep=keep,
                 progress=progress,
             )
         typer.echo(info.etag)
@@ -103,12 +109,12 @@ def put(
 
 @app.command("ls")
 def ls(url: Url = DEFAULT_URL, key: Key = None) -> None:
-    """List the resident tensors: name, type, shape, bytes, time of the last change, ETag."""
+    """List the resident tensors: name, current version, type, shape, bytes, time of the last change, ETag."""
     with connect_or_exit(url, key) as service:
         print_rows(
             COLUMNS,
             (
-                (info.name, info.dtype, _shape(info), str(info.bytes), info.modified, info.etag)
+                (info.name, str(info.version), info.dtype, _shape(info), str(info.bytes), info.modified, info.etag)
                 for info in service.tensors()
             ),
         )
@@ -122,6 +128,8 @@ def show(name: Name, url: Url = DEFAULT_URL, key: Key = None) -> None:
     print_fields(
         (
             Field("name", info.name),
+            Field("version", str(info.version)),
+            Field("versions", ",".join(map(str, info.versions))),
             Field("dtype", info.dtype),
             Field("shape", _shape(info)),
             Field("bytes", str(info.bytes), human_bytes),
@@ -156,7 +164,7 @@ def get(
             info = service.metadata(name)
             try:
                 with replacing(file) as temporary, _progress_bar(name, info.bytes) as progress:
-                    _download(service, info, temporary, progress)
+                    _download(service, name, info, temporary, progress)
             except PreconditionFailed:
                 # The tensor was replaced meanwhile: the rows read so far belong to its old content.
                 if attempt == DOWNLOAD_ATTEMPTS - 1:
@@ -165,21 +173,21 @@ def get(
                 return
 
 
-def _download(service: Client, info: TensorInfo, target: Path, progress: Callable[[int], None]) -> None:
+def _download(service: Client, name: str, info: TensorInfo, target: Path, progress: Callable[[int], None]) -> None:
     import numpy as np  # noqa: PLC0415
 
     from .npy_files import storable  # noqa: PLC0415
 
     rows = info.shape[0] if info.shape else 0
     if info.bytes <= CHUNK_BYTES or rows < 2 or info.dtype == "string":
-        array = service.get(info.name, if_match=info.etag, progress=progress)
+        array = service.get(name, if_match=info.etag, progress=progress)
         with target.open("wb") as file:
             np.save(file, storable(array), allow_pickle=False)
         return
     step = max(1, CHUNK_BYTES * rows // info.bytes)
     mapped = None
     for first in range(0, rows, step):
-        rows_read = storable(service.get(info.name, rows=(first, min(first + step, rows)), if_match=info.etag))
+        rows_read = storable(service.get(name, rows=(first, min(first + step, rows)), if_match=info.etag))
         if mapped is None:
             mapped = np.lib.format.open_memmap(target, mode="w+", dtype=rows_read.dtype, shape=info.shape)
         mapped[first : first + len(rows_read)] = rows_read
@@ -223,6 +231,6 @@ def rm(
     url: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
-    """Remove a resident tensor."""
+    """Remove a resident tensor with all its versions, or NAME@7 alone."""
     with connect_or_exit(url, key) as service:
         service.delete(name, if_match=if_match)

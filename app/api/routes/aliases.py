@@ -1,0 +1,86 @@
+"""The routes of aliases: list, look, make or move, remove. All belong to the data plane, as those of tensors do."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+
+from app.api.asgi_request import RequestContext
+from app.api.conditional_requests import etag_field, is_unchanged, read_conditions
+from app.api.disk_threads import DiskThreads
+from app.api.error_responses import JSON
+from app.api.json_content_type import check_json_type
+from app.api.request_body import inflate, read_body
+from app.api.routes.tensors import read_page, time_text
+from app.store import LocalStore
+from app.store.catalogue import Alias
+from app.tensors.tensor_name import check_name, check_new_name
+from app.wire import safetensors
+from app.wire.json.alias_message import read_alias_target
+
+_MAX_BYTES: Final = 1 << 14
+"""Most bytes of the body that says what an alias names."""
+
+
+class AliasesRoute:
+    """`/aliases` and `/aliases/{alias}`."""
+
+    def __init__(self, store: LocalStore, threads: DiskThreads) -> None:
+        self.store = store
+        self.threads = threads
+
+    async def list(self, context: RequestContext) -> None:
+        """`GET /aliases`."""
+        limit, after = read_page(context.query)
+        found, following = await self.threads.look_up("", lambda: self.store.alias_page(limit, after))
+        body = {"aliases": [_described(alias) for alias in found], "next": following}
+        await context.send(200, JSON, orjson.dumps(body))
+
+    async def get(self, context: RequestContext) -> None:
+        """`GET /aliases/{alias}`."""
+        (name,) = context.parameters
+        check_name(name)
+        safetensors.read_query(context.query, ())
+        alias = await self.threads.look_up(name, lambda: self.store.alias(name))
+        if await is_unchanged(context, alias.etag, "alias"):
+            return
+        await context.send(200, JSON, orjson.dumps(_described(alias)), etag_field(alias.etag))
+
+    async def put(self, context: RequestContext) -> None:
+        """`PUT /aliases/{alias}`."""
+        (name,) = context.parameters
+        check_new_name(name)
+        safetensors.read_query(context.query, ())
+        check_json_type(context.headers.get(b"content-type", JSON))
+        conditions = read_conditions(context.headers)
+        body = await read_body(context, _MAX_BYTES)
+        encoding = context.headers.get(b"content-encoding")
+        if encoding is not None:
+            body = inflate(body, encoding, _MAX_BYTES, context.reservation)
+        target = read_alias_target(body)
+        alias, created = await self.threads.change(name, lambda: self.store.put_alias(name, target, conditions))
+        where = ((b"location", context.path.encode()),) if created else ()
+        text = orjson.dumps(_described(alias))
+        await context.send(201 if created else 200, JSON, text, etag_field(alias.etag), *where)
+
+    async def delete(self, context: RequestContext) -> None:
+        """`DELETE /aliases/{alias}`."""
+        (name,) = context.parameters
+        check_name(name)
+        safetensors.read_query(context.query, ())
+        conditions = read_conditions(context.headers)
+        await self.threads.change(name, lambda: self.store.delete_alias(name, conditions))
+        await context.send_empty(204)
+
+
+def _described(alias: Alias) -> dict[str, Any]:
+    return {
+        "alias": alias.alias,
+        "tensor": alias.reference,
+        "name": alias.name,
+        "version": alias.version,
+        "etag": alias.etag,
+        "created": time_text(alias.created),
+        "modified": time_text(alias.modified),
+    }

@@ -1,0 +1,131 @@
+"""Aliases: names that stand for one version of a tensor each, and move to another one in one step.
+
+Tensors and aliases share their names: no tensor is uploaded under the name of an alias, nor an alias made of the name
+of a tensor. What an alias names is neither removed nor given up at an upload.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from uuid import uuid4
+
+from app.store.catalogue import Alias, AnsweredKey, Row
+from app.store.catalogue_cache import CatalogueCache
+from app.store.directory_lock import ProcessGroup
+from app.store.disk_reserve import DiskReserve
+from app.store.idempotency import IdempotencyKeys
+from app.store.log_replay import ReplayedLogs
+from app.store.quota import QuotaCheck
+from app.store.store_errors import name_conflict, no_alias, storage_errors
+from app.store.tensor_metadata import Conditions
+
+
+class Aliases:
+    """Changes of the aliases of a store. All methods block on the disk."""
+
+    def __init__(
+        self,
+        group: ProcessGroup,
+        index: CatalogueCache,
+        logs: ReplayedLogs,
+        keys: IdempotencyKeys,
+        quota: QuotaCheck,
+        reserve: DiskReserve,
+    ) -> None:
+        self._group = group
+        self._index = index
+        self._logs = logs
+        self._keys = keys
+        self._quota = quota
+        self._reserve = reserve
+
+    def find(self, alias: str) -> Alias:
+        """The alias of this name. Raises tensor_not_found."""
+        found = self._index.alias(alias)
+        if found is None:
+            is_tensor = self._index.find(alias) is not None
+            raise no_alias(alias, is_tensor=is_tensor, names=self._index.alias_names())
+        return found
+
+    def put(self, alias: str, target: Row, conditions: Conditions) -> tuple[Alias, bool]:
+        """Make or move an alias, durably and at once for every reader: the alias, and whether it is new.
+
+        It keeps its ETag where it names that version already. Raises name_conflict, precondition_failed,
+        insufficient_storage, and LookupError where `target` is not kept any more.
+        """
+        with storage_errors(), self._locked(alias) as (old, keys):
+            now = time.time_ns()
+            new = Alias(
+                alias, target.name, target.version, f'"{uuid4().hex}"', now if old is None else old.created, now
+            )
+            if old is not None and old.reference == new.reference:
+                conditions.check(old.etag, "alias")
+                return old, False
+            # On a full disk too: to move back may be what helps.
+            self._reserve.retry_with(partial(self._enter, new, old, target, conditions, keys))
+            self._index.catch_up()
+        self._reserve.refill()
+        return new, old is None
+
+    def _enter(
+        self, new: Alias, old: Alias | None, target: Row, conditions: Conditions, keys: Sequence[AnsweredKey]
+    ) -> None:
+        with self._index.change() as transaction:
+            tensor = self._index.find(new.alias)
+            if old is None and tensor is not None:
+                raise name_conflict(new.alias, is_alias=False)
+            conditions.check(None if old is None else old.etag, "alias")
+            if self._index.find(target.reference) is None:
+                raise LookupError(target.reference)
+            if old is None:
+                self._quota.check_aliases()
+            transaction.put_alias(new)
+            self._keys.store(transaction, keys)
+
+    def delete(self, alias: str, conditions: Conditions) -> None:
+        """Remove an alias, durably.
+
+        Raises tensor_not_found, name_conflict, precondition_failed and insufficient_storage.
+        """
+        with storage_errors(), self._locked(alias) as (old, keys):
+            if old is None:
+                if self._index.find(alias) is not None:
+                    raise name_conflict(alias, is_alias=False)
+                raise no_alias(alias, is_tensor=False)
+            conditions.check(old.etag, "alias")
+            self._reserve.retry_with(partial(self._remove, alias, keys))
+            self._index.catch_up()
+        self._reserve.refill()
+
+    def _remove(self, alias: str, keys: Sequence[AnsweredKey]) -> None:
+        with self._index.change() as transaction:
+            transaction.remove_alias(alias)
+            self._keys.store(transaction, keys)
+
+    @contextmanager
+    def _locked(self, alias: str) -> Iterator[tuple[Alias | None, Sequence[AnsweredKey]]]:
+        """The alias, None if there is none, and the keys given with it that only the log of what it names has.
+
+        Within the lock of the tensor that it names, in which no scatter through the alias is carried out, and whoever
+        else changes the alias waits.
+        """
+        while True:
+            old = self._index.alias(alias)
+            with self._group.locks.tensor(alias if old is None else old.name):
+                if self._index.alias(alias) != old:
+                    continue
+                keys: Sequence[AnsweredKey] = ()
+                row = None if old is None else self._index.find(old.reference)
+                if row is not None:
+                    keys = self._logs.unexpired_keys_of_scope(row, alias)
+                yield old, keys
+                return
+
+
+def check_no_alias(index: CatalogueCache, name: str) -> None:
+    """Raises name_conflict where a name, which a tensor is to have, is that of an alias."""
+    if index.alias(name) is not None:
+        raise name_conflict(name, is_alias=True)

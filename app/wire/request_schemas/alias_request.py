@@ -1,0 +1,19 @@
+"""The body of `PUT /aliases/{alias}`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from app.wire.request_schemas.members import Detail, JsonString, RequestModel
+
+_TARGET: Final = Detail("tensor must be a text, the version that the alias is to name, as in 'items@7'")
+
+
+class AliasRequest(RequestModel):
+    """What an alias is to name."""
+
+    tensor: Annotated[JsonString, _TARGET] = Field(
+        description="The version of a tensor, `NAME@7`; never an alias, and never a name without a number."
+    )

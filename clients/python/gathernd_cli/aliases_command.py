@@ -1,0 +1,67 @@
+"""`gathernd aliases set|ls|show|rm`: the aliases of a running service, names for one version of a tensor each."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from .connect_or_exit import DEFAULT_URL, Key, Url, connect_or_exit
+from .tables import Column, Field, print_fields, print_rows, short_etag
+
+Name = Annotated[str, typer.Argument(help="Name of the alias.", show_default=False)]
+
+COLUMNS: Final = (Column("alias"), Column("tensor"), Column("moved"), Column("etag", short_etag))
+"""What `ls` says of an alias, in this order."""
+
+app = typer.Typer(help="Aliases of a running service.", no_args_is_help=True, add_completion=False)
+
+
+@app.command("set")
+def set_(
+    name: Name,
+    tensor: Annotated[str, typer.Argument(help="The version that it is to name, as NAME@7.", show_default=False)],
+    if_match: Annotated[str | None, typer.Option(help="ETag that the alias must have now.")] = None,
+    new: Annotated[bool, typer.Option("--new", help="Only if there is no alias of this name yet.")] = False,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+) -> None:
+    """Make an alias, or move it to another version, in one step for every reader. Prints its ETag."""
+    with connect_or_exit(url, key) as service:
+        alias = service.put_alias(name, tensor, if_match=if_match, if_none_match="*" if new else None)
+        typer.echo(alias.etag)
+
+
+@app.command("ls")
+def ls(url: Url = DEFAULT_URL, key: Key = None) -> None:
+    """List the aliases: name, the version that it names, time of the last move, ETag."""
+    with connect_or_exit(url, key) as service:
+        print_rows(COLUMNS, ((one.alias, one.tensor, one.modified, one.etag) for one in service.aliases()))
+
+
+@app.command("show")
+def show(name: Name, url: Url = DEFAULT_URL, key: Key = None) -> None:
+    """Print all that the service knows of an alias, a name and a value on each line."""
+    with connect_or_exit(url, key) as service:
+        alias = service.alias(name)
+    print_fields(
+        (
+            Field("alias", alias.alias),
+            Field("tensor", alias.tensor),
+            Field("etag", alias.etag),
+            Field("created", alias.created),
+            Field("modified", alias.modified),
+        )
+    )
+
+
+@app.command("rm")
+def rm(
+    name: Name,
+    if_match: Annotated[str | None, typer.Option(help="ETag that the alias must have now.")] = None,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+) -> None:
+    """Remove an alias; the tensor stays."""
+    with connect_or_exit(url, key) as service:
+        service.delete_alias(name, if_match=if_match)

@@ -1,0 +1,127 @@
+"""Versions and aliases through both clients and the commands, against a running server."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from gathernd import Alias, Feature, errors
+from gathernd_cli.command_line import app
+from tests.http.server import Server
+
+_numbers = itertools.count()
+
+
+def table(number: int) -> Any:
+    return np.full((3, 2), number, np.float32)
+
+
+@pytest.fixture
+def name(service: Any) -> Iterator[str]:
+    """A name with versions 1 to 3, each full of its number; it is removed, with its aliases."""
+    made = f"v{next(_numbers)}"
+    for number in (1, 2, 3):
+        service.put(made, table(number), keep=3)
+    yield made
+    for alias in list(service.aliases()):
+        if alias.name == made:
+            service.delete_alias(alias.alias)
+    if service.exists(made):
+        service.delete(made)
+
+
+def test_each_put_is_the_next_version_and_keep_says_how_many_stay(service: Any, name: str) -> None:
+    info = service.metadata(name)
+    assert (info.version, info.versions) == (3, (1, 2, 3))
+    assert service.metadata(f"{name}@2").version == 2
+    assert service.put(name, table(4), keep=2).versions == (3, 4)
+    assert [one.version for one in service.tensors() if one.name == name] == [4]
+
+
+def test_every_method_takes_a_version_and_says_which_it_read(service: Any, name: str) -> None:
+    service.put_alias(f"live-{name}", f"{name}@2")
+    for reference, number in ((name, 3), (f"{name}@1", 1), (f"live-{name}", 2)):
+        assert service.get(reference).tolist() == table(number).tolist()
+        assert service.get(reference, with_info=True).version == number
+        found = service.gather(reference, [0], with_info=True)
+        assert (found.array.tolist(), found.version) == ([[number] * 2], number)
+        scattered = service.scatternd(reference, [[0]], [[9.0, 9.0]], with_info=True)
+        assert scattered.version == number
+        looked_up = service.lookup([Feature(reference, [0]), Feature(name, [1])], with_info=True)
+        assert list(looked_up.versions) == [number, 3]
+        service.scatter(reference, [[1]], [[number * 10, number * 10]])
+        assert service.gather(reference, [1]).tolist() == [[number * 10] * 2]
+    assert service.gathernd([[1.0]], [[0]], with_info=True).version is None
+
+
+def test_an_alias_is_made_moved_listed_and_removed(service: Any, name: str) -> None:
+    made = service.put_alias("live", f"{name}@1", if_none_match="*")
+    assert isinstance(made, Alias)
+    assert (made.alias, made.tensor, made.name, made.version) == ("live", f"{name}@1", name, 1)
+    assert service.put_alias("live", f"{name}@1") == made
+    with pytest.raises(errors.PreconditionFailed):
+        service.put_alias("live", f"{name}@2", if_none_match="*")
+    moved = service.put_alias("live", f"{name}@2", if_match=made.etag)
+    assert moved.version == 2
+    assert service.alias("live") == moved
+    service.put_alias("next", f"{name}@3")
+    assert [one.alias for one in service.aliases(page=1)] == ["live", "next"]
+    with pytest.raises(errors.TensorInUse):
+        service.delete(name)
+    with pytest.raises(errors.NameConflict):
+        service.put("live", table(0))
+    with pytest.raises(errors.TensorNotFound):
+        service.put_alias("live", f"{name}@9")
+    with pytest.raises(errors.InvalidField):
+        service.put_alias("live", name)
+    with pytest.raises(errors.PreconditionFailed):
+        service.delete_alias("live", if_match=made.etag)
+    service.delete_alias("live", if_match=moved.etag)
+    with pytest.raises(errors.TensorNotFound):
+        service.alias("live")
+
+
+@pytest.mark.parametrize("wrong", ["a@", "a@0", "a@01", "a@x", "a b", ""])
+def test_a_name_that_is_none_is_refused_before_anything_is_sent(service: Any, wrong: str) -> None:
+    for call in (service.metadata, service.alias, service.delete, lambda given: service.gather(given, [0])):
+        with pytest.raises(ValueError, match="1 to 128"):
+            call(wrong)
+
+
+def test_the_commands(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATHERND_URL", server.url)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> str:
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, done.output
+        return done.output.strip()
+
+    for number in (1, 2):
+        np.save("data.npy", table(number))
+        run("tensors", "put", "nightly", "data.npy", "--keep", "2")
+    etag = run("aliases", "set", "current", "nightly@1")
+    assert f"current\tnightly@1\t{run('aliases', 'ls').split(chr(9))[2]}\t{etag}" == run("aliases", "ls")
+    assert "tensor\tnightly@1" in run("aliases", "show", "current").splitlines()
+    assert {"version\t2", "versions\t1,2"} <= set(run("tensors", "show", "nightly").splitlines())
+    assert [line.split("\t")[:2] for line in run("tensors", "ls").splitlines() if "nightly" in line] == [
+        ["nightly", "2"]
+    ]
+    run("tensors", "get", "nightly@1", "old.npy")
+    run("tensors", "get", "current", "alias.npy")
+    assert np.load("old.npy").tolist() == np.load("alias.npy").tolist() == table(1).tolist()
+    refused = CliRunner().invoke(app, ["tensors", "rm", "nightly"])
+    assert refused.exit_code != 0
+    assert "tensor_in_use" in refused.output
+    moved = run("aliases", "set", "current", "nightly@2", "--if-match", etag)
+    assert CliRunner().invoke(app, ["aliases", "set", "current", "nightly@1", "--if-match", etag]).exit_code != 0
+    assert CliRunner().invoke(app, ["aliases", "set", "current", "nightly@1", "--new"]).exit_code != 0
+    run("tensors", "rm", "nightly@1")
+    run("aliases", "rm", "current", "--if-match", moved)
+    run("tensors", "rm", "nightly")

@@ -1,0 +1,187 @@
+"""The routes of aliases: made, moved, listed and removed, with conditions, and every way to get one wrong."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.http.conftest import Start
+from tests.http.server import Server
+from tests.http.tensors import error, look_up, put_raw
+
+BODY = {"tensor": "items@1"}
+
+
+@pytest.fixture(scope="module")
+def service(start: Start) -> Iterator[Server]:
+    """A server with versions 1 and 2 of `items`."""
+    with start("--keep-versions", "2", "--device", "cpu") as server:
+        for number in (1, 2):
+            put_raw(server.shared_client(), "items", np.full((2, 2), number, np.float32))
+        yield server
+
+
+@pytest.fixture
+def client(service: Server) -> Iterator[httpx.Client]:
+    """Its client; there are no aliases, and none are left."""
+    client = service.shared_client()
+    yield client
+    for alias in client.get("/aliases").json()["aliases"]:
+        assert client.delete(f"/aliases/{alias['alias']}").status_code == 204
+
+
+def test_an_alias_is_made_moved_and_removed(client: httpx.Client) -> None:
+    made = client.put("/aliases/live", json=BODY)
+    assert (made.status_code, made.headers["location"]) == (201, "/aliases/live")
+    found = made.json()
+    assert {name: found[name] for name in ("alias", "tensor", "name", "version")} == {
+        "alias": "live", "tensor": "items@1", "name": "items", "version": 1,
+    }  # fmt: skip
+    assert re.fullmatch('"[0-9a-f]{32}"', found["etag"])
+    assert made.headers["etag"] == found["etag"]
+    assert found["created"] == found["modified"]
+    assert client.get("/aliases/live").json() == found
+    again = client.put("/aliases/live", json=BODY)
+    assert (again.status_code, again.json()) == (200, found)
+    moved = client.put("/aliases/live", json={"tensor": "items@2"})
+    assert moved.status_code == 200
+    assert "location" not in moved.headers
+    assert moved.json()["version"] == 2
+    assert moved.json()["etag"] != found["etag"]
+    assert look_up(client, "live", [0]).json()["output"]["values"] == [2, 2]
+    back = client.put("/aliases/live", json=BODY)
+    assert look_up(client, "live", [0]).json()["output"]["values"] == [1, 1]
+    assert back.json()["created"] == found["created"] < back.json()["modified"]
+    gone = client.delete("/aliases/live")
+    assert (gone.status_code, gone.content) == (204, b"")
+    error(client.get("/aliases/live"), 404, "tensor_not_found", "/name")
+    error(look_up(client, "live", [0]), 404, "tensor_not_found", "/data/tensor")
+    error(client.delete("/aliases/live"), 404, "tensor_not_found", "/name")
+
+
+def test_conditions_hold_for_the_alias_itself(client: httpx.Client) -> None:
+    error(client.put("/aliases/live", json=BODY, headers={"if-match": "*"}), 412, "precondition_failed")
+    etag = client.put("/aliases/live", json=BODY, headers={"if-none-match": "*"}).headers["etag"]
+    content = client.get("/tensors/live").headers["etag"]
+    assert content != etag
+    for headers in ({"if-match": content}, {"if-none-match": "*"}, {"if-none-match": f'"a", W/{etag}'}):
+        found = error(
+            client.put("/aliases/live", json={"tensor": "items@2"}, headers=headers), 412, "precondition_failed"
+        )
+        assert etag in found["hint"]
+    error(client.delete("/aliases/live", headers={"if-match": content}), 412, "precondition_failed")
+    assert client.get("/aliases/live", headers={"if-none-match": f"W/{etag}"}).status_code == 304
+    error(client.get("/aliases/live", headers={"if-match": content}), 412, "precondition_failed")
+    moved = client.put("/aliases/live", json={"tensor": "items@2"}, headers={"if-match": f'"x", {etag}'})
+    assert moved.status_code == 200
+    error(client.put("/aliases/live", json=BODY, headers={"if-match": etag}), 412, "precondition_failed")
+    assert client.delete("/aliases/live", headers={"if-match": moved.headers["etag"]}).status_code == 204
+
+
+def test_they_are_listed_a_page_at_a_time(client: httpx.Client) -> None:
+    names = ["a", "b", "c", "d", "e"]
+    for name in reversed(names):
+        client.put(f"/aliases/{name}", json=BODY)
+    found: list[str] = []
+    after: dict[str, str] = {}
+    while True:
+        page = client.get("/aliases", params={"limit": "2", **after}).json()
+        found += [alias["alias"] for alias in page["aliases"]]
+        if page["next"] is None:
+            break
+        after = {"after": page["next"]}
+    assert found == names
+    assert client.get("/aliases").json()["aliases"][0] == client.get("/aliases/a").json()
+    error(client.get("/aliases", params={"limit": "0"}), 422, "invalid_field", "/query/limit")
+    error(client.get("/aliases", params={"page": "1"}), 422, "invalid_field", "/query/page")
+    assert [tensor["name"] for tensor in client.get("/tensors").json()["tensors"]] == ["items"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "code", "pointer"),
+    [
+        (b"", 400, "malformed_request", None),
+        (b"live", 400, "malformed_request", None),
+        (b'{"tensor": "items@1", "tensor": "items@2"}', 400, "malformed_request", None),
+        (b'{"tensor": "items@1"} x', 400, "malformed_request", None),
+        (b"[]", 422, "invalid_field", ""),
+        (b'"items@1"', 422, "invalid_field", ""),
+        (b"null", 422, "invalid_field", ""),
+        (b"{}", 422, "invalid_field", "/tensor"),
+        (b'{"tensor": null}', 422, "invalid_field", "/tensor"),
+        (b'{"tensor": 7}', 422, "invalid_field", "/tensor"),
+        (b'{"tensor": 1e999}', 422, "invalid_field", "/tensor"),
+        (b'{"tensor": ["items@1"]}', 422, "invalid_field", "/tensor"),
+        (b'{"tensor": "items"}', 422, "invalid_field", "/tensor"),
+        (b'{"tensor": ""}', 422, "invalid_field", "/tensor"),
+        (b'{"tensor": "items@0"}', 422, "invalid_field", "/tensor"),
+        (b'{"tensor": "items@1\\n"}', 422, "invalid_field", "/tensor"),
+        (b'{"tensor": "\\ud800@1"}', 422, "invalid_field", "/tensor"),
+        (b'{"tensor": "other"}', 422, "invalid_field", "/tensor"),
+        (b'{"tensor": "items@3"}', 404, "tensor_not_found", "/tensor"),
+        (b'{"tensor": "itmes@1"}', 404, "tensor_not_found", "/tensor"),
+        (b'{"tensor": "other@1"}', 404, "tensor_not_found", "/tensor"),
+        (b'{"tensor": "items@1", "version": 1}', 422, "invalid_field", "/version"),
+        (b" " * (1 << 15), 413, "payload_too_large", None),
+    ],
+)
+def test_a_body_that_names_no_version_is_refused(
+    client: httpx.Client, sent: bytes, status: int, code: str, pointer: str | None
+) -> None:
+    client.put("/aliases/other", json=BODY)
+    found = error(client.put("/aliases/live", content=sent), status, code, pointer)
+    assert found["hint"]
+    error(client.get("/aliases/live"), 404, "tensor_not_found")
+
+
+@pytest.mark.parametrize("name", ["gathernd", "lookup", "stats", "live@1", ".live", "a b", "x" * 129])
+def test_a_name_that_no_tensor_may_have_is_refused(client: httpx.Client, name: str) -> None:
+    error(client.put(f"/aliases/{name}", json=BODY), 422, "invalid_field", "/name")
+
+
+def test_tensors_and_aliases_share_their_names(client: httpx.Client) -> None:
+    client.put("/aliases/live", json=BODY)
+    error(put_raw(client, "live", np.zeros(2)), 409, "name_conflict", "/name")
+    error(put_raw(client, "live", np.zeros(2), **{"if-none-match": "*"}), 409, "name_conflict", "/name")
+    error(client.delete("/tensors/live"), 409, "name_conflict", "/name")
+    error(client.put("/aliases/items", json=BODY), 409, "name_conflict", "/name")
+    error(client.delete("/aliases/items"), 409, "name_conflict", "/name")
+    assert "/tensors/items" in error(client.get("/aliases/items"), 404, "tensor_not_found", "/name")["hint"]
+
+
+def test_media_types_codings_and_methods_are_those_of_other_json_routes(client: httpx.Client) -> None:
+    text = json.dumps(BODY).encode()
+    sent: list[dict[str, Any]] = [
+        {"content": text},
+        {"content": text, "headers": {"content-type": "application/json; charset=utf-8"}},
+        {"content": gzip.compress(text), "headers": {"content-encoding": "gzip"}},
+    ]
+    for options in sent:
+        assert client.put("/aliases/live", **options).status_code in (200, 201)
+    for headers in ({"content-type": "text/plain"}, {"content-encoding": "br"}):
+        error(client.put("/aliases/live", content=text, headers=headers), 415, "unsupported_media_type")
+    for method, path in (("POST", "/aliases"), ("PATCH", "/aliases/live"), ("POST", "/aliases/live")):
+        assert client.request(method, path).status_code == 405
+    assert client.head("/aliases/live").headers["etag"] == client.get("/aliases/live").headers["etag"]
+    assert client.options("/aliases/live").headers["allow"] == "GET, PUT, DELETE, HEAD, OPTIONS"
+    error(client.put("/aliases/live?x=1", json=BODY), 422, "invalid_field", "/query/x")
+
+
+def test_hints_name_the_version_or_the_place_to_look(client: httpx.Client) -> None:
+    client.put("/aliases/live", json=BODY)
+
+    def hint(target: str) -> str:
+        found: str = client.put("/aliases/next", json={"tensor": target}).json()["hint"]
+        return found
+
+    assert "'items@2'" in hint("items")
+    assert "/aliases/live" in hint("live")
+    assert "'items@2'" in hint("items@9")
+    assert "'live'" in error(client.get("/aliases/liev"), 404, "tensor_not_found", "/name")["hint"]

@@ -1,0 +1,93 @@
+"""An alias moved a thousand times under a lookup load over two workers, as a publisher and its readers see it."""
+
+from __future__ import annotations
+
+import json
+from threading import Event, Thread
+
+import httpx
+import numpy as np
+
+from tests.conftest import SOAK, TEST_ALL
+from tests.http.tensors import put_raw
+from tests.workers.conftest import Start
+from tests.workers.load import Connection, request
+
+MOVES = 1000 if SOAK or TEST_ALL else 150
+READERS = 4
+VERSIONS = (1, 2, 3)
+READY = request("GET", "/readyz", b"")
+BODY = json.dumps(
+    {"data": {"tensor": "live"}, "indices": {"dtype": "int64", "shape": [2, 1], "values": [0, 1]}}
+).encode()
+
+
+class Reader(Thread):
+    """Looks up through the alias on one connection, again and again; what it read, in order."""
+
+    def __init__(self, port: int, stop: Event) -> None:
+        super().__init__()
+        self.connection = Connection(port)
+        self.stop = stop
+        self.read: list[tuple[int, float, str]] = []
+        self.workers: set[str] = set()
+        self.failures: list[str] = []
+
+    def run(self) -> None:
+        while not self.stop.is_set():
+            answer = self.connection.ask(request(path="/gathernd", body=BODY))
+            self.workers.add(answer.worker)
+            if answer.status != 200:
+                self.failures.append(answer.body.decode())
+                continue
+            found = json.loads(answer.body)
+            self.read.append((found["version"], found["output"]["values"][0], found["data_etag"]))
+
+
+def of_both_workers(port: int) -> list[Connection]:
+    """A connection to each of two workers."""
+    found: dict[str, Connection] = {}
+    for _ in range(64):
+        connection = Connection(port)
+        found.setdefault(connection.ask(READY).worker, connection)
+        if len(found) == 2:
+            break
+    return list(found.values())
+
+
+def test_every_answer_is_of_one_version_and_never_of_an_older_one_than_was_acknowledged(start: Start) -> None:
+    with (
+        start("--workers", "2", "--keep-versions", "3", "--device", "cpu") as server,
+        httpx.Client(base_url=server.url, trust_env=False, timeout=60) as client,
+    ):
+        etags = {
+            number: put_raw(client, "items", np.full((2, 2), number, np.float32)).headers["etag"] for number in VERSIONS
+        }
+        client.put("/aliases/live", json={"tensor": "items@1"})
+        stop = Event()
+        readers = [Reader(server.port, stop) for _ in range(READERS)]
+        for reader in readers:
+            reader.start()
+        checks = of_both_workers(server.port)
+        seen: set[str] = set()
+        try:
+            for move in range(MOVES):
+                number = VERSIONS[move % len(VERSIONS)]
+                answer = client.put("/aliases/live", json={"tensor": f"items@{number}"})
+                assert answer.status_code == 200, answer.text
+                # Once it is acknowledged, every worker serves it, on every connection.
+                found = checks[move % 2].ask(request(path="/gathernd", body=BODY))
+                seen.add(found.worker)
+                assert json.loads(found.body)["version"] == number, f"after move {move}"
+        finally:
+            stop.set()
+            for reader in readers:
+                reader.join()
+        assert len(seen) == 2, "both workers were asked"
+        for reader in readers:
+            assert reader.failures == []
+            assert reader.read
+            for version, value, etag in reader.read:
+                assert value == version
+                assert etag == etags[version]
+        assert {version for reader in readers for version, _, _ in reader.read} == set(VERSIONS)
