@@ -262,6 +262,8 @@ def name_hint(given: str, known: Collection[str], fields: Collection[str] = ()) 
     near = near_name(given, (name for name in sorted(known) if name not in fields))
     if near is not None:
         return f"{instead_of(given, near)}."
+    if not known:
+        return f"Leave out {shorten(given)!r}, since there are no fields here."
     return f"Leave out {shorten(given)!r}, since the fields here are {', '.join(sorted(known))}."
 
 
