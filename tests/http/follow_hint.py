@@ -357,6 +357,32 @@ def _(request: Request, match: re.Match[str]) -> Request:
     return replace(request, path=re.sub("/versions/[^/]+", f"/versions/{match[1]}", request.path))
 
 
+def named(request: Request, name: str) -> Request:
+    """The same for another name in the path."""
+    return replace(request, path=re.sub("^/(tensors|aliases)/[^/?]+", rf"/\1/{name}", request.path))
+
+
+@rule(r"^Use '([^']+)' at (/\S+), or '[^']+' for the current version")
+def _(request: Request, match: re.Match[str]) -> Request:
+    return named(request, match[1]) if match[2] == "/name" else put(request, match[2], match[1])
+
+
+@rule(r"^Use '([^']+)' for the current version, or a number")
+@rule(r"^PUT '([^']+)', without the number")
+def _(request: Request, match: re.Match[str]) -> Request:
+    return named(request, match[1])
+
+
+@rule(r"^Write '([^']+)' at (/\S+), which is its current version")
+def _(request: Request, match: re.Match[str]) -> Request:
+    return put(request, match[2], match[1])
+
+
+@rule("^Use another name for the alias")
+def _(request: Request, match: re.Match[str]) -> Request:
+    return named(request, "another")
+
+
 @rule("^Use a name such as '(.+?)'")
 def _(request: Request, match: re.Match[str]) -> Request:
     return replace(request, path=re.sub("^/tensors/[^/?]+", f"/tensors/{match[1]}", request.path))

@@ -25,7 +25,13 @@ BODY = {
     "data": {"dtype": "int32", "shape": [3], "values": [5, 6, 7]},
     "indices": {"dtype": "int64", "shape": [1, 1], "values": [2]},
 }
-CHANGES = [("PUT", "/tensors/a"), ("DELETE", "/tensors/a"), ("POST", "/tensors/a/scatter")]
+CHANGES = [
+    ("PUT", "/tensors/a"),
+    ("DELETE", "/tensors/a"),
+    ("POST", "/tensors/a/scatter"),
+    ("PUT", "/aliases/a"),
+    ("DELETE", "/aliases/a"),
+]
 
 
 @dataclass
@@ -131,7 +137,15 @@ def test_a_refusal_under_the_protocol_has_the_protocols_form(guarded: Guarded) -
     [
         (*change, code)
         for change, code in zip(
-            CHANGES, ("unsupported_media_type", "tensor_not_found", "malformed_request"), strict=True
+            CHANGES,
+            (
+                "unsupported_media_type",
+                "tensor_not_found",
+                "malformed_request",
+                "malformed_request",
+                "tensor_not_found",
+            ),
+            strict=True,
         )
     ],
 )
@@ -199,7 +213,9 @@ def test_a_service_that_is_to_ask_for_keys_does_not_start_without(
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(("method", "path"), [*CHANGES, ("PUT", "/tensors/"), ("POST", "/tensors")])
+@pytest.mark.parametrize(
+    ("method", "path"), [*CHANGES, ("PUT", "/tensors/"), ("POST", "/tensors"), ("PUT", "/aliases/")]
+)
 @pytest.mark.parametrize("forged", [{}, {"x-forwarded-for": "127.0.0.1", "host": "localhost"}])
 def test_without_keys_nobody_changes_tensors_of_a_service_that_others_reach(
     method: str, path: str, forged: dict[str, str], reachable: Server

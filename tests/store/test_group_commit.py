@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from app.store.group_commit import MAX_BATCH, MAX_BATCH_BYTES, ScatterQueues, Take
-from app.store.pending_scatter import PendingScatter, ScatterChange
+from app.store.pending_scatter import PendingScatter, ScatterChange, Scattered
 from app.tensors.dtypes import DTYPES
 from app.tensors.tensor import Tensor
 from tests.strings import packed
@@ -38,9 +38,9 @@ def test_a_batch_of_several_has_no_more_bytes_than_it_may(
         taken = take(MAX_BATCH)
         found.append(len(taken))
         for scatter in taken:
-            scatter.finish("etag")
+            scatter.finish(Scattered("etag", 1))
 
     queues = ScatterQueues(work)
     queued = [queues.enqueue("x", PendingScatter(change(size)), lambda: None) for _ in range(5)]
-    assert [queues.complete(one) for one in queued] == ["etag"] * 5
+    assert [queues.complete(one) for one in queued] == [Scattered("etag", 1)] * 5
     assert found == batches

@@ -20,7 +20,7 @@ from app.kernels import numpy_cpu
 from app.memory.budget import Budget, MemoryReservation
 from app.operators.gather_plan import GatherPlan
 from app.service import Service
-from app.store import LocalStore, Resident, disk_writes
+from app.store import EmptyStore, LocalStore, Resident, disk_writes
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer, Call
@@ -55,14 +55,14 @@ class Overtaken:
         return bad
 
 
-class Cold:
+class Cold(EmptyStore):
     """A store whose contents are larger than memory."""
 
     def __init__(self, store: LocalStore) -> None:
         self.store = store
 
-    def get(self, name: str) -> Resident | None:
-        resident = self.store.get(name)
+    def get(self, reference: str) -> Resident | None:
+        resident = self.store.get(reference)
         assert resident is not None
         return Resident(resident.tensor, resident.etag, cold=True)
 
@@ -222,7 +222,7 @@ def test_gathers_that_wait_for_one_stalled_tensor_leave_the_threads_to_others(st
         threads.shutdown()
 
 
-class StalledStore:
+class StalledStore(EmptyStore):
     """A store whose x changes whenever it is read, and cannot be kept from that until `free` is set."""
 
     def __init__(self, store: LocalStore) -> None:
@@ -230,9 +230,9 @@ class StalledStore:
         self.free = threading.Event()
         self.waiting = 0
 
-    def get(self, name: str) -> Resident | None:
-        resident = self.store.get(name)
-        return resident if resident is None or name != "x" else ChangingResident(self, resident)
+    def get(self, reference: str) -> Resident | None:
+        resident = self.store.get(reference)
+        return resident if resident is None or reference != "x" else ChangingResident(self, resident)
 
     def names(self) -> list[str]:
         return self.store.names()

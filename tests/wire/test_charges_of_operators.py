@@ -255,7 +255,7 @@ def test_the_text_of_a_lookup_s_answer_is_charged_before_it_is_made(dtype: str, 
         output: Tensor = packed(["plain", "\0" * 30, "é" * 9] * 10_000)
     else:
         output = Tensor(known, (30_000,), widest(dtype, 30_000).astype(known.numpy))
-    answer = LookupAnswer([output, output], False, ["a", "b"], ["e", "f"])
+    answer = LookupAnswer([output, output], False, ["a", "b"], ["e", "f"], [1, 2])
     if form in ("values", "base64"):
         check_text(lambda memory: lookup_messages.write_lookup(answer, form, memory), 60_000)
         return
@@ -278,7 +278,7 @@ def test_binary_answers_are_the_outputs_and_not_copied() -> None:
     output = Tensor(DTYPES["float32"], (COUNT,), np.zeros(COUNT, np.float32))
     account = Account()
     media_type = body_formats.SAFETENSORS.media_type
-    joined, gradient = LookupAnswer([output], True, ["a"], ["e"]), BackwardAnswer({"grad_data": output}, "onnx-13")
+    joined, gradient = LookupAnswer([output], True, ["a"], ["e"], [1]), BackwardAnswer({"grad_data": output}, "onnx-13")
     written: list[Any] = [
         body_formats.LOOKUPS[media_type].write(joined, "values", account),
         body_formats.BACKWARDS[media_type].write(gradient, "values", account),

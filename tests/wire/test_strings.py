@@ -183,14 +183,14 @@ def test_every_character_is_written_as_orjson_writes_it() -> None:
     assert bytes(values_text(packed(texts))[0]) == orjson.dumps(texts)
 
 
-class Table:
+class Table(EmptyStore):
     """A store with one tensor."""
 
     def __init__(self, data: PackedStrings) -> None:
         self.resident = Resident(data, '"etag"')
 
-    def get(self, name: str) -> Resident | None:
-        return self.resident if name == "table" else None
+    def get(self, reference: str) -> Resident | None:
+        return self.resident if reference == "table" else None
 
     def names(self) -> list[str]:
         return ["table"]

@@ -11,7 +11,7 @@ import numpy as np
 from tests.conftest import SOAK, TEST_ALL
 from tests.http.tensors import put_raw
 from tests.workers.conftest import Start
-from tests.workers.load import Connection, request
+from tests.workers.load import Connection, connected, request
 
 MOVES = 1000 if SOAK or TEST_ALL else 150
 READERS = 4
@@ -44,21 +44,16 @@ class Reader(Thread):
             self.read.append((found["version"], found["output"]["values"][0], found["data_etag"]))
 
 
-def of_both_workers(port: int) -> list[Connection]:
-    """A connection to each of two workers."""
-    found: dict[str, Connection] = {}
-    for _ in range(64):
-        connection = Connection(port)
-        found.setdefault(connection.ask(READY).worker, connection)
-        if len(found) == 2:
-            break
-    return list(found.values())
+def one_of_each(opened: list[Connection]) -> list[Connection]:
+    """Of these connections one to each worker."""
+    return list({connection.ask(READY).worker: connection for connection in opened}.values())
 
 
 def test_every_answer_is_of_one_version_and_never_of_an_older_one_than_was_acknowledged(start: Start) -> None:
     with (
         start("--workers", "2", "--keep-versions", "3", "--device", "cpu") as server,
         httpx.Client(base_url=server.url, trust_env=False, timeout=60) as client,
+        connected(server.port, 16) as opened,
     ):
         etags = {
             number: put_raw(client, "items", np.full((2, 2), number, np.float32)).headers["etag"] for number in VERSIONS
@@ -68,8 +63,8 @@ def test_every_answer_is_of_one_version_and_never_of_an_older_one_than_was_ackno
         readers = [Reader(server.port, stop) for _ in range(READERS)]
         for reader in readers:
             reader.start()
-        checks = of_both_workers(server.port)
-        seen: set[str] = set()
+        checks = one_of_each(opened)
+        assert len(checks) == 2, "both workers are asked"
         try:
             for move in range(MOVES):
                 number = VERSIONS[move % len(VERSIONS)]
@@ -77,13 +72,12 @@ def test_every_answer_is_of_one_version_and_never_of_an_older_one_than_was_ackno
                 assert answer.status_code == 200, answer.text
                 # Once it is acknowledged, every worker serves it, on every connection.
                 found = checks[move % 2].ask(request(path="/gathernd", body=BODY))
-                seen.add(found.worker)
                 assert json.loads(found.body)["version"] == number, f"after move {move}"
         finally:
             stop.set()
             for reader in readers:
                 reader.join()
-        assert len(seen) == 2, "both workers were asked"
+                reader.connection.close()
         for reader in readers:
             assert reader.failures == []
             assert reader.read

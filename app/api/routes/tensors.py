@@ -69,7 +69,7 @@ class TensorsRoute:
         check_new_name(name)
         fields = safetensors.read_query(context.query, ("dtype", "shape", "prefault", "lock", "keep"))
         keep = _keep(fields.get("keep"))
-        options = {option: _flag(fields, option) for option in ("prefault", "lock")}
+        prefault, lock = _flag(fields, "prefault"), _flag(fields, "lock")
         conditions = read_conditions(context.headers)
         codec = _codec_of(context.headers.get(b"content-type"))
         declared = context.content_length()
@@ -86,7 +86,14 @@ class TensorsRoute:
             if declared is not None and encoding is None and start.dtype.kind != "string":
                 check_count(start, declared)
             return self.store.upload(
-                start.dtype, start.shape, name=name, swap=start.swap, fortran=start.fortran, keep=keep, **options
+                start.dtype,
+                start.shape,
+                name=name,
+                swap=start.swap,
+                fortran=start.fortran,
+                prefault=prefault,
+                lock=lock,
+                keep=keep,
             )
 
         receiver = UploadReceiver(
