@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from functools import partial
 from uuid import uuid4
 
+from app.errors import GatherError
+from app.near_name import shorten
 from app.store.catalogue import Alias, AnsweredKey, Row
 from app.store.catalogue_cache import CatalogueCache
 from app.store.directory_lock import ProcessGroup
@@ -21,6 +23,7 @@ from app.store.log_replay import ReplayedLogs
 from app.store.quota import QuotaCheck
 from app.store.store_errors import name_conflict, no_alias, storage_errors
 from app.store.tensor_metadata import Conditions
+from app.tensors.tensor_name import split_reference
 
 
 class Aliases:
@@ -49,6 +52,25 @@ class Aliases:
             is_tensor = self._index.find(alias) is not None
             raise no_alias(alias, is_tensor=is_tensor, names=self._index.alias_names())
         return found
+
+    def find_target(self, reference: str) -> Row | None:
+        """The version that an alias is to name, None if there is none.
+
+        Raises invalid_field, at /tensor, for what does not name one version, written `NAME@7`.
+        """
+        name, version = split_reference(reference)
+        row = self._index.find(reference)
+        if version is not None:
+            return None if self._index.alias(name) is not None else row
+        if self._index.alias(name) is not None:
+            detail = "an alias names one version of a tensor, never an alias"
+            hint = f"Write the version that GET /aliases/{name} says it names."
+        else:
+            detail = f"an alias names one version of a tensor, and {shorten(reference)!r} has no number"
+            hint = "Name one version, as in 'items@7'."
+            if row is not None:
+                hint = f"Write '{row.reference}' at /tensor, which is its current version."
+        raise GatherError("invalid_field", detail, pointer="/tensor", hint=hint)
 
     def put(self, alias: str, target: Row, conditions: Conditions) -> tuple[Alias, bool]:
         """Make or move an alias, durably and at once for every reader: the alias, and whether it is new.

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -37,10 +36,9 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from app.errors import GatherError
-from app.near_name import shorten
-from app.store import disk_writes, download_snapshots, layout_migrations
+from app.store import download_snapshots, layout_migrations
 from app.store.aliases import Aliases, check_no_alias
-from app.store.catalogue import FILE, Alias, AnsweredKey, Catalogue, Row, Transaction
+from app.store.catalogue import FILE, Alias, AnsweredKey, Catalogue, Row
 from app.store.catalogue_cache import CatalogueCache
 from app.store.directory_lock import ProcessGroup
 from app.store.disk_reserve import DiskReserve
@@ -53,23 +51,19 @@ from app.store.mapped_tensor import CurrentContent, MappedContent
 from app.store.pending_scatter import PendingScatter, ScatterChange, Scattered
 from app.store.quota import Quota, QuotaCheck
 from app.store.remove_leftovers import OrphanedFiles, UploadFolder, file_names, remove_or_warn
-from app.store.retention import superseded
 from app.store.scatter_checkpoints import Checkpoints
 from app.store.scatter_execution import ScatterExecutor
 from app.store.scatter_strings import replaced_strings
 from app.store.shared_state import StateWord
 from app.store.store_errors import (
     damaged,
-    name_conflict,
     not_found,
-    over_quota,
     storage_errors,
-    tensor_in_use,
     unknown_reference,
     unreadable,
 )
 from app.store.store_interface import Resident
-from app.store.tensor_file import BadFile, Description, HeaderWord, page_version
+from app.store.tensor_file import BadFile, HeaderWord, page_version
 from app.store.tensor_metadata import (
     ALWAYS,
     Conditions,
@@ -79,11 +73,12 @@ from app.store.tensor_metadata import (
     read_first_page,
 )
 from app.store.verify import Verifier
+from app.store.version_changes import VersionChanges, row_of
 from app.store.writable_tensor import WritableTensor
 from app.store.write_uploaded_tensor import Upload
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.shape_limits import Limits
-from app.tensors.tensor_name import check_new_name, check_reference, split_reference
+from app.tensors.tensor_name import check_new_name, check_reference
 
 logger = logging.getLogger("gathernd")
 _SHORTAGE_ERRNOS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
@@ -139,6 +134,7 @@ class LocalStore:
         self._quota_check: QuotaCheck
         self._orphans: OrphanedFiles
         self._alias_changes: Aliases
+        self._version_changes: VersionChanges
 
     @property
     def group(self) -> ProcessGroup:
@@ -194,6 +190,17 @@ class LocalStore:
         self._orphans = OrphanedFiles(self._tensor_folder, self._log_folder, self._index)
         self._alias_changes = Aliases(
             group, self._index, self._replayed_logs, self._keys, self._quota_check, self._reserve
+        )
+        self._version_changes = VersionChanges(
+            group,
+            self._index,
+            self._replayed_logs,
+            self._keys,
+            self.quota,
+            self._quota_check,
+            self._reserve,
+            self._keep_versions,
+            lambda row: self._describe(row).etag,
         )
         if group.owner:
             self._state[StateWord.GENERATION] |= 1  # left by an earlier group; `catch_up` sets it right
@@ -399,10 +406,6 @@ class LocalStore:
         """At most `limit` aliases in the order of their names, those after `after`; the last name if more follow."""
         return self._index.alias_page(limit, after)
 
-    def aliases_of(self, name: str) -> list[Alias]:
-        """The aliases of the versions of a tensor, in the order of their names."""
-        return self._index.aliases_of(name)
-
     def put_alias(self, alias: str, target: str, conditions: Conditions = ALWAYS) -> tuple[Alias, bool]:
         """Make or move an alias to the version `target`, written `NAME@7`: the alias, and whether it is new.
 
@@ -410,29 +413,13 @@ class LocalStore:
         invalid_field, name_conflict, precondition_failed, insufficient_storage, and tensor_not_found at /tensor.
         """
         check_new_name(alias)
-        self._check_target(target)
-        row = self._index.find(target)
+        row = self._alias_changes.find_target(target)
         if row is None:
             raise unknown_reference(target, "/tensor", self, tell_names=False)
         try:
             return self._alias_changes.put(alias, row, conditions)
         except LookupError:  # removed meanwhile
             raise unknown_reference(target, "/tensor", self, tell_names=False) from None
-
-    def _check_target(self, target: str) -> None:
-        name, version = split_reference(target)
-        if version is not None:
-            return
-        if self._index.alias(name) is not None:
-            detail = "an alias names one version of a tensor, never an alias"
-            hint = f"Write the version that GET /aliases/{name} says it names."
-        else:
-            row = self._index.find(name)
-            detail = f"an alias names one version of a tensor, and {shorten(target)!r} has no number"
-            hint = "Name one version, as in 'items@7'."
-            if row is not None:
-                hint = f"Write '{row.reference}' at /tensor, which is its current version."
-        raise GatherError("invalid_field", detail, pointer="/tensor", hint=hint)
 
     def delete_alias(self, alias: str, conditions: Conditions = ALWAYS) -> None:
         """Remove an alias, durably.
@@ -466,24 +453,7 @@ class LocalStore:
         upload = Upload(
             self._upload_folder, dtype, shape, self.limits, swap=swap, fortran=fortran, prefault=prefault, lock=lock
         )
-        if self.quota.total is not None and upload.expected is not None and upload.expected > self.quota.total:
-            raise over_quota("bytes", self.quota.total)
-
-        def check_bytes(size: int) -> None:
-            if self.quota.total is not None:
-                gone = self._superseded(name, keep) if name is not None else [replaced] if replaced is not None else []
-                self._quota_check.check_bytes(gone, size)
-
-        with storage_errors(upload.abandon):
-            free = os.statvfs(self._upload_folder)
-            if upload.expected is not None and upload.expected > free.f_bavail * free.f_frsize:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            with self.group.locks.uploads():
-                if name is not None:
-                    check_no_alias(self._index, name)
-                    self._quota_check.check_count(self._index.find(name))
-                check_bytes(upload.reserved)
-                upload.open(partial(check_bytes, 0))
+        self._version_changes.begin(upload, name, keep, replaced)
         return upload
 
     def put(
@@ -494,85 +464,8 @@ class LocalStore:
         The `keep` newest versions stay, and those that aliases name. Raises invalid_field, name_conflict,
         precondition_failed and insufficient_storage, and abandons the upload then.
         """
-        with storage_errors(upload.abandon):
-            check_new_name(name)
-            now = time.time_ns()
-            description = upload.describe(name)
-            upload.seal(description, 0, now)
-            with self.group.locks.tensor(name):
-                check_no_alias(self._index, name)
-                old = self._index.find(name)
-                if conditions != ALWAYS:
-                    conditions.check(None if old is None else self._describe(old).etag)
-                row = self._commit_version(upload, description, old, keep, now)
-                versions = self.version_numbers(name)
-        return metadata_of(row, 0, now, versions), old is None
-
-    def _commit_version(
-        self, upload: Upload, description: Description, old: Row | None, keep: int | None, now: int
-    ) -> Row:
-        """Enter a sealed upload as the next version of its tensor, whose current one is `old`."""
-        name = description.name
-        created = now if old is None else old.created
-        keys = {row: self._replayed_logs.unexpired_keys(row) for row in self._superseded(name, keep)}
-        with self._index.change() as transaction:
-            check_no_alias(self._index, name)
-            self._quota_check.check_count(old)
-            number = transaction.next_version(name)
-            if old is not None and old.name != name:  # a damaged one of format 1
-                number = max(number, old.version + 1)
-            row = _row(description, upload.id, created, now, number)
-            gone = self._superseded(name, keep)  # again, since aliases may have been moved
-            answers = [answer for each in gone for answer in keys.get(each) or self._replayed_logs.unexpired_keys(each)]
-            if old is not None and old not in gone:
-                # The name stands for another content from now on, and the keys given with it are looked for elsewhere.
-                answers += self._replayed_logs.unexpired_keys_of_scope(old, name)
-            self._install(transaction, upload, row, gone, answers)
-        self._finish(upload, gone)
-        return row
-
-    def _superseded(self, name: str, keep: int | None) -> list[Row]:
-        """The versions that go when the next one is entered and `keep` are kept."""
-        named = {alias.version for alias in self._index.aliases_of(name)}
-        versions = self._index.versions(name)
-        if versions and versions[-1].name != name:  # a damaged one of format 1
-            return versions
-        return superseded(versions, keep or self._keep_versions, named)
-
-    def _install(
-        self, transaction: Transaction, upload: Upload, row: Row, gone: Sequence[Row], answers: Sequence[AnsweredKey]
-    ) -> None:
-        """Give a sealed upload its place and enter its row; `gone` go, `answers` are Idempotency-Keys to be kept."""
-        self._quota_check.check_bytes(gone, row.file_size, upload.id)
-        path = self._tensor_folder / row.file
-        try:
-            disk_writes.rename(upload.path, path)
-            disk_writes.fsync_folder(self._tensor_folder)
-            transaction.put(row)
-            for each in gone:
-                if each.reference != row.reference:
-                    transaction.remove(each)
-            self._keys.store(transaction, answers)
-        except BaseException:
-            with suppress(OSError):
-                disk_writes.unlink(path)
-            raise
-        # A refused commit leaves the file, since a crash may yet make the commit durable: see `remove_leftovers`.
-
-    def _finish(self, upload: Upload, gone: Sequence[Row], content: str | None = None) -> None:
-        """After the commit: remove the files of what is gone, but for the log of `content`."""
-        upload.close()
-        self._index.catch_up()
-        for row in gone:
-            self._remove_files(row, content)
-
-    def _remove_files(self, row: Row, content: str | None = None) -> None:
-        """Remove the file of a replaced or removed content, and its log unless the new content has the same id."""
-        if row.content != content:
-            self._replayed_logs.remove(row.content)
-        # What cannot be removed now is removed later: see `remove_leftovers`.
-        with suppress(OSError):
-            disk_writes.unlink(self._tensor_folder / row.file)
+        row, created = self._version_changes.commit(name, upload, conditions, keep)
+        return metadata_of(row, 0, row.modified, self.version_numbers(name)), created
 
     def delete(self, reference: str, conditions: Conditions = ALWAYS) -> None:
         """Remove a tensor with all its versions, or one version, durably. The numbers are not given again.
@@ -581,33 +474,8 @@ class LocalStore:
         precondition_failed and insufficient_storage.
         """
         check_reference(reference)
-        name, number = split_reference(reference)
-        with storage_errors(), self.group.locks.tensor(name):
-            if self._index.alias(reference) is not None:
-                raise name_conflict(reference, is_alias=True)
-            row = self._index.find(reference)
-            if row is None:
-                raise not_found(reference, self)
-            if conditions != ALWAYS:
-                conditions.check(self._describe(row).etag)
-            rows = self._index.versions(name) if number is None else [row]
-            answers = [answer for each in rows for answer in self._replayed_logs.unexpired_keys(each)]
-            self._reserve.retry_with(partial(self._remove, reference, rows, answers))
-            # This process unmaps it now, others at their next sweep; then the disk gets the space back.
-            self._index.catch_up()
-            for each in rows:
-                self._remove_files(each)
-        self._reserve.refill()
-
-    def _remove(self, reference: str, rows: Sequence[Row], answers: Sequence[AnsweredKey]) -> None:
-        with self._index.change() as transaction:
-            removed = {row.reference for row in rows}
-            aliases = [alias for alias in self._index.aliases_of(rows[0].name) if alias.reference in removed]
-            if aliases:
-                raise tensor_in_use(reference, aliases)
-            for row in rows:
-                transaction.remove(row)
-            self._keys.store(transaction, answers)
+        if not self._version_changes.remove(reference, conditions):
+            raise not_found(reference, self)
 
     @contextmanager
     def _locked(self, reference: str) -> Iterator[Row]:
@@ -696,9 +564,9 @@ class LocalStore:
                 answers.append(AnsweredKey(scope, change.key, change.digest, etag, clock, row.version))
             upload.seal(described, sequence, now)
             with self._index.change() as transaction:
-                new = _row(described, upload.id, row.created, now, row.version)
-                self._install(transaction, upload, new, [row], answers)
-            self._finish(upload, [row], row.content)
+                new = row_of(described, upload.id, row.created, now, row.version)
+                self._version_changes.install(transaction, upload, new, [row], answers)
+            self._version_changes.finish(upload, [row], row.content)
         return Scattered(etag, row.version)
 
     def usage(self) -> tuple[int, int]:
@@ -739,13 +607,6 @@ class LocalStore:
                     logger.error("the log of %s could not be applied: %s", row.reference, error.strerror)
         self._orphans.remove_all()
         self._save_clock()
-
-
-def _row(description: Description, file: str, created: int, modified: int, version: int) -> Row:
-    return Row(
-        description.name, description.id, file, description.dtype, description.shape, description.size,
-        description.file_size, description.sha256, created, modified, description.prefault, description.lock, version,
-    )  # fmt: skip
 
 
 def _metadata(row: Row, page: bytes, versions: Sequence[int]) -> Metadata:

@@ -383,6 +383,11 @@ def _(request: Request, match: re.Match[str]) -> Request:
     return named(request, "another")
 
 
+@rule(r"^Use a name such as '(.+?)' at (/\S+)\.")
+def _(request: Request, match: re.Match[str]) -> Request:
+    return put(request, match[2], match[1])
+
+
 @rule("^Use a name such as '(.+?)'")
 def _(request: Request, match: re.Match[str]) -> Request:
     return replace(request, path=re.sub("^/tensors/[^/?]+", f"/tensors/{match[1]}", request.path))

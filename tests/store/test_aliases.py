@@ -292,5 +292,3 @@ def test_aliases_are_listed_in_the_order_of_their_names(items: LocalStore) -> No
     assert ([alias.alias for alias in found], following) == (["a", "b"], "b")
     found, following = items.alias_page(2, following)
     assert ([alias.alias for alias in found], following) == (["c", "d"], None)
-    assert [alias.alias for alias in items.aliases_of("items")] == ["a", "b", "c", "d"]
-    assert items.aliases_of("none") == []

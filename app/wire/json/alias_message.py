@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import ValidationError
-
 from app.tensors.buffer_type import Buffer
 from app.wire.json import lossless_json
 from app.wire.json.read_tensor import check_framing
-from app.wire.request_schemas.alias_request import AliasRequest
-from app.wire.request_schemas.invalid_fields import InvalidFields
+from app.wire.request_schemas.alias_request import alias_target
 
 
 def read_alias_target(body: Buffer) -> str:
     """The version that an alias is to name, as it was written. Raises malformed_request and invalid_field."""
     check_framing(body, None)
-    document = lossless_json.loads(bytes(body).decode())
-    try:
-        return AliasRequest.model_validate(document).tensor
-    except ValidationError as refusal:
-        raise InvalidFields(refusal, AliasRequest, document).first() from None
+    return alias_target(lossless_json.loads(bytes(body).decode()))

@@ -69,7 +69,9 @@ def _around(
     """What stands before and behind the items: the same for all answers of one shape."""
     head = f'{{"output":{{"dtype":"{dtype}","shape":[{",".join(map(str, shape))}],"{encoding}":'
     tail = f'}},"dialect":"{dialect}","device":"{device}"'
-    tail += "}" if etag is None else f',"data_etag":{orjson.dumps(etag).decode()},"version":{version}}}'
+    if etag is not None:
+        tail += f',"data_etag":{orjson.dumps(etag).decode()}'
+    tail += "}" if version is None else f',"version":{version}}}'
     return head.encode(), tail.encode()
 
 

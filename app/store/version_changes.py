@@ -1,0 +1,207 @@
+"""Changes of versions: the upload that makes the next one of its name, its commit, and the removal of one or of all.
+
+They happen within the lock of the tensor. A version is entered, and those that it supersedes leave, in one transaction
+of the catalogue; their files are removed after it, or by `remove_leftovers` if the process dies before.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+
+from app.store import disk_writes
+from app.store.aliases import check_no_alias
+from app.store.catalogue import AnsweredKey, Row, Transaction
+from app.store.catalogue_cache import CatalogueCache
+from app.store.directory_lock import ProcessGroup
+from app.store.disk_reserve import DiskReserve
+from app.store.idempotency import IdempotencyKeys
+from app.store.log_replay import ReplayedLogs
+from app.store.quota import Quota, QuotaCheck
+from app.store.retention import superseded
+from app.store.store_errors import name_conflict, over_quota, storage_errors, tensor_in_use
+from app.store.tensor_file import Description
+from app.store.tensor_metadata import ALWAYS, Conditions
+from app.store.write_uploaded_tensor import Upload
+from app.tensors.tensor_name import check_new_name, split_reference
+
+
+class VersionChanges:
+    """Enters and removes versions of tensors. All methods block on the disk."""
+
+    def __init__(
+        self,
+        group: ProcessGroup,
+        index: CatalogueCache,
+        logs: ReplayedLogs,
+        keys: IdempotencyKeys,
+        quota: Quota,
+        quota_check: QuotaCheck,
+        reserve: DiskReserve,
+        keep_versions: int,
+        etag_of: Callable[[Row], str],
+    ) -> None:
+        """`etag_of` gives the present ETag of a version; `keep_versions` is for uploads that do not say how many."""
+        self._group = group
+        self._index = index
+        self._logs = logs
+        self._keys = keys
+        self._quota = quota
+        self._quota_check = quota_check
+        self._reserve = reserve
+        self._keep_versions = keep_versions
+        self._etag_of = etag_of
+
+    def begin(self, upload: Upload, name: str | None, keep: int | None, replaced: Row | None) -> None:
+        """Open an upload, which the quota counts from now on: as the next version of tensor `name`, of which `keep` are
+        kept then, or in the place of the version `replaced`.
+
+        Raises name_conflict and insufficient_storage.
+        """
+        if self._quota.total is not None and upload.expected is not None and upload.expected > self._quota.total:
+            raise over_quota("bytes", self._quota.total)
+
+        def check_bytes(size: int) -> None:
+            if self._quota.total is not None:
+                gone = self._superseded(name, keep) if name is not None else [replaced] if replaced is not None else []
+                self._quota_check.check_bytes(gone, size)
+
+        with storage_errors(upload.abandon):
+            free = os.statvfs(upload.path.parent)
+            if upload.expected is not None and upload.expected > free.f_bavail * free.f_frsize:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            with self._group.locks.uploads():
+                if name is not None:
+                    check_no_alias(self._index, name)
+                    self._quota_check.check_count(self._index.find(name))
+                check_bytes(upload.reserved)
+                upload.open(partial(check_bytes, 0))
+
+    def commit(self, name: str, upload: Upload, conditions: Conditions, keep: int | None) -> tuple[Row, bool]:
+        """Make a finished upload the next version of `name`: its row, and whether the name is new.
+
+        Raises name_conflict, precondition_failed and insufficient_storage, and abandons the upload then.
+        """
+        with storage_errors(upload.abandon):
+            check_new_name(name)
+            now = time.time_ns()
+            description = upload.describe(name)
+            upload.seal(description, 0, now)
+            with self._group.locks.tensor(name):
+                check_no_alias(self._index, name)
+                old = self._index.find(name)
+                if conditions != ALWAYS:
+                    conditions.check(None if old is None else self._etag_of(old))
+                return self._commit_version(upload, description, old, keep, now), old is None
+
+    def _commit_version(
+        self, upload: Upload, description: Description, old: Row | None, keep: int | None, now: int
+    ) -> Row:
+        """Enter a sealed upload as the next version of its tensor, whose current one is `old`."""
+        name = description.name
+        created = now if old is None else old.created
+        keys = {row: self._logs.unexpired_keys(row) for row in self._superseded(name, keep)}
+        with self._index.change() as transaction:
+            check_no_alias(self._index, name)
+            self._quota_check.check_count(old)
+            number = transaction.next_version(name)
+            if old is not None and old.name != name:  # a damaged one of format 1
+                number = max(number, old.version + 1)
+            row = row_of(description, upload.id, created, now, number)
+            gone = self._superseded(name, keep)  # again, since aliases may have been moved
+            answers = [answer for each in gone for answer in keys.get(each) or self._logs.unexpired_keys(each)]
+            if old is not None and old not in gone:
+                # The name stands for another content from now on, and the keys given with it are looked for elsewhere.
+                answers += self._logs.unexpired_keys_of_scope(old, name)
+            self.install(transaction, upload, row, gone, answers)
+        self.finish(upload, gone)
+        return row
+
+    def _superseded(self, name: str, keep: int | None) -> list[Row]:
+        """The versions that go when the next one is entered and `keep` are kept."""
+        named = {alias.version for alias in self._index.aliases_of(name)}
+        versions = self._index.versions(name)
+        if versions and versions[-1].name != name:  # a damaged one of format 1
+            return versions
+        return superseded(versions, keep or self._keep_versions, named)
+
+    def install(
+        self, transaction: Transaction, upload: Upload, row: Row, gone: Sequence[Row], answers: Sequence[AnsweredKey]
+    ) -> None:
+        """Give a sealed upload its place and enter its row; `gone` go, `answers` are Idempotency-Keys to be kept."""
+        self._quota_check.check_bytes(gone, row.file_size, upload.id)
+        path = self._logs.tensor_folder / row.file
+        try:
+            disk_writes.rename(upload.path, path)
+            disk_writes.fsync_folder(self._logs.tensor_folder)
+            transaction.put(row)
+            for each in gone:
+                if each.reference != row.reference:
+                    transaction.remove(each)
+            self._keys.store(transaction, answers)
+        except BaseException:
+            with suppress(OSError):
+                disk_writes.unlink(path)
+            raise
+        # A refused commit leaves the file, since a crash may yet make the commit durable: see `remove_leftovers`.
+
+    def finish(self, upload: Upload, gone: Sequence[Row], content: str | None = None) -> None:
+        """After the commit: remove the files of what is gone, but for the log of `content`."""
+        upload.close()
+        self._index.catch_up()
+        for row in gone:
+            self._remove_files(row, content)
+
+    def _remove_files(self, row: Row, content: str | None = None) -> None:
+        """Remove the file of a replaced or removed content, and its log unless the new content has the same id."""
+        if row.content != content:
+            self._logs.remove(row.content)
+        # What cannot be removed now is removed later: see `remove_leftovers`.
+        with suppress(OSError):
+            disk_writes.unlink(self._logs.tensor_folder / row.file)
+
+    def remove(self, reference: str, conditions: Conditions) -> bool:
+        """Remove a tensor with all its versions, or one version; False where there is none.
+
+        Raises name_conflict for an alias, tensor_in_use, precondition_failed and insufficient_storage.
+        """
+        name, number = split_reference(reference)
+        with storage_errors(), self._group.locks.tensor(name):
+            if self._index.alias(reference) is not None:
+                raise name_conflict(reference, is_alias=True)
+            row = self._index.find(reference)
+            if row is None:
+                return False
+            if conditions != ALWAYS:
+                conditions.check(self._etag_of(row))
+            rows = self._index.versions(name) if number is None else [row]
+            answers = [answer for each in rows for answer in self._logs.unexpired_keys(each)]
+            self._reserve.retry_with(partial(self._remove, reference, rows, answers))
+            # This process unmaps it now, others at their next sweep; then the disk gets the space back.
+            self._index.catch_up()
+            for each in rows:
+                self._remove_files(each)
+        self._reserve.refill()
+        return True
+
+    def _remove(self, reference: str, rows: Sequence[Row], answers: Sequence[AnsweredKey]) -> None:
+        with self._index.change() as transaction:
+            removed = {row.reference for row in rows}
+            aliases = [alias for alias in self._index.aliases_of(rows[0].name) if alias.reference in removed]
+            if aliases:
+                raise tensor_in_use(reference, aliases)
+            for row in rows:
+                transaction.remove(row)
+            self._keys.store(transaction, answers)
+
+
+def row_of(description: Description, file: str, created: int, modified: int, version: int) -> Row:
+    """The row of an upload's content in `file`."""
+    return Row(
+        description.name, description.id, file, description.dtype, description.shape, description.size,
+        description.file_size, description.sha256, created, modified, description.prefault, description.lock, version,
+    )  # fmt: skip
