@@ -145,6 +145,31 @@ def test_a_resident_tensor_is_gathered_from_the_gpu_whatever_becomes_of_it(clien
     assert ask(client, body, "gpu").json()["code"] == "tensor_not_found"
 
 
+def test_gathers_through_an_alias_follow_its_moves_on_the_gpu_and_old_versions_leave_it(client: httpx.Client) -> None:
+    versions = {}
+    for number in range(3):
+        answer = client.put("/tensors/rolled", params={"keep": "3"}, content=npy(TABLE + number))
+        versions[number] = answer.json()["version"]
+    body = {"data": {"tensor": "rolled_live"}, "indices": int64([2, 1], [4999, 0])}
+    for number in (0, 1, 2, 1, 0, 2):
+        moved = client.put("/aliases/rolled_live", json={"tensor": f"rolled@{versions[number]}"})
+        assert moved.is_success, moved.text
+        answer = ask(client, body, "gpu")
+        assert (values(answer) == (TABLE + number)[[4999, 0]]).all()
+        assert (answer.json()["device"], answer.json()["version"]) == ("gpu", versions[number])
+    client.post("/tensors/rolled_live/scatter", json=scatter_body([[0]], np.full((1, 8), -1, np.float32)))
+    assert (values(ask(client, body, "gpu"))[1] == -1).all()
+    by_number = {**body, "data": {"tensor": f"rolled@{versions[0]}"}}
+    assert (values(ask(client, by_number, "gpu")) == TABLE[[4999, 0]]).all()
+    assert gauge(client, "gathernd_gpu_resident_bytes") >= 2 * TABLE.nbytes
+    client.delete("/aliases/rolled_live")
+    client.delete("/tensors/rolled")
+    end = monotonic() + 20
+    while gauge(client, "gathernd_gpu_resident_bytes") and monotonic() < end:
+        sleep(0.05)
+    assert gauge(client, "gathernd_gpu_resident_bytes") == 0
+
+
 def gauge(client: httpx.Client, name: str) -> float:
     (line,) = [line for line in client.get("/metrics").text.splitlines() if line.startswith(f"{name} ")]
     return float(line.split()[1])
