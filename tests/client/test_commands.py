@@ -193,7 +193,7 @@ def test_tensors_come_and_go(run: Run, service: Client) -> None:
     etag = run("tensors", "put", "table", "data.npy", "--prefault", "--lock").output.strip()
     info = service.metadata("table")
     assert (info.prefault, info.lock) == (True, True)
-    assert run("tensors", "ls").output == f"table\tfloat32\t[3,4]\t48\t{info.modified}\t{etag}\n"
+    assert run("tensors", "ls").output == f"table\tfloat32\t[3,4]\t48\t{info.modified}\t{etag}\t{info.version}\n"
     for name in ("tensor:table", "table"):
         assert run("call", name, "indices.npy").output == "[ 1. 11.]\n"
     np.save("table", DATA + 100)
@@ -203,7 +203,8 @@ def test_tensors_come_and_go(run: Run, service: Client) -> None:
     shown = dict(line.split("\t") for line in run("tensors", "show", "table").output.splitlines())
     plain = ("name", "dtype", "bytes", "etag", "sha256", "created", "modified")
     said = {name: str(getattr(info, name)) for name in plain}
-    assert shown == said | {"shape": "[3,4]", "prefault": "true", "lock": "true"}
+    versions = {"version": str(info.version), "versions": str(info.version)}
+    assert shown == said | versions | {"shape": "[3,4]", "prefault": "true", "lock": "true"}
     assert run("tensors", "get", "table", "back.npy").exit_code == 0
     assert same(np.load("back.npy"), DATA)
     assert run("tensors", "rm", "table", "--if-match", '"other"').exit_code == 1

@@ -31,9 +31,9 @@ def test_every_exception_is_one_of_ours() -> None:
 
 def test_the_public_names_are_these() -> None:
     assert gathernd.__all__ == [
-        "AsyncClient", "Client", "Feature", "GatherNDError", "LookupResult", "Result", "Retries", "ServiceError",
-        "SparseGradient", "TensorInfo", "TransportError", "__version__", "errors", "features_of", "gather",
-        "gather_elements", "gathernd",
+        "Alias", "AsyncClient", "Client", "Feature", "GatherNDError", "LookupResult", "Result", "Retries",
+        "ServiceError", "SparseGradient", "TensorInfo", "TransportError", "__version__", "errors", "features_of",
+        "gather", "gather_elements", "gathernd",
     ]  # fmt: skip
 
 

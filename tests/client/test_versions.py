@@ -110,9 +110,10 @@ def test_the_commands(server: Server, tmp_path: Path, monkeypatch: pytest.Monkey
     assert f"current\tnightly@1\t{run('aliases', 'ls').split(chr(9))[2]}\t{etag}" == run("aliases", "ls")
     assert "tensor\tnightly@1" in run("aliases", "show", "current").splitlines()
     assert {"version\t2", "versions\t1,2"} <= set(run("tensors", "show", "nightly").splitlines())
-    assert [line.split("\t")[:2] for line in run("tensors", "ls").splitlines() if "nightly" in line] == [
-        ["nightly", "2"]
-    ]
+    (listed,) = (line.split("\t") for line in run("tensors", "ls").splitlines() if "nightly" in line)
+    assert (listed[0], listed[-1]) == ("nightly", "2")
+    history = [line.split("\t") for line in run("tensors", "versions", "nightly").splitlines()]
+    assert [(line[0], *line[-2:]) for line in history] == [("nightly", "2", ""), ("nightly", "1", "current")]
     run("tensors", "get", "nightly@1", "old.npy")
     run("tensors", "get", "current", "alias.npy")
     assert np.load("old.npy").tolist() == np.load("alias.npy").tolist() == table(1).tolist()

@@ -1,4 +1,4 @@
-"""`gathernd tensors put|ls|show|get|scatter|rm`: the resident tensors of a running service.
+"""`gathernd tensors put|ls|versions|show|get|scatter|rm`: the resident tensors of a running service.
 
 Each command can be interrupted and given again without harm: an upload becomes visible whole or not at all, and a
 downloaded file gets its name once it is complete.
@@ -31,12 +31,12 @@ NewName = Annotated[str, typer.Argument(help="Name of a resident tensor.", show_
 
 COLUMNS: Final = (
     Column("name"),
-    Column("version", right=True),
     Column("type"),
     Column("shape"),
     Column("size", human_bytes, right=True),
     Column("changed"),
     Column("etag", short_etag),
+    Column("version", right=True),
 )
 """What `ls` says of a tensor, in this order."""
 
@@ -109,15 +109,32 @@ def put(
 
 @app.command("ls")
 def ls(url: Url = DEFAULT_URL, key: Key = None) -> None:
-    """List the resident tensors: name, current version, type, shape, bytes, time of the last change, ETag."""
+    """List the resident tensors: name, type, shape, bytes, time of the last change, ETag, current version."""
     with connect_or_exit(url, key) as service:
+        print_rows(COLUMNS, (_row(info) for info in service.tensors()))
+
+
+@app.command("versions")
+def versions(name: NewName, url: Url = DEFAULT_URL, key: Key = None) -> None:
+    """List the versions of a resident tensor that are kept, the newest first: as `ls`, and the aliases of each."""
+    with connect_or_exit(url, key) as service:
+        numbers = service.metadata(name).versions
+        named: dict[int, list[str]] = {}
+        for alias in service.aliases():
+            if alias.name == name:
+                named.setdefault(alias.version, []).append(alias.alias)
         print_rows(
-            COLUMNS,
+            (*COLUMNS, Column("aliases")),
             (
-                (info.name, str(info.version), info.dtype, _shape(info), str(info.bytes), info.modified, info.etag)
-                for info in service.tensors()
+                (*_row(service.metadata(f"{name}@{number}")), ",".join(named.get(number, [])))
+                for number in reversed(numbers)
             ),
         )
+
+
+def _row(info: TensorInfo) -> tuple[str, ...]:
+    """What `ls` says of a tensor, by `COLUMNS`."""
+    return info.name, info.dtype, _shape(info), str(info.bytes), info.modified, info.etag, str(info.version)
 
 
 @app.command("show")
@@ -128,8 +145,6 @@ def show(name: Name, url: Url = DEFAULT_URL, key: Key = None) -> None:
     print_fields(
         (
             Field("name", info.name),
-            Field("version", str(info.version)),
-            Field("versions", ",".join(map(str, info.versions))),
             Field("dtype", info.dtype),
             Field("shape", _shape(info)),
             Field("bytes", str(info.bytes), human_bytes),
@@ -139,6 +154,8 @@ def show(name: Name, url: Url = DEFAULT_URL, key: Key = None) -> None:
             Field("modified", info.modified),
             Field("prefault", str(info.prefault).lower()),
             Field("lock", str(info.lock).lower()),
+            Field("version", str(info.version)),
+            Field("versions", ",".join(map(str, info.versions))),
         )
     )
 
