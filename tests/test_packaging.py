@@ -85,7 +85,7 @@ def test_the_script_is_the_clients_and_the_service_adds_its_commands() -> None:
     added = {entry.name: entry.value for entry in metadata.entry_points(group="gathernd.commands")}
     modules = {path.stem for path in (ROOT / "app/cli").glob("*_command.py")}
     assert added == {stem.removesuffix("_command"): f"app.cli.{stem}:app" for stem in modules}
-    assert command_names() == {"call", "status", "tensors", "version", *added}
+    assert command_names() == {"aliases", "call", "status", "tensors", "version", *added}
 
 
 def test_client_needs_nothing_of_the_service() -> None:
@@ -226,7 +226,7 @@ def test_distributions_work_with_what_they_declare_and_nothing_else(built: dict[
 
     clean.link(closure("gathernd[cli]") - OWN)
     assert clean.run("gathernd", "version") == f"{app.__version__}\n"
-    assert clean.listed_commands() == {"call", "status", "tensors", "version"}
+    assert clean.listed_commands() == {"aliases", "call", "status", "tensors", "version"}
     assert "come with the distribution gathernd-server" in clean.run("gathernd", "serve", code=2)
 
     clean.install(built["gathernd_server"].wheel)

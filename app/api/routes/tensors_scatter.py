@@ -85,7 +85,7 @@ class ScatterRoute:
             charge=context.reservation.charge,
         )
         etag, version = await self._carry_out(name, read, conditions, key)
-        body = orjson.dumps({"name": name, "etag": etag, "version": version})
+        body = orjson.dumps({"name": name, "etag": etag})
         await context.send(200, JSON, body, etag_field(etag), version_field(version))
 
     async def _carry_out(

@@ -46,4 +46,3 @@ class ScatterAnswer(OpenModel):
 
     name: str = Field(description="Its name, as the path has it.")
     etag: str
-    version: Size = Field(description="Number of the version that was changed.")
