@@ -46,7 +46,7 @@ _WAL_BYTES: Final = 1 << 20
 _WAL_CHECKPOINT_PAGES: Final = 128
 """Pages after which SQLite checkpoints its log: half of what the log has room for."""
 _VERSIONS_TABLES: Final = """
-CREATE TABLE versions (
+CREATE TABLE tensors (
     name TEXT NOT NULL, version INTEGER NOT NULL, content TEXT NOT NULL, file TEXT NOT NULL, dtype TEXT NOT NULL,
     shape TEXT NOT NULL, size INTEGER NOT NULL, file_size INTEGER NOT NULL, sha256 TEXT NOT NULL,
     created INTEGER NOT NULL, modified INTEGER NOT NULL, prefault INTEGER NOT NULL, lock INTEGER NOT NULL,
@@ -58,7 +58,8 @@ CREATE TABLE aliases (
     created INTEGER NOT NULL, modified INTEGER NOT NULL
 ) WITHOUT ROWID;
 """
-"""`last_versions` has the highest number that each name ever had, of removed ones too: no number is given twice."""
+"""`tensors` has a row for each version. `last_versions` has the highest number that each name ever had, of removed ones
+too, so that no number is given twice."""
 _SCHEMA: Final = """
 CREATE TABLE changes (sequence INTEGER PRIMARY KEY, name TEXT NOT NULL, version INTEGER NOT NULL DEFAULT 1);
 CREATE TABLE keys (
@@ -73,10 +74,10 @@ PRAGMA application_id = 1195463752;
 PRAGMA user_version = 2;
 """
 _FROM_SCHEMA_1: Final = """
-INSERT INTO versions SELECT name, 1, content, file, dtype, shape, size, file_size, sha256, created, modified, prefault,
-    lock FROM tensors;
-INSERT INTO last_versions SELECT name, 1 FROM tensors;
-DROP TABLE tensors;
+INSERT INTO tensors SELECT name, 1, content, file, dtype, shape, size, file_size, sha256, created, modified, prefault,
+    lock FROM tensors_1;
+INSERT INTO last_versions SELECT name, 1 FROM tensors_1;
+DROP TABLE tensors_1;
 ALTER TABLE changes ADD COLUMN version INTEGER NOT NULL DEFAULT 1;
 ALTER TABLE keys RENAME COLUMN name TO scope;
 ALTER TABLE keys ADD COLUMN version INTEGER NOT NULL DEFAULT 1;
@@ -196,7 +197,7 @@ class Transaction:
         """Enter a version of a tensor, replacing the row of its number."""
         with _disk_errors():
             self._connection.execute(
-                "INSERT OR REPLACE INTO versions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO tensors VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     row.name, row.version, row.content, row.file, row.dtype, orjson.dumps(row.shape).decode(), row.size,
                     row.file_size, row.sha256, row.created, row.modified, row.prefault, row.lock,
@@ -212,7 +213,7 @@ class Transaction:
     def remove(self, row: Row) -> None:
         """Remove a version of a tensor. Its number is not given again."""
         with _disk_errors():
-            self._connection.execute("DELETE FROM versions WHERE name = ? AND version = ?", (row.name, row.version))
+            self._connection.execute("DELETE FROM tensors WHERE name = ? AND version = ?", (row.name, row.version))
         self._changed.append((row.name, row.version))
 
     def put_alias(self, alias: Alias) -> None:
@@ -312,6 +313,7 @@ class Catalogue:
             transaction = Transaction(connection)
             try:
                 if connection.execute("PRAGMA user_version").fetchone()[0] == 1:
+                    connection.execute("ALTER TABLE tensors RENAME TO tensors_1")
                     for statement in (_VERSIONS_TABLES + _FROM_SCHEMA_1).split(";\n"):
                         connection.execute(statement)
                     transaction.commit()
@@ -422,7 +424,7 @@ class Catalogue:
             connection.execute("BEGIN")
             try:
                 last = _last(connection)
-                rows = [_row(found) for found in connection.execute("SELECT * FROM versions")]
+                rows = [_row(found) for found in connection.execute("SELECT * FROM tensors")]
                 return last, rows, [Alias(*found) for found in connection.execute("SELECT * FROM aliases")]
             finally:
                 connection.execute("ROLLBACK")
@@ -483,7 +485,7 @@ class Catalogue:
                 self._connection_of_index()
                 .execute(
                     "SELECT c.sequence, c.name, c.version, a.name, a.version, a.etag, a.created, a.modified, v.* "
-                    "FROM changes c LEFT JOIN versions v ON v.name = c.name AND v.version = c.version "
+                    "FROM changes c LEFT JOIN tensors v ON v.name = c.name AND v.version = c.version "
                     "LEFT JOIN aliases a ON c.version = 0 AND a.alias = c.name "
                     "WHERE c.sequence >= ? ORDER BY c.sequence",
                     (sequence,),
