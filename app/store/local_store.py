@@ -78,7 +78,7 @@ from app.store.writable_tensor import WritableTensor
 from app.store.write_uploaded_tensor import Upload
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.shape_limits import Limits
-from app.tensors.tensor_name import check_new_name, check_reference
+from app.tensors.tensor_name import check_new_name, check_reference, split_reference
 
 logger = logging.getLogger("gathernd")
 _SHORTAGE_ERRNOS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
@@ -333,6 +333,11 @@ class LocalStore:
         """The numbers of the versions of a tensor that are kept, or of the one that an alias names; else none."""
         alias = self._index.alias(name)
         return [alias.version] if alias is not None else [row.version for row in self._index.versions(name)]
+
+    def lock_name(self, reference: str) -> str:
+        """The name by which changes of what a reference names wait for each other: that of its tensor."""
+        row = self._index.find(reference)
+        return split_reference(reference)[0] if row is None else row.name
 
     def resolve(self, reference: str) -> str | None:
         """The version that a reference names now, written `NAME@7`; None if there is none."""

@@ -1,5 +1,7 @@
 """A program that uses a store on a file system of its own, on which not one byte and not one file more has room.
 
+Tensors are served and removed there, and an alias is moved from one version to the other and back.
+
     python -m tests.store.full_disk running|stopped|killed FOLDER
 
 `running`: the disk fills up while the store is open; `stopped`: after it was closed; `killed`: after its process was
@@ -23,6 +25,8 @@ from app.tensors.shape_limits import Limits
 from tests.store.helpers import put, read, scatter
 
 COUNT = 300
+ROLLED = "rolled"
+"""A tensor of two versions, between which an alias moves."""
 FEW_FILES = 20_000
 SIZES = (1 << 20, 4096, 1)
 
@@ -68,6 +72,10 @@ def prepare(store: LocalStore) -> None:
         scatter(store, f"n{number}", [[0]], np.array([-1]), key=f"key{number}")
     for number in range(0, COUNT, 3):
         put(store, f"n{number}", np.full(100, number + COUNT, np.int64))
+    for number in (1, 2):
+        put(store, ROLLED, np.full(100, number, np.int64), keep=2)
+    store.put_alias("live", f"{ROLLED}@2")
+    scatter(store, "live", [[0]], np.array([2]), key="key")
 
 
 def wanted(number: int) -> list[int]:
@@ -85,7 +93,7 @@ def refused(store: LocalStore, name: str) -> None:
 
 def check(store: LocalStore, numbers: range) -> None:
     """These tensors are there as they were, and no others."""
-    assert store.names() == sorted(f"n{number}" for number in numbers)
+    assert store.names() == sorted([*(f"n{number}" for number in numbers), ROLLED])
     for number in numbers:
         assert read(store, f"n{number}").tolist() == wanted(number)
         assert store.metadata(f"n{number}").shape == (100,)
@@ -111,6 +119,11 @@ def main(what: str, place: Path) -> None:
     filler.fill()
     for name in ("more", "n1"):
         refused(store, name)
+    for number in (1, 2, 1):
+        store.put_alias("live", f"{ROLLED}@{number}")
+        assert read(store, "live").tolist() == [number] * 100
+        filler.fill()
+    assert store.find_answer("live", "key", "digest") is not None
     for number in range(COUNT):
         store.delete(f"n{number}")
         if number % 50 == 0:
@@ -120,6 +133,9 @@ def main(what: str, place: Path) -> None:
     filler.fill()
     store = opened(place)
     check(store, range(0))
+    assert read(store, "live").tolist() == [1] * 100
+    store.delete_alias("live")
+    store.delete(f"{ROLLED}@2")
     for path in (place / "filler").iterdir():
         path.unlink()
     put(store, "n1", np.full(100, 1, np.int64))

@@ -41,7 +41,7 @@ def test_long_json_and_many_items_are_read_elsewhere() -> None:
     [(FLOATS, False, True), (FLOATS, True, False), (STRINGS, False, True), (STRINGS, True, True), (SHORT, True, False)],
 )
 def test_texts_and_strings_are_written_elsewhere(output: Tensor, binary: bool, long: bool) -> None:
-    answer = LookupAnswer([output], True, ["a"], ["e"])
+    answer = LookupAnswer([output], True, ["a"], ["e"], [1])
     assert is_long_answer(answer, asked(binary)) == long
     if output is FLOATS:  # where outputs are asked for one by one, some may be texts
         chosen = asked(binary, outputs=[{"name": "output", "parameters": {"binary_data": False}}])

@@ -24,7 +24,7 @@ from app.store import Conditions, LocalStore, Metadata
 from app.store.store_errors import storage_errors
 from app.store.write_uploaded_tensor import Upload, check_shape
 from app.tensors.shape_limits import Limits
-from app.tensors.tensor_name import check_new_name, check_reference, split_reference
+from app.tensors.tensor_name import check_new_name, check_reference
 from app.wire import safetensors
 from app.wire.body_formats import MEDIA_TYPES, NPY, TENSORS, TensorCodec, start_of
 from app.wire.little_endian_items import packed_size_hint
@@ -115,8 +115,7 @@ class TensorsRoute:
         """`DELETE /tensors/{name}`."""
         safetensors.read_query(context.query, ())
         conditions = read_conditions(context.headers)
-        # All versions wait for the lock of their name.
-        lock = split_reference(name)[0]
+        lock = self.store.lock_name(name)
         await self.threads.change(lock, lambda: self.store.delete(name, conditions))
         await context.send_empty(204)
 

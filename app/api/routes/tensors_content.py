@@ -42,6 +42,7 @@ class ContentRoute:
         fields = safetensors.read_query(context.query, ("rows",))
         codec = _FORMATS[preferred_by_name(context.headers.get(b"accept", b""), _FORMATS, RAW.media_type.encode())]
         content = await self.threads.look_up(name, lambda: self.store.content(name))
+        lock = content.description.name
         resident = content.resident()
         etag = resident.etag
         if await is_unchanged(context, etag):
@@ -69,14 +70,14 @@ class ContentRoute:
         if end - begin <= _WHOLE:
             read, body = await self.threads.read(name, lambda: _copy(content, begin, end))
             if body is None:
-                read, body = await self.threads.change(name, lambda: _copy_held(content, begin, end))
+                read, body = await self.threads.change(lock, lambda: _copy_held(content, begin, end))
             if read != etag and await is_unchanged(context, read):
                 return
             await _start(context, fields_of(read))
             assert body is not None
             await context.sender({"type": "http.response.body", "body": head + body})
             return
-        snapshot = await self.threads.change(name, lambda: self.store.snapshot(content))
+        snapshot = await self.threads.change(lock, lambda: self.store.snapshot(content))
         try:
             if snapshot.etag != etag and await is_unchanged(context, snapshot.etag):
                 return

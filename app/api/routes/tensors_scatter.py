@@ -94,6 +94,7 @@ class ScatterRoute:
         """What the scatter of `read` is answered; while others of the tensor are carried out it takes no thread."""
         loop = asyncio.get_running_loop()
         turn = asyncio.Event()
+        lock = self.store.lock_name(name)
 
         def wake() -> None:
             loop.call_soon_threadsafe(turn.set)
@@ -107,11 +108,11 @@ class ScatterRoute:
             while True:
                 await turn.wait()
                 turn.clear()
-                scattered = attempt.outcome() or await self.threads.change(name, attempt.advance)
+                scattered = attempt.outcome() or await self.threads.change(lock, attempt.advance)
                 if scattered is not None:
                     return scattered
 
-        attempt, scattered = await self.threads.change(name, begin)
+        attempt, scattered = await self.threads.change(lock, begin)
         if scattered is None:
             # A task of its own: others wait for this one to carry them out, also when its own request is cancelled.
             task = loop.create_task(finish(attempt))
