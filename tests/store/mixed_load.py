@@ -203,7 +203,8 @@ class Model:
     def made(self, etag: str | None) -> None:
         """The change that was begun last has been made, for certain."""
         self.least = len(self.history) - 1
-        if self.etag is not None:
+        # An upload that was not made is found out to have been, where the content before was the same.
+        if self.etag is not None and self.etag != etag:
             self.old_etags = [*self.old_etags[-20:], self.etag]
         self.etag = etag
 
