@@ -16,6 +16,7 @@ from app.operators.registry import OPERATORS
 from app.service import Service
 from app.store import Resident
 from app.telemetry.model_statistics import Statistics
+from app.tensors.dtypes import DTYPES
 from app.tensors.lookup_call import LOOKUP
 from app.tensors.tensor_name import split_reference
 from app.wire import v2_answer
@@ -75,6 +76,16 @@ class Models:
             return None
         return None if split_reference(reference)[1] is None else reference
 
+    def check_older(self, name: str, version: str) -> None:
+        """Whether an older version of a tensor's model may be called, as far as the catalogue knows without its file.
+
+        Raises model_not_found and unsupported_dtype.
+        """
+        dtype = self.service.store.dtype_of(f"{name}@{version}")
+        if dtype is None:
+            raise self.not_found(name, version)
+        v2_answer.check_writable(DTYPES[dtype])
+
     def versions(self, name: str) -> list[str]:
         """The versions of a model, the oldest first; none where there is no such model."""
         if name == LOOKUP or name in _MODELS:
@@ -112,9 +123,10 @@ class Models:
         own, store = (*_MODELS, LOOKUP), self.service.store
         return [*own, *(name for name in (*store.names(), *store.alias_names()) if name not in own)]
 
-    def counted(self, names: list[str]) -> list[str]:
-        """What the statistics call every version of these models."""
-        return [counted_as(name, version) for name in names for version in self.versions(name)]
+    def counted(self, names: list[str], newest: int | None = None) -> list[str]:
+        """What the statistics call the versions of these models, or the `newest` so many of each."""
+        first = None if newest is None else -newest
+        return [counted_as(name, version) for name in names for version in self.versions(name)[first:]]
 
     def counted_now(self, model: Model | LookupModel) -> str:
         """What they call the version that a model has now."""

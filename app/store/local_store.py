@@ -344,6 +344,11 @@ class LocalStore:
         row = self._index.find(reference)
         return None if row is None else row.reference
 
+    def dtype_of(self, reference: str) -> str | None:
+        """The element type of the version that a reference names, without a look at its file; None if there is none."""
+        row = self._index.find(reference)
+        return None if row is None else row.dtype or None
+
     def metadata(self, reference: str) -> Metadata:
         """What is known of a version of a tensor. Raises invalid_field, tensor_not_found and tensor_damaged."""
         check_reference(reference)

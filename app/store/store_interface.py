@@ -80,6 +80,10 @@ class Store(Protocol):
         """The version that a reference names now, written `NAME@7`; None if there is none."""
         ...
 
+    def dtype_of(self, reference: str) -> str | None:
+        """The element type of the version that a reference names, without a look at its file; None if there is none."""
+        ...
+
 
 class EmptyStore:
     """A store without tensors."""
@@ -101,5 +105,9 @@ class EmptyStore:
         return []
 
     def resolve(self, reference: str) -> str | None:
+        """None, whatever the name."""
+        return None
+
+    def dtype_of(self, reference: str) -> str | None:
         """None, whatever the name."""
         return None

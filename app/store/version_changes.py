@@ -104,7 +104,9 @@ class VersionChanges:
         """Enter a sealed upload as the next version of its tensor, whose current one is `old`."""
         name = description.name
         created = now if old is None else old.created
-        keys = {row: self._logs.unexpired_keys(row) for row in self._superseded(name, keep)}
+        # Read before the transaction, since a log may be long; within the tensor's lock none of them changes.
+        leaving = [*self._superseded(name, keep), *([] if old is None else [old])]
+        keys = {row: self._logs.unexpired_keys(row) for row in leaving}
         with self._index.change() as transaction:
             check_no_alias(self._index, name)
             self._quota_check.check_count(old)
@@ -113,10 +115,12 @@ class VersionChanges:
                 number = max(number, old.version + 1)
             row = row_of(description, upload.id, created, now, number)
             gone = self._superseded(name, keep)  # again, since aliases may have been moved
-            answers = [answer for each in gone for answer in keys.get(each) or self._logs.unexpired_keys(each)]
+            answers = [
+                answer for each in gone for answer in (keys[each] if each in keys else self._logs.unexpired_keys(each))
+            ]
             if old is not None and old not in gone:
                 # The name stands for another content from now on, and the keys given with it are looked for elsewhere.
-                answers += self._logs.unexpired_keys_of_scope(old, name)
+                answers += [answer for answer in keys[old] if answer.scope == name]
             self.install(transaction, upload, row, gone, answers)
         self.finish(upload, gone)
         return row

@@ -7,7 +7,7 @@ and one there costs three times as much. Who adds up waits that long first, so t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from time import perf_counter, time
 from typing import Any, Final
 
@@ -110,16 +110,18 @@ class Statistics:
             self.counters.forget([*(_cell(name, part) for part in _PARTS), self._last(name)])
             del self._models[name]
 
-    async def bodies(self, names: Collection[str]) -> list[dict[str, Any]]:
+    async def bodies(self, names: Collection[str], more: Set[str] = frozenset()) -> list[dict[str, Any]]:
         """The numbers of each version of a model as the statistics extension of the protocol names them.
 
-        Times are in nanoseconds.
+        Of `more` versions those that were called are there too. Times are in nanoseconds.
         """
         if self.counters.shared:
             await asyncio.sleep(2 * FLUSH_S)  # what other processes have answered has been written then
         self.flush()
         totals = self.counters.totals()
         last: dict[str, float] = {}
+        called = {cell.split("|")[1] for cell in totals if cell.startswith("oip|")} if more else set()
+        names = [*names, *sorted((called & more).difference(names))]
         for cell, number in totals.items():
             kind, _, rest = cell.partition("|")
             if kind == "oip-last":

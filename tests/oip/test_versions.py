@@ -13,6 +13,7 @@ import pytest
 from tests.http.conftest import Start
 from tests.oip.bodies import check_answer, output, part, refused, request
 
+RAW = {"content-type": "application/octet-stream"}
 PICK = np.array([[1], [0]], np.int64)
 
 
@@ -111,6 +112,16 @@ def test_the_index_has_every_version_of_every_model(client: httpx.Client) -> Non
     assert {("items", "2"), ("items", "3"), ("live", "2"), ("gathernd", "1"), ("lookup", "1")} <= index
     assert len([name for name, _ in index if name in ("items", "live")]) == 3
     assert client.post("/v2/repository/models/live/load").status_code == 200
+    put_complex = client.put(
+        "/tensors/waves", params={"dtype": "complex64", "shape": "1"}, content=bytes(8), headers=RAW
+    )
+    assert put_complex.status_code in (200, 201)
+    client.put("/tensors/waves", params={"dtype": "float32", "shape": "1"}, content=bytes(4), headers=RAW)
+    states = {
+        one["version"]: one["state"] for one in client.post("/v2/repository/index").json() if one["name"] == "waves"
+    }
+    assert list(states.values()) == ["UNAVAILABLE", "READY"]
+    client.delete("/tensors/waves")
 
 
 def test_statistics_are_those_of_each_version(client: httpx.Client) -> None:
@@ -132,8 +143,12 @@ def test_statistics_are_those_of_each_version(client: httpx.Client) -> None:
     assert after["2"][0] - before["2"][0] == 2
     assert counts("items/versions/3") == {"3": after["3"]}
     assert counts("live")["2"][0] - alias["2"][0] == 1
+    client.put("/aliases/other", json={"tensor": "items@3"})
     every = [(one["name"], one["version"]) for one in client.get("/v2/models/stats").json()["model_stats"]]
-    assert {("items", "2"), ("items", "3"), ("live", "2")} <= set(every)
+    # The newest version of each model, and of others those that were called.
+    assert {("items", "2"), ("items", "3"), ("live", "2"), ("other", "3"), ("gathernd", "1")} <= set(every)
+    assert len(every) == len(set(every))
+    client.delete("/aliases/other")
 
 
 def test_a_version_that_goes_is_no_model_any_more(client: httpx.Client) -> None:

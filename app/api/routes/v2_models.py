@@ -36,11 +36,14 @@ def add_model_routes(app: FastAPI, models: Models, readiness: Readiness) -> None
     # Before the routes of one model, whose name "stats" would be.
     @protocol_operation(app, "statistics", "Counts and times of every model", response_model=StatisticsBody)
     async def statistics() -> dict[str, Any]:
-        # In a thread, since the store may have to look at its folder.
-        names = await asyncio.to_thread(models.names)
-        counted = models.counted(names)
+        def every() -> tuple[list[str], set[str]]:
+            names = models.names()
+            return models.counted(names, newest=1), set(models.counted(names))
+
+        # In a thread, since the store may have to look at its folder, and there may be very many versions.
+        newest, counted = await asyncio.to_thread(every)
         models.statistics.keep(counted)
-        return {"model_stats": await models.statistics.bodies(counted)}
+        return {"model_stats": await models.statistics.bodies(newest, counted)}
 
     _add_model(app, models, readiness, "", _every_version)
     _add_model(app, models, readiness, "Version", _version_of_path)

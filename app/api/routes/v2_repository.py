@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Final
 
 import orjson
@@ -41,9 +42,7 @@ def add_repository_routes(app: FastAPI, models: Models, readiness: Readiness) ->
         only_ready = await _wants_ready(request.scope["context"])
         names = await asyncio.to_thread(models.names)
         entries = await asyncio.to_thread(
-            lambda: [
-                _index_entry(name, version, models, readiness) for name in names for version in models.versions(name)
-            ]
+            lambda: [entry for name in names for entry in _index_entries(name, models, readiness)]
         )
         return [entry for entry in entries if entry.state == "READY" or not only_ready]
 
@@ -58,9 +57,19 @@ def add_repository_routes(app: FastAPI, models: Models, readiness: Readiness) ->
             return Response()
 
 
-def _index_entry(name: str, version: str, models: Models, readiness: Readiness) -> IndexEntry:
+def _index_entries(name: str, models: Models, readiness: Readiness) -> Iterator[IndexEntry]:
+    """Every version of a model. Of a tensor's older ones, of which there may be very many, no file is looked at."""
+    versions = models.versions(name)
+    for version in versions:
+        yield _index_entry(name, version, version == versions[-1], models, readiness)
+
+
+def _index_entry(name: str, version: str, is_newest: bool, models: Models, readiness: Readiness) -> IndexEntry:
     try:
-        models.find(name, version)
+        if is_newest:
+            models.find(name, version)
+        else:
+            models.check_older(name, version)
         readiness.check()
     except GatherError as error:
         return IndexEntry(name=name, version=version, state="UNAVAILABLE", reason=error.detail)
