@@ -78,7 +78,6 @@ def _described(alias: Alias) -> dict[str, Any]:
     return {
         "alias": alias.alias,
         "tensor": alias.reference,
-        "name": alias.name,
         "version": alias.version,
         "etag": alias.etag,
         "created": time_text(alias.created),

@@ -32,8 +32,7 @@ class AliasBody(OpenModel):
 
     alias: str = Field(description="Its own name.")
     tensor: str = Field(description="The version that it names, `NAME@7`.")
-    name: str = Field(description="The name of that tensor.")
-    version: Size = Field(description="The number of the version.")
+    version: Size = Field(description="The number of that version.")
     etag: str = Field(description="Another one after each move; in quotes as in the header.")
     created: str = Field(
         description="When the alias came into being (RFC 3339).", json_schema_extra={"format": "date-time"}

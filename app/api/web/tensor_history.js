@@ -26,7 +26,7 @@ export class TensorHistory {
       this.hidden = Math.max(0, versions.length - MOST_VERSIONS);
       const numbers = versions.slice(-MOST_VERSIONS).reverse();
       const page = await (await ask(`aliases?limit=${MOST_ALIASES}`)).json();
-      this.aliases = page.aliases.filter((alias) => alias.name === this.name);
+      this.aliases = page.aliases.filter((alias) => alias.tensor.startsWith(`${this.name}@`));
       this.versions = await Promise.all(numbers.map((number) => this.#version(number)));
       this.#draw();
     } catch (problem) {

@@ -205,9 +205,9 @@ def read_alias_page(answer: Answer) -> AliasPage:
 
 
 def _alias(body: Any) -> Alias:
-    return Alias(
-        body["alias"], body["tensor"], body["name"], body["version"], body["etag"], body["created"], body["modified"]
-    )
+    tensor = str(body["tensor"])
+    name = tensor.partition("@")[0]
+    return Alias(body["alias"], tensor, name, body["version"], body["etag"], body["created"], body["modified"])
 
 
 def read_etag(answer: Answer) -> str:
