@@ -3,10 +3,10 @@
     python -m tests.store.mixed_load SECONDS SEED CACHE_FOLDER [TENSORS]
 
 Every thread has tensors of its own, of which it knows what each must be: it uploads, scatters with Idempotency-Keys,
-removes and uploads anew, and reads, over connections of its own and new ones, to whichever worker has them. Besides,
-it reads the tensors of other threads, adds to a few that all share, and downloads a large one that changes all the
-while. What is not answered is asked again: scatters with their keys. Every few seconds a worker is killed, or the whole
-group, which is then started again.
+removes and uploads anew, publishes versions beside each other and moves an alias between them, and reads, over
+connections of its own and new ones, to whichever worker has them. Besides, it reads the tensors of other threads, adds
+to a few that all share, and downloads a large one that changes all the while. What is not answered is asked again:
+scatters with their keys. Every few seconds a worker is killed, or the whole group, which is then started again.
 
 What must hold: each change that was acknowledged is there, once; one that was not is there or not, and then stays so;
 nobody reads a content that is older than the last change acknowledged before; no ETag ever names two contents; an
@@ -313,6 +313,8 @@ class Load:
         expected |= {f"hot-{k}" for k in range(HOT)} | {"large"}
         if set(names) != expected or len(names) != len(expected):
             raise Wrong(f"listed and gone: {set(names) - expected}; not listed: {expected - set(names)}")
+        if aliases := json.loads(client.sure("GET", "/aliases")[2])["aliases"]:
+            raise Wrong(f"removed, and there: {aliases}")
         for k in range(HOT):
             total = int(np.frombuffer(client.sure("GET", f"/tensors/hot-{k}/content")[2], np.int64)[7::8].sum())
             if total != self.added[k]:
@@ -400,6 +402,7 @@ class Client:
         ways = (
             (30, self.scatter), (20, self.gather), (10, self.put), (6, self.remove), (8, self.download),
             (6, self.metadata), (8, self.again), (4, self.stale_condition), (10, self.other), (3, self.hot),
+            (4, self.roll),
         )  # fmt: skip
         kinds = [way for _, way in ways]
         weights = [weight for weight, _ in ways]
@@ -528,6 +531,30 @@ class Client:
         etag = answer[1]["x-gathernd-data-etag"]
         self.load.note(etag, found)
         return found, etag
+
+    def roll(self, model: Model) -> None:
+        """The next version beside the one before; an alias moves to it, back and forth, and reads through it follow."""
+        if model.content is None:
+            return
+        content = np.full(ITEMS, self.rng.randrange(4), np.int64).tobytes()
+        model.begin(content)
+        answer = self.sure("PUT", f"/tensors/{model.name}?dtype=int64&shape={ITEMS}&keep=2", content, **RAW)
+        self.expect(answer, 200, 201)
+        model.made(answer[1]["etag"])
+        self.load.note(answer[1]["etag"], content)
+        alias, versions = f"live-{model.name}", json.loads(answer[2])["versions"]
+        for number in (versions[-1], versions[0], versions[-1]):
+            version = f"{model.name}@{number}"
+            self.expect(self.sure("PUT", f"/aliases/{alias}", json.dumps({"tensor": version}).encode()), 200, 201)
+            known = self.sure("GET", f"/tensors/{version}")
+            self.expect(known, 200)
+            _, etag = self.gathered(alias)
+            if etag != known[1]["etag"]:
+                raise Wrong(f"{alias} was moved to {version}, {known[1]['etag']}, and reads {etag}")
+        self.expect(self.sure("DELETE", f"/aliases/{alias}"), 204, 404)
+        for number in versions[:-1]:
+            self.expect(self.sure("DELETE", f"/tensors/{model.name}@{number}"), 204, 404)
+        self.counts["rolled"] += 1
 
     def download(self, model: Model) -> None:
         found, etag = self.read(model)
