@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.bounded_cache import BoundedCache
+from app.call_planner import fill_item
 from app.dispatch.choose_backend import BackendChooser, Decision, Facts
 from app.dispatch.consistent_reads import attempts
 from app.errors import GatherError
@@ -27,7 +28,7 @@ from app.memory.budget import MemoryReservation
 from app.operators.gather_plan import GatherPlan
 from app.operators.lookup import LookupPlan, check_indices, check_offsets, plan_lookup
 from app.operators.shape_rules import check_output_bytes
-from app.service import Service, fill_item
+from app.service import Service
 from app.store import Resident
 from app.store.store_errors import unknown_reference
 from app.telemetry.server_timing import RequestTimings
@@ -39,6 +40,8 @@ from app.tensors.tensor import Tensor
 CPU_ONLY: Final = "lookups run on the CPU alone"
 _LARGE_INDEX_SCAN: Final = 1 << 16
 """Indices that are looked at on the event loop, as in `app.service`."""
+_LARGE_COPY: Final = 1 << 18
+"""Bytes that are written on the event loop, as in `app.service`."""
 _MAX_REMEMBERED_PLANS: Final = 256
 
 
@@ -109,7 +112,14 @@ class LookupService:
             replacements = await self._here_or_in_pool(items < _LARGE_INDEX_SCAN, work, timings)
             indices, filled = [one.indices for one in replacements], [one.filled for one in replacements]
             replaced = sum(one.replaced for one in replacements)
-        run = self._run_of(call, plan, indices, filled, fills, residents, reservation)
+        fitted = _FittedInputs(call, plan, indices, filled)
+        reservation.charge(fitted.nbytes)
+        offsets, rows = await self._here_or_in_pool(
+            fitted.nbytes < _LARGE_COPY, lambda: (fitted.offsets(), fitted.rows(fills, residents)), timings
+        )
+        weights = [None if feature.weights is None else feature.weights.items for feature in call.features]
+        outputs = [service.outputs.empty(prod(shape), dtype.carrier) for dtype, shape in plan.outputs]
+        run = _Run(plan, indices, offsets, weights, rows, outputs)
         timings.choice = choice = decision.choice
         timings.route = choice.route
         by_name = {feature.tensor: resident for feature, resident in zip(call.features, residents, strict=True)}
@@ -128,18 +138,18 @@ class LookupService:
             checks = _checking(call, plan)
             raise await self._here_or_in_pool(items < _LARGE_INDEX_SCAN, checks, timings)
         residents = [by_name[feature.tensor] for feature in call.features]
-        outputs: Sequence[Tensor]
+        looked_up: Sequence[Tensor]
         if strings:
-            outputs = await service.pool.run(
+            looked_up = await service.pool.run(
                 lambda: self._string_outputs(call, run, residents, filled, fills, reservation), timings
             )
         else:
-            outputs = [
+            looked_up = [
                 Tensor(dtype, shape, out.view(dtype.numpy))
                 for (dtype, shape), out in zip(plan.outputs, run.outputs, strict=True)
             ]
         answer = LookupAnswer(
-            outputs,
+            looked_up,
             call.concat,
             [feature.tensor for feature in call.features],
             [one.etag for one in residents],
@@ -196,38 +206,6 @@ class LookupService:
             }
             planned = self._plans[key] = _Planned(plan, chooser, decisions)
         return planned
-
-    def _run_of(
-        self,
-        call: LookupCall,
-        plan: LookupPlan,
-        indices: Sequence[NDArray[Any]],
-        filled: Sequence[NDArray[np.bool_] | None],
-        fills: Mapping[str, Tensor],
-        residents: Sequence[Resident],
-        reservation: MemoryReservation,
-    ) -> _Run:
-        """The arrays of a lookup; outputs are charged already. Offsets have the type of the indices that are read."""
-        offsets, weights, rows = [], [], []
-        for feature, planned, read, marks, resident in zip(
-            call.features, plan.features, indices, filled, residents, strict=True
-        ):
-            given = None if feature.offsets is None else feature.offsets.array
-            if given is not None and given.dtype != read.dtype:
-                reservation.charge(given.size * read.dtype.itemsize)
-                given = given.astype(read.dtype)
-            offsets.append(given)
-            weights.append(None if feature.weights is None else feature.weights.items)
-            row = None
-            if marks is not None:
-                dtype = resident.tensor.dtype
-                reservation.charge(planned.row_bytes)
-                # Strings are filled once they have been looked up (see `_string_outputs`).
-                value = 0 if dtype.kind == "string" else fills[dtype.name].items[0]
-                row = np.full(planned.row_items, value, dtype.carrier)
-            rows.append(row)
-        outputs = [self.service.outputs.empty(prod(shape), dtype.carrier) for dtype, shape in plan.outputs]
-        return _Run(plan, indices, offsets, weights, rows, outputs)
 
     def _run_kernel(
         self, run: _Run, numbers: Sequence[int], residents: Sequence[Resident], threads: int, timings: RequestTimings
@@ -327,6 +305,45 @@ def _replacing(call: LookupCall, plan: LookupPlan, reservation: MemoryReservatio
         return found
 
     return work
+
+
+class _FittedInputs(NamedTuple):
+    """What kernels take beside `indices` and has to be made: offsets in the indices' type, rows of fill values."""
+
+    call: LookupCall
+    plan: LookupPlan
+    indices: Sequence[NDArray[Any]]
+    filled: Sequence[NDArray[np.bool_] | None]
+    """As in `Replacement`."""
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the arrays that have to be made."""
+        rows = sum(
+            one.row_bytes for one, marks in zip(self.plan.features, self.filled, strict=True) if marks is not None
+        )
+        return rows + sum(
+            feature.offsets.array.size * read.itemsize
+            for feature, read in zip(self.call.features, self.indices, strict=True)
+            if feature.offsets is not None and feature.offsets.array.dtype != read.dtype
+        )
+
+    def offsets(self) -> list[NDArray[Any] | None]:
+        """The offsets of each feature that has some, in the type of the indices that are read."""
+        return [
+            None if feature.offsets is None else feature.offsets.array.astype(read.dtype, copy=False)
+            for feature, read in zip(self.call.features, self.indices, strict=True)
+        ]
+
+    def rows(self, fills: Mapping[str, Tensor], residents: Sequence[Resident]) -> list[NDArray[Any] | None]:
+        """A row of fill values for each feature of which an index is filled, None for the others."""
+        rows: list[NDArray[Any] | None] = []
+        for planned, marks, resident in zip(self.plan.features, self.filled, residents, strict=True):
+            dtype = resident.tensor.dtype
+            # Strings are filled once they have been looked up (see `LookupService._string_outputs`).
+            value = fills[dtype.name].items[0] if marks is not None and dtype.kind != "string" else 0
+            rows.append(None if marks is None else np.full(planned.row_items, value, dtype.carrier))
+        return rows
 
 
 def _checking(call: LookupCall, plan: LookupPlan) -> Callable[[], GatherError]:

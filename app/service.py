@@ -14,15 +14,15 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from app.bounded_cache import BoundedCache
-from app.dispatch.choose_backend import NO_STRINGS, BackendChooser, Decision, Facts, has_locality
+from app.call_planner import CallPlanner, Planned, decide, fill_item
+from app.dispatch.choose_backend import BackendChooser, Decision
 from app.dispatch.consistent_reads import RunInLockThread, attempts, default_thread
 from app.dispatch.gpu_gathers import Gpu, Outcome, name_of
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.kernels import Kernel, Unfinished
 from app.kernels.check_arrays import can_fill
-from app.kernels.out_of_bounds import REPLACED_BYTES, filled_output, replace_out_of_bounds, zero_item
+from app.kernels.out_of_bounds import REPLACED_BYTES, filled_output, replace_out_of_bounds
 from app.memory.budget import Budget, MemoryReservation
 from app.memory.error_tracebacks import drop_tracebacks
 from app.memory.malloc_tuning import MAX_KEPT_BYTES
@@ -30,19 +30,17 @@ from app.memory.output_buffer_pool import OutputBufferPool
 from app.operators.gather_plan import Plan
 from app.operators.index_out_of_bounds import index_error
 from app.operators.registry import OPERATORS
-from app.operators.shape_rules import check_dtypes
 from app.store import Resident, Store
 from app.store.store_errors import unknown_reference
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DType
-from app.tensors.gather_call import Answer, Call, FillValue
+from app.tensors.gather_call import Answer, Call
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 
 _LARGE_INDEX_SCAN: Final = 1 << 16
 _LARGE_OUTPUT: Final = 1 << 18
-_MAX_REMEMBERED_PLANS: Final = 4096
 _FEW_STRINGS: Final = 1 << 10
 """Strings whose sizes are added up on the event loop: the head of each may be anywhere in memory."""
 
@@ -50,21 +48,6 @@ _FEW_STRINGS: Final = 1 << 10
 T = TypeVar("T")
 Further = Mapping[str, NDArray[Any]] | None
 """See `Kernel.run`."""
-
-
-class _Planned(NamedTuple):
-    """What follows from a call's types, shapes and parameters: its plan, and what `chooser` has decided for it."""
-
-    plan: Plan
-    shape: tuple[int, ...]
-    first_axis: int
-    chooser: BackendChooser
-    cpu_only: str | None
-    """Why no GPU can run it; None where one could."""
-    usual: Decision
-    """For data in memory that no GPU holds, under `auto`, unless slices lie close together."""
-    decisions: dict[Facts, Decision]
-    """By the facts that have come."""
 
 
 class Explanation(NamedTuple):
@@ -102,7 +85,7 @@ class Service:
         self.run_in_lock_thread: RunInLockThread = default_thread
         """Runs the wait for a tensor's lock in a thread that other tensors do not need."""
         self.outputs = OutputBufferPool(min(budget.total // 8, MAX_KEPT_BYTES))
-        self._plans: BoundedCache[tuple[object, ...], _Planned] = BoundedCache(_MAX_REMEMBERED_PLANS)
+        self.planner = CallPlanner(limits)
 
     def use_gpu(self, gpu: Gpu, *, always: bool = False) -> None:
         """Gathers may run on `gpu` from now on, until it fails; with `always` all do that it can hold."""
@@ -128,11 +111,13 @@ class Service:
         """
         data, resident = self._resolve(call)
         fill = self._fill_item(call, data.dtype) if call.out_of_bounds == "fill" else None
-        planned = self.plan(call, data)
+        planned = self.planner.plan(call, data, self.chooser)
         if call.over_limit is not None:
             raise call.over_limit
         decision = self._decide(call, planned, resident)
         reservation.charge(planned.plan.output_bytes)
+        if fill is not None and _kernel_fills(planned.plan, data, decision):
+            return self._gather_filled(call, planned, data, resident, decision, fill, timings, reservation)
         if call.out_of_bounds != "error":
             return self._gather_replaced(call, planned, data, resident, decision, fill, timings, reservation)
         if isinstance(data, PackedStrings):
@@ -142,7 +127,7 @@ class Service:
     async def _gather_strings(
         self,
         call: Call,
-        planned: _Planned,
+        planned: Planned,
         data: PackedStrings,
         resident: Resident | None,
         decision: Decision,
@@ -171,7 +156,7 @@ class Service:
     async def _run(
         self,
         call: Call,
-        planned: _Planned,
+        planned: Planned,
         data: Tensor,
         resident: Resident | None,
         decision: Decision,
@@ -216,10 +201,34 @@ class Service:
             return Answer(output, call.dialect, "cpu")
         return Answer(output, call.dialect, "cpu", resident.etag, resident.data_version)
 
+    async def _gather_filled(
+        self,
+        call: Call,
+        planned: Planned,
+        data: Tensor,
+        resident: Resident | None,
+        decision: Decision,
+        fill: Tensor,
+        timings: RequestTimings,
+        reservation: MemoryReservation,
+    ) -> Answer:
+        """A gather by a kernel that itself fills the slices of tuples that are out of bounds, with the item `fill`."""
+        plan = planned.plan
+        size = plan.slice_items * plan.item_size
+        reservation.charge(size)
+        one_slice = await self._run_here_or_in_pool(
+            size < _LARGE_OUTPUT, lambda: np.full(plan.slice_items, fill.items[0], fill.items.dtype), timings
+        )
+        replaced = np.zeros(1, np.int64)
+        further = {"fill": one_slice, "replaced": replaced}
+        answer = await self._run(call, planned, data, resident, decision, timings, further)
+        answer.replaced = int(replaced[0])
+        return answer
+
     async def _gather_replaced(
         self,
         call: Call,
-        planned: _Planned,
+        planned: Planned,
         data: Tensor,
         resident: Resident | None,
         decision: Decision,
@@ -232,18 +241,6 @@ class Service:
         `fill` is the item to fill them with, for `out_of_bounds` fill.
         """
         plan, indices, mode = planned.plan, call.indices, call.out_of_bounds
-        if (
-            fill is not None
-            and can_fill(plan)
-            and decision.choice.route != "gpu"
-            and not isinstance(data, PackedStrings)
-        ):
-            reservation.charge(plan.slice_items * plan.item_size)
-            replaced = np.zeros(1, np.int64)
-            further = {"fill": np.full(plan.slice_items, fill.items[0], fill.items.dtype), "replaced": replaced}
-            answer = await self._run(call, planned, data, resident, decision, timings, further)
-            answer.replaced = int(replaced[0])
-            return answer
         reservation.charge(REPLACED_BYTES * plan.index_items)
         replacement = await self._run_here_or_in_pool(
             plan.index_items < _LARGE_INDEX_SCAN, lambda: replace_out_of_bounds(plan, indices.array, mode), timings
@@ -276,9 +273,7 @@ class Service:
     async def _run_here_or_in_pool(self, here: bool, work: Callable[[], T], timings: RequestTimings) -> T:
         return work() if here else await self.pool.run(work, timings)
 
-    async def _raise_index_error(
-        self, call: Call, planned: _Planned, data: Tensor, timings: RequestTimings
-    ) -> NoReturn:
+    async def _raise_index_error(self, call: Call, planned: Planned, data: Tensor, timings: RequestTimings) -> NoReturn:
         plan, first_axis = planned.plan, planned.first_axis
         dialect, indices = OPERATORS[call.operator].dialects[call.dialect], call.indices
         if indices.array.size < _LARGE_INDEX_SCAN:
@@ -303,26 +298,14 @@ class Service:
             timings.choice = decision.choice._replace(parts=decision.fallback.parts)
         return outcome
 
-    def _decide(self, call: Call, planned: _Planned, resident: Resident | None, on_gpu: bool = False) -> Decision:
-        """The decision for a call, made once for a plan and equal facts; `on_gpu` says that a GPU has the data.
-
-        Raises device_unavailable.
-        """
-        usual, cold = planned.usual, resident is not None and resident.cold
-        if not (usual.depends_on_request or cold or call.device == "gpu"):
-            return usual
+    def _decide(self, call: Call, planned: Planned, resident: Resident | None, on_gpu: bool = False) -> Decision:
+        """Where a call runs; `on_gpu` says that a GPU has the data. Raises device_unavailable."""
+        cold = resident is not None and resident.cold
+        if not (planned.usual.depends_on_request or cold or call.device == "gpu"):
+            return planned.usual
         if not on_gpu and self.gpu is not None and resident is not None:
             on_gpu = self.gpu.has_copy(resident.etag)
-        # Locality makes a gather shorter: what the event loop runs without it, it runs with it.
-        locality = not usual.cpu.on_event_loop and has_locality(planned.plan, call.indices.array)
-        facts = Facts(call.device, planned.cpu_only, locality, cold, on_gpu)
-        decision = planned.decisions.get(facts)
-        if decision is None:
-            decision = planned.decisions[facts] = planned.chooser.decide(planned.plan, facts)
-        if decision.refused is not None:
-            detail = f"{decision.refused}; use device auto or cpu"
-            raise GatherError("device_unavailable", detail, pointer=call.device_pointer)
-        return decision
+        return decide(planned, call, cold, on_gpu)
 
     def explain(self, call: Call, reservation: MemoryReservation, *, on_device: bool = False) -> Explanation:
         """Everything that `gather` does before it runs, and no more: the decision with its reasons.
@@ -334,7 +317,7 @@ class Service:
         data, resident = self._resolve(call)
         if call.out_of_bounds == "fill":
             self._fill_item(call, data.dtype)
-        planned = self.plan(call, data)
+        planned = self.planner.plan(call, data, self.chooser)
         plan = planned.plan
         if call.over_limit is not None:
             raise call.over_limit
@@ -349,37 +332,6 @@ class Service:
         item, over_limit = fill_item(call.fill_value, dtype, self.limits)
         call.over_limit = call.over_limit or over_limit
         return item
-
-    def plan(self, call: Call, data: Tensor) -> _Planned:
-        """Validate, plan and choose; calls of the same types, shapes and parameters share one plan."""
-        indices, updates = call.indices, call.updates
-        key: tuple[object, ...] = (
-            call.operator,
-            call.dialect,
-            call.parameter,
-            call.batch_dims,
-            data.dtype.name,
-            data.shape,
-            indices.dtype.name,
-            indices.shape,
-        )
-        if updates is not None:
-            key = (*key, call.reduction, updates.dtype.name, updates.shape)
-        planned = self._plans.get(key)
-        chooser = self.chooser
-        if planned is None or planned.chooser is not chooser:
-            operator = OPERATORS[call.operator]
-            dialect = operator.dialects[call.dialect]
-            check_dtypes(dialect, data, indices)
-            plan, shape, first_axis = operator.plan(dialect, call, data, self.limits)
-            cpu_only = NO_STRINGS if data.dtype.kind == "string" else None
-            if not operator.on_gpu:
-                cpu_only = f"{operator.name} runs on the CPU alone"
-            facts = Facts(cpu_only=cpu_only)
-            usual = chooser.decide(plan, facts)
-            planned = _Planned(plan, shape, first_axis, chooser, cpu_only, usual, {facts: usual})
-            self._plans[key] = planned
-        return planned
 
     def _resolve(self, call: Call) -> tuple[Tensor, Resident | None]:
         if isinstance(call.data, Tensor):
@@ -474,19 +426,6 @@ class Service:
             )
 
 
-def fill_item(value: FillValue | None, dtype: DType, limits: Limits) -> tuple[Tensor, GatherError | None]:
-    """What slices are filled with, a tensor of one item: 0, false or an empty string where no value is given.
-
-    Beside it the error where that is a string that is too long. Raises value_not_representable.
-    """
-    if value is None:
-        return zero_item(dtype), None
-    item = value.item(dtype)
-    if not isinstance(item, PackedStrings) or item.first_longer(limits.string_bytes) < 0:
-        return item, None
-    return item, GatherError(
-        "limit_exceeded",
-        f"fill_value has more than {limits.string_bytes} bytes of UTF-8",
-        pointer=value.pointer,
-        facts={"limit": "string_bytes", "maximum": limits.string_bytes},
-    )
+def _kernel_fills(plan: Plan, data: Tensor, decision: Decision) -> bool:
+    """Whether the kernel that was chosen fills slices by itself: one of the CPU does, and not those of strings."""
+    return can_fill(plan) and decision.choice.route != "gpu" and not isinstance(data, PackedStrings)

@@ -283,7 +283,7 @@ def _services(
         chooser = BackendChooser(threads=pool.threads, force_route=route, coefficients=coefficients)
         service = Service(Limits(), EmptyStore(), numba_cpu, pool, chooser, Budget(1 << 34))
         assert isinstance(call.data, Tensor)
-        planned = service.plan(call, call.data)
+        planned = service.planner.plan(call, call.data, service.chooser)
         plan = planned.plan
         if planned.usual.choice.route == route:
             found[route] = service

@@ -114,7 +114,7 @@ async def timings(app: Application, seconds: float) -> dict[str, float]:
     data = call.data
     answer = await service.gather(call, one.timings, one.reservation)
     text = gather_messages.write_answer(answer, encoding)
-    plan = service.plan(call, data).plan
+    plan = service.planner.plan(call, data, service.chooser).plan
 
     def finish(coroutine: Any) -> None:
         try:
@@ -126,7 +126,7 @@ async def timings(app: Application, seconds: float) -> dict[str, float]:
     return {
         "headers": best(exchange, seconds),
         "parse": best(lambda: gather_messages.read_call(BODY, signature, service.limits), seconds),
-        "plan": best(lambda: service.plan(call, data), seconds),
+        "plan": best(lambda: service.planner.plan(call, data, service.chooser), seconds),
         "run": best(lambda: service.run_at_once(plan, data, call.indices, one.timings), seconds),
         "encode": best(lambda: gather_messages.write_answer(answer, encoding), seconds),
         "send": best(lambda: finish(one.send(200, b"application/json", text)), seconds),

@@ -24,7 +24,7 @@ from app.operators.gather_plan import Plan
 from app.service import Service
 from app.store import EmptyStore
 from app.telemetry.server_timing import RequestTimings
-from app.tensors.dtypes import DTYPES
+from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import Answer, Call
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
@@ -203,6 +203,37 @@ def test_the_event_loop_goes_on_while_a_helper_has_not_given_back_its_part(bad: 
     finally:
         kernel.back.set()
         made.pool.close()
+
+
+class _Seven:
+    """The fill value 7."""
+
+    pointer = "/fill_value"
+
+    def item(self, dtype: DType) -> Tensor:
+        return Tensor(dtype, (1,), np.full(1, 7, dtype.numpy))
+
+
+@pytest.mark.parametrize(("items", "thread"), [(64, "MainThread"), (1 << 17, "gather-")])
+def test_a_large_slice_to_fill_with_is_made_by_a_thread_of_the_pool(
+    items: int, thread: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_by: list[tuple[int, str]] = []
+    full = np.full
+
+    def noting(shape: Any, *args: Any, **kwargs: Any) -> Any:
+        made_by.append((int(np.prod(shape)), threading.current_thread().name))
+        return full(shape, *args, **kwargs)
+
+    data = Tensor(DTYPES["float32"], (2, items), np.ones(2 * items, np.float32))
+    rows = Tensor(DTYPES["int64"], (2, 1), np.array([1, 2]))
+    asked = Call("gathernd", data, rows, 0, "onnx-13", out_of_bounds="fill", fill_value=_Seven())
+    monkeypatch.setattr(np, "full", noting)
+    answer, _ = gather(service(force_route="loop"), asked)
+    (name,) = [name for size, name in made_by if size == items]
+    assert name.startswith(thread)
+    assert answer.replaced == 1
+    assert answer.output.array.reshape(2, items).tolist() == [[1.0] * items, [7.0] * items]
 
 
 @pytest.mark.parametrize("route", ["loop", "thread", "split"])

@@ -1,0 +1,116 @@
+"""What a call's types, shapes and parameters lead to: its plan, and where it would run.
+
+Both are remembered, since most calls are like one that came before.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from app.bounded_cache import BoundedCache
+from app.dispatch.choose_backend import NO_STRINGS, BackendChooser, Decision, Facts, has_locality
+from app.errors import GatherError
+from app.kernels.out_of_bounds import zero_item
+from app.operators.gather_plan import Plan
+from app.operators.registry import OPERATORS
+from app.operators.shape_rules import check_dtypes
+from app.tensors.dtypes import DType
+from app.tensors.gather_call import Call, FillValue
+from app.tensors.shape_limits import Limits
+from app.tensors.string_tensor import PackedStrings
+from app.tensors.tensor import Tensor
+
+_MAX_REMEMBERED_PLANS: Final = 4096
+
+
+class Planned(NamedTuple):
+    """What follows from a call's types, shapes and parameters: its plan, and what `chooser` has decided for it."""
+
+    plan: Plan
+    shape: tuple[int, ...]
+    first_axis: int
+    chooser: BackendChooser
+    cpu_only: str | None
+    """Why no GPU can run it; None where one could."""
+    usual: Decision
+    """For data in memory that no GPU holds, under `auto`, unless slices lie close together."""
+    decisions: dict[Facts, Decision]
+    """By the facts that have come."""
+
+
+class CallPlanner:
+    """Plans calls within `limits`, and remembers the plans of those that came last."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._remembered: BoundedCache[tuple[object, ...], Planned] = BoundedCache(_MAX_REMEMBERED_PLANS)
+
+    def plan(self, call: Call, data: Tensor, chooser: BackendChooser) -> Planned:
+        """Validate, plan and choose; calls of the same types, shapes and parameters share one plan.
+
+        Raises every error of the operator that does not depend on the indices' values.
+        """
+        indices, updates = call.indices, call.updates
+        key: tuple[object, ...] = (
+            call.operator,
+            call.dialect,
+            call.parameter,
+            call.batch_dims,
+            data.dtype.name,
+            data.shape,
+            indices.dtype.name,
+            indices.shape,
+        )
+        if updates is not None:
+            key = (*key, call.reduction, updates.dtype.name, updates.shape)
+        planned = self._remembered.get(key)
+        if planned is None or planned.chooser is not chooser:
+            operator = OPERATORS[call.operator]
+            dialect = operator.dialects[call.dialect]
+            check_dtypes(dialect, data, indices)
+            plan, shape, first_axis = operator.plan(dialect, call, data, self._limits)
+            cpu_only = NO_STRINGS if data.dtype.kind == "string" else None
+            if not operator.on_gpu:
+                cpu_only = f"{operator.name} runs on the CPU alone"
+            facts = Facts(cpu_only=cpu_only)
+            usual = chooser.decide(plan, facts)
+            planned = Planned(plan, shape, first_axis, chooser, cpu_only, usual, {facts: usual})
+            self._remembered[key] = planned
+        return planned
+
+
+def decide(planned: Planned, call: Call, cold: bool, on_gpu: bool) -> Decision:
+    """The decision for a call, made once for a plan and equal facts.
+
+    `cold` says that reading the data waits for the disk, `on_gpu` that a GPU has a copy of it. Raises
+    device_unavailable.
+    """
+    usual = planned.usual
+    # Locality makes a gather shorter: what the event loop runs without it, it runs with it.
+    locality = not usual.cpu.on_event_loop and has_locality(planned.plan, call.indices.array)
+    facts = Facts(call.device, planned.cpu_only, locality, cold, on_gpu)
+    decision = planned.decisions.get(facts)
+    if decision is None:
+        decision = planned.decisions[facts] = planned.chooser.decide(planned.plan, facts)
+    if decision.refused is not None:
+        detail = f"{decision.refused}; use device auto or cpu"
+        raise GatherError("device_unavailable", detail, pointer=call.device_pointer)
+    return decision
+
+
+def fill_item(value: FillValue | None, dtype: DType, limits: Limits) -> tuple[Tensor, GatherError | None]:
+    """What slices are filled with, a tensor of one item: 0, false or an empty string where no value is given.
+
+    Beside it the error where that is a string that is too long. Raises value_not_representable.
+    """
+    if value is None:
+        return zero_item(dtype), None
+    item = value.item(dtype)
+    if not isinstance(item, PackedStrings) or item.first_longer(limits.string_bytes) < 0:
+        return item, None
+    return item, GatherError(
+        "limit_exceeded",
+        f"fill_value has more than {limits.string_bytes} bytes of UTF-8",
+        pointer=value.pointer,
+        facts={"limit": "string_bytes", "maximum": limits.string_bytes},
+    )
