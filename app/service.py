@@ -58,6 +58,8 @@ class Explanation(NamedTuple):
     shape: tuple[int, ...]
     plan: Plan
     decision: Decision
+    resident: Resident | None = None
+    """What the data was resolved to, where the call names it."""
 
 
 class Service:
@@ -323,7 +325,7 @@ class Service:
             raise call.over_limit
         decision = self._decide(call, planned, resident, on_device)
         reservation.admit(plan.output_bytes)
-        return Explanation(call, data, planned.shape, plan, decision)
+        return Explanation(call, data, planned.shape, plan, decision, resident)
 
     def _fill_item(self, call: Call, dtype: DType) -> Tensor:
         """What slices are filled with. Raises value_not_representable, which comes before the operator's rules; that a

@@ -55,7 +55,8 @@ COUNTERS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     ),
     "gathernd_tensor_lookups": (
         ("tensor",),
-        "Gathers answered from a resident tensor, and features of lookups, by its name: the first "
+        "Gathers answered from a resident tensor, and features of lookups, by the name in the request, a tensor's or "
+        "an alias's, without a version's number: the first "
         f'{MOST_TENSORS} that a process is asked for, all further ones together as "other".',
     ),
     "gathernd_lookups": (

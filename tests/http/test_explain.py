@@ -18,7 +18,7 @@ from tests.http.conftest import Start
 from tests.http.forms import int64, tensor
 from tests.http.operator_provoked import OPERATOR_PROVOKED, TABLES
 from tests.http.provoked import PROVOKED
-from tests.http.tensors import put_raw, put_strings
+from tests.http.tensors import RAW, put_raw, put_strings
 
 DATA = tensor("float32", [2, 2], [0, 1, 2, 3])
 BODY = {"data": DATA, "indices": int64([2, 2], [0, 0, 1, 1])}
@@ -38,7 +38,8 @@ def explained(answer: httpx.Response) -> dict[str, Any]:
     assert answer.headers["content-type"] == "application/json"
     body = answer.json()
     GatherAnswer.model_validate(body)
-    assert set(body) == {"output", "dialect", "device", "explanation"}
+    of_version = {"data_etag", "version"} if "tensor" in body["explanation"]["data"] else set()
+    assert set(body) == {"output", "dialect", "device", "explanation"} | of_version
     assert set(body["output"]) == {"dtype", "shape"}
     found: dict[str, Any] = {**body.pop("explanation"), **body}
     routes = {each["route"]: each for each in found["routes"]}
@@ -109,6 +110,21 @@ def test_a_resident_tensor_is_named(client: httpx.Client) -> None:
     found = explained(client.post("/gathernd", params=params, content=content, headers=BINARY))
     assert found["output"] == {"dtype": "float32", "shape": [256, 64]}
     assert found["output_bytes"] == 65_536
+
+
+def test_the_version_that_would_be_read_is_named(client: httpx.Client) -> None:
+    for content in (1, 2):
+        query = {"dtype": "int8", "shape": "4", "keep": "2"}
+        client.put("/tensors/priced", params=query, content=bytes([content] * 4), headers={"content-type": RAW})
+    client.put("/aliases/offered", json={"tensor": "priced@1"})
+    seen = {}
+    for name in ("priced", "priced@1", "offered"):
+        body = {"data": {"tensor": name}, "indices": int64([1, 1], [0])}
+        said = explained(client.post("/gathernd", params={"explain": "true"}, json=body))
+        found = client.post("/gathernd", json=body).json()
+        assert (said["data_etag"], said["version"]) == (found["data_etag"], found["version"])
+        seen[name] = found["version"]
+    assert seen == {"priced": 2, "priced@1": 1, "offered": 1}
 
 
 def test_the_values_of_indices_are_not_looked_at(client: httpx.Client) -> None:

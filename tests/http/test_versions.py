@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -268,9 +269,26 @@ def test_a_scatter_that_comes_again_through_its_name_is_answered_again_after_the
     assert look_up(client, f"items@{of(2)}", [0]).json()["output"]["values"] == [4, 4]  # 2, and 1 twice
 
 
+def counted_lookups(client: httpx.Client) -> dict[str, float]:
+    """The lookups counted so far, by label."""
+    found = re.findall(r'gathernd_tensor_lookups_total\{tensor="(.*?)"\} (\S+)', client.get("/metrics").text)
+    return {name: float(count) for name, count in found}
+
+
 def test_metrics_count_versions_and_label_lookups_by_the_name_without_a_number(client: httpx.Client) -> None:
     for name in ("items", f"items@{of(1)}", "live"):
         look_up(client, name, [0])
+    before = counted_lookups(client)
+    features = [
+        {"tensor": name, "indices": {"dtype": "int64", "shape": [1], "values": [0]}}
+        for name in ("items", f"items@{of(1)}", "live")
+    ]
+    assert client.post("/lookup", json={"features": features}).status_code == 200
+    look_up(client, "live", [0])
+    after = counted_lookups(client)
+    # An operator sees who asks for what: an alias under its own name, a version under its tensor's.
+    counted = {name: after[name] - before[name] for name in after if after[name] != before[name]}
+    assert counted == {"items": 2, "live": 2}
     text = client.get("/metrics").text
     assert "gathernd_resident_tensors 1.0" in text
     assert "gathernd_resident_versions 3.0" in text

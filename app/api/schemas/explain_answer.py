@@ -22,7 +22,7 @@ LOOKUP_NOT_CHECKED: Final = "The values of indices and offsets were not checked:
 
 def explanation_body(explanation: Explanation) -> dict[str, Any]:
     """The JSON body; times are microseconds, null where none is predicted."""
-    call, data, shape, plan, decision = explanation
+    call, data, shape, plan, decision, resident = explanation
     strings = data.dtype.kind == "string"
     found = {
         "operator": call.operator,
@@ -34,7 +34,8 @@ def explanation_body(explanation: Explanation) -> dict[str, Any]:
         "not_checked": NOT_CHECKED,
     }
     output = {"dtype": data.dtype.name, "shape": shape}
-    return {"output": output, "dialect": call.dialect, "device": decision.device, "explanation": found}
+    named = {} if resident is None else {"data_etag": resident.etag, "version": resident.data_version}
+    return {"output": output, "dialect": call.dialect, "device": decision.device, **named, "explanation": found}
 
 
 def backward_explanation_body(explanation: BackwardExplanation) -> dict[str, Any]:

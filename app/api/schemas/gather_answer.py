@@ -94,8 +94,12 @@ class GatherAnswer(OpenModel):
     output: OutputTensor
     dialect: str = Field(description="The dialect that was followed.")
     device: Literal["cpu", "gpu"] = Field(description="Where the gather ran.")
-    data_etag: str | SkipJsonSchema[None] = Field(None, description="ETag of the resident data that was read.")
-    version: Size | SkipJsonSchema[None] = Field(None, description="Number of the version of the tensor that was read.")
+    data_etag: str | SkipJsonSchema[None] = Field(
+        None, description="ETag of the resident data that was read, or would be."
+    )
+    version: Size | SkipJsonSchema[None] = Field(
+        None, description="Number of the version of the tensor that was read, or would be."
+    )
     replaced: Size | SkipJsonSchema[None] = Field(
         None, description="How many components of the indices were out of bounds, unless that is an error."
     )
