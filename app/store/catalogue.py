@@ -28,14 +28,13 @@ from typing import Any, Final
 
 import orjson
 
-from app.store import disk_writes
+from app.store import disk_writes, last_versions
+from app.store.catalogue_schema import APPLICATION, SCHEMA_VERSION, create_tables, upgrade_tables
 from app.store.directory_lock import StoreInUse, StoreRefused
 from app.store.tensor_file import digest_of
 
 FILE: Final = "catalogue.sqlite"
 FILES: Final = (FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal")
-_APPLICATION: Final = 1195463752
-_SCHEMA_VERSION: Final = 2
 _KEPT_CHANGES: Final = 1024
 """Changes kept for other processes to catch up by; one that is further behind reads all rows."""
 _MAX_CHECKED_BYTES: Final = 1 << 27
@@ -45,45 +44,6 @@ _LOCK_TIMEOUT_S: Final = 10.0
 _WAL_BYTES: Final = 1 << 20
 _WAL_CHECKPOINT_PAGES: Final = 128
 """Pages after which SQLite checkpoints its log: half of what the log has room for."""
-_VERSIONS_TABLES: Final = """
-CREATE TABLE tensors (
-    name TEXT NOT NULL, version INTEGER NOT NULL, content TEXT NOT NULL, file TEXT NOT NULL, dtype TEXT NOT NULL,
-    shape TEXT NOT NULL, size INTEGER NOT NULL, file_size INTEGER NOT NULL, sha256 TEXT NOT NULL,
-    created INTEGER NOT NULL, modified INTEGER NOT NULL, prefault INTEGER NOT NULL, lock INTEGER NOT NULL,
-    PRIMARY KEY (name, version)
-) WITHOUT ROWID;
-CREATE TABLE last_versions (name TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE aliases (
-    alias TEXT PRIMARY KEY, name TEXT NOT NULL, version INTEGER NOT NULL, etag TEXT NOT NULL,
-    created INTEGER NOT NULL, modified INTEGER NOT NULL
-) WITHOUT ROWID;
-"""
-"""`tensors` has a row for each version. `last_versions` has the highest number that each name ever had, of removed ones
-too, so that no number is given twice."""
-_SCHEMA: Final = """
-CREATE TABLE changes (sequence INTEGER PRIMARY KEY, name TEXT NOT NULL, version INTEGER NOT NULL DEFAULT 1);
-CREATE TABLE keys (
-    scope TEXT NOT NULL, key TEXT NOT NULL, digest TEXT NOT NULL, etag TEXT NOT NULL, clock INTEGER NOT NULL,
-    version INTEGER NOT NULL DEFAULT 1, PRIMARY KEY (scope, key)
-) WITHOUT ROWID;
-CREATE INDEX keys_by_clock ON keys (clock);
-CREATE TABLE facts (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
-INSERT INTO changes VALUES (1, '', 1);
-INSERT INTO facts VALUES ('keys', 0), ('clock', 0), ('boot', ''), ('boottime', 0);
-PRAGMA application_id = 1195463752;
-PRAGMA user_version = 2;
-"""
-_FROM_SCHEMA_1: Final = """
-INSERT INTO tensors SELECT name, 1, content, file, dtype, shape, size, file_size, sha256, created, modified, prefault,
-    lock FROM tensors_1;
-INSERT INTO last_versions SELECT name, 1 FROM tensors_1;
-DROP TABLE tensors_1;
-ALTER TABLE changes ADD COLUMN version INTEGER NOT NULL DEFAULT 1;
-ALTER TABLE keys RENAME COLUMN name TO scope;
-ALTER TABLE keys ADD COLUMN version INTEGER NOT NULL DEFAULT 1;
-PRAGMA user_version = 2;
-"""
-"""Schema 1 had one content for each name, and keys whose scope was the tensor's name."""
 _ERRNO: Final = {
     sqlite3.SQLITE_FULL: errno.ENOSPC,
     sqlite3.SQLITE_READONLY: errno.EROFS,
@@ -190,8 +150,7 @@ class Transaction:
     def next_version(self, name: str) -> int:
         """The number of the next version of a name: one more than it ever had."""
         with _disk_errors():
-            found = self._connection.execute("SELECT version FROM last_versions WHERE name = ?", (name,)).fetchone()
-        return 1 if found is None else int(found[0]) + 1
+            return last_versions.next_version(self._connection, name)
 
     def put(self, row: Row) -> None:
         """Enter a version of a tensor, replacing the row of its number."""
@@ -203,17 +162,14 @@ class Transaction:
                     row.file_size, row.sha256, row.created, row.modified, row.prefault, row.lock,
                 ),
             )  # fmt: skip
-            self._connection.execute(
-                "INSERT INTO last_versions VALUES (?, ?) "
-                "ON CONFLICT (name) DO UPDATE SET version = excluded.version WHERE excluded.version > version",
-                (row.name, row.version),
-            )
+            last_versions.note_entered(self._connection, row.name, row.version)
         self._changed.append((row.name, row.version))
 
     def remove(self, row: Row) -> None:
         """Remove a version of a tensor. Its number is not given again."""
         with _disk_errors():
             self._connection.execute("DELETE FROM tensors WHERE name = ? AND version = ?", (row.name, row.version))
+            last_versions.note_removed(self._connection, row.name, self.last_change() + len(self._changed) + 1)
         self._changed.append((row.name, row.version))
 
     def put_alias(self, alias: Alias) -> None:
@@ -295,7 +251,8 @@ class Catalogue:
         os.close(disk_writes.create(self.path))
         with _disk_errors(), self._connection() as connection:
             connection.execute("PRAGMA journal_mode = WAL")
-            connection.executescript("BEGIN;" + _VERSIONS_TABLES + _SCHEMA)
+            connection.execute("BEGIN")
+            create_tables(connection)
             transaction = Transaction(connection)
             for row in rows:
                 transaction.put(row)
@@ -304,7 +261,7 @@ class Catalogue:
         disk_writes.fsync_folder(self.path.parent)
 
     def upgrade(self) -> None:
-        """At start-up: bring a database of schema 1 to this one, in one transaction; changes nothing if it is of this.
+        """At start-up: bring the database to this schema, in one transaction; changes nothing if it is of this one.
 
         Raises StoreRefused where the database cannot be used, and OSError.
         """
@@ -312,10 +269,7 @@ class Catalogue:
             connection.execute("BEGIN IMMEDIATE")
             transaction = Transaction(connection)
             try:
-                if connection.execute("PRAGMA user_version").fetchone()[0] == 1:
-                    connection.execute("ALTER TABLE tensors RENAME TO tensors_1")
-                    for statement in (_VERSIONS_TABLES + _FROM_SCHEMA_1).split(";\n"):
-                        connection.execute(statement)
+                if upgrade_tables(connection):
                     transaction.commit()
             finally:
                 with suppress(OSError):
@@ -329,7 +283,7 @@ class Catalogue:
             connection.execute("BEGIN IMMEDIATE")
             application = connection.execute("PRAGMA application_id").fetchone()[0]
             version = connection.execute("PRAGMA user_version").fetchone()[0]
-            if (application, version) != (_APPLICATION, _SCHEMA_VERSION):
+            if (application, version) != (APPLICATION, SCHEMA_VERSION):
                 raise StoreRefused(f"{self.path} is not the catalogue of a store that this gathernd can read")
             _last(connection)
             if self.path.stat().st_size <= _MAX_CHECKED_BYTES:

@@ -3,6 +3,7 @@
 1   no catalogue: a tensor's file is named by the SHA-256 of its name, Idempotency-Keys are in the redo logs alone
 2   `catalogue.sqlite`; files from before the upgrade keep their names until their tensors are replaced
 3   versions and aliases in the catalogue: what there was is version 1 of its name
+4   the catalogue forgets names whose tensors were removed long ago
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from app.store.directory_lock import StoreRefused
 from app.store.tensor_file import PAGE, BadFile, decode_page, digest_of, read_members
 
 logger = logging.getLogger("gathernd")
-FORMAT: Final = 3
+FORMAT: Final = 4
 _ALLOWED_WITHOUT_FORMAT: Final = ("lock", "members", "state", "locks", "format.new", "lost+found", *FILES)
 
 
@@ -110,10 +111,14 @@ def _row_of(path: Path) -> Row | None:
     )  # fmt: skip
 
 
-def _number_versions(folder: Path) -> None:
-    """From 2 to 3, in one transaction; a catalogue just made of format 1 needs none."""
+def _upgrade_catalogue(folder: Path) -> None:
+    """From 2 and from 3, in one transaction each; a catalogue that is of the present schema needs none."""
     Catalogue(folder / FILE).upgrade()
 
 
-UPGRADES: Final[Mapping[int, Callable[[Path], None]]] = {1: _enter_tensors, 2: _number_versions}
+UPGRADES: Final[Mapping[int, Callable[[Path], None]]] = {
+    1: _enter_tensors,
+    2: _upgrade_catalogue,
+    3: _upgrade_catalogue,
+}
 """The upgrade from version n to n + 1, by n. Each must be repeatable: after a crash it is run again."""

@@ -42,26 +42,27 @@ def test_an_older_store_is_upgraded_step_by_step_and_keeps_its_tensors(
         if fails:
             raise OSError(28, "No space left on device")
 
-    table = {3: lambda _: upgrade(3), 4: lambda _: upgrade(4, fails=True)}
-    monkeypatch.setattr(layout_migrations, "FORMAT", 5)
+    now = layout_migrations.FORMAT
+    table = {now: lambda _: upgrade(now), now + 1: lambda _: upgrade(now + 1, fails=True)}
+    monkeypatch.setattr(layout_migrations, "FORMAT", now + 2)
     monkeypatch.setattr(layout_migrations, "UPGRADES", table)
     with pytest.raises(OSError, match="No space"):
         opened(folder)
-    assert steps[0] == 3
-    assert set(steps[1:]) == {4}  # tried again with the room in reserve
+    assert steps[0] == now
+    assert set(steps[1:]) == {now + 1}  # tried again with the room in reserve
     steps.clear()
-    assert version(folder) == 4  # what was done is kept; what was cut short is done again
-    table[4] = lambda _: upgrade(4)
+    assert version(folder) == now + 1  # what was done is kept; what was cut short is done again
+    table[now + 1] = lambda _: upgrade(now + 1)
     store = opened(folder)
-    assert steps == [4]
-    assert version(folder) == 5
+    assert steps == [now + 1]
+    assert version(folder) == now + 2
     assert read(store, "x").tolist() == [0, 1, 2]
     store.close()
     opened(folder).close()
-    assert steps == [4]
+    assert steps == [now + 1]
 
 
-@pytest.mark.parametrize("text", ['{"format": 4}', '{"format": 0}', "{}", "", "[]", '{"format": "1"}'])
+@pytest.mark.parametrize("text", ['{"format": 5}', '{"format": 0}', "{}", "", "[]", '{"format": "1"}'])
 def test_a_folder_of_another_format_is_left_alone(folder: Path, text: str) -> None:
     opened(folder).close()
     (folder / "format").write_text(text)

@@ -1,0 +1,132 @@
+"""Numbers of versions are never given twice, though only so many names without a tensor are remembered."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.store import LocalStore, last_versions
+from app.store.catalogue import FILE, Catalogue, Row
+from app.tensors.shape_limits import Limits
+from tests.store.helpers import answered, put, read
+
+LAST_ETAG = '"9961f84e8ea84da687cec52ce74fd9d1-1"'
+
+
+def remembered(folder: Path) -> dict[str, int]:
+    connection = sqlite3.connect(folder / FILE)
+    try:
+        return dict(connection.execute("SELECT name, version FROM last_versions").fetchall())
+    finally:
+        connection.close()
+
+
+def test_names_of_removed_tensors_are_forgotten_oldest_first_and_their_numbers_are_not(
+    store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(last_versions, "REMEMBERED", 3)
+    put(store, "kept", np.arange(2))
+    for number in range(8):
+        for _ in range(8 - number):
+            put(store, f"n{number}", np.arange(2))
+    for number in range(8):
+        store.delete(f"n{number}")
+    assert remembered(folder) == {"kept": 1, "n5": 3, "n6": 2, "n7": 1}
+    assert put(store, "n6", np.arange(2))[0].version == 3
+    store.delete("n6")  # which is now the one that was removed last
+    for name in ("more", "most"):
+        assert put(store, name, np.arange(2))[0].version == 9
+        store.delete(name)
+    assert remembered(folder) == {"kept": 1, "n6": 3, "more": 9, "most": 9}
+    assert put(store, "n0", np.arange(2))[0].version == 9
+    assert put(store, "n7", np.arange(2))[0].version == 9
+    assert put(store, "kept", np.arange(2))[0].version == 2
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.booleans()), max_size=60), st.integers(0, 3))
+def test_no_number_of_a_name_is_given_twice(changes: list[tuple[str, bool]], bound: int) -> None:
+    with pytest.MonkeyPatch.context() as patch, sqlite3.connect(":memory:", isolation_level=None) as connection:
+        patch.setattr(last_versions, "REMEMBERED", bound)
+        connection.execute("CREATE TABLE tensors (name, version)")
+        connection.execute("CREATE TABLE last_versions (name PRIMARY KEY, version INTEGER, removed INTEGER)")
+        connection.execute("CREATE TABLE facts (name PRIMARY KEY, value)")
+        connection.execute("INSERT INTO facts VALUES ('version_floor', 0), ('removed_names', 0)")
+        given_numbers: dict[str, list[int]] = {}
+        kept: dict[str, list[int]] = {}
+        for change, (name, removes) in enumerate(changes):
+            if removes and kept.get(name):
+                number = kept[name].pop()
+                connection.execute("DELETE FROM tensors WHERE name = ? AND version = ?", (name, number))
+                last_versions.note_removed(connection, name, change)
+            elif not removes:
+                number = last_versions.next_version(connection, name)
+                assert number > max(given_numbers.get(name, [0]))
+                given_numbers.setdefault(name, []).append(number)
+                kept.setdefault(name, []).append(number)
+                connection.execute("INSERT INTO tensors VALUES (?, ?)", (name, number))
+                last_versions.note_entered(connection, name, number)
+            without = [name for name in given_numbers if not kept[name]]
+            rows = dict(connection.execute("SELECT name, removed FROM last_versions").fetchall())
+            assert {name for name in kept if kept[name]} <= rows.keys()
+            gone = [name for name, removed in rows.items() if removed is not None]
+            assert len(gone) == min(len(without), bound) or len(gone) <= bound
+            assert set(gone) <= set(without)
+            counted = connection.execute("SELECT value FROM facts WHERE name = 'removed_names'").fetchone()[0]
+            assert counted == len(gone)
+    connection.close()
+
+
+def test_one_removal_forgets_as_many_names_as_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalogue = Catalogue(tmp_path / FILE)
+    rows = [
+        Row(f"n{number}", f"c{number}", "f", "bool", (1,), 1, 1, "", 1, 1, False, False, number + 1)
+        for number in range(9)
+    ]
+    catalogue.create(rows)
+    for bound, removed in ((100, rows[:8]), (2, rows[8:])):
+        monkeypatch.setattr(last_versions, "REMEMBERED", bound)
+        with catalogue.transaction() as transaction:
+            for row in removed:
+                transaction.remove(row)
+            transaction.commit()
+    with catalogue.transaction() as transaction:
+        assert [transaction.next_version(f"n{number}") for number in (0, 6, 7, 8)] == [8, 8, 9, 10]
+    catalogue.close()
+
+
+def test_a_store_from_before_that_remembers_every_name_is_upgraded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "store"
+    with zipfile.ZipFile(Path(__file__).parent / "data" / "format_3.zip") as archive:
+        archive.extractall(folder)
+    for turn in range(2):
+        store = LocalStore(folder, Limits())
+        store.open()
+        assert store.names() == ["kept", "words"]
+        assert store.version_numbers("kept") == [2, 3]
+        assert store.alias("live").reference == "kept@2"
+        assert read(store, "live").tolist() == [[9, 9], *[[2, 2]] * 3]
+        assert store.metadata("live").etag == LAST_ETAG
+        assert answered(store, "live", "k", "digest") == LAST_ETAG
+        store.close()
+        copy = tmp_path / f"copy-{turn}"
+        shutil.copytree(folder, copy)
+        store = LocalStore(copy, Limits())
+        store.open()
+        numbers = {name: put(store, name, np.arange(2))[0].version for name in ("gone", "gone-later", "kept", "new")}
+        assert numbers == {"gone": 4, "gone-later": 8, "kept": 4, "new": 1}
+        store.close()
+    monkeypatch.setattr(last_versions, "REMEMBERED", 0)
+    store = LocalStore(folder, Limits())
+    store.open()
+    store.delete("words")
+    assert put(store, "gone", np.arange(2))[0].version == 8
+    store.close()
