@@ -1,42 +1,58 @@
-"""`gathernd explain`: the backend that the service would choose for a gather or a scatter of given shapes, and why."""
+"""`gathernd explain`: the backend that the service would choose for a call of given shapes, and why."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast, get_args
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, cast, get_args
 
-import numpy as np
 import orjson
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from app.api.error_catalogue import hint_of
-from app.api.schemas.explain_answer import explanation_body
+from app.cli.explained_by_shapes import Asked, AskedFeature, explained_backward, explained_call, explained_lookup
 from app.cli.offline_service import ROUTE_NAMES, CacheDir, Json, service_of, settings_with
 from app.errors import GatherError
-from app.memory.budget import MemoryReservation
+from app.operators.backward_registry import BACKWARDS
 from app.operators.registry import OPERATORS
+from app.tensors.backward_call import BackwardName, BackwardSignature
 from app.tensors.dtypes import DTYPES
-from app.tensors.gather_call import Call, Device
-from app.tensors.operator_signature import Parameter, Signature
+from app.tensors.gather_call import Device
+from app.tensors.lookup_call import LOOKUP, POOLINGS, Pooling
+from app.tensors.operator_signature import OperatorName, Parameter, Signature
 from app.tensors.scatter_call import Reduction
-from app.tensors.tensor import Tensor
+
+OPS: Final = (*OPERATORS, *BACKWARDS, LOOKUP)
+_BAGS: Final = POOLINGS[1:]
+_SIGNATURES: Final[Mapping[str, Signature | BackwardSignature]] = {
+    **{name: row.signature for name, row in OPERATORS.items()},
+    **{name: row.signature for name, row in BACKWARDS.items()},
+}
 
 app = typer.Typer(add_completion=False)
 
 
 def _taken_by(parameter: str) -> str:
     """The operators with this parameter."""
-    return " or ".join(name for name, row in OPERATORS.items() if row.signature.parameter == parameter)
+    return " or ".join(name for name, signature in _SIGNATURES.items() if signature.parameter == parameter)
 
 
 @app.command("explain")
 def explain(
-    data_shape: Annotated[str, typer.Option(help="Shape of the data, such as 200000,64.")],
-    indices_shape: Annotated[str, typer.Option(help="Shape of the indices, such as 256,1.")],
+    data_shape: Annotated[str | None, typer.Option(help="Shape of the data, such as 200000,64.")] = None,
+    indices_shape: Annotated[str | None, typer.Option(help="Shape of the indices, such as 256,1.")] = None,
+    feature: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Of a lookup, once for each: the shapes of the table and of the indices, and where they are pooled "
+            "the number of bags: 200000,64:256 or 200000,64:27392:128.",
+            metavar="TABLE:INDICES[:BAGS]",
+        ),
+    ] = None,
     data_dtype: Annotated[str, typer.Option(help="Element type of the data.")] = "float32",
     indices_dtype: Annotated[str, typer.Option(help="Element type of the indices.")] = "int64",
-    op: Annotated[str, typer.Option(help="Which operator.", metavar=f"[{'|'.join(OPERATORS)}]")] = "gathernd",
+    op: Annotated[str, typer.Option(help="Which operator.", metavar=f"[{'|'.join(OPS)}]")] = "gathernd",
     batch_dims: Annotated[
         int,
         typer.Option(help=f"Leading dimensions that are batches ({_taken_by('batch_dims')}; gather in openvino-8)."),
@@ -45,6 +61,13 @@ def explain(
     reduction: Annotated[
         str, typer.Option(help=f"How updates of a scatter combine: {', '.join(get_args(Reduction))}.")
     ] = "none",
+    sparse: Annotated[
+        bool, typer.Option("--sparse", help="Of a gradient, only the slices that were gathered.")
+    ] = False,
+    pooling: Annotated[
+        str, typer.Option(help=f"What becomes of a bag's rows: {', '.join(_BAGS)}.", show_default=False)
+    ] = "sum",
+    concat: Annotated[bool, typer.Option(help="Whether a lookup's outputs are joined.")] = True,
     dialect: Annotated[
         str | None, typer.Option(help="Whose rules hold; onnx-18 for scatters, else onnx-13.", show_default=False)
     ] = None,
@@ -53,9 +76,53 @@ def explain(
     cache_dir: CacheDir = None,
     as_json: Json = False,
 ) -> None:
-    """Say what the service would do with a gather or a scatter of these shapes, and why, without running it."""
-    _check_one_of("op", op, OPERATORS)
-    signature = OPERATORS[op].signature
+    """Say what the service would do with a call of these shapes, and why, without running it."""
+    _check_one_of("op", op, OPS)
+    _check_one_of("data-dtype", data_dtype, DTYPES)
+    _check_one_of("indices-dtype", indices_dtype, DTYPES)
+    _check_one_of("pooling", pooling, _BAGS)
+    features = [_feature(text) for text in feature or ()]
+    if op == LOOKUP:
+        if not features or data_shape is not None or indices_shape is not None:
+            raise typer.BadParameter("--op lookup takes --feature, and no --data-shape and --indices-shape")
+        if dialect is not None or device == "gpu" or resident or batch_dims or axis:
+            raise typer.BadParameter("lookups have one dialect, rows along axis 0, and run on the CPU")
+        asked = None
+    else:
+        if features:
+            raise typer.BadParameter("--feature belongs to --op lookup")
+        if data_shape is None or indices_shape is None:
+            raise typer.BadParameter(f"--op {op} takes --data-shape and --indices-shape")
+        asked = Asked(
+            _shape(data_shape),
+            _shape(indices_shape),
+            data_dtype,
+            indices_dtype,
+            *_parameters(op, dialect, batch_dims, axis, reduction),
+            _device(device),
+        )
+    if sparse and op not in BACKWARDS:
+        raise typer.BadParameter(f"--sparse belongs to --op {' or '.join(BACKWARDS)}")
+    service = service_of(settings_with(cache_dir), refresh=False)
+    try:
+        if asked is None:
+            body = explained_lookup(service, features, data_dtype, indices_dtype, cast(Pooling, pooling), concat)
+        elif op in BACKWARDS:
+            body = explained_backward(service, cast(BackwardName, op), asked, sparse)
+        else:
+            body = explained_call(service, cast(OperatorName, op), asked, cast(Reduction, reduction), resident)
+    except GatherError as error:
+        typer.echo(f"gathernd: {error.code}: {error.detail}\n{hint_of(error, 0)}", err=True)
+        raise typer.Exit(1) from None
+    if as_json:
+        typer.echo(orjson.dumps(body, option=orjson.OPT_INDENT_2).decode())
+    else:
+        _print_explanation(body)
+
+
+def _parameters(op: str, dialect: str | None, batch_dims: int, axis: int, reduction: str) -> tuple[int, int, str]:
+    """The operator's parameter, the batch_dims beside an axis, and the dialect."""
+    signature = _SIGNATURES[op]
     dialect = signature.default_dialect if dialect is None else dialect
     parameters: dict[Parameter, int] = {"batch_dims": batch_dims, "axis": axis}
     parameter = 0 if signature.parameter is None else parameters.pop(signature.parameter)
@@ -65,42 +132,23 @@ def explain(
         owners = (f"--{name.replace('_', '-')} belongs to --op {_taken_by(name)}" for name in ("batch_dims", "axis"))
         raise typer.BadParameter(", ".join(owners))
     _check_one_of("dialect", dialect, signature.dialects)
-    _check_one_of("reduction", reduction, signature.reductions.get(dialect, ("none",)))
-    _check_one_of("device", device, ("auto", "cpu", "gpu"))
-    _check_one_of("data-dtype", data_dtype, DTYPES)
-    _check_one_of("indices-dtype", indices_dtype, DTYPES)
-    shapes = _shape(data_shape), _shape(indices_shape)
-    service = service_of(settings_with(cache_dir), refresh=False)
-    # Only types and shapes are looked at: the tensors have no items.
-    data, indices = (
-        Tensor(dtype, shape, np.empty(0, dtype.numpy), shape_pointer=pointer, dtype_pointer=pointer)
-        for dtype, shape, pointer in zip(
-            (DTYPES[data_dtype], DTYPES[indices_dtype]), shapes, ("/data", "/indices"), strict=True
-        )
-    )
-    asked: Device = "auto" if device == "auto" else "cpu" if device == "cpu" else "gpu"
-    call = Call(signature.operator, data, indices, parameter, dialect, asked, signature.pointer, batch_dims=beside)
-    if signature.kind == "scatter":
-        call.updates = _updates(signature, data, indices)
-        call.reduction = cast(Reduction, reduction)
-    try:
-        found = service.explain(call, MemoryReservation(service.budget), on_device=resident)
-    except GatherError as error:
-        typer.echo(f"gathernd: {error.code}: {error.detail}\n{hint_of(error, 0)}", err=True)
-        raise typer.Exit(1) from None
-    body = explanation_body(found)
-    if as_json:
-        typer.echo(orjson.dumps(body, option=orjson.OPT_INDENT_2).decode())
-    else:
-        _print_explanation(body)
+    reductions = signature.reductions if isinstance(signature, Signature) else {}
+    _check_one_of("reduction", reduction, reductions.get(dialect, ("none",)))
+    return parameter, beside, dialect
 
 
-def _updates(signature: Signature, data: Tensor, indices: Tensor) -> Tensor:
-    """Updates of the shape that they must have, without items."""
-    shape = indices.shape
-    if signature.operator == "scatternd":
-        shape = (*shape[:-1], *data.shape[shape[-1] :]) if shape else ()
-    return Tensor(data.dtype, shape, np.empty(0, data.dtype.numpy), shape_pointer="/updates", dtype_pointer="/updates")
+def _device(text: str) -> Device:
+    _check_one_of("device", text, get_args(Device))
+    return cast(Device, text)
+
+
+def _feature(text: str) -> AskedFeature:
+    """The feature of a text such as 200000,64:27392:128."""
+    table, colon, rest = text.partition(":")
+    indices, pooled, bags = rest.partition(":")
+    if not colon or (pooled and not bags.isdecimal()):
+        raise typer.BadParameter(f"{text!r} is no TABLE:INDICES or TABLE:INDICES:BAGS, such as 200000,64:256")
+    return AskedFeature(_shape(table), _shape(indices), int(bags) if pooled else None)
 
 
 def _check_one_of(name: str, value: str, known: Any) -> None:
@@ -109,15 +157,27 @@ def _check_one_of(name: str, value: str, known: Any) -> None:
 
 
 def _print_explanation(body: dict[str, Any]) -> None:
-    output, found = body["output"], body["explanation"]
-    plan, choice = found["plan"], found["choice"]
+    found = body["explanation"]
+    choice = found["choice"]
+    outputs = [body["output"]] if "output" in body else body.get("outputs", [])
+    if "grad_data" in body:
+        outputs = [body["grad_data"]]
     size = "" if found["output_bytes"] is None else f", {found['output_bytes']:,} bytes"
-    typer.echo(f"output: {output['dtype']} {list(output['shape'])}{size}")
-    shared = ", which all batches share" if plan["shared"] else ""
-    typer.echo(
-        f"plan: {plan['batches']:,} x {plan['tuples']:,} tuples{shared} over axes of {list(plan['dims'])}, "
-        f"slices of {plan['slice_items']:,} x {plan['item_size']} bytes"
-    )
+    shapes = "; ".join(f"{one['dtype']} {list(one['shape'])}" for one in outputs)
+    typer.echo(f"output: {shapes or 'the slices that were gathered, at most'}{size}")
+    if "plan" in found:
+        plan = found["plan"]
+        shared = ", which all batches share" if plan["shared"] else ""
+        typer.echo(
+            f"plan: {plan['batches']:,} x {plan['tuples']:,} tuples{shared} over axes of {list(plan['dims'])}, "
+            f"slices of {plan['slice_items']:,} x {plan['item_size']} bytes"
+        )
+    for number, feature in enumerate(found.get("features", ())):
+        pooled = "" if feature["pooling"] == "none" else f", pooled by {feature['pooling']}"
+        typer.echo(
+            f"feature {number}: {list(feature['indices']['shape'])} rows of {list(feature['table']['shape'])}{pooled}, "
+            f"{feature['bytes_read']:,} bytes read, to {list(feature['output_shape'])}"
+        )
     table = Table()
     for name in ("route", "predicted µs", "open", "why not"):
         table.add_column(name, justify="right" if "µ" in name else "left")
@@ -126,7 +186,7 @@ def _print_explanation(body: dict[str, Any]) -> None:
         table.add_row(ROUTE_NAMES[route["route"]], time, "yes" if route["open"] else "no", route.get("reason", ""))
     Console().print(table)
     parts = f" in {choice['parts']} parts" if choice["parts"] > 1 else ""
-    typer.echo(f"choice: {ROUTE_NAMES[choice['route']]}{parts}, on the {body['device'].upper()}")
+    typer.echo(f"choice: {ROUTE_NAMES[choice['route']]}{parts}, on the {body.get('device', 'cpu').upper()}")
     typer.echo(found["not_checked"])
 
 

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner
 
+from app.api.schemas.backward_answer import BackwardAnswer
 from app.api.schemas.gather_answer import GatherAnswer
 from app.cli import calibrate_command, offline_service
 from app.dispatch import backend_calibration
@@ -141,6 +142,81 @@ def test_explain_has_every_operator(measured: list[int], op: str) -> None:
     found = json.loads(run("explain", "--op", op, "--data-shape", "5,6", "--indices-shape", "5,1", "--json"))
     assert found["explanation"]["operator"] == op
     assert found["dialect"] == OPERATORS[op].signature.default_dialect
+
+
+GRADIENT = ["explain", "--op", "gathernd_backward", "--data-shape", "200000,64", "--indices-shape", "256,1"]
+
+
+def test_explain_knows_gradients(measured: list[int]) -> None:
+    found = json.loads(run(*GRADIENT, "--json"))
+    BackwardAnswer.model_validate(found)
+    assert found["grad_data"] == {"dtype": "float32", "shape": [200_000, 64]}
+    assert found["explanation"]["operator"] == "gathernd_backward"
+    assert found["explanation"]["grad_output"] == {"dtype": "float32", "shape": [256, 64], "bytes": 65_536}
+    assert "output: float32 [200000, 64], 51,200,000 bytes" in run(*GRADIENT)
+    sparse = json.loads(run(*GRADIENT, "--sparse", "--json"))
+    assert "grad_data" not in sparse
+    assert sparse["explanation"]["output_bytes"] == 256 * (8 + 8 + 256), "a place and an index too"
+    assert "the slices that were gathered, at most, 69,632 bytes" in run(*GRADIENT, "--sparse")
+    along = ["explain", "--op", "gather_backward", "--data-shape", "8,90,3", "--indices-shape", "5,7", "--axis", "-2"]
+    assert json.loads(run(*along, "--json"))["explanation"]["grad_output"]["shape"] == [8, 5, 7, 3]
+    batched = ["--dialect", "openvino-8", "--batch-dims", "1"]
+    shape = json.loads(run(*along, "--indices-shape", "8,7", *batched, "--json"))["explanation"]["grad_output"]["shape"]
+    assert shape == [8, 7, 3]
+
+
+def test_explain_refuses_gradients_as_the_service_does(measured: list[int]) -> None:
+    assert "index_depth_out_of_range" in run(*GRADIENT[:-1], "256,3", code=1)
+    assert "unsupported_dtype" in run(*GRADIENT[:-1], "256,3", "--data-dtype", "int32", code=1)
+    assert "device_unavailable" in run(*GRADIENT, "--device", "gpu", code=1)
+    batches = [*GRADIENT[:4], "8,9", "--indices-shape", "8,3,1", "--batch-dims", "1"]
+    assert json.loads(run(*batches, "--json"))["explanation"]["grad_output"]["shape"] == [8, 3]
+    assert "sparse needs batch_dims 0" in run(*batches, "--sparse", code=1)
+
+
+BAGS = ["explain", "--op", "lookup", "--feature", "1000,64:256", "--feature", "200000,32:27392:256"]
+
+
+def test_explain_knows_lookups(measured: list[int]) -> None:
+    found = json.loads(run(*BAGS, "--pooling", "mean", "--json"))
+    assert found["output"] == {"dtype": "float32", "shape": [256, 96]}
+    explained = found["explanation"]
+    assert [(one["pooling"], one["output_shape"]) for one in explained["features"]] == [
+        ("none", [256, 64]),
+        ("mean", [256, 32]),
+    ]
+    assert explained["output_bytes"] == 256 * 96 * 4
+    shown = run(*BAGS, "--no-concat")
+    assert "output: float32 [256, 64]; float32 [256, 32], 98,304 bytes" in shown
+    assert "feature 1: [27392] rows of [200000, 32], pooled by sum, 3,506,176 bytes read, to [256, 32]" in shown
+    assert "choice: " in shown
+    assert "on the CPU" in shown
+    assert "feature_mismatch" in run(*BAGS, "--feature", "9,9:7", code=1)
+    assert "unsupported_dtype" in run(*BAGS, "--data-dtype", "int8", code=1)
+    assert "rank_too_small" in run("explain", "--op", "lookup", "--feature", ":5", code=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--op", "lookup"], "takes --feature"),
+        ([*BAGS[1:], "--data-shape", "5"], "no --data-shape"),
+        ([*BAGS[1:], "--device", "gpu"], "run on the CPU"),
+        ([*BAGS[1:], "--axis", "1"], "rows along axis 0"),
+        (["--op", "lookup", "--feature", "5"], "no TABLE:INDICES"),
+        (["--op", "lookup", "--feature", "5:6:x"], "no TABLE:INDICES"),
+        (["--op", "lookup", "--feature", "x:6"], "no shape"),
+        ([*BAGS[1:], "--pooling", "none"], "--pooling"),
+        ([*LOOKUP[1:], "--feature", "5:6"], "--feature belongs to --op lookup"),
+        ([*LOOKUP[1:], "--sparse"], "--sparse belongs"),
+        (["--data-shape", "5"], "takes --data-shape and --indices-shape"),
+        ([*GRADIENT[1:], "--axis", "1"], "--axis belongs"),
+        ([*GRADIENT[1:], "--reduction", "add"], "--reduction"),
+    ],
+)
+def test_explain_called_wrongly_says_how(measured: list[int], arguments: list[str], text: str) -> None:
+    assert text in " ".join(run("explain", *arguments, code=2).replace("│", " ").split())
+    assert measured == [], "nothing is measured for it"
 
 
 def test_explain_refuses_what_the_service_refuses(measured: list[int]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from enum import Enum
@@ -11,6 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from .call_options import FillValue, OutOfBounds, Output, called_wrongly, out_of_bounds_options
 from .connect_or_exit import DEFAULT_URL, Key, Url, connect_or_exit
 
 RESIDENT: Final = "tensor:"
@@ -37,15 +37,6 @@ class Reduction(Enum):
     MAX = "max"
 
 
-class OutOfBounds(Enum):
-    """What becomes of an index that is out of bounds."""
-
-    ERROR = "error"
-    CLIP = "clip"
-    WRAP = "wrap"
-    FILL = "fill"
-
-
 SCATTERS: Final = (Operator.SCATTERND, Operator.SCATTER_ELEMENTS)
 PARAMETERS: Final[Mapping[Operator, str]] = {
     Operator.GATHERND: "batch_dims",
@@ -61,18 +52,6 @@ app = typer.Typer(add_completion=False)
 def _taken_by(parameter: str) -> str:
     """The operators with this parameter."""
     return " or ".join(op.value for op, name in PARAMETERS.items() if name == parameter)
-
-
-def _out_of_bounds(mode: OutOfBounds | None, fill_value: str | None) -> dict[str, Any]:
-    """The options of the client's method. Ends with 2 where the value is no JSON."""
-    options: dict[str, Any] = {} if mode is None else {"out_of_bounds": mode.value}
-    if fill_value is not None:
-        try:
-            options["fill_value"] = json.loads(fill_value)
-        except ValueError:
-            typer.echo(f"gathernd: --fill-value {fill_value!r} is not JSON; a string has quotes: '\"a\"'", err=True)
-            raise typer.Exit(2) from None
-    return options
 
 
 @app.command("call")
@@ -101,10 +80,8 @@ def call(
         OutOfBounds | None,
         typer.Option(help="What becomes of an index out of bounds (gathers); the dialect's rule if left out."),
     ] = None,
-    fill_value: Annotated[
-        str | None, typer.Option(help='With fill, what slices are filled with, as JSON: -1, true, "NaN".')
-    ] = None,
-    output: Annotated[Path | None, typer.Option(help="npy file to write; without it the output is printed.")] = None,
+    fill_value: FillValue = None,
+    output: Output = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
@@ -114,26 +91,21 @@ def call(
     options: dict[str, Any] = {} if dialect is None else {"dialect": dialect}
     if op in SCATTERS:
         if updates is None or device == "gpu":
-            typer.echo(f"gathernd: --op {op.value} needs --updates, and runs on the CPU", err=True)
-            raise typer.Exit(2)
+            called_wrongly(f"--op {op.value} needs --updates, and runs on the CPU")
         if out_of_bounds is not None or fill_value is not None:
-            typer.echo("gathernd: --out-of-bounds and --fill-value belong to gathers", err=True)
-            raise typer.Exit(2)
+            called_wrongly("--out-of-bounds and --fill-value belong to gathers")
         options["reduction"] = reduction.value
     elif updates is not None or reduction is not Reduction.NONE:
-        typer.echo("gathernd: --updates and --reduction belong to --op scatternd or scatter_elements", err=True)
-        raise typer.Exit(2)
+        called_wrongly("--updates and --reduction belong to --op scatternd or scatter_elements")
     else:
-        options |= {"device": device} | _out_of_bounds(out_of_bounds, fill_value)
+        options |= {"device": device} | out_of_bounds_options(out_of_bounds, fill_value)
     if op is Operator.GATHER and dialect == "openvino-8":
         options["batch_dims"] = parameters.pop("batch_dims")
     if any(parameters.values()):
         owners = (f"--{name.replace('_', '-')} belongs to --op {_taken_by(name)}" for name in ("batch_dims", "axis"))
-        typer.echo(f"gathernd: {', '.join(owners)}", err=True)
-        raise typer.Exit(2)
-    import numpy as np  # noqa: PLC0415  (not needed for the help)
+        called_wrongly(", ".join(owners))
 
-    from .npy_files import load, replacing, storable  # noqa: PLC0415
+    from .npy_files import load, print_or_save  # noqa: PLC0415  (not needed for the help)
 
     with connect_or_exit(url, key) as service:
         from gathernd.errors import TensorNotFound  # noqa: PLC0415
@@ -150,8 +122,4 @@ def call(
                 raise
             typer.echo(f"gathernd: {data} is neither a file nor a resident tensor (tensor_not_found)", err=True)
             raise typer.Exit(1) from None
-        if output is None:
-            typer.echo(np.array2string(found, threshold=1000))
-            return
-        with replacing(output) as temporary, temporary.open("wb") as file:
-            np.save(file, storable(found), allow_pickle=False)
+        print_or_save({"": found}, output)

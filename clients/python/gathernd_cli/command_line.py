@@ -20,7 +20,9 @@ from .import_for_good import import_for_good
 GROUP: Final = "gathernd.commands"
 OWN: Final = {
     "aliases": "gathernd_cli.aliases_command:app",
+    "backward": "gathernd_cli.backward_command:app",
     "call": "gathernd_cli.call_command:app",
+    "lookup": "gathernd_cli.lookup_command:app",
     "status": "gathernd_cli.status_command:app",
     "tensors": "gathernd_cli.tensors_command:app",
 }

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, Final
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 
 NPY_MAGIC: Final = b"\x93NUMPY"
@@ -61,3 +62,20 @@ def storable(array: NDArray[Any]) -> NDArray[Any]:
     if array.dtype.kind == "V":
         raise TypeError(f"an npy file cannot hold {array.dtype.name}")
     return array
+
+
+def print_or_save(arrays: Mapping[str, NDArray[Any]], path: Path | None) -> None:
+    """Print what a command found, or write each array into a file: the array "" into `path`, others beside it.
+
+    The array "0" for out.npy is written into out.0.npy. All are written before the first has its name. Raises OSError,
+    and TypeError for bfloat16.
+    """
+    if path is None:
+        for array in arrays.values():
+            typer.echo(np.array2string(array, threshold=1000))
+        return
+    with ExitStack() as files:
+        for name, array in arrays.items():
+            beside = path.with_name(f"{path.stem}.{name}{path.suffix}") if name else path
+            with files.enter_context(replacing(beside)).open("wb") as file:
+                np.save(file, storable(array), allow_pickle=False)

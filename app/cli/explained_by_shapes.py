@@ -1,0 +1,163 @@
+"""Explanations of calls of which there are only types and shapes: the decision of the service, by the service."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, cast
+
+import numpy as np
+
+from app.api.schemas.explain_answer import backward_explanation_body, explanation_body, lookup_explanation_body
+from app.backward_service import BackwardService
+from app.errors import GatherError
+from app.kernels import numpy_cpu
+from app.lookup_service import LookupService
+from app.memory.budget import MemoryReservation
+from app.operators.backward_registry import BACKWARDS
+from app.operators.registry import OPERATORS
+from app.service import Service
+from app.store import EmptyStore, Resident
+from app.tensors.backward_call import BackwardCall, BackwardName
+from app.tensors.dtypes import DTYPES, DType
+from app.tensors.gather_call import Call, Device
+from app.tensors.lookup_call import Feature, LookupCall, Pooling
+from app.tensors.operator_signature import OperatorName, Signature
+from app.tensors.scatter_call import Reduction
+from app.tensors.shape_limits import Limits
+from app.tensors.tensor import Tensor
+
+_UNBOUNDED: Final = Limits(rank=2**31, elements=2**63 - 1, output_bytes=2**63 - 1)
+
+Shape = tuple[int, ...]
+
+
+class Asked(NamedTuple):
+    """A call by its shapes: `parameter` is batch_dims or axis, `batch_dims` the one beside an axis."""
+
+    data_shape: Shape
+    indices_shape: Shape
+    data_dtype: str
+    indices_dtype: str
+    parameter: int
+    batch_dims: int
+    dialect: str
+    device: Device
+
+
+class AskedFeature(NamedTuple):
+    """A feature by its shapes; without `bags` it is not pooled."""
+
+    table: Shape
+    indices: Shape
+    bags: int | None
+
+
+def explained_call(service: Service, op: OperatorName, asked: Asked, reduction: str, on_device: bool) -> dict[str, Any]:
+    """What the service says of a gather or a scatter. Raises what it raises."""
+    signature = OPERATORS[op].signature
+    call, data = _call(signature, asked)
+    if signature.kind == "scatter":
+        call.updates = _updates(signature, data, call.indices)
+        call.reduction = cast(Reduction, reduction)
+    return explanation_body(service.explain(call, MemoryReservation(service.budget), on_device=on_device))
+
+
+def explained_backward(service: Service, op: BackwardName, asked: Asked, sparse: bool) -> dict[str, Any]:
+    """What the service says of a gradient, whose `grad_output` has the shape that it must have.
+
+    Raises what the service raises.
+    """
+    row = BACKWARDS[op]
+    signature, dialect = row.signature, row.dialects[asked.dialect]
+    gather = OPERATORS[row.gather]
+    call, data = _call(gather.signature, asked)
+    try:
+        _, shape, _ = gather.plan(dialect, call, data, _UNBOUNDED)
+    except GatherError:
+        shape = ()  # what is wrong comes before the shape of grad_output
+    backward = BackwardCall(
+        op,
+        call.indices,
+        _without_items(data.dtype, shape, "/grad_output"),
+        asked.data_shape,
+        asked.parameter,
+        1.0,
+        sparse,
+        asked.dialect,
+        asked.device,
+        parameter_pointer=signature.pointer,
+        batch_dims=asked.batch_dims,
+    )
+    return backward_explanation_body(BackwardService(service).explain(backward, MemoryReservation(service.budget)))
+
+
+class _TablesByShape(EmptyStore):
+    """A store with a tensor of every shape, under the shape as a name."""
+
+    def __init__(self, dtype: DType) -> None:
+        self._dtype = dtype
+
+    def get(self, reference: str) -> Resident:
+        """The tensor of the shape that a text such as 200000,64 gives."""
+        shape = tuple(int(size) for size in reference.split(",") if size)
+        return Resident(_without_items(self._dtype, shape, ""), "")
+
+
+def explained_lookup(
+    service: Service,
+    features: Sequence[AskedFeature],
+    data_dtype: str,
+    indices_dtype: str,
+    pooling: Pooling,
+    concat: bool,
+) -> dict[str, Any]:
+    """What the service says of a lookup. Features with bags are pooled. Raises what the service raises."""
+    service.store = _TablesByShape(DTYPES[data_dtype])
+    indices = DTYPES[indices_dtype]
+    call = LookupCall(
+        [
+            Feature(
+                ",".join(map(str, one.table)),
+                _without_items(indices, one.indices, f"/features/{number}/indices"),
+                None if one.bags is None else _without_items(indices, (one.bags,), f"/features/{number}/offsets"),
+                pooling="none" if one.bags is None else pooling,
+                pointer=f"/features/{number}",
+            )
+            for number, one in enumerate(features)
+        ],
+        concat,
+    )
+    lookups = LookupService(service, numpy_cpu)  # no kernel runs
+    body = lookup_explanation_body(lookups.explain(call, MemoryReservation(service.budget)))
+    del body["features"]  # the ETags of what would be read
+    return body
+
+
+def _call(signature: Signature, asked: Asked) -> tuple[Call, Tensor]:
+    """The call, and its data."""
+    data = _without_items(DTYPES[asked.data_dtype], asked.data_shape, "/data")
+    indices = _without_items(DTYPES[asked.indices_dtype], asked.indices_shape, "/indices")
+    call = Call(
+        signature.operator,
+        data,
+        indices,
+        asked.parameter,
+        asked.dialect,
+        asked.device,
+        signature.pointer,
+        batch_dims=asked.batch_dims,
+    )
+    return call, data
+
+
+def _updates(signature: Signature, data: Tensor, indices: Tensor) -> Tensor:
+    """Updates of the shape that they must have."""
+    shape = indices.shape
+    if signature.operator == "scatternd":
+        shape = (*shape[:-1], *data.shape[shape[-1] :]) if shape else ()
+    return _without_items(data.dtype, shape, "/updates")
+
+
+def _without_items(dtype: DType, shape: Shape, pointer: str) -> Tensor:
+    """A tensor of which types and shapes alone are looked at."""
+    return Tensor(dtype, shape, np.empty(0, dtype.numpy), shape_pointer=pointer, dtype_pointer=pointer)

@@ -1,0 +1,42 @@
+"""Options that the commands of calls share: what becomes of indices out of bounds, and where the output goes."""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+
+class OutOfBounds(Enum):
+    """What becomes of an index that is out of bounds."""
+
+    ERROR = "error"
+    CLIP = "clip"
+    WRAP = "wrap"
+    FILL = "fill"
+
+
+FillValue = Annotated[
+    str | None, typer.Option(help='With fill, what slices are filled with, as JSON: -1, true, "NaN".')
+]
+Output = Annotated[Path | None, typer.Option(help="npy file to write; without it the output is printed.")]
+
+
+def called_wrongly(message: str) -> NoReturn:
+    """End the command with exit code 2 and a message on stderr."""
+    typer.echo(f"gathernd: {message}", err=True)
+    raise typer.Exit(2)
+
+
+def out_of_bounds_options(mode: OutOfBounds | None, fill_value: str | None) -> dict[str, Any]:
+    """The options of the client's method. Ends with 2 where the value is no JSON."""
+    options: dict[str, Any] = {} if mode is None else {"out_of_bounds": mode.value}
+    if fill_value is not None:
+        try:
+            options["fill_value"] = json.loads(fill_value)
+        except ValueError:
+            called_wrongly(f"--fill-value {fill_value!r} is not JSON; a string has quotes: '\"a\"'")
+    return options

@@ -1,0 +1,101 @@
+"""`gathernd lookup`: rows of many resident tensors in one request, single ones or pooled bags, into npy files."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple
+
+import typer
+
+from .call_options import FillValue, OutOfBounds, called_wrongly, out_of_bounds_options
+from .connect_or_exit import DEFAULT_URL, Key, Url, connect_or_exit
+
+FEATURE: Final = "TENSOR=INDICES[,OFFSETS[,WEIGHTS]]"
+
+app = typer.Typer(add_completion=False)
+
+
+class Pooling(Enum):
+    """What becomes of the rows of a bag."""
+
+    SUM = "sum"
+    MEAN = "mean"
+    MAX = "max"
+
+
+class _Files(NamedTuple):
+    """A feature as it is given: a resident tensor, and npy files."""
+
+    tensor: str
+    indices: Path
+    offsets: Path | None = None
+    weights: Path | None = None
+
+
+def _files(text: str) -> _Files:
+    """The parts of `TENSOR=indices.npy,offsets.npy,weights.npy`. Ends with 2 for another text."""
+    tensor, equals, rest = text.partition("=")
+    names = rest.split(",")
+    if not tensor or not equals or not all(names) or len(names) > 3:
+        called_wrongly(f"{text!r} is no {FEATURE}, such as items=rows.npy or items=rows.npy,bags.npy")
+    return _Files(tensor, *map(Path, names))
+
+
+@app.command("lookup")
+def lookup(
+    features: Annotated[
+        list[str],
+        typer.Argument(
+            help="Resident tensors, each with the npy file of the rows to look up and, for bags, that of where each "
+            "bag begins, and one of the rows' weights.",
+            metavar=f"{FEATURE}...",
+        ),
+    ],
+    pooling: Annotated[
+        Pooling | None, typer.Option(help="What becomes of the rows of a bag; sum if left out.", show_default=False)
+    ] = None,
+    concat: Annotated[bool, typer.Option(help="Join the outputs on axis 1, or give one for each feature.")] = True,
+    out_of_bounds: Annotated[
+        OutOfBounds | None, typer.Option(help="What becomes of an index out of bounds; an error if left out.")
+    ] = None,
+    fill_value: FillValue = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            help="npy file to write; without --concat the outputs are written beside it, as OUT.0.npy and so on for "
+            "OUT.npy. Without it they are printed."
+        ),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+) -> None:
+    """Look up rows of many resident tensors in one request of a running service: npy files in, npy files out."""
+    given = [_files(text) for text in features]
+    if pooling is not None and all(one.offsets is None for one in given):
+        called_wrongly("--pooling belongs to features with offsets: TENSOR=INDICES,OFFSETS")
+    options = out_of_bounds_options(out_of_bounds, fill_value)
+
+    from .npy_files import load, print_or_save  # noqa: PLC0415  (not needed for the help)
+
+    with connect_or_exit(url, key) as service:
+        from gathernd import Feature  # noqa: PLC0415
+
+        def loaded(path: Path | None) -> Any:
+            return None if path is None else load(path)
+
+        found = service.lookup(
+            [
+                Feature(
+                    one.tensor,
+                    load(one.indices),
+                    loaded(one.offsets),
+                    weights=loaded(one.weights),
+                    pooling=None if pooling is None or one.offsets is None else pooling.value,
+                )
+                for one in given
+            ],
+            concat=concat,
+            **options,
+        )
+        print_or_save({"": found} if concat else {str(number): one for number, one in enumerate(found)}, output)

@@ -1,0 +1,154 @@
+"""`gathernd lookup` and `gathernd backward` against a running server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from gathernd import Client
+from gathernd_cli.command_line import app
+from tests.client.test_gathers import same
+from tests.http.lookups import Given, looped
+from tests.http.server import Server
+
+USERS = np.random.default_rng(3).standard_normal((20, 4), dtype=np.float32)
+ITEMS = np.random.default_rng(4).standard_normal((30, 3), dtype=np.float32)
+BAGGED, BAGS, WEIGHTS = [4, 4, 9, 1, 0], [0, 3], np.array([1, -2, 0.5, 3, 0.1], np.float32)
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def run(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """Run a command in a folder with npy files, for a server with the tensors users and items."""
+    monkeypatch.setenv("GATHERND_URL", server.url)
+    monkeypatch.chdir(tmp_path)
+    np.save("rows.npy", np.array([7, 3]))
+    np.save("bagged.npy", np.array(BAGGED))
+    np.save("bags.npy", np.array(BAGS))
+    np.save("weights.npy", WEIGHTS)
+    with Client(server.url) as service:
+        service.put("users", USERS)
+        service.put("items", ITEMS)
+        yield lambda *arguments: CliRunner().invoke(app, arguments)
+        service.delete("users")
+        service.delete("items")
+
+
+def done(run: Run, *arguments: str) -> str:
+    """The output of a command that succeeds."""
+    ended = run(*arguments)
+    assert ended.exit_code == 0, ended.output
+    text: str = ended.output
+    return text
+
+
+def listing() -> set[str]:
+    return {path.name for path in Path().iterdir()} - {"rows.npy", "bagged.npy", "bags.npy", "weights.npy"}
+
+
+def test_lookup_joins_rows_and_bags(run: Run) -> None:
+    for pooling in ("sum", "mean", "max"):
+        asked = ["lookup", "users=rows.npy", "items=bagged.npy,bags.npy", "--output", "out.npy"]
+        assert done(run, *asked, "--pooling", pooling) == ""
+        pooled = looped(ITEMS, Given("", BAGGED, BAGS, pooling=pooling))
+        assert same(np.load("out.npy"), np.concatenate((USERS[[7, 3]], pooled), axis=1))
+    assert done(run, *asked) == ""
+    assert same(np.load("out.npy")[:, 4:], looped(ITEMS, Given("", BAGGED, BAGS, pooling="sum")))
+    assert done(run, "lookup", "items=bagged.npy,bags.npy,weights.npy", "--output", "out.npy") == ""
+    assert same(np.load("out.npy"), looped(ITEMS, Given("", BAGGED, BAGS, WEIGHTS, "sum")))
+    assert listing() == {"out.npy"}
+
+
+def test_lookup_without_concat_writes_a_file_for_each_feature(run: Run) -> None:
+    assert done(run, "lookup", "users=rows.npy", "items=bagged.npy", "--no-concat", "--output", "out.npy") == ""
+    assert listing() == {"out.0.npy", "out.1.npy"}
+    assert same(np.load("out.0.npy"), USERS[[7, 3]])
+    assert same(np.load("out.1.npy"), ITEMS[BAGGED])
+
+
+def test_lookup_prints_and_replaces_indices_out_of_bounds(run: Run) -> None:
+    np.save("far.npy", np.array([0, 99]))
+    refused = run("lookup", "users=rows.npy", "items=far.npy", "--output", "out.npy")
+    assert refused.exit_code == 1
+    assert "index_out_of_bounds" in refused.output
+    assert not listing() - {"far.npy"}
+    shown = done(run, "lookup", "items=far.npy", "--out-of-bounds", "fill", "--fill-value", "7", "--no-concat")
+    assert shown.split()[-4:] == ["7.", "7.", "7.", "]]"]
+    assert done(run, "lookup", "items=far.npy", "--out-of-bounds", "clip", "--output", "out.npy") == ""
+    assert same(np.load("out.npy"), ITEMS[[0, 29]])
+
+
+def test_backward_is_the_gradient_of_the_gather(run: Run) -> None:
+    grad = np.random.default_rng(5).standard_normal((3, 4), dtype=np.float32)
+    np.save("grad.npy", grad)
+    np.save("tuples.npy", np.array([[2], [0], [2]]))
+    np.save("entries.npy", np.array([2, 0, 2]))
+    expected = np.zeros((20, 4), np.float32)
+    np.add.at(expected, [2, 0, 2], grad)
+    asked = ["backward", "tuples.npy", "grad.npy", "--output", "out.npy"]
+    assert done(run, *asked, "--data-shape", "20,4") == ""
+    assert same(np.load("out.npy"), expected)
+    assert done(run, *asked, "--tensor", "users", "--lda-coeff", "-2") == ""
+    assert same(np.load("out.npy"), expected * np.float32(-2))
+    assert done(run, *asked, "--tensor", "users", "--sparse") == ""
+    assert np.load("out.indices.npy").tolist() == [[0], [2]]
+    assert same(np.load("out.values.npy"), expected[[0, 2]])
+    gather = ["backward", "entries.npy", "grad.npy", "--op", "gather", "--output", "out.npy"]
+    assert done(run, *gather, "--data-shape", "20,4", "--sparse") == ""
+    assert np.load("out.indices.npy").tolist() == [0, 2]
+    np.save("turned.npy", np.ascontiguousarray(grad.T))
+    gather[2] = "turned.npy"
+    assert done(run, *gather, "--data-shape", "4,20", "--axis", "-1") == ""
+    assert same(np.load("out.npy"), np.ascontiguousarray(expected.T))
+    np.save("batches.npy", np.array([[1], [0], [1]]))
+    np.save("each.npy", np.ones(3, np.float32))
+    batches = ["backward", "batches.npy", "each.npy", "--data-shape", "3,2", "--batch-dims", "1"]
+    assert done(run, *batches) == "[[0. 1.]\n [1. 0.]\n [0. 1.]]\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["lookup"], 2, "TENSOR=INDICES"),
+        (["lookup", "users"], 2, "'users' is no TENSOR=INDICES"),
+        (["lookup", "users=a.npy,b.npy,c.npy,d.npy"], 2, "is no TENSOR=INDICES"),
+        (["lookup", "users=rows.npy,,weights.npy"], 2, "is no TENSOR=INDICES"),
+        (["lookup", "users=rows.npy", "--pooling", "sum"], 2, "--pooling belongs to features with offsets"),
+        (["lookup", "users=rows.npy", "--pooling", "none"], 2, "none"),
+        (["lookup", "users=none.npy"], 1, "none.npy"),
+        (["lookup", "nobody=rows.npy"], 1, "tensor_not_found"),
+        (["lookup", "users=rows.npy", "--fill-value", "x"], 2, "is not JSON"),
+        (["lookup", "users=rows.npy", "items=bagged.npy"], 1, "feature_mismatch"),
+        (["lookup", "items=bagged.npy,bags.npy,weights.npy", "--pooling", "max"], 1, "invalid_field"),
+        (["lookup", "users=rows.npy", "--output", "no/such/folder.npy"], 1, "No such file"),
+        (["backward", "rows.npy", "weights.npy"], 2, "either --data-shape"),
+        (["backward", "rows.npy", "weights.npy", "--data-shape", "5", "--tensor", "users"], 2, "either --data-shape"),
+        (["backward", "rows.npy", "weights.npy", "--data-shape", "a"], 2, "is no shape"),
+        (["backward", "rows.npy", "weights.npy", "--data-shape", "5", "--axis", "1"], 2, "--axis to --op gather"),
+        (["backward", "rows.npy", "rows.npy", "--data-shape", "5"], 1, "unsupported_dtype"),
+        (["backward", "rows.npy", "weights.npy", "--tensor", "nobody"], 1, "tensor_not_found"),
+        (["backward", "rows.npy", "weights.npy", "--op", "gather", "--data-shape", "5"], 1, "updates_shape_mismatch"),
+    ],
+)
+def test_a_command_that_fails_says_why(run: Run, arguments: list[str], code: int, text: str) -> None:
+    ended = run(*arguments)
+    assert ended.exit_code == code, ended.output
+    assert text in " ".join(ended.output.replace("│", " ").split())
+    assert "Traceback" not in ended.output
+    assert not listing()
+
+
+def test_several_files_are_written_all_or_none(run: Run, server: Server) -> None:
+    with Client(server.url) as service:
+        service.put("halves", ITEMS.astype(ml_dtypes.bfloat16))
+        refused = run("lookup", "users=rows.npy", "halves=rows.npy", "--no-concat", "--output", "out.npy")
+        service.delete("halves")
+    assert refused.exit_code == 1
+    assert "an npy file cannot hold bfloat16" in refused.output
+    assert not listing()
