@@ -1,7 +1,7 @@
 """Lookups: resolve the tables, validate, choose, run, as `app.service` does for a gather, over many tables at once.
 
-Each table is resolved once for a request, however many features name it, and what was read of one that a scatter
-changed meanwhile is read again: so a request is of one content of each.
+Each table is resolved once for a request, however many features name it and by whichever reference, and what was read
+of one that a scatter changed meanwhile is read again: so a request is of one content of each.
 """
 
 from __future__ import annotations
@@ -122,7 +122,6 @@ class LookupService:
         run = _Run(plan, indices, offsets, weights, rows, outputs)
         timings.choice = choice = decision.choice
         timings.route = choice.route
-        by_name = {feature.tensor: resident for feature, resident in zip(call.features, residents, strict=True)}
         every = range(len(plan.features))
         if choice.on_event_loop and choice.parts == 1 and not strings:
             bad = self._run_kernel(run, every, residents, 1, timings)
@@ -130,14 +129,16 @@ class LookupService:
             bad = await service.pool.run(
                 lambda: self._run_kernel(run, every, residents, choice.parts, timings), timings
             )
-        for name, resident in by_name.items():
+        for resident in {id(resident): resident for resident in residents}.values():
             if bad < 0 and not resident.is_consistent:
-                by_name[name] = await self._read_again(call, run, name, resident, choice.parts, timings)
+                numbers = [number for number, one in enumerate(residents) if one is resident]
+                name = call.features[numbers[0]].tensor
+                again = await self._read_again(run, numbers, name, resident, choice.parts, timings)
+                residents = [again if one is resident else one for one in residents]
         timings.kernel_end = perf_counter()
         if bad >= 0:
             checks = _checking(call, plan)
             raise await self._here_or_in_pool(items < _LARGE_INDEX_SCAN, checks, timings)
-        residents = [by_name[feature.tensor] for feature in call.features]
         looked_up: Sequence[Tensor]
         if strings:
             looked_up = await service.pool.run(
@@ -168,15 +169,19 @@ class LookupService:
         return LookupExplanation(call, residents, planned.plan, decision)
 
     def _resolve(self, call: LookupCall) -> list[Resident]:
-        """The table of each feature: one object for all features that name it. Raises tensor_not_found."""
+        """The table of each feature: one object for all features that read its content, by name, version or alias.
+
+        Raises tensor_not_found.
+        """
         store = self.service.store
         found: dict[str, Resident] = {}
+        contents: dict[int, Resident] = {}
         for feature in call.features:
             if feature.tensor not in found:
                 resident = store.get(feature.tensor)
                 if resident is None:
                     raise unknown_reference(feature.tensor, f"{feature.pointer}/tensor", store)
-                found[feature.tensor] = resident
+                found[feature.tensor] = contents.setdefault(id(resident.tensor), resident)
         return [found[feature.tensor] for feature in call.features]
 
     def _validated(self, call: LookupCall, residents: Sequence[Resident]) -> tuple[_Planned, Mapping[str, Tensor]]:
@@ -216,10 +221,15 @@ class LookupService:
         return self.kernel.lookup(plans, arrays, threads)
 
     async def _read_again(
-        self, call: LookupCall, run: _Run, name: str, resident: Resident, threads: int, timings: RequestTimings
+        self,
+        run: _Run,
+        numbers: Sequence[int],
+        name: str,
+        resident: Resident,
+        threads: int,
+        timings: RequestTimings,
     ) -> Resident:
         """Read all features of one table again, until no scatter changed it meanwhile; see `Service`."""
-        numbers = [number for number, feature in enumerate(call.features) if feature.tensor == name]
         service = self.service
         versions = attempts(resident, name, service.run_in_lock_thread, timings.deadline)
         async with aclosing(versions):

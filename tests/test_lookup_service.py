@@ -15,7 +15,7 @@ from app.kernels import numpy_cpu
 from app.lookup_service import LookupService
 from app.memory.budget import Budget, MemoryReservation
 from app.service import Service
-from app.store import EmptyStore, Resident
+from app.store import EmptyStore, Resident, Store
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DTYPES
 from app.tensors.lookup_call import Feature, LookupAnswer, LookupCall
@@ -33,12 +33,12 @@ class _OneTable(EmptyStore):
         return self.resident
 
 
-def look_up(table: Tensor, feature: Feature) -> LookupAnswer:
-    """The answer of a lookup of one feature that fills, decided for the event loop."""
+def look_up(store: Store, *features: Feature) -> LookupAnswer:
+    """The answer of a lookup that fills, decided for the event loop."""
     pool = RequestThreadPool(2, 8)
     chooser = BackendChooser(threads=2, force_route="loop")
-    service = Service(Limits(), _OneTable(table), numpy_cpu, pool, chooser, Budget(2**30))
-    call = LookupCall([feature], out_of_bounds="fill")
+    service = Service(Limits(), store, numpy_cpu, pool, chooser, Budget(2**30))
+    call = LookupCall(features, concat=len(features) == 1, out_of_bounds="fill")
     try:
         asked = LookupService(service, numpy_cpu).lookup(
             call, RequestTimings(0.0, 1e12), MemoryReservation(service.budget)
@@ -62,7 +62,7 @@ def test_a_large_row_to_fill_with_is_made_by_a_thread_of_the_pool(
     monkeypatch.setattr(np, "full", noting)
     table = Tensor(DTYPES["float32"], (2, items), np.ones(2 * items, np.float32))
     rows = Tensor(DTYPES["int64"], (2,), np.array([1, 2]))
-    answer = look_up(table, Feature("t", rows))
+    answer = look_up(_OneTable(table), Feature("t", rows))
     (name,) = [name for shape, name in made_by if shape == items]
     assert name.startswith(thread)
     assert answer.replaced == 1
@@ -76,6 +76,46 @@ def test_offsets_get_the_type_of_indices_that_were_replaced(bags: int, dtype: st
     table = Tensor(DTYPES["float32"], (2, 1), np.array([3, 5], np.float32))
     rows = Tensor(integers, (2,), np.array([1, 9], integers.numpy))
     offsets = Tensor(integers, (bags,), np.array([0] + [1] * (bags - 1), integers.numpy))
-    answer = look_up(table, Feature("t", rows, offsets, pooling="sum"))
+    answer = look_up(_OneTable(table), Feature("t", rows, offsets, pooling="sum"))
     assert answer.replaced == 1
     assert answer.outputs[0].array.tolist() == [5.0] + [0.0] * (bags - 1)
+
+
+class _Scattered(Resident):
+    """A resident tensor that is scattered right after it was found to be consistent, `times` times."""
+
+    times = 3
+
+    def refreshed(self) -> Resident:
+        return _Scattered(self.tensor, f'"1-{self.words[0] // 2}"', self.words[0], self.words)
+
+    @property
+    def is_consistent(self) -> bool:
+        consistent = super().is_consistent
+        if consistent and self.times:
+            _Scattered.times -= 1
+            _scatter(self)
+        return consistent
+
+
+def _scatter(resident: Resident) -> None:
+    words: Any = resident.words
+    words[0] += 2
+    resident.tensor.array[:] += 1
+
+
+class _TwoNames(_OneTable):
+    """A store in which a scatter comes between two looks at the same content."""
+
+    def get(self, reference: str) -> Resident:
+        _scatter(self.resident)
+        return self.resident.refreshed()
+
+
+def test_a_content_by_two_names_is_read_in_one_state() -> None:
+    store = _TwoNames(Tensor(DTYPES["float32"], (4, 1), np.zeros(4, np.float32)))
+    store.resident = _Scattered(store.resident.tensor, '"1-0"', 0, [0])
+    rows = Tensor(DTYPES["int64"], (2,), np.array([0, 3]))
+    answer = look_up(store, Feature("items", rows), Feature("live", rows), Feature("items", rows))
+    assert len({output.array.tobytes() for output in answer.outputs}) == len(set(answer.etags)) == 1
+    assert answer.etags[0] == f'"1-{int(answer.outputs[0].array[0])}"'

@@ -1,63 +1,102 @@
-"""A lookup is of one content of each table, while tables are scattered and replaced: the rows say which one."""
+"""A lookup of 26 tables is of one content of each, while they are scattered, replaced and moved by aliases.
+
+Every item of a table is the stamp of its content, which no other content of the table has.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import cycle
 from time import monotonic
+from typing import Any, NamedTuple
 
 import httpx
 import numpy as np
+import pytest
+from numpy.typing import NDArray
 
 from tests.http.conftest import Start
-from tests.http.lookups import Given, as_safetensors, loaded
-from tests.http.tensors import SAFETENSORS, put_raw, save
+from tests.http.lookups import Given, as_json, as_safetensors, loaded, read_output
+from tests.http.tensors import RAW, SAFETENSORS, save
 
-ROWS, WIDTH = 3000, 32
+ROWS, WIDTH, BAGS = 600, 16, 6
 EVERY = np.arange(ROWS)
+BAG_STARTS = list(range(0, ROWS, ROWS // BAGS))
 BINARY = {"content-type": SAFETENSORS}
+SCATTERED = [f"scattered-{number}" for number in range(9)]
+REPLACED = [f"replaced-{number}" for number in range(9)]
+PUBLISHED = [f"published-{number}" for number in range(8)]
+"""Tables that are asked for by an alias, which is moved to each new version once that is there."""
+FIRST_NAMES = [*SCATTERED, *REPLACED, *(f"live-{name}" for name in PUBLISHED)]
+SECOND_NAMES = [*(f"{name}@1" for name in SCATTERED[:4]), *(f"same-{name}" for name in SCATTERED[4:])]
+SECOND_NAMES += [*REPLACED, *(f"live-{name}" for name in PUBLISHED)]
+"""Of the same tables in the same order: scattered ones by their version, or by an alias that is not moved."""
 
 
-def contents(version: int) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
-    """A table whose every item is its version."""
-    return np.full((ROWS, WIDTH), version, np.float32)
+class Seen(NamedTuple):
+    """What a lookup says of a table: the ETag and the version, and the stamp that its rows have."""
+
+    table: int
+    etag: str
+    version: int
+    stamp: float
 
 
-def check(content: bytes) -> tuple[float, float]:
-    """The versions of both tables in an answer, which has each three times: all rows, these turned, their maximum."""
-    arrays, lookup = loaded(content)
-    etags = [told["data_etag"] for told in lookup["features"]]
-    versions = []
-    for first in (0, 1):
-        numbers = range(first, 6, 2)
-        values = {float(value) for number in numbers for value in np.unique(arrays[f"{number}.output"])}
-        assert len(values) == 1, "rows of more than one content"
-        assert len({etags[number] for number in numbers}) == 1
-        versions.append(values.pop())
-    return versions[0], versions[1]
+def contents(stamp: int) -> NDArray[np.float32]:
+    return np.full((ROWS, WIDTH), stamp, np.float32)
 
 
-def test_a_request_sees_one_content_of_each_table_while_they_are_scattered_and_replaced(
-    start: Start, soak_scale: int
+def features() -> list[Given]:
+    """All rows of each table as bags, from the first and from the last on, and three rows as they are."""
+    bagged = [Given(name, EVERY, BAG_STARTS, pooling="max") for name in FIRST_NAMES]
+    turned = [Given(name, EVERY[::-1].copy(), BAG_STARTS, pooling="max") for name in SECOND_NAMES]
+    return [*bagged, *turned, *(Given(name, EVERY[[0, ROWS // 2, -1]]) for name in FIRST_NAMES)]
+
+
+def check(outputs: list[NDArray[Any]], told: list[dict[str, Any]]) -> Iterator[Seen]:
+    """What an answer says of each table; no table has rows of two contents."""
+    tables = len(FIRST_NAMES)
+    for table in range(tables):
+        numbers = range(table, len(outputs), tables)
+        stamps = {float(stamp) for number in numbers for stamp in np.unique(outputs[number])}
+        assert len(stamps) == 1, f"rows of more than one content of {FIRST_NAMES[table]}: {stamps}"
+        (said,) = {(told[number]["data_etag"], told[number]["version"]) for number in numbers}
+        yield Seen(table, *said, stamps.pop())
+
+
+def put(client: httpx.Client, name: str, stamp: int) -> httpx.Response:
+    query = {"dtype": "float32", "shape": f"{ROWS},{WIDTH}", "keep": "2"}
+    body = contents(stamp).tobytes()
+    answer = client.put(f"/tensors/{name}", params=query, content=body, headers={"content-type": RAW})
+    assert answer.is_success, answer.text
+    return answer
+
+
+def move(client: httpx.Client, alias: str, reference: str) -> None:
+    answer = client.put(f"/aliases/{alias}", json={"tensor": reference})
+    assert answer.is_success, answer.text
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_request_of_26_tables_sees_one_content_of_each_while_they_change(
+    start: Start, soak_scale: int, workers: int
 ) -> None:
-    features = []
-    for number in range(6):
-        table = ("scattered", "replaced")[number % 2]
-        rows = EVERY if number < 2 else EVERY[::-1].copy()
-        features.append(Given(table, rows, [0, 1000, 2000], pooling="max") if number > 3 else Given(table, rows))
-    asked = as_safetensors(features, concat=False)
-    seen: set[tuple[float, float]] = set()
+    asked = features()
+    binary, text = as_safetensors(asked, concat=False), as_json(asked, concat=False)
+    seen: set[Seen] = set()
+    stamps: dict[str, float] = {}
     failures: list[BaseException] = []
-    with start("--workers", "2", "--max-output-bytes", "64MiB") as server:
+    with start("--workers", str(workers), "--max-output-bytes", "64MiB") as server:
 
-        def until_the_end(work: Callable[[httpx.Client, int], None]) -> threading.Thread:
+        def until_the_end(work: Callable[[httpx.Client, str, int], None], *names: str) -> threading.Thread:
             def run() -> None:
                 try:
                     with httpx.Client(base_url=server.url, timeout=60, trust_env=False) as client:
-                        number = 1
-                        while monotonic() < ends:
-                            work(client, number)
-                            number += 1
+                        for number, name in enumerate(cycle(names)):
+                            if monotonic() >= ends or failures:
+                                return
+                            work(client, name, 2 + number // len(names))
                 except BaseException as error:  # noqa: BLE001  (the test raises it)
                     failures.append(error)
 
@@ -65,26 +104,52 @@ def test_a_request_sees_one_content_of_each_table_while_they_are_scattered_and_r
             thread.start()
             return thread
 
-        def scatter(client: httpx.Client, version: int) -> None:
-            body = save(indices=EVERY.reshape(-1, 1), updates=contents(version))
-            answer = client.post("/tensors/scattered/scatter", content=body, headers=BINARY)
+        def scatter(client: httpx.Client, name: str, stamp: int) -> None:
+            body = save(indices=EVERY.reshape(-1, 1), updates=contents(stamp))
+            answer = client.post(f"/tensors/{name}/scatter", content=body, headers=BINARY)
             assert answer.status_code == 200, answer.text
+            stamps[answer.json()["etag"]] = stamp
 
-        def replace(client: httpx.Client, version: int) -> None:
-            assert put_raw(client, "replaced", contents(version)).status_code == 200
+        def replace(client: httpx.Client, name: str, stamp: int) -> None:
+            stamps[put(client, name, stamp).json()["etag"]] = stamp
 
-        def look(client: httpx.Client, number: int) -> None:
-            answer = client.post("/lookup", content=asked, headers=BINARY)
-            assert answer.status_code == 200, answer.text
-            seen.add(check(answer.content))
+        def publish(client: httpx.Client, name: str, stamp: int) -> None:
+            replace(client, name, stamp)
+            move(client, f"live-{name}", f"{name}@{stamp}")
+
+        def look(client: httpx.Client, form: str, number: int) -> None:
+            if form == "json":
+                answer = client.post("/lookup", json=text)
+                assert answer.status_code == 200, answer.text
+                body = answer.json()
+                outputs, told = [read_output(output) for output in body["outputs"]], body["features"]
+            else:
+                answer = client.post("/lookup", content=binary, headers=BINARY)
+                assert answer.status_code == 200, answer.text
+                arrays, said = loaded(answer.content)
+                outputs, told = [arrays[f"{number}.output"] for number in range(len(asked))], said["features"]
+            seen.update(check(outputs, told))
 
         with httpx.Client(base_url=server.url, trust_env=False) as client:
-            for name in ("scattered", "replaced"):
-                assert put_raw(client, name, contents(0)).status_code == 201
+            for name in (*SCATTERED, *REPLACED, *PUBLISHED):
+                replace(client, name, 1)
+                if name in SCATTERED[4:]:
+                    move(client, f"same-{name}", f"{name}@1")
+                if name in PUBLISHED:
+                    move(client, f"live-{name}", f"{name}@1")
         ends = monotonic() + 4 * soak_scale
-        threads = [until_the_end(work) for work in (scatter, replace, look, look, look)]
+        threads = [
+            until_the_end(scatter, *SCATTERED[:5]),
+            until_the_end(scatter, *SCATTERED[5:]),
+            until_the_end(replace, *REPLACED),
+            until_the_end(publish, *PUBLISHED),
+            *(until_the_end(look, form) for form in ("json", "safetensors", "safetensors")),
+        ]
         for thread in threads:
             thread.join()
     assert not failures, failures
-    assert len(seen) > 4, "nothing changed meanwhile"
-    assert len({scattered for scattered, _ in seen}) > 2
+    for one in seen:
+        assert stamps[one.etag] == one.stamp, "the ETag is of another content"
+        assert one.version == (1 if one.table < len(SCATTERED) else one.stamp)
+    changes = [len({one.etag for one in seen if one.table == table}) for table in range(len(FIRST_NAMES))]
+    assert min(changes) > 1, f"not every table was seen in two contents: {changes}"
