@@ -13,21 +13,17 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import re
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.dispatch.backend_calibration import new_event_loop
 from app.kernels import numba_cpu
 from app.operators.backward_plan import BackwardPlan
 from app.operators.gather_plan import GatherPlan
-from benchmarks.beside_peers import Call, Contender, begin, mean, shown, take_turns
+from benchmarks.beside_peers import Call, Contender, begin, measure_lines, take_turns
 
 Indices = NDArray[np.int64]
 
@@ -182,23 +178,7 @@ def measure(line: Line, peers: list[str], options: argparse.Namespace, loop: Any
 def main() -> None:
     """Measure and print, a line at a time."""
     options = begin(__doc__, PEERS, seconds=0.5)
-    peers = options.peers
-    columns = ["gathernd", *peers]
-    print(f"{'work':46}" + "".join(f"{name:>12}" for name in [*columns, "× peer"]))
-    loop = new_event_loop()
-    over_peer = []
-    with tempfile.TemporaryDirectory() as folder:
-        numba_cpu.configure(Path(folder))
-        numba_cpu.warm()
-        for line in LINES:
-            if not re.search(options.lines, line.name):
-                continue
-            times, wrong = measure(line, peers, options, loop)
-            over_peer.append(min(times[name] for name in peers if name in times) / times["gathernd"])
-            figures = [*shown(times, wrong, columns), f"{over_peer[-1]:.2f}"]
-            print(f"{line.name:46}" + "".join(f"{text:>12}" for text in figures), flush=True)
-    loop.close()
-    print(f"{len(over_peer)} lines, geometric mean × best peer {mean(over_peer):.2f}")
+    measure_lines(LINES, measure, options, ["gathernd", *options.peers])
 
 
 if __name__ == "__main__":

@@ -10,20 +10,35 @@ import argparse
 import importlib
 import importlib.metadata
 import os
+import re
+import tempfile
 from asyncio import AbstractEventLoop
 from collections.abc import Awaitable, Callable, Iterable
 from inspect import iscoroutinefunction
 from math import exp, log
+from pathlib import Path
 from statistics import median
 from time import perf_counter, sleep
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
+from app.dispatch.backend_calibration import new_event_loop
+from app.kernels import numba_cpu
 from app.memory.malloc_tuning import keep_freed_memory
 from benchmarks.common import machine_line
 
 Call = Callable[[], Any]
 Served = Callable[[], Awaitable[Any]]
 Contender = Call | Served
+
+
+class Line(Protocol):
+    """A line of a table: some work, by its name."""
+
+    @property
+    def name(self) -> str: ...
+
+
+L = TypeVar("L", bound=Line)
 _PAUSE: Final = 0.01
 _KEPT_BYTES: Final = 1 << 28
 _DISTRIBUTIONS: Final = ("numpy", "onnxruntime", "openvino", "torch", "tensorflow-cpu", "tensorflow")
@@ -62,6 +77,38 @@ def take_turns(
     for (name, _), found in zip(calls, turns, strict=True):
         best[name] = min(best.get(name, float("inf")), median(found) * 1e6)
     return best
+
+
+def measure_lines(
+    lines: Iterable[L],
+    measure: Callable[[L, list[str], argparse.Namespace, AbstractEventLoop], tuple[dict[str, float], set[str]]],
+    options: argparse.Namespace,
+    columns: list[str],
+) -> None:
+    """Print the figures of the lines that `options` asks for, and at the end how they compare with the best peers'.
+
+    `measure` gives the microseconds of each contender on a line, and who was wrong.
+    """
+    print(f"{'work':48}" + "".join(f"{name:>12}" for name in [*columns, "× peer"]))
+    loop = new_event_loop()
+    over_peer: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        numba_cpu.configure(Path(folder))
+        numba_cpu.warm()
+        for line in lines:
+            if not re.search(options.lines, line.name):
+                continue
+            times, wrong = measure(line, options.peers, options, loop)
+            figures = shown(times, wrong, columns)
+            beside = [times[name] for name in options.peers if name in times]
+            if beside:
+                over_peer[line.name] = min(beside) / times["gathernd"]
+                figures.append(f"{over_peer[line.name]:.2f}")
+            print(f"{line.name:48}" + "".join(f"{text:>12}" for text in figures), flush=True)
+    loop.close()
+    if over_peer:
+        lost = ", ".join(name for name, ratio in over_peer.items() if ratio < 1) or "none"
+        print(f"{len(over_peer)} lines, geometric mean × best peer {mean([*over_peer.values()]):.2f}; lost: {lost}")
 
 
 def mean(ratios: list[float]) -> float:

@@ -12,17 +12,13 @@ both write to an output that is used again, as do the peers that can. Ours must 
 from __future__ import annotations
 
 import argparse
-import re
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from app.dispatch.backend_calibration import new_event_loop
 from app.kernels import numba_cpu
-from benchmarks.beside_peers import Call, Contender, begin, mean, shown, take_turns
+from benchmarks.beside_peers import Call, Contender, begin, measure_lines, take_turns
 from benchmarks.kernels import CARRIERS
 from benchmarks.scatter_lines import LINES, Array, Inputs, Line, make_inputs, scatter_by_numpy
 from benchmarks.scatter_peers import PEERS
@@ -87,27 +83,7 @@ def measure(
 def main() -> None:
     """Measure and print, a line at a time."""
     options = begin(__doc__, PEERS, seconds=0.5)
-    columns = ["gathernd", "one thread", *options.peers]
-    print(f"{'work':48}" + "".join(f"{name:>12}" for name in [*columns, "× peer"]))
-    loop = new_event_loop()
-    over_peer: dict[str, float] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        numba_cpu.configure(Path(folder))
-        numba_cpu.warm()
-        for line in LINES:
-            if not re.search(options.lines, line.name):
-                continue
-            times, wrong = measure(line, options.peers, options, loop)
-            figures = shown(times, wrong, columns)
-            beside = [times[name] for name in options.peers if name in times]
-            if beside:
-                over_peer[line.name] = min(beside) / times["gathernd"]
-                figures.append(f"{over_peer[line.name]:.2f}")
-            print(f"{line.name:48}" + "".join(f"{text:>12}" for text in figures), flush=True)
-    loop.close()
-    if over_peer:
-        lost = ", ".join(name for name, ratio in over_peer.items() if ratio < 1) or "none"
-        print(f"{len(over_peer)} lines, geometric mean × best peer {mean([*over_peer.values()]):.2f}; lost: {lost}")
+    measure_lines(LINES, measure, options, ["gathernd", "one thread", *options.peers])
 
 
 if __name__ == "__main__":

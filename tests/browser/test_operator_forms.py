@@ -66,6 +66,13 @@ def refused(page: Page, form: str, code: str, control: str | None) -> None:
     assert page.locator(f"#{form}-outputs .tensor").count() == 0
 
 
+def fill_and_refuse(page: Page, form: str, changes: dict[str, str], code: str, control: str) -> None:
+    """The form refuses what its fields then say."""
+    for part, text in changes.items():
+        page.locator(f"#{form}-{part}").fill(text)
+    refused(page, form, code, control)
+
+
 def test_a_lookup_of_several_tables_with_pooling(open_page: Open, tables: httpx.Client) -> None:
     page = lookup_page(open_page)
     page.locator("#lookup-0-tensor").select_option("form-items")
@@ -134,9 +141,7 @@ def test_errors_of_a_lookup_are_shown_at_their_field(
     page.locator("#lookup-1-pooling").select_option("sum")
     if "fill-value" in changes:
         page.locator("#lookup-out-of-bounds").select_option("fill")
-    for part, text in changes.items():
-        page.locator(f"#lookup-{part}").fill(text)
-    refused(page, "lookup", code, control)
+    fill_and_refuse(page, "lookup", changes, code, control)
     page.locator("#lookup-0-indices").fill("[3, 1]")
     assert page.locator("#lookup-problem").count() == 0
 
@@ -209,9 +214,7 @@ def test_errors_of_a_gradient_are_shown_at_their_field(
 ) -> None:
     page = open_page()
     page.locator("#readiness.is-ready").wait_for()
-    for part, text in changes.items():
-        page.locator(f"#backward-{part}").fill(text)
-    refused(page, "backward", code, control)
+    fill_and_refuse(page, "backward", changes, code, control)
     page.locator("#backward-lda-coeff").fill("1.0")
     assert page.locator("#backward-problem").count() == 0
 

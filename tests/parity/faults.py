@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from math import prod
@@ -19,7 +19,7 @@ import httpx
 import numpy as np
 
 from tests.http.forms import COMPLEX, INTEGERS, TYPES
-from tests.http.rules import representable
+from tests.http.rules import BadIndex, representable
 from tests.parity.items import Array
 from tests.parity.messages import Request, Sent
 
@@ -46,17 +46,6 @@ class Stage(IntEnum):
     LIMITS = 12
     DEVICE = 13
     INDEX_VALUES = 14
-
-
-@dataclass(frozen=True)
-class BadIndex:
-    """A component of indices that is out of bounds: its number in row-major order, and what is told of it."""
-
-    item: int
-    value: int
-    axis: int
-    size: int
-    allowed: list[int] | None
 
 
 @dataclass(frozen=True)
@@ -139,6 +128,22 @@ def of_type(request: Request, name: str, taken: frozenset[str], stage: Stage) ->
     """An array of a type that the dialect does not take."""
     if request.dtype(name) in TYPES and request.dtype(name) not in taken:
         yield Fault(stage, "unsupported_dtype", "dtype", name)
+
+
+def of_elements_shapes(
+    request: Request, shape: list[int], index_shape: list[int]
+) -> Generator[Fault, None, int | None]:
+    """What operators on single elements ask of shapes and axis. Returns the axis, counted from the front, or None."""
+    rank, axis = len(shape), request.parameters.get("axis", 0)
+    if shape and len(index_shape) != rank:
+        yield Fault(Stage.RANK, "rank_mismatch", "shape", "indices")
+    if not -rank <= axis < rank:
+        yield Fault(Stage.PARAMETER, "axis_out_of_range", "parameter", "axis")
+        return None
+    axis = int(axis) % rank
+    if len(index_shape) == rank and any(index_shape[at] > shape[at] for at in range(rank) if at != axis):
+        yield Fault(Stage.BATCH_SHAPE, "indices_shape_mismatch", "shape", "indices")
+    return axis
 
 
 def of_index_values(indices: Array, axes: list[tuple[int, int]], lows: list[int]) -> Iterator[Fault]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.http.forms import INTEGERS, TYPES
 from tests.http.rules import DIALECTS, representable, zero
-from tests.parity.faults import Fault, Stage, first, of_arrays, of_fields, of_index_values, of_type
+from tests.parity.faults import Fault, Stage, first, of_arrays, of_elements_shapes, of_fields, of_index_values, of_type
 from tests.parity.items import NUMPY, Array, Rng, choose, indices_around, items, name_of
 from tests.parity.messages import Request, values
 from tests.parity.scatter_cases import spoil_values
@@ -209,16 +209,9 @@ def faults_axis(request: Request, shape: list[int], index_shape: list[int], wrap
 
 
 def _faults_elements(request: Request, shape: list[int], index_shape: list[int], wrap: bool) -> Iterator[Fault]:
-    rank, axis = len(shape), request.parameters.get("axis", 0)
-    if shape and len(index_shape) != rank:
-        yield Fault(Stage.RANK, "rank_mismatch", "shape", "indices")
-    if not -rank <= axis < rank:
-        yield Fault(Stage.PARAMETER, "axis_out_of_range", "parameter", "axis")
-        return
-    axis %= rank
-    if len(index_shape) == rank and any(index_shape[at] > shape[at] for at in range(rank) if at != axis):
-        yield Fault(Stage.BATCH_SHAPE, "indices_shape_mismatch", "shape", "indices")
-    yield from of_index_values(request.arrays["indices"], [(axis, shape[axis])], [-shape[axis] if wrap else 0])
+    axis = yield from of_elements_shapes(request, shape, index_shape)
+    if axis is not None:
+        yield from of_index_values(request.arrays["indices"], [(axis, shape[axis])], [-shape[axis] if wrap else 0])
 
 
 def looped(request: Request) -> tuple[Array, int]:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from tests.http.forms import FLOATS, INTEGERS, TYPES
-from tests.http.rules import representable
-from tests.parity.faults import INT32_64, BadIndex, Fault, Stage, of_arrays
+from tests.http.rules import BadIndex, representable
+from tests.parity.faults import INT32_64, Fault, Stage, of_arrays
 from tests.parity.gather_cases import MODES, fill_item
 from tests.parity.items import NUMPY, Array, Rng, choose, indices_around, items, name_of
 from tests.parity.messages import Request, values

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import struct
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isnan
 from typing import Any
@@ -17,6 +18,7 @@ import httpx
 import numpy as np
 
 from tests.http.forms import COMPLEX, nested, octets
+from tests.http.tensors import RAW
 from tests.parity.items import NUMPY, Array, Rng, choose, name_of
 
 JSON = ("flat", "nested", "base64")
@@ -157,6 +159,18 @@ def values(array: Array) -> list[Any]:
 def raw(array: Array) -> bytes:
     """The items' bytes, strings each behind its length."""
     return octets("string", array.reshape(-1).tolist()) if array.dtype == object else array.tobytes()
+
+
+@contextmanager
+def resident(client: httpx.Client, tables: Mapping[str, Array]) -> Iterator[None]:
+    """Arrays as resident tensors, for a while."""
+    for name, table in tables.items():
+        query = {"dtype": name_of(table), "shape": ",".join(map(str, table.shape))}
+        headers = {"content-type": RAW}
+        assert client.put(f"/tensors/{name}", params=query, content=raw(table), headers=headers).is_success
+    yield
+    for name in tables:
+        client.delete(f"/tensors/{name}")
 
 
 def _json(sent: Sent) -> bytes:

@@ -16,6 +16,7 @@ from tests.parity.faults import (
     Stage,
     first,
     of_arrays,
+    of_elements_shapes,
     of_fields,
     of_index_values,
     of_type,
@@ -191,15 +192,9 @@ def _faults_nd(request: Request, shape: list[int], index_shape: list[int], updat
 def _faults_elements(
     request: Request, shape: list[int], index_shape: list[int], updates_shape: list[int]
 ) -> Iterator[Fault]:
-    rank, axis = len(shape), request.parameters.get("axis", 0)
-    if shape and len(index_shape) != rank:
-        yield Fault(Stage.RANK, "rank_mismatch", "shape", "indices")
-    if not -rank <= axis < rank:
-        yield Fault(Stage.PARAMETER, "axis_out_of_range", "parameter", "axis")
+    axis = yield from of_elements_shapes(request, shape, index_shape)
+    if axis is None:
         return
-    axis %= rank
-    if len(index_shape) == rank and any(index_shape[at] > shape[at] for at in range(rank) if at != axis):
-        yield Fault(Stage.BATCH_SHAPE, "indices_shape_mismatch", "shape", "indices")
     if updates_shape != index_shape:
         yield Fault(Stage.UPDATES_SHAPE, "updates_shape_mismatch", "shape", "updates")
     yield from of_index_values(request.arrays["indices"], [(axis, shape[axis])], [-shape[axis]])

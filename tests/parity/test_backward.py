@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.http.tensors import put_raw
 from tests.parity.backward_cases import (
     Tables,
     faults_of,
@@ -18,17 +17,14 @@ from tests.parity.backward_cases import (
 from tests.parity.counts import share_of
 from tests.parity.faults import Compared, check_refused
 from tests.parity.items import Rng, name_of, same
-from tests.parity.messages import read, send
+from tests.parity.messages import read, resident, send
 
 
 @pytest.fixture(scope="module")
 def held(every_format: httpx.Client) -> Iterator[Tables]:
     made = tables()
-    for name, table in made.items():
-        assert put_raw(every_format, name, table).is_success
-    yield {name: (name_of(table), list(table.shape)) for name, table in made.items()}
-    for name in made:
-        every_format.delete(f"/tensors/{name}")
+    with resident(every_format, made):
+        yield {name: (name_of(table), list(table.shape)) for name, table in made.items()}
 
 
 def test_gradients_are_as_the_loops_and_the_rules_say(every_format: httpx.Client, held: Tables, rng: Rng) -> None:

@@ -7,25 +7,19 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.http.tensors import RAW
 from tests.parity.counts import share_of
 from tests.parity.faults import Compared, check_refused
-from tests.parity.items import Rng, name_of, same
+from tests.parity.items import Rng, same
 from tests.parity.lookup_cases import Tables, faults_of, looped, random_lookup, tables
 from tests.parity.lookup_messages import read, send
-from tests.parity.messages import raw
+from tests.parity.messages import resident
 
 
 @pytest.fixture(scope="module")
 def held(every_format: httpx.Client) -> Iterator[Tables]:
     made = tables()
-    for name, table in made.items():
-        query = {"dtype": name_of(table), "shape": ",".join(map(str, table.shape))}
-        headers = {"content-type": RAW}
-        assert every_format.put(f"/tensors/{name}", params=query, content=raw(table), headers=headers).is_success
-    yield made
-    for name in made:
-        every_format.delete(f"/tensors/{name}")
+    with resident(every_format, made):
+        yield made
 
 
 def test_lookups_are_as_the_loops_and_the_rules_say(every_format: httpx.Client, held: Tables, rng: Rng) -> None:
