@@ -121,6 +121,31 @@ class AnsweredKey:
 
 
 @dataclass(frozen=True, slots=True)
+class LastVersion:
+    """The highest number that a name ever had.
+
+    `removed` is the number of the change by which its tensor went, None while there is one.
+    """
+
+    name: str
+    version: int
+    removed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueContents:
+    """All that the catalogue says at one moment, but for Idempotency-Keys.
+
+    `version_floor` is the highest number of the names that are in `last_versions` no more.
+    """
+
+    rows: Sequence[Row] = ()
+    aliases: Sequence[Alias] = ()
+    last_versions: Sequence[LastVersion] = ()
+    version_floor: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """A change of one version, or of an alias where `version` is 0; `now` is what is there, None if it was removed."""
 
@@ -128,6 +153,9 @@ class Change:
     name: str
     version: int
     now: Row | Alias | None
+
+
+EMPTY: Final = CatalogueContents()
 
 
 def placeholder_name(name: str) -> str:
@@ -204,6 +232,15 @@ class Transaction:
             if gone != len(answers):
                 run("UPDATE facts SET value = value + ? WHERE name = 'keys'", (len(answers) - gone,))
 
+    def set_last_versions(self, found: Sequence[LastVersion], version_floor: int) -> None:
+        """Set the highest number of each name, of those in the catalogue too."""
+        with _disk_errors():
+            self._connection.executemany(
+                "INSERT OR REPLACE INTO last_versions VALUES (?, ?, ?)",
+                [(one.name, one.version, one.removed) for one in found],
+            )
+        self.set_facts({"version_floor": version_floor, "removed_names": sum(one.removed is not None for one in found)})
+
     def set_facts(self, facts: dict[str, Any]) -> None:
         """Set single values, by name."""
         with _disk_errors():
@@ -244,8 +281,8 @@ class Catalogue:
         self._index_connection: sqlite3.Connection | None = None
         self._index_connections = 0
 
-    def create(self, rows: Sequence[Row] = ()) -> None:
-        """Make the database anew with these tensors, durably."""
+    def create(self, contents: CatalogueContents = EMPTY) -> None:
+        """Make the database anew with these tensors and aliases, durably."""
         for name in FILES:
             disk_writes.unlink(self.path.with_name(name))
         os.close(disk_writes.create(self.path))
@@ -254,8 +291,12 @@ class Catalogue:
             connection.execute("BEGIN")
             create_tables(connection)
             transaction = Transaction(connection)
-            for row in rows:
+            for row in contents.rows:
                 transaction.put(row)
+            for alias in contents.aliases:
+                transaction.put_alias(alias)
+            if contents.last_versions or contents.version_floor:
+                transaction.set_last_versions(contents.last_versions, contents.version_floor)
             transaction.commit()
         self.close()
         disk_writes.fsync_folder(self.path.parent)
@@ -334,7 +375,7 @@ class Catalogue:
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
-            f"file:{_quoted(self.path)}?mode=rw",
+            database_uri(self.path),
             uri=True,
             timeout=_LOCK_TIMEOUT_S,
             isolation_level=None,
@@ -382,6 +423,28 @@ class Catalogue:
                 return last, rows, [Alias(*found) for found in connection.execute("SELECT * FROM aliases")]
             finally:
                 connection.execute("ROLLBACK")
+
+    def contents(self) -> CatalogueContents:
+        """All that there is, but for Idempotency-Keys."""
+        with _disk_errors(), self._connection() as connection:
+            connection.execute("BEGIN")
+            try:
+                return CatalogueContents(
+                    [_row(found) for found in connection.execute("SELECT * FROM tensors")],
+                    [Alias(*found) for found in connection.execute("SELECT * FROM aliases")],
+                    [LastVersion(*found) for found in connection.execute("SELECT * FROM last_versions")],
+                    int(_fact(connection, "version_floor")),
+                )
+            finally:
+                connection.execute("ROLLBACK")
+
+    def row(self, name: str, version: int) -> Row | None:
+        """A version of a tensor, None if there is none."""
+        with _disk_errors(), self._connection() as connection:
+            found = connection.execute(
+                "SELECT * FROM tensors WHERE name = ? AND version = ?", (name, version)
+            ).fetchone()
+            return None if found is None else _row(found)
 
     def find_key(self, scope: str, key: str) -> AnsweredKey | None:
         """The stored Idempotency-Key, None if there is none."""
@@ -482,8 +545,10 @@ def _row(found: Sequence[Any]) -> Row:
     )  # fmt: skip
 
 
-def _quoted(path: Path) -> str:
-    return str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+def database_uri(path: Path) -> str:
+    """The URI by which SQLite opens the database at `path`, which must exist, for reading and writing."""
+    quoted = str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+    return f"file:{quoted}?mode=rw"
 
 
 def os_error(error: sqlite3.Error) -> OSError:

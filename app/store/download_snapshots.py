@@ -105,6 +105,15 @@ class Snapshot:
             whole[low - begin : high - begin] = _read(self._fd, pages_at + low, high - low)
         return bytes(whole)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that was read is of one version.
+
+        It is not where a service that started has removed the file, so that scatters found nowhere to copy pages to.
+        That can meet only a reader that is not of the service's process group.
+        """
+        return self._fd < 0 or self._is_clone or os.fstat(self._fd).st_nlink > 0
+
     def close(self) -> None:
         """Remove the file and unlock it."""
         if self._fd >= 0:

@@ -16,14 +16,16 @@ from typing import Final
 
 import orjson
 
-from app.store import disk_writes
-from app.store.catalogue import FILE, FILES, Catalogue, Row
+from app.store.catalogue import FILE, FILES, Catalogue, CatalogueContents, Row
 from app.store.directory_lock import StoreRefused
 from app.store.tensor_file import PAGE, BadFile, decode_page, digest_of, read_members
+from app.store.whole_file import write_whole_file
 
 logger = logging.getLogger("gathernd")
 FORMAT: Final = 4
-_ALLOWED_WITHOUT_FORMAT: Final = ("lock", "members", "state", "locks", "format.new", "lost+found", *FILES)
+RESTORING: Final = "restoring"
+"""What `restore` names the file `format` until everything else is there."""
+ALLOWED_WITHOUT_FORMAT: Final = ("lock", "members", "state", "locks", "format.new", "lost+found", *FILES)
 
 
 class UnknownFormat(StoreRefused):
@@ -36,7 +38,11 @@ def version_of(folder: Path) -> int | None:
     try:
         version = orjson.loads(path.read_bytes())["format"]
     except FileNotFoundError:
-        foreign = [entry.name for entry in folder.iterdir() if entry.name not in _ALLOWED_WITHOUT_FORMAT]
+        if (folder / RESTORING).exists():
+            raise UnknownFormat(
+                f"a restore into {folder} has not finished: let it end, or give 'gathernd store restore' again"
+            ) from None
+        foreign = [entry.name for entry in folder.iterdir() if entry.name not in ALLOWED_WITHOUT_FORMAT]
         if foreign:
             raise UnknownFormat(
                 f"{folder} is not the folder of a store: it has no file 'format' and holds {min(foreign)!r}"
@@ -67,16 +73,7 @@ def prepare(folder: Path) -> None:
 
 
 def _write(folder: Path, version: int) -> None:
-    path = folder / "format.new"
-    disk_writes.unlink(path)
-    fd = disk_writes.create(path)
-    try:
-        disk_writes.write(fd, orjson.dumps({"format": version}))
-        disk_writes.fsync(fd)
-    finally:
-        os.close(fd)
-    disk_writes.rename(path, folder / "format")
-    disk_writes.fsync_folder(folder)
+    write_whole_file(folder / "format", orjson.dumps({"format": version}))
 
 
 def _enter_tensors(folder: Path) -> None:
@@ -90,7 +87,7 @@ def _enter_tensors(folder: Path) -> None:
             when = path.stat().st_mtime_ns
             row = Row(f"sha256:{path.name}", path.name, path.name, "", (), 0, path.stat().st_size, "", when, when)
         rows.append(row)
-    Catalogue(folder / FILE).create(rows)
+    Catalogue(folder / FILE).create(CatalogueContents(rows))
 
 
 def _row_of(path: Path) -> Row | None:

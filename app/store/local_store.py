@@ -165,7 +165,7 @@ class LocalStore:
                 self._catalogue.preallocate_wal()
             self._join(group)
             if group.owner:
-                self._recover()
+                self._recover(group)
                 self._reserve.fill()
         except BaseException:
             self._catalogue.close()
@@ -185,7 +185,7 @@ class LocalStore:
         self._replayed_logs = ReplayedLogs(self._tensor_folder, self._log_folder, self._keys)
         self._checkpoints = Checkpoints(group, self._index, self._replayed_logs, self._keys, self._index.change)
         self._scatter_executor = ScatterExecutor(self._keys, self._checkpoints)
-        self._uploads = UploadFolder(self._upload_folder, group)
+        self._uploads = UploadFolder(self._upload_folder, group.locks)
         self._quota_check = QuotaCheck(self.quota, self._index, self._uploads)
         self._orphans = OrphanedFiles(self._tensor_folder, self._log_folder, self._index)
         self._alias_changes = Aliases(
@@ -601,7 +601,7 @@ class LocalStore:
 
     # Start-up
 
-    def _recover(self) -> None:
+    def _recover(self, group: ProcessGroup) -> None:
         for name in file_names(self._upload_folder):
             remove_or_warn(self._upload_folder / name)
         download_snapshots.remove_abandoned(self._snapshot_folder, everything=True)
@@ -609,7 +609,8 @@ class LocalStore:
         for row in self._index.rows():
             if row.content in logs:
                 try:
-                    self._checkpoints.recover(row)
+                    with group.locks.tensor(row.name):  # a backup may be under way
+                        self._checkpoints.recover(row)
                 except GatherError as problem:
                     logger.error("%s", problem.detail)
                 except OSError as error:

@@ -38,9 +38,7 @@ class ReplayedLogs:
     def open(self, row: Row) -> Iterator[WritableTensor]:
         """A tensor's file for writing, with every logged change applied. Raises tensor_damaged and OSError."""
         with self.open_without_replay(row) as writable:
-            _replay(writable)
-            if writable.words[HeaderWord.VERSION] & DAMAGED:
-                raise damaged(row.name, "its checksums or its log do not match")
+            replay(writable)
             yield writable
 
     @contextmanager
@@ -50,7 +48,7 @@ class ReplayedLogs:
         # write over each other's records.
         log = self._take(row.content)
         try:
-            with self._writable(row, log) as writable:
+            with open_writable(self.tensor_folder, row, log) as writable:
                 yield writable
         finally:
             with self._lock:
@@ -62,18 +60,6 @@ class ReplayedLogs:
         with self._lock:
             log = self._known_logs.pop(content, None)
         return ScatterLog(self.log_folder / content) if log is None else log
-
-    def _writable(self, row: Row, log: ScatterLog) -> WritableTensor:
-        try:
-            writable = WritableTensor(self.tensor_folder / row.file, log, row.version)
-        except BadFile as problem:
-            raise damaged(row.name, str(problem)) from None
-        except FileNotFoundError:
-            raise damaged(row.name, "its file is missing") from None
-        if (writable.description.id, writable.description.name) != (row.content, row.name):
-            writable.__exit__(None, None, None)
-            raise damaged(row.name, "its file describes another tensor")
-        return writable
 
     def unexpired_keys(self, row: Row) -> list[AnsweredKey]:
         """The Idempotency-Keys in the log of a content that is about to be removed. Raises OSError."""
@@ -100,8 +86,28 @@ class ReplayedLogs:
             disk_writes.unlink(self.log_folder / content)
 
 
-def _replay(writable: WritableTensor) -> None:
-    """Apply the records that a process logged and did not apply before it died."""
+def open_writable(tensor_folder: Path, row: Row, log: ScatterLog) -> WritableTensor:
+    """A tensor's file for writing, as it lies on the disk. Raises tensor_damaged and OSError."""
+    try:
+        writable = WritableTensor(tensor_folder / row.file, log, row.version)
+    except BadFile as problem:
+        raise damaged(row.name, str(problem)) from None
+    except FileNotFoundError:
+        raise damaged(row.name, "its file is missing") from None
+    if (writable.description.id, writable.description.name) != (row.content, row.name):
+        writable.__exit__(None, None, None)
+        raise damaged(row.name, "its file describes another tensor")
+    return writable
+
+
+def replay(writable: WritableTensor) -> None:
+    """Apply the records that a process logged and did not apply before it died. Raises tensor_damaged and OSError."""
+    _apply_rest(writable)
+    if writable.words[HeaderWord.VERSION] & DAMAGED:
+        raise damaged(writable.description.name, "its checksums or its log do not match")
+
+
+def _apply_rest(writable: WritableTensor) -> None:
     log = writable.log
     try:
         records = log.read()

@@ -12,7 +12,7 @@ from typing import Final
 
 from app.store import disk_writes
 from app.store.catalogue_cache import CatalogueCache
-from app.store.directory_lock import ProcessGroup
+from app.store.store_locks import StoreLocks
 
 logger = logging.getLogger("gathernd")
 SIDE: Final = ".side"
@@ -36,9 +36,9 @@ def remove_or_warn(path: Path) -> None:
 class UploadFolder:
     """The folder of uploads under way. The process that receives one holds a lock on its first file."""
 
-    def __init__(self, folder: Path, group: ProcessGroup) -> None:
+    def __init__(self, folder: Path, locks: StoreLocks) -> None:
         self._folder = folder
-        self._group = group
+        self._locks = locks
 
     def size(self, without: str = "") -> int:
         """The bytes of all uploads, but for the one with this id."""
@@ -52,12 +52,19 @@ class UploadFolder:
 
     def remove_abandoned(self) -> None:
         """Remove the files of uploads whose process has died. Raises OSError."""
-        with self._group.locks.uploads():
-            names = file_names(self._folder)
-            living = {name for name in names if not name.endswith(SIDE) and self._is_locked(self._folder / name)}
-            for name in names:
-                if name.removesuffix(SIDE) not in living:
-                    remove_or_warn(self._folder / name)
+        with self._locks.uploads():
+            for path in self._abandoned():
+                remove_or_warn(path)
+
+    def abandoned(self) -> list[Path]:
+        """The files of uploads whose process has died. Raises OSError."""
+        with self._locks.uploads():
+            return self._abandoned()
+
+    def _abandoned(self) -> list[Path]:
+        names = sorted(file_names(self._folder))
+        living = {name for name in names if not name.endswith(SIDE) and self._is_locked(self._folder / name)}
+        return [self._folder / name for name in names if name.removesuffix(SIDE) not in living]
 
     def _is_locked(self, path: Path) -> bool:
         try:

@@ -105,13 +105,13 @@ class ScatterLog:
         """Tells this log from the one that was here before a checkpoint; empty while there is none."""
         return self._log_id
 
-    def read(self, *, everything: bool = False) -> list[Record]:
+    def read(self, *, everything: bool = False, repair: bool = True) -> list[Record]:
         """The records that this process has not read yet, or all; cuts off a frame that a crash has torn.
 
-        Raises BrokenLog and OSError.
+        Without `repair` such a frame stays. Raises BrokenLog and OSError.
         """
         try:
-            fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            fd = os.open(self.path, (os.O_RDWR if repair else os.O_RDONLY) | os.O_CLOEXEC)
         except FileNotFoundError:
             self._reset()
             return []
@@ -130,8 +130,9 @@ class ScatterLog:
                 # The last frame may be torn: it was never acknowledged. A torn frame before others is damage.
                 if _holds_record(read_at(fd, self.end, size - self.end)[1:]):
                     raise BrokenLog
-                disk_writes.truncate(fd, self.end)
-                disk_writes.fsync(fd)
+                if repair:
+                    disk_writes.truncate(fd, self.end)
+                    disk_writes.fsync(fd)
         finally:
             os.close(fd)
         return records

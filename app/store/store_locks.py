@@ -39,7 +39,13 @@ class StoreLocks:
     @contextmanager
     def tensor(self, name: str) -> Iterator[None]:
         """Keep other threads and processes from changing the tensor `name`. Blocks."""
-        with self._locked(f"{stripe(name):02d}"):
+        with self.tensors_of(stripe(name)):
+            yield
+
+    @contextmanager
+    def tensors_of(self, number: int) -> Iterator[None]:
+        """The same for all tensors whose lock has this number."""
+        with self._locked(f"{number:02d}"):
             yield
 
     @contextmanager

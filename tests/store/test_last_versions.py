@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.store import LocalStore, last_versions
-from app.store.catalogue import FILE, Catalogue, Row
+from app.store.catalogue import FILE, Catalogue, CatalogueContents, Row
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import answered, put, read
 
@@ -89,7 +89,7 @@ def test_one_removal_forgets_as_many_names_as_are_too_many(tmp_path: Path, monke
         Row(f"n{number}", f"c{number}", "f", "bool", (1,), 1, 1, "", 1, 1, False, False, number + 1)
         for number in range(9)
     ]
-    catalogue.create(rows)
+    catalogue.create(CatalogueContents(rows))
     for bound, removed in ((100, rows[:8]), (2, rows[8:])):
         monkeypatch.setattr(last_versions, "REMEMBERED", bound)
         with catalogue.transaction() as transaction:

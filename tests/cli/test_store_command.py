@@ -1,0 +1,161 @@
+"""`gathernd store` beside a service that two workers serve, and on the folder of one that was stopped."""
+
+from __future__ import annotations
+
+import os
+import pty
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event, Thread
+
+import numpy as np
+import pytest
+
+from gathernd import Client
+from tests.http.server import GATHERND, Server, serving
+
+
+@pytest.fixture
+def server(warmed: Path, tmp_path: Path) -> Iterator[Server]:
+    with serving(warmed, tmp_path / "service", "--workers", "2") as server:
+        yield server
+
+
+def store(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [GATHERND, "store", *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == code, (done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def fields(text: str) -> dict[str, str]:
+    return dict(line.split("\t") for line in text.splitlines())
+
+
+def test_a_service_is_backed_up_while_it_is_used_and_its_copy_serves_the_same(
+    server: Server, warmed: Path, tmp_path: Path
+) -> None:
+    folder, backup = tmp_path / "service" / "store", tmp_path / "backup"
+    stop = Event()
+    acknowledged = {"counter": 0, "version": 1}
+
+    def count() -> None:
+        with Client(server.url) as client:
+            while not stop.is_set():
+                client.scatter("counter", np.arange(1000)[:, None], np.ones((1000, 64)), reduction="add")
+                acknowledged["counter"] += 1
+
+    def publish() -> None:
+        with Client(server.url) as client:
+            while not stop.is_set():
+                next_version = acknowledged["version"] + 1
+                client.put("daily", np.full((1000, 8), next_version), keep=3)
+                client.put_alias("live", f"daily@{next_version}")
+                acknowledged["version"] = next_version
+
+    with Client(server.url) as client:
+        client.put("counter", np.zeros((1000, 64)))
+        client.put("daily", np.full((1000, 8), 1), keep=3)
+        client.put_alias("live", "daily@1")
+        threads = [Thread(target=work) for work in (count, publish)]
+        for thread in threads:
+            thread.start()
+        try:
+            for number in range(4):
+                before = dict(acknowledged)
+                made = fields(store("backup", backup, "--store-dir", folder).stdout)
+                assert int(made["copied"]) >= 1
+                after = dict(acknowledged)
+                assert store("check", "--store-dir", folder).stdout == ""
+                new = tmp_path / f"copy-{number}" / "store"
+                assert fields(store("restore", backup, "--store-dir", new).stdout)["versions"] == made["versions"]
+                assert store("check", "--store-dir", new).stdout == ""
+                if number == 3:
+                    break
+                shutil.rmtree(new)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        etags = {name: client.metadata(name).etag for name in ("counter", "live")}
+    with serving(warmed, tmp_path / "copy-3") as copy, Client(copy.url) as client:
+        (counted,) = np.unique(client.get("counter")).tolist()
+        assert before["counter"] <= counted <= after["counter"] + 1
+        live = int(client.alias("live").tensor.partition("@")[2])
+        assert before["version"] <= live <= after["version"] + 1
+        for version in client.metadata("daily").versions:
+            assert np.unique(client.get(f"daily@{version}")).tolist() == [version]
+        assert etags["counter"].split("-")[0] != client.metadata("counter").etag.split("-")[0]
+
+
+def test_what_cannot_be_done_is_told_in_a_line(server: Server, tmp_path: Path) -> None:
+    folder, backup = tmp_path / "service" / "store", tmp_path / "backup"
+    with Client(server.url) as client:
+        client.put("items", np.arange(3))
+    store("backup", backup, "--store-dir", folder)
+    for arguments, text in (
+        (("restore", backup, "--store-dir", folder), "has a store already"),
+        (("backup", tmp_path / "service", "--store-dir", folder), "one within the other"),
+        (("backup", backup, "--store-dir", tmp_path / "none"), "has no store"),
+        (("restore", tmp_path / "none", "--store-dir", tmp_path / "new"), "no backup of gathernd"),
+        (("check", "--store-dir", tmp_path / "none"), "has no store"),
+    ):
+        done = store(*arguments, code=1)
+        assert done.stdout == ""
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("gathernd: ")
+        assert text in line
+    assert store("check", "--store-dir", backup).stdout == ""
+
+
+def test_damage_is_a_line_with_tabs_in_a_pipe_and_a_table_on_a_terminal(warmed: Path, tmp_path: Path) -> None:
+    with serving(warmed, tmp_path / "service") as server, Client(server.url) as client:
+        client.put("items", np.arange(3000))
+    folder = tmp_path / "service" / "store"
+    (file,) = (folder / "tensors").iterdir()
+    with file.open("r+b") as content:
+        content.seek(5000)
+        content.write(b"damage")
+    (folder / "tensors" / "left").touch()
+    done = store("check", "--store-dir", folder, code=1)
+    damage, note = (line.split("\t") for line in done.stdout.splitlines())
+    assert damage[:3] == ["damage", "items@1", "block 0 (1 in all) does not match its checksum"]
+    assert note[:2] == ["note", "tensors/left"]
+    done = store("backup", tmp_path / "backup", "--store-dir", folder, code=1)
+    assert "items@1: block 0 does not match its checksum" in done.stderr
+    assert "--skip-damaged" in done.stderr
+    done = store("backup", tmp_path / "backup", "--store-dir", folder, "--skip-damaged")
+    assert fields(done.stdout)["versions"] == "0"
+    assert "left out items@1" in done.stderr
+    shown, code = on_terminal("store", "check", "--store-dir", str(folder))
+    assert code == 1
+    assert shown.splitlines()[0].split() == ["level", "of", "problem", "what", "to", "do"]
+    shown, _ = on_terminal("store", "check", "--store-dir", str(tmp_path / "backup"))
+    assert shown.split() == ["No", "damage", "was", "found."]
+
+
+def on_terminal(*arguments: str) -> tuple[str, int]:
+    """What a command prints on a terminal, and its exit code."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [GATHERND, *arguments],
+        stdout=theirs,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "COLUMNS": "200", "TERM": "dumb"},
+    )
+    os.close(theirs)
+    pieces = []
+    while True:
+        try:
+            piece = os.read(ours, 1 << 16)
+        except OSError:
+            break
+        if not piece:
+            break
+        pieces.append(piece)
+    os.close(ours)
+    return b"".join(pieces).decode(), process.wait()

@@ -1,0 +1,628 @@
+"""Backups of a store that is used meanwhile, and stores made of them."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.store import LocalStore, StoreInUse, StoreRefused, backup, backup_manifest, disk_writes, file_system_check
+from app.store.backup import BackupResult, DamagedVersions, back_up
+from app.store.backup_manifest import CONTENTS, MANIFEST, MARKER
+from app.store.catalogue import FILE
+from app.store.check_store import check
+from app.store.content_copy import copy_content
+from app.store.download_snapshots import Snapshot
+from app.store.restore import restore
+from app.store.tensor_file import BLOCK, PAGE, HeaderWord
+from app.tensors.shape_limits import Limits
+from tests.store.helpers import answered, put, read, scatter, strings
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "backup"
+
+
+def opened(folder: Path) -> LocalStore:
+    store = LocalStore(folder, Limits())
+    store.open()
+    return store
+
+
+def restored(target: Path, folder: Path) -> LocalStore:
+    """The store made of a backup, in which nothing is wrong; the folder has none before."""
+    restore(target, folder)
+    assert list(check(folder)) == []
+    assert list(check(target)) == []
+    return opened(folder)
+
+
+def filled(store: LocalStore) -> None:
+    for number in (1, 2, 3):
+        put(store, "table", np.full((3, 5), number, np.float32), keep=2)
+    put(store, "words", strings("a", "bé", "", "d" * 300), prefault=True)
+    put(store, "empty", np.zeros((0, 4), np.int8))
+    put(store, "big", np.arange(3 * BLOCK, dtype=np.uint8))
+    for _ in range(4):
+        put(store, "gone", np.arange(2))
+    store.delete("gone")
+    store.put_alias("live", "table@2")
+    scatter(store, "live", [[0]], np.full((1, 5), 9, np.float32), key="k")
+    scatter(store, "words", [[0]], strings("longer"), key="w")
+    scatter(store, "big", [[BLOCK], [2 * BLOCK]], np.full(2, 200, np.uint8), "max")
+
+
+def check_filled(store: LocalStore) -> None:
+    assert store.names() == ["big", "empty", "table", "words"]
+    assert store.version_numbers("table") == [2, 3]
+    assert store.alias("live").reference == "table@2"
+    assert read(store, "live").tolist() == [[9] * 5, [2] * 5, [2] * 5]
+    assert read(store, "table").tolist() == [[3] * 5] * 3
+    assert read(store, "words").tolist() == ["longer", "bé", "", "d" * 300]
+    assert store.metadata("words").prefault
+    assert read(store, "empty").shape == (0, 4)
+    big = np.arange(3 * BLOCK, dtype=np.uint8)
+    big[[BLOCK, 2 * BLOCK]] = np.maximum(big[[BLOCK, 2 * BLOCK]], 200)
+    assert (read(store, "big") == big).all()
+
+
+@pytest.mark.parametrize("running", [True, False])
+@pytest.mark.parametrize("clones", [True, False])
+def test_a_restored_store_has_names_versions_aliases_times_and_numbers_and_new_etags(
+    store: LocalStore, folder: Path, target: Path, monkeypatch: pytest.MonkeyPatch, running: bool, clones: bool
+) -> None:
+    if clones:
+        monkeypatch.setattr(disk_writes, "clone", cloned)
+    filled(store)
+    described = {name: store.metadata(name) for name in ("table@2", "table@3", "words", "empty", "big")}
+    if not running:
+        store.close()
+    done = back_up(folder, target)
+    assert done == BackupResult(5, 1, 5, done.copied_bytes, {})
+    new = restored(target, folder.with_name("new"))
+    check_filled(new)
+    for name, before in described.items():
+        after = new.metadata(name)
+        for member in (
+            "name",
+            "dtype",
+            "shape",
+            "size",
+            "sha256",
+            "created",
+            "modified",
+            "lock",
+            "version",
+            "versions",
+        ):
+            assert getattr(after, member) == getattr(before, member), (name, member)
+        assert after.etag.split("-")[0] != before.etag.split("-")[0]
+    assert answered(new, "live", "k", "digest") is None
+    assert answered(new, "words", "w", "digest") is None
+    assert put(new, "gone", np.arange(2))[0].version == 5
+    assert put(new, "table", np.arange(2))[0].version == 4
+    new.verify(Event(), 0)
+    assert read(new, "big")[BLOCK] == 200
+    new.close()
+    if running:
+        check_filled(store)
+
+
+def cloned(source: int, target: int) -> bool:
+    """What a file system with reflinks does, at one moment."""
+    os.pwrite(target, os.pread(source, os.fstat(source).st_size, 0), 0)
+    return True
+
+
+def test_the_aliases_of_a_restored_store_have_etags_of_their_own(store: LocalStore, folder: Path, target: Path) -> None:
+    filled(store)
+    back_up(folder, target)
+    new = restored(target, folder.with_name("new"))
+    old, now = store.alias("live"), new.alias("live")
+    assert (now.created, now.modified) == (old.created, old.modified)
+    assert now.etag != old.etag
+    new.close()
+
+
+def test_contents_that_are_there_are_not_copied_again_and_those_of_no_use_are_removed(
+    store: LocalStore, folder: Path, target: Path
+) -> None:
+    filled(store)
+    back_up(folder, target)
+    files = {path.name: path.stat().st_ino for path in (target / CONTENTS).iterdir()}
+    assert back_up(folder, target).copied == 0
+    assert {path.name: path.stat().st_ino for path in (target / CONTENTS).iterdir()} == files
+    scatter(store, "big", [[0]], np.full(1, 7, np.uint8))
+    store.delete("empty")
+    put(store, "new", np.arange(3))
+    assert back_up(folder, target).copied == 2
+    names = {path.name for path in (target / CONTENTS).iterdir()}
+    assert len(names) == 5
+    assert len(names - files.keys()) == 2
+    new = restored(target, folder.with_name("new"))
+    assert new.names() == ["big", "new", "table", "words"]
+    assert read(new, "big")[:2].tolist() == [7, 1]
+    new.close()
+
+
+def test_a_copy_that_has_gone_from_the_backup_or_was_cut_is_made_again(
+    store: LocalStore, folder: Path, target: Path
+) -> None:
+    filled(store)
+    back_up(folder, target)
+    first, second, *_ = (target / CONTENTS).iterdir()
+    first.unlink()
+    os.truncate(second, 100)
+    assert back_up(folder, target).copied == 2
+    restored(target, folder.with_name("new")).close()
+
+
+def test_what_a_scatter_has_logged_and_a_dead_process_not_applied_is_in_the_backup(
+    store: LocalStore, folder: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, "x", np.arange(4))
+    with monkeypatch.context() as patch:
+        patch.setattr(disk_writes, "store_words", failing(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            scatter(store, "x", [[0]], np.array([9]))
+    store.close()
+    back_up(folder, target)
+    new = restored(target, folder.with_name("new"))
+    assert read(new, "x").tolist() == [9, 1, 2, 3]
+    new.close()
+    again = opened(folder)
+    assert read(again, "x").tolist() == [9, 1, 2, 3]
+    again.close()
+
+
+def failing(error: type[BaseException]) -> Callable[..., Any]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize("held_open", [256, 0])
+def test_a_content_is_of_one_version_though_it_is_scattered_replaced_or_removed_while_it_is_copied(
+    store: LocalStore, folder: Path, target: Path, monkeypatch: pytest.MonkeyPatch, held_open: int
+) -> None:
+    monkeypatch.setattr(backup, "_OPEN_FILES", held_open)
+    put(store, "x", np.zeros((64, BLOCK), np.uint8))
+    put(store, "y", np.zeros((64, BLOCK), np.uint8))
+    store.put_alias("live", "y@1")
+    real = Snapshot.read
+    seen: list[int] = []
+
+    def reading(snapshot: Snapshot, begin: int, end: int) -> bytes:
+        if len(seen) == 1:
+            scatter(store, "x", [[row] for row in range(64)], np.ones((64, BLOCK), np.uint8))
+        if len(seen) == 3:  # while x is copied
+            put(store, "y", np.full(3, 5), keep=2)
+            store.put_alias("live", "y@2")
+            store.delete("y@1")
+            put(store, "x", np.full(3, 6))
+            put(store, "z", np.full(3, 7))
+        seen.append(begin)
+        return real(snapshot, begin, end)
+
+    monkeypatch.setattr(Snapshot, "read", reading)
+    back_up(folder, target)
+    new = restored(target, folder.with_name("new"))
+    if held_open:  # all that there was at the beginning
+        assert new.names() == ["x", "y"]
+        assert np.unique(read(new, "x")).tolist() == np.unique(read(new, "y")).tolist() == [0]
+        assert new.alias("live").reference == "y@1"
+    else:
+        assert new.names() == ["x", "y", "z"]
+        assert [read(new, name).tolist() for name in "xyz"] == [[6] * 3, [5] * 3, [7] * 3]
+        assert new.alias("live").reference == "y@2"
+    new.close()
+
+
+def test_scatters_wait_for_no_copy_and_the_copy_has_none_of_them_by_half(
+    store: LocalStore, folder: Path, target: Path
+) -> None:
+    put(store, "x", np.zeros((256, 4096), np.uint8))
+    stop = Event()
+    count = 0
+
+    def change() -> None:
+        nonlocal count
+        while not stop.is_set():
+            count += 1
+            scatter(store, "x", [[row] for row in range(256)], np.full((256, 4096), count % 251, np.uint8))
+
+    thread = Thread(target=change)
+    thread.start()
+    try:
+        for number in range(8):
+            back_up(folder, target)
+            new = restored(target, folder.with_name(f"new-{number}"))
+            content = read(new, "x")
+            assert len(np.unique(content)) == 1
+            new.close()
+    finally:
+        stop.set()
+        thread.join()
+    assert count > 8
+
+
+def test_a_service_that_starts_meanwhile_spoils_no_copy(
+    folder: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(folder)
+    put(store, "x", np.zeros((64, BLOCK), np.uint8))
+    store.close()
+    real = Snapshot.read
+    started: list[LocalStore] = []
+
+    def reading(snapshot: Snapshot, begin: int, end: int) -> bytes:
+        if not started:
+            started.append(opened(folder))  # it removes the snapshots of earlier services
+            scatter(started[0], "x", [[row] for row in range(64)], np.ones((64, BLOCK), np.uint8))
+        return real(snapshot, begin, end)
+
+    monkeypatch.setattr(Snapshot, "read", reading)
+    back_up(folder, target)
+    started[0].close()
+    new = restored(target, folder.with_name("new"))
+    assert np.unique(read(new, "x")).tolist() == [1]
+    new.close()
+
+
+def test_uploads_and_alias_moves_all_the_while_leave_each_backup_of_one_moment(
+    store: LocalStore, folder: Path, target: Path
+) -> None:
+    put(store, "x", np.full(1000, 1), keep=3)
+    store.put_alias("live", "x@1")
+    stop = Event()
+    published = 1
+
+    def publish() -> None:
+        nonlocal published
+        while not stop.is_set():
+            version = put(store, "x", np.full(1000, published + 1), keep=3)[0].version
+            store.put_alias("live", f"x@{version}")
+            published = version
+
+    thread = Thread(target=publish)
+    thread.start()
+    try:
+        for number in range(6):
+            before = published
+            back_up(folder, target)
+            new = restored(target, folder.with_name(f"new-{number}"))
+            versions = new.version_numbers("x")
+            live = new.alias("live").version
+            assert before <= live <= versions[-1] <= live + 1
+            assert versions[-1] - versions[0] == len(versions) - 1
+            for version in versions:
+                assert np.unique(read(new, f"x@{version}")).tolist() == [version]
+            new.close()
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_two_backups_at_once_or_a_restore_of_one_under_way_are_refused(
+    store: LocalStore, folder: Path, target: Path
+) -> None:
+    filled(store)
+    back_up(folder, target)
+    with (target / MARKER).open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        for work in (lambda: back_up(folder, target), lambda: restore(target, folder.with_name("new"))):
+            with pytest.raises(StoreRefused, match="another command works"):
+                work()
+    back_up(folder, target)
+
+
+@pytest.mark.parametrize("what", ["file", "folder", "store", "within", "around"])
+def test_nothing_but_a_backup_is_written_over(store: LocalStore, folder: Path, target: Path, what: str) -> None:
+    put(store, "x", np.arange(3))
+    target.mkdir()
+    if what == "store":
+        target = folder.with_name("other")
+        opened(target).close()
+    elif what in ("within", "around"):
+        target = folder / "backup" if what == "within" else folder.parent
+    else:
+        (target / "holiday.jpg").mkdir() if what == "folder" else (target / "holiday.jpg").touch()
+    before = sorted(folder.parent.rglob("*"))
+    with pytest.raises(StoreRefused, match=r"holiday|no backup of gathernd|within the other"):
+        back_up(folder, target)
+    assert sorted(folder.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize("what", ["running", "stopped", "holiday", "network"])
+def test_a_restore_into_anything_but_an_empty_folder_is_refused(
+    store: LocalStore, folder: Path, target: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    filled(store)
+    back_up(folder, target)
+    new = folder.with_name("new")
+    other = None
+    if what in ("running", "stopped"):
+        other = opened(new)
+        if what == "stopped":
+            other.close()
+    else:
+        new.mkdir()
+        if what == "holiday":
+            (new / "holiday.jpg").touch()
+        else:
+            monkeypatch.setattr(file_system_check, "file_system_of", lambda _: "nfs")
+    before = sorted(new.rglob("*"))
+    with pytest.raises(StoreRefused, match=r"has a store already|holiday|network"):
+        restore(target, new)
+    assert sorted(new.rglob("*")) == before
+    if what == "running" and other is not None:
+        other.close()
+
+
+def test_a_folder_that_another_process_has_claimed_is_refused(store: LocalStore, folder: Path, target: Path) -> None:
+    put(store, "x", np.arange(3))
+    back_up(folder, target)
+    new = folder.with_name("new")
+    new.mkdir()
+    with (new / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(StoreInUse):
+            restore(target, new)
+
+
+def flip(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+def file_of(target: Path, name: str) -> Path:
+    manifest = backup_manifest.read(target)
+    assert manifest is not None
+    return target / CONTENTS / next(one.row.file for one in manifest.versions if one.row.name == name)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "no marker": lambda target: (target / MARKER).unlink(),
+    "marker": lambda target: (target / MARKER).write_text("{}"),
+    "newer": lambda target: (target / MARKER).write_text('{"format": 2}'),
+    "no manifest": lambda target: (target / MANIFEST).unlink(),
+    "manifest": lambda target: flip(target / MANIFEST, 300),
+    "manifest's head": lambda target: flip(target / MANIFEST, 3),
+    "manifest cut": lambda target: os.truncate(target / MANIFEST, 400),
+    "manifest empty": lambda target: os.truncate(target / MANIFEST, 0),
+    "missing": lambda target: file_of(target, "big").unlink(),
+    "cut": lambda target: os.truncate(file_of(target, "big"), PAGE + 3),
+    "head": lambda target: flip(file_of(target, "big"), 100),
+    "sequence": lambda target: flip(file_of(target, "big"), 0),
+    "items": lambda target: flip(file_of(target, "big"), PAGE + BLOCK + 5),
+    "offsets": lambda target: flip(file_of(target, "words"), file_of(target, "words").stat().st_size - 9),
+    "checksums": lambda target: flip(file_of(target, "big"), file_of(target, "big").stat().st_size - 1),
+    "exchanged": lambda target: shutil.copy(file_of(target, "words"), file_of(target, "big")),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_backup_is_refused_and_leaves_no_store(
+    store: LocalStore, folder: Path, target: Path, damage: str
+) -> None:
+    filled(store)
+    back_up(folder, target)
+    DAMAGES[damage](target)
+    new = folder.with_name("new")
+    with pytest.raises(StoreRefused, match=r"damaged|no backup|not finished|format that"):
+        restore(target, new)
+    if new.exists():
+        with pytest.raises(StoreRefused, match="restore"):
+            opened(new)
+    if damage not in ("no marker", "marker", "newer"):
+        assert [one.level for one in check(target)] == ["damage"]
+
+
+def test_a_restore_that_was_refused_half_way_is_given_again(store: LocalStore, folder: Path, target: Path) -> None:
+    filled(store)
+    back_up(folder, target)
+    path = file_of(target, "words")
+    whole = path.read_bytes()
+    flip(path, PAGE + 5)
+    new = folder.with_name("new")
+    with pytest.raises(StoreRefused, match="words@1 is damaged in the backup"):
+        restore(target, new)
+    path.write_bytes(whole)
+    again = restored(target, new)
+    check_filled(again)
+    assert len(list((new / "tensors").iterdir())) == 5
+    again.close()
+
+
+def test_a_manifest_cannot_name_files_elsewhere(store: LocalStore, folder: Path, target: Path) -> None:
+    put(store, "x", np.arange(3))
+    back_up(folder, target)
+    body = json.loads((target / MANIFEST).read_bytes().partition(b"\n")[2])
+    for member, value in (("file", "../../secret"), ("file", "/etc/passwd"), ("name", "../x"), ("file", None)):
+        changed = {**body, "versions": [{**body["versions"][0], member: value}]}
+        text = json.dumps(changed).encode()
+        head = json.dumps({"format": 1, "sha256": hashlib.sha256(text).hexdigest()}).encode()
+        (target / MANIFEST).write_bytes(head + b"\n" + text)
+        with pytest.raises(StoreRefused, match="damaged or was changed"):
+            restore(target, folder.with_name("new"))
+
+
+def test_a_damaged_version_stops_the_backup_or_is_left_out_with_its_aliases(
+    store: LocalStore, folder: Path, target: Path
+) -> None:
+    filled(store)
+    back_up(folder, target)
+    manifest = (target / MANIFEST).read_bytes()
+    live = store.content("live").path
+    scatter(store, "live", [[2]], np.full((1, 5), 8, np.float32))
+    big = store.content("big").path
+    store.close()
+    opened(folder).close()  # with all scatters in the checksums
+    flip(live, PAGE + 7)
+    flip(big, PAGE + 7)
+    os.truncate(opened_path(folder, "empty"), 10)
+    with pytest.raises(DamagedVersions) as caught:
+        back_up(folder, target)
+    assert sorted(caught.value.reasons) == ["empty@1", "table@2"]  # of `big` the backup has the content
+    assert (target / MANIFEST).read_bytes() == manifest
+    shutil.rmtree(target)
+    with pytest.raises(DamagedVersions) as caught:
+        back_up(folder, target)
+    assert sorted(caught.value.reasons) == ["big@1", "empty@1", "table@2"]
+    assert not (target / MANIFEST).exists()
+    assert list((target / CONTENTS).iterdir()) == []
+    done = back_up(folder, target, skip_damaged=True)
+    assert sorted(done.left_out) == ["big@1", "empty@1", "live", "table@2"]
+    new = restored(target, folder.with_name("new"))
+    assert new.names() == ["table", "words"]
+    assert new.version_numbers("table") == [3]
+    assert new.alias_names() == []
+    assert put(new, "big", np.arange(3))[0].version == 2
+    new.close()
+
+
+def opened_path(folder: Path, name: str) -> Path:
+    with sqlite3.connect(folder / FILE) as connection:
+        file: str = connection.execute("SELECT file FROM tensors WHERE name = ?", (name,)).fetchone()[0]
+    connection.close()
+    return folder / "tensors" / file
+
+
+def test_a_disk_that_refuses_leaves_the_backup_of_before(
+    store: LocalStore, folder: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(store)
+    back_up(folder, target)
+    before = {path: path.read_bytes() for path in target.rglob("*") if path.is_file()}
+    put(store, "more", np.arange(3))
+    store.delete("empty")
+    for name in ("create", "write", "fsync", "fsync_folder", "rename", "truncate"):
+        with monkeypatch.context() as patch:
+            patch.setattr(disk_writes, name, full)
+            with pytest.raises(OSError, match="No space"):
+                back_up(folder, target)
+        left = {path: path.read_bytes() for path in target.rglob("*") if path.is_file() and path.suffix != ".new"}
+        assert left == before, name
+    back_up(folder, target)
+    new = restored(target, folder.with_name("new"))
+    assert new.names() == ["big", "more", "table", "words"]
+    new.close()
+
+
+def full(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_store_of_another_format_or_none_is_not_backed_up(folder: Path, target: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(StoreRefused, match="no store"):
+            back_up(folder, target)
+        folder.mkdir(exist_ok=True)
+    opened(folder).close()
+    for number, text in ((99, "newer"), (2, "start its service")):
+        (folder / "format").write_text(json.dumps({"format": number}))
+        with pytest.raises(StoreRefused, match=text):
+            back_up(folder, target)
+    assert not target.exists()
+
+
+def test_a_store_of_another_user_is_not_touched(folder: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened(folder).close()
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(StoreRefused, match="as that user"):
+        back_up(folder, target)
+
+
+def test_more_files_than_are_held_open_are_copied_though_all_are_replaced_meanwhile(
+    store: LocalStore, folder: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backup, "_OPEN_FILES", 4)
+    for number in range(12):
+        put(store, f"n{number}", np.full(10, 1))
+    real = copy_content
+    copies = 0
+
+    def copying(*arguments: Any) -> str:
+        nonlocal copies
+        copies += 1
+        if copies == 2:
+            for number in range(12):
+                put(store, f"n{number}", np.full(10, 2))
+        return real(*arguments)
+
+    monkeypatch.setattr(backup, "copy_content", copying)
+    done = back_up(folder, target)
+    assert done.versions == 12
+    new = restored(target, folder.with_name("new"))
+    assert {int(read(new, f"n{number}")[0]) for number in range(12)} == {2}
+    new.close()
+
+
+def test_a_word_of_the_store_says_that_the_last_snapshot_is_gone(store: LocalStore, folder: Path, target: Path) -> None:
+    put(store, "x", np.arange(3))
+    back_up(folder, target)
+    assert list((folder / "snapshots").iterdir()) == []
+    scatter(store, "x", [[0]], np.array([5]))
+    assert store.content("x").words[HeaderWord.SNAPSHOTS] == 0
+
+
+NAMES = st.sampled_from("abc")
+CHANGES = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), NAMES, st.integers(1, 3)),
+        st.tuples(st.just("scatter"), NAMES, st.integers(0, 99)),
+        st.tuples(st.just("delete"), NAMES, st.just(0)),
+        st.tuples(st.just("alias"), NAMES, st.integers(0, 2)),
+        st.tuples(st.just("backup"), NAMES, st.just(0)),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(CHANGES)
+def test_a_backup_brought_up_to_date_is_as_one_made_anew(tmp_path_factory: Any, changes: list[Any]) -> None:
+    room = tmp_path_factory.mktemp("room")
+    store = opened(room / "store")
+    for number, (kind, name, what) in enumerate(changes):
+        versions = store.version_numbers(name)
+        if kind == "put":
+            put(store, name, np.full(20, number), keep=what)
+        elif kind == "scatter" and versions:
+            scatter(store, f"{name}@{versions[what % len(versions)]}", [[what % 20]], np.array([what]))
+        elif kind == "delete" and versions and not any(store.alias(a).name == name for a in store.alias_names()):
+            store.delete(name)
+        elif kind == "alias" and versions:
+            store.put_alias(f"alias-{what}", f"{name}@{versions[what % len(versions)]}")
+        elif kind == "backup":
+            back_up(room / "store", room / "backup")
+    back_up(room / "store", room / "backup")
+    new = restored(room / "backup", room / "new")
+    assert new.names() == store.names()
+    for name in store.names():
+        assert new.version_numbers(name) == store.version_numbers(name)
+        for version in store.version_numbers(name):
+            assert (read(new, f"{name}@{version}") == read(store, f"{name}@{version}")).all()
+    assert new.alias_names() == store.alias_names()
+    for alias in store.alias_names():
+        assert new.alias(alias).reference == store.alias(alias).reference
+    numbers = [[put(one, name, np.arange(2))[0].version for name in "abc"] for one in (store, new)]
+    assert numbers[0] == numbers[1]
+    store.close()
+    new.close()
+    shutil.rmtree(room)

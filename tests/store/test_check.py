@@ -1,0 +1,351 @@
+"""`gathernd store check` finds every damage that is made here, and nothing where there is none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from threading import Event, Thread
+
+import numpy as np
+import pytest
+
+from app.store import LocalStore, StoreRefused, disk_writes, file_system_check
+from app.store.catalogue import FILE
+from app.store.check_store import check
+from app.store.tensor_file import BLOCK, PAGE
+from app.tensors.dtypes import DTYPES
+from app.tensors.shape_limits import Limits
+from tests.store.helpers import put, read, scatter, strings
+
+
+def opened(folder: Path) -> LocalStore:
+    store = LocalStore(folder, Limits())
+    store.open()
+    return store
+
+
+def filled(store: LocalStore) -> None:
+    put(store, "table", np.zeros((3 * BLOCK // 4, 1), np.float32))
+    put(store, "table", np.ones((3 * BLOCK // 4, 1), np.float32), keep=2)
+    put(store, "words", strings("a", "bé", "", "d" * 300))
+    put(store, "gone", np.arange(3))
+    store.delete("gone")
+    store.put_alias("live", "table@1")
+    for number in range(4):
+        scatter(store, "table", [[number]], np.full((1, 1), 5, np.float32), key=f"k{number}")
+
+
+def run(folder: Path, statement: str) -> None:
+    with closing(sqlite3.connect(folder / FILE)) as connection, connection:
+        connection.execute(statement)
+
+
+def file_of(folder: Path, reference: str, member: str = "file") -> Path:
+    name, _, version = reference.partition("@")
+    with closing(sqlite3.connect(folder / FILE)) as connection:
+        query = f"SELECT {member} FROM tensors WHERE name = ? AND version = ?"
+        found: str = connection.execute(query, (name, version)).fetchone()[0]
+    return folder / ("tensors" if member == "file" else "logs") / found
+
+
+def log_of(folder: Path, reference: str) -> Path:
+    return file_of(folder, reference, "content")
+
+
+def flip(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+def write_at(path: Path, place: int, content: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(place)
+        file.write(content)
+
+
+def damage_pages(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / FILE)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    size = (folder / FILE).stat().st_size
+    write_at(folder / FILE, 4096, b"\xff" * (size - 4096))
+
+
+def rename_to_reserved(folder: Path) -> None:
+    store = opened(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("app.tensors.tensor_name.RESERVED", ())
+        put(store, "lookup", np.arange(3))
+    store.close()
+
+
+def remove_record(path: Path) -> None:
+    """Take the first record out of a log, whole."""
+    content = path.read_bytes()
+    second = content.index(b"redo", content.index(b"redo", 16) + 4)
+    path.write_bytes(content[:16] + content[second:])
+
+
+def lose_first_change(folder: Path) -> None:
+    remove_record(log_of(folder, "table@2"))
+    write_at(file_of(folder, "table@2"), 0, b"\0")
+
+
+def make_folder_of_file(folder: Path) -> None:
+    path = file_of(folder, "words@1")
+    path.unlink()
+    path.mkdir()
+
+
+def table(file: str, place: Callable[[int], int]) -> Callable[[Path], None]:
+    """Flip a bit of a tensor's file, at a place that depends on its size."""
+    return lambda folder: flip(file_of(folder, file), place(file_of(folder, file).stat().st_size))
+
+
+def set_format(text: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / "format").write_text(text)
+
+
+def in_catalogue(statement: str) -> Callable[[Path], None]:
+    return lambda folder: run(folder, statement)
+
+
+LAST = "UPDATE last_versions SET "
+DAMAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    # what is damaged: how, of what it is told, and what is told
+    "items flipped": (table("table@1", lambda _: PAGE + BLOCK + 9), "table@1", "block 1 (1 in all) does not match"),
+    "last item flipped": (table("table@1", lambda size: size - 13), "table@1", "block 2"),
+    "checksum flipped": (table("table@1", lambda size: size - 1), "table@1", "block 2"),
+    "string flipped": (table("words@1", lambda _: PAGE + 5), "words@1", "block 0"),
+    "offset flipped": (table("words@1", lambda size: size - 9), "words@1", "block 0"),
+    "description flipped": (table("words@1", lambda _: 100), "words@1", "does not match its checksum"),
+    "magic flipped": (table("words@1", lambda _: 64), "words@1", "not one of a tensor"),
+    "file cut": (lambda folder: os.truncate(file_of(folder, "table@1"), PAGE + 9), "table@1", "bytes and should have"),
+    "first page cut": (lambda folder: os.truncate(file_of(folder, "table@1"), 9), "table@1", "within its first page"),
+    "file longer": (lambda folder: os.truncate(file_of(folder, "words@1"), 9000), "words@1", "bytes and should have"),
+    "file empty": (lambda folder: os.truncate(file_of(folder, "words@1"), 0), "words@1", "within its first page"),
+    "file missing": (lambda folder: file_of(folder, "words@1").unlink(), "words@1", "is missing"),
+    "file a folder": (
+        make_folder_of_file,
+        "words@1",
+        "cannot be read",
+    ),
+    "file exchanged": (
+        lambda folder: shutil.copy(file_of(folder, "words@1"), file_of(folder, "table@1")),
+        "table@1",
+        "describes another tensor",
+    ),
+    "marked": (
+        lambda folder: write_at(file_of(folder, "words@1"), 7, b"\x80"), "words@1", "the service has found it damaged",
+    ),
+    "change cut short": (
+        lambda folder: write_at(file_of(folder, "words@1"), 0, b"\x01"), "words@1", "a change was cut short",
+    ),
+    "log torn in its middle": (
+        lambda folder: flip(log_of(folder, "table@2"), log_of(folder, "table@2").stat().st_size // 2),
+        "table@2",
+        "its log is damaged before its end",
+    ),
+    "log's id flipped": (lambda folder: flip(log_of(folder, "table@2"), 0), "table@2", "its log is damaged"),
+    "log missing": (lambda folder: log_of(folder, "table@2").unlink(), "table@2", "block 0"),
+    "log without its beginning, file from before": (
+        lose_first_change,
+        "table@2",
+        "its log begins with change 2, and the file has 0",
+    ),
+    "row's shape": (
+        in_catalogue("UPDATE tensors SET shape = '[7]' WHERE name = 'words'"), "words@1", "the catalogue says",
+    ),
+    "row's size": (in_catalogue("UPDATE tensors SET size = 7 WHERE name = 'words'"), "words@1", "the catalogue says"),
+    "row's hash": (in_catalogue("UPDATE tensors SET sha256 = '' WHERE name = 'words'"), "words@1", "another hash"),
+    "row's content": (in_catalogue("UPDATE tensors SET content = 'x' WHERE name = 'words'"), "words@1", "another"),
+    "row without a type": (in_catalogue("UPDATE tensors SET dtype = '' WHERE name = 'words'"), "words@1", "upgraded"),
+    "alias without its version": (
+        in_catalogue("UPDATE aliases SET version = 9"), "live", "an alias of table@9, which there is not",
+    ),
+    "alias of a tensor that is gone": (
+        in_catalogue("UPDATE aliases SET name = 'gone'"), "live", "an alias of gone@1, which there is not",
+    ),
+    "alias and tensor": (
+        in_catalogue("UPDATE aliases SET alias = 'words'"), "words", "the name of an alias and of a tensor",
+    ),
+    "last number behind": (in_catalogue(LAST + "version = 1 WHERE name = 'table'"), "table", "remembers of it is 1"),
+    "last number missing": (
+        in_catalogue("DELETE FROM last_versions WHERE name = 'table'"), "table", "remembers of it is missing",
+    ),
+    "count of removed names": (
+        in_catalogue(LAST + "removed = 3 WHERE name = 'table'"), FILE, "removed_names is 1, and it is 2",
+    ),
+    "count of keys": (in_catalogue("UPDATE facts SET value = 9 WHERE name = 'keys'"), FILE, "keys is 9, and it is"),
+    "value missing": (in_catalogue("DELETE FROM facts WHERE name = 'clock'"), FILE, "lacks the value 'clock'"),
+    "no change": (in_catalogue("DELETE FROM changes"), FILE, "number of the last change"),
+    "schema": (in_catalogue("PRAGMA user_version = 9"), FILE, "schema 9"),
+    "application": (in_catalogue("PRAGMA application_id = 9"), FILE, "application 9"),
+    "catalogue missing": (lambda folder: (folder / FILE).unlink(), FILE, "is missing"),
+    "catalogue no database": (
+        lambda folder: (folder / FILE).write_bytes(b"junk" * 5000), FILE, "cannot be read",
+    ),
+    "catalogue's pages": (damage_pages, FILE, ""),
+    "catalogue cut": (lambda folder: os.truncate(folder / FILE, 5000), FILE, ""),
+    "newer format": (set_format('{"format": 99}'), "format", "of a newer gathernd"),
+    "older format": (set_format('{"format": 2}'), "format", "start its service"),
+    "format no number": (set_format("{}"), "format", "cannot be read"),
+    "format missing": (lambda folder: (folder / "format").unlink(), "format", "it has no file 'format'"),
+    "mode of a file": (lambda folder: file_of(folder, "words@1").chmod(0o440), "tensors/", "has mode 440"),
+    "mode of a folder": (lambda folder: (folder / "logs").chmod(0o500), "logs", "has mode 500"),
+    "folder missing": (lambda folder: (folder / "snapshots").rmdir(), "snapshots", "is missing"),
+}  # fmt: skip
+NOTES: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    "content without a row": (
+        lambda folder: (folder / "tensors" / "abc").touch(), "tensors/abc", "is the content of no tensor",
+    ),
+    "log without a row": (lambda folder: (folder / "logs" / "abc").touch(), "logs/abc", "is the log of no tensor"),
+    "half an upload": (lambda folder: (folder / "incoming" / "abc").touch(), "incoming/abc", "an upload whose process"),
+    "its scratch file": (
+        lambda folder: (folder / "incoming" / "abc.side").touch(), "incoming/abc.side", "an upload whose process",
+    ),
+    "another file": (lambda folder: (folder / "holiday.jpg").touch(), "holiday.jpg", "is not of the store"),
+    "reserved name": (rename_to_reserved, "lookup", "reserved by now"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def stopped(store: LocalStore, folder: Path) -> Path:
+    """The folder of a store that was stopped while a log had changes."""
+    filled(store)
+    store.close()
+    assert list(check(folder)) == []
+    return folder
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_found_and_named(stopped: Path, damage: str) -> None:
+    make, subject, problem = DAMAGES[damage]
+    make(stopped)
+    found = [one for one in check(stopped) if one.level == "damage"]
+    assert found
+    for one in found:
+        if one.subject.startswith(subject) and problem in one.problem:
+            assert one.advice
+            break
+    else:
+        raise AssertionError(found)
+    of_others = [one for one in found if not one.subject.startswith(subject) and "table" in one.subject]
+    assert damage == "file exchanged" or not of_others, found
+    assert found == [one for one in check(stopped) if one.level == "damage"]
+
+
+@pytest.mark.parametrize("what", NOTES)
+def test_what_needs_nobody_to_act_is_a_note(stopped: Path, what: str) -> None:
+    make, subject, problem = NOTES[what]
+    make(stopped)
+    (found,) = check(stopped)
+    assert (found.level, found.subject) == ("note", subject)
+    assert problem in found.problem
+    assert found.advice
+
+
+def test_files_of_another_user_and_a_network_file_system_are_found(
+    stopped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_system_check, "file_system_of", lambda _: "nfs4")
+    (found,) = check(stopped)
+    assert "network file system (nfs4)" in found.problem
+    monkeypatch.undo()
+    if os.geteuid() == 0:
+        os.chown(file_of(stopped, "words@1"), 12345, -1)
+        (found,) = check(stopped)
+        assert "belongs to user 12345" in found.problem
+
+
+def test_a_check_changes_nothing(stopped: Path) -> None:
+    with (log_of(stopped, "table@2")).open("ab") as file:
+        file.write(b"redo torn")
+    before = {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file() and FILE not in path.name}
+    assert list(check(stopped)) == []
+    after = {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file() and FILE not in path.name}
+    assert after == before
+
+
+def test_a_torn_end_and_what_a_dead_process_left_to_be_replayed_are_no_damage(
+    store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(store)
+    for step in (1, 2, 4):
+        steps = 0
+        real = disk_writes.store_words
+
+        def dying(*arguments: object, step: int = step, real: Callable[..., None] = real) -> None:
+            nonlocal steps
+            steps += 1
+            if steps == step:
+                raise KeyboardInterrupt
+            real(*arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(disk_writes, "store_words", dying)
+            with pytest.raises(KeyboardInterrupt):
+                scatter(store, "table", [[2 * BLOCK // 4], [0]], np.full((2, 1), step, np.float32))
+        assert list(check(folder)) == []
+    store.close()
+    assert list(check(folder)) == []
+    again = opened(folder)
+    assert read(again, "table")[0] == 1  # the later ones died while they replayed the first
+    assert list(check(folder)) == []
+    again.close()
+
+
+def test_a_check_of_a_busy_store_finds_nothing(store: LocalStore, folder: Path) -> None:
+    filled(store)
+    store._checkpoints.checkpoint_bytes = 1 << 20
+    stop = Event()
+    errors: list[BaseException] = []
+
+    def repeat(work: Callable[[int], object]) -> None:
+        number = 0
+        try:
+            while not stop.is_set():
+                work(number)
+                number += 1
+        except BaseException as error:  # noqa: BLE001  (told below)
+            errors.append(error)
+
+    def publish(number: int) -> None:
+        version = put(store, "x", np.full(5000, number), keep=2)[0].version
+        store.put_alias("x-live", f"x@{version}")
+
+    def come_and_go(number: int) -> None:
+        put(store, f"n{number % 3}", np.full(5000, number))
+        scatter(store, f"n{number % 3}", [[1]], np.array([1]))
+        store.delete(f"n{number % 3}")
+
+    rows = [[row] for row in range(0, 3 * BLOCK // 4, 7)]
+    works: list[Callable[[int], object]] = [
+        lambda number: scatter(store, "table", rows, np.full((len(rows), 1), number, np.float32)),
+        lambda number: scatter(store, "words", [[0]], strings("x" * (number % 90))),
+        publish,
+        come_and_go,
+    ]
+    threads = [Thread(target=repeat, args=(work,)) for work in works]
+    upload = store.upload(DTYPES["int8"], (100,), name="under-way")
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(25):
+            assert list(check(folder)) == []
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    upload.abandon()
+    assert not errors
+
+
+def test_a_folder_without_a_store_is_refused(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "none"):
+        with pytest.raises(StoreRefused, match="has no store"):
+            list(check(folder))
