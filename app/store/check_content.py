@@ -24,16 +24,18 @@ def content_problem(store: UnclaimedStore, row: Row) -> str | None:
     if not row.dtype:
         return "its file could not be read when the store was upgraded"
     suspects: list[int] = []
+    version = DAMAGED
     try:
         fd = os.open(store.tensor_folder / row.file, os.O_RDONLY | os.O_CLOEXEC)
         try:
             suspects = _wrong_blocks(fd, _description(fd, row), None)
+            version = page_version(os.pread(fd, PAGE, 0))
         finally:
             os.close(fd)
     except (BadFile, OSError):
         pass  # looked at again below
     else:
-        if not suspects and not (store.log_folder / row.content).exists() and not _version(store, row) & (DAMAGED | 1):
+        if not suspects and not version & (DAMAGED | 1) and not (store.log_folder / row.content).exists():
             return None
     with store.locks.tensor(row.name):
         if store.catalogue.row(row.name, row.version) != row:
@@ -89,14 +91,6 @@ def _description(fd: int, row: Row) -> Description:
             f"{description.dtype} {list(description.shape)} of {description.size}, or another hash"
         )
     return description
-
-
-def _version(store: UnclaimedStore, row: Row) -> int:
-    fd = os.open(store.tensor_folder / row.file, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return page_version(os.pread(fd, 8, 0))
-    finally:
-        os.close(fd)
 
 
 def _changed_blocks(records: list[Record]) -> set[int]:

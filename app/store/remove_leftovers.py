@@ -59,7 +59,9 @@ class UploadFolder:
     def abandoned(self) -> list[Path]:
         """The files of uploads whose process has died. Raises OSError."""
         with self._locks.uploads():
-            return self._abandoned()
+            found = self._abandoned()
+        # An upload that ended in between has left nothing.
+        return [path for path in found if path.exists()]
 
     def _abandoned(self) -> list[Path]:
         names = sorted(file_names(self._folder))
