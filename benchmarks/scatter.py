@@ -6,14 +6,15 @@ Runs under any interpreter that has numpy, numba and ml_dtypes, and takes along 
 openvino, torch and tensorflow that it can import (`benchmarks.scatter_peers`). All contenders take turns on each line;
 a figure is in microseconds. `gathernd` is the kernel with up to `--threads` threads, `one thread` the same with one;
 both write to an output that is used again, as do the peers that can. Ours must be NumPy's bits; a peer may be off by
-1e-4 of the sum of absolutes (1e-2 in float16), else it is marked `!` and does not count.
+1e-4 of the sum of absolutes, else it is marked `!` and does not count. In float16 a sum is rounded at each step, as the
+operator's formula has it; who adds in float32 and rounds once gives another answer, and is marked too.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from benchmarks.beside_peers import Call, Contender, begin, measure_lines, take_
 from benchmarks.kernels import CARRIERS
 from benchmarks.scatter_lines import LINES, Array, Inputs, Line, make_inputs, scatter_by_numpy
 from benchmarks.scatter_peers import PEERS
+
+_SAME_SUMS: Final = 0.99
+"""The share of float16 sums that a peer has to have as they are when each step is rounded."""
 
 
 def ours(line: Line, inputs: Inputs, threads: int) -> Call:
@@ -49,9 +53,10 @@ def is_close(line: Line, found: Array, expected: Array, scale: Array) -> bool:
         return False
     if line.reduction != "add" or expected.dtype.kind == "i":
         return np.array_equal(found, expected)
-    tolerance = 1e-2 if line.dtype == "float16" else 1e-4
+    if line.dtype == "float16":
+        return bool((found == expected).mean() > _SAME_SUMS)
     apart = np.abs(found.astype(np.float64) - expected.astype(np.float64))
-    return bool((apart <= tolerance * scale).all())
+    return bool((apart <= 1e-4 * scale).all())
 
 
 def measure(

@@ -195,11 +195,14 @@ def always_shared(compiled: None) -> Iterator[None]:
 def test_single_items_of_a_large_output_are_shared_and_its_bits_are_the_same(
     always_shared: None, dtype: str, reduction: Reduction
 ) -> None:
-    """Few items for the bytes of the output, so that threads share them, and few places in both halves for them."""
+    """Few items for the bytes of the output, so that threads share them, and few places for them, among which are the
+    first and the last of each thread's.
+    """
     numbers = np.random.default_rng(6)
     size, tuples = 16 * 1_500, 1_500
-    places = numbers.integers(0, size, 40)
-    indices = places[numbers.integers(0, 40, tuples)].reshape(-1, 1)
+    edges = [-(-size // threads) * number for threads in THREADS for number in range(1, threads)]
+    places = np.concatenate([numbers.integers(0, size, 40), edges, np.subtract(edges, 1)])
+    indices = numbers.choice(places, tuples).reshape(-1, 1)
     data = np.resize(filled((500,), dtype, random.Random(dtype)), size)
     updates = filled((tuples,), dtype, random.Random(reduction))
     plan = nd_plan((size,), indices, dtype, reduction)

@@ -1,155 +1,42 @@
 """What a scatter does with the slices of a block: each update replaces its target, or is reduced into it.
 
-The loops are written in LLVM's instructions, one for each reduction and type, behind one switch: so they share one
-function, and Numba has nothing to infer of them. Numbers of 16 bits are added and multiplied in float32 and rounded
-half to even at each step. Minimum and maximum compare floats by their bits, as integers: a NaN wins, the first one that
-comes, and -0 is less than 0, as IEEE 754-2019 has it.
+The loops are written in LLVM's instructions, one for each reduction and type (`reductions.py`), behind one switch: so
+they share one function, and Numba has nothing to infer of them. Single items have loops of their own
+(`combine_single_items.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numba.core.cgutils
 from llvmlite import ir
 from numba import types
 
-from app.kernels.numba_cpu.half_floats import (
-    bfloat16_of_float,
-    choose,
-    constant,
-    float_of_bfloat16,
-    float_of_half,
-    half_of_float,
-    like,
+from app.kernels.numba_cpu.memory_intrinsics import item_pointer
+from app.kernels.numba_cpu.reductions import (
+    COPIES,
+    COPY_ROWS,
+    ITEM_COPIES,
+    REDUCTION_CODES,
+    Combine,
+    Reduction,
+    choose_combine,
+    combine_items,
+    for_each_vector,
+    make_cases,
+    reduction_of,
+    vector_at,
 )
-from app.kernels.numba_cpu.memory_intrinsics import LINE, item_pointer
-from app.llvm_intrinsics import Address, Builder, inlined, inner, intrinsic
-from app.tensors.dtypes import DTYPES
-from app.tensors.scatter_call import REDUCTIONS
+from app.llvm_intrinsics import Address, Builder, inner, intrinsic
 
 _cgutils: Any = numba.core.cgutils
 _INT64: Final = ir.IntType(64)
-_INT16: Final = ir.IntType(16)
 _BYTE: Final = ir.IntType(8)
-_BIT: Final = ir.IntType(1)
-_FLOAT: Final = ir.FloatType()
-Combine = Callable[[Builder, Any, Any], Any]
-"""The instructions for what becomes of a target's item and an update's."""
-
-COPIES: Final = (1, 2, 4, 8, 16, 32, 64)
-"""Bytes of slices that are copied by one load and one store: the codes 0 to 6. Code 7 copies slices of any width."""
-COPY_ROWS: Final = len(COPIES)
 _SHORT_ROW: Final = 1 << 10
 """Bytes of rows that are copied by a loop rather than by the C library."""
-_ITEM_COPIES: Final = 4
-"""Of these, the copies of single items of 1, 2, 4 and 8 bytes."""
-
-
-def _in_float32(reduction: str, widen: Callable[[Builder, Any], Any], narrow: Callable[[Builder, Any], Any]) -> Combine:
-    def combine(builder: Builder, old: Any, new: Any) -> Any:
-        operation = builder.fadd if reduction == "add" else builder.fmul
-        return narrow(builder, operation(widen(builder, old), widen(builder, new)))
-
-    return combine
-
-
-def _lesser_or_greater(reduction: str, bits: int, signed: bool) -> Combine:
-    def combine(builder: Builder, old: Any, new: Any) -> Any:
-        compare = builder.icmp_signed if signed else builder.icmp_unsigned
-        return choose(builder, compare("<" if reduction == "min" else ">", new, old), new, old)
-
-    return combine
-
-
-def _lesser_or_greater_float(reduction: str, bits: int, infinity: int) -> Combine:
-    most = (1 << (bits - 1)) - 1
-    sign, foremost = ("<", -most - 1) if reduction == "min" else (">", most)
-
-    def ordered(builder: Builder, value: Any) -> Any:
-        """An integer in the order of the numbers; of a NaN one that comes before them all."""
-        all_but_sign = constant(value.type, most)
-        size = builder.and_(value, all_but_sign)
-        is_nan = builder.icmp_unsigned(">", size, constant(value.type, infinity))
-        negative = builder.ashr(value, constant(value.type, bits - 1))
-        order = builder.xor(value, builder.and_(negative, all_but_sign))
-        return choose(builder, is_nan, constant(value.type, foremost), order)
-
-    def combine(builder: Builder, old: Any, new: Any) -> Any:
-        return choose(builder, builder.icmp_signed(sign, ordered(builder, new), ordered(builder, old)), new, old)
-
-    return combine
-
-
-def _lesser_or_greater_number(reduction: str, kind: Any) -> Combine:
-    def combine(builder: Builder, old: Any, new: Any) -> Any:
-        sign = "<" if reduction == "min" else ">="  # of zeros a new one, which is +0, is the greater
-        floats = builder.bitcast(new, like(kind, new)), builder.bitcast(old, like(kind, old))
-        return builder.bitcast(choose(builder, builder.fcmp_ordered(sign, *floats), *floats), new.type)
-
-    return combine
-
-
-_INFINITY: Final = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000, "float64": 0x7FF0 << 48}
-_NARROW: Final = {
-    "float16": (float_of_half, half_of_float),
-    "bfloat16": (float_of_bfloat16, bfloat16_of_float),
-}
-_OPERATIONS: Final = {
-    ("int", "add"): "add",
-    ("int", "mul"): "mul",
-    ("float", "add"): "fadd",
-    ("float", "mul"): "fmul",
-}
-
-
-class _Reduction(NamedTuple):
-    """The type that items have in a loop, and what is done with two of them."""
-
-    kind: Any
-    combine: Combine
-    compare: Combine | None = None
-    """In place of `combine` for updates of which none is a NaN or -0: the processor's own comparison of floats."""
-    infinity: int | None = None
-    """Its bits, where a sum or a product of these numbers may be a NaN."""
-
-    def is_nan(self, builder: Builder, value: Any) -> Any:
-        """Whether a result is one whose bits may be those of either operand."""
-        if self.infinity is None:
-            return _BIT(0)
-        if not isinstance(self.kind, ir.IntType):
-            return builder.fcmp_unordered("uno", value, value)
-        size = builder.and_(value, self.kind((1 << (self.kind.width - 1)) - 1))
-        return builder.icmp_unsigned(">", size, self.kind(self.infinity))
-
-
-def _reduction_of(reduction: str, dtype: str) -> _Reduction:
-    row = DTYPES[dtype]
-    bits, integers = 8 * row.item_size, row.kind != "float"
-    kind = ir.IntType(bits) if integers else (_FLOAT if bits == 32 else ir.DoubleType())
-    if reduction in ("min", "max"):
-        if integers:
-            return _Reduction(kind, _lesser_or_greater(reduction, bits, row.kind == "int"))
-        compare = None if dtype in _NARROW else _lesser_or_greater_number(reduction, kind)
-        return _Reduction(ir.IntType(bits), _lesser_or_greater_float(reduction, bits, _INFINITY[dtype]), compare)
-    if dtype in _NARROW:
-        return _Reduction(_INT16, _in_float32(reduction, *_NARROW[dtype]), infinity=_INFINITY[dtype])
-    name = _OPERATIONS["int" if integers else "float", reduction]
-    return _Reduction(kind, lambda builder, old, new: getattr(builder, name)(old, new), infinity=_INFINITY.get(dtype))
-
-
-_REDUCIBLE: Final = tuple(name for name, row in DTYPES.items() if row.kind in ("int", "uint", "float"))
-REDUCTION_CODES: Final[Mapping[tuple[str, str, int], int]] = {
-    (reduction, dtype, DTYPES[dtype].item_size): COPY_ROWS + 1 + number
-    for number, (reduction, dtype) in enumerate(
-        (reduction, dtype) for reduction in REDUCTIONS[1:] for dtype in _REDUCIBLE
-    )
-}
-"""The code of a reduction in items of a type, of so many bytes."""
-NARROW_CODES: Final = tuple(code for (_, dtype, _), code in REDUCTION_CODES.items() if dtype in _NARROW)
-"""Those of floats of 16 bits, which take several times as long as others."""
 
 
 def _for_each_slice(builder: Builder, count: Any, targets: Any, sources: Any, kind: Any, body: Any) -> None:
@@ -163,183 +50,60 @@ def _for_each_slice(builder: Builder, count: Any, targets: Any, sources: Any, ki
         body(target, source)
 
 
-def _for_each_item(builder: Builder, count: Any, targets: Any, updates: Any, kind: Any, body: Any) -> None:
-    """The same for single items, whose updates lie one behind the other."""
-    first = builder.inttoptr(updates, kind.as_pointer())
-    with _cgutils.for_range(builder, count, intp=_INT64) as loop:
-        target = builder.load(item_pointer(builder, targets, loop.index), align=8, typ=_INT64)
-        update = builder.gep(first, [loop.index], inbounds=True, source_etype=kind)
-        body(builder.inttoptr(target, kind.as_pointer()), update)
-
-
-def _for_each_vector(builder: Builder, count: Any, kind: Any, body: Callable[[Any, int], None]) -> None:
-    """Call `body` with the first of so many items and how many, for all of `count`: a cache line of them at a time, and
-    what is left in ever shorter vectors.
-    """
-    size = 8 if isinstance(kind, ir.DoubleType) else 4 if isinstance(kind, ir.FloatType) else kind.width // 8
-    lanes = LINE // size
-    lines = builder.udiv(count, _INT64(lanes))
-    with _cgutils.for_range(builder, lines, intp=_INT64) as loop:
-        body(builder.mul(loop.index, _INT64(lanes)), lanes)
-    done = builder.mul(lines, _INT64(lanes))
-    while lanes > 1:
-        lanes //= 2
-        has_more = builder.and_(count, _INT64(lanes))
-        with builder.if_then(builder.icmp_unsigned("!=", has_more, _INT64(0))):
-            body(done, lanes)
-        done = builder.add(done, has_more)
-
-
-def _vector_at(builder: Builder, items: Any, index: Any, kind: Any, lanes: int) -> Any:
-    """A pointer to so many items from an index on; to an item where it is one."""
-    place = builder.gep(items, [index], inbounds=True, source_etype=kind)
-    return place if lanes == 1 else builder.bitcast(place, ir.VectorType(kind, lanes).as_pointer())
-
-
-def _reduce(builder: Builder, reduction: _Reduction, targets: Any, sources: Any, count: Any, items: Any) -> None:
+def _reduce(builder: Builder, reduction: Reduction, targets: Any, sources: Any, count: Any, items: Any) -> None:
     kind = reduction.kind
-
-    def step(combine: Combine, target: Any, source: Any, lanes: int = 1) -> None:
-        read = kind if lanes == 1 else ir.VectorType(kind, lanes)
-        values = (builder.load(place, align=1, typ=read) for place in (target, source))
-        builder.store(combine(builder, *values), target, align=1)
-
-    def reduce_items(updates: Any, number: Any, loop: Callable[[Combine], None]) -> None:
-        if reduction.compare is None:
-            loop(reduction.combine)
-            return
-        with builder.if_else(_has_nan_or_negative_zero(builder, updates, number, kind)) as (found, none):
-            with found:
-                loop(reduction.combine)
-            with none:
-                loop(reduction.compare)
 
     def reduce_slice(target: Any, source: Any) -> None:
         def loop(combine: Combine) -> None:
             def reduce_vector(index: Any, lanes: int) -> None:
-                to, frm = (_vector_at(builder, row, index, kind, lanes) for row in (target, source))
-                step(combine, to, frm, lanes)
+                to, frm = (vector_at(builder, row, index, kind, lanes) for row in (target, source))
+                combine_items(builder, kind, combine, to, frm, lanes)
 
-            _for_each_vector(builder, items, kind, reduce_vector)
+            for_each_vector(builder, items, kind, reduce_vector)
 
-        reduce_items(source, items, loop)
+        choose_combine(builder, reduction, source, items, loop)
 
-    # Single items have a loop of their own: 6.2 ns each in the other one, and 0.6 in this (EPYC, float32, add).
-    with builder.if_else(builder.icmp_signed("==", items, _INT64(1))) as (single, several):
-        with single:
-            updates = builder.inttoptr(sources, kind.as_pointer())
-
-            def loop(combine: Combine) -> None:
-                done = _cgutils.alloca_once_value(builder, _BIT(0))
-                with builder.if_then(_is_one_place(builder, targets, count)):
-                    builder.store(_reduce_into_one(builder, reduction, combine, targets, updates, count), done)
-                with builder.if_then(builder.not_(builder.load(done, typ=_BIT))):
-                    _for_each_item(builder, count, targets, sources, kind, partial(step, combine))
-
-            reduce_items(updates, count, loop)
-        with several:
-            _for_each_slice(builder, count, targets, sources, kind, reduce_slice)
-
-
-def _is_one_place(builder: Builder, targets: Any, count: Any) -> Any:
-    """Whether there are several targets, all of them the same."""
-    found = _cgutils.alloca_once_value(builder, _BIT(0))
-    with builder.if_then(builder.icmp_signed(">", count, _INT64(1))):
-        first = builder.load(item_pointer(builder, targets, _INT64(0)), align=8, typ=_INT64)
-        last = builder.load(item_pointer(builder, targets, builder.sub(count, _INT64(1))), align=8, typ=_INT64)
-        with builder.if_then(builder.icmp_unsigned("==", first, last)):
-            others = _cgutils.alloca_once_value(builder, _INT64(0))
-            with _cgutils.for_range(builder, count, intp=_INT64) as loop:
-                target = builder.load(item_pointer(builder, targets, loop.index), align=8, typ=_INT64)
-                different = builder.or_(builder.load(others, typ=_INT64), builder.xor(target, first))
-                builder.store(different, others)
-            builder.store(builder.icmp_unsigned("==", builder.load(others, typ=_INT64), _INT64(0)), found)
-    return builder.load(found, typ=_BIT)
-
-
-def _reduce_into_one(
-    builder: Builder, reduction: _Reduction, combine: Combine, targets: Any, updates: Any, count: Any
-) -> Any:
-    """The updates one after the other into the one target, which stays in a register meanwhile: in memory each would
-    wait for the store of the one before. Whether it is done: not where the result is a NaN, of which the other loop
-    might make another one, so that its bits would depend on what lies in a block.
-    """
-    kind = reduction.kind
-    address = builder.load(item_pointer(builder, targets, _INT64(0)), align=8, typ=_INT64)
-    target = builder.inttoptr(address, kind.as_pointer())
-    item = _cgutils.alloca_once_value(builder, builder.load(target, align=1, typ=kind))
-    with _cgutils.for_range(builder, count, intp=_INT64) as loop:
-        place = builder.gep(updates, [loop.index], inbounds=True, source_etype=kind)
-        update = builder.load(place, align=1, typ=kind)
-        builder.store(combine(builder, builder.load(item, typ=kind), update), item)
-    result = builder.load(item, typ=kind)
-    is_number = builder.not_(reduction.is_nan(builder, result))
-    with builder.if_then(is_number):
-        builder.store(result, target, align=1)
-    return is_number
-
-
-def _has_nan_or_negative_zero(builder: Builder, updates: Any, count: Any, kind: Any) -> Any:
-    """Whether one of so many floats is a NaN or -0, whose bits are integers of `kind`."""
-    found = _cgutils.alloca_once_value(builder, _INT64(0))
-    infinity = _INFINITY["float32" if kind.width == 32 else "float64"]
-
-    def look(index: Any, lanes: int) -> None:
-        read = kind if lanes == 1 else ir.VectorType(kind, lanes)
-        bits = builder.load(_vector_at(builder, updates, index, kind, lanes), align=1, typ=read)
-        size = builder.and_(bits, constant(read, (1 << (kind.width - 1)) - 1))
-        is_nan = builder.icmp_unsigned(">", size, constant(read, infinity))
-        odd = builder.or_(is_nan, builder.icmp_unsigned("==", bits, constant(read, 1 << (kind.width - 1))))
-        mask = builder.zext(odd if lanes == 1 else builder.bitcast(odd, ir.IntType(lanes)), _INT64)
-        builder.store(builder.or_(builder.load(found, typ=_INT64), mask), found)
-
-    _for_each_vector(builder, count, kind, look)
-    return builder.icmp_unsigned("!=", builder.load(found, typ=_INT64), _INT64(0))
+    _for_each_slice(builder, count, targets, sources, kind, reduce_slice)
 
 
 def _copy_row(builder: Builder, size: Any, target: Any, source: Any) -> None:
     def copy(index: Any, lanes: int) -> None:
         kind = ir.VectorType(_BYTE, lanes) if lanes > 1 else _BYTE
-        value = builder.load(_vector_at(builder, source, index, _BYTE, lanes), align=1, typ=kind)
-        builder.store(value, _vector_at(builder, target, index, _BYTE, lanes), align=1)
+        value = builder.load(vector_at(builder, source, index, _BYTE, lanes), align=1, typ=kind)
+        builder.store(value, vector_at(builder, target, index, _BYTE, lanes), align=1)
 
-    _for_each_vector(builder, size, _BYTE, copy)
+    for_each_vector(builder, size, _BYTE, copy)
 
 
-def _combine(builder: Builder, code: Any, targets: Any, sources: Any, count: Any, items: Any) -> None:
-    end = builder.append_basic_block("combined")
-    choice = builder.switch(code, end)
+def _copy_slices(builder: Builder, width: int, targets: Any, sources: Any, count: Any) -> None:
+    kind = ir.VectorType(_INT64, width // 8)
 
-    def case(number: int) -> None:
-        block = builder.append_basic_block(f"combine_{number}")
-        choice.add_case(_INT64(number), block)
-        builder.position_at_end(block)
+    def copy(target: Any, source: Any) -> None:
+        builder.store(builder.load(source, align=1, typ=kind), target, align=1)
 
-    for number, width in enumerate(COPIES):
-        case(number)
-        kind = ir.IntType(8 * width) if width <= 8 else ir.VectorType(_INT64, width // 8)
+    _for_each_slice(builder, count, targets, sources, kind, copy)
 
-        def copy(target: Any, source: Any, kind: Any = kind) -> None:
-            builder.store(builder.load(source, align=1, typ=kind), target, align=1)
 
-        loop = _for_each_item if number < _ITEM_COPIES else _for_each_slice
-        loop(builder, count, targets, sources, kind, copy)
-        builder.branch(end)
-    case(COPY_ROWS)
-    with builder.if_else(builder.icmp_signed("<=", items, _INT64(_SHORT_ROW))) as (short, long):
+def _copy_rows(builder: Builder, targets: Any, sources: Any, count: Any, size: Any) -> None:
+    with builder.if_else(builder.icmp_signed("<=", size, _INT64(_SHORT_ROW))) as (short, long):
         with short:
-            _for_each_slice(builder, count, targets, sources, _BYTE, partial(_copy_row, builder, items))
+            _for_each_slice(builder, count, targets, sources, _BYTE, partial(_copy_row, builder, size))
         with long:
             _for_each_slice(
                 builder, count, targets, sources, _BYTE,
-                lambda target, source: _cgutils.raw_memcpy(builder, target, source, items, _INT64(1)),
+                lambda target, source: _cgutils.raw_memcpy(builder, target, source, size, _INT64(1)),
             )  # fmt: skip
-    builder.branch(end)
+
+
+def _combine(builder: Builder, code: Any, targets: Any, sources: Any, count: Any, items: Any) -> None:
+    cases: dict[int, Callable[[], None]] = {
+        number: partial(_copy_slices, builder, COPIES[number], targets, sources, count)
+        for number in range(ITEM_COPIES, COPY_ROWS)
+    }
+    cases[COPY_ROWS] = partial(_copy_rows, builder, targets, sources, count, items)
     for (name, dtype, _), number in REDUCTION_CODES.items():
-        case(number)
-        _reduce(builder, _reduction_of(name, dtype), targets, sources, count, items)
-        builder.branch(end)
-    builder.position_at_end(end)
+        cases[number] = partial(_reduce, builder, reduction_of(name, dtype), targets, sources, count, items)
+    make_cases(builder, code, cases)
 
 
 _combined: Final[Callable[[int, Address, Address, int, int], None]] = intrinsic(
@@ -347,17 +111,10 @@ _combined: Final[Callable[[int, Address, Address, int, int], None]] = intrinsic(
 )
 
 
-@inlined
-def are_items(code: int, items: int) -> bool:
-    """Whether a code's slices of so many items are single items of at most 8 bytes."""
-    return code < _ITEM_COPIES or (code > COPY_ROWS and items == 1)
-
-
 @inner
 def combine_slices(code: int, targets: Address, sources: Address, count: int, items: int) -> None:
-    """Take `count` updates one after the other to the addresses at `targets`.
+    """Take `count` updates, whose addresses are at `sources`, one after the other to the addresses at `targets`.
 
-    Their addresses are at `sources`; where they `are_items`, they lie there themselves. A slice is `items` items of the
-    code's type, or bytes where it copies rows. Another code does nothing.
+    A slice is `items` items of the code's type, or bytes where it copies rows. A code of single items does nothing.
     """
     _combined(code, targets, sources, count, items)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.kernels.numba_cpu.memory_intrinsics import load_item, store_item
+from app.kernels.numba_cpu.memory_intrinsics import load_invariant, load_item, store_item
 from app.kernels.numba_cpu.ndarray_abi import checked_product
 from app.llvm_intrinsics import Address, inner
 
@@ -39,9 +39,9 @@ def next_row(axes: Address, places: Address, depth: int) -> int:
 
 
 @inner
-def write_addresses(
+def write_entry_places(
     target: Address,
-    origin: Address,
+    origin: int,
     row_step: int,
     entries: Address,
     count: int,
@@ -49,11 +49,32 @@ def write_addresses(
     wrapped: int,
     axis_step: int,
 ) -> int:
-    """Write the addresses of the items of `count` entries of a row: their sign, negative if one is out of bounds."""
+    """Write the places of the items of `count` entries of a row: their sign, negative if one is out of bounds.
+
+    A place is an address or the number of an item, as `origin` and the steps are.
+    """
+    if row_step == 0 and axis_step == 1:
+        return write_numbers(target, origin, entries, count, axis_size, wrapped)
     signs = 0
     for t in range(count):
         entry = load_item(entries, t)
         entry += (entry >> 63) & wrapped
         signs |= entry | (axis_size - 1 - entry)
         store_item(target, t, origin + t * row_step + entry * axis_step)
+    return signs
+
+
+@inner
+def write_numbers(target: Address, origin: int, entries: Address, count: int, size: int, wrapped: int) -> int:
+    """Write the numbers, counted from `origin`, of the items that entries name along an axis whose items follow one
+    another: the entries' sign, negative if one is out of bounds.
+
+    A loop of its own, for processors with vectors of 256 bits have no product of integers of 64.
+    """
+    signs = 0
+    for t in range(count):
+        entry = load_invariant(entries, t)
+        entry += (entry >> 63) & wrapped
+        signs |= entry | (size - 1 - entry)
+        store_item(target, t, origin + entry)
     return signs

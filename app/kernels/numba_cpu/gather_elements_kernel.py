@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from app.kernels.check_arrays import check_elements_arrays
 from app.kernels.numba_cpu import gather_kernel
 from app.kernels.numba_cpu.copy_slices import NEIGHBOURS_BYTES, copy_items
-from app.kernels.numba_cpu.element_places import is_inside, next_row, write_addresses
+from app.kernels.numba_cpu.element_places import is_inside, next_row, write_entry_places
 from app.kernels.numba_cpu.gather_job import (
     AXES,
     BATCHES,
@@ -247,7 +247,7 @@ def gather_elements_chunk(job: Address, number: int) -> int:
         filled = 0
         while filled < count:
             stretch = min(row - column, count - filled)
-            signs |= write_addresses(
+            signs |= write_entry_places(
                 sources + 8 * filled,
                 origin + column * row_step,
                 row_step,

@@ -1,7 +1,8 @@
 """A chunk of a scatter, compiled by Numba: the copy of its stretch of data, and the updates whose targets lie there.
 
-It goes over the indices in blocks: it checks a block and writes the addresses of its targets, keeps those that are its
-own with the addresses of their updates, and applies these (`combine_slices`). Where entries of ScatterElements can name
+It goes over the indices in blocks: it checks a block and writes the places of its targets, keeps those that are its
+own with their updates, and applies these (`combine_slices`). The place of a slice is its address, that of a single item
+its number among the items of the output (`combine_single_items`). Where entries of ScatterElements can name
 items of their own stretch only, it takes a piece of that at a time, which a cache holds from its copy on.
 """
 
@@ -10,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from app.kernels.numba_cpu.combine_slices import are_items, combine_slices
-from app.kernels.numba_cpu.element_places import next_row, write_addresses
+from app.kernels.numba_cpu.combine_single_items import are_single_items, can_be_set_aside, combine_single_items
+from app.kernels.numba_cpu.combine_slices import combine_slices
+from app.kernels.numba_cpu.element_places import next_row, write_entry_places, write_numbers
 from app.kernels.numba_cpu.gather_job import (
     AXES,
     BATCHES,
@@ -74,6 +76,10 @@ _PIECE_BYTES: Final = 1 << 17
 _ROWS_AHEAD: Final = 4
 """How many rows before it is used a piece of one is asked for: no processor does so from one row to the next."""
 
+_SPARE_ITEMS: Final = 16
+"""Updates that are for other chunks go to so many items in turn: one alone would have each wait for the one before."""
+_spare_items: Final = stack_words(_SPARE_ITEMS)
+
 _entries_scratch: Final = stack_words(BLOCK + MAX_DEPTH)
 
 
@@ -102,9 +108,10 @@ def scatter_chunk(job: Address, number: int) -> int:
 @inner
 def _scatter_nd(job: Address, low: int, high: int) -> int:
     """Apply the updates of tuples that name slices [low, high)."""
-    target, components, axes = load_item(job, OUTPUT), load_item(job, COMPONENTS), load_item(job, AXES)
-    depth, width, flags = load_item(job, DEPTH), load_item(job, WIDTH), load_item(job, FLAGS)
-    tuples, slices = load_item(job, TUPLES), load_item(job, TOTAL)
+    components, axes, depth = load_item(job, COMPONENTS), load_item(job, AXES), load_item(job, DEPTH)
+    tuples, slices, flags = load_item(job, TUPLES), load_item(job, TOTAL), load_item(job, FLAGS)
+    items = load_item(axes, depth + 1)
+    origin, step, single = _origin_and_step(job, items)
     wrap = flags & WRAP_NEGATIVE != 0
     targets = stack_scratch()
     bases = targets + 16 * BLOCK
@@ -118,22 +125,25 @@ def _scatter_nd(job: Address, low: int, high: int) -> int:
     sizes = size_0, size_1, size_2, size_3, size_4
     lasts = size_0 - 1, size_1 - 1, size_2 - 1, size_3 - 1, size_4 - 1
     wraps = sizes if wrap else (0, 0, 0, 0, 0)
-    step_3 = width * size_4
+    step_3 = step * size_4
     step_2 = step_3 * size_3
     step_1 = step_2 * size_2
-    steps = step_1 * size_1, step_1, step_2, step_3, width
+    steps = step_1 * size_1, step_1, step_2, step_3, step
     done = 0
     while done < tuples:
         count = min(BLOCK, tuples - done)
         first = done * depth
-        signs = write_block_offsets(
-            targets, bases, target, components, first, count, lasts, wraps, steps, depth, axes, wrap, slices * width
-        )
+        if single and depth == 1:
+            signs = write_numbers(targets, 0, components + 8 * first, count, size_0, wraps[0])
+        else:
+            signs = write_block_offsets(
+                targets, bases, origin, components, first, count, lasts, wraps, steps, depth, axes, wrap, slices * step
+            )
         if signs < 0:
             bad = first_bad_component(components, first, count, depth, axes, wrap)
             if bad >= 0:
                 return bad
-        _apply(job, targets, done, count, target + low * width, target + high * width, load_item(axes, depth + 1))
+        _apply(job, targets, done, count, origin + low * step, origin + high * step, items)
         done += count
     return -1
 
@@ -142,17 +152,17 @@ def _scatter_nd(job: Address, low: int, high: int) -> int:
 def _scatter_elements(job: Address, low: int, high: int) -> int:
     """Apply the updates that name items of the units [low, high) of the output.
 
-    The scratch memories have the addresses of the targets of a block, and of their updates; the entries of a block
-    where they have to be widened, and the place along each axis of the entry that comes next.
+    The scratch memories have the places of the targets of a block, and their updates; the entries of a block where they
+    have to be widened, and the place along each axis of the entry that comes next.
     """
-    target, components, axes = load_item(job, OUTPUT), load_item(job, COMPONENTS), load_item(job, AXES)
-    depth, width, flags = load_item(job, DEPTH), load_item(job, WIDTH), load_item(job, FLAGS)
-    unit = load_item(job, STRIDE)
+    components, axes, depth = load_item(job, COMPONENTS), load_item(job, AXES), load_item(job, DEPTH)
+    flags, unit = load_item(job, FLAGS), load_item(job, STRIDE) // load_item(job, WIDTH)
+    target, step, _ = _origin_and_step(job, 1)
     kind = (flags >> CODE_BITS) - INDEX_KIND
-    axis_size, axis_step = load_item(axes, 2 * depth), load_item(axes, 2 * depth + 1) * width
+    axis_size, axis_step = load_item(axes, 2 * depth), load_item(axes, 2 * depth + 1) * step
     wrapped = axis_size if flags & WRAP_NEGATIVE != 0 else 0
     done, end = 0, load_item(job, TUPLES)
-    begin, stop = target + low * unit, target + high * unit
+    begin, stop = target + low * unit * step, target + high * unit * step
     if flags & OUTER != 0:
         outer = load_item(axes, 0)
         inside = end // outer
@@ -163,7 +173,7 @@ def _scatter_elements(job: Address, low: int, high: int) -> int:
     entries = _entries_scratch()
     places = entries + 8 * BLOCK
     last = depth - 1
-    row, row_step = load_item(axes, last), load_item(axes, depth + last) * width
+    row, row_step = load_item(axes, last), load_item(axes, depth + last) * step
     origin = target  # of the item that an entry of 0 at the beginning of the row would name
     rest = done // row
     column = done - rest * row
@@ -173,7 +183,7 @@ def _scatter_elements(job: Address, low: int, high: int) -> int:
         place = rest % size
         rest //= size
         store_item(places, axis, place)
-        origin += place * load_item(axes, depth + axis) * width
+        origin += place * load_item(axes, depth + axis) * step
     while done < end:
         count = min(BLOCK, end - done)
         given, first = components, done
@@ -184,7 +194,7 @@ def _scatter_elements(job: Address, low: int, high: int) -> int:
         filled = 0
         while filled < count:
             stretch = min(row - column, count - filled)
-            signs |= write_addresses(
+            signs |= write_entry_places(
                 targets + 8 * filled,
                 origin + column * row_step,
                 row_step,
@@ -198,7 +208,7 @@ def _scatter_elements(job: Address, low: int, high: int) -> int:
             column += stretch
             if column == row:
                 column = 0
-                origin += next_row(axes, places, depth) * width
+                origin += next_row(axes, places, depth) * step
         if signs < 0:
             return done + _first_bad_entry(given + 8 * first, count, axis_size, wrapped)
         _apply(job, targets, done, count, begin, stop, 1)
@@ -216,6 +226,8 @@ def _scatter_columns(job: Address, low: int, high: int) -> int:
     axis_size, axis_step = load_item(axes, 4), load_item(axes, 5) * width
     wrapped = axis_size if flags & WRAP_NEGATIVE != 0 else 0
     rows = load_item(job, STRIDE) // width
+    first_place, step, _ = _origin_and_step(job, 1)
+    place_step = load_item(axes, 5) * step
     targets = stack_scratch()
     entries = _entries_scratch()
     bad = -1
@@ -235,13 +247,13 @@ def _scatter_columns(job: Address, low: int, high: int) -> int:
             if kind != 8:
                 widen_components(kind, components, first, count, entries)
                 given = entries
-            origin = target + low * width
-            if write_addresses(targets, origin, width, given, count, axis_size, wrapped, axis_step) < 0:
+            origin = first_place + low * step
+            if write_entry_places(targets, origin, step, given, count, axis_size, wrapped, place_step) < 0:
                 found = first + _first_bad_entry(given, count, axis_size, wrapped)
                 if bad < 0 or found < bad:
                     bad = found
                 break
-            _apply(job, targets, first, count, target, target, 1)
+            _apply(job, targets, first, count, first_place, first_place, 1)
         low = upto
     return bad
 
@@ -263,28 +275,53 @@ def _first_bad_entry(entries: Address, count: int, axis_size: int, wrapped: int)
     return -1
 
 
+@inlined
+def _origin_and_step(job: Address, items: int) -> tuple[int, int, bool]:
+    """The place of the first slice of the output, from one to the next, and whether they are single items."""
+    single = are_single_items(load_item(job, START), items)
+    return (0, 1, single) if single else (load_item(job, OUTPUT), load_item(job, WIDTH), single)
+
+
 @inner
-def _apply(job: Address, targets: Address, first: int, count: int, begin: Address, end: Address, items: int) -> None:
-    """Apply those of `count` updates, from number `first` on, whose targets lie in [begin, end), in their order."""
+def _apply(job: Address, targets: Address, first: int, count: int, begin: int, end: int, items: int) -> None:
+    """Apply, in their order, those of `count` updates from number `first` on whose targets lie in [begin, end).
+
+    Where a chunk has entries of its own all of them lie there.
+    """
     width, code, flags = load_item(job, WIDTH), load_item(job, START), load_item(job, FLAGS)
-    update = load_item(job, UPDATES) + first * width
-    sources = targets + 8 * BLOCK
-    span = end - begin
-    single = are_items(code, items)
-    if flags & (OUTER | COLUMNS) == 0 and span != load_item(job, TOTAL) * load_item(job, STRIDE):
-        if single:
-            count = _keep_items(targets, update, sources, count, width, begin, span)
-        else:
-            count = _keep_addresses(targets, update, sources, count, width, begin, span)
-    elif single:  # all lie there
-        sources = update
-    else:
+    output, update = load_item(job, OUTPUT), load_item(job, UPDATES) + first * width
+    kept = targets + 8 * BLOCK
+    is_whole = flags & (OUTER | COLUMNS) != 0 or load_item(job, CHUNK_SIZE) >= load_item(job, TOTAL)
+    if are_single_items(code, items):
+        spare = _spare_items()
+        if not is_whole and can_be_set_aside(code) and (spare - output) % width == 0:
+            _set_aside(targets, count, begin, end, (spare - output) // width)
+        elif not is_whole:
+            count = _keep_items(targets, update, kept, count, width, begin, end - begin)
+            update = kept
+        if flags & NOT_AHEAD == 0:
+            for t in range(count):
+                prefetch(output + load_item(targets, t) * width)
+        combine_single_items(code, output, targets, update, count)
+        return
+    if is_whole:
         for t in range(count):
-            store_item(sources, t, update + t * width)
+            store_item(kept, t, update + t * width)
+    else:
+        count = _keep_addresses(targets, update, kept, count, width, begin, end - begin)
     if flags & NOT_AHEAD == 0:
         for t in range(count):
             prefetch(load_item(targets, t))
-    combine_slices(code, targets, sources, count, items)
+    combine_slices(code, targets, kept, count, items)
+
+
+@inner
+def _set_aside(numbers: Address, count: int, begin: int, end: int, spare: int) -> None:
+    """Replace those of `count` numbers that are not in [begin, end) by those of spare items."""
+    for t in range(count):
+        number = load_item(numbers, t)
+        outside = ((number - begin) | (end - 1 - number)) >> 63  # all bits or none
+        store_item(numbers, t, number ^ ((number ^ (spare + (t & (_SPARE_ITEMS - 1)))) & outside))
 
 
 def _keeper(keep: Copy, kept_bytes: int) -> Callable[[Address, Address, Address, int, int, Address, int], int]:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from app.kernels.check_arrays import check_scatter_arrays, check_scatter_elements_arrays, widened
 from app.kernels.numba_cpu import gather_kernel
-from app.kernels.numba_cpu.combine_slices import COPIES, COPY_ROWS, NARROW_CODES, REDUCTION_CODES, are_items
+from app.kernels.numba_cpu.combine_single_items import are_single_items, can_be_set_aside
 from app.kernels.numba_cpu.element_places import is_inside
 from app.kernels.numba_cpu.gather_job import (
     INDEX_TYPE,
@@ -53,6 +53,7 @@ from app.kernels.numba_cpu.ndarray_abi import (
     is_array,
     length,
 )
+from app.kernels.numba_cpu.reductions import COPIES, COPY_ROWS, NARROW_CODES, REDUCTION_CODES
 from app.kernels.numba_cpu.run_job import ARRAY_TYPE, WAKE_FROM, carry_out
 from app.kernels.numba_cpu.scatter_chunk import CODE_BITS, COLUMNS, ELEMENTS, INDEX_KIND, OUTER, UPDATES, scatter_chunk
 from app.kernels.numba_cpu.split_over_threads import (
@@ -284,8 +285,8 @@ def _scatter(
     # Each thread goes over all tuples: of single items that takes as long as to apply them, and the copy alone is cut.
     items = 1 if elements else load_item(axes, numbers - 1)
     apart = flags & OUTER != 0 or columns > 0
-    pays = apart or not are_items(code, items) or code in NARROW_CODES
-    pays = pays or out_bytes // _COPIED_BYTES >= tuples
+    pays = apart or not are_single_items(code, items) or code in NARROW_CODES
+    pays = pays or out_bytes // _COPIED_BYTES >= tuples or (out_bytes >= tuples and can_be_set_aside(code))
     split = helpers > 0 and units > 1 and pays and out_bytes > 0 and is_worth_sharing(team, long) and acquire(team)
     job = stack_scratch()
     size = units
