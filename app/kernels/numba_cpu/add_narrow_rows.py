@@ -12,6 +12,8 @@ from typing import Final, cast
 from numba import types
 
 from app.kernels.numba_cpu.backward_chunk import fill_zeros
+from app.kernels.numba_cpu.combine_single_items import combine_single_items
+from app.kernels.numba_cpu.element_places import write_numbers
 from app.kernels.numba_cpu.float_items import (
     load_f32,
     load_f64,
@@ -22,9 +24,12 @@ from app.kernels.numba_cpu.float_items import (
 )
 from app.kernels.numba_cpu.gather_job import BLOCK
 from app.kernels.numba_cpu.memory_intrinsics import LINE, load_item, prefetch, stack_scratch, store_item
+from app.kernels.numba_cpu.reductions import REDUCTION_CODES
 from app.kernels.numba_cpu.widen_indices import MAX_DEPTH, widen_components
 from app.llvm_intrinsics import Address, inner, stack_words
 
+_ADD_32: Final = REDUCTION_CODES["add", "float32", 4]
+_ADD_64: Final = REDUCTION_CODES["add", "float64", 8]
 NARROW_BYTES: Final = LINE
 """The longest slices for which this is faster than to sort, on two threads."""
 _float32 = cast(Callable[[float], float], types.float32)
@@ -45,6 +50,10 @@ def write_places(
     given: Address, count: int, depth: int, axes: Address, wrap: bool, before: int, places: Address
 ) -> int:
     """Write the place that each of `count` tuples names within batch `before`: the first bad component, or -1."""
+    if depth == 1:
+        size = load_item(axes, 0)
+        if write_numbers(places, before * size, given, count, size, size if wrap else 0) >= 0:
+            return -1
     for at in range(count):
         place = before
         for axis in range(depth):
@@ -80,7 +89,6 @@ def add_narrow_rows(
     """The whole gradient, of `items` items of `size` bytes, 4 or 8: the first bad component, or -1."""
     fill_zeros(result, items, size, False, past_caches)
     block, places = _stack_block(), stack_scratch()
-    odd = False  # whether a sum is no number
     step = width * size
     for batch in range(batches):
         done = 0
@@ -94,45 +102,47 @@ def add_narrow_rows(
             for at in range(count):
                 prefetch(result + load_item(places, at) * step)
             source = gradient + (batch * tuples + done) * step
-            if size == 4:
-                odd |= _add_32(result, source, places, count, width)
+            if width == 1:
+                combine_single_items(_ADD_64 if size == 8 else _ADD_32, result, places, source, count)
+            elif size == 4:
+                _add_32(result, source, places, count, width)
             else:
-                odd |= _add_64(result, source, places, count, width)
+                _add_64(result, source, places, count, width)
             done += count
-    if odd or coefficient != 1.0:
+    if coefficient != 1.0 or _has_nan(result, items, size):
         _finish(result, items, size, coefficient)
     return -1
 
 
 @inner
-def _add_32(result: Address, source: Address, places: Address, count: int, width: int) -> bool:
-    odd = False
-    if width == 1:
-        for at in range(count):
-            place = load_item(places, at)
-            total = load_f32(result, place) + load_f32(source, at)
-            odd |= total != total  # noqa: PLR0124  (a NaN)
-            store_sum_32(result, place, total)
-        return odd
+def _add_32(result: Address, source: Address, places: Address, count: int, width: int) -> None:
     for at in range(count):
         place = load_item(places, at) * width
         for column in range(width):
             total = load_f32(result, place + column) + load_f32(source, at * width + column)
-            odd |= total != total  # noqa: PLR0124
             store_sum_32(result, place + column, total)
-    return odd
 
 
 @inner
-def _add_64(result: Address, source: Address, places: Address, count: int, width: int) -> bool:
-    odd = False
+def _add_64(result: Address, source: Address, places: Address, count: int, width: int) -> None:
     for at in range(count):
         place = load_item(places, at) * width
         for column in range(width):
             total = load_f64(result, place + column) + load_f64(source, at * width + column)
-            odd |= total != total  # noqa: PLR0124
             store_sum_64(result, place + column, total)
-    return odd
+
+
+@inner
+def _has_nan(result: Address, items: int, size: int) -> bool:
+    """Whether a sum is a NaN, as it stays from the first one on."""
+    odd = 0
+    if size == 4:
+        for at in range(items):
+            odd |= load_f32(result, at) != load_f32(result, at)
+    else:
+        for at in range(items):
+            odd |= load_f64(result, at) != load_f64(result, at)
+    return odd != 0
 
 
 @inner
