@@ -25,6 +25,7 @@ from app.store import backup_manifest, disk_writes
 from app.store.backup_manifest import CONTENTS, BackupRefused, Manifest, SavedVersion, file_of
 from app.store.catalogue import CatalogueContents, Row
 from app.store.content_copy import Read, Unchecked, copy_content
+from app.store.disk_reserve import FULL
 from app.store.download_snapshots import Snapshot
 from app.store.mapped_tensor import MappedContent
 from app.store.remove_leftovers import file_names
@@ -174,11 +175,14 @@ class _Backup:
         Raises _Vanished, BackupRefused and OSError.
         """
         try:
-            with ExitStack() as stack:
-                with self._store.locks.tensor(row.name):
-                    source = self._source(row, opened, stack)
-                if source is not None:
-                    self._write(row, source)
+            with ExitStack() as stack, ExitStack() as lock:
+                lock.enter_context(self._store.locks.tensor(row.name))
+                source = self._source(row, opened, stack)
+                if source is None:
+                    return
+                if not source.needs_lock:
+                    lock.close()
+                self._write(row, source)
         except (GatherError, BadFile) as problem:
             if isinstance(problem, GatherError) and problem.code != "tensor_damaged":
                 raise BackupRefused(f"{row.reference} could not be copied: {problem.detail}") from None
@@ -213,7 +217,12 @@ class _Backup:
             if description.dtype == "string":  # no scatter changes its file
                 return replace(source, read=_reader(fd))
             content = MappedContent(path, row, nullcontext)
-            snapshot = Snapshot(content, self._store.snapshot_folder)
+            try:
+                snapshot = Snapshot(content, self._store.snapshot_folder)
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                return replace(source, read=_reader(fd), needs_lock=True)
             stack.callback(snapshot.close)
             return replace(source, read=snapshot.read, snapshot=snapshot)
 
@@ -274,7 +283,10 @@ class _Backup:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A content to be copied, as `copy_content` takes it; `target` is -1 where there is no file for it yet."""
+    """A content to be copied, as `copy_content` takes it; `target` is -1 where there is no file for it yet.
+
+    `needs_lock` says that the store's disk has no room for a snapshot, so that scatters wait until it has been copied.
+    """
 
     description: Description
     sequence: int
@@ -284,6 +296,7 @@ class _Source:
     target: int
     read: Read | None
     snapshot: Snapshot | None = None
+    needs_lock: bool = False
 
 
 def _reader(fd: int) -> Read:

@@ -30,7 +30,9 @@ from app.store.tensor_file import BadFile
 from app.store.whole_file import write_whole_file
 
 _FOLDERS: Final = ("tensors", "logs", "incoming", download_snapshots.FOLDER)
-_ALLOWED: Final = (*ALLOWED_WITHOUT_FORMAT, RESTORING, f"{RESTORING}.new", *_FOLDERS)
+_ALLOWED: Final = (*ALLOWED_WITHOUT_FORMAT, f"{RESTORING}.new")
+_ALLOWED_OF_RESTORE: Final = (*_ALLOWED, RESTORING, *_FOLDERS)
+"""What a restore that was cut short has left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ def _check_target(folder: Path) -> None:
     if (folder / "format").exists():
         raise StoreRefused(f"{folder} has a store already: give an empty folder or a new one")
     names = file_names(folder)
-    foreign = [name for name in names if name not in (_ALLOWED if RESTORING in names else ALLOWED_WITHOUT_FORMAT)]
+    foreign = [name for name in names if name not in (_ALLOWED_OF_RESTORE if RESTORING in names else _ALLOWED)]
     if foreign:
         raise StoreRefused(f"{folder} holds {min(foreign)!r}: give an empty folder or a new one")
 

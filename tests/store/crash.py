@@ -445,12 +445,12 @@ class Complaints(logging.Handler):
 COMPLAINTS = Complaints()
 
 
-def forked(work: Callable[[], None]) -> int:
+def forked(work: Callable[[], object]) -> int:
     """The exit code of `work` in a child."""
     return os.waitstatus_to_exitcode(os.waitpid(spawned(work), 0)[1])
 
 
-def spawned(work: Callable[[], None]) -> int:
+def spawned(work: Callable[[], object]) -> int:
     """The number of a child that does `work`."""
     sys.stdout.flush()
     child = os.fork()

@@ -2,10 +2,11 @@
 
 Tensors are served and removed there, and an alias is moved from one version to the other and back.
 
-    python -m tests.store.full_disk running|stopped|killed FOLDER
+    python -m tests.store.full_disk running|stopped|killed|backup|restore FOLDER
 
 `running`: the disk fills up while the store is open; `stopped`: after it was closed; `killed`: after its process was
-killed. Whatever a removal gives back is filled again before the next one.
+killed. Whatever a removal gives back is filled again before the next one. `backup`: the store is backed up to another
+disk all the same, and a backup on this one is refused and stays as it was; `restore`: as well for a restore.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,7 +22,10 @@ import numpy as np
 import pytest
 
 from app.errors import GatherError
-from app.store import LocalStore
+from app.store import LocalStore, StoreRefused
+from app.store.backup import back_up
+from app.store.check_store import check as check_store
+from app.store.restore import restore
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import put, read, scatter
 
@@ -52,6 +57,21 @@ class Filler:
                     with (self._folder / "all").open("ab", buffering=0) as file:
                         os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, size)
                         os.fsync(file.fileno())
+
+    def give(self, size: int) -> None:
+        """Leave `size` bytes and some files free."""
+        self._folder.mkdir(exist_ok=True)
+        (self._folder / "all").touch()
+        self.fill()
+        with (self._folder / "all").open("ab") as file:
+            file.truncate(max(0, file.tell() - size))
+        for number in range(self._number - 100, self._number):
+            (self._folder / str(number)).unlink(missing_ok=True)
+
+    def empty(self) -> None:
+        """Remove them all."""
+        for path in self._folder.iterdir():
+            path.unlink()
 
     def _new(self) -> None:
         (self._folder / str(self._number)).touch(exist_ok=False)
@@ -99,8 +119,67 @@ def check(store: LocalStore, numbers: range) -> None:
         assert store.metadata(f"n{number}").shape == (100,)
 
 
+def check_copy(backup: Path) -> None:
+    """A backup is whole, and a store can be made of it on another disk."""
+    assert list(check_store(backup)) == []
+    with tempfile.TemporaryDirectory() as room:
+        restore(backup, Path(room) / "store")
+        store = opened(Path(room))
+        check(store, range(COUNT))
+        assert read(store, "live").tolist() == [2] * 100
+        store.close()
+
+
+def back_up_on_full_disk(place: Path, filler: Filler) -> None:
+    """Backups from a full disk, to another one, and to a full disk."""
+    store = opened(place)
+    prepare(store)
+    here = place / "backup"
+    back_up(place / "store", here)
+    with tempfile.TemporaryDirectory() as room:
+        there = Path(room) / "backup"
+        filler.fill()
+        back_up(place / "store", there)
+        check_copy(there)
+        store.put_alias("live", f"{ROLLED}@1")
+        filler.fill()
+        with pytest.raises(OSError, match="No space left on device"):
+            back_up(place / "store", here)
+        check_copy(here)
+        filler.empty()
+        store.put_alias("live", f"{ROLLED}@2")
+        back_up(place / "store", here)
+        check_copy(here)
+    store.close()
+
+
+def restore_on_full_disk(place: Path, filler: Filler) -> None:
+    """A restore for which there is not room enough, and again once there is."""
+    with tempfile.TemporaryDirectory() as room:
+        store, backup = opened(Path(room)), Path(room) / "backup"
+        prepare(store)
+        back_up(Path(room) / "store", backup)
+        store.close()
+        for room_for in (0, 200_000, 2_000_000):
+            filler.give(room_for)
+            with pytest.raises(OSError, match="No space left on device"):
+                restore(backup, place / "store")
+            with suppress(StoreRefused, OSError):
+                opened(place).close()
+                raise AssertionError("a service starts on half a restore")
+        filler.empty()
+        restore(backup, place / "store")
+        assert list(check_store(place / "store")) == []
+        store = opened(place)
+        check(store, range(COUNT))
+        store.close()
+
+
 def main(what: str, place: Path) -> None:
     filler = Filler(place / "filler")
+    if what in ("backup", "restore"):
+        (back_up_on_full_disk if what == "backup" else restore_on_full_disk)(place, filler)
+        return
     if what == "killed":
         child = os.fork()
         if child == 0:
@@ -136,8 +215,7 @@ def main(what: str, place: Path) -> None:
     assert read(store, "live").tolist() == [1] * 100
     store.delete_alias("live")
     store.delete(f"{ROLLED}@2")
-    for path in (place / "filler").iterdir():
-        path.unlink()
+    filler.empty()
     put(store, "n1", np.full(100, 1, np.int64))
     check(store, range(1, 2))
     store.close()

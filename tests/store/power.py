@@ -45,6 +45,8 @@ class Power:
         self.unwritten: dict[int, bytes] = {}
         self.dirty: dict[int, set[int]] = {}
         self.refused = ""
+        self.counts = True
+        """Whether steps are counted: while they are not, none is the last one."""
         self.dying: Callable[[], None] = lambda: None
         for name in STEPS:
             setattr(disk_writes, name, self.wrapped(name, getattr(disk_writes, name)))
@@ -69,8 +71,8 @@ class Power:
 
     def wrapped(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def step(*arguments: Any, **options: Any) -> Any:
-            self.count += 1
-            if self.count == self.last:
+            self.count += self.counts
+            if self.counts and self.count == self.last:
                 if self.mode == "refused":
                     if name != "store_words":
                         self.refuse(name, arguments)
@@ -165,9 +167,9 @@ class Power:
                 elif self.mode == "first" and inode in now and len(durable) >= PAGE:
                     durable = now[inode].read_bytes()[:PAGE] + durable[PAGE:]
                 (target / name).write_bytes(durable)
-        for path in self.folder.glob(FILE + "*"):
+        for path in self.folder.rglob(FILE + "*"):
             if not path.name.endswith("-shm"):
-                (self.image / path.name).write_bytes(path.read_bytes())
+                (self.image / path.relative_to(self.folder)).write_bytes(path.read_bytes())
 
 
 def is_ours(path: Path) -> bool:

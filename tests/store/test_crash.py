@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import SOAK, TEST_ALL
+from tests.store import crash_backup
 from tests.store.crash import MODES, SEQUENCES
 
 ROOT = Path(__file__).parents[2]
@@ -18,9 +19,9 @@ ROOT = Path(__file__).parents[2]
 STRIDE = 1 if SOAK else 3 if TEST_ALL else 26
 
 
-def run(warmed: Path, *arguments: object) -> int:
+def run(warmed: Path, *arguments: object, program: str = "crash") -> int:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.store.crash", *map(str, arguments)],
+        [sys.executable, "-m", f"tests.store.{program}", *map(str, arguments)],
         cwd=ROOT,
         env={**os.environ, "GATHERND_CACHE_DIR": str(warmed)},
         capture_output=True,
@@ -36,6 +37,16 @@ def run(warmed: Path, *arguments: object) -> int:
 @pytest.mark.parametrize("mode", MODES)
 def test_dying_at_a_step_of_a_change_of_contents_versions_or_aliases(mode: str, sequence: str, warmed: Path) -> None:
     assert run(warmed, "steps", mode, STRIDE, MODES.index(mode), sequence) >= 120 // STRIDE
+
+
+@pytest.mark.parametrize("mode", crash_backup.MODES)
+def test_dying_at_a_step_of_a_backup_or_a_restore(mode: str, warmed: Path) -> None:
+    seed = crash_backup.MODES.index(mode)
+    assert run(warmed, "steps", mode, STRIDE, seed, program="crash_backup") >= 220 // STRIDE
+
+
+def test_sigkill_of_a_backup_leaves_the_one_before_and_the_store_as_they_were(soak_scale: int, warmed: Path) -> None:
+    assert run(warmed, "kills", 4 * soak_scale, soak_scale, program="crash_backup") > 0
 
 
 def test_sigkill_at_any_moment_loses_nothing(soak_scale: int, warmed: Path) -> None:
