@@ -78,3 +78,71 @@ def write_numbers(target: Address, origin: int, entries: Address, count: int, si
         signs |= entry | (size - 1 - entry)
         store_item(target, t, origin + entry)
     return signs
+
+
+@inner
+def enter_row(axes: Address, places: Address, depth: int, row: int, step: int) -> int:
+    """Write the place of row number `row` along each axis but the last: how far its first item lies behind the first of
+    all items, each of which is `step` behind the one before.
+    """
+    offset = 0
+    for back in range(depth - 1):
+        axis = depth - 2 - back
+        size = load_item(axes, axis)
+        place = row % size
+        row //= size
+        store_item(places, axis, place)
+        offset += place * load_item(axes, depth + axis) * step
+    return offset
+
+
+@inner
+def write_rows_places(
+    target: Address,
+    origin: int,
+    column: int,
+    axes: Address,
+    places: Address,
+    depth: int,
+    step: int,
+    entries: Address,
+    count: int,
+    axis_size: int,
+    wrapped: int,
+    axis_step: int,
+) -> tuple[int, int, int]:
+    """`write_entry_places` for entries from `column` of a row on, which go on in the rows behind it.
+
+    Gives the sign, and where the entry behind them lies: the origin of its row, and its column.
+    """
+    row, row_step = load_item(axes, depth - 1), load_item(axes, 2 * depth - 1) * step
+    signs = 0
+    filled = 0
+    while filled < count:
+        stretch = min(row - column, count - filled)
+        signs |= write_entry_places(
+            target + 8 * filled,
+            origin + column * row_step,
+            row_step,
+            entries + 8 * filled,
+            stretch,
+            axis_size,
+            wrapped,
+            axis_step,
+        )
+        filled += stretch
+        column += stretch
+        if column == row:
+            column = 0
+            origin += next_row(axes, places, depth) * step
+    return signs, origin, column
+
+
+@inner
+def first_bad_entry(entries: Address, count: int, axis_size: int, wrapped: int) -> int:
+    """The first of so many entries that is out of bounds, or -1."""
+    for t in range(count):
+        entry = load_item(entries, t)
+        if entry >= axis_size or entry < -wrapped:
+            return t
+    return -1

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from app.kernels.check_arrays import check_elements_arrays
 from app.kernels.numba_cpu import gather_kernel
 from app.kernels.numba_cpu.copy_slices import NEIGHBOURS_BYTES, copy_items
-from app.kernels.numba_cpu.element_places import is_inside, next_row, write_entry_places
+from app.kernels.numba_cpu.element_places import enter_row, first_bad_entry, is_inside, write_rows_places
 from app.kernels.numba_cpu.gather_job import (
     AXES,
     BATCHES,
@@ -224,49 +224,22 @@ def gather_elements_chunk(job: Address, number: int) -> int:
     sources = stack_scratch()
     entries = sources + 8 * BLOCK
     places = sources + 16 * BLOCK
-    last = depth - 1
-    row, row_step = load_item(axes, last), load_item(axes, depth + last) * width
-    origin = load_item(job, DATA)  # of the item that an entry of 0 at the beginning of the row would pick
-    rest = low // row
-    column = low - rest * row
-    for back in range(last):
-        axis = last - 1 - back
-        size = load_item(axes, axis)
-        place = rest % size
-        rest //= size
-        store_item(places, axis, place)
-        origin += place * load_item(axes, depth + axis) * width
+    row_number = low // load_item(axes, depth - 1)
+    column = low - row_number * load_item(axes, depth - 1)
+    # The address of the item that an entry of 0 at the beginning of the row would pick.
+    origin = load_item(job, DATA) + enter_row(axes, places, depth, row_number, width)
     done = low
     while done < high:
         count = min(BLOCK, high - done)
-        given, first = components, done
+        given = components + 8 * done
         if kind != 8:
             widen_components(kind, components, done, count, entries)
-            given, first = entries, 0
-        signs = 0
-        filled = 0
-        while filled < count:
-            stretch = min(row - column, count - filled)
-            signs |= write_entry_places(
-                sources + 8 * filled,
-                origin + column * row_step,
-                row_step,
-                given + 8 * (first + filled),
-                stretch,
-                axis_size,
-                wrapped,
-                axis_step,
-            )
-            filled += stretch
-            column += stretch
-            if column == row:
-                column = 0
-                origin += next_row(axes, places, depth) * width
+            given = entries
+        signs, origin, column = write_rows_places(
+            sources, origin, column, axes, places, depth, width, given, count, axis_size, wrapped, axis_step
+        )
         if signs < 0:
-            for t in range(count):
-                entry = load_item(given, first + t)
-                if entry >= axis_size or entry < -wrapped:
-                    return done + t
+            return done + first_bad_entry(given, count, axis_size, wrapped)
         _copy_items(target + width * done, sources, count, width, flags & NOT_AHEAD != 0)
         done += count
     return -1

@@ -13,7 +13,13 @@ from typing import Final
 
 from app.kernels.numba_cpu.combine_single_items import are_single_items, can_be_set_aside, combine_single_items
 from app.kernels.numba_cpu.combine_slices import combine_slices
-from app.kernels.numba_cpu.element_places import next_row, write_entry_places, write_numbers
+from app.kernels.numba_cpu.element_places import (
+    enter_row,
+    first_bad_entry,
+    write_entry_places,
+    write_numbers,
+    write_rows_places,
+)
 from app.kernels.numba_cpu.gather_job import (
     AXES,
     BATCHES,
@@ -172,45 +178,21 @@ def _scatter_elements(job: Address, low: int, high: int) -> int:
     targets = stack_scratch()
     entries = _entries_scratch()
     places = entries + 8 * BLOCK
-    last = depth - 1
-    row, row_step = load_item(axes, last), load_item(axes, depth + last) * step
-    origin = target  # of the item that an entry of 0 at the beginning of the row would name
-    rest = done // row
-    column = done - rest * row
-    for back in range(last):
-        axis = last - 1 - back
-        size = load_item(axes, axis)
-        place = rest % size
-        rest //= size
-        store_item(places, axis, place)
-        origin += place * load_item(axes, depth + axis) * step
+    row_number = done // load_item(axes, depth - 1)
+    column = done - row_number * load_item(axes, depth - 1)
+    # The place of the item that an entry of 0 at the beginning of the row would name.
+    origin = target + enter_row(axes, places, depth, row_number, step)
     while done < end:
         count = min(BLOCK, end - done)
-        given, first = components, done
+        given = components + 8 * done
         if kind != 8:
             widen_components(kind, components, done, count, entries)
-            given, first = entries, 0
-        signs = 0
-        filled = 0
-        while filled < count:
-            stretch = min(row - column, count - filled)
-            signs |= write_entry_places(
-                targets + 8 * filled,
-                origin + column * row_step,
-                row_step,
-                given + 8 * (first + filled),
-                stretch,
-                axis_size,
-                wrapped,
-                axis_step,
-            )
-            filled += stretch
-            column += stretch
-            if column == row:
-                column = 0
-                origin += next_row(axes, places, depth) * step
+            given = entries
+        signs, origin, column = write_rows_places(
+            targets, origin, column, axes, places, depth, step, given, count, axis_size, wrapped, axis_step
+        )
         if signs < 0:
-            return done + _first_bad_entry(given + 8 * first, count, axis_size, wrapped)
+            return done + first_bad_entry(given, count, axis_size, wrapped)
         _apply(job, targets, done, count, begin, stop, 1)
         done += count
     return -1
@@ -249,7 +231,7 @@ def _scatter_columns(job: Address, low: int, high: int) -> int:
                 given = entries
             origin = first_place + low * step
             if write_entry_places(targets, origin, step, given, count, axis_size, wrapped, place_step) < 0:
-                found = first + _first_bad_entry(given, count, axis_size, wrapped)
+                found = first + first_bad_entry(given, count, axis_size, wrapped)
                 if bad < 0 or found < bad:
                     bad = found
                 break
@@ -263,16 +245,6 @@ def _prefetch_piece(address: Address, size: int) -> None:
     """Ask for so many bytes, which need not be mapped."""
     for line in range(0, size, LINE):
         prefetch(address + line)
-
-
-@inner
-def _first_bad_entry(entries: Address, count: int, axis_size: int, wrapped: int) -> int:
-    """The first of so many entries that is out of bounds, or -1."""
-    for t in range(count):
-        entry = load_item(entries, t)
-        if entry >= axis_size or entry < -wrapped:
-            return t
-    return -1
 
 
 @inlined
