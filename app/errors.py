@@ -59,6 +59,7 @@ Code = Literal[
     "deadline_exceeded",
     "not_implemented",
     "tensor_damaged",
+    "import_failed",
     "insufficient_storage",
     "internal",
 ]

@@ -32,6 +32,7 @@ from app.api.routes.error_pages import add_error_page_routes
 from app.api.routes.front_page import add_front_page_routes
 from app.api.routes.gather import NativeRoute
 from app.api.routes.health import add_health_routes
+from app.api.routes.imports import ImportsRoute
 from app.api.routes.lookup import LookupRoute
 from app.api.routes.tensors import TensorsRoute, with_name
 from app.api.routes.tensors_content import ContentRoute
@@ -45,6 +46,7 @@ from app.api.routes.v2_shared_memory import add_shared_memory_routes
 from app.api.schemas.alias_routes_openapi import add_alias_routes
 from app.api.schemas.backward_routes_openapi import add_backward_routes
 from app.api.schemas.gather_routes_openapi import add_operator_routes
+from app.api.schemas.import_routes_openapi import add_import_routes
 from app.api.schemas.lookup_openapi import add_lookup_route
 from app.api.schemas.tensor_routes_openapi import add_tensor_routes
 from app.api.v2_model_lookup import Models
@@ -56,6 +58,8 @@ from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.gpu_calibration import measure_gpu
 from app.dispatch.gpu_gathers import Gpu
 from app.dispatch.request_thread_pool import RequestThreadPool
+from app.imports.import_jobs import ImportJobs
+from app.imports.source_urls import AllowedSources, parse_prefix
 from app.kernels.gpu_interface import DeviceFailed, NoDevice, OutOfDeviceMemory
 from app.kernels.kernel_by_name import kernel_named
 from app.lookup_service import LookupService
@@ -70,6 +74,7 @@ from app.server.restarting_tasks import BackgroundTasks
 from app.service import Service
 from app.settings import Settings
 from app.store import LocalStore, Quota
+from app.store.import_records import State
 from app.telemetry.model_statistics import Statistics
 from app.telemetry.request_log import RequestLog
 from app.telemetry.request_metrics import Metrics, RecordingMetrics
@@ -189,7 +194,21 @@ def create_app(
         settings.workers,
         settings.keep_versions,
     )
+
+    def count_import(state: State, size: int) -> None:
+        metrics.counters.add(f"gathernd_imports|{state}")
+        metrics.counters.add("gathernd_imported_bytes", size)
+
     disk_threads = DiskThreads()
+    imports = ImportJobs(
+        store,
+        AllowedSources([parse_prefix(text) for text in settings.import_from]),
+        budget,
+        max_bytes=settings.max_upload_bytes,
+        at_once=settings.max_imports,
+        s3_endpoint=settings.import_s3_endpoint,
+        count=count_import,
+    )
     store.run_in_background = disk_threads.run_in_background
     service = Service(limits, store, kernel, pool, chooser, budget)
     service.run_in_lock_thread = disk_threads.change
@@ -230,6 +249,7 @@ def create_app(
             yield
         finally:
             stop.set()
+            await asyncio.to_thread(imports.close)
             await background.close()
             metrics.publish()
             models.statistics.flush()
@@ -252,6 +272,7 @@ def create_app(
     add_lookup_route(control)
     add_tensor_routes(control)
     add_alias_routes(control)
+    add_import_routes(control)
     add_server_routes(control, readiness)
     add_log_and_trace_settings_routes(control, models, settings.log_level)
     add_shared_memory_routes(control)
@@ -263,7 +284,8 @@ def create_app(
     metrics.common = lambda: gauges.common_gauges(store, settings, damaged.tensors)
     app = (CrossOriginApplication if settings.cors_origins else Application)(
         control,
-        _handlers(service, models, store, disk_threads, readiness, settings),
+        _handlers(service, models, store, disk_threads, readiness, settings)
+        | _import_handlers(ImportsRoute(store, disk_threads, imports)),
         host_check=host_check,
         authorizer=authorizer,
         readiness=readiness,
@@ -320,6 +342,16 @@ def _handlers(
         "getAlias": aliases.get,
         "putAlias": aliases.put,
         "deleteAlias": aliases.delete,
+    }
+
+
+def _import_handlers(imports: ImportsRoute) -> dict[str, Handler]:
+    """Who answers requests for imports."""
+    return {
+        "importTensor": with_name(imports.begin),
+        "listImports": imports.list,
+        "getImport": imports.get,
+        "endImport": imports.delete,
     }
 
 

@@ -16,9 +16,11 @@ from pydantic import ByteSize, Field, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from app.imports.source_urls import BadUrl, parse_prefix
 from app.memory.container_memory import memory_limit
 
 _ORIGIN = re.compile(r"https?://[a-z0-9._-]+(:[0-9]{1,5})?|https?://\[[0-9a-f:]+\](:[0-9]{1,5})?")
+_ENDPOINT = re.compile(r"https?://[A-Za-z0-9._-]+(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?")
 
 _CONNECTIONS = 10_000
 _OWN_FILES = 128
@@ -81,6 +83,16 @@ class Settings(BaseSettings):
         description="How many versions of a tensor an upload keeps, itself among them, beside those that aliases name; "
         "`keep` in the upload's query wins.",
     )
+    import_from: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Prefixes, comma-separated, of the URLs that tensors may be imported from, as in "
+        "`https://models.example/tables/, s3://bucket/tables/, file:///data/tables/`. Behind one of https or http, and "
+        "a space, stand networks (`10.0.0.0/8`) of which its host may have addresses besides public ones.",
+    )
+    import_s3_endpoint: str | None = Field(
+        None, description="URL of the service that has the buckets of `s3://` (default: that of AWS)."
+    )
+    max_imports: int = Field(4, ge=1, le=64, description="Imports that a process may carry out at once.")
     max_idempotency_keys: int = Field(
         10_000_000, ge=1, description="Most Idempotency-Keys of the last 24 hours; each takes some 300 bytes of disk."
     )
@@ -203,6 +215,30 @@ class Settings(BaseSettings):
     def _split_hosts(cls, value: object) -> object:
         if isinstance(value, str):
             return tuple(name.strip().lower() for name in value.split(",") if name.strip())
+        return value
+
+    @field_validator("import_from", mode="before")
+    @classmethod
+    def _split_prefixes(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(entry.strip() for entry in value.split(",") if entry.strip())
+        return value
+
+    @field_validator("import_from")
+    @classmethod
+    def _check_prefixes(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for entry in value:
+            try:
+                parse_prefix(entry)
+            except BadUrl as problem:
+                raise ValueError(f"{entry!r} is no prefix of URLs: {problem}") from None
+        return value
+
+    @field_validator("import_s3_endpoint")
+    @classmethod
+    def _check_endpoint(cls, value: str | None) -> str | None:
+        if value is not None and not _ENDPOINT.fullmatch(value):
+            raise ValueError("is no URL of the form https://host or http://host:9000")
         return value
 
     @field_validator("cors_origins")

@@ -52,7 +52,7 @@ CATALOGUE: Final[Mapping[Code, Entry]] = {
     ),
     "not_found": Entry(
         "Not found",
-        "No route has this path.",
+        "No route has this path, or there is no import of this id, or none any more.",
         "See /docs for the routes. The operators are POST /gathernd, POST /gather, POST /gather_elements, "
         "POST /scatternd and POST /scatter_elements.",
         ("Use one of the paths that /docs lists, such as /gathernd.",),
@@ -352,6 +352,17 @@ CATALOGUE: Final[Mapping[Code, Entry]] = {
         "Upload the tensor again, or restore the folder from a backup.",
         ("Upload the tensor again with PUT, or have the operator restore the store from a backup.",),
     ),
+    "import_failed": Entry(
+        "Import failed",
+        "The file at the URL of an import could not be read: its server does not answer, refuses, or answers no "
+        "ranges; the file changed meanwhile, does not match its checksum, or is no sound npy or safetensors file; its "
+        "host has an address that is not public. Nothing was changed.",
+        "Check the URL from the machine of the service, and send the request again; or download the file and upload it "
+        "with PUT /tensors/{name}.",
+        (
+            "Check that the service can read the URL, and send the request again, or upload the file with PUT.",
+        ),
+    ),
     "insufficient_storage": Entry(
         "Insufficient storage",
         "The disk is full, or the quota of the store is reached: bytes, tensors, or Idempotency-Keys to remember. The "
@@ -379,6 +390,7 @@ SETTING_OF_LIMIT: Final[Mapping[str, str]] = {
     "header_bytes": "GATHERND_MAX_HEADER_BYTES",
     "header_fields": "GATHERND_MAX_HEADER_FIELDS",
     "idempotency_keys": "GATHERND_MAX_IDEMPOTENCY_KEYS",
+    "imports": "GATHERND_MAX_IMPORTS",
     "json_bytes": "GATHERND_MAX_JSON_BYTES",
     "memory_budget": "GATHERND_MEMORY_BUDGET",
     "output_bytes": "GATHERND_MAX_OUTPUT_BYTES",

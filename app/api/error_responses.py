@@ -57,6 +57,7 @@ STATUS: Final[Mapping[Code, int]] = {
     "deadline_exceeded": 503,
     "not_implemented": 501,
     "tensor_damaged": 500,
+    "import_failed": 502,
     "insufficient_storage": 507,
     "internal": 500,
 }

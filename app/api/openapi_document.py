@@ -57,6 +57,7 @@ REASONS: Final = {
     500: "The service failed",
     501: "Not offered",
     503: "Not now; see Retry-After",
+    502: "The source could not be read",
     507: "The store is full",
 }
 EVERYWHERE: Final[tuple[Code, ...]] = (

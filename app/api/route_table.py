@@ -123,6 +123,9 @@ ROUTES: Final = (
     ),
     Route("/tensors/{name}/content", TENSORS, Access.TENSORS, {"GET": "tensorContent"}),
     Route("/tensors/{name}/scatter", TENSORS, Access.TENSORS, {"POST": "scatterTensor"}),
+    Route("/tensors/{name}/import", TENSORS, Access.TENSORS, {"POST": "importTensor"}),
+    Route("/imports", TENSORS, Access.TENSORS, {"GET": "listImports"}),
+    Route("/imports/{id}", TENSORS, Access.TENSORS, {"GET": "getImport", "DELETE": "endImport"}),
     Route("/aliases", TENSORS, Access.TENSORS, {"GET": "listAliases"}),
     Route(
         "/aliases/{alias}",
@@ -137,6 +140,7 @@ _OTHER: Final = Route("other", CONTROL, Access.GATHER, {})
 _OTHER_BELOW: Final = {
     "/tensors/": _OTHER._replace(access=Access.TENSORS),
     "/aliases/": _OTHER._replace(access=Access.TENSORS),
+    "/imports/": _OTHER._replace(access=Access.TENSORS),
     "/assets/": _OTHER._replace(access=Access.PUBLIC),
     "/docs/": _OTHER._replace(access=Access.PUBLIC),
     "/errors/": _OTHER._replace(access=Access.PUBLIC),

@@ -11,6 +11,7 @@ A lookup of an unchanged tensor costs two comparisons with shared memory and one
     tensors/            one file for each content: see `tensor_file`
     logs/               one redo log for each content that scatters have changed: see `scatter_log`
     incoming/           uploads under way: see `write_uploaded_tensor`
+    imports/            what imports are to make, and how they ended: see `import_records`
     snapshots/          pages kept for downloads while scatters change a content: see `download_snapshots`
     reserve.0 reserve.1 room for when the disk is full: see `disk_reserve`
     lock members state  see `directory_lock`
@@ -36,7 +37,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from app.errors import GatherError
-from app.store import download_snapshots, layout_migrations
+from app.store import download_snapshots, import_records, layout_migrations
 from app.store.aliases import Aliases, check_no_alias
 from app.store.catalogue import FILE, Alias, AnsweredKey, Catalogue, Row
 from app.store.catalogue_cache import CatalogueCache
@@ -46,6 +47,7 @@ from app.store.download_snapshots import Snapshot
 from app.store.file_system_check import check_folder, check_processor
 from app.store.group_commit import MAX_BATCH, QueuedScatter, ScatterQueues, Take
 from app.store.idempotency import IdempotencyKeys
+from app.store.import_records import ImportRecords
 from app.store.log_replay import ReplayedLogs
 from app.store.mapped_tensor import CurrentContent, MappedContent
 from app.store.pending_scatter import PendingScatter, ScatterChange, Scattered
@@ -116,6 +118,7 @@ class LocalStore:
         self._log_folder = folder / "logs"
         self._upload_folder = folder / "incoming"
         self._snapshot_folder = folder / download_snapshots.FOLDER
+        self._import_folder = folder / import_records.FOLDER
         self._catalogue = Catalogue(folder / FILE)
         self._reserve = DiskReserve(folder)
         self._scatter_queues = ScatterQueues(self.execute_scatters)
@@ -133,6 +136,7 @@ class LocalStore:
         self._uploads: UploadFolder
         self._quota_check: QuotaCheck
         self._orphans: OrphanedFiles
+        self.imports: ImportRecords
         self._alias_changes: Aliases
         self._version_changes: VersionChanges
 
@@ -159,7 +163,10 @@ class LocalStore:
             if group.owner:
                 # SQLite does not always tell a full disk from other errors.
                 self._reserve.retry_with(partial(layout_migrations.prepare, self.folder), any_error=True)
-                for folder in (self._tensor_folder, self._log_folder, self._upload_folder, self._snapshot_folder):
+                for folder in (
+                    self._tensor_folder, self._log_folder, self._upload_folder, self._snapshot_folder,
+                    self._import_folder,
+                ):  # fmt: skip
                     folder.mkdir(exist_ok=True)
                 self._reserve.retry_with(self._catalogue.check, any_error=True)
                 self._catalogue.preallocate_wal()
@@ -188,6 +195,7 @@ class LocalStore:
         self._uploads = UploadFolder(self._upload_folder, group.locks)
         self._quota_check = QuotaCheck(self.quota, self._index, self._uploads)
         self._orphans = OrphanedFiles(self._tensor_folder, self._log_folder, self._index)
+        self.imports = ImportRecords(self._import_folder, group.locks, self._find_made)
         self._alias_changes = Aliases(
             group, self._index, self._replayed_logs, self._keys, self._quota_check, self._reserve
         )
@@ -315,6 +323,7 @@ class LocalStore:
             self._state[StateWord.LEFTOVERS_REMOVED] = now
             self._uploads.remove_abandoned()
             self._orphans.remove_all()
+            self.imports.remove_leftovers()
             self._reserve.fill()
             if self._state[StateWord.KEYS]:
                 self._keys.remove_expired()
@@ -589,6 +598,13 @@ class LocalStore:
         self._index.catch_up()
         return self._index.version_count
 
+    def _find_made(self, name: str, content: str) -> Metadata | None:
+        """What was known of a content of tensor `name` when it was made, None where it is not there."""
+        for row in self._index.versions(name):
+            if row.content == content:
+                return metadata_of(row, 0, row.modified, self.version_numbers(name))
+        return None
+
     # Checks
 
     def verify(self, stop: Event, pause_ratio: float = 1.0) -> None:
@@ -617,6 +633,7 @@ class LocalStore:
                     # The log stays, and the next scatter applies it.
                     logger.error("the log of %s could not be applied: %s", row.reference, error.strerror)
         self._orphans.remove_all()
+        self.imports.remove_leftovers()
         self._save_clock()
 
 

@@ -102,6 +102,8 @@ def configuration(form: str, level: str) -> dict[str, Any]:
     The level debug is for the service alone: Numba's would be thousands of lines for a first start.
     """
     loggers: dict[str, Any] = {"": {"handlers": ["stderr"], "level": level.upper()}}
+    # These log each request with its URL, whose query may hold credentials.
+    loggers |= {name: {"level": "WARNING"} for name in ("httpx", "httpcore")}
     if level.upper() == "DEBUG":
         loggers["numba"] = {"level": "INFO"}
     return {

@@ -63,6 +63,8 @@ COUNTERS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
         ("features",),
         "Lookups answered, by their number of features, rounded up to a power of two.",
     ),
+    "gathernd_imports": (("outcome",), "Imports that have ended, by how: done, failed or cancelled."),
+    "gathernd_imported_bytes": ((), "Bytes of items that imports have read."),
     "gathernd_stage_seconds": (("path", "stage"), "Seconds that gathers spent in each stage, added up."),
     "gathernd_connections_closed_idle": ((), "Idle connections closed to make room for new ones."),
     "gathernd_connections_refused": ((), "Connections refused because as many were open as may be, none of them idle."),

@@ -52,7 +52,7 @@ class TensorsRoute:
         """`GET /tensors`."""
         limit, after = read_page(context.query)
         found, following = await self.threads.look_up("", lambda: self.store.page(limit, after))
-        body: dict[str, Any] = {"tensors": [_described(metadata) for metadata in found], "next": following}
+        body: dict[str, Any] = {"tensors": [described(metadata) for metadata in found], "next": following}
         await context.send(200, JSON, orjson.dumps(body))
 
     async def metadata(self, context: RequestContext, name: str) -> None:
@@ -61,15 +61,15 @@ class TensorsRoute:
         metadata = await self.threads.look_up(name, lambda: self.store.metadata(name))
         if await is_unchanged(context, metadata.etag):
             return
-        body = orjson.dumps(_described(metadata))
+        body = orjson.dumps(described(metadata))
         await context.send(200, JSON, body, etag_field(metadata.etag), version_field(metadata.version))
 
     async def put(self, context: RequestContext, name: str) -> None:
         """`PUT /tensors/{name}`."""
         check_new_name(name)
         fields = safetensors.read_query(context.query, ("dtype", "shape", "prefault", "lock", "keep"))
-        keep = _keep(fields.get("keep"))
-        prefault, lock = _flag(fields, "prefault"), _flag(fields, "lock")
+        keep = read_keep(fields.get("keep"))
+        prefault, lock = read_flag(fields, "prefault"), read_flag(fields, "lock")
         conditions = read_conditions(context.headers)
         codec = _codec_of(context.headers.get(b"content-type"))
         declared = context.content_length()
@@ -107,7 +107,7 @@ class TensorsRoute:
             upload = await receive(context, receiver, self.threads.streams)
         metadata, created = await self.threads.change(name, lambda: self.store.put(name, upload, conditions, keep))
         where: tuple[Field, ...] = ((b"location", context.path.encode()),) if created else ()
-        body = orjson.dumps(_described(metadata))
+        body = orjson.dumps(described(metadata))
         named = etag_field(metadata.etag), version_field(metadata.version)
         await context.send(201 if created else 200, JSON, body, *named, *where)
 
@@ -161,7 +161,7 @@ def read_page(query: bytes) -> tuple[int, str | None]:
     return int(limit), fields.get("after")
 
 
-def _keep(text: str | None) -> int | None:
+def read_keep(text: str | None) -> int | None:
     """How many versions an upload keeps, None where the setting says so. Raises invalid_field."""
     if text is None:
         return None
@@ -174,7 +174,8 @@ def _keep(text: str | None) -> int | None:
     return int(text)
 
 
-def _flag(fields: dict[str, str], name: str) -> bool:
+def read_flag(fields: dict[str, str], name: str) -> bool:
+    """Whether a member of the query is true; false where it is left out. Raises invalid_field."""
     value = fields.get(name, "false")
     if value not in ("true", "false"):
         hint = f"{instead_of(value, near_name(value, ('true', 'false')) or 'true')} at /query/{name}."
@@ -192,7 +193,8 @@ def _codec_of(field: bytes | None) -> TensorCodec | None:
     return TENSORS.get(kind)
 
 
-def _described(metadata: Metadata) -> dict[str, Any]:
+def described(metadata: Metadata) -> dict[str, Any]:
+    """The metadata of a tensor as the routes answer it."""
     return {
         "name": metadata.name,
         "version": metadata.version,

@@ -59,8 +59,8 @@ _ETAG: Final = {
     "ETag": header("Names the content."),
     "X-Gathernd-Data-Version": header("Number of the version that it is of."),
 }
-_IF_MATCH: Final = parameter("If-Match", "header", "ETags of which the tensor must have one, or * for any.")
-_IF_NONE_MATCH: Final = parameter(
+IF_MATCH: Final = parameter("If-Match", "header", "ETags of which the tensor must have one, or * for any.")
+IF_NONE_MATCH: Final = parameter(
     "If-None-Match", "header", "* where the tensor must not exist, or ETags it must not have."
 )
 IF_CHANGED: Final = parameter("If-None-Match", "header", "ETags at which the answer is 304 and empty.")
@@ -119,7 +119,7 @@ def _add_metadata(app: FastAPI) -> None:
         app,
         "getTensor",
         "What is known of a tensor",
-        [_IF_MATCH, IF_CHANGED],
+        [IF_MATCH, IF_CHANGED],
         (*_READ, "precondition_failed"),
         {200: {"description": "Its metadata", "headers": _ETAG}, **UNCHANGED},
         response_model=ResidentTensor,
@@ -148,8 +148,8 @@ def _add_changes(app: FastAPI) -> None:
                 "what the service is set to.",
                 {"type": "integer", "minimum": 1, "maximum": MAX_KEEP},
             ),
-            _IF_MATCH,
-            _IF_NONE_MATCH,
+            IF_MATCH,
+            IF_NONE_MATCH,
             parameter("Content-Digest", "header", "sha-256=:BASE64: of the body as sent, which is compared."),
         ],
         (*_BODY, "name_conflict"),
@@ -179,7 +179,7 @@ def _add_changes(app: FastAPI) -> None:
         app,
         "deleteTensor",
         "Remove a tensor with all its versions, or one version of it",
-        [_IF_MATCH],
+        [IF_MATCH],
         ("tensor_not_found", "name_conflict", "tensor_in_use", "precondition_failed", "insufficient_storage"),
         {204: {"description": "Removed"}},
         status_code=204,
@@ -200,7 +200,7 @@ def _add_content(app: FastAPI) -> None:
         "Download a tensor, or some of its rows",
         [
             parameter("rows", "query", "a:b, the rows from a up to b of the first dimension, 0 <= a <= b <= n."),
-            _IF_MATCH,
+            IF_MATCH,
             IF_CHANGED,
         ],
         (*_READ, "precondition_failed", "range_not_satisfiable", "unsupported_dtype", "overloaded"),
@@ -227,7 +227,7 @@ def _add_scatter(app: FastAPI) -> None:
         "Change elements or slices of a tensor (ScatterND)",
         [
             *query_parameters(ScatterQuery),
-            _IF_MATCH,
+            IF_MATCH,
             parameter(
                 "Idempotency-Key",
                 "header",

@@ -1,0 +1,104 @@
+"""The routes of imports: begin one, list them, look how far one is, end or forget it. All belong to the data plane."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from app.api.asgi_request import RequestContext
+from app.api.conditional_requests import read_conditions
+from app.api.disk_threads import DiskThreads
+from app.api.error_responses import JSON, problem
+from app.api.json_content_type import check_json_type
+from app.api.request_body import inflate, read_body
+from app.api.route_table import path_of
+from app.api.routes.tensors import described, read_flag, read_keep, read_page, time_text
+from app.errors import GatherError
+from app.imports.import_jobs import ImportJobs
+from app.imports.import_steps import ImportRequest
+from app.store import Conditions, LocalStore
+from app.store.import_records import ImportRecord
+from app.surrogate_safe_json import dump
+from app.tensors.tensor_name import check_new_name
+from app.wire import safetensors
+from app.wire.json.import_message import read_import_source
+
+_MAX_BYTES: Final = 1 << 14
+"""Most bytes of the body that says what is to be imported."""
+
+
+class ImportsRoute:
+    """`/tensors/{name}/import`, `/imports` and `/imports/{id}`."""
+
+    def __init__(self, store: LocalStore, threads: DiskThreads, jobs: ImportJobs) -> None:
+        self.store = store
+        self.threads = threads
+        self.jobs = jobs
+
+    async def begin(self, context: RequestContext, name: str) -> None:
+        """`POST /tensors/{name}/import`."""
+        check_new_name(name)
+        fields = safetensors.read_query(context.query, ("prefault", "lock", "keep"))
+        keep = read_keep(fields.get("keep"))
+        prefault, lock = read_flag(fields, "prefault"), read_flag(fields, "lock")
+        check_json_type(context.headers.get(b"content-type", JSON))
+        conditions = read_conditions(context.headers)
+        body = await read_body(context, _MAX_BYTES)
+        encoding = context.headers.get(b"content-encoding")
+        if encoding is not None:
+            body = inflate(body, encoding, _MAX_BYTES, context.reservation)
+        text, tensor = read_import_source(body)
+        url = self.jobs.allowed.check(text)
+        etag = await self.threads.look_up(name, lambda: self.store.etag_to_replace(name))
+        if conditions != Conditions():
+            conditions.check(etag)  # and again when it is committed
+        record = await self.jobs.begin(ImportRequest(name, url, tensor, conditions, keep, prefault, lock))
+        where = (b"location", path_of("getImport", id=record.id).encode())
+        await context.send(202, JSON, dump(_described(record, context.request_id)), where)
+
+    async def list(self, context: RequestContext) -> None:
+        """`GET /imports`."""
+        limit, after = read_page(context.query)
+        found, following = await self.threads.look_up("", lambda: self.store.imports.page(limit, after))
+        body = {"imports": [_described(record, context.request_id) for record in found], "next": following}
+        await context.send(200, JSON, dump(body))
+
+    async def get(self, context: RequestContext) -> None:
+        """`GET /imports/{id}`."""
+        (number,) = context.parameters
+        safetensors.read_query(context.query, ())
+        record = await self.threads.look_up("", lambda: self.store.imports.find(number))
+        if record is None:
+            raise _unknown(number)
+        await context.send(200, JSON, dump(_described(record, context.request_id)))
+
+    async def delete(self, context: RequestContext) -> None:
+        """`DELETE /imports/{id}`."""
+        (number,) = context.parameters
+        safetensors.read_query(context.query, ())
+        if not await self.threads.look_up("", lambda: self.store.imports.cancel(number)):
+            raise _unknown(number)
+        await context.send_empty(204)
+
+
+def _unknown(number: str) -> GatherError:
+    return GatherError(
+        "not_found",
+        f"there is no import {number[:64]!r}, or none any more",
+        hint="Use an id that GET /imports lists.",
+    )
+
+
+def _described(record: ImportRecord, request_id: str) -> dict[str, Any]:
+    return {
+        "id": record.id,
+        "name": record.name,
+        "url": record.url,
+        "tensor": record.tensor,
+        "state": record.state,
+        "bytes_done": record.done,
+        "bytes_total": record.total,
+        "created": time_text(record.created),
+        "ended": None if record.ended is None else time_text(record.ended),
+        "error": None if record.error is None else problem(record.error.as_error(), request_id),
+        "metadata": None if record.metadata is None else described(record.metadata),
+    }

@@ -1,0 +1,99 @@
+"""Sources at file://: regular files below an allowed folder, links resolved."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from io import FileIO
+from pathlib import Path
+from threading import Lock
+
+from app.imports.source_errors import CHANGED, SourceFailed
+from app.imports.source_interface import HEAD_BYTES, Checksum
+from app.imports.source_urls import AllowedSources, SourceUrl
+
+
+class FileSource:
+    """A file of the machine that the service runs on."""
+
+    def __init__(self, url: SourceUrl, allowed: AllowedSources) -> None:
+        self.size = 0
+        self.checksum: Checksum | None = None
+        self._path = url.path
+        self._folders = [prefix.url.path for prefix in allowed.covering(url)]
+        self._lock = Lock()
+        self._file: FileIO | None = None
+        self._identity: tuple[int, ...] = ()
+
+    async def open(self) -> bytes:
+        """See `Source`."""
+        return await asyncio.to_thread(self._open)
+
+    def _open(self) -> bytes:
+        try:
+            # Opened as a place first, which reads nothing and waits for nothing, whatever stands there. Where that is
+            # the descriptor says: a link that is changed meanwhile leads nowhere else.
+            place = os.open(self._path, os.O_PATH | os.O_CLOEXEC)
+            try:
+                found = os.fstat(place)
+                itself = f"/proc/self/fd/{place}"
+                real = os.readlink(itself)  # noqa: PTH115
+                if not any(_is_below(real, folder) for folder in self._folders):
+                    raise SourceFailed("its links lead outside of the folders in GATHERND_IMPORT_FROM")
+                if not stat.S_ISREG(found.st_mode):
+                    raise SourceFailed("it is not a regular file")
+                file = FileIO(itself)
+            finally:
+                os.close(place)
+        except OSError as error:
+            raise SourceFailed(f"the file could not be opened: {os.strerror(error.errno or 0)}") from None
+        self._file, self._identity = file, _look(file)
+        self.size = os.fstat(file.fileno()).st_size
+        return _read(file, self._identity, 0, min(HEAD_BYTES, self.size))
+
+    async def read(self, begin: int, end: int) -> bytes:
+        """See `Source`."""
+        return await asyncio.to_thread(self._read, begin, end)
+
+    async def close(self) -> None:
+        """See `Source`. Waits for threads that still read."""
+        await asyncio.to_thread(self._close)
+
+    def _read(self, begin: int, end: int) -> bytes:
+        with self._lock:
+            if self._file is None:
+                raise SourceFailed("it was closed")
+            return _read(self._file, self._identity, begin, end)
+
+    def _close(self) -> None:
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+
+def _look(file: FileIO) -> tuple[int, ...]:
+    found = os.fstat(file.fileno())
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _read(file: FileIO, identity: tuple[int, ...], begin: int, end: int) -> bytes:
+    content = bytearray()
+    try:
+        while len(content) < end - begin:
+            piece = os.pread(file.fileno(), end - begin - len(content), begin + len(content))
+            if not piece:
+                raise SourceFailed(CHANGED)
+            content += piece
+    except OSError as error:
+        raise SourceFailed(f"the file could not be read: {os.strerror(error.errno or 0)}") from None
+    if _look(file) != identity:
+        raise SourceFailed(CHANGED)
+    return bytes(content)
+
+
+def _is_below(real: str, folder: str) -> bool:
+    """Whether the path of a file, without links, is below an allowed folder, whose own links count."""
+    root = os.path.realpath(folder)
+    return Path(real).is_relative_to(root)

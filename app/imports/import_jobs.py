@@ -1,0 +1,221 @@
+"""Imports: each is begun by a request, which learns at once what is wrong with its source, and then carried out beside
+the requests, on an event loop in a thread of its own.
+
+The order of an import: the source is opened and its header read; the upload is begun in the store, so that quota and
+disk have room for it; its record is entered; then its bytes are read, checked, hashed and written as those of an upload
+are, and the upload is committed. Nothing of it is visible before then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
+from threading import BoundedSemaphore, Thread
+from typing import Any, Final, TypeVar
+
+from app.errors import GatherError
+from app.imports import parallel_ranges
+from app.imports.file_source import FileSource
+from app.imports.import_steps import ImportRequest, ImportSteps
+from app.imports.source_errors import SourceFailed
+from app.imports.source_interface import Source
+from app.imports.source_urls import AllowedSources, SourceUrl
+from app.imports.tensor_in_file import find_tensor
+from app.memory.budget import Budget, MemoryReservation
+from app.store import LocalStore
+from app.store.import_records import ImportRecord, State
+
+logger = logging.getLogger("gathernd")
+T = TypeVar("T")
+_LOOK_S: Final = 0.5
+"""How often a running import notes how far it is, and looks whether it is to end."""
+
+
+class ImportJobs:
+    """The imports of this process, at most `at_once` of them. `count` is told how each ended, and its bytes."""
+
+    def __init__(
+        self,
+        store: LocalStore,
+        allowed: AllowedSources,
+        budget: Budget,
+        *,
+        max_bytes: int,
+        at_once: int,
+        s3_endpoint: str | None,
+        count: Callable[[State, int], None],
+    ) -> None:
+        self.allowed = allowed
+        self._store = store
+        self._budget = budget
+        self._max_bytes = max_bytes
+        self._at_once = at_once
+        self._s3_endpoint = s3_endpoint
+        self._count = count
+        self._free = BoundedSemaphore(at_once)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: Thread | None = None
+        self._closing = False
+        self._disk: Executor = ThreadPoolExecutor(at_once, "import")
+
+    async def begin(self, request: ImportRequest) -> ImportRecord:
+        """Begin an import, which then goes on by itself: its record.
+
+        Raises import_failed, and what an upload raises: overloaded, payload_too_large, limit_exceeded,
+        insufficient_storage, name_conflict; invalid_field at /tensor.
+        """
+        if self._closing or not self._free.acquire(blocking=False):
+            raise GatherError(
+                "overloaded",
+                f"{self._at_once} imports are under way in this process, as many as may be",
+                facts={"limit": "imports", "maximum": self._at_once},
+                retry_after=5,
+            )
+        working: Coroutine[Any, Any, ImportRecord] = self._begin(request)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(working, self._running_loop()))
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = Thread(target=self._loop.run_forever, name="imports", daemon=True)
+            self._thread.start()
+        return self._loop
+
+    def close(self) -> None:
+        """End the imports that are under way; their records say so. Blocks until they have."""
+        self._closing = True
+        if self._loop is not None and self._thread is not None:
+            asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+        self._disk.shutdown()
+
+    async def _cancel_all(self) -> None:
+        # Those that are being begun are tasks too, of `run_coroutine_threadsafe`.
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    # On the loop of imports
+
+    async def _begin(self, request: ImportRequest) -> ImportRecord:
+        reservation = MemoryReservation(self._budget)
+        source: Source | None = None
+        steps: ImportSteps | None = None
+        try:
+            reservation.charge(parallel_ranges.MEMORY_BYTES)
+            source = self._source(request.url)
+            head = await source.open()
+            found = await find_tensor(source, head, request.tensor, reservation.charge)
+            if source.size and found.end > self._max_bytes:
+                raise self._too_large()
+            steps = ImportSteps(request, found, source.checksum, source.size)
+            await self._on_disk(lambda: steps.enter(self._store))
+        except BaseException as problem:
+            if steps is not None:
+                await self._on_disk(steps.withdraw)
+            if source is not None:
+                await source.close()
+            reservation.release()
+            self._free.release()
+            if isinstance(problem, SourceFailed):
+                raise problem.as_error(request.url.shown) from None
+            raise
+        task = asyncio.get_running_loop().create_task(self._carry_out(steps, source, reservation))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return steps.record
+
+    def _source(self, url: SourceUrl) -> Source:
+        # The libraries of others take time and memory, which a service without imports does not spend.
+        if url.scheme == "file":
+            return FileSource(url, self.allowed)
+        if url.scheme == "s3":
+            from app.imports.s3_source import S3Source  # noqa: PLC0415
+
+            return S3Source(url, self._s3_endpoint)
+        from app.imports.https_source import HttpsSource  # noqa: PLC0415
+
+        return HttpsSource(url, self.allowed)
+
+    def _too_large(self) -> GatherError:
+        return GatherError(
+            "payload_too_large",
+            f"the file is larger than the limit of {self._max_bytes} bytes",
+            facts={"limit": "upload_bytes", "maximum": self._max_bytes},
+        )
+
+    async def _on_disk(self, work: Callable[[], T]) -> T:
+        """The result of `work`, in a thread. Where this is cancelled, it waits for the thread."""
+        working = asyncio.get_running_loop().run_in_executor(self._disk, work)
+        try:
+            return await asyncio.shield(working)
+        except asyncio.CancelledError:
+            with suppress(Exception):
+                await working
+            raise
+
+    async def _carry_out(self, steps: ImportSteps, source: Source, reservation: MemoryReservation) -> None:
+        begun = time.monotonic()
+        watching = asyncio.get_running_loop().create_task(self._watch(steps, asyncio.current_task()))
+        try:
+            try:
+                await self._read(steps, source)
+            except asyncio.CancelledError:
+                await self._on_disk(lambda: steps.stop(closing=self._closing))
+            except SourceFailed as problem:
+                error = problem.as_error(steps.record.url)
+                await self._on_disk(lambda: steps.fail(error))
+            except GatherError as problem:
+                error = problem
+                await self._on_disk(lambda: steps.fail(error))
+            except Exception:
+                logger.exception("an import failed")
+                await self._on_disk(lambda: steps.fail(GatherError("internal", "the import failed")))
+        finally:
+            watching.cancel()
+            await source.close()
+            reservation.release()
+            self._free.release()
+            record = steps.record
+            self._count(record.state, steps.done)
+            logger.info(
+                "import of %s from %s: %s, %d bytes in %.1f s%s",
+                record.name,
+                record.url,
+                record.state,
+                steps.done,
+                time.monotonic() - begun,
+                f" ({record.error.code}: {record.error.detail})" if record.error is not None else "",
+            )
+
+    async def _read(self, steps: ImportSteps, source: Source) -> None:
+        """Read the items, write them, and commit."""
+        reading = parallel_ranges.pieces(source, *steps.span)
+        try:
+            async for piece in reading:
+                await self._on_disk(lambda: steps.take(piece))  # noqa: B023  (called before the next one comes)
+        finally:
+            await reading.aclose()
+        await self._on_disk(lambda: steps.commit(self._store))
+
+    async def _watch(self, steps: ImportSteps, task: asyncio.Task[Any] | None) -> None:
+        """Note how far an import is, and cancel it where a request asks for that."""
+        told = -1
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            goes_on = True
+            with suppress(OSError):
+                done = steps.done
+                goes_on = await asyncio.to_thread(steps.tell, done) if done != told else steps.goes_on()
+                told = done
+            if not goes_on and task is not None:
+                task.cancel()
+                return

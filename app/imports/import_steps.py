@@ -1,0 +1,138 @@
+"""The steps of one import in the store: its record and its upload, from the first to the commit. They block."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from app.errors import GatherError
+from app.imports.source_errors import SourceFailed, import_failed
+from app.imports.source_interface import Checksum
+from app.imports.source_urls import SourceUrl
+from app.imports.tensor_in_file import Found
+from app.store import Conditions, LocalStore
+from app.store.import_records import ImportFailure, ImportRecord, RunningImport
+from app.store.store_errors import storage_errors
+from app.store.write_uploaded_tensor import Upload, check_shape
+from app.tensors.buffer_type import Buffer
+from app.wire.little_endian_items import bounded_product
+
+
+@dataclass(frozen=True, slots=True)
+class ImportRequest:
+    """What is to be imported: `tensor` of the file at `url` as the next version of tensor `name`."""
+
+    name: str
+    url: SourceUrl
+    tensor: str | None
+    conditions: Conditions
+    keep: int | None = None
+    prefault: bool = False
+    lock: bool = False
+
+
+class ImportSteps:
+    """An import under way. `found` is where its tensor is in a source of `size` bytes with this checksum."""
+
+    def __init__(self, request: ImportRequest, found: Found, checksum: Checksum | None, size: int) -> None:
+        self.done = 0
+        self.span = found.begin, found.end
+        self._request = request
+        self._start = found.start
+        self._upload: Upload | None = None
+        self._running: RunningImport | None = None
+        self._ended = False
+        self._checksum = checksum
+        self._digest: Any = None
+        if checksum is not None and found.head is not None and found.end == size:
+            self._digest = hashlib.new(checksum.algorithm, found.head, usedforsecurity=False)
+
+    @property
+    def record(self) -> ImportRecord:
+        """Its record, once it was entered."""
+        assert self._running is not None
+        return self._running.record
+
+    def enter(self, store: LocalStore) -> None:
+        """Begin the upload, for which the store then has room, and enter the record.
+
+        Raises SourceFailed, name_conflict, limit_exceeded and insufficient_storage.
+        """
+        request, start = self._request, self._start
+        total = self.span[1] - self.span[0]
+        check_shape(start.dtype, start.shape, store.limits, "/url")
+        if bounded_product(start.shape, total + 1) * start.dtype.item_size != total:
+            raise SourceFailed(f"it has {total} bytes of items, and its shape asks for another number")
+        self._upload = store.upload(
+            start.dtype,
+            start.shape,
+            name=request.name,
+            swap=start.swap,
+            fortran=start.fortran,
+            prefault=request.prefault,
+            lock=request.lock,
+            keep=request.keep,
+        )
+        self._running = store.imports.begin(request.name, request.url.shown, request.tensor, self._upload.id, total)
+
+    def withdraw(self) -> None:
+        """Leave no trace of what `enter` did."""
+        if self._upload is not None:
+            with suppress(OSError):
+                self._upload.abandon()
+        if self._running is not None:
+            self._running.withdraw()
+
+    def take(self, piece: Buffer) -> None:
+        """The next bytes of items. Raises what the upload raises."""
+        assert self._upload is not None
+        if self._digest is not None:
+            self._digest.update(piece)
+        with storage_errors():
+            self._upload.write(piece)
+        self.done += len(piece)
+
+    def tell(self, done: int) -> bool:
+        """Note how many bytes are done; whether the import is to go on. Raises OSError."""
+        assert self._running is not None
+        return self._running.tell(done)
+
+    def goes_on(self) -> bool:
+        """Whether no request asks for its end."""
+        return self._running is None or self._running.goes_on()
+
+    def commit(self, store: LocalStore) -> None:
+        """All items have come: make them the next version of the tensor. Raises SourceFailed and what `put` raises."""
+        assert self._upload is not None
+        assert self._running is not None
+        if self._checksum is not None and self._digest is not None and self._digest.digest() != self._checksum.digest:
+            raise SourceFailed(f"its bytes do not match the {self._checksum.algorithm} checksum that the source gives")
+        with storage_errors():
+            self._upload.finish()
+        metadata, _ = store.put(self._request.name, self._upload, self._request.conditions, self._request.keep)
+        self._ended = True
+        self._running.end(state="done", done=self.done, metadata=metadata)
+
+    def fail(self, error: GatherError) -> None:
+        """End as failed, and leave nothing else."""
+        self._end(state="failed", error=ImportFailure(error.code, error.detail, error.hint, dict(error.facts)))
+
+    def stop(self, *, closing: bool) -> None:
+        """End because a request asks for it, or because the service is stopped; unless it is committed already."""
+        if closing:
+            url = self._request.url.shown
+            self.fail(import_failed(url, "the service was stopped meanwhile", "Send the request again."))
+        else:
+            self._end(state="cancelled")
+
+    def _end(self, **members: Any) -> None:
+        assert self._upload is not None
+        assert self._running is not None
+        if self._ended:
+            return
+        self._ended = True
+        with suppress(OSError):
+            self._upload.abandon()
+        self._running.end(done=self.done, **members)

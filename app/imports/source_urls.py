@@ -1,0 +1,240 @@
+"""URLs of sources: read strictly, and compared with the prefixes that an operator allows.
+
+A URL is either taken as it is understood here or refused; nothing is repaired, so that no two readers of one text come
+to different hosts or paths. A prefix matches whole segments of the path, of the same scheme, host and port.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+from typing import Final
+from urllib.parse import unquote
+
+from app.errors import GatherError, invalid_field
+
+Network = IPv4Network | IPv6Network
+SCHEMES: Final = ("https", "http", "s3", "file")
+MAX_CHARACTERS: Final = 4096
+_PORTS: Final = {"https": 443, "http": 80}
+_PARTS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^?#]*)(\?[^#]*)?(#.*)?", re.DOTALL)
+_HOST: Final = re.compile(
+    r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*"
+)
+_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
+"""The last label of a host that some readers take for an IPv4 address, or for a part of one."""
+_AUTHORITY: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@]*)(?::([0-9]{1,5}))?")
+_ESCAPE: Final = re.compile(r"%(..)?", re.DOTALL)
+_HEX: Final = re.compile(r"[0-9A-Fa-f]{2}")
+_FORBIDDEN: Final = re.compile(r"%(25)*(2[ef]|5c|[01][0-9a-f]|7f)", re.IGNORECASE)
+"""Escapes of a dot, a slash, a backslash or a control character, also escaped more than once."""
+_UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_~")
+
+
+class BadUrl(Exception):
+    """A text that is no URL of a source; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceUrl:
+    """A URL. `host` is a name or address in lower case (the bucket of s3, "" of file), `port` 0 where there is none.
+
+    `path` begins with a slash; escapes stay in that of http and https, and are decoded in others. `query` has its
+    question mark.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    query: str = ""
+
+    @property
+    def address(self) -> IPv4Address | IPv6Address | None:
+        """The address that the host is, None where it is a name."""
+        for kind in (IPv4Address, IPv6Address):
+            try:
+                return kind(self.host)
+            except AddressValueError:
+                continue
+        return None
+
+    @property
+    def authority(self) -> str:
+        """Host, and port where it is not the scheme's own."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS.get(self.scheme, 0) else f"{host}:{self.port}"
+
+    @property
+    def shown(self) -> str:
+        """The URL without its query, which may hold credentials."""
+        return f"{self.scheme}://{self.authority}{self.path}"
+
+    @property
+    def target(self) -> str:
+        """The whole URL."""
+        return self.shown + self.query
+
+
+def parse(text: str) -> SourceUrl:
+    """Read a URL. Raises BadUrl."""
+    if len(text) > MAX_CHARACTERS:
+        raise BadUrl(f"it has more than {MAX_CHARACTERS} characters")
+    if not text.isprintable() or "\\" in text:
+        raise BadUrl("it has a backslash or a character that cannot be printed")
+    match = _PARTS.fullmatch(text)
+    if match is None:
+        raise BadUrl("it has not the form https://host/path")
+    scheme, authority, path, query, fragment = match[1].lower(), match[2], match[3], match[4] or "", match[5]
+    if scheme not in SCHEMES:
+        raise BadUrl(f"its scheme is none of {', '.join(SCHEMES)}")
+    if fragment is not None:
+        raise BadUrl("it has a fragment; the tensor of a safetensors file is named in 'tensor'")
+    if "@" in authority:
+        raise BadUrl("it has a user or a password, which are not sent")
+    _check_path(scheme, path)
+    if scheme == "file":
+        if authority.lower() not in ("", "localhost") or not path or query:
+            raise BadUrl("a file has the form file:///folder/name")
+        return SourceUrl(scheme, "", 0, _decoded(path))
+    if scheme == "s3":
+        if not _BUCKET.fullmatch(authority) or query:
+            raise BadUrl("an object has the form s3://bucket/key")
+        return SourceUrl(scheme, authority, 0, _literal(path or "/"))
+    if not text.isascii() or " " in text:
+        raise BadUrl("it has characters that are not escaped")
+    host, port = _host_and_port(scheme, authority)
+    return SourceUrl(scheme, host, port, _normal(path or "/"), query)
+
+
+def _host_and_port(scheme: str, authority: str) -> tuple[str, int]:
+    match = _AUTHORITY.fullmatch(authority)
+    if match is None:
+        raise BadUrl("its host and port are not those of a URL")
+    host, port = match[1].lower(), int(match[2] or _PORTS[scheme])
+    if not 1 <= port <= 65535:
+        raise BadUrl("its port is not from 1 to 65535")
+    try:
+        if host.startswith("["):
+            return str(IPv6Address(host[1:-1])), port
+        if _NUMBER.fullmatch(host.rpartition(".")[2]):
+            return str(IPv4Address(host)), port
+    except AddressValueError:
+        raise BadUrl("its address is not written as 192.0.2.1 or [2001:db8::1]") from None
+    if not _HOST.fullmatch(host):
+        raise BadUrl("its host is not a name of letters, digits, dots and hyphens")
+    return host, port
+
+
+def _check_path(scheme: str, path: str) -> None:
+    if _FORBIDDEN.search(path):
+        raise BadUrl("its path has an escaped dot, slash, backslash or control character")
+    segments = path.split("/")[1:]
+    if any(segment in (".", "..") for segment in segments):
+        raise BadUrl("its path has a segment . or ..")
+    # A ; begins parameters, which some servers cut off: `..;x` would be `..` there.
+    if any(segment.partition(";")[0] in (".", "..") for segment in segments):
+        raise BadUrl("its path has a segment . or .. with parameters")
+    if scheme not in _PORTS and "" in segments[:-1]:
+        raise BadUrl("its path has an empty segment")
+
+
+def _escapes(path: str) -> None:
+    for match in _ESCAPE.finditer(path):
+        if match[1] is None or not _HEX.fullmatch(match[1]):
+            raise BadUrl("its path has a % that begins no escape")
+
+
+def _decoded(path: str) -> str:
+    _escapes(path)
+    try:
+        text = unquote(path, errors="strict")
+    except UnicodeDecodeError:
+        raise BadUrl("its path is not UTF-8") from None
+    if "\0" in text or not text.isprintable():
+        raise BadUrl("its path has a character that cannot be printed")
+    return text
+
+
+def _literal(path: str) -> str:
+    if "%" in path:
+        raise BadUrl("its key has a %, and keys of s3 are not escaped")
+    return path
+
+
+def _normal(path: str) -> str:
+    """A path in which what needs no escape has none, and other escapes are in capitals."""
+    _escapes(path)
+
+    def normal(match: re.Match[str]) -> str:
+        octet = int(match[1], 16)
+        return chr(octet) if octet in _UNRESERVED else match[0].upper()
+
+    return _ESCAPE.sub(normal, path)
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """A prefix of URLs that may be imported. `networks` are addresses that its host may have besides public ones."""
+
+    url: SourceUrl
+    networks: tuple[Network, ...] = ()
+
+    def covers(self, url: SourceUrl) -> bool:
+        """Whether a URL begins with it, by whole segments."""
+        own = self.url
+        if (own.scheme, own.host, own.port) != (url.scheme, url.host, url.port):
+            return False
+        return url.path == own.path or url.path.startswith(own.path if own.path.endswith("/") else own.path + "/")
+
+
+def parse_prefix(text: str) -> Prefix:
+    """Read an entry of the setting: a URL, and behind spaces networks such as 10.0.0.0/8. Raises BadUrl."""
+    words = text.split()
+    if not words:
+        raise BadUrl("it is empty")
+    url = parse(words[0])
+    if url.query:
+        raise BadUrl("a prefix has no query")
+    try:
+        networks = tuple(ip_network(word) for word in words[1:])
+    except ValueError:
+        raise BadUrl("behind the prefix stand networks such as 10.0.0.0/8") from None
+    if networks and url.scheme not in _PORTS:
+        raise BadUrl("networks are for https and http")
+    if url.scheme == "file" and url.path == "/":
+        raise BadUrl("a prefix of files names a folder")
+    return Prefix(url, networks)
+
+
+class AllowedSources:
+    """The prefixes that an operator allows."""
+
+    def __init__(self, prefixes: Sequence[Prefix]) -> None:
+        self.prefixes = tuple(prefixes)
+
+    def check(self, text: str) -> SourceUrl:
+        """The URL that a client names. Raises invalid_field and forbidden."""
+        try:
+            url = parse(text)
+        except BadUrl as problem:
+            raise invalid_field(
+                "/url", f"the URL is not read here: {problem}", "Send a URL such as https://host/folder/table.npy."
+            ) from None
+        if not self.covering(url):
+            raise GatherError(
+                "forbidden",
+                "this service imports nothing from this URL"
+                if self.prefixes
+                else "this service imports nothing from any URL",
+                pointer="/url",
+                hint="Have the operator add a prefix of the URL to GATHERND_IMPORT_FROM, or upload the file with PUT.",
+            )
+        return url
+
+    def covering(self, url: SourceUrl) -> list[Prefix]:
+        """The prefixes that a URL begins with."""
+        return [prefix for prefix in self.prefixes if prefix.covers(url)]

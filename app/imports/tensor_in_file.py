@@ -1,0 +1,122 @@
+"""Where in a source its tensor is: npy or safetensors, by the first bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from app.errors import GatherError, invalid_field
+from app.imports.source_errors import SourceFailed
+from app.imports.source_interface import Source
+from app.near_name import near_name, shorten
+from app.tensors.dtypes import BY_SAFETENSORS
+from app.wire import npy, safetensors
+from app.wire.body_formats import NPY, SAFETENSORS_FILE
+from app.wire.npy import Start
+from app.wire.safetensors_header import HEADER_BYTES, Entry, read_header
+
+T = TypeVar("T")
+_LISTED: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A tensor in a source: its type and shape, and the span of its items. `head` are the bytes before them where it is
+    all that the source has: then a checksum of the whole can be compared.
+    """
+
+    start: Start
+    begin: int
+    end: int
+    head: bytes | None
+
+
+async def find_tensor(source: Source, head: bytes, tensor: str | None, charge: Callable[[int], None]) -> Found:
+    """The tensor of this name, or the only one. `head` are the first bytes.
+
+    Raises SourceFailed for what is no sound file, invalid_field at /tensor, limit_exceeded, and what `charge` raises.
+    """
+    if NPY.is_meant(head):
+        if tensor is not None:
+            raise invalid_field("/tensor", "an npy file has one tensor, without a name", "Leave out 'tensor'.")
+        return await _find_in_npy(source, head)
+    if SAFETENSORS_FILE.is_meant(head):
+        return await _find_in_safetensors(source, head, tensor, charge)
+    raise SourceFailed("it is neither an npy file nor a safetensors file")
+
+
+async def _find_in_npy(source: Source, head: bytes) -> Found:
+    start = _sound(lambda: npy.read_start(head))
+    if start is None:
+        head = await _longer(source, head, npy.MAX_HEADER + 12)
+        start = _sound(lambda: npy.read_start(head))
+    if start is None:
+        raise SourceFailed("it ends within its header")
+    return Found(start, start.offset, source.size, head[: start.offset])
+
+
+async def _find_in_safetensors(source: Source, head: bytes, tensor: str | None, charge: Callable[[int], None]) -> Found:
+    size = int.from_bytes(head[:8], "little")
+    if size > safetensors.MAX_HEADER:
+        raise GatherError(
+            "limit_exceeded",
+            f"the safetensors header has {size} bytes; the limit is {safetensors.MAX_HEADER}",
+            facts={"limit": "safetensors_header_bytes", "maximum": safetensors.MAX_HEADER},
+            pointer="/url",
+        )
+    charge(HEADER_BYTES * size)
+    head = await _longer(source, head, 8 + size)
+    if len(head) < 8 + size:
+        raise SourceFailed("it ends within its header")
+    entries = _sound(lambda: read_header(head[8 : 8 + size]))
+    if source.size != 8 + size + max((entry.end for entry in entries), default=0):
+        raise SourceFailed("its header does not describe all of it, and no more")
+    entry = _named(entries, tensor)
+    dtype = BY_SAFETENSORS.get(entry.dtype)
+    if dtype is None:
+        raise SourceFailed(f"{entry.dtype!a} is not an element type of this service")
+    if entry.fault:
+        raise SourceFailed(f"of its tensor {shorten(entry.name)!a} {entry.fault}")
+    begin = 8 + size + entry.begin
+    return Found(Start(dtype, entry.shape, 0), begin, 8 + size + entry.end, head[:begin] if len(entries) == 1 else None)
+
+
+def _named(entries: Sequence[Entry], tensor: str | None) -> Entry:
+    if tensor is None and len(entries) == 1:
+        return entries[0]
+    names = [entry.name for entry in entries]
+    if not names:
+        raise SourceFailed("it has no tensor")
+    listed = ", ".join(repr(shorten(name)) for name in names[:_LISTED]) + (", ..." if len(names) > _LISTED else "")
+    if tensor is None:
+        raise invalid_field(
+            "/tensor",
+            f"the file has {len(names)} tensors, {listed}; an import is of one",
+            f"Name one of them in 'tensor', such as {shorten(names[0])!r}.",
+        )
+    for entry in entries:
+        if entry.name == tensor:
+            return entry
+    near = near_name(tensor, names) or names[0]
+    raise invalid_field(
+        "/tensor",
+        f"the file has no tensor {shorten(tensor)!r}; it has {listed}",
+        f"Write {shorten(near)!r} in place of {shorten(tensor)!r} in 'tensor'.",
+    )
+
+
+async def _longer(source: Source, head: bytes, size: int) -> bytes:
+    """The first `size` bytes, or all where there are fewer."""
+    size = min(size, source.size)
+    return head[:size] if len(head) >= size else head + bytes(await source.read(len(head), size))
+
+
+def _sound(read: Callable[[], T]) -> T:
+    """What `read` finds in a header; its errors, which speak of the body of a request, become SourceFailed."""
+    try:
+        return read()
+    except GatherError as problem:
+        if problem.code == "limit_exceeded":
+            raise
+        raise SourceFailed(problem.detail.replace("the body", "the file"), problem.hint) from None

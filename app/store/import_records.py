@@ -1,0 +1,284 @@
+"""Records of imports: what each is to make, how far it is and how it ended. Every process of the group can read them.
+
+A record is a file of JSON, written when its import begins and once more when that has ended, each time durably and
+whole. Beside it, while it goes on, stands a file that its process holds locked, with the bytes that are done. A record
+without an end whose process has died ends as the catalogue says: the import is done if the content that it was to make
+is there, and has failed otherwise. Nothing of it is carried on.
+
+    imports/ID.json     the record
+    imports/ID.run      locked by the process that carries it out; the bytes done, as uint64
+    imports/ID.cancel   there is a request to end it
+    imports/ID.tmp      a record that is being written
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import orjson
+
+from app.errors import GatherError
+from app.store import disk_writes
+from app.store.remove_leftovers import file_names
+from app.store.store_errors import storage_errors
+from app.store.store_locks import StoreLocks
+from app.store.tensor_metadata import Metadata
+
+logger = logging.getLogger("gathernd")
+FOLDER: Final = "imports"
+REMEMBERED: Final = 1000
+"""Most records of imports that have ended; one more, and the oldest goes."""
+State = Literal["running", "done", "failed", "cancelled"]
+_ID: Final = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class ImportFailure:
+    """How an import failed: the members of its error."""
+
+    code: Any
+    detail: str
+    hint: str | None = None
+    facts: dict[str, int | str] = field(default_factory=dict)
+
+    def as_error(self) -> GatherError:
+        """The error itself."""
+        pointer = "/url" if self.code == "import_failed" else None
+        return GatherError(self.code, self.detail, hint=self.hint, facts=self.facts, pointer=pointer)
+
+
+@dataclass(frozen=True, slots=True)
+class ImportRecord:
+    """An import. `url` has no query; `content` is the id of the content that it makes; times are ns since 1970.
+
+    `done` counts bytes of items read, of `total`. `metadata` is what was made.
+    """
+
+    id: str
+    name: str
+    url: str
+    tensor: str | None
+    content: str
+    total: int
+    created: int
+    state: State = "running"
+    done: int = 0
+    ended: int | None = None
+    error: ImportFailure | None = None
+    metadata: Metadata | None = None
+
+
+class ImportRecords:
+    """The records of a store. All methods block on the disk.
+
+    `find_made` gives the metadata of a content of a tensor, by name and id, None where there is none.
+    """
+
+    def __init__(self, folder: Path, locks: StoreLocks, find_made: Callable[[str, str], Metadata | None]) -> None:
+        self._folder = folder
+        self._locks = locks
+        self._find_made = find_made
+
+    def begin(self, name: str, url: str, tensor: str | None, content: str, total: int) -> RunningImport:
+        """Enter an import, durably. Raises insufficient_storage."""
+        now = time.time_ns()
+        record = ImportRecord(f"{now:016x}{secrets.token_hex(8)}", name, url, tensor, content, total, now)
+        running = RunningImport(self, record)
+        with storage_errors(running.withdraw):
+            with self._locks.uploads():
+                running.lock()
+                self._remove_oldest()
+            self.write(record)
+        return running
+
+    def write(self, record: ImportRecord) -> None:
+        """Write a record durably, in place of an older one. Raises OSError."""
+        path, temporary = self.path(record.id, "json"), self.path(record.id, "tmp")
+        disk_writes.unlink(temporary)
+        fd = disk_writes.create(temporary)
+        try:
+            disk_writes.write(fd, orjson.dumps(asdict(record)))
+            disk_writes.fsync(fd)
+        finally:
+            os.close(fd)
+        disk_writes.rename(temporary, path)
+        disk_writes.fsync_folder(self._folder)
+
+    def path(self, number: str, kind: str) -> Path:
+        """The file of this kind of an import."""
+        return self._folder / f"{number}.{kind}"
+
+    def find(self, number: str) -> ImportRecord | None:
+        """The import of this id as it is now, None where there is none any more. Raises insufficient_storage."""
+        if not _ID.fullmatch(number):
+            return None
+        record = self._read(number)
+        if record is None or record.state != "running":
+            return record
+        with storage_errors():
+            return self._settled(number)
+
+    def page(self, limit: int, after: str | None) -> tuple[list[ImportRecord], str | None]:
+        """At most `limit` imports in the order in which they began, those after the id `after`; the last id if more
+        follow.
+        """
+        numbers = [number for number in self._numbers() if after is None or number > after]
+        found = [record for number in numbers[:limit] if (record := self.find(number)) is not None]
+        return found, numbers[limit - 1] if len(numbers) > limit else None
+
+    def cancel(self, number: str) -> bool:
+        """Have an import end, or forget one that has ended; False where there is none. Raises insufficient_storage."""
+        record = self.find(number)
+        if record is None:
+            return False
+        with storage_errors(), self._locks.uploads():
+            if record.state == "running" and self.path(number, "run").exists():
+                os.close(disk_writes.open_or_create(self.path(number, "cancel")))
+            else:
+                self._forget(number)
+        return True
+
+    def remove_leftovers(self) -> None:
+        """End the records of processes that have died, and remove what else they left. Raises OSError."""
+        for number in sorted({name.partition(".")[0] for name in file_names(self._folder)}):
+            record = self._read(number)
+            left = [kind for kind in ("run", "cancel", "tmp") if self.path(number, kind).exists()]
+            if left or record is None or record.state == "running":
+                self._settled(number)
+
+    def _numbers(self) -> list[str]:
+        return sorted(name.removesuffix(".json") for name in file_names(self._folder) if name.endswith(".json"))
+
+    def _read(self, number: str) -> ImportRecord | None:
+        try:
+            members = orjson.loads(self.path(number, "json").read_bytes())
+            if members["error"] is not None:
+                members["error"] = ImportFailure(**members["error"])
+            if members["metadata"] is not None:
+                made = members["metadata"]
+                made |= {"shape": tuple(made["shape"]), "versions": tuple(made["versions"])}
+                members["metadata"] = Metadata(**made)
+            return ImportRecord(**members)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, KeyError) as problem:
+            logger.warning("the record of import %s could not be read: %s", number, type(problem).__name__)
+            return None
+
+    def _settled(self, number: str) -> ImportRecord | None:
+        """The record of an import; it is ended first if its process has died. Raises OSError."""
+        with self._locks.uploads(), self._unless_locked(number) as done:
+            record = self._read(number)
+            if done is None:  # its process has died, or it has ended
+                if record is not None and record.state == "running":
+                    record = self._ended(record)
+                    try:
+                        self.write(record)
+                    except OSError:  # it is ended anew when it is asked for again
+                        return record
+                for kind in ("tmp", "cancel", "run"):
+                    disk_writes.unlink(self.path(number, kind))
+            elif record is not None and record.state == "running":
+                record = replace(record, done=min(done, record.total))
+            return record
+
+    @contextmanager
+    def _unless_locked(self, number: str) -> Iterator[int | None]:
+        """The bytes that are done while a process carries the import out, None where none does; none begins to."""
+        try:
+            fd = os.open(self.path(number, "run"), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            yield None
+            return
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield int.from_bytes(os.pread(fd, 8, 0), "little")
+            else:
+                yield None
+        finally:
+            os.close(fd)
+
+    def _ended(self, record: ImportRecord) -> ImportRecord:
+        """The record of an import whose process has died."""
+        made = self._find_made(record.name, record.content)
+        if made is not None:
+            return replace(record, state="done", done=record.total, ended=time.time_ns(), metadata=made)
+        error = ImportFailure(
+            "import_failed",
+            f"{record.url} could not be imported: the process that read it has ended",
+            "Send the request again.",
+        )
+        return replace(record, state="failed", ended=time.time_ns(), error=error)
+
+    def _remove_oldest(self) -> None:
+        numbers = self._numbers()
+        for number in numbers[: max(0, len(numbers) + 1 - REMEMBERED)]:
+            if not self.path(number, "run").exists():
+                self._forget(number)
+
+    def _forget(self, number: str) -> None:
+        for kind in ("tmp", "cancel", "json"):
+            disk_writes.unlink(self.path(number, kind))
+        disk_writes.fsync_folder(self._folder)
+
+
+class RunningImport:
+    """An import that this process carries out."""
+
+    def __init__(self, records: ImportRecords, record: ImportRecord) -> None:
+        self.record = record
+        self._records = records
+        self._fd = -1
+
+    def lock(self) -> None:
+        """Make the file that says that this process carries it out. Raises OSError."""
+        self._fd = disk_writes.create(self._records.path(self.record.id, "run"))
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+
+    def tell(self, done: int) -> bool:
+        """Note how many bytes are done; whether it is to go on. Raises OSError."""
+        disk_writes.write_at(self._fd, done.to_bytes(8, "little"), 0)
+        return self.goes_on()
+
+    def goes_on(self) -> bool:
+        """Whether no request asks for its end."""
+        return not self._records.path(self.record.id, "cancel").exists()
+
+    def end(self, **members: Any) -> ImportRecord:
+        """Enter how it ended, with these members of its record.
+
+        Where the disk refuses that, the record ends as that of a process that died: see the module.
+        """
+        self.record = replace(self.record, ended=time.time_ns(), **members)
+        try:
+            self._records.write(self.record)
+        except OSError as error:
+            logger.warning("the end of import %s could not be written: %s", self.record.id, error.strerror)
+            os.close(self._fd)
+        else:
+            self._remove_files("tmp", "cancel", "run")
+            os.close(self._fd)
+        return self.record
+
+    def withdraw(self) -> None:
+        """Leave no trace of it."""
+        self._remove_files("tmp", "json", "run")
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def _remove_files(self, *kinds: str) -> None:
+        for kind in kinds:
+            with suppress(OSError):
+                disk_writes.unlink(self._records.path(self.record.id, kind))

@@ -1,0 +1,430 @@
+"""Attempts to make the service fetch what it must not: none goes through, and none connects where it may not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Iterator
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.errors import GatherError
+from app.imports import retries
+from app.imports.checked_addresses import is_allowed, is_public
+from app.imports.file_source import FileSource
+from app.imports.https_source import HttpsSource
+from app.imports.source_errors import SourceFailed
+from app.imports.source_urls import AllowedSources, BadUrl, parse, parse_prefix
+from tests.http.tensors import npy
+from tests.imports.range_server import RangeServer, range_server
+
+PUBLIC = "93.184.215.14"
+PREFIXES = (
+    "https://allowed.example/tables/", "https://allowed.example:8443/t", "http://plain.example/tables/",
+    "s3://bucket/tables/",
+)  # fmt: skip
+OTHER_URLS = (
+    # look-alikes of what is allowed
+    "https://allowed.example.evil.example/tables/a.npy",
+    "https://allowed.example.evil/tables/a.npy",
+    "https://evil-allowed.example/tables/a.npy",
+    "https://sub.allowed.example/tables/a.npy",
+    "https://allowed.example/tables",
+    "https://allowed.example/tablesx/a.npy",
+    "https://allowed.example/Tables/a.npy",
+    "https://allowed.example//tables/a.npy",
+    "https://allowed.example/other/a.npy",
+    "https://allowed.example:444/tables/a.npy",
+    "https://allowed.example:80/tables/a.npy",
+    "https://allowed.example:8443/tx",
+    "http://allowed.example/tables/a.npy",
+    "http://allowed.example:443/tables/a.npy",
+    "https://plain.example/tables/a.npy",
+    "https://allowed.example./tables/a.npy",
+    "https://allowed.exampl\u0435/tables/a.npy",
+    "https://allowed\uff0eexample/tables/a.npy",
+    "https://allowed%2eexample/tables/a.npy",
+    "https://allowed.example%00.evil/tables/a.npy",
+    "https://allowed.example:0443443/tables/a.npy",
+    "https://allowed.example:99999/tables/a.npy",
+    "https://allowed.example:/tables/a.npy@evil",
+    "https:/allowed.example/tables/a.npy",
+    "https:///allowed.example/tables/a.npy",
+    "//allowed.example/tables/a.npy",
+    "allowed.example/tables/a.npy",
+    # users and passwords
+    "https://user@allowed.example/tables/a.npy",
+    "https://user:pass@allowed.example/tables/a.npy",
+    "https://allowed.example@evil.example/tables/a.npy",
+    "https://allowed.example:443@evil.example/tables/a.npy",
+    "https://allowed.example%40evil.example/tables/a.npy",
+    "https://evil.example#@allowed.example/tables/a.npy",
+    "https://evil.example?@allowed.example/tables/a.npy",
+    "https://evil.example\\@allowed.example/tables/a.npy",
+    "https://allowed.example\\.evil.example/tables/a.npy",
+    "https://@allowed.example/tables/a.npy",
+    # ways out of the folder
+    "https://allowed.example/tables/../secret",
+    "https://allowed.example/tables/./../secret",
+    "https://allowed.example/tables/%2e%2e/secret",
+    "https://allowed.example/tables/%2E./secret",
+    "https://allowed.example/tables/..%2fsecret",
+    "https://allowed.example/tables%2f..%2fsecret",
+    "https://allowed.example/tables/..%5csecret",
+    "https://allowed.example/tables/..\\secret",
+    "https://allowed.example/tables/%252e%252e/secret",
+    "https://allowed.example/tables/%25252e%25252e/secret",
+    "https://allowed.example/tables/..;/secret",
+    "https://allowed.example/tables/..;a=b/secret",
+    "https://allowed.example/tables/%00",
+    "https://allowed.example/tables/a%0d%0aHost:evil",
+    "https://allowed.example/tables/a\r\nHost: evil",
+    "https://allowed.example/tables/a b",
+    "https://allowed.example/tables/a\tb",
+    "https://allowed.example/tables/%zz",
+    "https://allowed.example/tables/%",
+    "https://allowed.example/tables/a.npy#fragment",
+    # addresses in every form
+    "http://127.0.0.1/tables/a.npy",
+    "http://2130706433/tables/a.npy",
+    "http://0x7f000001/tables/a.npy",
+    "http://0x7f.0.0.1/tables/a.npy",
+    "http://0177.0.0.1/tables/a.npy",
+    "http://017700000001/tables/a.npy",
+    "http://127.1/tables/a.npy",
+    "http://127.0.1/tables/a.npy",
+    "http://0/tables/a.npy",
+    "http://0.0.0.0/tables/a.npy",
+    "http://127.0.0.1./tables/a.npy",
+    "http://127.0.0.0x1/tables/a.npy",
+    "http://[::1]/tables/a.npy",
+    "http://[::]/tables/a.npy",
+    "http://[::ffff:127.0.0.1]/tables/a.npy",
+    "http://[::ffff:7f00:1]/tables/a.npy",
+    "http://[0:0:0:0:0:0:0:1]/tables/a.npy",
+    "http://[64:ff9b::7f00:1]/tables/a.npy",
+    "http://[fe80::1%25eth0]/tables/a.npy",
+    "http://169.254.169.254/latest/meta-data/",
+    "http://[fd00:ec2::254]/latest/meta-data/",
+    "http://2852039166/latest/meta-data/",
+    "http://metadata.google.internal/computeMetadata/v1/",
+    "http://localhost/tables/a.npy",
+    "http://localhost:8080/metrics",
+    "http://\u2460\u2461\u2466.0.0.1/tables/a.npy",
+    # other schemes
+    "ftp://allowed.example/tables/a.npy",
+    "gopher://127.0.0.1:6379/_INFO",
+    "dict://127.0.0.1:11211/stat",
+    "data:application/x-npy;base64,AAAA",
+    "javascript:alert(1)",
+    "jar:https://allowed.example/tables/a.npy!/x",
+    "ldap://allowed.example/tables/a.npy",
+    "unix:///var/run/docker.sock",
+    "http+unix://%2Fvar%2Frun%2Fdocker.sock/tables/a.npy",
+    "file:///etc/passwd",
+    "file://allowed.example/etc/passwd",
+    "s3://other/tables/a.npy",
+    "s3://bucket/other/a.npy",
+    "s3://bucket/tables/../other/a.npy",
+    "s3://bucket/tables//../other/a.npy",
+    "s3://bucket/tables/%2e%2e/other/a.npy",
+    "s3://key:secret@bucket/tables/a.npy",
+    "s3://bucket.evil.example/tables/a.npy",
+    "s3://bucket:80/tables/a.npy",
+    "s3://bucket/tables/a.npy?endpoint=http://127.0.0.1",
+    "gs://bucket/tables/a.npy",
+    "az://bucket/tables/a.npy",
+    "", " ", "x", "https://", "file://", "s3://", "https://allowed.example/tables/" + "a" * 5000,
+)  # fmt: skip
+NOT_PUBLIC = (
+    "127.0.0.1", "127.255.255.254", "0.0.0.0", "0.1.2.3", "10.0.0.1", "10.255.255.255", "100.64.0.1", "169.254.169.254",
+    "169.254.170.2", "172.16.0.1", "172.31.255.255", "192.0.0.1", "192.0.2.1", "192.88.99.1", "192.168.0.1",
+    "198.18.0.1", "198.51.100.1", "203.0.113.1", "224.0.0.1", "239.255.255.250", "240.0.0.1", "255.255.255.255",
+    "::", "::1", "::127.0.0.1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:169.254.169.254", "::ffff:0:127.0.0.1",
+    "64:ff9b::127.0.0.1", "64:ff9b::10.0.0.1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::1", "100::1", "2001::1",
+    "2001:0:7f00:1::", "2001:db8::1", "2002:7f00:1::", "2002:a9fe:a9fe::", "3fff::1", "4000::1", "5f00::1", "fc00::1",
+    "fd00:ec2::254", "fe80::1", "fec0::1", "ff02::1",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "_FIRST_PAUSE_S", 0.0)
+
+
+@pytest.fixture
+def resolved(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[list[str]]]:
+    """The addresses of names, those of each resolution in turn, the last ones then for good."""
+    names: dict[str, list[list[str]]] = {}
+
+    def resolve(host: Any, port: Any, *_: Any, **__: Any) -> list[Any]:
+        name = host.decode() if isinstance(host, bytes) else host
+        try:
+            ip_address(name)
+        except ValueError:
+            answers = names.get(name)
+            if not answers:
+                raise socket.gaierror(socket.EAI_NONAME, "unknown") from None
+            found = answers.pop(0) if len(answers) > 1 else answers[0]
+        else:
+            found = [name]
+        kinds = {4: socket.AF_INET, 6: socket.AF_INET6}
+        return [(kinds[ip_address(one).version], socket.SOCK_STREAM, 6, "", (one, int(port or 0))) for one in found]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    return names
+
+
+@pytest.fixture
+def connected(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The hosts that requests were sent to; those that would leave the machine are refused."""
+    hosts: list[str] = []
+    send = httpx.AsyncClient.send
+
+    async def noted(self: httpx.AsyncClient, request: httpx.Request, **options: Any) -> httpx.Response:
+        hosts.append(request.url.host)
+        if request.url.host != "127.0.0.1":
+            raise httpx.ConnectError("not from a test")
+        return await send(self, request, **options)
+
+    monkeypatch.setattr(httpx.AsyncClient, "send", noted)
+    return hosts
+
+
+def fetch(allowed: AllowedSources, text: str) -> bytes:
+    """What an import of this URL reads first. Raises GatherError and SourceFailed."""
+    url = allowed.check(text)
+
+    async def work() -> bytes:
+        source = FileSource(url, allowed) if url.scheme == "file" else HttpsSource(url, allowed)
+        try:
+            return await source.open()
+        finally:
+            await source.close()
+
+    return asyncio.run(work())
+
+
+def sources(*prefixes: str) -> AllowedSources:
+    return AllowedSources([parse_prefix(text) for text in prefixes])
+
+
+def test_there_are_a_hundred_attempts() -> None:
+    assert len(set(OTHER_URLS)) >= 100
+    assert len(set(NOT_PUBLIC)) >= 40
+
+
+@pytest.mark.parametrize("text", OTHER_URLS)
+def test_a_url_outside_of_the_prefixes_is_refused_before_anything_is_asked(
+    text: str, resolved: dict[str, list[list[str]]], connected: list[str]
+) -> None:
+    for name in ("allowed.example", "evil.example", "localhost", "plain.example"):
+        resolved[name] = [[PUBLIC]]
+    with pytest.raises(GatherError) as refusal:
+        sources(*PREFIXES).check(text)
+    assert refusal.value.code in ("forbidden", "invalid_field")
+    assert connected == []
+
+
+@pytest.mark.parametrize("text", OTHER_URLS)
+def test_without_prefixes_everything_is_refused(text: str) -> None:
+    for url in (text, "https://allowed.example/tables/a.npy", "file:///tmp/a.npy", "s3://bucket/a.npy"):
+        with pytest.raises(GatherError):
+            AllowedSources(()).check(url)
+
+
+@pytest.mark.parametrize("address", NOT_PUBLIC)
+def test_a_name_with_an_address_that_is_not_public_is_not_connected_to(
+    address: str, resolved: dict[str, list[list[str]]], connected: list[str]
+) -> None:
+    assert not is_public(ip_address(address))
+    for addresses in ([address], [PUBLIC, address], [address, PUBLIC]):
+        resolved["allowed.example"] = [addresses]
+        with pytest.raises(SourceFailed, match="not public"):
+            fetch(sources(*PREFIXES), "https://allowed.example/tables/a.npy")
+    assert connected == []
+
+
+@pytest.mark.parametrize("address", [PUBLIC, "8.8.8.8", "2606:4700::1111", "2a00:1450:4001::1", "::ffff:8.8.8.8"])
+def test_public_addresses_are_connected_to_as_they_were_resolved(
+    address: str, resolved: dict[str, list[list[str]]], connected: list[str]
+) -> None:
+    resolved["allowed.example"] = [[address]]
+    with pytest.raises(SourceFailed, match="could not be reached"):
+        fetch(sources(*PREFIXES), "https://allowed.example/tables/a.npy")
+    assert set(connected) == {str(ip_address(address))}
+
+
+@pytest.mark.parametrize("address", NOT_PUBLIC)
+def test_a_name_that_changes_its_address_after_the_check_is_not_followed(
+    address: str, resolved: dict[str, list[list[str]]], connected: list[str]
+) -> None:
+    resolved["allowed.example"] = [[PUBLIC], [address]]
+    with pytest.raises(SourceFailed):
+        fetch(sources(*PREFIXES), "https://allowed.example/tables/a.npy")
+    assert connected == [PUBLIC]
+
+
+def test_a_network_behind_a_prefix_allows_its_addresses_and_no_others() -> None:
+    (network,) = parse_prefix("https://tables.internal/ 10.1.0.0/16").networks
+    for address, is_one in (("10.1.2.3", True), ("::ffff:10.1.2.3", True), ("10.2.0.1", False), ("127.0.0.1", False)):
+        assert is_allowed(ip_address(address), [network]) == is_one
+
+
+@pytest.fixture
+def inner() -> Iterator[RangeServer]:
+    with range_server() as running:
+        running.files = {"/tables/a.npy": npy([1, 2]), "/secret": b"\x93NUMPY"}
+        yield running
+
+
+def test_a_network_of_another_prefix_does_not_count(
+    inner: RangeServer, resolved: dict[str, list[list[str]]], connected: list[str]
+) -> None:
+    resolved["tables.internal"] = resolved["other.internal"] = [["127.0.0.1"]]
+    port = inner.port
+    allowed = sources(f"http://tables.internal:{port}/tables/ 127.0.0.0/8", f"http://other.internal:{port}/tables/")
+    assert fetch(allowed, f"http://tables.internal:{port}/tables/a.npy") == inner.files["/tables/a.npy"]
+    assert inner.asked[0][2] == f"tables.internal:{port}"
+    with pytest.raises(SourceFailed, match="not public"):
+        fetch(allowed, f"http://other.internal:{port}/tables/a.npy")
+    assert len(inner.asked) == 1
+    assert connected == ["127.0.0.1"]
+
+
+TARGETS = (
+    "{self}/secret", "{self}/tables/../secret", "{self}/tables/%2e%2e/secret", "../secret", "/secret",
+    "//evil.example/x",
+    "http://169.254.169.254/latest/meta-data/", "http://[::1]:{port}/tables/a.npy",
+    "http://localhost:{port}/tables/a.npy",
+    "http://127.0.0.1/tables/a.npy", "http://0x7f000001:{port}/tables/a.npy", "http://127.1:{port}/tables/a.npy",
+    "https://127.0.0.1:{port}/tables/a.npy", "file:///etc/passwd", "s3://bucket/tables/a.npy", "ftp://evil.example/a",
+    "gopher://127.0.0.1:{port}/", "javascript:1", "http://user:pass@127.0.0.1:{port}/tables/a.npy", "", "{self}/tables",
+    "http://127.0.0.1:{port}#/tables/a.npy", "http://private.example:{port}/tables/a.npy",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_out_of_the_prefixes_is_not_followed(
+    target: str, status: int, inner: RangeServer, resolved: dict[str, list[list[str]]], connected: list[str]
+) -> None:
+    resolved["localhost"] = resolved["private.example"] = [["127.0.0.1"]]
+    location = target.format(self=inner.url, port=inner.port)
+    inner.respond = lambda handler: handler.path == "/tables/start" and handler.answer(status, Location=location)
+    allowed = sources(
+        f"{inner.url}/tables/", f"http://private.example:{inner.port}/tables/", "s3://bucket/tables/", "file:///etc/"
+    )
+    with pytest.raises(SourceFailed):
+        fetch(allowed, f"{inner.url}/tables/start")
+    assert {path for path, _, _ in inner.asked} == {"/tables/start"}
+    assert set(connected) == {"127.0.0.1"}
+
+
+def test_redirects_within_the_prefixes_are_followed_a_few_times(inner: RangeServer, connected: list[str]) -> None:
+    inner.respond = lambda handler: (
+        handler.path in ("/tables/start", "/tables/loop")
+        and handler.answer(302, Location={"/tables/start": "a.npy", "/tables/loop": "loop"}[handler.path])
+    )
+    allowed = sources(f"{inner.url}/tables/")
+    assert fetch(allowed, f"{inner.url}/tables/start") == inner.files["/tables/a.npy"]
+    with pytest.raises(SourceFailed, match="redirects"):
+        fetch(allowed, f"{inner.url}/tables/loop")
+    assert len(connected) == 2 + 6
+
+
+def test_no_credentials_are_sent(inner: RangeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login me password secret\n")
+    for name, value in (
+        ("HOME", str(tmp_path)),
+        ("NETRC", str(tmp_path / ".netrc")),
+        ("HTTP_PROXY", "http://127.0.0.1:9"),
+    ):
+        monkeypatch.setenv(name, value)
+    inner.fields = {"Set-Cookie": "session=secret"}
+    inner.respond = lambda handler: (
+        handler.path == "/tables/start" and handler.answer(302, Location="a.npy", Set_Cookie="a=b; Path=/")
+    )
+    fetch(sources(f"{inner.url}/tables/"), f"{inner.url}/tables/start")
+    for fields in inner.headers:
+        assert not {"authorization", "cookie", "referer", "proxy-authorization"} & fields.keys()
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    (tmp_path / "tables" / "below").mkdir(parents=True)
+    (tmp_path / "tables-of-others").mkdir()
+    for path in ("tables/a.npy", "tables/below/b.npy", "tables-of-others/c.npy", "secret"):
+        (tmp_path / path).write_bytes(npy([1, 2]))
+    tables = tmp_path / "tables"
+    (tables / "inside").symlink_to("below/b.npy")
+    (tables / "outside").symlink_to("../secret")
+    (tables / "absolute").symlink_to("/etc/passwd")
+    (tables / "folder").symlink_to("..")
+    (tables / "chain").symlink_to("outside")
+    (tables / "self").symlink_to("self")
+    (tables / "zero").symlink_to("/dev/zero")
+    (tables / "environ").symlink_to("/proc/self/environ")
+    os.mkfifo(tables / "fifo")
+    with socket.socket(socket.AF_UNIX) as bound:
+        here = Path.cwd()
+        os.chdir(tables)  # a path of a socket is short
+        try:
+            bound.bind("socket")
+        finally:
+            os.chdir(here)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "tables/outside", "tables/absolute", "tables/folder/secret", "tables/chain", "tables/self", "tables/zero",
+        "tables/environ", "tables/fifo", "tables/socket", "tables/below", "tables/missing", "tables/a.npy/x",
+        "tables/../secret", "tables/%2e%2e/secret", "tables/..%2fsecret", "tables//a.npy", "tables-of-others/c.npy",
+        "secret", "tables", "tables/a.npy%00", "tables/a.npy?x", "tables/a.npy#x", "tables/%ff", "tables/%7f",
+        "TABLES/a.npy", "tables/./a.npy",
+    ],
+)  # fmt: skip
+def test_a_file_out_of_the_folder_or_no_file_at_all_is_not_read(path: str, folders: Path) -> None:
+    with pytest.raises((GatherError, SourceFailed)):
+        fetch(sources(f"file://{folders}/tables"), f"file://{folders}/{path}")
+
+
+@pytest.mark.parametrize("path", ["a.npy", "below/b.npy", "inside", "%61.npy"])
+def test_files_of_the_folder_are_read_through_links_that_stay_there(path: str, folders: Path) -> None:
+    assert fetch(sources(f"file://{folders}/tables"), f"file://localhost{folders}/tables/{path}") == npy([1, 2])
+
+
+def test_a_link_to_the_allowed_folder_itself_is_the_operators(folders: Path) -> None:
+    (folders / "link").symlink_to("tables")
+    assert fetch(sources(f"file://{folders}/link/"), f"file://{folders}/link/a.npy") == npy([1, 2])
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("HTTPS://Allowed.EXAMPLE:443/tables/%7ea%2Bb?x=secret", "https://allowed.example/tables/~a%2Bb"),
+        ("http://[2001:DB8:0::1]:8080/x", "http://[2001:db8::1]:8080/x"),
+        ("https://allowed.example", "https://allowed.example/"),
+        ("file://localhost/data/a%20b.npy", "file:///data/a b.npy"),
+        ("s3://bucket/a b/c.npy", "s3://bucket/a b/c.npy"),
+    ],
+)
+def test_what_is_the_same_is_read_as_the_same_and_shown_without_its_query(text: str, shown: str) -> None:
+    assert parse(text).shown == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "https://a.example/?q", "https://a.example/ 10.0.0.1/8", "https://a.example/ x", "s3://bucket/ 10.0.0.0/8",
+     "file:///", "file:///x 10.0.0.0/8", "ftp://a.example/", "*", "https://*.example/"],
+)  # fmt: skip
+def test_prefixes_that_are_none(text: str) -> None:
+    with pytest.raises(BadUrl):
+        parse_prefix(text)

@@ -1,0 +1,201 @@
+"""Reading from a server by ranges: resumed where it is cut, of one content, checked, bounded."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from app.imports import https_source, parallel_ranges, retries
+from app.imports.https_source import HttpsSource
+from app.imports.source_errors import SourceFailed
+from app.imports.source_interface import PIECE_BYTES
+from app.imports.source_urls import AllowedSources, parse, parse_prefix
+from tests.imports.range_server import RangeServer, range_server
+from tests.imports.sources import read_all
+
+CONTENT = random.Random(1).randbytes(3 * PIECE_BYTES + 12345)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "_FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(retries, "_LONGEST_PAUSE_S", 0.0)
+
+
+@pytest.fixture
+def server() -> Iterator[RangeServer]:
+    with range_server() as running:
+        running.files = {"/a": CONTENT, "/small": CONTENT[:100], "/empty": b""}
+        yield running
+
+
+def source(server: RangeServer, path: str = "/a") -> HttpsSource:
+    return HttpsSource(parse(server.url + path), AllowedSources([parse_prefix(server.url)]))
+
+
+@pytest.mark.parametrize("path", ["/a", "/small", "/empty"])
+def test_what_comes_is_what_is_there(server: RangeServer, path: str) -> None:
+    assert read_all(source(server, path)) == server.files[path]
+
+
+@pytest.mark.parametrize("cut_every", [100_000, 1_000_003])
+def test_connections_that_are_cut_are_resumed_where_they_were(server: RangeServer, cut_every: int) -> None:
+    server.cut_every = cut_every
+    assert read_all(source(server)) == CONTENT
+    assert server.cuts >= len(CONTENT) // cut_every
+    # Nothing comes twice but what was on its way when a connection was cut.
+    assert server.sent <= len(CONTENT) + (server.cuts + 1) * (1 << 20)
+
+
+def test_several_ranges_are_asked_for_at_once_and_none_is_long(server: RangeServer) -> None:
+    read_all(source(server))
+    sizes = []
+    for _, asked, _ in server.asked[1:]:
+        assert asked is not None
+        begin, end = asked.removeprefix("bytes=").split("-")
+        sizes.append(int(end) + 1 - int(begin))
+    assert max(sizes) == PIECE_BYTES
+    assert sum(sizes) == len(CONTENT)
+    assert parallel_ranges.MEMORY_BYTES <= 64 << 20
+
+
+def test_a_server_that_never_sends_more_is_given_up(server: RangeServer) -> None:
+    server.cut_every, server.sent = 10, 0
+    server.respond = lambda handler: bool(server.cuts) and handler.answer(503)
+    with pytest.raises(SourceFailed, match="503, 3 times in a row"):
+        read_all(source(server))
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
+def test_what_a_server_cannot_answer_now_is_asked_again(server: RangeServer, status: int) -> None:
+    answered = iter((True, True, False))
+    server.respond = lambda handler: next(answered, False) and handler.answer(status, Retry_After="0")
+    assert read_all(source(server, "/small")) == CONTENT[:100]
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 418, 501])
+def test_what_a_server_refuses_is_not_asked_again(server: RangeServer, status: int) -> None:
+    server.respond = lambda handler: handler.answer(status)
+    with pytest.raises(SourceFailed, match=str(status)):
+        read_all(source(server))
+    assert len(server.asked) == 1
+
+
+def test_a_file_that_is_changed_meanwhile_is_refused(server: RangeServer) -> None:
+    def respond(handler: object) -> bool:
+        if len(server.asked) == 3:
+            server.files["/a"] = b"x" + CONTENT[1:]
+        return False
+
+    server.respond = respond
+    with pytest.raises(SourceFailed, match="changed"):
+        read_all(source(server))
+
+
+@pytest.mark.parametrize("etag", [True, False])
+def test_a_file_that_grows_meanwhile_is_refused(server: RangeServer, etag: bool) -> None:
+    server.etag = etag
+
+    def respond(handler: object) -> bool:
+        if len(server.asked) == 3:
+            server.files["/a"] = CONTENT + b"x"
+        return False
+
+    server.respond = respond
+    with pytest.raises(SourceFailed, match="changed"):
+        read_all(source(server))
+
+
+def test_the_time_of_the_last_change_tells_contents_apart_where_there_is_no_etag(server: RangeServer) -> None:
+    server.etag, server.fields = False, {"Last-Modified": "Mon, 01 Jan 2024 00:00:00 GMT"}
+
+    def respond(handler: object) -> bool:
+        if len(server.asked) == 3:
+            server.fields = {"Last-Modified": "Mon, 01 Jan 2024 00:00:01 GMT"}
+        return False
+
+    server.respond = respond
+    with pytest.raises(SourceFailed, match="changed"):
+        read_all(source(server))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["bytes 0-9/100", "bytes 1-99/100", "bytes 0-99/*", "bytes 99-0/100", "bytes 0-99/50", "items 0-99/100", ""],
+)
+def test_a_range_that_was_not_asked_for_is_refused(server: RangeServer, wrong: str) -> None:
+    server.respond = lambda handler: handler.answer(206, b"x" * 100, Content_Range=wrong)
+    with pytest.raises(SourceFailed, match="range"):
+        read_all(source(server, "/small"))
+
+
+def test_a_server_without_ranges_is_refused(server: RangeServer) -> None:
+    server.respond = lambda handler: handler.answer(200, b"x" * 100)
+    with pytest.raises(SourceFailed, match="no ranges"):
+        read_all(source(server))
+
+
+def test_a_compressed_answer_is_refused(server: RangeServer) -> None:
+    server.fields = {"Content-Encoding": "gzip"}
+    with pytest.raises(SourceFailed, match="compressed"):
+        read_all(source(server))
+    assert server.headers[0]["accept-encoding"] == "identity"
+
+
+def test_a_server_that_sends_too_slowly_is_given_up(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 10**9, 200))
+    monkeypatch.setattr(https_source, "monotonic", lambda: next(clock))
+    with pytest.raises(SourceFailed, match="slowly"):
+        read_all(source(server))
+
+
+@pytest.mark.parametrize(
+    ("name", "form"), [("Repr-Digest", "md5=:AAAA:, sha-256=:{}:"), ("Digest", "sha-256={}"),
+                       ("x-amz-checksum-sha256", "{}")]
+)  # fmt: skip
+def test_checksums_are_found(server: RangeServer, name: str, form: str) -> None:
+    server.fields = {name: form.format(base64.b64encode(hashlib.sha256(CONTENT).digest()).decode())}
+    one = source(server)
+    read_all(one)
+    assert one.checksum is not None
+    assert (one.checksum.algorithm, one.checksum.digest) == ("sha256", hashlib.sha256(CONTENT).digest())
+
+
+@pytest.mark.parametrize("value", ["", "AAAA", "sha-256=:AAAA:", "x" * 44, "AAAA-2"])
+def test_what_is_no_checksum_of_the_whole_is_none(server: RangeServer, value: str) -> None:
+    server.fields = {name: value for name in ("Repr-Digest", "x-amz-checksum-sha256") if value}
+    one = source(server)
+    read_all(one)
+    assert one.checksum is None
+
+
+def test_a_piece_that_does_not_match_its_digest_is_refused(server: RangeServer) -> None:
+    def respond(handler: object) -> bool:
+        if len(server.asked) == 2:
+            server.fields = {"Content-Digest": f"sha-256=:{base64.b64encode(bytes(32)).decode()}:"}
+        return False
+
+    server.respond = respond
+    with pytest.raises(SourceFailed, match="Content-Digest"):
+        read_all(source(server))
+
+
+def test_an_expired_redirect_is_followed_anew(server: RangeServer) -> None:
+    valid = [0]
+
+    def respond(handler: object) -> bool:
+        path = handler.path  # type: ignore[attr-defined]
+        if path == "/start":
+            valid[0] += 1
+            return bool(handler.answer(302, Location=f"/a?signed={valid[0]}"))  # type: ignore[attr-defined]
+        if path == "/a?signed=1" and len(server.asked) > 4:
+            return bool(handler.answer(403))  # type: ignore[attr-defined]
+        return False
+
+    server.respond = respond
+    assert read_all(source(server, "/start")) == CONTENT
+    assert valid[0] >= 2
