@@ -134,7 +134,7 @@ openapi: $(VENV)/.stamp-dev ## Write openapi/openapi.json
 # The generators of clients, for tests/clients, in an environment of their own; those in TypeScript where there is npm.
 # And KServe's SDK, for tests/oip.
 NPM_FILES := $(addprefix tests/clients/typescript/,package.json package-lock.json .npmrc)
-clients: $(CLIENTS)/.stamp-python $(CLIENTS)/.stamp-kserve $(if $(shell command -v npm 2>/dev/null),$(CLIENTS)/.stamp-npm) ## What tests of clients need: the generators, KServe's SDK
+clients: $(CLIENTS)/.stamp-python $(CLIENTS)/.stamp-kserve $(CLIENTS)/.stamp-moto $(if $(shell command -v npm 2>/dev/null),$(CLIENTS)/.stamp-npm) ## What tests of clients need: the generators, KServe's SDK, moto
 
 $(CLIENTS)/.stamp-python: requirements-clients.lock $(VENV)/.checkout
 	$(PY) -m venv --clear $(CLIENTS)
@@ -146,6 +146,12 @@ $(CLIENTS)/.stamp-python: requirements-clients.lock $(VENV)/.checkout
 $(CLIENTS)/.stamp-kserve: tests/oip/kserve/requirements.lock $(CLIENTS)/.stamp-python
 	$(PY) -m venv --clear --without-pip $(CLIENTS)/kserve
 	$(PIP) --python $(CLIENTS)/kserve/bin/python install -q --no-compile --no-deps --require-hashes -r $<
+	@touch $@
+
+# A server of S3 for tests/imports, in the same way.
+$(CLIENTS)/.stamp-moto: tests/imports/moto/requirements.lock $(CLIENTS)/.stamp-python
+	$(PY) -m venv --clear --without-pip $(CLIENTS)/moto
+	$(PIP) --python $(CLIENTS)/moto/bin/python install -q --no-compile --no-deps --require-hashes -r $<
 	@touch $@
 
 $(CLIENTS)/.stamp-npm: $(NPM_FILES) $(CLIENTS)/.stamp-python
@@ -193,11 +199,13 @@ lock: $(VENV)/.stamp-dev ## Write the lock files again (LOCK_ARGS=--upgrade)
 	$(COMPILE) -o requirements.lock pyproject.toml
 	$(COMPILE) --extra gpu -c requirements.lock -o requirements-gpu.lock pyproject.toml
 	$(COMPILE) --extra otel -c requirements.lock -o requirements-otel.lock pyproject.toml
-	$(COMPILE) --extra dev --extra otel -c requirements-otel.lock -o requirements-dev.lock pyproject.toml
+	$(COMPILE) --extra cloud -c requirements.lock -o requirements-cloud.lock pyproject.toml
+	$(COMPILE) --extra dev --extra otel --extra cloud -c requirements-otel.lock -c requirements-cloud.lock -o requirements-dev.lock pyproject.toml
 	$(COMPILE) -o requirements-clients.lock requirements-clients.in
 	$(COMPILE) -o requirements-docs.lock requirements-docs.in clients/python/pyproject.toml
 	$(COMPILE) -o tests/client/mdf/requirements.lock tests/client/mdf/requirements.in
 	$(COMPILE) -o tests/oip/kserve/requirements.lock tests/oip/kserve/requirements.in
+	$(COMPILE) -o tests/imports/moto/requirements.lock tests/imports/moto/requirements.in
 	$(COMPILE) -c requirements-gpu.lock -o tests/kernels/nvrtc/requirements.lock tests/kernels/nvrtc/requirements.in
 
 build: $(VENV)/.stamp-dev ## Wheels and source distributions of the client and the service, in dist/

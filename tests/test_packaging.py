@@ -31,8 +31,8 @@ OWN = {"gathernd", "gathernd-server"}
 LOCKS = [
     "requirements.lock", "requirements-dev.lock", "requirements-build.lock", "requirements-clients.lock",
     "requirements-docs.lock",
-    "requirements-otel.lock",
-    "tests/client/mdf/requirements.lock", "tests/oip/kserve/requirements.lock",
+    "requirements-cloud.lock", "requirements-otel.lock",
+    "tests/client/mdf/requirements.lock", "tests/imports/moto/requirements.lock", "tests/oip/kserve/requirements.lock",
 ]  # fmt: skip
 COMPILER_LOCK = "tests/kernels/nvrtc/requirements.lock"
 """Of the test that compiles the GPU kernel: the one lock for development that has something of CUDA."""
@@ -263,6 +263,7 @@ def test_locks_hold_every_declared_requirement() -> None:
         ("requirements.lock", CLIENT_PROJECT["project"]["optional-dependencies"]["cli"]),
         ("requirements-dev.lock", PROJECT["project"]["optional-dependencies"]["dev"]),
         ("requirements-otel.lock", PROJECT["project"]["optional-dependencies"]["otel"]),
+        ("requirements-cloud.lock", PROJECT["project"]["optional-dependencies"]["cloud"]),
         ("requirements-build.lock", PROJECT["build-system"]["requires"]),
         ("requirements-build.lock", CLIENT_PROJECT["build-system"]["requires"]),
     ):

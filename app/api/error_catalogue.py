@@ -359,9 +359,7 @@ CATALOGUE: Final[Mapping[Code, Entry]] = {
         "host has an address that is not public. Nothing was changed.",
         "Check the URL from the machine of the service, and send the request again; or download the file and upload it "
         "with PUT /tensors/{name}.",
-        (
-            "Check that the service can read the URL, and send the request again, or upload the file with PUT.",
-        ),
+        ("Check that the service can read the URL, and send the request again, or upload the file with PUT.",),
     ),
     "insufficient_storage": Entry(
         "Insufficient storage",

@@ -15,6 +15,7 @@ from app.api.error_responses import error_body
 from app.api.route_table import path_of
 from app.api.schemas import examples
 from app.errors import CODES, Code, GatherError, Place, Rule
+from app.imports.source_errors import import_failed
 from app.operators.dialects import GATHERND, SCATTERND
 from app.operators.lookup import RULES as LOOKUP_RULES
 from app.operators.registry import OPERATORS
@@ -28,6 +29,8 @@ ADDRESS: Final = "http://127.0.0.1:8080"
 ETAG: Final = '"9f86d081884c7d65-0"'
 """Stands for the ETag of a tensor, which is another for every upload."""
 REQUEST_ID: Final = "5f2c9a1e-1"
+IMPORTED: Final = "file:///data/tables/"
+"""From where the service of a command imports."""
 ITEMS: Final = "The service has the resident tensor `items`, float32 of shape [3, 2]."
 _DATA: Final = {"dtype": "float32", "shape": [2, 2], "values": [0, 1, 2, 3]}
 _GATHERND: Final = path_of("gathernd")
@@ -327,6 +330,11 @@ def _examples() -> Mapping[Code, Example]:
         "not_implemented": _made(
             f"{_curl(path_of('systemSharedMemoryRegister', region='x'))} -X POST",
             GatherError("not_implemented", "shared memory is not offered here; send the tensors in the request"),
+        ),
+        "import_failed": _made(
+            _curl(path_of("importTensor", name="items"), {"url": f"{IMPORTED}items.npy"}),
+            import_failed(f"{IMPORTED}items.npy", "the file could not be opened: No such file or directory"),
+            f"The service allows imports from `{IMPORTED}`, and there is no such file.",
         ),
         "tensor_damaged": _made(
             _gather({"data": {"tensor": "items"}, "indices": _int64([1, 1], [0])}),

@@ -193,7 +193,7 @@ class ImportJobs:
                 record.state,
                 steps.done,
                 time.monotonic() - begun,
-                f" ({record.error.code}: {record.error.detail})" if record.error is not None else "",
+                f" ({record.error.code})" if record.error is not None else "",
             )
 
     async def _read(self, steps: ImportSteps, source: Source) -> None:

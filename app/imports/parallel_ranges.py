@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Final
 
 from app.imports.source_interface import PIECE_BYTES, Source
@@ -16,7 +16,7 @@ MEMORY_BYTES: Final = (2 * AT_ONCE + 1) * PIECE_BYTES
 one that is being written."""
 
 
-async def pieces(source: Source, begin: int, end: int) -> AsyncIterator[Buffer]:
+async def pieces(source: Source, begin: int, end: int) -> AsyncGenerator[Buffer, None]:
     """The bytes from `begin` up to `end`, in order. Raises SourceFailed."""
     asked: deque[asyncio.Task[Buffer]] = deque()
     place = begin

@@ -32,7 +32,7 @@ class S3Source:
         """`endpoint` is the URL of the service that has the bucket, None for that of AWS."""
         try:
             import obstore  # noqa: PLC0415  (of an extra)
-            from obstore.store import S3Store  # noqa: PLC0415
+            import obstore.store  # noqa: PLC0415
         except ImportError:
             raise SourceFailed(
                 "s3:// needs obstore, which is not installed",
@@ -46,7 +46,8 @@ class S3Source:
         if endpoint is not None:
             options["allow_http"] = endpoint.startswith("http://")
         try:
-            self._store = S3Store(
+            store: Any = obstore.store.S3Store
+            self._store = store(
                 url.host,
                 **({} if endpoint is None else {"endpoint": endpoint}),
                 client_options=options,

@@ -67,14 +67,14 @@ def test_third_party_packages_are_installed_with_hashes_only() -> None:
         assert ("--require-hashes" in text) != ("--no-deps" in text and "--no-build-isolation" in text), text
 
 
-def test_a_build_takes_the_runtime_lock_or_that_with_traces() -> None:
+def test_a_build_takes_the_runtime_lock_or_that_of_an_extra() -> None:
     (chosen,) = BUILDER.arguments("ARG")
     name, _, default = chosen.partition("=")
     assert default == "requirements.lock"
     (copied,) = [text for text in BUILDER.arguments("COPY") if "requirements" in text]
-    for lock in ("requirements.lock", "requirements-otel.lock"):
+    for lock in ("requirements.lock", "requirements-otel.lock", "requirements-cloud.lock"):
         assert lock in copied.split()
-        assert f"{name}=requirements-otel.lock" in (ROOT / "deploy/README.md").read_text()
+        assert lock == default or f"{name}={lock}" in (ROOT / "deploy/README.md").read_text()
     assert sum(f'-r "${name}"' in text for text in BUILDER.arguments("RUN")) == 1
 
 

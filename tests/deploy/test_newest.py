@@ -39,7 +39,7 @@ def test_the_newest_versions_that_are_allowed_pass_the_http_tests(tmp_path: Path
     python = copy / ".venv/bin/python"
     subprocess.run([sys.executable, "-m", "venv", python.parents[1]], check=True)
     uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(python)]
-    subprocess.run([*uv, "--upgrade", "--editable", ".[dev,otel]"], cwd=copy, check=True)
+    subprocess.run([*uv, "--upgrade", "--editable", ".[dev,otel,cloud]"], cwd=copy, check=True)
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("GATHERND_", "PYTEST_"))}
     tests = [name for name in TESTS if (copy / name).exists()]
     done = subprocess.run(

@@ -15,7 +15,7 @@ import httpx
 import numpy as np
 import pytest
 
-from app.api.error_examples import ADDRESS, ETAG, REQUEST_ID, error_examples
+from app.api.error_examples import ADDRESS, ETAG, IMPORTED, REQUEST_ID, error_examples
 from app.api.error_responses import problem
 from app.api.readiness import Readiness
 from app.api.routes.error_pages import catalogue_page, error_page
@@ -39,7 +39,7 @@ needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="needs the 
 def full(start: Start) -> Iterator[Server]:
     """A server whose only tensor is `items`, which the alias `live` names, and which may have no other."""
     with (
-        start("--max-tensors", "1", "--device", "cpu") as server,
+        start("--max-tensors", "1", "--device", "cpu", "--import-from", IMPORTED) as server,
         httpx.Client(base_url=server.url, trust_env=False) as client,
     ):
         assert put_raw(client, "items", np.zeros((3, 2), np.float32)).status_code == 201

@@ -12,7 +12,8 @@ the first answer, and the one under way comes again and is then made once. No ET
 metadata, lookups and further changes agree in every process. Versions have the numbers that they should have, none is
 given twice, and an alias names a version that is there.
 
-SEQUENCE is `contents` (uploads, scatters, removals) or `versions` (of tensors, kept or not, and aliases of them).
+SEQUENCE is `contents` (uploads, scatters, removals), `versions` (of tensors, kept or not, and aliases of them) or
+`imports` (whole, failed and ended).
 
 MODE says what dying means. `kill`: the process ends, what it wrote stays. `half`: so, with the last write done by half.
 `lost`, `names`, `data` and `first` are a loss of power, of which `lost` keeps what fsync has made durable and nothing
@@ -41,6 +42,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -51,10 +53,17 @@ from numpy.typing import NDArray
 from app import compile_codec
 from app.api.routes.tensors_scatter import ScatterAttempt
 from app.errors import GatherError
+from app.imports.import_steps import ImportRequest, ImportSteps
+from app.imports.source_errors import SourceFailed
+from app.imports.source_interface import Checksum
+from app.imports.source_urls import parse
+from app.imports.tensor_in_file import Found
 from app.store import Conditions, LocalStore, Resident, log_replay
 from app.store.pending_scatter import PendingScatter
 from app.store.scatter_log import ScatterLog
 from app.tensors.shape_limits import Limits
+from app.wire import npy as npy_format
+from tests.http.tensors import npy
 from tests.store.helpers import call_of, change_of, files, put, scatter_together, strings
 from tests.store.power import LOSSES, Power
 from tests.strings import items
@@ -150,7 +159,32 @@ def versioned() -> list[Change]:
     ]
 
 
-SEQUENCES: dict[str, Callable[[], list[Change]]] = {"contents": fixed, "versions": versioned}
+def imported() -> list[Change]:
+    """Imports as the first and as further versions, one that an alias keeps, some that fail, one that is ended."""
+
+    def rows(value: float, *numbers: int) -> tuple[list[list[int]], NDArray[np.float32]]:
+        return [[number] for number in numbers], np.full((len(numbers), 64), value, np.float32)
+
+    return [
+        ("import", "t", (1, table(1))),
+        ("scatter", "t", (*rows(2, 0, 7), "add")),
+        ("import", "t", (2, table(2))),
+        ("alias", "a", "t@1"),
+        ("import failed", "t", table(9)),
+        ("import", "t", (1, table(3))),
+        ("scatter", "a", (*rows(3, 5), "add")),
+        ("import ended", "u", table(9)),
+        ("put", "u", table(2)),
+        ("import", "u", (1, table(2))),
+        ("unalias", "a", None),
+        ("import failed", "u", table(9)),
+        ("import", "t", (1, table(4))),
+        ("delete", "u", None),
+        ("import", "u", (1, table(5))),
+    ]
+
+
+SEQUENCES: dict[str, Callable[[], list[Change]]] = {"contents": fixed, "versions": versioned, "imports": imported}
 
 
 def random_changes(tables: Tables, rng: random.Random) -> Iterator[Change]:
@@ -165,8 +199,10 @@ def random_change(tables: Tables, rng: random.Random) -> Change:
     name = rng.choice("tuv")
     versions = numbers_of(tables, name)
     named = {alias: target for alias, target in tables.items() if alias[0] == "="}
+    if rng.random() < 0.05:
+        return rng.choice(("import failed", "import ended")), name, table(9)
     if not versions or rng.random() < 0.15:
-        return "keep", name, (rng.choice((1, 1, 2, 3)), table(rng.randrange(4)))
+        return rng.choice(("keep", "import")), name, (rng.choice((1, 1, 2, 3)), table(rng.randrange(4)))
     reference = f"{name}@{rng.choice(versions)}"
     if rng.random() < 0.15:
         return "alias", rng.choice("ab"), reference
@@ -212,8 +248,10 @@ def expected(tables: Tables, change: Change) -> Tables:
         for key in [name] if "@" in name else [f"{name}@{number}" for number in numbers_of(tables, name)]:
             del after[key]
         return after
-    if kind in ("put", "keep"):
-        keep, content = what if kind == "keep" else (1, what)
+    if kind in ("import failed", "import ended"):
+        return after
+    if kind in ("put", "keep", "import"):
+        keep, content = (1, what) if kind == "put" else what
         number = tables.get(f"#{name}", 0) + 1
         for old in numbers_of(tables, name)[: max(0, len(numbers_of(tables, name)) + 1 - keep)]:
             if f"{name}@{old}" not in [target for alias, target in tables.items() if alias[0] == "="]:
@@ -273,7 +311,7 @@ class Course:
             for one in [one for _, one in keyed(change, "")] or [change]:
                 tables = expected(tables, one)
                 self.tables.append(tables)
-                if change[0] in ("put", "keep", "scatter", "together"):
+                if change[0] in ("put", "keep", "import", "scatter", "together"):
                     contents.append(fingerprint(tables[resolved(tables, change[1])]))
             self.at.append(len(self.tables) - 1)
             self.contents.append(contents)
@@ -299,6 +337,8 @@ def carry_out(store: LocalStore, change: Change, key: str) -> list[str]:
     if kind in ("put", "keep"):
         keep, content = what if kind == "keep" else (None, what)
         return [put(store, name, content, step=30_000, keep=keep)[0].etag]
+    if kind.startswith("import"):
+        return carry_out_import(store, kind, name, what)
     if kind == "alias":
         store.put_alias(name, what)
         return []
@@ -321,6 +361,57 @@ def carry_out(store: LocalStore, change: Change, key: str) -> list[str]:
         return outcomes
     store.delete(name)
     return []
+
+
+def carry_out_import(store: LocalStore, kind: str, name: str, what: Any) -> list[str]:
+    """An import of an npy file, whole, or one that fails or is ended in the middle; the ETags that are answered."""
+    keep, content = what if kind == "import" else (1, what)
+    raw = npy(content)
+    start = npy_format.read_start(raw)
+    assert start is not None
+    found_in_file = Found(start, start.offset, len(raw), raw[: start.offset])
+    checksum = Checksum("sha256", bytes(32) if kind == "import failed" else hashlib.sha256(raw).digest())
+    asked = ImportRequest(name, parse("https://source.example/t.npy"), None, ALWAYS, keep)
+    steps = ImportSteps(asked, found_in_file, checksum, len(raw))
+    try:
+        steps.enter(store)
+    except BaseException:
+        steps.withdraw()
+        raise
+    try:
+        for at in range(start.offset, len(raw), 30_000):
+            steps.take(raw[at : at + 30_000])
+            with suppress(OSError):
+                steps.tell(steps.done)
+            if kind == "import ended":
+                assert store.imports.cancel(steps.record.id)
+                assert not steps.goes_on()
+                steps.stop(closing=False)
+                assert steps.record.state == "cancelled"
+                return []
+        steps.commit(store)
+    except SourceFailed as problem:
+        if kind != "import failed":
+            raise
+        steps.fail(problem.as_error(steps.record.url))
+        return []
+    except GatherError as problem:
+        steps.fail(problem)
+        raise
+    assert steps.record.metadata is not None
+    return [steps.record.metadata.etag]
+
+
+def check_imports(store: LocalStore, folder: Path, case: str) -> None:
+    """Every import has ended; nothing but its record is there."""
+    records, following = store.imports.page(1000, None)
+    assert following is None
+    assert {path.name for path in (folder / "imports").iterdir()} == {f"{record.id}.json" for record in records}, case
+    for record in records:
+        assert record.state in ("done", "failed", "cancelled"), (case, record)
+        assert record.ended is not None, (case, record)
+        assert (record.metadata is None) == (record.state != "done"), (case, record)
+        assert (record.error is None) == (record.state != "failed"), (case, record)
 
 
 def tried(store: LocalStore, change: Change, key: str) -> tuple[list[str], GatherError | OSError | None]:
@@ -494,6 +585,7 @@ def judge(
         assert {path.split("/")[0] for path in files(folder)} <= {"tensors", "logs"}, (case, files(folder))
         versions = [key for key in state if key[0] != "="]
         assert len([path for path in files(folder) if path.startswith("tensors/")]) == len(versions), case
+        check_imports(store, folder, case)
         store.verify(Event(), 0)
         for name in store.names():
             store.metadata(name)
