@@ -39,6 +39,7 @@ SLOW = {
     "docs/how-to/keys-and-tls.md": "starts services of its own",
     "docs/how-to/workers.md": "starts services of its own",
     "docs/how-to/backup.md": "starts services of its own",
+    "docs/how-to/import.md": "starts services of its own",
 }
 """Documents that run under `make test-all` only."""
 STARTS_SERVICES = {name for name, why in SLOW.items() if why == "starts services of its own"}

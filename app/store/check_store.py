@@ -28,8 +28,8 @@ from app.store.unclaimed_store import UnclaimedStore, check_format
 
 _AGAIN: Final = "upload the tensor again, or restore a backup"
 _KNOWN: Final = frozenset({
-    "format", *FILES, "tensors", "logs", "incoming", "snapshots", *disk_reserve.SIZES, "lock", "members", "state",
-    "locks", "lost+found",
+    "format", *FILES, "tensors", "logs", "incoming", "snapshots", "imports", *disk_reserve.SIZES, "lock", "members",
+    "state", "locks", "lost+found",
 })  # fmt: skip
 _FOLDERS: Final = ("tensors", "logs", "incoming", "snapshots")
 

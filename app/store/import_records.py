@@ -8,7 +8,7 @@ is there, and has failed otherwise. Nothing of it is carried on.
     imports/ID.json     the record
     imports/ID.run      locked by the process that carries it out; the bytes done, as uint64
     imports/ID.cancel   there is a request to end it
-    imports/ID.tmp      a record that is being written
+    imports/ID.json.new a record that is being written
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from app.store.remove_leftovers import file_names
 from app.store.store_errors import storage_errors
 from app.store.store_locks import StoreLocks
 from app.store.tensor_metadata import Metadata
+from app.store.whole_file import write_whole_file
 
 logger = logging.getLogger("gathernd")
 FOLDER: Final = "imports"
@@ -103,16 +104,7 @@ class ImportRecords:
 
     def write(self, record: ImportRecord) -> None:
         """Write a record durably, in place of an older one. Raises OSError."""
-        path, temporary = self.path(record.id, "json"), self.path(record.id, "tmp")
-        disk_writes.unlink(temporary)
-        fd = disk_writes.create(temporary)
-        try:
-            disk_writes.write(fd, orjson.dumps(asdict(record)))
-            disk_writes.fsync(fd)
-        finally:
-            os.close(fd)
-        disk_writes.rename(temporary, path)
-        disk_writes.fsync_folder(self._folder)
+        write_whole_file(self.path(record.id, "json"), orjson.dumps(asdict(record)))
 
     def path(self, number: str, kind: str) -> Path:
         """The file of this kind of an import."""
@@ -152,7 +144,7 @@ class ImportRecords:
         """End the records of processes that have died, and remove what else they left. Raises OSError."""
         for number in sorted({name.partition(".")[0] for name in file_names(self._folder)}):
             record = self._read(number)
-            left = [kind for kind in ("run", "cancel", "tmp") if self.path(number, kind).exists()]
+            left = [kind for kind in ("run", "cancel", "json.new") if self.path(number, kind).exists()]
             if left or record is None or record.state == "running":
                 self._settled(number)
 
@@ -186,7 +178,7 @@ class ImportRecords:
                         self.write(record)
                     except OSError:  # it is ended anew when it is asked for again
                         return record
-                for kind in ("tmp", "cancel", "run"):
+                for kind in ("json.new", "cancel", "run"):
                     disk_writes.unlink(self.path(number, kind))
             elif record is not None and record.state == "running":
                 record = replace(record, done=min(done, record.total))
@@ -229,7 +221,7 @@ class ImportRecords:
                 self._forget(number)
 
     def _forget(self, number: str) -> None:
-        for kind in ("tmp", "cancel", "json"):
+        for kind in ("json.new", "cancel", "json"):
             disk_writes.unlink(self.path(number, kind))
         disk_writes.fsync_folder(self._folder)
 
@@ -268,13 +260,13 @@ class RunningImport:
             logger.warning("the end of import %s could not be written: %s", self.record.id, error.strerror)
             os.close(self._fd)
         else:
-            self._remove_files("tmp", "cancel", "run")
+            self._remove_files("json.new", "cancel", "run")
             os.close(self._fd)
         return self.record
 
     def withdraw(self) -> None:
         """Leave no trace of it."""
-        self._remove_files("tmp", "json", "run")
+        self._remove_files("json.new", "json", "run")
         if self._fd >= 0:
             os.close(self._fd)
 

@@ -146,6 +146,8 @@ def test_a_refusal_under_the_protocol_has_the_protocols_form(guarded: Guarded) -
                 "tensor_not_found",
                 "malformed_request",
                 "malformed_request",
+                "not_found",
+                "malformed_request",
                 "tensor_not_found",
             ),
             strict=True,

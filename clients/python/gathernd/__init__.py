@@ -20,6 +20,7 @@ from ._async_client import AsyncClient
 from ._client import Client
 from ._connection_settings import VERSION
 from ._gradients import SparseGradient
+from ._imports import ImportInfo
 from ._lookups import Feature, LookupResult, features_of
 from ._module_functions import gather, gather_elements, gathernd
 from ._retries import Retries
@@ -37,6 +38,7 @@ __all__ = [
     "Client",
     "Feature",
     "GatherNDError",
+    "ImportInfo",
     "LookupResult",
     "Result",
     "Retries",

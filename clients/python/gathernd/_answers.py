@@ -173,7 +173,7 @@ def json_document(answer: Answer) -> Any:
 def read_info(answer: Answer) -> TensorInfo:
     """The metadata of a tensor."""
     try:
-        return _tensor_info(json_document(answer))
+        return tensor_info(json_document(answer))
     except (KeyError, TypeError) as error:
         raise UnexpectedAnswer(f"the answer is not a tensor's metadata: {error!r}", answer.status) from error
 
@@ -182,7 +182,7 @@ def read_page(answer: Answer) -> Page:
     """A page of the list of tensors."""
     try:
         document = json_document(answer)
-        return Page([_tensor_info(body) for body in document["tensors"]], document.get("next"))
+        return Page([tensor_info(body) for body in document["tensors"]], document.get("next"))
     except (KeyError, TypeError) as error:
         raise UnexpectedAnswer(f"the answer is not a list of tensors: {error!r}", answer.status) from error
 
@@ -218,7 +218,8 @@ def read_etag(answer: Answer) -> str:
         raise UnexpectedAnswer(f"the answer has no etag: {error!r}", answer.status) from error
 
 
-def _tensor_info(body: Any) -> TensorInfo:
+def tensor_info(body: Any) -> TensorInfo:
+    """The metadata of a tensor in an answer. Raises KeyError and TypeError."""
     return TensorInfo(
         name=body["name"],
         dtype=body["dtype"],

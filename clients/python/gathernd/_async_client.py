@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Self, TypeVar,
 
 from numpy.typing import NDArray
 
-from . import _endpoints, _gradients, _lookups, _scatters
+from . import _endpoints, _gradients, _imports, _lookups, _scatters
 from ._answers import SAFETENSORS, Alias, Result, TensorInfo
 from ._arrays_of_others import as_type, has_no_type
 from ._asyncio_transport import AsyncioTransport
@@ -28,6 +28,7 @@ from ._client import (
 from ._connection_settings import Certificate, ConnectionSettings, Verify, callers_headers, connection_settings
 from ._endpoints import OutOfBounds, Reduction
 from ._gradients import SparseGradient
+from ._imports import ImportInfo
 from ._lookups import Feature
 from ._messages import Answer, Progress, Request
 from ._resident_tensor import AsyncResidentTensor, NamedTensor
@@ -580,6 +581,99 @@ class AsyncClient:
     ) -> None:
         """Remove an alias, see `Client.delete_alias`."""
         await self._run(_endpoints.delete_alias(name, if_match), timeout, headers)
+
+    async def import_tensor(
+        self,
+        name: str,
+        url: str,
+        *,
+        tensor: str | None = None,
+        if_match: str | None = None,
+        if_none_match: str | None = None,
+        prefault: bool = False,
+        lock: bool = False,
+        keep: int | None = None,
+        progress: Progress | bool | None = None,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> TensorInfo:
+        """Have the service import a tensor, and wait, see `Client.import_tensor`."""
+        found = await self.begin_import(
+            name, url, tensor=tensor, if_match=if_match, if_none_match=if_none_match, prefault=prefault, lock=lock,
+            keep=keep, timeout=timeout, headers=headers,
+        )  # fmt: skip
+        return await self.wait_for_import(found, progress=progress, timeout=timeout, headers=headers)
+
+    async def wait_for_import(
+        self,
+        begun: ImportInfo,
+        *,
+        progress: Progress | bool | None = None,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> TensorInfo:
+        """Wait for an import, see `Client.wait_for_import`."""
+        found = begun
+        tell, pause = _imports.told(found.name, found, progress), _imports.FIRST_PAUSE_S
+        while True:
+            tell(found.bytes_done)
+            made = _imports.outcome(found)
+            if made is not None:
+                return made
+            await asyncio.sleep(pause)
+            pause = min(1.5 * pause, _imports.LONGEST_PAUSE_S)
+            found = await self.find_import(found.id, timeout=timeout, headers=headers)
+
+    async def begin_import(
+        self,
+        name: str,
+        url: str,
+        *,
+        tensor: str | None = None,
+        if_match: str | None = None,
+        if_none_match: str | None = None,
+        prefault: bool = False,
+        lock: bool = False,
+        keep: int | None = None,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> ImportInfo:
+        """Begin an import, see `Client.begin_import`."""
+        request = _imports.begin(name, url, tensor, if_match, if_none_match, prefault, lock, keep)
+        return await self._run(request, timeout, headers)
+
+    async def find_import(
+        self,
+        import_id: str,
+        *,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> ImportInfo:
+        """How far an import is, see `Client.find_import`."""
+        return await self._run(_imports.find(import_id), timeout, headers)
+
+    async def imports(
+        self, *, page: int | None = None, timeout: float | None = None, headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[ImportInfo]:
+        """Every import, see `Client.imports`; to be used with `async for`."""
+        after = None
+        while True:
+            found = await self._run(_imports.page(after, page), timeout, headers)
+            for one in found.imports:
+                yield one
+            after = found.next
+            if after is None:
+                return
+
+    async def end_import(
+        self,
+        import_id: str,
+        *,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """End or forget an import, see `Client.end_import`."""
+        await self._run(_imports.end(import_id), timeout, headers)
 
     async def scatter(
         self,

@@ -146,7 +146,7 @@ def put(
     query |= {option: "true" for option, wanted in (("prefault", prefault), ("lock", lock)) if wanted}
     if keep is not None:
         query["keep"] = str(keep)
-    headers = {"content-type": RAW, "accept": JSON, **_conditions(if_match, if_none_match)}
+    headers = {"content-type": RAW, "accept": JSON, **conditions(if_match, if_none_match)}
     retryable = if_match is None and if_none_match is None
     told = ProgressBar(name, len(encoded.raw)) if progress is True else progress or None
     return Request("PUT", path, _answers.read_info, query, headers, [encoded.raw], retryable, told)
@@ -188,7 +188,7 @@ def get(
         return _answers.with_info(answer, array, answer.headers.get("etag"), version=version)
 
     query = {} if rows is None else {"rows": f"{rows[0]}:{rows[1]}"}
-    headers = {"accept": RAW, **_conditions(if_match, None)}
+    headers = {"accept": RAW, **conditions(if_match, None)}
     told = bar or (progress if callable(progress) else None)
     return Request("GET", f"{_path(name)}/content", read, query, headers, progress=told, receive_into=receive_into)
 
@@ -208,7 +208,7 @@ def tensors(after: str | None, limit: int | None) -> Request[Page]:
 
 def delete(name: str, if_match: str | None) -> Request[None]:
     """A removal. Not retryable: the second one would fail with TensorNotFound."""
-    return Request("DELETE", _path(name), lambda _: None, headers=_conditions(if_match, None), retryable=False)
+    return Request("DELETE", _path(name), lambda _: None, headers=conditions(if_match, None), retryable=False)
 
 
 def alias(name: str) -> Request[Alias]:
@@ -226,7 +226,7 @@ def aliases(after: str | None, limit: int | None) -> Request[AliasPage]:
 
 def put_alias(name: str, tensor: str, if_match: str | None, if_none_match: str | None) -> Request[Alias]:
     """An alias made or moved; retryable without conditions, since the second time it changes nothing."""
-    headers = {"content-type": JSON, "accept": JSON, **_conditions(if_match, if_none_match)}
+    headers = {"content-type": JSON, "accept": JSON, **conditions(if_match, if_none_match)}
     retryable = if_match is None and if_none_match is None
     body = json.dumps({"tensor": tensor}).encode()
     return Request("PUT", _alias_path(name), _answers.read_alias, {}, headers, [body], retryable)
@@ -234,7 +234,7 @@ def put_alias(name: str, tensor: str, if_match: str | None, if_none_match: str |
 
 def delete_alias(name: str, if_match: str | None) -> Request[None]:
     """A removal of an alias. Not retryable: the second one would fail with TensorNotFound."""
-    return Request("DELETE", _alias_path(name), lambda _: None, headers=_conditions(if_match, None), retryable=False)
+    return Request("DELETE", _alias_path(name), lambda _: None, headers=conditions(if_match, None), retryable=False)
 
 
 def scatter(
@@ -248,7 +248,7 @@ def scatter(
     """A scatter, which always carries an Idempotency-Key: that makes it retryable."""
     path = f"{_path(name)}/scatter"
     tensors = {"indices": encode(as_indices(indices, widen=True)), "updates": encode_value(updates)}
-    headers = {"accept": JSON, "idempotency-key": idempotency_key or str(uuid.uuid4()), **_conditions(if_match, None)}
+    headers = {"accept": JSON, "idempotency-key": idempotency_key or str(uuid.uuid4()), **conditions(if_match, None)}
     if all(tensor.element_type.safetensors for tensor in tensors.values()):
         headers["content-type"] = SAFETENSORS
         body = write_safetensors(tensors)
@@ -283,7 +283,8 @@ def _alias_path(name: str) -> str:
     return f"/aliases/{name}"
 
 
-def _conditions(if_match: str | None, if_none_match: str | None) -> dict[str, str]:
+def conditions(if_match: str | None, if_none_match: str | None) -> dict[str, str]:
+    """The header fields of conditions on an ETag."""
     found = {"if-match": if_match, "if-none-match": if_none_match}
     return {name: value for name, value in found.items() if value is not None}
 

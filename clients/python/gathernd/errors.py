@@ -342,6 +342,12 @@ class TensorDamaged(ServiceError):
     code = "tensor_damaged"
 
 
+class ImportFailed(ServiceError):
+    """The service could not read the file at the URL of an import; nothing was changed."""
+
+    code = "import_failed"
+
+
 class InsufficientStorage(ServiceError):
     """The service's disk is full; the old content of the tensor is as it was."""
 

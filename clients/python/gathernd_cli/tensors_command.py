@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypedDict
 
 import typer
 
 from .connect_or_exit import DEFAULT_URL, Key, Url, connect_or_exit
 from .tables import Column, Field, human_bytes, print_fields, print_rows, short_etag
+from .url_files import fetched, is_url, split_fragment
 
 if TYPE_CHECKING:
     from gathernd import Client, TensorInfo
@@ -41,6 +42,16 @@ COLUMNS: Final = (
 """What `ls` says of a tensor, in this order."""
 
 app = typer.Typer(help="Resident tensors of a running service.", no_args_is_help=True, add_completion=False)
+
+
+class PutOptions(TypedDict):
+    """Options of an upload, which an import has as well."""
+
+    if_match: str | None
+    if_none_match: str | None
+    prefault: bool
+    lock: bool
+    keep: int | None
 
 
 class Reduction(Enum):
@@ -74,7 +85,7 @@ def _progress_bar(name: str, total: int | None) -> Iterator[Callable[[int], None
 @app.command("put")
 def put(
     name: NewName,
-    file: Annotated[Path, typer.Argument(help="npy or safetensors file.")],
+    file: Annotated[str, typer.Argument(help="npy or safetensors file, or its URL, with #TENSOR for one of several.")],
     if_match: Annotated[str | None, typer.Option(help="ETag that the tensor must have now.")] = None,
     tensor: Annotated[str | None, typer.Option(help="Which tensor of a safetensors file that has several.")] = None,
     new: Annotated[bool, typer.Option("--new", help="Only if there is no tensor of this name yet.")] = False,
@@ -83,28 +94,54 @@ def put(
     keep: Annotated[
         int | None, typer.Option(min=1, help="How many of the newest versions stay, this one among them.")
     ] = None,
+    server: Annotated[bool, typer.Option("--server", help="Have the service itself read the URL.")] = False,
     url: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
-    """Upload an npy or safetensors file as the next version of a resident tensor. Prints its ETag."""
+    """Upload an npy or safetensors file as the next version of a resident tensor. Prints its ETag.
+
+    A URL is fetched here, by ranges, and uploaded then; with --server the service itself reads it, if it may.
+    """
+    options: PutOptions = {
+        "if_match": if_match, "if_none_match": "*" if new else None, "prefault": prefault, "lock": lock, "keep": keep,
+    }  # fmt: skip
+    with connect_or_exit(url, key) as service:
+        if not is_url(file):
+            if server:
+                raise ValueError("--server is for a URL")
+            info = _upload(service, name, Path(file), tensor, options)
+        else:
+            address, fragment = split_fragment(file)
+            info = (_import if server else _fetch_and_upload)(service, name, address, tensor or fragment, options)
+        typer.echo(info.etag)
+
+
+def _upload(service: Client, name: str, file: Path, tensor: str | None, options: PutOptions) -> TensorInfo:
     from .npy_files import is_safetensors, load  # noqa: PLC0415  (imports NumPy, which a help does not need)
 
-    with connect_or_exit(url, key) as service:
-        # The client takes paths of both; what is no npy file is refused here with more to say of it.
-        content = file if tensor is not None or is_safetensors(file) else load(file)
-        with _progress_bar(name, getattr(content, "nbytes", None)) as progress:
-            info = service.put(
-                name,
-                content,
-                tensor=tensor,
-                if_match=if_match,
-                if_none_match="*" if new else None,
-                prefault=prefault,
-                lock=lock,
-                keep=keep,
-                progress=progress,
-            )
-        typer.echo(info.etag)
+    # The client takes paths of both; what is no npy file is refused here with more to say of it.
+    content = file if tensor is not None or is_safetensors(file) else load(file)
+    with _progress_bar(name, getattr(content, "nbytes", None)) as progress:
+        return service.put(name, content, tensor=tensor, progress=progress, **options)
+
+
+def _fetch_and_upload(service: Client, name: str, url: str, tensor: str | None, options: PutOptions) -> TensorInfo:
+    with ExitStack() as stack:
+        bars: list[Callable[[int], None]] = []
+
+        def show(done: int, total: int) -> None:
+            if not bars:
+                bars.append(stack.enter_context(_progress_bar(url.partition("?")[0], total)))
+            bars[0](done)
+
+        path = stack.enter_context(fetched(url, tensor, show))
+        return _upload(service, name, path, tensor if url.startswith("file:") else None, options)
+
+
+def _import(service: Client, name: str, url: str, tensor: str | None, options: PutOptions) -> TensorInfo:
+    found = service.begin_import(name, url, tensor=tensor, **options)
+    with _progress_bar(name, found.bytes_total) as progress:
+        return service.wait_for_import(found, progress=progress)
 
 
 @app.command("ls")

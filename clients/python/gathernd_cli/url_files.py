@@ -1,0 +1,230 @@
+"""Files behind a URL, fetched for an upload: by ranges, four at once, into a temporary file.
+
+https and http go through httpx, other schemes (s3, gs, az) through obstore (extra `cloud`), which finds credentials in
+the environment as the tools of each provider do. Of a safetensors file with several tensors only the one that is wanted
+comes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any, Final, Protocol
+from urllib.parse import unquote, urlsplit
+
+PIECE_BYTES: Final = 8 << 20
+AT_ONCE: Final = 4
+HEAD_BYTES: Final = 1 << 16
+ATTEMPTS: Final = 6
+_URL: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+_TOTAL: Final = re.compile(r"bytes [0-9]+-[0-9]+/([0-9]+)")
+MAX_HEADER: Final = 100 << 20
+
+
+class _Ranges(Protocol):
+    """A file of `size` bytes."""
+
+    size: int
+
+    def read(self, begin: int, end: int) -> Any:
+        """The bytes from `begin` up to `end`."""
+
+    def close(self) -> None:
+        """Close what is open."""
+
+
+def is_url(text: str) -> bool:
+    """Whether this is a URL and not the path of a file."""
+    return _URL.match(text) is not None
+
+
+def split_fragment(url: str) -> tuple[str, str | None]:
+    """A URL without its fragment, and the fragment, which names a tensor."""
+    address, _, fragment = url.partition("#")
+    return address, unquote(fragment) or None
+
+
+@contextmanager
+def fetched(url: str, tensor: str | None, progress: Callable[[int, int], None]) -> Iterator[Path]:
+    """A temporary file with what an upload needs of the file at a URL: npy, or safetensors of one tensor.
+
+    `progress` is called with the bytes done and those in all. Raises OSError, and ValueError for what cannot be read.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        yield Path(unquote(parts.path))
+        return
+    source: _Ranges = _Https(url) if parts.scheme in ("https", "http") else _Stored(url)
+    with closing(source):
+        yield from _fetched(source, url, tensor, progress)
+
+
+def _fetched(source: _Ranges, url: str, tensor: str | None, progress: Callable[[int, int], None]) -> Iterator[Path]:
+    head = bytes(source.read(0, min(HEAD_BYTES, source.size))) if source.size else b""
+    prologue, begin, end = _wanted(source, head, tensor, url)
+    with NamedTemporaryFile(prefix="gathernd-", delete=False) as file:
+        path = Path(file.name)
+        try:
+            file.write(prologue)
+            file.flush()
+            _copy(source, begin, end, file.fileno(), len(prologue), progress)
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _wanted(source: _Ranges, head: bytes, tensor: str | None, url: str) -> tuple[bytes, int, int]:
+    """What the temporary file begins with, and the span of the source that follows."""
+    if head.startswith(b"\x93NUMPY"):
+        if tensor is not None:
+            raise ValueError(f"{_shown(url)} is an npy file, which has one tensor and no names")
+        return b"", 0, source.size
+    size = int.from_bytes(head[:8], "little")
+    if head[8:9] != b"{" or size > min(MAX_HEADER, source.size - 8):
+        raise ValueError(f"{_shown(url)} is neither an npy nor a safetensors file")
+    header = head[8 : 8 + size]
+    if len(header) < size:
+        header += bytes(source.read(8 + len(header), 8 + size))
+    try:
+        entries = {name: entry for name, entry in json.loads(header).items() if name != "__metadata__"}
+        if tensor is None and len(entries) == 1:
+            (tensor,) = entries
+        if tensor is None or tensor not in entries:
+            names = ", ".join(list(entries)[:20]) + (", …" if len(entries) > 20 else "")
+            raise ValueError(f"{_shown(url)} has the tensors {names}; URL#NAME says which of them to upload")
+        entry = entries[tensor]
+        begin, end = entry["data_offsets"]
+        if not 0 <= begin <= end <= source.size - 8 - size:
+            raise ValueError(f"{_shown(url)} is shorter than its header says")
+        one = json.dumps({tensor: {**entry, "data_offsets": [0, end - begin]}}).encode()
+    except (KeyError, TypeError, AttributeError):
+        raise ValueError(f"{_shown(url)} is not a sound safetensors file") from None
+    return len(one).to_bytes(8, "little") + one, 8 + size + begin, 8 + size + end
+
+
+def _copy(source: _Ranges, begin: int, end: int, fd: int, place: int, progress: Callable[[int, int], None]) -> None:
+    def piece(first: int) -> int:
+        last = min(first + PIECE_BYTES, end)
+        content = memoryview(source.read(first, last))
+        written = 0
+        while written < len(content):
+            written += os.pwrite(fd, content[written:], place + first - begin + written)
+        return last - first
+
+    done = 0
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        for size in threads.map(piece, range(begin, end, PIECE_BYTES)):
+            done += size
+            progress(done, end - begin)
+
+
+class _Https:
+    """A file of a server, resumed where a connection is cut. A server without ranges is not read."""
+
+    def __init__(self, url: str) -> None:
+        import httpx  # noqa: PLC0415  (an upload of a file needs it not)
+
+        self._library = httpx
+        self._client = httpx.Client(timeout=30, follow_redirects=True, headers={"accept-encoding": "identity"})
+        self._url = url
+        self._etag: str | None = None
+        self.size = 0
+        try:
+            answer = self._ask(0, 1)
+        except BaseException:
+            self.close()
+            raise
+        found = _TOTAL.fullmatch(answer.headers.get("content-range", ""))
+        answer.close()
+        if found is None:
+            self.close()
+            raise ValueError(f"{_shown(url)} is empty, or its server answers no ranges: download it first")
+        self.size = int(found[1])
+        etag = answer.headers.get("etag", "")
+        self._etag = etag if etag.startswith('"') else None
+
+    def read(self, begin: int, end: int) -> bytearray:
+        content = bytearray(end - begin)
+        done = failures = 0
+        while done < len(content):
+            came = done
+            try:
+                answer = self._ask(begin + done, end)
+                try:
+                    for piece in answer.iter_raw():
+                        content[done : done + len(piece)] = piece
+                        done += len(piece)
+                finally:
+                    answer.close()
+            except self._library.TransportError:
+                failures = 1 if done > came else failures + 1
+                if failures >= ATTEMPTS:
+                    raise OSError(f"{_shown(self._url)}: the connection was cut {failures} times in a row") from None
+                time.sleep(0.1 * 2**failures)
+        if len(content) != end - begin:
+            raise OSError(f"{_shown(self._url)}: the server sends more than it was asked for")
+        return content
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _ask(self, begin: int, end: int) -> Any:
+        headers = {"range": f"bytes={begin}-{end - 1}"} | ({} if self._etag is None else {"if-range": self._etag})
+        for attempt in range(ATTEMPTS):
+            answer = self._client.send(self._client.build_request("GET", self._url, headers=headers), stream=True)
+            if answer.status_code not in (429, 500, 502, 503, 504):
+                break
+            answer.close()
+            time.sleep(0.1 * 2**attempt)
+        if answer.status_code == 200 and self._etag is not None:
+            answer.close()
+            raise OSError(f"{_shown(self._url)} was changed meanwhile")
+        if answer.status_code not in (200, 206, 416):
+            answer.close()
+            raise OSError(f"{_shown(self._url)}: the server answered {answer.status_code}")
+        return answer
+
+
+class _Stored:
+    """An object of a store: s3://, gs://, az:// and what else obstore has."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            import obstore  # noqa: PLC0415  (of an extra)
+            import obstore.store  # noqa: PLC0415
+        except ImportError:
+            raise ValueError(f"{_shown(url)} needs obstore: pip install 'gathernd[cloud]'") from None
+        parts = urlsplit(url)
+        self._library: Any = obstore
+        self._path = unquote(parts.path).removeprefix("/")
+        options: Any = {}
+        if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"):
+            options = {"client_options": {"allow_http": True}}
+        try:
+            self._store = obstore.store.from_url(f"{parts.scheme}://{parts.netloc}", **options)
+            found = self._library.head(self._store, self._path)
+        except Exception as error:
+            raise OSError(f"{_shown(url)} cannot be read: {type(error).__name__}") from error
+        self.size: int = found["size"]
+        self._etag = found["e_tag"]
+
+    def read(self, begin: int, end: int) -> Any:
+        options: dict[str, Any] = {"range": (begin, end)}
+        if self._etag is not None:
+            options["if_match"] = self._etag
+        return self._library.get(self._store, self._path, options=options).bytes()
+
+    def close(self) -> None:
+        pass
+
+
+def _shown(url: str) -> str:
+    """A URL without its query, which may be a signature."""
+    return url.partition("?")[0]

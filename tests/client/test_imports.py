@@ -1,0 +1,179 @@
+"""Imports through both clients and the command; files behind a URL that the command fetches itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from gathernd import errors
+from gathernd_cli import url_files
+from gathernd_cli.command_line import app
+from tests.http.conftest import Start
+from tests.http.server import Server
+from tests.http.tensors import npy, save
+from tests.imports.range_server import RangeServer, range_server
+
+TABLE = np.arange(300 * 64, dtype=np.float32).reshape(300, 64)
+
+
+@pytest.fixture(scope="module")
+def source() -> Iterator[RangeServer]:
+    with range_server() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def plain(source: RangeServer) -> None:
+    source.files = {"/t/a.npy": npy(TABLE), "/t/many.safetensors": save(first=TABLE, second=TABLE[:5] + 1)}
+    source.cut_every, source.cuts, source.sent = None, 0, 0
+    source.asked, source.respond = [], lambda handler: False
+
+
+@pytest.fixture(scope="module")
+def importing(start: Start, source: RangeServer) -> Iterator[Server]:
+    with start("--import-from", f"{source.url}/t/") as running:
+        yield running
+
+
+@pytest.fixture
+def service(kind: Any, importing: Server) -> Iterator[Any]:
+    with kind(importing.url) as made:
+        yield made
+
+
+def test_a_tensor_is_imported_and_waited_for(service: Any, source: RangeServer) -> None:
+    told: list[int] = []
+    info = service.import_tensor("a", f"{source.url}/t/a.npy", keep=1, progress=told.append)
+    assert info.shape == (300, 64)
+    assert service.metadata("a") == info
+    assert np.array_equal(service.get("a"), TABLE)
+    assert told[-1] == TABLE.nbytes
+    assert told == sorted(told)
+    assert service.import_tensor("a", f"{source.url}/t/many.safetensors", tensor="second").shape == (5, 64)
+
+
+def test_an_import_is_begun_looked_at_and_listed(service: Any, source: RangeServer) -> None:
+    begun = service.begin_import("b", f"{source.url}/t/a.npy?secret")
+    assert (begun.name, begun.url, begun.bytes_total) == ("b", f"{source.url}/t/a.npy", TABLE.nbytes)
+    made = service.wait_for_import(begun)
+    found = service.find_import(begun.id)
+    assert (found.state, found.info, found.error) == ("done", made, None)
+    assert begun.id in [one.id for one in service.imports(page=2)]
+    service.end_import(begun.id)
+    with pytest.raises(errors.NotFound):
+        service.find_import(begun.id)
+
+
+def test_an_import_that_is_ended_says_so(service: Any, source: RangeServer) -> None:
+    going = Event()
+    source.files["/t/held.npy"] = npy(np.zeros(1 << 18))
+    source.respond = lambda handler: (
+        handler.headers["Range"] != "bytes=0-65535" and going.wait(30) and False  # type: ignore[attr-defined]
+    )
+    begun = service.begin_import("held", f"{source.url}/t/held.npy")
+    service.end_import(begun.id)
+    with pytest.raises(errors.NotFound, match="ended by a request"):
+        service.wait_for_import(begun)
+    going.set()
+
+
+def test_errors_are_raised_when_it_begins_or_when_it_is_waited_for(service: Any, source: RangeServer) -> None:
+    with pytest.raises(errors.Forbidden):
+        service.import_tensor("c", f"{source.url}/other/a.npy")
+    with pytest.raises(errors.ImportFailed, match="404"):
+        service.import_tensor("c", f"{source.url}/t/missing.npy")
+    with pytest.raises(errors.InvalidField, match="tensors"):
+        service.import_tensor("c", f"{source.url}/t/many.safetensors")
+    with pytest.raises(errors.PreconditionFailed):
+        service.import_tensor("c", f"{source.url}/t/a.npy", if_match='"other"')
+    source.files["/t/changing.npy"] = npy(np.zeros(1 << 18))
+
+    def respond(handler: Any) -> bool:
+        if len(source.asked) > 1 and "changing" in handler.path:
+            source.files["/t/changing.npy"] = npy(np.ones(1 << 18))[:-8]
+        return False
+
+    source.asked, source.respond = [], respond
+    with pytest.raises(errors.ImportFailed, match="changed"):
+        service.import_tensor("c", f"{source.url}/t/changing.npy")
+    with pytest.raises(ValueError, match="id of an import"):
+        service.find_import("../tensors/a")
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.mark.parametrize("flags", [(), ("--server",)])
+@pytest.mark.parametrize(
+    ("path", "wanted"),
+    [("a.npy", TABLE), ("many.safetensors#second", TABLE[:5] + 1), ("many.safetensors#first", TABLE)],
+)
+def test_the_command_puts_a_url(
+    importing: Server, kind: Any, source: RangeServer, flags: tuple[str, ...], path: str, wanted: Any
+) -> None:
+    done = run("tensors", "put", "cli", f"{source.url}/t/{path}", *flags, "--url", importing.url)
+    assert done.exit_code == 0, done.output
+    with kind(importing.url) as service:
+        assert service.metadata("cli").etag == done.output.strip()
+        assert np.array_equal(service.get("cli"), wanted)
+
+
+def test_the_command_says_what_is_wrong(importing: Server, source: RangeServer, tmp_path: Path) -> None:
+    (tmp_path / "a.npy").write_bytes(npy(TABLE))
+    for arguments, text in (
+        ((f"{source.url}/t/missing.npy",), "404"),
+        ((f"{source.url}/t/many.safetensors",), "first, second"),
+        ((f"{source.url}/t/many.safetensors#third",), "first, second"),
+        ((f"{source.url}/t/a.npy#x",), "no names"),
+        ((f"{source.url}/other.npy", "--server"), "forbidden"),
+        ((f"{source.url}/t/missing.npy", "--server"), "import_failed"),
+        ((str(tmp_path / "a.npy"), "--server"), "URL"),
+    ):
+        done = run("tensors", "put", "wrong", *arguments, "--url", importing.url)
+        assert done.exit_code != 0, arguments
+        assert text in done.output + done.stderr, (arguments, done.output)
+    done = run("tensors", "put", "cli", f"file://{tmp_path}/a.npy", "--url", importing.url)
+    assert done.exit_code == 0, done.output
+
+
+def test_a_download_is_resumed_where_it_was_cut(
+    source: RangeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(url_files.time, "sleep", lambda seconds: None)
+    content = np.random.default_rng(1).bytes(20 << 20)
+    source.files["/t/large.npy"] = npy(np.frombuffer(content, np.uint8))
+    source.cut_every = 3 << 20
+    told: list[tuple[int, int]] = []
+    with url_files.fetched(f"{source.url}/t/large.npy", None, lambda *done: told.append(done)) as path:
+        assert path.read_bytes() == source.files["/t/large.npy"]
+    assert not path.exists()
+    assert source.cuts >= 5
+    assert told[-1][0] == told[-1][1]
+
+
+def test_an_object_store_is_read_with_the_library(moto: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import httpx
+
+    signed = {"authorization": "AWS4-HMAC-SHA256 Credential=x/20260101/us-east-1/s3/aws4_request"}
+    for name, value in (
+        ("AWS_ACCESS_KEY_ID", "ours"), ("AWS_SECRET_ACCESS_KEY", "secret"), ("AWS_REGION", "us-east-1"),
+        ("AWS_ENDPOINT_URL", moto),
+    ):  # fmt: skip
+        monkeypatch.setenv(name, value)
+    with httpx.Client(base_url=f"{moto}/of-client", headers=signed, trust_env=False) as bucket:
+        bucket.put("")
+        bucket.put("/many.safetensors", content=save(first=TABLE, second=TABLE[:5]))
+    with url_files.fetched("s3://of-client/many.safetensors", "second", lambda *done: None) as path:
+        assert path.stat().st_size < TABLE[:5].nbytes + 200
+    with (
+        pytest.raises(OSError, match="cannot be read"),
+        url_files.fetched("s3://of-client/missing", None, lambda *done: None),
+    ):
+        pass
