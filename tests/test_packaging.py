@@ -85,7 +85,9 @@ def test_the_script_is_the_clients_and_the_service_adds_its_commands() -> None:
     added = {entry.name: entry.value for entry in metadata.entry_points(group="gathernd.commands")}
     modules = {path.stem for path in (ROOT / "app/cli").glob("*_command.py")}
     assert added == {stem.removesuffix("_command"): f"app.cli.{stem}:app" for stem in modules}
-    assert command_names() == {"aliases", "call", "status", "tensors", "version", *added}
+    assert command_names() == {
+        "aliases", "backward", "call", "lookup", "status", "tensors", "version", *added,
+    }  # fmt: skip
 
 
 def test_client_needs_nothing_of_the_service() -> None:

@@ -73,9 +73,7 @@ def test_an_import_is_begun_looked_at_and_listed(service: Any, source: RangeServ
 def test_an_import_that_is_ended_says_so(service: Any, source: RangeServer) -> None:
     going = Event()
     source.files["/t/held.npy"] = npy(np.zeros(1 << 18))
-    source.respond = lambda handler: (
-        handler.headers["Range"] != "bytes=0-65535" and going.wait(30) and False  # type: ignore[attr-defined]
-    )
+    source.respond = lambda handler: handler.headers["Range"] != "bytes=0-65535" and going.wait(30) and False
     begun = service.begin_import("held", f"{source.url}/t/held.npy")
     service.end_import(begun.id)
     with pytest.raises(errors.NotFound, match="ended by a request"):
@@ -146,7 +144,7 @@ def test_the_command_says_what_is_wrong(importing: Server, source: RangeServer, 
 def test_a_download_is_resumed_where_it_was_cut(
     source: RangeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(url_files.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr("gathernd_cli.url_files.sleep", lambda seconds: None)
     content = np.random.default_rng(1).bytes(20 << 20)
     source.files["/t/large.npy"] = npy(np.frombuffer(content, np.uint8))
     source.cut_every = 3 << 20

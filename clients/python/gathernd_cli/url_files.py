@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from time import sleep
 from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
@@ -167,7 +167,7 @@ class _Https:
                 failures = 1 if done > came else failures + 1
                 if failures >= ATTEMPTS:
                     raise OSError(f"{_shown(self._url)}: the connection was cut {failures} times in a row") from None
-                time.sleep(0.1 * 2**failures)
+                sleep(0.1 * 2**failures)
         if len(content) != end - begin:
             raise OSError(f"{_shown(self._url)}: the server sends more than it was asked for")
         return content
@@ -182,7 +182,7 @@ class _Https:
             if answer.status_code not in (429, 500, 502, 503, 504):
                 break
             answer.close()
-            time.sleep(0.1 * 2**attempt)
+            sleep(0.1 * 2**attempt)
         if answer.status_code == 200 and self._etag is not None:
             answer.close()
             raise OSError(f"{_shown(self._url)} was changed meanwhile")
