@@ -18,9 +18,12 @@ from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from time import thread_time
+from typing import Any
 
+import numpy as np
 import orjson
 import pytest
+from numpy.typing import NDArray
 
 from app.errors import GatherError
 from app.wire import v2_request_tensors
@@ -28,7 +31,7 @@ from app.wire.json.codec_functions import check
 from benchmarks.costly_bodies import MAKERS as GATHER_MAKERS
 from benchmarks.costly_bodies import bombs
 from benchmarks.costly_operator_bodies import MAKERS as OPERATOR_MAKERS
-from benchmarks.read_body import CODINGS, MODEL, Body, read, read_coded
+from benchmarks.read_body import CODINGS, MODEL, Body, TextCodec, read, read_coded
 from tests.conftest import TEST_ALL
 
 TIMES = 5
@@ -281,6 +284,36 @@ def test_what_the_budget_refuses_is_not_looked_at_again(codec: str, monkeypatch:
 
     monkeypatch.setattr(check, "run", walked)
     assert read(body, full) == "overloaded"
+
+
+_VALUES = '"indices":{"dtype":"int64","shape":[1,1],"values":[[0]]}'
+
+
+@pytest.mark.parametrize(
+    ("codec", "text", "passes"),
+    [
+        ("native", f'{{"data":{{"dtype":"int8","shape":[1],"values":[0]}},"x":NaN,{_VALUES}}}', 1),
+        ("native", f'{{"data":{{"dtype":"int8","shape":[1],"values":[0]}},{_VALUES}}} x}}', 1),
+        ("native", f'{{"data":{{"dtype":"int8","shape":[1],"values":[0]}},{_VALUES},"batch_dims":0,"batch_dims":0}}', 2),
+        ("backward", f'{{"data_shape":[9],{_VALUES},"grad_output":{{"dtype":"float32","values":[1]}}}} x}}', 1),
+        ("lookup", f'{{"features":[{{"tensor":"t",{_VALUES}}}],"x":NaN}}', 1),
+        ("scatter", f'{{{_VALUES},"updates":{{"dtype":"float32","values":[1]}},"x":NaN}}', 1),
+    ],
+)
+def test_the_grammar_of_a_malformed_body_is_looked_at_once(
+    codec: TextCodec, text: str, passes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In two passes where that finds a key that is given twice: keys are counted first."""
+    run = check.run
+    seen: list[int] = []
+
+    def counted(view: NDArray[np.uint8], *arguments: Any) -> Any:
+        seen.append(len(view))
+        return run(view, *arguments)
+
+    monkeypatch.setattr(check, "run", counted)
+    assert read(Body("malformed", codec, text.encode())) == "malformed_request"
+    assert len(seen) == passes
 
 
 def test_a_check_of_the_grammar_is_told_before_it_takes_memory() -> None:

@@ -38,16 +38,22 @@ def read_backward(
 ) -> tuple[BackwardCall, Encoding]:
     """The gradient that `body` asks for. See `gather_messages.read_call` for order and `charge`."""
     try:
-        found = _read_backward(body, signature, charge)
-    except (GatherError, WrongTensors) as error:
-        if query and not (isinstance(error, GatherError) and error.code == "malformed_request"):
-            check_framing(body, charge)
+        found = _read_body(body, signature, charge)
+    except GatherError as error:
+        if query and error.code != "malformed_request":
             read_explain(query)
-        raise_first_fault(error, body, charge)
         raise
     if query:
         found[0].explain = read_explain(query)
     return found
+
+
+def _read_body(body: Buffer, signature: BackwardSignature, charge: Charge | None) -> tuple[BackwardCall, Encoding]:
+    try:
+        return _read_backward(body, signature, charge)
+    except (GatherError, WrongTensors) as error:
+        raise_first_fault(error, body, charge)
+        raise
 
 
 def _read_backward(body: Buffer, signature: BackwardSignature, charge: Charge | None) -> tuple[BackwardCall, Encoding]:

@@ -45,6 +45,10 @@ class WrongTensors(Exception):
         self.sources = sources
 
 
+class FramingFault(GatherError):
+    """`check_framing` has found what is wrong: nothing comes before it, and so nobody need look again."""
+
+
 def read_document(body: Buffer, found: FoundArrays, charge: Charge | None, tensors: int = 2) -> Any:
     """All but the arrays, of a request with up to so many tensors. Raises malformed_request and limit_exceeded."""
     if not found.closed:
@@ -136,7 +140,7 @@ def raise_first_fault(error: Exception, body: Buffer, charge: Charge | None) -> 
 
     What is no JSON comes first, then all counts, then all values, and data before indices.
     """
-    if isinstance(error, GatherError) and error.code in REFUSED_BY_CHARGE:
+    if isinstance(error, FramingFault) or (isinstance(error, GatherError) and error.code in REFUSED_BY_CHARGE):
         return
     check_framing(body, charge)
     if isinstance(error, WrongTensors):
@@ -172,4 +176,4 @@ def check_framing(body: Buffer, charge: Charge | None) -> None:
     """Raises malformed_request where the body is not JSON, or names a key twice, and what `charge` raises."""
     fault = grammar_and_duplicate_keys.fault(body, charge)
     if fault is not None:
-        raise GatherError("malformed_request", fault.detail, hint=fault.hint)
+        raise FramingFault("malformed_request", fault.detail, hint=fault.hint)
