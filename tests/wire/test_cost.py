@@ -294,7 +294,11 @@ _VALUES = '"indices":{"dtype":"int64","shape":[1,1],"values":[[0]]}'
     [
         ("native", f'{{"data":{{"dtype":"int8","shape":[1],"values":[0]}},"x":NaN,{_VALUES}}}', 1),
         ("native", f'{{"data":{{"dtype":"int8","shape":[1],"values":[0]}},{_VALUES}}} x}}', 1),
-        ("native", f'{{"data":{{"dtype":"int8","shape":[1],"values":[0]}},{_VALUES},"batch_dims":0,"batch_dims":0}}', 2),
+        (
+            "native",
+            f'{{"data":{{"dtype":"int8","shape":[1],"values":[0]}},{_VALUES},"batch_dims":0,"batch_dims":0}}',
+            2,
+        ),
         ("backward", f'{{"data_shape":[9],{_VALUES},"grad_output":{{"dtype":"float32","values":[1]}}}} x}}', 1),
         ("lookup", f'{{"features":[{{"tensor":"t",{_VALUES}}}],"x":NaN}}', 1),
         ("scatter", f'{{{_VALUES},"updates":{{"dtype":"float32","values":[1]}},"x":NaN}}', 1),
