@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import struct
+import threading
 import tracemalloc
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -149,7 +150,8 @@ def too_slow(body: Body, reader: Reader | None = None, inflate: Callable[[], obj
                 return None
         if median(ratios) <= TIMES:
             return None
-    return f"{body.codec}, {body.name}, {len(body.content)} bytes: {median(ratios):.1f} times"
+    spread = f"of {len(ratios)} turns from {min(ratios):.1f} to {max(ratios):.1f}, the last one {took * 1e3:.1f} ms"
+    return f"{body.codec}, {body.name}, {len(body.content)} bytes: {median(ratios):.1f} times, {spread}"
 
 
 def too_much(body: Body, reader: Reader | None = None) -> str | None:
@@ -161,11 +163,13 @@ def too_much(body: Body, reader: Reader | None = None) -> str | None:
     peak = tracemalloc.get_traced_memory()[1] - CONSTANT_BYTES
     tracemalloc.stop()
     size = len(body.content) + len(body.query)
+    # What other threads take meanwhile is counted too: an earlier test may have left one.
+    threads = ", ".join(one.name for one in threading.enumerate() if one is not threading.current_thread())
     if peak > (LOOKUP_BYTES if body.codec.endswith("lookup") else BYTES) * size:
-        return f"{body.codec}, {body.name}: {peak / size:.1f} bytes a byte"
+        return f"{body.codec}, {body.name}: {peak / size:.1f} bytes a byte; other threads: {threads}"
     most = max(accumulate(charges), default=0)
     if peak > most:
-        return f"{body.codec}, {body.name}: {peak} bytes, of which {most} were charged"
+        return f"{body.codec}, {body.name}: {peak} bytes, of which {most} were charged; other threads: {threads}"
     return None
 
 
