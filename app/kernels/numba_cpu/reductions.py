@@ -120,6 +120,7 @@ class Reduction(NamedTuple):
 
 
 def reduction_of(reduction: str, dtype: str) -> Reduction:
+    """The instructions that combine two items of `dtype` by a scatter's `reduction`: add, mul, min or max."""
     row = DTYPES[dtype]
     bits, integers = 8 * row.item_size, row.kind != "float"
     kind = ir.IntType(bits) if integers else (_FLOAT if bits == 32 else ir.DoubleType())
