@@ -3,6 +3,7 @@
 Each content gets a new id, and each alias a new ETag: the store that the backup was made of may live on and change, and
 no ETag may name two contents. Names, numbers of versions, times and the last number of each name stay. Idempotency-Keys
 are not in a backup: a scatter whose answer was lost may be newer than the backup, and is to be carried out again then.
+Nor are records of imports.
 
 Until all else is there and durable the file `format` has another name, without which no service starts on the folder; a
 restore that was cut short is given again.
