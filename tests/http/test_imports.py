@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from base64 import b64encode
 from collections.abc import Iterator
@@ -324,6 +325,35 @@ def test_without_the_setting_nothing_is_imported(start: Start, source: RangeServ
         answer = begin(client, "t", f"{source.url}/tables/a.npy")
     assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
     assert source.asked == []
+
+
+@pytest.mark.soak
+def test_a_gibibyte_comes_whole_in_bounded_memory_though_it_is_cut_every_hundred_megabytes(
+    start: Start, source: RangeServer
+) -> None:
+    table = np.random.default_rng(1).integers(0, 255, (1024, 1 << 20), np.uint8)
+    source.files["/tables/huge.npy"] = raw = npy(table)
+    source.fields = {"Repr-Digest": f"sha-256=:{b64encode(hashlib.sha256(raw).digest()).decode()}:"}
+    source.cut_every = 100_000_000
+    with start("--import-from", source.url) as server, server.client() as client:
+        before = most = anonymous_memory(server)
+        answer = begin(client, "huge", f"{source.url}/tables/huge.npy")
+        while client.get(answer.headers["location"]).json()["state"] == "running":
+            most = max(most, anonymous_memory(server))
+            time.sleep(0.02)
+        found = ended(client, answer)
+        assert found["state"] == "done", found
+        digest = hashlib.sha256(b"uint8[1024,1048576]\n")
+        digest.update(table.tobytes())
+        assert found["metadata"]["sha256"] == digest.hexdigest()
+    assert source.cuts >= 10
+    assert most - before <= 64 << 20
+
+
+def anonymous_memory(server: Server) -> int:
+    """Bytes of the server's memory that are no file's."""
+    (line,) = re.findall(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{server.process.pid}/status").read_text())
+    return int(line) << 10
 
 
 def test_a_stop_ends_imports_and_a_restart_says_so(start: Start, source: RangeServer, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import ValidationError
 
 from app.errors import GatherError
 from app.imports import retries
@@ -20,6 +21,7 @@ from app.imports.file_source import FileSource
 from app.imports.https_source import HttpsSource
 from app.imports.source_errors import SourceFailed
 from app.imports.source_urls import AllowedSources, BadUrl, parse, parse_prefix
+from app.settings import Settings
 from tests.http.tensors import npy
 from tests.imports.range_server import RangeServer, range_server
 
@@ -428,3 +430,12 @@ def test_what_is_the_same_is_read_as_the_same_and_shown_without_its_query(text: 
 def test_prefixes_that_are_none(text: str) -> None:
     with pytest.raises(BadUrl):
         parse_prefix(text)
+    if text:
+        with pytest.raises(ValidationError, match="is no prefix of URLs"):
+            Settings(import_from=f"https://allowed.example/,{text}")
+
+
+@pytest.mark.parametrize("text", ["s3.example", "ftp://s3.example", "http://user:pass@s3.example", "http://s3/?x", ""])
+def test_endpoints_that_are_none(text: str) -> None:
+    with pytest.raises(ValidationError, match="is no URL"):
+        Settings(import_s3_endpoint=text)

@@ -27,6 +27,7 @@ from app.store.backup import back_up
 from app.store.check_store import check as check_store
 from app.store.restore import restore
 from app.tensors.shape_limits import Limits
+from tests.store.crash import carry_out_import
 from tests.store.helpers import put, read, scatter
 
 COUNT = 300
@@ -109,6 +110,14 @@ def refused(store: LocalStore, name: str) -> None:
     """An upload meets a full disk."""
     with pytest.raises(GatherError, match=r"insufficient_storage.*No space left on device"):
         put(store, name, np.zeros(10_000))
+
+
+def refused_import(store: LocalStore) -> None:
+    """An import meets a full disk, and leaves nothing but what is said of it."""
+    with pytest.raises(GatherError, match=r"insufficient_storage"):
+        carry_out_import(store, "import", "more", (1, np.zeros(10_000)))
+    assert "more" not in store.names()
+    assert store.imports.page(1000, None)[0] == []
 
 
 def check(store: LocalStore, numbers: range) -> None:
@@ -198,6 +207,8 @@ def main(what: str, place: Path) -> None:
     filler.fill()
     for name in ("more", "n1"):
         refused(store, name)
+    refused_import(store)
+    filler.fill()
     for number in (1, 2, 1):
         store.put_alias("live", f"{ROLLED}@{number}")
         assert read(store, "live").tolist() == [number] * 100

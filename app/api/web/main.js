@@ -5,6 +5,7 @@ import { byId } from "./elements.js";
 import { LookupForm } from "./lookup_form.js";
 import { Playground } from "./playground.js";
 import { askForKeys, watchReadiness } from "./readiness.js";
+import { ImportForm } from "./import_form.js";
 import { ResidentTensors } from "./resident_tensors.js";
 import { showExplanation, showMetrics } from "./where_gathers_run.js";
 
@@ -21,6 +22,7 @@ const tensors = new ResidentTensors(
   (name) => playground.useResident(name),
   (reference, dtype, shape) => playground.useVersion(reference, dtype, shape),
 );
+new ImportForm(() => tensors.refresh());
 
 async function load() {
   await tensors.refresh();

@@ -1,0 +1,77 @@
+/* Imports: the service reads a tensor from a URL, and this shows how far it is. */
+
+import { byId, make, problemParagraphs } from "./elements.js";
+import { ask, postJson, Problem } from "./service.js";
+import { shapeText, sizeText } from "./tensor_values.js";
+
+/** Milliseconds between two questions how far an import is. */
+const PAUSE = 300;
+
+export class ImportForm {
+  /** `onMade` is called when a tensor has been imported. */
+  constructor(onMade) {
+    this.onMade = onMade;
+    byId("import-url").addEventListener("change", () => this.#name());
+    byId("import-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#import();
+    });
+    byId("import-cancel").addEventListener("click", () => this.cancel?.());
+  }
+
+  /** Name the tensor after the file, unless a name was entered. */
+  #name() {
+    const name = byId("import-name");
+    const [, stem] = /([^/]*?)(?:\.[^./]*)?$/.exec(byId("import-url").value.trim().replace(/[?#].*$/, ""));
+    if (!name.value) name.value = stem.replace(/[^A-Za-z0-9._-]/g, "_").replace(/^[._-]+/, "").slice(0, 128);
+  }
+
+  #say(paragraphs = [], isProblem = false) {
+    const result = byId("import-result");
+    result.classList.toggle("problem", isProblem);
+    result.replaceChildren(...paragraphs);
+  }
+
+  async #import() {
+    const name = byId("import-name").value.trim();
+    const tensor = byId("import-tensor").value;
+    const body = JSON.stringify({ url: byId("import-url").value.trim(), ...(tensor && { tensor }) });
+    this.#say();
+    byId("import-send").disabled = true;
+    try {
+      const begun = await (await postJson(`tensors/${encodeURIComponent(name)}/import`, body)).json();
+      const path = `imports/${begun.id}`;
+      this.cancel = () => ask(path, { method: "DELETE" }).catch((problem) => this.#say(problemParagraphs(problem), true));
+      byId("import-running").hidden = false;
+      const found = await this.#wait(begun, path);
+      if (found.state === "cancelled") this.#say([make("p", {}, "The import was cancelled.")]);
+      else if (found.error) throw new Problem(found.error.status, found.error);
+      else {
+        const made = found.metadata;
+        this.#say([make("p", {}, `${made.name} is here: ${made.dtype} ${shapeText(made.shape)}, version ${made.version}.`)]);
+        byId("import-form").reset();
+        await this.onMade();
+      }
+    } catch (problem) {
+      if (!(problem instanceof Problem)) throw problem;
+      this.#say(problemParagraphs(problem), true);
+    } finally {
+      byId("import-running").hidden = true;
+      byId("import-send").disabled = false;
+    }
+  }
+
+  /** The import once it has ended; shows how far it is until then. */
+  async #wait(begun, path) {
+    const bar = byId("import-progress");
+    let found = begun;
+    while (found.state === "running") {
+      bar.max = Math.max(found.bytes_total, 1);
+      bar.value = found.bytes_done;
+      byId("import-progress-text").textContent = `${sizeText(found.bytes_done)} of ${sizeText(found.bytes_total)}`;
+      await new Promise((resolve) => setTimeout(resolve, PAUSE));
+      found = await (await ask(path)).json();
+    }
+    return found;
+  }
+}
