@@ -1,10 +1,12 @@
-"""The store on the local disk: finding tensors, uploading, replacing, scattering and removing them.
+"""The store on the local disk: opening it, uploading, replacing, scattering and removing tensors.
+
+Finding and reading them is `stored_tensors`.
 
 Each upload of a name makes its next version; older ones are kept as `retention` says. What takes a reference takes the
 name of a tensor, which stands for its current version (the highest that is kept), `NAME@7`, or an alias.
 
-A lookup of an unchanged tensor costs two comparisons with shared memory and one of the file's size. All methods but
-`get` block on the disk and belong on a thread; any number of threads and processes may call at the same time.
+All methods but `get` block on the disk and belong on a thread; any number of threads and processes may call at the same
+time.
 
     format              the version of this layout: see `layout_migrations`
     catalogue.sqlite    which tensors there are, and which Idempotency-Keys were answered: see `catalogue`
@@ -17,39 +19,34 @@ A lookup of an unchanged tensor costs two comparisons with shared memory and one
     lock members state  see `directory_lock`
     locks/              see `store_locks`
 
-The module is long because it combines these parts: each method is one operation on a tensor, from its checks to its
-commit, and needs most of them.
+Each method is one operation on a tensor, from its checks to its commit, and needs most of these parts.
 """
 
 from __future__ import annotations
 
-import errno
 import logging
 import resource
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import Final
-from weakref import WeakValueDictionary
 
 from app.errors import GatherError
 from app.store import download_snapshots, import_records, layout_migrations
-from app.store.aliases import Aliases, check_no_alias
+from app.store.aliases import Aliases
 from app.store.catalogue import FILE, Alias, AnsweredKey, Catalogue, Row
 from app.store.catalogue_cache import CatalogueCache
 from app.store.directory_lock import ProcessGroup
 from app.store.disk_reserve import DiskReserve
-from app.store.download_snapshots import Snapshot
 from app.store.file_system_check import check_folder, check_processor
 from app.store.group_commit import MAX_BATCH, QueuedScatter, ScatterQueues, Take
 from app.store.idempotency import IdempotencyKeys
 from app.store.import_records import ImportRecords
 from app.store.log_replay import ReplayedLogs
-from app.store.mapped_tensor import CurrentContent, MappedContent
 from app.store.pending_scatter import PendingScatter, ScatterChange, Scattered
 from app.store.quota import Quota, QuotaCheck
 from app.store.remove_leftovers import OrphanedFiles, UploadFolder, file_names, remove_or_warn
@@ -58,21 +55,16 @@ from app.store.scatter_execution import ScatterExecutor
 from app.store.scatter_strings import replaced_strings
 from app.store.shared_state import StateWord
 from app.store.store_errors import (
-    damaged,
     not_found,
     storage_errors,
     unknown_reference,
-    unreadable,
 )
-from app.store.store_interface import Resident
-from app.store.tensor_file import BadFile, HeaderWord, page_version
+from app.store.stored_tensors import StoredTensors
 from app.store.tensor_metadata import (
     ALWAYS,
     Conditions,
     Metadata,
-    damaged_metadata,
     metadata_of,
-    read_first_page,
 )
 from app.store.verify import Verifier
 from app.store.version_changes import VersionChanges, row_of
@@ -80,15 +72,13 @@ from app.store.writable_tensor import WritableTensor
 from app.store.write_uploaded_tensor import Upload
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.shape_limits import Limits
-from app.tensors.tensor_name import check_new_name, check_reference, split_reference
+from app.tensors.tensor_name import check_new_name, check_reference
 
 logger = logging.getLogger("gathernd")
-_SHORTAGE_ERRNOS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""Errors of a process short of descriptors or memory, which say nothing about the file."""
 _LEFTOVERS_INTERVAL_NS: Final = 30 * 10**9
 
 
-class LocalStore:
+class LocalStore(StoredTensors):
     """The store in one folder. The folder is neither read nor written before `open`."""
 
     def __init__(
@@ -107,30 +97,21 @@ class LocalStore:
         `processes` how many processes serve the store; `keep_versions` how many versions of a tensor an upload keeps,
         its own among them, where it does not say so itself.
         """
-        self.folder = folder
+        super().__init__(folder, memory)
         self.limits = limits
         self.quota = quota or Quota()
         self._token = token
         self._processes = processes
         self._keep_versions = keep_versions
-        self._memory = memory
-        self._tensor_folder = folder / "tensors"
         self._log_folder = folder / "logs"
         self._upload_folder = folder / "incoming"
-        self._snapshot_folder = folder / download_snapshots.FOLDER
         self._import_folder = folder / import_records.FOLDER
         self._catalogue = Catalogue(folder / FILE)
         self._reserve = DiskReserve(folder)
         self._scatter_queues = ScatterQueues(self.execute_scatters)
-        self._entries: dict[str, CurrentContent] = {}  # by reference
-        self._mapped: WeakValueDictionary[str, CurrentContent] = WeakValueDictionary()  # those of `_entries`, by file
         self.run_in_background: Callable[[Callable[[], None]], None] = _run_now
         """Runs a checkpoint once the scatters before it are answered; the service sets it to hand that to a thread."""
-        self._group: ProcessGroup | None = None
-        self._state: memoryview = memoryview(bytes(8)).cast("Q")
-        self._index: CatalogueCache
         self._keys: IdempotencyKeys
-        self._replayed_logs: ReplayedLogs
         self._checkpoints: Checkpoints
         self._scatter_executor: ScatterExecutor
         self._uploads: UploadFolder
@@ -139,13 +120,6 @@ class LocalStore:
         self.imports: ImportRecords
         self._alias_changes: Aliases
         self._version_changes: VersionChanges
-
-    @property
-    def group(self) -> ProcessGroup:
-        """The process group that owns the folder, which this process has joined."""
-        if self._group is None:
-            raise RuntimeError("the store is not open")
-        return self._group
 
     def open(self) -> None:
         """Claim the folder, and repair what a crash has left, or join the process group that owns it.
@@ -233,89 +207,6 @@ class LocalStore:
         with suppress(OSError), self._index.change() as transaction:
             transaction.set_facts(self._keys.clock.facts())
 
-    # Lookups
-
-    def get(self, reference: str) -> Resident | None:
-        """The version of a tensor that a reference names, as it is now, or None. Raises tensor_damaged."""
-        if self._state[0] != self._index.generation:
-            self._index.catch_up()
-        entry = self._entries.get(reference)
-        if entry is None:
-            entry = self._load(reference)
-            if entry is None:
-                return None
-        entry.resident = resident = entry.content.resident(entry.resident)
-        return resident
-
-    def content(self, reference: str) -> MappedContent:
-        """The mapped content that a reference names. Raises invalid_field, tensor_not_found and tensor_damaged."""
-        check_reference(reference)
-        self._index.catch_up()
-        entry = self._entries.get(reference) or self._load(reference)
-        if entry is None:
-            raise not_found(reference, self)
-        entry.content.resident()
-        return entry.content
-
-    def snapshot(self, content: MappedContent) -> Snapshot:
-        """The content as it is now, for a reader that scatters do not wait for; to be closed.
-
-        Raises tensor_damaged, overloaded and insufficient_storage.
-        """
-        with storage_errors():
-            download_snapshots.remove_abandoned(self._snapshot_folder)
-            with content.exclude_writers():
-                return Snapshot(content, self._snapshot_folder)
-
-    def _load(self, reference: str) -> CurrentContent | None:
-        """Map the content that a reference names. Raises tensor_damaged."""
-        is_new = False
-        while True:
-            row = self._index.find(reference)
-            if row is None:
-                return None
-            entry = self._mapped.get(row.file)
-            if entry is None:
-                try:
-                    path = self._path(row, reference)
-                    content = MappedContent(path, row, partial(self._exclude_writers, row), self._memory)
-                except OSError as error:
-                    if error.errno in _SHORTAGE_ERRNOS and self._entries:
-                        self._entries.clear()
-                    elif self._index.find(reference) is row:
-                        raise unreadable(reference, error) from None
-                    continue
-                entry = self._mapped[row.file] = CurrentContent(content)
-                is_new = True
-            self._entries[reference] = entry
-            if self._index.is_current(row, reference):
-                break
-            self._entries.pop(reference, None)
-        if is_new and (row.prefault or row.lock):
-            Thread(target=entry.content.populate, name="prefault", daemon=True).start()
-        return entry
-
-    def _path(self, row: Row, name: str) -> Path:
-        if not row.dtype:
-            raise damaged(name, "its file could not be read")
-        return self._tensor_folder / row.file
-
-    @contextmanager
-    def _exclude_writers(self, row: Row) -> Iterator[None]:
-        with self.group.locks.tensor(row.name):
-            if self._index.find(row.reference) == row:
-                # Finishes the scatter of a process that died: readers would wait for it in vain.
-                with suppress(OSError), self._replayed_logs.open(row):
-                    pass
-            yield
-
-    def _drop_mapping(self, reference: str) -> None:
-        self._entries.pop(reference, None)
-
-    def sweep(self) -> None:
-        """Unmap contents that were replaced or removed, so that the disk gets their space back. Cheap if none were."""
-        self._index.catch_up()
-
     def remove_leftovers(self, *, at_once: bool = False) -> None:
         """Remove what processes that died have left: every 30 s, in one process of the group. Raises OSError."""
         now = self._keys.clock.now()
@@ -327,93 +218,6 @@ class LocalStore:
             self._reserve.fill()
             if self._state[StateWord.KEYS]:
                 self._keys.remove_expired()
-
-    # Metadata
-
-    def names(self) -> list[str]:
-        """The names of all tensors, sorted; without damaged ones of format 1, whose names are not known."""
-        return list(self._index.names())
-
-    def alias_names(self) -> list[str]:
-        """The names of all aliases, sorted."""
-        return list(self._index.alias_names())
-
-    def version_numbers(self, name: str) -> list[int]:
-        """The numbers of the versions of a tensor that are kept, or of the one that an alias names; else none."""
-        alias = self._index.alias(name)
-        return [alias.version] if alias is not None else [row.version for row in self._index.versions(name)]
-
-    def lock_name(self, reference: str) -> str:
-        """The name by which changes of what a reference names wait for each other: that of its tensor."""
-        row = self._index.find(reference)
-        return split_reference(reference)[0] if row is None else row.name
-
-    def resolve(self, reference: str) -> str | None:
-        """The version that a reference names now, written `NAME@7`; None if there is none."""
-        row = self._index.find(reference)
-        return None if row is None else row.reference
-
-    def dtype_of(self, reference: str) -> str | None:
-        """The element type of the version that a reference names, without a look at its file; None if there is none."""
-        row = self._index.find(reference)
-        return None if row is None else row.dtype or None
-
-    def metadata(self, reference: str) -> Metadata:
-        """What is known of a version of a tensor. Raises invalid_field, tensor_not_found and tensor_damaged."""
-        check_reference(reference)
-        while True:
-            row = self._index.find(reference)
-            if row is None:
-                raise not_found(reference, self, tell_names=True)
-            try:
-                description, page = read_first_page(self._path(row, reference))
-            except (BadFile, OSError) as problem:
-                if self._index.find(reference) is not row:
-                    continue  # replaced meanwhile
-                if isinstance(problem, OSError):
-                    raise unreadable(reference, problem) from None
-                raise damaged(reference, str(problem)) from None
-            metadata = _metadata(row, page, self.version_numbers(row.name))
-            if metadata.damaged or description.id != row.content:
-                raise damaged(reference, "its checksums or its log do not match")
-            return metadata
-
-    def etag(self, name: str) -> str | None:
-        """The ETag of a tensor, also of one whose content is damaged; None where there is none."""
-        row = self._index.find(name)
-        return None if row is None else self._describe(row).etag
-
-    def etag_to_replace(self, name: str) -> str | None:
-        """The ETag of the current version of a tensor that is to be uploaded; None where there is none.
-
-        Raises name_conflict for an alias.
-        """
-        check_no_alias(self._index, name)
-        return self.etag(name)
-
-    def page(self, limit: int, after: str | None) -> tuple[list[Metadata], str | None]:
-        """At most `limit` tensors in the order of their names, those after `after`; the last name if more follow.
-
-        Each is there with its current version.
-        """
-        rows, following = self._index.page(limit, after)
-        return [self._describe(row) for row in rows], following
-
-    def older_versions(self, tensor: Metadata) -> list[Metadata]:
-        """The versions of a tensor that are kept beside this one, the oldest first."""
-        return [self._describe(row) for row in self._index.versions(tensor.name) if row.version != tensor.version]
-
-    def _describe(self, row: Row) -> Metadata:
-        """The metadata of a version, damaged or not. Raises OSError for want of descriptors or memory."""
-        versions = self.version_numbers(row.name)
-        try:
-            description, page = read_first_page(self._tensor_folder / row.file)
-            return _metadata(row, page, versions) if description.id == row.content else damaged_metadata(row, versions)
-        except (BadFile, OSError) as problem:
-            # Want of descriptors or memory says nothing about this file; other errors mean that it is damaged.
-            if isinstance(problem, OSError) and problem.errno in _SHORTAGE_ERRNOS:
-                raise
-            return damaged_metadata(row, versions)
 
     # Aliases
 
@@ -588,16 +392,6 @@ class LocalStore:
             self._version_changes.finish(upload, [row], row.content)
         return Scattered(etag, row.version)
 
-    def usage(self) -> tuple[int, int]:
-        """How many tensors there are, and the bytes of the files of all their versions."""
-        self._index.catch_up()
-        return len(self._index), self._index.total
-
-    def version_count(self) -> int:
-        """How many versions all tensors have together."""
-        self._index.catch_up()
-        return self._index.version_count
-
     def _find_made(self, name: str, content: str) -> Metadata | None:
         """What was known of a content of tensor `name` when it was made, None where it is not there."""
         for row in self._index.versions(name):
@@ -635,11 +429,6 @@ class LocalStore:
         self._orphans.remove_all()
         self.imports.remove_leftovers()
         self._save_clock()
-
-
-def _metadata(row: Row, page: bytes, versions: Sequence[int]) -> Metadata:
-    modified = int.from_bytes(page[8 * HeaderWord.MODIFIED : 8 * HeaderWord.MODIFIED + 8], "little")
-    return metadata_of(row, page_version(page), modified, versions)
 
 
 def _run_now(work: Callable[[], None]) -> None:
