@@ -14,8 +14,8 @@ from uuid import uuid4
 
 from app.errors import GatherError
 from app.near_name import shorten
-from app.store.catalogue import Alias, AnsweredKey, Row
 from app.store.catalogue_cache import CatalogueCache
+from app.store.catalogue_rows import Alias, AnsweredKey, Row
 from app.store.directory_lock import ProcessGroup
 from app.store.disk_reserve import DiskReserve
 from app.store.idempotency import IdempotencyKeys

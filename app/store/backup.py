@@ -23,7 +23,7 @@ from typing import Final
 from app.errors import GatherError
 from app.store import backup_manifest, disk_writes
 from app.store.backup_manifest import CONTENTS, BackupRefused, Manifest, SavedVersion, file_of
-from app.store.catalogue import CatalogueContents, Row
+from app.store.catalogue_rows import CatalogueContents, Row
 from app.store.content_copy import Read, Unchecked, copy_content
 from app.store.disk_reserve import FULL
 from app.store.download_snapshots import Snapshot

@@ -24,7 +24,7 @@ from typing import Any, Final
 import orjson
 
 from app.store import disk_writes
-from app.store.catalogue import Alias, CatalogueContents, LastVersion, Row
+from app.store.catalogue_rows import Alias, CatalogueContents, LastVersion, Row
 from app.store.directory_lock import StoreRefused
 from app.store.store_locks import try_lock
 from app.store.whole_file import write_whole_file

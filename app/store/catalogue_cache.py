@@ -18,7 +18,9 @@ from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import Final
 
-from app.store.catalogue import Alias, Catalogue, Row, Transaction, placeholder_name
+from app.store.catalogue import Catalogue
+from app.store.catalogue_rows import Alias, Row, placeholder_name
+from app.store.catalogue_transaction import Transaction
 from app.store.directory_lock import ProcessGroup
 from app.store.shared_state import StateWord
 from app.tensors.tensor_name import split_reference

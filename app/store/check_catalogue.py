@@ -9,7 +9,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from app.store.catalogue import CatalogueContents, database_uri
+from app.store.catalogue import database_uri
+from app.store.catalogue_rows import CatalogueContents
 from app.store.catalogue_schema import APPLICATION, SCHEMA_VERSION
 from app.tensors.tensor_name import RESERVED
 

@@ -6,7 +6,7 @@ import os
 import zlib
 from typing import Final
 
-from app.store.catalogue import Row
+from app.store.catalogue_rows import Row
 from app.store.scatter_log import BrokenLog, Record, ScatterLog, read_at
 from app.store.tensor_file import BLOCK, DAMAGED, PAGE, BadFile, Description, decode_page, page_version
 from app.store.unclaimed_store import UnclaimedStore

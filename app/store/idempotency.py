@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.errors import GatherError
-from app.store.catalogue import AnsweredKey, Catalogue, Transaction
+from app.store.catalogue import Catalogue
+from app.store.catalogue_rows import AnsweredKey
+from app.store.catalogue_transaction import Transaction
 from app.store.pending_scatter import Scattered
 from app.store.scatter_log import Entry, ScatterLog
 from app.store.shared_state import StateWord

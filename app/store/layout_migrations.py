@@ -16,7 +16,8 @@ from typing import Final
 
 import orjson
 
-from app.store.catalogue import FILE, FILES, Catalogue, CatalogueContents, Row
+from app.store.catalogue import FILE, FILES, Catalogue
+from app.store.catalogue_rows import CatalogueContents, Row
 from app.store.directory_lock import StoreRefused
 from app.store.tensor_file import PAGE, BadFile, decode_page, digest_of, read_members
 from app.store.whole_file import write_whole_file

@@ -38,8 +38,9 @@ from typing import Final
 from app.errors import GatherError
 from app.store import download_snapshots, import_records, layout_migrations
 from app.store.aliases import Aliases
-from app.store.catalogue import FILE, Alias, AnsweredKey, Catalogue, Row
+from app.store.catalogue import FILE, Catalogue
 from app.store.catalogue_cache import CatalogueCache
+from app.store.catalogue_rows import Alias, AnsweredKey, Row
 from app.store.directory_lock import ProcessGroup
 from app.store.disk_reserve import DiskReserve
 from app.store.file_system_check import check_folder, check_processor

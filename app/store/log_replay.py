@@ -13,7 +13,7 @@ from threading import Lock
 from typing import Final
 
 from app.store import disk_writes
-from app.store.catalogue import AnsweredKey, Row
+from app.store.catalogue_rows import AnsweredKey, Row
 from app.store.idempotency import IdempotencyKeys
 from app.store.scatter_log import BrokenLog, ScatterLog
 from app.store.store_errors import damaged

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from app.store.catalogue import Row
+from app.store.catalogue_rows import Row
 from app.store.store_errors import damaged
 from app.store.store_interface import Resident
 from app.store.tensor_file import DAMAGED, PAGE, BadFile, HeaderWord, decode_page

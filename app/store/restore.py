@@ -21,7 +21,8 @@ import orjson
 
 from app.store import backup_manifest, disk_writes, download_snapshots
 from app.store.backup_manifest import CONTENTS, BackupRefused, Manifest, SavedVersion
-from app.store.catalogue import FILE, Catalogue, Row
+from app.store.catalogue import FILE, Catalogue
+from app.store.catalogue_rows import Row
 from app.store.content_copy import SealedFile, copy_content
 from app.store.directory_lock import ProcessGroup, StoreRefused
 from app.store.file_system_check import check_folder

@@ -14,8 +14,9 @@ from typing import Final
 
 from app.errors import GatherError
 from app.store import disk_writes
-from app.store.catalogue import Row, Transaction
 from app.store.catalogue_cache import CatalogueCache
+from app.store.catalogue_rows import Row
+from app.store.catalogue_transaction import Transaction
 from app.store.checkpoint_preparation import REMAINDER_DIVISOR, ROUNDS, CheckpointPreparation
 from app.store.directory_lock import ProcessGroup
 from app.store.idempotency import IdempotencyKeys

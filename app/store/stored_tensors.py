@@ -16,8 +16,8 @@ from weakref import WeakValueDictionary
 
 from app.store import download_snapshots
 from app.store.aliases import check_no_alias
-from app.store.catalogue import Row
 from app.store.catalogue_cache import CatalogueCache
+from app.store.catalogue_rows import Row
 from app.store.directory_lock import ProcessGroup
 from app.store.download_snapshots import Snapshot
 from app.store.log_replay import ReplayedLogs

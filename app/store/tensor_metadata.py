@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.errors import GatherError
-from app.store.catalogue import Row
+from app.store.catalogue_rows import Row
 from app.store.tensor_file import DAMAGED, PAGE, Description, decode_page, etag_of
 
 

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from app.store import download_snapshots, layout_migrations
-from app.store.catalogue import FILE, Catalogue, Row
+from app.store.catalogue import FILE, Catalogue
+from app.store.catalogue_rows import Row
 from app.store.directory_lock import StoreRefused
 from app.store.file_system_check import check_processor
 from app.store.layout_migrations import FORMAT, UnknownFormat

@@ -12,8 +12,8 @@ from time import perf_counter
 from typing import Final
 
 from app.errors import GatherError
-from app.store.catalogue import Row
 from app.store.catalogue_cache import CatalogueCache
+from app.store.catalogue_rows import Row
 from app.store.directory_lock import ProcessGroup
 from app.store.log_replay import ReplayedLogs
 from app.store.scatter_log import BrokenLog, ScatterLog

@@ -15,8 +15,9 @@ from functools import partial
 
 from app.store import disk_writes
 from app.store.aliases import check_no_alias
-from app.store.catalogue import AnsweredKey, Row, Transaction
 from app.store.catalogue_cache import CatalogueCache
+from app.store.catalogue_rows import AnsweredKey, Row
+from app.store.catalogue_transaction import Transaction
 from app.store.directory_lock import ProcessGroup
 from app.store.disk_reserve import DiskReserve
 from app.store.idempotency import IdempotencyKeys

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from app.errors import GatherError
-from app.store import LocalStore, Quota, StoreInUse, StoreRefused, catalogue, disk_writes
-from app.store.catalogue import FILE, FILES, Catalogue, Row
+from app.store import LocalStore, Quota, StoreInUse, StoreRefused, catalogue, catalogue_transaction, disk_writes
+from app.store.catalogue import FILE, FILES, Catalogue
+from app.store.catalogue_rows import Row
 from app.store.shared_state import StateWord
 from app.store.tensor_file import encode_page
 from app.store.tensor_metadata import read_first_page
@@ -93,7 +94,7 @@ def test_a_new_connection_to_the_catalogue_is_not_taken_for_the_one_before(
 def test_a_process_that_is_far_behind_reads_the_whole_catalogue(
     store: LocalStore, other: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalogue, "_KEPT_CHANGES", 8)
+    monkeypatch.setattr(catalogue_transaction, "_KEPT_CHANGES", 8)
     put(store, "x", np.arange(3))
     put(store, "gone", np.arange(3))
     assert other.names() == ["gone", "x"]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from app.store import LocalStore, Quota
-from app.store.catalogue import Alias
+from app.store.catalogue_rows import Alias
 from app.store.tensor_file import encode_page
 from app.store.tensor_metadata import read_first_page
 from app.tensors.shape_limits import Limits

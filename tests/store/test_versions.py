@@ -10,8 +10,8 @@ import pytest
 
 from app.api.error_catalogue import hint_of
 from app.errors import GatherError
-from app.store import Conditions, LocalStore, Quota, catalogue
-from app.store.catalogue import Row
+from app.store import Conditions, LocalStore, Quota, catalogue_transaction
+from app.store.catalogue_rows import Row
 from app.store.retention import superseded
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import answered, files, put, read, scatter, strings
@@ -263,7 +263,7 @@ def test_strings_that_a_scatter_changes_stay_the_version_that_they_were(folder: 
 def test_a_process_that_is_far_behind_has_the_versions_right(
     store: LocalStore, other: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalogue, "_KEPT_CHANGES", 8)
+    monkeypatch.setattr(catalogue_transaction, "_KEPT_CHANGES", 8)
     put(store, "x", np.full(3, 1))
     put(store, "x", np.full(3, 2), keep=2)
     store.put_alias("live", "x@1")

@@ -14,7 +14,7 @@ from app.api.json_content_type import check_json_type
 from app.api.request_body import inflate, read_body
 from app.api.routes.tensors import read_page, time_text
 from app.store import LocalStore
-from app.store.catalogue import Alias
+from app.store.catalogue_rows import Alias
 from app.tensors.tensor_name import check_name, check_new_name
 from app.wire import safetensors
 from app.wire.json.alias_message import read_alias_target
