@@ -121,5 +121,8 @@ PROCESS_GAUGES: Final[Mapping[str, str]] = {
 
 CLIENT_GONE: Final = "client_gone"
 """Counted beside the codes of the catalogue: the client went away before its answer."""
-SHOWN_AT_ZERO: Final[Mapping[str, tuple[str, ...]]] = {"gathernd_errors": (*CODES, CLIENT_GONE)}
+SHOWN_AT_ZERO: Final[Mapping[str, tuple[str, ...]]] = {
+    "gathernd_errors": (*CODES, CLIENT_GONE),
+    "gathernd_imports": ("done", "failed", "cancelled"),
+}
 """Labels shown from the start: Prometheus sees a first error as a rise only where there was a zero before."""

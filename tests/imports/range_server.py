@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ssl import SSLContext
 from threading import Lock, Thread
 from typing import Any, Protocol
 
@@ -122,10 +123,12 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def range_server() -> Iterator[RangeServer]:
-    """A server that is stopped at the end."""
+def range_server(tls: SSLContext | None = None) -> Iterator[RangeServer]:
+    """A server that is stopped at the end; it speaks HTTPS with `tls`."""
     own = RangeServer()
     with _Server(("127.0.0.1", 0), Handler) as server:
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
         server.own = own  # type: ignore[attr-defined]
         own.port = server.server_address[1]
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)

@@ -1,0 +1,97 @@
+"""Records of imports: bounded, readable by all, and settled when their process has died."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.errors import GatherError
+from app.store import LocalStore, import_records
+from app.tensors.shape_limits import Limits
+from tests.store.helpers import put
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    made = LocalStore(tmp_path / "store", Limits())
+    made.open()
+    return made
+
+
+def names(store: LocalStore) -> list[str]:
+    return sorted(path.name for path in (store.folder / "imports").iterdir())
+
+
+def test_the_oldest_that_have_ended_are_forgotten(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_records, "REMEMBERED", 3)
+    running = store.imports.begin("first", "https://a.example/x", None, "c", 5)
+    made = []
+    for number in range(5):
+        one = store.imports.begin(f"t{number}", "https://a.example/x", None, "c", 5)
+        made.append(one.end(state="cancelled").id)
+    found, _ = store.imports.page(1000, None)
+    assert [record.name for record in found if record.state != "running"] == ["t2", "t3", "t4"]
+    assert [record.name for record in found if record.state == "running"] == ["first"]
+    running.end(state="cancelled")
+    assert names(store) == sorted(f"{number}.json" for number in (running.record.id, *made[-3:]))
+
+
+def test_how_far_it_is_is_read_by_any_process(store: LocalStore) -> None:
+    running = store.imports.begin("t", "https://a.example/x", "w", "c", 100)
+    assert running.tell(40)
+    found = store.imports.find(running.record.id)
+    assert found is not None
+    assert (found.state, found.done, found.total, found.tensor) == ("running", 40, 100, "w")
+    assert store.imports.cancel(running.record.id)
+    assert not running.tell(50)
+    running.end(state="cancelled", done=50)
+    found = store.imports.find(running.record.id)
+    assert found is not None
+    assert (found.state, found.done) == ("cancelled", 50)
+    assert names(store) == [f"{running.record.id}.json"]
+
+
+def test_one_whose_process_died_is_done_if_its_content_is_there_and_has_failed_otherwise(store: LocalStore) -> None:
+    metadata, _ = put(store, "t", np.arange(3))
+    content = metadata.etag.strip('"').rpartition("-")[0]
+    states = {}
+    for name, one in (("t", content), ("t", "0" * 32), ("u", content)):
+        running = store.imports.begin(name, "https://a.example/x", None, one, 24)
+        os.close(running._fd)  # what the end of a process does
+        found = store.imports.find(running.record.id)
+        assert found is not None
+        states[name, one] = found.state
+        assert (found.metadata is None) == (found.state == "failed")
+        assert found == store.imports.find(running.record.id)
+    assert states == {("t", content): "done", ("t", "0" * 32): "failed", ("u", content): "failed"}
+    store.close()
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b'{"id": 5}', b"\xff"])
+def test_a_record_that_cannot_be_read_is_none(store: LocalStore, text: bytes) -> None:
+    running = store.imports.begin("t", "https://a.example/x", None, "c", 5)
+    running.end(state="cancelled")
+    (store.folder / "imports" / f"{running.record.id}.json").write_bytes(text)
+    assert store.imports.find(running.record.id) is None
+    assert store.imports.page(10, None) == ([], None)
+    store.imports.remove_leftovers()
+
+
+@pytest.mark.parametrize("number", ["", ".", "..", "../format", "x" * 32, "A" * 32, "0" * 31, "0" * 32 + "\n"])
+def test_an_id_that_is_none_reaches_no_file(store: LocalStore, number: str) -> None:
+    assert store.imports.find(number) is None
+    assert not store.imports.cancel(number)
+
+
+def test_a_disk_that_refuses_leaves_no_record(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr("app.store.disk_writes.fsync", refuse)
+    with pytest.raises(GatherError, match="insufficient_storage"):
+        store.imports.begin("t", "https://a.example/x", None, "c", 5)
+    store.imports.remove_leftovers()
+    assert names(store) == []
