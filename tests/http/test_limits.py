@@ -18,6 +18,7 @@ from tests.http.server import Server
 
 KIB = 1 << 10
 ELSEWHERE = {
+    "max_imports": "test_imports.test_no_more_imports_than_may_be_are_carried_out_at_once",
     "max_connections": "test_connections.test_where_none_is_idle_a_new_connection_is_told_so",
     "max_requests": "test_overload.test_more_requests_than_may_be_under_way_are_refused_and_probes_answered",
     "max_queue": "test_overload.test_a_large_body_is_refused_before_it_is_sent_while_the_queue_is_full",
