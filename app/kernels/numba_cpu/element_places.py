@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.kernels.numba_cpu.memory_intrinsics import load_invariant, load_item, store_item
+from app.kernels.numba_cpu.memory_intrinsics import load_item, store_item
 from app.kernels.numba_cpu.ndarray_abi import checked_product
 from app.llvm_intrinsics import Address, inner
 
@@ -73,7 +73,7 @@ def write_numbers(target: Address, origin: int, entries: Address, count: int, si
     """
     signs = 0
     for t in range(count):
-        entry = load_invariant(entries, t)
+        entry = load_item(entries, t)
         entry += (entry >> 63) & wrapped
         signs |= entry | (size - 1 - entry)
         store_item(target, t, origin + entry)
