@@ -12,6 +12,7 @@ restore that was cut short is given again.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -102,7 +103,13 @@ class _Restore:
         catalogue = Catalogue(self._folder / FILE)
         catalogue.create(manifest.contents(rows, aliases))
         disk_writes.rename(self._folder / RESTORING, self._folder / "format")
-        disk_writes.fsync_folder(self._folder)
+        try:
+            disk_writes.fsync_folder(self._folder)
+        except OSError:
+            # Whether it would outlive a loss of power is not known: it stays unfinished, and can be given again.
+            with suppress(OSError):
+                disk_writes.rename(self._folder / "format", self._folder / RESTORING)
+            raise
         return RestoreResult(len(rows), len(aliases), sum(row.file_size for row in rows), manifest.made)
 
     def _restored(self, saved: SavedVersion) -> Row:
