@@ -128,10 +128,11 @@ def _asked_for(function: Callable[..., object] | None) -> Collection[str]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests marked `soak` run under GATHERND_SOAK only, `slow` ones in `make test-all` too; names are unique.
 
-    Files with many tests that start servers of their own, or that are slow, come first: begun last, one of them would
-    run alone at the end.
+    Files with many tests that start servers or programs of their own, or that are slow, come first: begun last, one of
+    them would run alone at the end.
     """
-    long = Counter(item.path for item in items if "start" in _asked_for(getattr(item, "function", None)))
+    starting = {"start", "warmed"}
+    long = Counter(item.path for item in items if starting & {*_asked_for(getattr(item, "function", None))})
     if TEST_ALL:
         long.update(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -long[item.path])

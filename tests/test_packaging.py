@@ -228,7 +228,7 @@ def test_distributions_work_with_what_they_declare_and_nothing_else(built: dict[
 
     clean.link(closure("gathernd[cli]") - OWN)
     assert clean.run("gathernd", "version") == f"{app.__version__}\n"
-    assert clean.listed_commands() == {"aliases", "call", "status", "tensors", "version"}
+    assert clean.listed_commands() == {"aliases", "backward", "call", "lookup", "status", "tensors", "version"}
     assert "come with the distribution gathernd-server" in clean.run("gathernd", "serve", code=2)
 
     clean.install(built["gathernd_server"].wheel)

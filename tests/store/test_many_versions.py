@@ -72,10 +72,14 @@ def test_a_store_of_a_thousand_names_with_a_hundred_versions_each_answers_as_one
     for names, versions in ((10, 1), (1000, 100)):
         folder = tmp_path / str(names)
         entered(folder, names, versions)
-        began = perf_counter()
+        starts = []
+        for _ in range(3):
+            began = perf_counter()
+            store = opened(folder)
+            starts.append(perf_counter() - began)
+            assert len(store.names()) == names
+            store.close()
         store = opened(folder)
-        started = perf_counter() - began
-        assert len(store.names()) == names
         assert store.version_count() == names * versions
         lookup = lookup_s(store, names)
         times = []
@@ -90,7 +94,7 @@ def test_a_store_of_a_thousand_names_with_a_hundred_versions_each_answers_as_one
             listed.append(perf_counter() - began)
         assert len(found) == 10
         assert read(store, "t5").tolist() == list(range(30))
-        figures[names] = started, lookup, sorted(times)[15], sorted(listed)[5]
+        figures[names] = min(starts), lookup, sorted(times)[15], sorted(listed)[5]
         store.close()
     assert figures[1000][0] < 3, figures
     assert figures[1000][1] < 2 * figures[10][1], figures

@@ -1,0 +1,40 @@
+"""How tests run `tests.store.crash` and `tests.store.crash_backup`, and how many of their steps."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.conftest import SOAK, TEST_ALL
+
+ROOT: Final = Path(__file__).parents[2]
+STRIDE: Final = 1 if SOAK else 3 if TEST_ALL else 26
+"""Every step in a soak; in a sample, which steps are left out differs from mode to mode."""
+_FAST: Final = frozenset(("kill", "names"))
+
+
+def slow_but_for_few(modes: Iterable[str]) -> list[Any]:
+    """The modes for `parametrize`: `make test` tries a death and a loss of power, `make test-all` every mode."""
+    return [mode if mode in _FAST else pytest.param(mode, marks=pytest.mark.slow) for mode in modes]
+
+
+def run(warmed: Path, *arguments: object, program: str = "crash") -> int:
+    """Run a program of this folder: how many deaths it tried."""
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.store.{program}", *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "GATHERND_CACHE_DIR": str(warmed)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=None if SOAK else 240,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return int(json.loads(done.stdout.splitlines()[-1]))
