@@ -20,12 +20,17 @@ def test_every_contender_looks_the_rows_up_and_has_figures(server: Server) -> No
     names.remove("redis-py MGET")
     lines = client.report(dict.fromkeys(names, server.port), ["tritonclient"], 1, 0.05).splitlines()
     assert lines[0].split() == ["lookups/s", "client", "cpu,", "µs", "×", "tritonclient"]
+    rates, ratios = {}, {}
     for name, line in zip(names, lines[1:], strict=True):
         assert line.startswith(f"{name} ")
         rate, cpu, ratio = line[20:].split()
-        assert float(rate.replace(",", "")) > 10
+        rates[name], ratios[name] = float(rate.replace(",", "")), float(ratio)
+        assert rates[name] > 10
         assert float(cpu.replace(",", "")) > 10
-        assert (float(ratio) == 1) == (name == "tritonclient")
+    # Both are printed rounded, rates (above 10) to a whole number, ratios to two digits.
+    for name in names:
+        assert ratios[name] == pytest.approx(rates[name] / rates["tritonclient"], rel=0.06, abs=0.006)
+    assert ratios["tritonclient"] == 1
 
 
 def test_the_requests_of_the_floors_are_the_clients_own() -> None:
