@@ -57,6 +57,7 @@ LINES = (
     Line("1M items into 1000", 1_000_000, 1_000, 1),
     Line("1M items into 1", 1_000_000, 1, 1),
     Line("300k rows of 4 into 100k", 300_000, 100_000, 4),
+    Line("1k rows of 4 into 1M", 1_000, 1_000_000, 4),
 )
 
 

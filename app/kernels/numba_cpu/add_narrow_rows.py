@@ -89,6 +89,8 @@ def add_narrow_rows(
     """The whole gradient, of `items` items of `size` bytes, 4 or 8: the first bad component, or -1."""
     fill_zeros(result, items, size, False, past_caches)
     block, places = _stack_block(), stack_scratch()
+    odd = False  # whether a sum is a NaN, as it stays from the first one on
+    look_last = items <= batches * tuples * width  # sums are looked at faster in the order of the result
     step = width * size
     for batch in range(batches):
         done = 0
@@ -108,8 +110,11 @@ def add_narrow_rows(
                 _add_32(result, source, places, count, width)
             else:
                 _add_64(result, source, places, count, width)
+            if not look_last:
+                for at in range(count):
+                    odd |= _has_nan(result + load_item(places, at) * step, width, size)
             done += count
-    if coefficient != 1.0 or _has_nan(result, items, size):
+    if odd or coefficient != 1.0 or (look_last and _has_nan(result, items, size)):
         _finish(result, items, size, coefficient)
     return -1
 
@@ -133,15 +138,15 @@ def _add_64(result: Address, source: Address, places: Address, count: int, width
 
 
 @inner
-def _has_nan(result: Address, items: int, size: int) -> bool:
-    """Whether a sum is a NaN, as it stays from the first one on."""
+def _has_nan(sums: Address, count: int, size: int) -> bool:
+    """Whether one of so many sums is a NaN."""
     odd = 0
     if size == 4:
-        for at in range(items):
-            odd |= load_f32(result, at) != load_f32(result, at)
+        for at in range(count):
+            odd |= load_f32(sums, at) != load_f32(sums, at)
     else:
-        for at in range(items):
-            odd |= load_f64(result, at) != load_f64(result, at)
+        for at in range(count):
+            odd |= load_f64(sums, at) != load_f64(sums, at)
     return odd != 0
 
 
