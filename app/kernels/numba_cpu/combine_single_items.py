@@ -47,7 +47,8 @@ def _number(builder: Builder, numbers: Any, index: Any) -> Any:
 
 def _for_each_item(builder: Builder, base: Any, numbers: Any, updates: Any, count: Any, kind: Any, body: Any) -> None:
     with _cgutils.for_range(builder, count, intp=_INT64) as loop:
-        target = builder.gep(base, [_number(builder, numbers, loop.index)], inbounds=True, source_etype=kind)
+        # Not `inbounds`: the number of a spare item leads out of the output.
+        target = builder.gep(base, [_number(builder, numbers, loop.index)], source_etype=kind)
         body(target, builder.gep(updates, [loop.index], inbounds=True, source_etype=kind))
 
 
@@ -99,7 +100,7 @@ def _reduce_into_one(
     might make another one, so that its bits would depend on what lies in a block.
     """
     kind = reduction.kind
-    target = builder.gep(items, [_number(builder, numbers, _INT64(0))], inbounds=True, source_etype=kind)
+    target = builder.gep(items, [_number(builder, numbers, _INT64(0))], source_etype=kind)
     item = _cgutils.alloca_once_value(builder, builder.load(target, align=1, typ=kind))
     with _cgutils.for_range(builder, count, intp=_INT64) as loop:
         place = builder.gep(updates, [loop.index], inbounds=True, source_etype=kind)

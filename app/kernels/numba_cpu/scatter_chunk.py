@@ -117,7 +117,8 @@ def _scatter_nd(job: Address, low: int, high: int) -> int:
     components, axes, depth = load_item(job, COMPONENTS), load_item(job, AXES), load_item(job, DEPTH)
     tuples, slices, flags = load_item(job, TUPLES), load_item(job, TOTAL), load_item(job, FLAGS)
     items = load_item(axes, depth + 1)
-    origin, step, single = _origin_and_step(job, items)
+    origin, step = _origin_and_step(job, items)
+    single = are_single_items(load_item(job, START), items)
     wrap = flags & WRAP_NEGATIVE != 0
     targets = stack_scratch()
     bases = targets + 16 * BLOCK
@@ -163,7 +164,7 @@ def _scatter_elements(job: Address, low: int, high: int) -> int:
     """
     components, axes, depth = load_item(job, COMPONENTS), load_item(job, AXES), load_item(job, DEPTH)
     flags, unit = load_item(job, FLAGS), load_item(job, STRIDE) // load_item(job, WIDTH)
-    target, step, _ = _origin_and_step(job, 1)
+    target, step = _origin_and_step(job, 1)
     kind = (flags >> CODE_BITS) - INDEX_KIND
     axis_size, axis_step = load_item(axes, 2 * depth), load_item(axes, 2 * depth + 1) * step
     wrapped = axis_size if flags & WRAP_NEGATIVE != 0 else 0
@@ -208,7 +209,7 @@ def _scatter_columns(job: Address, low: int, high: int) -> int:
     axis_size, axis_step = load_item(axes, 4), load_item(axes, 5) * width
     wrapped = axis_size if flags & WRAP_NEGATIVE != 0 else 0
     rows = load_item(job, STRIDE) // width
-    first_place, step, _ = _origin_and_step(job, 1)
+    first_place, step = _origin_and_step(job, 1)
     place_step = load_item(axes, 5) * step
     targets = stack_scratch()
     entries = _entries_scratch()
@@ -248,10 +249,11 @@ def _prefetch_piece(address: Address, size: int) -> None:
 
 
 @inlined
-def _origin_and_step(job: Address, items: int) -> tuple[int, int, bool]:
-    """The place of the first slice of the output, from one to the next, and whether they are single items."""
-    single = are_single_items(load_item(job, START), items)
-    return (0, 1, single) if single else (load_item(job, OUTPUT), load_item(job, WIDTH), single)
+def _origin_and_step(job: Address, items: int) -> tuple[int, int]:
+    """The place of the first slice of the output, and from one to the next."""
+    if are_single_items(load_item(job, START), items):
+        return 0, 1
+    return load_item(job, OUTPUT), load_item(job, WIDTH)
 
 
 @inner
