@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.dispatch.choose_backend import Decision, Facts
+from app.dispatch.event_loop_limit import LARGE_INDEX_SCAN
 from app.errors import GatherError
 from app.kernels.out_of_bounds import REPLACED_BYTES, fill_slices, replace_out_of_bounds
 from app.memory.budget import MemoryReservation
@@ -25,7 +26,6 @@ from app.tensors.backward_call import BackwardAnswer, BackwardCall
 from app.tensors.dtypes import DTYPES
 from app.tensors.tensor import Tensor
 
-_LARGE_INDEX_SCAN: Final = 1 << 16
 _INT64: Final = np.dtype(np.int64)
 _NO_ITEMS: Final = np.empty(0, np.uint8)
 
@@ -163,7 +163,7 @@ class BackwardService:
                 error.hint = f"Leave out all indices, since axis {first.axis} of data has no element."
             return error
 
-        return work() if indices.array.size < _LARGE_INDEX_SCAN else await self.service.pool.run(work, timings)
+        return await self.service.pool.run_unless(indices.array.size < LARGE_INDEX_SCAN, work, timings)
 
 
 def _dropped(inputs: _Inputs) -> _Inputs | None:

@@ -20,6 +20,7 @@ from app.bounded_cache import BoundedCache
 from app.call_planner import fill_item
 from app.dispatch.choose_backend import BackendChooser, Decision, Facts
 from app.dispatch.consistent_reads import attempts
+from app.dispatch.event_loop_limit import LARGE_COPY, LARGE_INDEX_SCAN
 from app.errors import GatherError
 from app.kernels import LookupKernel
 from app.kernels.check_lookup import FeatureArrays, rows_of
@@ -38,10 +39,6 @@ from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 
 CPU_ONLY: Final = "lookups run on the CPU alone"
-_LARGE_INDEX_SCAN: Final = 1 << 16
-"""Indices that are looked at on the event loop, as in `app.service`."""
-_LARGE_COPY: Final = 1 << 18
-"""Bytes that are written on the event loop, as in `app.service`."""
 _MAX_REMEMBERED_PLANS: Final = 256
 
 
@@ -109,13 +106,13 @@ class LookupService:
         indices: Sequence[NDArray[Any]] = [feature.indices.array for feature in call.features]
         if call.out_of_bounds != "error":
             work = _replacing(call, plan, reservation)
-            replacements = await self._here_or_in_pool(items < _LARGE_INDEX_SCAN, work, timings)
+            replacements = await service.pool.run_unless(items < LARGE_INDEX_SCAN, work, timings)
             indices, filled = [one.indices for one in replacements], [one.filled for one in replacements]
             replaced = sum(one.replaced for one in replacements)
         fitted = _FittedInputs(call, plan, indices, filled)
         reservation.charge(fitted.nbytes)
-        offsets, rows = await self._here_or_in_pool(
-            fitted.nbytes < _LARGE_COPY, lambda: (fitted.offsets(), fitted.rows(fills, residents)), timings
+        offsets, rows = await service.pool.run_unless(
+            fitted.nbytes < LARGE_COPY, lambda: (fitted.offsets(), fitted.rows(fills, residents)), timings
         )
         weights = [None if feature.weights is None else feature.weights.items for feature in call.features]
         outputs = [service.outputs.empty(prod(shape), dtype.carrier) for dtype, shape in plan.outputs]
@@ -138,7 +135,7 @@ class LookupService:
         timings.kernel_end = perf_counter()
         if bad >= 0:
             checks = _checking(call, plan)
-            raise await self._here_or_in_pool(items < _LARGE_INDEX_SCAN, checks, timings)
+            raise await service.pool.run_unless(items < LARGE_INDEX_SCAN, checks, timings)
         looked_up: Sequence[Tensor]
         if strings:
             looked_up = await service.pool.run(
@@ -281,9 +278,6 @@ class LookupService:
         if not call.concat:
             return found
         return [_joined_strings(run, parts, reservation)]
-
-    async def _here_or_in_pool(self, here: bool, work: Callable[[], Any], timings: RequestTimings) -> Any:
-        return work() if here else await self.service.pool.run(work, timings)
 
 
 def _key(feature: Feature, table: Tensor) -> tuple[object, ...]:

@@ -5,11 +5,11 @@ It takes a `Call` and gives an `Answer` or raises a `GatherError`; it knows neit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from time import perf_counter
-from typing import Any, Final, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from app.call_planner import CallPlanner, Planned, decide, fill_item
 from app.dispatch.choose_backend import BackendChooser, Decision
 from app.dispatch.consistent_reads import RunInLockThread, attempts, default_thread
+from app.dispatch.event_loop_limit import FEW_STRINGS, LARGE_COPY, LARGE_INDEX_SCAN
 from app.dispatch.gpu_gathers import Gpu, Outcome, name_of
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
@@ -39,13 +40,6 @@ from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 
-_LARGE_INDEX_SCAN: Final = 1 << 16
-_LARGE_OUTPUT: Final = 1 << 18
-_FEW_STRINGS: Final = 1 << 10
-"""Strings whose sizes are added up on the event loop: the head of each may be anywhere in memory."""
-
-
-T = TypeVar("T")
 Further = Mapping[str, NDArray[Any]] | None
 """See `Kernel.run`."""
 
@@ -149,10 +143,8 @@ class Service:
         """Data and updates of a scatter of strings, with their octets in one place: the call's, and data."""
         updates = call.updates
         assert isinstance(updates, PackedStrings)
-        few = data.octets.size + updates.octets.size < _LARGE_OUTPUT and not data.on_disk
-        data, call.updates = await self._run_here_or_in_pool(
-            few, lambda: data.joined(updates, reservation.charge), timings
-        )
+        few = data.octets.size + updates.octets.size < LARGE_COPY and not data.on_disk
+        data, call.updates = await self.pool.run_unless(few, lambda: data.joined(updates, reservation.charge), timings)
         return data
 
     async def _run(
@@ -218,8 +210,8 @@ class Service:
         plan = planned.plan
         size = plan.slice_items * plan.item_size
         reservation.charge(size)
-        one_slice = await self._run_here_or_in_pool(
-            size < _LARGE_OUTPUT, lambda: np.full(plan.slice_items, fill.items[0], fill.items.dtype), timings
+        one_slice = await self.pool.run_unless(
+            size < LARGE_COPY, lambda: np.full(plan.slice_items, fill.items[0], fill.items.dtype), timings
         )
         replaced = np.zeros(1, np.int64)
         further = {"fill": one_slice, "replaced": replaced}
@@ -244,8 +236,8 @@ class Service:
         """
         plan, indices, mode = planned.plan, call.indices, call.out_of_bounds
         reservation.charge(REPLACED_BYTES * plan.index_items)
-        replacement = await self._run_here_or_in_pool(
-            plan.index_items < _LARGE_INDEX_SCAN, lambda: replace_out_of_bounds(plan, indices.array, mode), timings
+        replacement = await self.pool.run_unless(
+            plan.index_items < LARGE_INDEX_SCAN, lambda: replace_out_of_bounds(plan, indices.array, mode), timings
         )
         if replacement.filled is not None and 0 in plan.dims:  # there is nothing to gather from
             timings.choice, timings.route = decision.choice, decision.choice.route
@@ -261,10 +253,10 @@ class Service:
         if filled is not None and fill is not None:
             item, output = fill, answer.output
             if isinstance(output, PackedStrings):
-                few = plan.output_items <= _FEW_STRINGS and not output.on_disk
+                few = plan.output_items <= FEW_STRINGS and not output.on_disk
             else:
-                few = plan.output_bytes < _LARGE_OUTPUT
-            answer.output = await self._run_here_or_in_pool(
+                few = plan.output_bytes < LARGE_COPY
+            answer.output = await self.pool.run_unless(
                 few, lambda: filled_output(plan, output, filled, item, reservation.charge), timings
             )
             timings.kernel_end = perf_counter()
@@ -272,15 +264,13 @@ class Service:
         answer.replaced = replacement.replaced
         return answer
 
-    async def _run_here_or_in_pool(self, here: bool, work: Callable[[], T], timings: RequestTimings) -> T:
-        return work() if here else await self.pool.run(work, timings)
-
     async def _raise_index_error(self, call: Call, planned: Planned, data: Tensor, timings: RequestTimings) -> NoReturn:
         plan, first_axis = planned.plan, planned.first_axis
         dialect, indices = OPERATORS[call.operator].dialects[call.dialect], call.indices
-        if indices.array.size < _LARGE_INDEX_SCAN:
-            raise index_error(dialect, data.shape, indices, first_axis, plan.depth)
-        raise await self.pool.run(lambda: index_error(dialect, data.shape, indices, first_axis, plan.depth), timings)
+        few = indices.array.size < LARGE_INDEX_SCAN
+        raise await self.pool.run_unless(
+            few, lambda: index_error(dialect, data.shape, indices, first_axis, plan.depth), timings
+        )
 
     async def _run_on_gpu(
         self,
@@ -416,10 +406,8 @@ class Service:
         """Raises output_too_large where gathered strings have more bytes than an output may have."""
         if not isinstance(output, PackedStrings):
             return
-        if output.array.size <= _FEW_STRINGS and not output.on_disk:
-            size = output.nbytes
-        else:
-            size = await self.pool.run(lambda: output.nbytes, timings)
+        few = output.array.size <= FEW_STRINGS and not output.on_disk
+        size = await self.pool.run_unless(few, lambda: output.nbytes, timings)
         if size > self.limits.output_bytes:
             raise GatherError(
                 "output_too_large",

@@ -1,7 +1,8 @@
 """How long one gather may hold the event loop, on which all other requests wait meanwhile.
 
 A gather that is predicted to take longer runs on a thread (see `choose_backend`). The limit is GATHERND_LOOP_MAX_US
-where that is set, else it follows from the measured time of a hand-off to a thread.
+where that is set, else it follows from the measured time of a hand-off to a thread. What is done before and after a
+gather is not predicted: its size decides.
 """
 
 from __future__ import annotations
@@ -10,6 +11,12 @@ from typing import Final
 
 NEVER: Final = -1.0
 """As a limit: nothing may run on the event loop."""
+LARGE_INDEX_SCAN: Final = 1 << 14
+"""Indices from which on a thread looks at them: NumPy needs 0.1 to 0.3 ms for so many."""
+LARGE_COPY: Final = 1 << 18
+"""Bytes from which on a thread writes them: 5 to 50 µs, the longer time into fresh pages."""
+FEW_STRINGS: Final = 1 << 10
+"""Strings whose sizes are added up on the event loop: the head of each may be anywhere in memory."""
 _BOUNDS_S: Final = (50e-6, 1500e-6)
 """A hand-off takes 30 µs where cores wake quickly, and 200 on an idle virtual machine: with a lower bound it would be
 more than a seventh of the gathers that are handed off there."""

@@ -124,6 +124,10 @@ class RequestThreadPool:
                 caller.on_disconnect = None
             del future
 
+    async def run_unless(self, short: bool, work: Callable[[], Result], request: PoolRequest | None = None) -> Result:
+        """Carry out `work`: here where it is `short`, else as `run` does."""
+        return work() if short else await self.run(work, request)
+
     def overloaded(self) -> GatherError:
         """The refusal of a request when the queue is full."""
         return GatherError(
