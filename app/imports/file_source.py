@@ -31,6 +31,10 @@ class FileSource:
         return await asyncio.to_thread(self._open)
 
     def _open(self) -> bytes:
+        with self._lock:  # `close` comes after it, also where `open` was cancelled
+            return self._opened()
+
+    def _opened(self) -> bytes:
         try:
             # Opened as a place first, which reads nothing and waits for nothing, whatever stands there. Where that is
             # the descriptor says: a link that is changed meanwhile leads nowhere else.

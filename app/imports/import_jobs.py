@@ -119,12 +119,14 @@ class ImportJobs:
             steps = ImportSteps(request, found, source.checksum, source.size)
             await self._on_disk(lambda: steps.enter(self._store))
         except BaseException as problem:
-            if steps is not None:
-                await self._on_disk(steps.withdraw)
-            if source is not None:
-                await source.close()
-            reservation.release()
-            self._free.release()
+            try:
+                if steps is not None:
+                    await self._on_disk(steps.withdraw)
+                if source is not None:
+                    await self._closed(source)
+            finally:
+                reservation.release()
+                self._free.release()
             if isinstance(problem, SourceFailed):
                 raise problem.as_error(request.url.shown) from None
             raise
@@ -144,6 +146,13 @@ class ImportJobs:
         from app.imports.https_source import HttpsSource  # noqa: PLC0415
 
         return HttpsSource(url, self.allowed)
+
+    async def _closed(self, source: Source) -> None:
+        """Close a source. What its library raises there changes nothing for the import."""
+        try:
+            await source.close()
+        except Exception:
+            logger.exception("the source of an import could not be closed")
 
     def _too_large(self) -> GatherError:
         return GatherError(
@@ -181,9 +190,11 @@ class ImportJobs:
                 await self._on_disk(lambda: steps.fail(GatherError("internal", "the import failed")))
         finally:
             watching.cancel()
-            await source.close()
-            reservation.release()
-            self._free.release()
+            try:
+                await self._closed(source)
+            finally:
+                reservation.release()
+                self._free.release()
             record = steps.record
             self._count(record.state, steps.done)
             logger.info(

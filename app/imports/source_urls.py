@@ -29,8 +29,12 @@ _NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
 _AUTHORITY: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@]*)(?::([0-9]{1,5}))?")
 _ESCAPE: Final = re.compile(r"%(..)?", re.DOTALL)
 _HEX: Final = re.compile(r"[0-9A-Fa-f]{2}")
-_FORBIDDEN: Final = re.compile(r"%(25)*(2[ef]|5c|[01][0-9a-f]|7f)", re.IGNORECASE)
-"""Escapes of a dot, a slash, a backslash or a control character, also escaped more than once."""
+_FORBIDDEN: Final = re.compile(r"%(25)*(2[ef]|5c|[01][0-9a-f]|7f|c[01]|e0%(25)*[89]|f0%(25)*8)", re.IGNORECASE)
+"""Escapes of a dot, a slash, a backslash or a control character, also escaped more than once; and octets that begin one
+of a character in more octets than it has in UTF-8, which some servers take for that."""
+_UP: Final = re.compile(r"\.\.?(;|%(25)*(3b|20)|\Z)", re.IGNORECASE)
+"""A segment `.` or `..`, also with parameters, which begin with a semicolon and which some servers cut off, or a space.
+"""
 _UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_~")
 
 
@@ -133,11 +137,8 @@ def _check_path(scheme: str, path: str) -> None:
     if _FORBIDDEN.search(path):
         raise BadUrl("its path has an escaped dot, slash, backslash or control character")
     segments = path.split("/")[1:]
-    if any(segment in (".", "..") for segment in segments):
+    if any(_UP.match(segment) for segment in segments):
         raise BadUrl("its path has a segment . or ..")
-    # A ; begins parameters, which some servers cut off: `..;x` would be `..` there.
-    if any(segment.partition(";")[0] in (".", "..") for segment in segments):
-        raise BadUrl("its path has a segment . or .. with parameters")
     if scheme not in _PORTS and "" in segments[:-1]:
         raise BadUrl("its path has an empty segment")
 
@@ -224,6 +225,8 @@ class AllowedSources:
             raise invalid_field(
                 "/url", f"the URL is not read here: {problem}", "Send a URL such as https://host/folder/table.npy."
             ) from None
+        if url.scheme not in _PORTS and url.path.endswith("/"):
+            raise invalid_field("/url", "the URL is of a folder", "Name a file in it.")
         if not self.covering(url):
             raise GatherError(
                 "forbidden",

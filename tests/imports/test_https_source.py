@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import random
+import time
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
-from app.imports import https_source, parallel_ranges, retries
+from app.imports import http_ranges, parallel_ranges, retries
 from app.imports.https_source import HttpsSource
 from app.imports.source_errors import SourceFailed
 from app.imports.source_interface import PIECE_BYTES
@@ -146,11 +149,82 @@ def test_a_compressed_answer_is_refused(server: RangeServer) -> None:
     assert server.headers[0]["accept-encoding"] == "identity"
 
 
-def test_a_server_that_sends_too_slowly_is_given_up(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter(range(0, 10**9, 200))
-    monkeypatch.setattr(https_source, "monotonic", lambda: next(clock))
+def drip(handler: Any, text: bytes, first: bytes = b"") -> None:
+    """Send the text over and over, a bit at a time, until the client goes."""
+    handler.close_connection = True
+    handler.wfile.write(first)
+    with suppress(OSError):
+        while True:
+            handler.wfile.write(text)
+            time.sleep(0.01)
+
+
+def drip_body(handler: Any) -> None:
+    handler.send_response(206)
+    begin, end = handler.headers["Range"].removeprefix("bytes=").split("-")
+    handler.send_header("Content-Range", f"bytes {begin}-{end}/{len(CONTENT)}")
+    handler.send_header("ETag", handler.etag_of(CONTENT))
+    handler.send_header("Content-Length", str(int(end) + 1 - int(begin)))
+    handler.end_headers()
+    drip(handler, b"x")
+
+
+@pytest.mark.parametrize("first", [1, 2])
+@pytest.mark.parametrize(
+    "slowly",
+    [
+        drip_body,
+        lambda handler: drip(handler, b"H"),
+        lambda handler: drip(handler, b"HTTP/1.1 103 Early Hints\r\n\r\n"),
+        lambda handler: drip(handler, b"x", b"HTTP/1.1 206 Partial Content\r\n"),
+    ],
+    ids=["body", "status", "hints", "header"],
+)
+def test_a_server_that_sends_too_slowly_is_given_up(
+    server: RangeServer, first: int, slowly: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_ranges, "_GRACE_S", 0.5)
+    monkeypatch.setattr(http_ranges, "_SLOWEST", 1 << 30)
+    server.respond = lambda handler: len(server.asked) >= first and (slowly(handler), True)[1]
+    begun = time.monotonic()
     with pytest.raises(SourceFailed, match="slowly"):
         read_all(source(server))
+    assert time.monotonic() - begun < 20
+
+
+def test_a_weak_etag_that_changes_tells_contents_apart(server: RangeServer) -> None:
+    server.etag, server.fields = False, {"ETag": 'W/"1"', "Last-Modified": "Mon, 01 Jan 2024 00:00:00 GMT"}
+
+    def respond(handler: object) -> bool:
+        if len(server.asked) == 3:
+            server.fields = server.fields | {"ETag": 'W/"2"'}
+        return False
+
+    assert read_all(source(server)) == CONTENT
+    assert not any("if-range" in fields for fields in server.headers)
+    server.asked.clear()
+    server.respond = respond
+    with pytest.raises(SourceFailed, match="changed"):
+        read_all(source(server))
+
+
+@pytest.mark.parametrize("size", [1 << 14, 1 << 20])
+def test_a_header_without_end_is_not_taken_into_memory(server: RangeServer, size: int) -> None:
+    sent = 0
+
+    def respond(handler: Any) -> bool:
+        nonlocal sent
+        handler.wfile.write(b"HTTP/1.1 206 Partial Content\r\n")
+        with suppress(OSError):
+            while sent < 1 << 28:
+                handler.wfile.write(b"X-Field: " + b"x" * size + b"\r\n")
+                sent += size
+        return True
+
+    server.respond = respond
+    with pytest.raises(SourceFailed, match="3 times in a row"):
+        read_all(source(server))
+    assert sent < 1 << 26
 
 
 @pytest.mark.parametrize(

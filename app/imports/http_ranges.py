@@ -1,0 +1,210 @@
+"""A file that is read over HTTP by ranges: resumed where a connection was cut, of one content, and in bounded time.
+
+How a request is sent, and where to, is of its subclasses: `https_source` and `s3_source`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import re
+from abc import ABC, abstractmethod
+from contextlib import AsyncExitStack
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Any, Final
+
+import httpx
+
+from app import __version__
+from app.imports.retries import FIRST_ATTEMPTS, Attempts, with_retries
+from app.imports.source_errors import CHANGED, Interrupted, SourceFailed
+from app.imports.source_interface import HEAD_BYTES, Checksum
+
+LATER: Final = frozenset((408, 425, 429, 500, 502, 503, 504))
+"""Statuses after which a request is sent again."""
+_TIMEOUT: Final = httpx.Timeout(30, connect=10)
+_GRACE_S: Final = 60.0
+"""Seconds for the first bytes, and for each range besides what it may take at `_SLOWEST`."""
+_SLOWEST: Final = 1 << 14
+"""Bytes a second that a range must come with on average, in its first minute none."""
+_CONTENT_RANGE: Final = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19})")
+_EMPTY_RANGE: Final = re.compile(r"bytes \*/0")
+_SHA256: Final = re.compile(r"(?:^|,)\s*sha-256=(?::([A-Za-z0-9+/]{43}=):|([A-Za-z0-9+/]{43}=))", re.IGNORECASE)
+
+
+class HttpRanges(ABC):
+    """A file behind HTTP; see `Source`. `CONDITION` is the field that asks for one content by its ETag."""
+
+    CONDITION = "if-range"
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.checksum: Checksum | None = None
+        self._validators: dict[str, str] | None = None
+
+    @abstractmethod
+    async def _ask(self, stack: AsyncExitStack, headers: dict[str, str]) -> httpx.Response:
+        """The answer to a GET with these fields, whose body is to be read yet: 200, 206, 412 or 416.
+
+        Raises Interrupted and SourceFailed.
+        """
+
+    @abstractmethod
+    async def close(self) -> Any:
+        """See `Source`."""
+
+    async def open(self) -> bytes:
+        """See `Source`."""
+        try:
+            async with asyncio.timeout(_GRACE_S):
+                return await with_retries(self._open, FIRST_ATTEMPTS)
+        except TimeoutError:
+            raise _too_slow() from None
+
+    async def _open(self) -> bytes:
+        async with AsyncExitStack() as stack:
+            answer = await self._range(stack, 0, HEAD_BYTES)
+            if answer.status_code == 416 and _EMPTY_RANGE.fullmatch(answer.headers.get("content-range", "")):
+                return b""
+            if answer.status_code == 200:
+                raise SourceFailed("the server answers no ranges (206)", "Download the file, and upload it with PUT.")
+            begin, end, self.size = _range_of(answer)
+            if (begin, end) != (0, min(HEAD_BYTES, self.size)):
+                raise SourceFailed("the server answers another range than it was asked for")
+            self._validators = validators_of(answer)
+            self.checksum = _checksum_of(answer)
+            head = bytearray()
+            try:
+                async for piece in answer.aiter_raw():
+                    head += piece
+                    if len(head) > end:
+                        raise SourceFailed("the server sends more than it announced")
+            except httpx.TransportError:
+                raise cut() from None
+            if len(head) < end:
+                raise cut()
+            return bytes(head)
+
+    async def read(self, begin: int, end: int) -> bytearray:
+        """See `Source`."""
+        try:
+            async with asyncio.timeout(_GRACE_S + (end - begin) / _SLOWEST):
+                return await self._read(begin, end)
+        except TimeoutError:
+            raise _too_slow() from None
+
+    async def _read(self, begin: int, end: int) -> bytearray:
+        content = bytearray(end - begin)
+        attempts = Attempts()
+        done = 0
+        while done < len(content):
+            came = done
+            try:
+                async with AsyncExitStack() as stack:
+                    answer = await self._range(stack, begin + done, end)
+                    self._check(answer, begin + done, end)
+                    async for piece in answer.aiter_raw():
+                        if done + len(piece) > len(content):
+                            raise SourceFailed("the server sends more than it announced")
+                        content[done : done + len(piece)] = piece
+                        done += len(piece)
+                if done < len(content):
+                    raise cut()
+                if came == 0:
+                    _check_digest(answer, content)
+            except (Interrupted, httpx.TransportError) as failure:
+                if done > came:
+                    attempts.progress()
+                await attempts.after(failure if isinstance(failure, Interrupted) else cut())
+        return content
+
+    async def _range(self, stack: AsyncExitStack, begin: int, end: int) -> httpx.Response:
+        """The answer to a request for a range. Raises what `_ask` raises."""
+        headers = {"range": f"bytes={begin}-{end - 1}"}
+        etag = (self._validators or {}).get("etag")
+        if etag is not None:
+            headers[self.CONDITION] = etag
+        answer = await self._ask(stack, headers)
+        if answer.headers.get("content-encoding", "identity").lower() != "identity":
+            raise SourceFailed("the server sends it compressed")
+        return answer
+
+    def _check(self, answer: httpx.Response, begin: int, end: int) -> None:
+        """Raises SourceFailed unless an answer is of the range and the content that were asked for."""
+        if answer.status_code in (200, 412, 416):
+            raise SourceFailed(CHANGED)
+        if _range_of(answer) != (begin, end, self.size) or validators_of(answer) != self._validators:
+            raise SourceFailed(CHANGED)
+
+
+def client(*, tls: bool, of_environment: bool = False) -> httpx.AsyncClient:
+    """Connections that follow no redirect and keep no cookie, `of_environment` by the proxies that it names."""
+    return httpx.AsyncClient(
+        trust_env=of_environment,
+        follow_redirects=False,
+        timeout=_TIMEOUT,
+        verify=httpx.create_ssl_context() if tls else False,
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+        headers={"user-agent": f"gathernd/{__version__}", "accept": "*/*", "accept-encoding": "identity"},
+    )
+
+
+def cut() -> Interrupted:
+    """What an end of a connection means that came too early."""
+    return Interrupted("the connection was cut")
+
+
+def _too_slow() -> SourceFailed:
+    return SourceFailed("the server sends too slowly")
+
+
+def _range_of(answer: httpx.Response) -> tuple[int, int, int]:
+    """Where the range of an answer begins and ends, and the size of the whole. Raises SourceFailed."""
+    match = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", "").strip())
+    if match is None or not int(match[1]) <= int(match[2]) < int(match[3]):
+        raise SourceFailed("the server answers a range without saying which")
+    return int(match[1]), int(match[2]) + 1, int(match[3])
+
+
+def validators_of(answer: httpx.Response) -> dict[str, str]:
+    """What tells contents apart: a strong ETag, else the time of the last change and a weak ETag."""
+    etag = answer.headers.get("etag")
+    if etag is not None and not etag.startswith("W/"):
+        return {"etag": etag}
+    given = {"weak etag": etag, "last-modified": answer.headers.get("last-modified")}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _checksum_of(answer: httpx.Response) -> Checksum | None:
+    """The checksum of the whole file that an answer gives: RFC 9530, the Digest before it, or that of S3."""
+    for name in ("repr-digest", "digest"):
+        match = _SHA256.search(answer.headers.get(name, ""))
+        if match is not None:
+            return Checksum("sha256", base64.b64decode(match[1] or match[2]))
+    return amazon_checksum(answer.headers)
+
+
+def amazon_checksum(headers: httpx.Headers) -> Checksum | None:
+    """The checksum of a whole object in the header fields of S3."""
+    given = headers.get("x-amz-checksum-sha256", "")
+    if headers.get("x-amz-checksum-type", "FULL_OBJECT") != "FULL_OBJECT" or "-" in given:
+        return None
+    try:
+        digest = base64.b64decode(given, validate=True)
+    except binascii.Error:
+        return None
+    return Checksum("sha256", digest) if len(digest) == 32 else None
+
+
+def _check_digest(answer: httpx.Response, content: bytearray) -> None:
+    """Compare what came in one answer with its Content-Digest. Raises Interrupted."""
+    match = _SHA256.search(answer.headers.get("content-digest", ""))
+    if match is not None and hashlib.sha256(content).digest() != base64.b64decode(match[1] or match[2]):
+        raise SourceFailed("what came is not what Content-Digest speaks of")
+
+
+def seconds(field: str | None) -> float:
+    """What the field Retry-After says, 0 where it says nothing that is read here."""
+    return float(field) if field is not None and re.fullmatch(r"[0-9]{1,4}", field) else 0.0

@@ -1,0 +1,221 @@
+"""Objects of S3 from an endpoint that lies, redirects, stalls or never ends: nothing else is asked, nothing is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import importlib.util
+import random
+import resource
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import quote, unquote
+
+import pytest
+
+from app.imports import http_ranges, retries
+from app.imports.s3_source import S3Source
+from app.imports.source_errors import SourceFailed
+from app.imports.source_interface import PIECE_BYTES
+from app.imports.source_urls import parse
+from tests.imports.range_server import Handler, RangeServer, range_server
+from tests.imports.sources import read_all
+
+CONTENT = random.Random(2).randbytes(PIECE_BYTES + 12345)
+PATH = "/models/tables/a.npy"
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    if importlib.util.find_spec("obstore") is None:
+        pytest.skip("needs the package obstore, of the extra cloud")
+    monkeypatch.setattr(retries, "_FIRST_PAUSE_S", 0.0)
+    for name, value in (
+        ("ACCESS_KEY_ID", "ours"), ("SECRET_ACCESS_KEY", "secret"), ("SESSION_TOKEN", "token"), ("REGION", "us-east-1"),
+    ):  # fmt: skip
+        monkeypatch.setenv(f"AWS_{name}", value)
+
+
+@pytest.fixture
+def endpoint() -> Iterator[RangeServer]:
+    with range_server() as running:
+        running.files = {PATH: CONTENT, "/models/tables": b"outside"}
+        yield running
+
+
+@pytest.fixture
+def inner() -> Iterator[RangeServer]:
+    """A server that must not be asked."""
+    with range_server() as running:
+        running.files = {PATH: CONTENT, "/secret": CONTENT}
+        yield running
+
+
+def source(endpoint: RangeServer, key: str = "tables/a.npy") -> S3Source:
+    return S3Source(parse(f"s3://models/{key}"), endpoint.url)
+
+
+def of_method(method: str, answer: Callable[[Handler], bool]) -> Callable[[Handler], bool]:
+    return lambda handler: handler.command == method and answer(handler)
+
+
+def test_what_comes_is_what_is_there_and_is_resumed_where_it_was_cut(endpoint: RangeServer) -> None:
+    endpoint.cut_every = 700_000
+    assert read_all(source(endpoint)) == CONTENT
+    assert endpoint.cuts >= len(CONTENT) // endpoint.cut_every
+    assert endpoint.sent <= len(CONTENT) + (endpoint.cuts + 1) * (1 << 20)
+    assert {path.partition("?")[0] for path, _, _ in endpoint.asked} == {PATH}
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("method", ["HEAD", "GET"])
+@pytest.mark.parametrize("path", [PATH, "/secret"])
+def test_a_redirect_is_not_followed(
+    endpoint: RangeServer, inner: RangeServer, status: int, method: str, path: str
+) -> None:
+    endpoint.respond = of_method(method, lambda handler: handler.answer(status, Location=inner.url + path))
+    with pytest.raises(SourceFailed, match="redirects"):
+        read_all(source(endpoint))
+    assert inner.asked == []
+
+
+@pytest.mark.parametrize("wrong", ["bytes 0-65535/70000", "bytes 1-65536/{}", "bytes 0-65535/*", "", "bytes 0-99/{}"])
+def test_a_range_that_was_not_asked_for_is_refused(endpoint: RangeServer, wrong: str) -> None:
+    def answer(handler: Handler) -> bool:
+        fields = {"Content_Range": wrong.format(len(CONTENT)), "ETag": handler.etag_of(CONTENT)}
+        return handler.answer(206, CONTENT[:65536], **fields)
+
+    endpoint.respond = of_method("GET", answer)
+    with pytest.raises(SourceFailed, match=r"range|changed"):
+        read_all(source(endpoint))
+
+
+def test_an_answer_without_end_is_not_taken_into_memory(endpoint: RangeServer) -> None:
+    sent = 0
+
+    def answer(handler: Handler) -> bool:
+        nonlocal sent
+        handler.send_response(206)
+        handler.send_header("Content-Range", f"bytes 0-65535/{len(CONTENT)}")
+        handler.send_header("ETag", handler.etag_of(CONTENT))
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        handler.close_connection = True
+        while sent < 1 << 28:
+            handler.wfile.write(b"100000\r\n" + bytes(1 << 20) + b"\r\n")
+            sent += 1 << 20
+        return True
+
+    endpoint.respond = of_method("GET", answer)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(SourceFailed, match="more than it announced"):
+        read_all(source(endpoint))
+    assert sent < 1 << 27
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
+
+
+def test_an_endpoint_that_stalls_is_given_up(endpoint: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_ranges, "_GRACE_S", 0.3)
+
+    def answer(handler: Handler) -> bool:
+        time.sleep(2)
+        return False
+
+    endpoint.respond = answer
+    with pytest.raises(SourceFailed, match="slowly"):
+        read_all(source(endpoint))
+
+
+def test_an_object_that_is_changed_between_its_size_and_its_first_bytes_is_refused(endpoint: RangeServer) -> None:
+    def answer(handler: Handler) -> bool:
+        endpoint.files[PATH] = b"x" + CONTENT[1:]
+        return False
+
+    endpoint.respond = of_method("GET", answer)
+    with pytest.raises(SourceFailed, match="changed"):
+        read_all(source(endpoint))
+
+
+@pytest.mark.parametrize(("status", "why"), [(404, "no such object"), (401, "credentials"), (403, "credentials"),
+                                             (400, "answered 400"), (503, "503, 3 times in a row")])  # fmt: skip
+def test_errors_are_in_our_words(endpoint: RangeServer, status: int, why: str) -> None:
+    endpoint.respond = lambda handler: handler.answer(status, b"<Error>secret</Error>")
+    with pytest.raises(SourceFailed, match=why) as failure:
+        read_all(source(endpoint))
+    assert "secret" not in failure.value.why
+
+
+@pytest.mark.parametrize("key", ["a b/c+d.npy", "ü/ß.npy", "=,;:@&$!'()*~.npy", 'quotes".npy', "[x]{y}|^`.npy"])
+def test_a_signed_url_is_sent_as_it_was_signed(endpoint: RangeServer, key: str) -> None:
+    endpoint.respond = lambda handler: handler.answer(404)
+    with pytest.raises(SourceFailed, match="no such object"):
+        read_all(source(endpoint, key))
+    asked = endpoint.asked[0][0]
+    path, _, query = asked.partition("?")
+    assert unquote(path) == f"/models/{key}"
+    # Signature Version 4 takes the path and the query as they are sent: all but A-Z a-z 0-9 - . _ ~ / is escaped.
+    assert not set(path) - set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/%")
+    assert "X-Amz-Signature=" in query
+    assert "X-Amz-Security-Token=token" in query
+
+
+def test_the_keys_travel_in_no_field_and_cookies_not_at_all(endpoint: RangeServer) -> None:
+    endpoint.fields = {"Set-Cookie": "session=secret"}
+    read_all(source(endpoint))
+    fields: Any
+    for fields in endpoint.headers:
+        assert not {"authorization", "cookie", "referer", "x-amz-security-token"} & fields.keys()
+
+
+def test_without_a_signature_none_is_sent_and_no_credentials_are_looked_for(
+    endpoint: RangeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN"):
+        monkeypatch.delenv(f"AWS_{name}")
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    assert read_all(source(endpoint)) == CONTENT
+    assert {path for path, _, _ in endpoint.asked} == {PATH}
+
+
+def is_signed(handler: Handler, keys: dict[str, str]) -> bool:
+    """Whether a request has a valid signature of one of these keys: AWS, "Signature Calculations", in a query."""
+    path, _, query = handler.path.partition("?")
+    members = dict(member.split("=", 1) for member in query.split("&"))
+    given = members.pop("X-Amz-Signature", "")
+    key, *scope = unquote(members["X-Amz-Credential"]).split("/")
+    canonical = "&".join(f"{name}={members[name]}" for name in sorted(members))
+    request = "\n".join(
+        (handler.command, path, canonical, f"host:{handler.headers['Host']}", "", "host", "UNSIGNED-PAYLOAD")
+    )
+    text = "\n".join(
+        ("AWS4-HMAC-SHA256", members["X-Amz-Date"], "/".join(scope), hashlib.sha256(request.encode()).hexdigest())
+    )
+    secret = b"AWS4" + keys.get(key, "").encode()
+    for part in scope:
+        secret = hmac.digest(secret, part.encode(), "sha256")
+    return (
+        key in keys
+        and scope == [members["X-Amz-Date"][:8], "us-east-1", "s3", "aws4_request"]
+        and members["X-Amz-SignedHeaders"] == "host"
+        and hmac.digest(secret, text.encode(), "sha256").hex() == given
+    )
+
+
+@pytest.mark.parametrize("key", ["tables/a.npy", "a b/\u00fc+=,;:@&$!'()*~.npy"])
+@pytest.mark.parametrize(
+    ("name", "secret", "is_known"), [("ours", "secret", True), ("ours", "wrong", False), ("theirs", "secret", False)]
+)
+def test_credentials_are_the_operators_and_are_checked(
+    endpoint: RangeServer, monkeypatch: pytest.MonkeyPatch, key: str, name: str, secret: str, is_known: bool
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", name)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
+    endpoint.files[f"/models/{quote(key, safe='/~')}"] = CONTENT
+    endpoint.respond = lambda handler: not is_signed(handler, {"ours": "secret"}) and handler.answer(403)
+    if is_known:
+        assert read_all(source(endpoint, key)) == CONTENT
+        return
+    with pytest.raises(SourceFailed, match="refuses the operator's credentials") as failure:
+        read_all(source(endpoint, key))
+    assert secret not in failure.value.why
