@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final, NoReturn
 
@@ -40,7 +40,8 @@ _SPACE: Final = b" \t\n\r"
 class Entry:
     """A tensor as the header describes it; `begin` and `end` count from the end of the header.
 
-    `known` is the element type, None where `dtype` names none that is read here.
+    `known` is the element type, None where `dtype` names none that is read here; `items` is how many of it fit into the
+    bytes, and `pointer` where errors say that the tensor is.
     """
 
     name: str
@@ -49,16 +50,12 @@ class Entry:
     begin: int
     end: int
     known: DType | None
+    items: int = field(init=False)
+    pointer: str = field(init=False)
 
-    @property
-    def items(self) -> int:
-        """How many fit into the bytes."""
-        return 0 if self.known is None else (self.end - self.begin) // self.known.item_size
-
-    @property
-    def pointer(self) -> str:
-        """Where errors say that it is."""
-        return f"/{self.name}"
+    def __post_init__(self) -> None:
+        self.items = 0 if self.known is None else (self.end - self.begin) // self.known.item_size
+        self.pointer = f"/{self.name}"
 
     @property
     def fault(self) -> str:

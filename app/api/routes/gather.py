@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from time import perf_counter
 from typing import Final
 
@@ -78,7 +79,7 @@ class NativeRoute:
             chosen = codec
             content = await service.pool.run(lambda: chosen.write(answer, encoding, reservation), timings)
         if codec.binary:
-            await context.send(200, codec.media_type, content, *binary_headers(answer))
+            await context.send(200, codec.media_type, content, *_binary_headers(answer))
         else:
             await context.send(200, JSON, content)
 
@@ -107,13 +108,20 @@ def other_codec(codec: GatherCodec, context: RequestContext, call: Call, tensor:
     return body_formats.JSON
 
 
-def binary_headers(answer: Answer) -> list[tuple[bytes, bytes]]:
+def _binary_headers(answer: Answer) -> tuple[tuple[bytes, bytes], ...]:
     """What a JSON answer says beside its output, as header fields."""
-    headers = [(b"x-gathernd-dialect", answer.dialect.encode()), (b"x-gathernd-device", answer.device.encode())]
-    if answer.data_etag is not None:
-        headers.append((b"x-gathernd-data-etag", answer.data_etag.encode()))
-    if answer.data_version is not None:
-        headers.append((b"x-gathernd-data-version", b"%d" % answer.data_version))
-    if answer.replaced is not None:
-        headers.append((b"x-gathernd-replaced", b"%d" % answer.replaced))
-    return headers
+    return _fields(answer.dialect, answer.device, answer.data_etag, answer.data_version, answer.replaced)
+
+
+@lru_cache(1 << 10)
+def _fields(
+    dialect: str, device: str, etag: str | None, version: int | None, replaced: int | None
+) -> tuple[tuple[bytes, bytes], ...]:
+    fields: dict[bytes, str | int | None] = {
+        b"x-gathernd-dialect": dialect,
+        b"x-gathernd-device": device,
+        b"x-gathernd-data-etag": etag,
+        b"x-gathernd-data-version": version,
+        b"x-gathernd-replaced": replaced,
+    }
+    return tuple((name, str(value).encode()) for name, value in fields.items() if value is not None)
