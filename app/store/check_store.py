@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from app.store import backup_manifest, disk_reserve
+from app.store import backup_manifest, disk_reserve, import_records
 from app.store.backup_manifest import CONTENTS, MARKER
 from app.store.catalogue import FILE, FILES
 from app.store.check_catalogue import contents_problems, database_problem, reserved_names
@@ -124,9 +124,29 @@ def _check_files(store: UnclaimedStore) -> Iterator[Finding]:
     if store.upload_folder.is_dir():
         for path in UploadFolder(store.upload_folder, store.locks).abandoned():
             yield Finding("note", f"incoming/{path.name}", "is of an upload whose process has died", left)
+    yield from _check_imports(store.folder / import_records.FOLDER)
     for name in sorted(set(file_names(store.folder)) - _KNOWN):
         if not name.endswith(".new"):
             yield Finding("note", name, "is not of the store", "keep other files elsewhere")
+
+
+def _check_imports(folder: Path) -> Iterator[Finding]:
+    """Records of imports. Each is replaced whole, so that one that is read meanwhile is the old or the new one."""
+    for path in sorted(_paths(folder)):
+        if not import_records.NAME.fullmatch(path.name):
+            yield Finding("note", f"{folder.name}/{path.name}", "is not of the store", "keep other files elsewhere")
+        elif path.suffix == ".json":
+            try:
+                import_records.read_record(path)
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError):
+                yield Finding(
+                    "damage",
+                    f"{folder.name}/{path.name}",
+                    "cannot be read as the record of an import, which is answered as if there were none",
+                    "remove the file; a tensor that the import has made is there all the same",
+                )
 
 
 def _orphans(store: UnclaimedStore) -> list[Path]:

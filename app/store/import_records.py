@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import orjson
 
@@ -41,6 +41,7 @@ REMEMBERED: Final = 1000
 """Most records of imports that have ended; one more, and the oldest goes."""
 State = Literal["running", "done", "failed", "cancelled"]
 _ID: Final = re.compile(r"[0-9a-f]{32}")
+NAME: Final = re.compile(r"[0-9a-f]{32}\.(json|json\.new|run|cancel)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,28 @@ class ImportRecord:
     ended: int | None = None
     error: ImportFailure | None = None
     metadata: Metadata | None = None
+
+
+def read_record(path: Path) -> ImportRecord:
+    """The record in a file. Raises ValueError where it is none of this name, and OSError."""
+    try:
+        members = orjson.loads(path.read_bytes())
+        if members["error"] is not None:
+            members["error"] = ImportFailure(**members["error"])
+        if members["metadata"] is not None:
+            made = members["metadata"]
+            made |= {"shape": tuple(made["shape"]), "versions": tuple(made["versions"])}
+            members["metadata"] = Metadata(**made)
+        record = ImportRecord(**members)
+    except (TypeError, KeyError) as problem:
+        raise ValueError("its members are not those of a record") from problem
+    texts = record.name, record.url, record.content
+    numbers = record.total, record.created, record.done, *(() if record.ended is None else (record.ended,))
+    if record.id != path.stem or record.state not in get_args(State):
+        raise ValueError("it is of another import, or of no state")
+    if not all(type(text) is str for text in texts) or not all(type(number) is int for number in numbers):
+        raise ValueError("a member has another type")
+    return record
 
 
 class ImportRecords:
@@ -153,17 +176,10 @@ class ImportRecords:
 
     def _read(self, number: str) -> ImportRecord | None:
         try:
-            members = orjson.loads(self.path(number, "json").read_bytes())
-            if members["error"] is not None:
-                members["error"] = ImportFailure(**members["error"])
-            if members["metadata"] is not None:
-                made = members["metadata"]
-                made |= {"shape": tuple(made["shape"]), "versions": tuple(made["versions"])}
-                members["metadata"] = Metadata(**made)
-            return ImportRecord(**members)
+            return read_record(self.path(number, "json"))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, KeyError) as problem:
+        except (OSError, ValueError) as problem:
             logger.warning("the record of import %s could not be read: %s", number, type(problem).__name__)
             return None
 
