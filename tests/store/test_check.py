@@ -100,7 +100,10 @@ def lose_first_change(folder: Path) -> None:
 
 
 def make_folder_of_file(folder: Path) -> None:
-    path = file_of(folder, "words@1")
+    make_folder(file_of(folder, "words@1"))
+
+
+def make_folder(path: Path) -> None:
     path.unlink()
     path.mkdir()
 
@@ -234,7 +237,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
             "empty": with_record(lambda path: os.truncate(path, 0)),
             "no JSON": with_record(lambda path: path.write_bytes(b"\xff\xfe")),
             "a list": with_record(lambda path: path.write_bytes(b"[]")),
-            "a folder": with_record(lambda path: (path.unlink(), path.mkdir())),
+            "a folder": with_record(make_folder),
             "of another id": replaced(b"aaaa", b"bbbb"),
             "of an unknown state": replaced(b"cancelled", b"exploded!"),
             "with a text for a number": replaced(b'"total":5', b'"total":"5"'),

@@ -6,20 +6,19 @@ content, a torn and a damaged log, a damaged first page, a file that was cut, an
 
 from __future__ import annotations
 
-import shutil
 import time
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 import numpy as np
 import pytest
 
 from app.errors import GatherError
-from app.store import LocalStore, disk_writes, idempotency
+from app.store import LocalStore, idempotency
 from app.tensors.shape_limits import Limits
+from tests.conftest import TEST_ALL
+from tests.store.cut_short import MODES, die_at_each_step
 from tests.store.helpers import answered, files, put, read, scatter
 
 WRITTEN_NS = 1795315581_000_000_000
@@ -138,37 +137,8 @@ def test_keys_are_as_old_as_their_time_of_day_says(folder: Path, monkeypatch: py
 
 
 @pytest.mark.usefixtures("an_hour_later")
-def test_an_upgrade_that_is_cut_short_at_any_step_is_done_again(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = [
-        "create", "open_or_create", "write", "write_at", "store_words", "fsync", "fsync_folder", "truncate", "rename",
-        "unlink", "commit",
-    ]  # fmt: skip
-    for last in range(1, 200, 7):
-        copy = tmp_path / f"copy-{last}"
-        shutil.copytree(folder, copy)
-        steps = 0
-
-        def step(real: Callable[..., Any], *arguments: Any, last: int = last) -> Any:
-            nonlocal steps
-            steps += 1
-            if steps == last:
-                raise KeyboardInterrupt
-            return real(*arguments)
-
-        with monkeypatch.context() as patch:
-            for name in names:
-                real = getattr(disk_writes, name)
-                patch.setattr(disk_writes, name, lambda *arguments, real=real: step(real, *arguments))
-            try:
-                opened(copy).close()
-                done = True
-            except KeyboardInterrupt:
-                done = False
-        store = opened(copy)
-        check(store)
-        store.close()
-        if done:
-            return
-    raise AssertionError("the upgrade has more steps than that")
+@pytest.mark.parametrize("mode", MODES)
+def test_an_upgrade_that_is_cut_short_at_any_step_is_done_again(folder: Path, tmp_path: Path, mode: str) -> None:
+    stride = 2 if TEST_ALL else 14
+    first = 1 + MODES.index(mode) % stride
+    assert die_at_each_step(folder, tmp_path, mode, opened, check, stride=stride, first=first) >= 70 // stride

@@ -6,12 +6,9 @@ removed.
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +17,8 @@ from app.errors import GatherError
 from app.store import LocalStore, StoreRefused, disk_writes
 from app.store.catalogue import FILE
 from app.tensors.shape_limits import Limits
+from tests.conftest import TEST_ALL
+from tests.store.cut_short import MODES, die_at_each_step
 from tests.store.helpers import answered, put, read, scatter
 
 ETAGS = {
@@ -87,39 +86,11 @@ def test_every_tensor_becomes_version_1_of_its_name_with_its_etag_and_keys(folde
     store.close()
 
 
-def test_an_upgrade_that_is_cut_short_at_any_step_is_done_again(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = ["create", "open_or_create", "write", "write_at", "fsync", "fsync_folder", "rename", "unlink", "commit"]
-    for last in range(1, 200):
-        copy = tmp_path / f"copy-{last}"
-        shutil.copytree(folder, copy)
-        steps = 0
-
-        def step(real: Callable[..., Any], *arguments: Any, last: int = last) -> Any:
-            nonlocal steps
-            steps += 1
-            if steps == last:
-                raise KeyboardInterrupt
-            return real(*arguments)
-
-        with monkeypatch.context() as patch:
-            for name in names:
-                real = getattr(disk_writes, name)
-                patch.setattr(disk_writes, name, lambda *arguments, real=real: step(real, *arguments))
-            try:
-                opened(copy).close()
-                done = True
-            except KeyboardInterrupt:
-                done = False
-        store = opened(copy)
-        check(store)
-        store.close()
-        shutil.rmtree(copy)
-        if done:
-            assert last > 70  # the locks' files among them
-            return
-    raise AssertionError("the upgrade has more steps than that")
+@pytest.mark.parametrize("mode", MODES)
+def test_an_upgrade_that_is_cut_short_at_any_step_is_done_again(folder: Path, tmp_path: Path, mode: str) -> None:
+    stride = 2 if TEST_ALL else 14
+    first = 1 + MODES.index(mode) % stride
+    assert die_at_each_step(folder, tmp_path, mode, opened, check, stride=stride, first=first) >= 70 // stride
 
 
 def test_a_disk_that_is_full_at_the_upgrade_leaves_the_old_store_as_it_was(
