@@ -59,6 +59,8 @@ def soak_scale() -> int:
 @pytest.fixture(scope="session")
 def warmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache folder with all that is compiled at start-up, for the servers that tests start."""
+    from tests.http import fork_server
+
     own = tmp_path_factory.getbasetemp()
     # The processes that share the tests (pytest-xdist) share the folder too: whoever comes first fills it.
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
@@ -71,6 +73,7 @@ def warmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
             if done.returncode:
                 shutil.rmtree(folder, ignore_errors=True)
             assert done.returncode == 0, done.stderr
+    fork_server.load_from(folder)
     return folder
 
 

@@ -1,11 +1,14 @@
 """A process that has imported the service and forks for each server that tests start, so that the import of a thousand
 modules, most of a start's CPU, is done once. What a fork runs is the same program with the same arguments.
 
+A second one has also loaded all compiled code out of the cache folder that tests share (`load_from`). It forks for
+servers that would load all of it: those with Numba's kernel, in one process.
+
 `make test` starts its servers so, those aside that are to start under a shell, a limit or a variable that counts while
 modules are imported. `make test-all` and `make soak` start every server as its users do. What is drawn at import, such
 as the prefix of request ids, is the same in all forks.
 
-    python -m tests.http.fork_server DESCRIPTOR   take requests from the socket DESCRIPTOR, until it is closed
+    python -m tests.http.fork_server DESCRIPTOR [FOLDER]   take requests from the socket DESCRIPTOR, until it is closed
 """
 
 from __future__ import annotations
@@ -22,7 +25,6 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Mapping, Sequence
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 from threading import Lock
@@ -31,14 +33,25 @@ from typing import BinaryIO
 GATHERND = str(Path(sys.executable).with_name("gathernd"))
 _REQUEST_BYTES = 1 << 20
 _ROOT = Path(__file__).parents[2]
+_NOT_LOADED = ("--kernel", "--cache-dir", "--workers")
+"""Flags with which a server is forked by the one that has loaded nothing."""
 _asking = Lock()
+_servers: dict[str, socket.socket] = {}
+"""The connections to fork servers, by the folder out of which each has loaded compiled code; "" where none."""
+_loaded: set[str] = set()
+
+
+def load_from(folder: Path) -> None:
+    """Have servers that use this cache folder, which has all compiled code, forked with it loaded."""
+    _loaded.add(str(folder))
 
 
 class ForkedProcess:
     """A process that the fork server has started, with those methods of `subprocess.Popen` that tests use."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, folder: str) -> None:
         self.pid = pid
+        self._folder = folder
         self.returncode: int | None = None
         self._pidfd = os.pidfd_open(pid)
         weakref.finalize(self, os.close, self._pidfd)
@@ -50,7 +63,7 @@ class ForkedProcess:
             raise subprocess.TimeoutExpired("gathernd", timeout or 0)
         with self._reaping:
             if self.returncode is None:
-                self.returncode = _ask({"wait": self.pid})
+                self.returncode = _ask(self._folder, {"wait": self.pid})
         return self.returncode
 
     def poll(self) -> int | None:
@@ -83,13 +96,23 @@ def can_start(command: Sequence[str], variables: Mapping[str, str]) -> bool:
 def start(command: Sequence[str], folder: Path, variables: Mapping[str, str], log: BinaryIO) -> ForkedProcess:
     """Run `command` in `folder`, in a session of its own, with the environment `variables` and its output in `log`."""
     request = {"command": list(command), "folder": str(folder), "variables": dict(variables)}
-    return ForkedProcess(_ask(request, log.fileno()))
+    cache_dir = compiled_code(command, variables)
+    return ForkedProcess(_ask(cache_dir, request, log.fileno()), cache_dir)
 
 
-def _ask(request: Mapping[str, object], *descriptors: int) -> int:
+def compiled_code(command: Sequence[str], variables: Mapping[str, str]) -> str:
+    """The folder out of which a server would load all compiled code, where that may be done before it is forked."""
+    folder = variables.get("GATHERND_CACHE_DIR", "")
+    if folder not in _loaded or list(command[:2]) != [GATHERND, "serve"]:
+        return ""
+    plain = "GATHERND_KERNEL" in variables or "GATHERND_WORKERS" in variables
+    return "" if plain or any(argument.startswith(_NOT_LOADED) for argument in command) else folder
+
+
+def _ask(folder: str, request: Mapping[str, object], *descriptors: int) -> int:
     """The fork server's answer: a process id or an exit code. After a failure another fork server is started."""
     with _asking:
-        server = _server()
+        server = _servers.get(folder) or _start_server(folder)
         try:
             socket.send_fds(server, [json.dumps(request).encode()], descriptors)
             answer = server.recv(_REQUEST_BYTES)
@@ -97,17 +120,16 @@ def _ask(request: Mapping[str, object], *descriptors: int) -> int:
             return int(answer)
         except BaseException:
             server.close()
-            _server.cache_clear()
+            _servers.pop(folder)
             raise
 
 
-@cache
-def _server() -> socket.socket:
-    """The connection to a fork server, which ends with it."""
+def _start_server(folder: str) -> socket.socket:
+    """The connection to a new fork server, which ends with it."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.http.fork_server", str(its.fileno())],
+            [sys.executable, "-m", "tests.http.fork_server", str(its.fileno()), folder],
             pass_fds=[its.fileno()],
             cwd=_ROOT,
             stdin=subprocess.DEVNULL,
@@ -120,7 +142,21 @@ def _server() -> socket.socket:
         ours.close()
         process.wait()
 
+    _servers[folder] = ours
     return ours
+
+
+def _load(folder: Path) -> None:
+    """Load all compiled code out of `folder`. What forks then do to load it finds it loaded."""
+    from app import compile_codec
+    from app.kernels import numba_cpu
+
+    loaded = numba_cpu.configure(folder)
+    compile_codec.configure(folder)
+    numba_cpu.warm()
+    compile_codec.warm()
+    setattr(numba_cpu, "configure", {folder: loaded}.__getitem__)  # noqa: B010  (mypy allows no assignment)
+    assert len(list(Path("/proc/self/task").iterdir())) == 1, "a process with one thread may fork"
 
 
 def _serve(requests: socket.socket) -> None:
@@ -178,6 +214,8 @@ if __name__ == "__main__":
     import_module("gathernd_cli.command_line")
     import_module("app.cli.serve_command")
     import_module("app.cli.run_service")
+    if sys.argv[2]:
+        _load(Path(sys.argv[2]))
     gc.freeze()
     gc.enable()
     _serve(socket.socket(fileno=int(sys.argv[1])))

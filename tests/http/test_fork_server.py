@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from app import __version__
 from tests.http import fork_server
+from tests.http.server import Server
 
 VARIABLES = {"GATHERND_PORT": "1", "PATH": "/nowhere"}
 TELLS = """
@@ -53,7 +53,7 @@ def test_modules_and_the_script_run_too(tmp_path: Path) -> None:
 
 def test_after_a_failure_another_fork_server_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Not the one that has started servers of other tests
-    monkeypatch.setattr(fork_server, "_server", cache(fork_server._server.__wrapped__))
+    monkeypatch.setattr(fork_server, "_servers", {})
     before, log = start(tmp_path, sys.executable, "-c", "import time; time.sleep(60)")
     with pytest.raises(TypeError):
         start(tmp_path, sys.executable, "-c", b"no text")  # type: ignore[arg-type]
@@ -103,3 +103,38 @@ def test_what_is_to_change_the_imports_is_not_forked(
     command: tuple[str, ...], environment: Mapping[str, str], can: bool
 ) -> None:
     assert fork_server.can_start(command, environment) is can
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "loaded"),
+    [
+        (("serve", "--port", "0"), {}, True),
+        (("warm",), {}, False),
+        (("serve", "--kernel", "numpy"), {}, False),
+        (("serve", "--workers=2"), {}, False),
+        (("serve",), {"GATHERND_KERNEL": "numpy"}, False),
+        (("serve",), {"GATHERND_CACHE_DIR": "/of/its/own"}, False),
+    ],
+)
+def test_only_what_would_load_compiled_code_is_forked_with_it(
+    arguments: tuple[str, ...], variables: Mapping[str, str], loaded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_server, "_loaded", set())
+    fork_server.load_from(Path("/shared"))
+    folder = fork_server.compiled_code(
+        (fork_server.GATHERND, *arguments), {"GATHERND_CACHE_DIR": "/shared", **variables}
+    )
+    assert folder == ("/shared" if loaded else "")
+
+
+def test_a_server_that_is_forked_with_compiled_code_uses_it(warmed: Path, tmp_path: Path) -> None:
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GATHERND_")}
+    variables |= {"GATHERND_CACHE_DIR": str(warmed), "GATHERND_STORE_DIR": str(tmp_path / "store")}
+    command = fork_server.GATHERND, "serve", "--port", "0", "--log-level", "debug"
+    with (tmp_path / "log.txt").open("wb") as file:
+        server = Server(fork_server.start(command, tmp_path, variables, file), tmp_path / "log.txt")
+    server.wait_until_listening()
+    server.wait_until_ready()
+    assert "codec of requests ready" not in server.log_text(), "it was loaded before"
+    assert "kernel of lookups ready after 0.00 s" in server.log_text()
+    assert server.stop() == 0
