@@ -34,7 +34,7 @@ FILE: Final = "catalogue.sqlite"
 FILES: Final = (FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal")
 _MAX_CHECKED_BYTES: Final = 1 << 27
 """Of a larger database the start does not check every page, which would take seconds."""
-_LOCK_TIMEOUT_S: Final = 10.0
+LOCK_TIMEOUT_S: Final = 10.0
 """How long SQLite waits for a lock of another program, such as a backup."""
 _WAL_BYTES: Final = 1 << 20
 _WAL_CHECKPOINT_PAGES: Final = 128
@@ -146,7 +146,7 @@ class Catalogue:
         connection = sqlite3.connect(
             database_uri(self.path),
             uri=True,
-            timeout=_LOCK_TIMEOUT_S,
+            timeout=LOCK_TIMEOUT_S,
             isolation_level=None,
             check_same_thread=False,
         )
@@ -192,28 +192,6 @@ class Catalogue:
                 return last, rows, [Alias(*found) for found in connection.execute("SELECT * FROM aliases")]
             finally:
                 connection.execute("ROLLBACK")
-
-    def contents(self) -> CatalogueContents:
-        """All that there is, but for Idempotency-Keys."""
-        with disk_errors(), self._connection() as connection:
-            connection.execute("BEGIN")
-            try:
-                return CatalogueContents(
-                    [row_of(found) for found in connection.execute("SELECT * FROM tensors")],
-                    [Alias(*found) for found in connection.execute("SELECT * FROM aliases")],
-                    [LastVersion(*found) for found in connection.execute("SELECT * FROM last_versions")],
-                    int(fact(connection, "version_floor")),
-                )
-            finally:
-                connection.execute("ROLLBACK")
-
-    def row(self, name: str, version: int) -> Row | None:
-        """A version of a tensor, None if there is none."""
-        with disk_errors(), self._connection() as connection:
-            found = connection.execute(
-                "SELECT * FROM tensors WHERE name = ? AND version = ?", (name, version)
-            ).fetchone()
-            return None if found is None else row_of(found)
 
     def find_key(self, scope: str, key: str) -> AnsweredKey | None:
         """The stored Idempotency-Key, None if there is none."""
@@ -289,6 +267,26 @@ class Catalogue:
             self._index_connection = None
         while self._idle:
             self._idle.pop().close()
+
+
+def contents_of(connection: sqlite3.Connection) -> CatalogueContents:
+    """All that a database says at one moment, but for Idempotency-Keys."""
+    connection.execute("BEGIN")
+    try:
+        return CatalogueContents(
+            [row_of(found) for found in connection.execute("SELECT * FROM tensors")],
+            [Alias(*found) for found in connection.execute("SELECT * FROM aliases")],
+            [LastVersion(*found) for found in connection.execute("SELECT * FROM last_versions")],
+            int(fact(connection, "version_floor")),
+        )
+    finally:
+        connection.execute("ROLLBACK")
+
+
+def row_in(connection: sqlite3.Connection, name: str, version: int) -> Row | None:
+    """A version of a tensor in a database, None if there is none."""
+    found = connection.execute("SELECT * FROM tensors WHERE name = ? AND version = ?", (name, version)).fetchone()
+    return None if found is None else row_of(found)
 
 
 def _now(name: str, alias: Sequence[Any], row: Sequence[Any]) -> Row | Alias | None:

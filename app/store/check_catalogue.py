@@ -5,11 +5,10 @@ from __future__ import annotations
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from app.store.catalogue import database_uri
+from app.store.catalogue_reader import read_database
 from app.store.catalogue_rows import CatalogueContents
 from app.store.catalogue_schema import APPLICATION, SCHEMA_VERSION
 from app.tensors.tensor_name import RESERVED
@@ -23,8 +22,7 @@ def database_problem(path: Path) -> str | None:
     if not path.exists():
         return "is missing"
     try:
-        with closing(sqlite3.connect(database_uri(path), uri=True, isolation_level=None)) as connection:
-            return _problem(connection)
+        return read_database(path, _problem)
     except sqlite3.Error as error:
         return f"cannot be read: {error}"
 

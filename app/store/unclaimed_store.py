@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from app.store import download_snapshots, layout_migrations
-from app.store.catalogue import FILE, Catalogue
+from app.store.catalogue import FILE
+from app.store.catalogue_reader import CatalogueReader
 from app.store.catalogue_rows import Row
 from app.store.directory_lock import StoreRefused
 from app.store.file_system_check import check_processor
@@ -36,7 +37,7 @@ class UnclaimedStore:
         self.log_folder = folder / "logs"
         self.upload_folder = folder / "incoming"
         self.snapshot_folder = folder / download_snapshots.FOLDER
-        self.catalogue = Catalogue(folder / FILE)
+        self.catalogue = CatalogueReader(folder / FILE)
         self.locks = StoreLocks(folder / "locks")
         self.locks.make_files()
 
@@ -52,8 +53,7 @@ class UnclaimedStore:
             yield writable
 
     def close(self) -> None:
-        """Close the catalogue and the locks."""
-        self.catalogue.close()
+        """Close the locks."""
         self.locks.close()
 
 

@@ -2,16 +2,18 @@
 
 Tensors are served and removed there, and an alias is moved from one version to the other and back.
 
-    python -m tests.store.full_disk running|stopped|killed|backup|restore FOLDER
+    python -m tests.store.full_disk running|stopped|killed|backup|stopped-backup|restore FOLDER
 
 `running`: the disk fills up while the store is open; `stopped`: after it was closed; `killed`: after its process was
 killed. Whatever a removal gives back is filled again before the next one. `backup`: the store is backed up to another
-disk all the same, and a backup on this one is refused and stays as it was; `restore`: as well for a restore.
+disk all the same, and a backup on this one is refused and stays as it was; `stopped-backup`: the same of a store that
+was closed, that was killed, and that lost the file `-shm` of its database; `restore`: as well for a restore.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -24,6 +26,7 @@ import pytest
 from app.errors import GatherError
 from app.store import LocalStore, StoreRefused
 from app.store.backup import back_up
+from app.store.catalogue import FILE
 from app.store.check_store import check as check_store
 from app.store.restore import restore
 from app.tensors.shape_limits import Limits
@@ -99,6 +102,15 @@ def prepare(store: LocalStore) -> None:
     scatter(store, "live", [[0]], np.array([2]), key="key")
 
 
+def kill_after_preparation(place: Path) -> None:
+    """The store of a process that was killed once it had carried out `prepare`."""
+    child = os.fork()
+    if child == 0:
+        prepare(opened(place))
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+
+
 def wanted(number: int) -> list[int]:
     """The content of a tensor."""
     if number % 3 == 0:
@@ -162,6 +174,31 @@ def back_up_on_full_disk(place: Path, filler: Filler) -> None:
     store.close()
 
 
+def back_up_stopped_store(place: Path, filler: Filler) -> None:
+    """Backups and checks of a store that no service has open; it starts afterwards."""
+    for how in ("closed", "killed", "without -shm"):
+        if how == "closed":
+            store = opened(place)
+            prepare(store)
+            store.close()
+        else:
+            kill_after_preparation(place)
+        if how == "without -shm":
+            (place / "store" / f"{FILE}-shm").unlink()
+        for _ in range(2):
+            filler.fill()
+            with tempfile.TemporaryDirectory() as room:
+                back_up(place / "store", Path(room) / "backup")
+                check_copy(Path(room) / "backup")
+            assert list(check_store(place / "store")) == [], how
+        filler.fill()
+        store = opened(place)
+        check(store, range(COUNT))
+        store.close()
+        filler.empty()
+        shutil.rmtree(place / "store")
+
+
 def restore_on_full_disk(place: Path, filler: Filler) -> None:
     """A restore for which there is not room enough, and again once there is."""
     with tempfile.TemporaryDirectory() as room:
@@ -184,17 +221,16 @@ def restore_on_full_disk(place: Path, filler: Filler) -> None:
         store.close()
 
 
+OTHERS = {"backup": back_up_on_full_disk, "stopped-backup": back_up_stopped_store, "restore": restore_on_full_disk}
+
+
 def main(what: str, place: Path) -> None:
     filler = Filler(place / "filler")
-    if what in ("backup", "restore"):
-        (back_up_on_full_disk if what == "backup" else restore_on_full_disk)(place, filler)
+    if what in OTHERS:
+        OTHERS[what](place, filler)
         return
     if what == "killed":
-        child = os.fork()
-        if child == 0:
-            prepare(opened(place))
-            os.kill(os.getpid(), signal.SIGKILL)
-        assert os.waitpid(child, 0)[1] == signal.SIGKILL
+        kill_after_preparation(place)
     else:
         store = opened(place)
         prepare(store)

@@ -124,12 +124,12 @@ def test_the_catalogue_is_damaged_missing_or_locked_and_the_start_says_so(folder
 
     locking = sqlite3.connect(path, isolation_level=None)
     locking.execute("BEGIN IMMEDIATE")
-    catalogue._LOCK_TIMEOUT_S, before = 0.1, catalogue._LOCK_TIMEOUT_S  # type: ignore[misc]
+    catalogue.LOCK_TIMEOUT_S, before = 0.1, catalogue.LOCK_TIMEOUT_S  # type: ignore[misc]
     try:
         with pytest.raises(StoreInUse, match="locked"):
             opened(folder)
     finally:
-        catalogue._LOCK_TIMEOUT_S = before  # type: ignore[misc]
+        catalogue.LOCK_TIMEOUT_S = before  # type: ignore[misc]
         locking.close()
 
     for content in (b"", b"junk" * 5000, whole[:5000], whole[:4096] + bytes(len(whole) - 4096)):
