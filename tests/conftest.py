@@ -14,12 +14,12 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Generator, Iterable
 from functools import cache
 from importlib import metadata
 from inspect import signature
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
@@ -48,6 +48,14 @@ settings.load_profile("soak" if SOAK else "sample")
 def samples(count: int) -> int:
     """How many samples of `count` to take: a quarter in `make test`, all in `make test-all`, more in a soak."""
     return count * SOAK if SOAK else count if TEST_ALL else max(count // 4, 1)
+
+
+def slow_but_for(kept: Iterable[object], values: Iterable[object]) -> list[Any]:
+    """`values` for `parametrize`: `make test` takes those that are `kept`, `make test-all` every one."""
+    few = list(kept)
+    every = [value if isinstance(value, tuple) else (value,) for value in values]
+    marks = [() if (value if len(value) > 1 else value[0]) in few else pytest.mark.slow for value in every]
+    return [pytest.param(*value, marks=mark) for value, mark in zip(every, marks, strict=True)]
 
 
 @pytest.fixture(scope="session")

@@ -32,9 +32,9 @@ def run(folder: Path, text: str, **environ: str) -> subprocess.CompletedProcess[
 @pytest.mark.parametrize(
     ("text", "missing"),
     [
-        (SKIPS_TEST, "needs the Debian package wrk"),
-        (SKIPS_MODULE, "needs the Debian package wrk"),
-        (SKIPS_BY_MARK, "needs the Debian package wrk"),
+        pytest.param(SKIPS_TEST, "needs the Debian package wrk", marks=pytest.mark.slow),
+        pytest.param(SKIPS_MODULE, "needs the Debian package wrk", marks=pytest.mark.slow),
+        pytest.param(SKIPS_BY_MARK, "needs the Debian package wrk", marks=pytest.mark.slow),
         (SKIPS_ENVIRONMENT, "needs the environment .venv-clients"),
     ],
     ids=["test", "module", "mark", "environment"],

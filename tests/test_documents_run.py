@@ -37,6 +37,7 @@ SLOW = {
     "docs/how-to/upload.md": "runs many commands",
     "docs/reference/commands.md": "runs many commands",
     "docs/how-to/keys-and-tls.md": "starts services of its own",
+    "docs/how-to/publish-every-night.md": "runs a program that tests/examples runs",
     "docs/how-to/workers.md": "starts services of its own",
     "docs/how-to/backup.md": "starts services of its own",
     "docs/how-to/import.md": "starts services of its own",

@@ -129,6 +129,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Built]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("name", "folder", "roots"),

@@ -41,11 +41,11 @@ def prepared(fault: str, folder: Path) -> Iterator[tuple[list[str], list[str]]]:
     [
         pytest.param("port", "1", 1, marks=pytest.mark.slow),
         ("port", "2", 1),
-        ("host", "1", 1),
+        pytest.param("host", "1", 1, marks=pytest.mark.slow),
         pytest.param("address", "2", 1, marks=pytest.mark.slow),
         ("certificate", "1", 2),
         pytest.param("keys", "2", 2, marks=pytest.mark.slow),
-        ("setting", "2", 2),
+        pytest.param("setting", "2", 2, marks=pytest.mark.slow),
         ("gpu", "2", 2),
     ],
 )

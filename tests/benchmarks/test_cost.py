@@ -9,11 +9,12 @@ import httpx
 import pytest
 
 from benchmarks.cost import judged, loss
+from tests.conftest import slow_but_for
 from tests.http.raw import TINY
 from tests.http.server import serving
 
 
-@pytest.mark.parametrize(("how", "counted"), [("off", False), ("on", True)])
+@pytest.mark.parametrize(("how", "counted"), slow_but_for((("off", False),), (("off", False), ("on", True))))
 def test_what_is_switched_off_is_off_and_the_answer_is_the_same(
     how: str, counted: bool, warmed: Path, tmp_path: Path
 ) -> None:

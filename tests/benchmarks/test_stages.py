@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_all_stages_are_measured(warmed: Path) -> None:
     environment = {**os.environ, "GATHERND_CACHE_DIR": str(warmed)}
     command = [sys.executable, "-m", "benchmarks.stages", "--seconds", "0.001"]

@@ -170,7 +170,10 @@ def test_in_json_it_prints_the_same_numbers(start_bench: Callable[..., Bench]) -
 
 @pytest.mark.parametrize(
     ("number", "code", "moment"),
-    [(signal.SIGINT, 130, REQUESTS[0]), (signal.SIGTERM, 143, "starting a server")],
+    [
+        pytest.param(signal.SIGINT, 130, REQUESTS[0], marks=pytest.mark.slow),
+        (signal.SIGTERM, 143, "starting a server"),
+    ],
     ids=["SIGINT while it measures", "SIGTERM while its server starts"],
 )
 def test_a_signal_ends_it_and_its_server(

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from gathernd import Client
+from tests.conftest import TEST_ALL
 from tests.http.server import GATHERND, Server, serving
 
 
@@ -40,6 +41,7 @@ def test_a_service_is_backed_up_while_it_is_used_and_its_copy_serves_the_same(
     server: Server, warmed: Path, tmp_path: Path
 ) -> None:
     folder, backup = tmp_path / "service" / "store", tmp_path / "backup"
+    rounds = 4 if TEST_ALL else 2
     stop = Event()
     acknowledged = {"counter": 0, "version": 1}
 
@@ -65,7 +67,7 @@ def test_a_service_is_backed_up_while_it_is_used_and_its_copy_serves_the_same(
         for thread in threads:
             thread.start()
         try:
-            for number in range(4):
+            for number in range(rounds):
                 before = dict(acknowledged)
                 made = fields(store("backup", backup, "--store-dir", folder).stdout)
                 assert int(made["copied"]) >= 1
@@ -74,7 +76,7 @@ def test_a_service_is_backed_up_while_it_is_used_and_its_copy_serves_the_same(
                 new = tmp_path / f"copy-{number}" / "store"
                 assert fields(store("restore", backup, "--store-dir", new).stdout)["versions"] == made["versions"]
                 assert store("check", "--store-dir", new).stdout == ""
-                if number == 3:
+                if number == rounds - 1:
                     break
                 shutil.rmtree(new)
         finally:
@@ -82,7 +84,7 @@ def test_a_service_is_backed_up_while_it_is_used_and_its_copy_serves_the_same(
             for thread in threads:
                 thread.join()
         etags = {name: client.metadata(name).etag for name in ("counter", "live")}
-    with serving(warmed, tmp_path / "copy-3") as copy, Client(copy.url) as client:
+    with serving(warmed, tmp_path / f"copy-{rounds - 1}") as copy, Client(copy.url) as client:
         (counted,) = np.unique(client.get("counter")).tolist()
         assert before["counter"] <= counted <= after["counter"] + 1
         live = int(client.alias("live").tensor.partition("@")[2])
@@ -112,6 +114,7 @@ def test_what_cannot_be_done_is_told_in_a_line(server: Server, tmp_path: Path) -
     assert store("check", "--store-dir", backup).stdout == ""
 
 
+@pytest.mark.slow
 def test_damage_is_a_line_with_tabs_in_a_pipe_and_a_table_on_a_terminal(warmed: Path, tmp_path: Path) -> None:
     with serving(warmed, tmp_path / "service") as server, Client(server.url) as client:
         client.put("items", np.arange(3000))

@@ -211,6 +211,7 @@ def test_seed_fills_an_empty_cache_and_leaves_what_is_there(tmp_path: Path) -> N
     assert [path.name for path in cache.iterdir()] == ["numba-1"]
 
 
+@pytest.mark.slow
 def test_code_compiled_for_a_level_is_found_again_by_that_level_only(tmp_path: Path) -> None:
     program = "import numba; f = numba.njit('i8(i8)', cache=True)(lambda x: x + 1); print(len(f.stats.cache_hits))"
     (tmp_path / "kernel.py").write_text(program)

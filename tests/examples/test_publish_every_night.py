@@ -69,6 +69,7 @@ def table(value: float, width: int = 4) -> np.ndarray[tuple[int, ...], np.dtype[
     return np.full((300, width), value, np.float32)
 
 
+@pytest.mark.slow
 def test_a_first_night_that_fails_leaves_nothing(publisher: Publisher, client: Client) -> None:
     assert "not finite" in publisher.publish(table(np.inf))
     assert "'false' failed" in publisher.publish(table(1), "--then", "false")
@@ -93,6 +94,7 @@ def test_the_command_sees_the_new_version_live_and_the_old_one_comes_back(publis
     assert client.metadata("prices").versions == (1,)
 
 
+@pytest.mark.slow
 def test_who_moves_the_alias_meanwhile_is_not_overruled(publisher: Publisher, client: Client) -> None:
     publisher.publish(table(1))
     publisher.publish(table(2))
@@ -101,6 +103,7 @@ def test_who_moves_the_alias_meanwhile_is_not_overruled(publisher: Publisher, cl
     assert client.alias("live").tensor == "prices@1"
 
 
+@pytest.mark.slow
 def test_three_versions_stay_and_the_one_that_is_live(publisher: Publisher, client: Client) -> None:
     for number in range(1, 6):
         publisher.publish(table(number))

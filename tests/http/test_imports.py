@@ -122,6 +122,7 @@ def test_the_hash_is_that_of_an_upload(client: httpx.Client, folder: Path) -> No
     assert ended(client, begin(client, "hash", f"file://{folder}/hash.npy"))["metadata"]["sha256"] == uploaded
 
 
+@pytest.mark.slow
 def test_a_hundred_mebibytes_come_whole_though_they_are_cut_every_ten(
     client: httpx.Client, source: RangeServer
 ) -> None:

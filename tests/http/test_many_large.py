@@ -117,6 +117,7 @@ def test_idle_requests_that_claim_a_gigabyte_each_hold_nothing_and_nobody_up(sta
         assert server.shared_client().post("/gathernd", content=TINY).status_code == 200
 
 
+@pytest.mark.slow
 def test_an_overloaded_service_answers_what_it_takes_and_refuses_the_rest_at_once(start: Start) -> None:
     """More of the pool's work than it can do: every answer is right or a refusal, and then all is as before."""
     indices = np.random.default_rng(3).integers(0, 1000, (60_000, 1))
@@ -132,6 +133,7 @@ def test_an_overloaded_service_answers_what_it_takes_and_refuses_the_rest_at_onc
         assert answer(server, body, expected).status == 200
 
 
+@pytest.mark.slow
 def test_clients_that_go_while_their_bodies_wait_give_their_places_to_others(start: Start) -> None:
     """Eight bodies come briskly, so that others wait; those whose senders have gone are no reason to refuse one."""
     size = 200 * MIB

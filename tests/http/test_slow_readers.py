@@ -96,6 +96,7 @@ def test_a_client_that_reads_a_little_now_and_then_is_cut_off(strict: Server) ->
     wait_until_freed(strict, begun)
 
 
+@pytest.mark.slow
 def test_a_client_that_asks_again_and_again_and_never_reads_is_cut_off(strict: Server) -> None:
     with connect(strict) as connection:
         begun = monotonic()

@@ -137,6 +137,7 @@ def test_a_request_that_is_still_being_sent_is_finished(start: Start) -> None:
         assert server.process.wait(10) == 0
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_still_being_read_is_finished(start: Start) -> None:
     row, rows = packed(tensor("int8", [1, 4096], [1] * 4096)), packed(int64([4096, 1], [0] * 4096))
     body = json.dumps({"data": row, "indices": rows, "output_encoding": "base64"}).encode()

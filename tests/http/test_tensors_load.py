@@ -323,6 +323,7 @@ def contents(client: httpx.Client, prefix: str) -> dict[str, list[float]]:
     }
 
 
+@pytest.mark.slow
 def test_a_file_that_is_cut_while_it_is_read_costs_at_most_a_worker(start: Start, tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     with start("--workers", "2", "--store-dir", str(folder)) as server, server.client() as client:

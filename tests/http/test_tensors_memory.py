@@ -63,6 +63,7 @@ def sizes(soak_scale: int) -> tuple[int, int, int]:
     return (320, 384, 8) if soak_scale == 1 else (512, 4096, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_table_larger_than_the_memory_of_its_control_group_is_served(start: Start, soak_scale: int) -> None:
     limit, size, stride = sizes(soak_scale)

@@ -13,6 +13,7 @@ import pytest
 from app.kernels.numba_cpu import gather_kernel
 from app.operators.gather_plan import GatherPlan
 from app.tensors.dtypes import INTEGERS
+from tests.conftest import slow_but_for
 from tests.kernels.guarded import PLANS
 from tests.kernels.reference import Case, check, make_case, random_plan
 from tests.kernels.test_guarded import NUMBA, NUMPY, guarded, said
@@ -94,7 +95,7 @@ def test_a_plan_of_sizes_that_no_array_has_is_refused(kernel: Any, name: str) ->
 
 
 @pytest.mark.parametrize("plans", PLANS)
-@pytest.mark.parametrize("kernel_name", [NUMBA, NUMPY])
+@pytest.mark.parametrize("kernel_name", slow_but_for((NUMBA,), (NUMBA, NUMPY)))
 def test_arrays_that_are_too_short_for_their_plan_are_refused_before_they_are_touched(
     kernel_name: str, plans: str, compiled: Path
 ) -> None:

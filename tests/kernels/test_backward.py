@@ -22,7 +22,7 @@ from app.kernels import Kernel
 from app.operators.backward_plan import FLOAT_TYPES, BackwardPlan, FloatType
 from app.operators.gather_plan import GatherPlan
 from app.tensors.dtypes import DTYPES
-from tests.conftest import SOAK, samples
+from tests.conftest import SOAK, samples, slow_but_for
 from tests.kernels.reference import EXTREMES
 
 ITEMS = {
@@ -168,7 +168,7 @@ def test_each_slice_is_added_at_its_index_in_order(
             assert same(got, wanted), (kernel.name, threads, plan)
 
 
-@pytest.mark.parametrize("float_type", FLOAT_TYPES)
+@pytest.mark.parametrize("float_type", slow_but_for(("float16", "float32"), FLOAT_TYPES))
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize(
     ("batches", "tuples", "dims", "width", "broadcast"),

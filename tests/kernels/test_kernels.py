@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.operators.gather_plan import GatherPlan
 from app.tensors.dtypes import INTEGERS
-from tests.conftest import TEST_ALL
+from tests.conftest import TEST_ALL, slow_but_for
 from tests.kernels.reference import CARRIERS, EXTREMES, Case, check, gather, make_case
 
 
@@ -62,7 +62,7 @@ def test_batches_of_a_set_read_the_same_tuples(kernel: Any) -> None:
     assert run(kernel, plan, [2, -3, 1, 3])[0] == 3
 
 
-@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("dtype", slow_but_for(("int64", "int8", "uint32"), INTEGERS))
 @pytest.mark.parametrize(
     ("sets", "per_set"), [(1, 2), (2, 3), (3, 20), pytest.param(3, 200, marks=pytest.mark.slow), (150, 2)]
 )
@@ -182,7 +182,7 @@ def test_the_first_bad_component_far_into_a_large_request(kernel: Any, place: in
 
 @pytest.mark.parametrize("item_size", CARRIERS)
 @pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("batches", [1, 2, 5, 700])
+@pytest.mark.parametrize("batches", slow_but_for((1, 2, 5), (1, 2, 5, 700)))
 def test_tuples_around_the_size_of_a_block(kernel: Any, item_size: int, shared: bool, batches: int) -> None:
     source = random.Random(item_size * batches)
     counts: tuple[int, ...] = (1, 3, 85, 86, 128, 255, 256, 257, 511, 512, 513)

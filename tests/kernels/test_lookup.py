@@ -23,7 +23,7 @@ from app.kernels.numba_cpu import lookup_kernel
 from app.operators.lookup import FeaturePlan
 from app.tensors.dtypes import DTYPES
 from app.tensors.lookup_call import POOLINGS
-from tests.conftest import samples
+from tests.conftest import samples, slow_but_for
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 GAP = 0xA5
@@ -356,7 +356,7 @@ def test_sums_are_rounded_half_to_even(kernels: list[Any], name: str) -> None:
         assert bits(out.view(kind)) == bits(wanted)
 
 
-@pytest.mark.parametrize("kernel", ["numba", "numpy"])
+@pytest.mark.parametrize("kernel", slow_but_for(("numba",), ("numba", "numpy")))
 def test_no_kernel_reads_or_writes_outside_of_its_arrays(kernel: str, compiled: Path) -> None:
     count = str(samples(2000 if kernel == "numba" else 400))
     extra = [str(compiled)] if kernel == "numba" else []

@@ -26,7 +26,7 @@ from app.tensors.gather_call import Call
 from app.tensors.scatter_call import REDUCTIONS, Reduction
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
-from tests.conftest import samples
+from tests.conftest import samples, slow_but_for
 from tests.kernels import scatter_loops
 from tests.kernels.reference import EXTREMES
 from tests.kernels.scatter_loops import same
@@ -35,6 +35,8 @@ Plan = ScatterNDPlan | ScatterElementsPlan
 Array = NDArray[Any]
 TYPES = [name for name, row in DTYPES.items() if row.kind != "string"]
 REDUCED = [name for name, row in DTYPES.items() if row.kind in ("int", "uint", "float")]
+FEW = ("float16", "float32", "int8", "uint64")
+"""Types of `make test` where it counts how many threads or how long runs are: one of each way to reduce."""
 ALL_CASES = [("none", name) for name in TYPES] + [(each, name) for each in REDUCTIONS[1:] for name in REDUCED]
 THREADS = (1, 2, 3, 7)
 
@@ -158,7 +160,7 @@ def test_scatter_elements_is_the_loop_of_its_text(
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("dtype", REDUCED)
+@pytest.mark.parametrize("dtype", slow_but_for(FEW, REDUCED))
 def test_any_number_of_threads_gives_the_same_bits_where_updates_collide(
     kernel: Kernel, dtype: str, reduction: Reduction
 ) -> None:
@@ -191,7 +193,7 @@ def always_shared(compiled: None) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("dtype", REDUCED)
+@pytest.mark.parametrize("dtype", slow_but_for(FEW, REDUCED))
 def test_single_items_of_a_large_output_are_shared_and_its_bits_are_the_same(
     always_shared: None, dtype: str, reduction: Reduction
 ) -> None:
@@ -237,7 +239,7 @@ def test_elements_in_many_blocks_and_any_number_of_threads_give_the_same_bits(
 
 
 @pytest.mark.parametrize("reduction", ["add", "mul", "min", "max"])
-@pytest.mark.parametrize("dtype", REDUCED)
+@pytest.mark.parametrize("dtype", slow_but_for(FEW, REDUCED))
 def test_runs_of_one_place_are_reduced_in_order_and_any_nan_stays_the_same(
     always_shared: None, dtype: str, reduction: Reduction
 ) -> None:
@@ -263,7 +265,7 @@ def test_runs_of_one_place_are_reduced_in_order_and_any_nan_stays_the_same(
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("dtype", REDUCED)
+@pytest.mark.parametrize("dtype", slow_but_for(FEW, REDUCED))
 @pytest.mark.parametrize("width", [2, 5, 31, 70, 131])
 def test_rows_of_any_width_are_reduced_item_by_item(
     kernel: Kernel, width: int, dtype: str, reduction: Reduction

@@ -152,6 +152,7 @@ def check_documented_errors(responses: dict[str, Any]) -> None:
             assert response["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/ProtocolError"}
 
 
+@pytest.mark.slow
 def test_statistics_are_summed_over_workers(start: Start) -> None:
     with start("--workers", "2") as server:
         answered = refusals = 0

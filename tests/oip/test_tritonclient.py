@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.conftest import slow_but_for
 from tests.http.server import Server
 from tests.oip.bodies import NUMPY, Array, same
 
@@ -89,7 +90,7 @@ def text(array: Array) -> Array:
 @pytest.mark.parametrize("datatype", NUMPY)
 @pytest.mark.parametrize("binary_in", [False, True], ids=["json-in", "binary-in"])
 @pytest.mark.parametrize("binary_out", [False, True, None], ids=["json-out", "binary-out", "default-out"])
-@pytest.mark.parametrize("compression", [None, "gzip", "deflate"])
+@pytest.mark.parametrize("compression", slow_but_for((None, "gzip"), (None, "gzip", "deflate")))
 def test_infer_of_every_datatype(
     caller: Caller, datatype: str, binary_in: bool, binary_out: bool | None, compression: str | None
 ) -> None:

@@ -8,6 +8,7 @@ import httpx
 import numpy as np
 import pytest
 
+from tests.conftest import slow_but_for
 from tests.http import server as native
 from tests.http.conftest import KERNELS, client, every_server, server, server_numpy, start
 from tests.http.server import Server
@@ -18,7 +19,7 @@ from tests.parity.items import Rng
 __all__ = ["client", "every_server", "server", "server_numpy", "start"]
 
 
-@pytest.fixture(scope="session", params=KERNELS)
+@pytest.fixture(scope="session", params=slow_but_for(("numba",), KERNELS))
 def every_format(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
     """One connection to a server of each CPU kernel in turn, for the native formats and the inference protocol."""
     running = request.getfixturevalue("server" if request.param == "numba" else "server_numpy")

@@ -6,23 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
-
-import pytest
+from typing import Final
 
 from tests.conftest import SOAK, TEST_ALL
 
 ROOT: Final = Path(__file__).parents[2]
 STRIDE: Final = 1 if SOAK else 3 if TEST_ALL else 26
 """Every step in a soak; in a sample, which steps are left out differs from mode to mode."""
-_FAST: Final = frozenset(("kill", "names"))
-
-
-def slow_but_for_few(modes: Iterable[str]) -> list[Any]:
-    """The modes for `parametrize`: `make test` tries a death and a loss of power, `make test-all` every mode."""
-    return [mode if mode in _FAST else pytest.param(mode, marks=pytest.mark.slow) for mode in modes]
 
 
 def run(warmed: Path, *arguments: object, program: str = "crash") -> int:

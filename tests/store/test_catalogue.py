@@ -21,6 +21,7 @@ from app.store.tensor_file import encode_page
 from app.store.tensor_metadata import read_first_page
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
+from tests.conftest import slow_but_for
 from tests.store.helpers import files, put, read, scatter, strings
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +33,7 @@ def opened(folder: Path, quota: Quota | None = None) -> LocalStore:
     return store
 
 
-@pytest.mark.parametrize("what", ["replace", "remove", "checkpoint", "upload"])
+@pytest.mark.parametrize("what", slow_but_for(("replace", "checkpoint"), ("replace", "remove", "checkpoint", "upload")))
 def test_a_worker_that_dies_at_a_step_of_a_change_leaves_the_others_right(what: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.store.survivors", what],

@@ -348,6 +348,7 @@ def test_a_torn_end_and_what_a_dead_process_left_to_be_replayed_are_no_damage(
     again.close()
 
 
+@pytest.mark.slow
 def test_a_check_of_a_busy_store_finds_nothing(store: LocalStore, folder: Path) -> None:
     filled(store)
     store._checkpoints.checkpoint_bytes = 1 << 20

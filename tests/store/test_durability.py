@@ -309,6 +309,7 @@ def test_a_key_too_many_is_refused_before_anything_changes_and_old_ones_make_roo
     store.close()
 
 
+@pytest.mark.slow
 def test_keys_by_the_hundred_thousand_are_all_remembered(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_writes, "fsync", lambda _: None)
     put(store, "x", np.zeros(2, np.int64))

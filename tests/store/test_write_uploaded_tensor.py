@@ -14,6 +14,7 @@ from app.store import LocalStore, write_uploaded_tensor
 from app.store.write_uploaded_tensor import blocks_of
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
+from tests.conftest import slow_but_for
 from tests.store.helpers import files, packed, put, read, strings, uploaded
 
 NUMBERS = [name for name, row in DTYPES.items() if row.kind not in ("string", "bool") and name != "bfloat16"]
@@ -152,7 +153,7 @@ store.close()
 """
 
 
-@pytest.mark.parametrize("kind", ["plain", "fortran", "swap", "string"])
+@pytest.mark.parametrize("kind", slow_but_for(("fortran", "string"), ("plain", "fortran", "swap", "string")))
 def test_memory_is_bounded_whatever_is_uploaded(folder: Path, kind: str) -> None:
     program = MEMORY.format(root=str(Path(__file__).parents[2]), folder=str(folder))
     done = subprocess.run(

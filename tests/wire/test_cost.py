@@ -33,7 +33,7 @@ from benchmarks.costly_bodies import MAKERS as GATHER_MAKERS
 from benchmarks.costly_bodies import bombs
 from benchmarks.costly_operator_bodies import MAKERS as OPERATOR_MAKERS
 from benchmarks.read_body import CODINGS, MODEL, Body, TextCodec, read, read_coded
-from tests.conftest import SOAK, TEST_ALL
+from tests.conftest import SOAK, TEST_ALL, slow_but_for
 
 TIMES = 5
 CONSTANT_S = 2e-3
@@ -75,7 +75,7 @@ def sizes(group: str) -> tuple[int, ...]:
 def sample(group: str) -> list[Body]:
     """Some of the bodies of a group: all where they are few."""
     bodies = [body for size in sizes(group) for body in MAKERS[group](size)]
-    step = max(1, len(bodies) // 60)
+    step = max(1, len(bodies) // (60 if TEST_ALL else 30))
     return bodies[:: step + 1 - step % 2]  # an odd step meets every format and every element
 
 
@@ -206,10 +206,10 @@ def test_no_body_takes_memory_untold_or_more_than_forty_times_its_size(group: st
     assert not [found for body in sample(group) if (found := too_much(body))]
 
 
-_LONG = [pytest.param(name, marks=pytest.mark.slow) for name in ("values", "base64", "fields")]
+_LONG = [pytest.param(name, marks=pytest.mark.slow) for name in ("binary", "values", "base64", "fields")]
 
 
-@pytest.mark.parametrize("group", ["single", "binary", *_LONG])
+@pytest.mark.parametrize("group", ["single", *_LONG])
 def test_memory_of_bodies_beside_which_the_constant_is_small_is_told(group: str) -> None:
     bodies = list(MAKERS[group](LARGE))
     assert not [found for body in bodies[7 :: max(1, len(bodies) // 8) | 1] if (found := too_much(body))]
@@ -217,7 +217,7 @@ def test_memory_of_bodies_beside_which_the_constant_is_small_is_told(group: str)
 
 @pytest.mark.parametrize("name", ["unknown field spaces and an emoji", "unknown field letters"])
 @pytest.mark.parametrize("codec", ["native", "v2"])
-@pytest.mark.parametrize("size", [LARGE, 5 * LARGE])
+@pytest.mark.parametrize("size", slow_but_for((LARGE,), (LARGE, 5 * LARGE)))
 def test_large_fields_that_are_no_values_are_told_before_they_are_copied(name: str, codec: str, size: int) -> None:
     body = next(one for one in MAKERS["single"](size) if (one.name, one.codec) == (name, codec))
     assert too_much(body) is None
@@ -245,7 +245,7 @@ def coded_wrongs(bodies: Iterable[Body], coding: str) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("coding", CODINGS)
+@pytest.mark.parametrize("coding", slow_but_for(("gzip", "raw deflate", "deflate, bytes behind it"), CODINGS))
 def test_a_compressed_body_keeps_to_both_for_each_byte_that_it_inflates_to(coding: str) -> None:
     bodies = [body for group in ("values", "single", "base64", "fields", "binary") for body in MAKERS[group](SAMPLE)]
     start = 5 * list(CODINGS).index(coding)

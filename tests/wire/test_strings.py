@@ -40,7 +40,7 @@ from app.wire.json import gather_messages
 from app.wire.json.write_values import values_text
 from app.wire.little_endian_items import PackedItemError, PackedSizeError, packed_bytes, unpack
 from app.wire.v2_request_json import Model
-from tests.conftest import samples
+from tests.conftest import samples, slow_but_for
 from tests.strings import framed, items, packed
 
 pytestmark = pytest.mark.usefixtures("every_codec")
@@ -237,7 +237,7 @@ def nested(texts: list[str], shape: tuple[int, ...]) -> str:
     return "[" + ", ".join(nested(texts[i * step : (i + 1) * step], shape[1:]) for i in range(shape[0])) + "]"
 
 
-@pytest.mark.parametrize("kernel", [numpy_cpu, gather_kernel], ids=["numpy", "numba"])
+@pytest.mark.parametrize("kernel", slow_but_for((gather_kernel,), (numpy_cpu, gather_kernel)), ids=["numpy", "numba"])
 @given(TEXTS, st.randoms(use_true_random=False))
 def test_every_way_in_and_out_gives_what_lists_of_strings_give(
     kernel: ModuleType, texts: list[str], rng: random.Random

@@ -13,7 +13,7 @@ from tests.http.tensors import put_raw
 from tests.workers.conftest import Start
 from tests.workers.load import Connection, connected, request
 
-MOVES = 1000 if SOAK or TEST_ALL else 150
+MOVES = 1000 if SOAK or TEST_ALL else 75
 READERS = 4
 VERSIONS = (1, 2, 3)
 READY = request("GET", "/readyz", b"")

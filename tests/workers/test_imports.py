@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import pytest
 
 from tests.http.tensors import npy
 from tests.imports.range_server import range_server
@@ -25,6 +26,7 @@ def state_of(url: str, where: str) -> dict[str, Any]:
         return dict(answer.json())
 
 
+@pytest.mark.slow
 def test_every_worker_knows_each_import_and_one_that_dies_leaves_nothing_of_its_own(
     start: Start, tmp_path: Path
 ) -> None:

@@ -403,6 +403,7 @@ _OFTEN = (
 )
 
 
+@pytest.mark.slow
 def test_damaged_tensors_are_counted_though_nobody_asks_for_them(start: Start, tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     flags = ("--store-dir", str(folder))

@@ -53,6 +53,7 @@ def kill(numbers: list[int]) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_in_a_rolling_restart_is_killed_and_the_restart_ends(start: Start) -> None:
     with start(*WORKERS, "--drain-timeout", "0.5", command=quick()) as server:
         before = pids(server)
@@ -111,6 +112,7 @@ def test_as_many_keys_as_the_file_may_hold_start_and_reach_a_replaced_worker(sta
         assert ask_once(server.port, request(authorization="Bearer no")).status == 401
 
 
+@pytest.mark.slow
 def test_a_parent_that_cannot_replace_its_workers_refuses_connections_until_it_can(start: Start) -> None:
     with start(*WORKERS, command=quick(give_up=10_000)) as server:
         with no_more_files(server):

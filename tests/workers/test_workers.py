@@ -68,6 +68,7 @@ def test_nobody_is_asked_before_all_are_warm(start: Start) -> None:
         while monotonic() < end and (not statuses or statuses[-1] != 200):
             answers.append(ask_once(server.port, request()).status)
             statuses.append(ask_once(server.port, READY).status)
+            sleep(0.01)
         assert statuses[-1] == 200, server.log_text()
         assert set(statuses[:-1]) == {503}
         assert answers[0] == 503
@@ -113,6 +114,7 @@ def load_factor() -> float:
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_asked_to_end_is_replaced_too(pair: Server) -> None:
     wait_for_two_workers(pair)
     with load(pair.port, 4) as running:
@@ -261,6 +263,7 @@ def test_a_port_that_is_taken_ends_the_parent_with_a_reason(tmp_path: Path) -> N
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_worker_that_starts_while_the_keys_file_is_broken_knows_the_keys(start: Start, tmp_path: Path) -> None:
     file = tmp_path / "keys"
     key = f"Bearer {api_keys.add(file, 'a', ['gather'])}"
