@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 SOAK = int(os.environ.get("GATHERND_SOAK") or 0)
 TEST_ALL = bool(SOAK) or os.environ.get("GATHERND_TEST_ALL") == "1"
@@ -39,9 +39,10 @@ except metadata.PackageNotFoundError:
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Samples are the same in every run and every place; a soak looks for new ones.
-settings.register_profile("sample", derandomize=True, deadline=None, max_examples=50)
-settings.register_profile("soak", deadline=None, max_examples=50 * max(SOAK, 1))
+# Samples are the same in every run and every place; a soak looks for new ones. How long one takes fails no test.
+ANY_TIME = [HealthCheck.too_slow]
+settings.register_profile("sample", derandomize=True, deadline=None, max_examples=50, suppress_health_check=ANY_TIME)
+settings.register_profile("soak", deadline=None, max_examples=50 * max(SOAK, 1), suppress_health_check=ANY_TIME)
 settings.load_profile("soak" if SOAK else "sample")
 
 

@@ -10,7 +10,6 @@ import contextlib
 import io
 import os
 import re
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.common import free_port
 from gathernd import Client
 from tests.block_shell import Shell
 from tests.http.server import Server, serving
@@ -83,11 +83,7 @@ def test_blocks_do_what_the_document_shows(
     running = [block for block in blocks(document) if block.language in RUNNABLE and block.reason is None]
     text = "".join(block.code for block in running if block.language == "bash")
     skip_without(**{name: name for name in ("curl", "openssl") if re.search(rf"\b{name} ", text)})
-    if _name(document) in STARTS_SERVICES:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-    else:
-        port = request.getfixturevalue("shared").port
+    port = free_port() if _name(document) in STARTS_SERVICES else request.getfixturevalue("shared").port
     variables = {name: value for name, value in os.environ.items() if not name.startswith("GATHERND_")}
     variables.pop("PYTHONWARNINGS", None)
     variables |= {

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.common import free_port
 from tests.block_shell import Shell
 from tests.markdown_blocks import ROOT, blocks
 
@@ -30,8 +30,7 @@ def test_first_steps_lead_to_the_first_row(tmp_path: Path) -> None:
     checkout = tmp_path / "checkout"
     shutil.copytree(ROOT, checkout, ignore=_LEFT_BEHIND)
     (tmp_path / "home").mkdir()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     own = str(Path(sys.executable).parent)
     kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_") or name in {"LANG", "TZ"}}
     variables = kept | {

@@ -43,7 +43,7 @@ def bound(host: str, port: int = 0) -> Iterator[list[socket.socket]]:
 
 def connects(address: str, port: int) -> bool:
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as client:
-        client.settimeout(5)
+        client.settimeout(60)
         return client.connect_ex((address, port)) == 0
 
 
@@ -163,10 +163,10 @@ def test_a_connection_after_a_refusal_stays_open_until_its_request_comes() -> No
         refuse(sockets)
         refuse(sockets)
         listen(sockets)
-        with socket.create_connection(sockets[0].getsockname(), 5) as client, sockets[0].accept()[0] as taken:
+        with socket.create_connection(sockets[0].getsockname(), 60) as client, sockets[0].accept()[0] as taken:
             taken.setblocking(False)
             with pytest.raises(BlockingIOError):
                 taken.recv(1)
             client.sendall(b"request")
-            taken.settimeout(5)
+            taken.settimeout(60)
             assert taken.recv(16) == b"request"

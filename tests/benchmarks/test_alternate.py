@@ -71,7 +71,7 @@ def test_every_piece_of_work_is_driven_and_puts_many_contents_under_many_names(
         for piece in work.values():
             done = alternate.turn(port, piece, 1, warm=1)
             assert 0 < done.rate < done.rate_cpu * 2 * len(served)
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=60) as client:
             tensors = client.get("/tensors", params={"limit": 1000}).json()["tensors"]
     small = {tensor["etag"] for tensor in tensors if tensor["name"].startswith("small-")}
     assert len(small) == alternate.PUT_NAMES

@@ -8,11 +8,13 @@ from benchmarks import client
 from gathernd import Client
 from tests.http.conftest import server, start
 from tests.http.server import Server
+from tests.tries import tried_again
 
 __all__ = ["server", "start"]
 
 
 @pytest.mark.slow
+@tried_again
 def test_every_contender_looks_the_rows_up_and_has_figures(server: Server) -> None:
     with Client(server.url) as service:
         service.put("items", client.table())

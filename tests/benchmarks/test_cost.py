@@ -21,7 +21,7 @@ def test_what_is_switched_off_is_off_and_the_answer_is_the_same(
     command = (sys.executable, "-m", "benchmarks.switched", how)
     with (
         serving(warmed, tmp_path, command=command) as server,
-        httpx.Client(base_url=server.url, trust_env=False) as client,
+        httpx.Client(base_url=server.url, trust_env=False, timeout=60) as client,
     ):
         for _ in range(3):
             answer = client.post("/gathernd", content=TINY)

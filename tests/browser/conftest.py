@@ -55,7 +55,7 @@ def server(start: Start) -> Iterator[Server]:
 def watched(browser: Browser, **options: Any) -> Iterator[Page]:
     """A page of which each request went to this machine, none failed unasked, and no script broke."""
     context = browser.new_context(**options)
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(60_000)
     page = context.new_page()
     hosts: set[str | None] = set()
     broken: list[str] = []
@@ -78,7 +78,7 @@ def watched(browser: Browser, **options: Any) -> Iterator[Page]:
         context.close()
 
 
-def until(page: Page, script: str, within: float = 20) -> None:
+def until(page: Page, script: str, within: float = 60) -> None:
     """Wait until `script` is true. Playwright's own waiting needs what the pages' Content-Security-Policy forbids."""
     end = monotonic() + within
     while not page.evaluate(script):

@@ -70,7 +70,7 @@ def test_progress_is_shown_and_an_import_can_be_cancelled(page: Any, importing: 
 
     def respond(handler: Any) -> bool:
         if (handler.headers["Range"] or "").startswith("bytes=8"):
-            going.wait(30)
+            going.wait(120)
         return False
 
     source.respond = respond

@@ -16,6 +16,7 @@ from tests.browser.conftest import NAME, Open, until
 from tests.http.server import Server
 from tests.http.tensors import put_raw
 from tests.needs import skip_without
+from tests.tries import tried_again
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -57,6 +58,7 @@ def fill(page: Page, operator: str, data: tuple[str, Any], indices: tuple[str, A
     page.locator("#parameter").fill(str(parameter))
 
 
+@tried_again
 def test_the_first_gather_by_mouse(open_page: Open) -> None:
     began = monotonic()
     page = open_page()
@@ -66,6 +68,7 @@ def test_the_first_gather_by_mouse(open_page: Open) -> None:
     assert page.locator("#readiness").inner_text() == "ready"
 
 
+@tried_again
 def test_the_first_gather_by_keyboard(open_page: Open) -> None:
     began = monotonic()
     page = open_page()

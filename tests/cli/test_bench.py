@@ -32,6 +32,7 @@ from app.service import Service
 from app.store import EmptyStore
 from app.tensors.shape_limits import Limits
 from gathernd_cli.command_line import app
+from tests.tries import tried_again
 
 BENCH = (sys.executable, "-m", "app.cli", "bench")
 SECONDS = "0.02"
@@ -189,7 +190,7 @@ def test_a_signal_ends_it_and_its_server(
         sleep(0.01)
     sleep(0.05)
     bench.process.send_signal(number)
-    bench.process.communicate(timeout=30)
+    bench.process.communicate(timeout=60)
     assert bench.process.returncode == code
     bench.assert_nothing_is_left()
 
@@ -213,6 +214,7 @@ def test_a_server_that_does_not_start_is_an_error_with_its_last_words(
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+@tried_again
 def test_a_server_that_is_never_ready_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program = "print('waiting', flush=True); import time; time.sleep(60)"
     monkeypatch.setattr(bench_server, "COMMAND", (sys.executable, "-c", program))

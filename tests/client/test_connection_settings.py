@@ -19,6 +19,7 @@ from tests.client.test_retries import DATA, INDICES, Scripted, done, pauses, scr
 from tests.http.conftest import Start
 from tests.http.server import Server
 from tests.http.test_tls import Pair, pair
+from tests.tries import tried_again
 
 __all__ = ["pair", "pauses", "scripted"]
 
@@ -92,6 +93,7 @@ def test_headers_are_sent_for_all_calls_and_for_one(scripted: Scripted) -> None:
         scripted(headers={"x": "a\r\nb: c"})
 
 
+@tried_again
 def test_a_calls_timeout_is_told_to_the_service(scripted: Scripted, pauses: list[float]) -> None:
     client, script = scripted(httpx.ConnectError("no"), done(), done())
     client.gathernd(DATA, INDICES, timeout=2.5)

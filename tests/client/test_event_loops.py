@@ -15,6 +15,7 @@ from gathernd import AsyncClient, errors
 from gathernd._messages import CHUNK_BYTES
 from tests.client.test_hostile_servers import Hostile, always, hostile, waiting
 from tests.http.server import Server
+from tests.tries import tried_again
 
 __all__ = ["hostile"]
 DATA = np.arange(1000.0)
@@ -68,6 +69,7 @@ def test_uvloop_serves_as_well(server: Server) -> None:
         runner.run(run())
 
 
+@tried_again
 def test_a_cancelled_call_ends_at_once_and_its_connection_is_not_used_again(hostile: Make) -> None:
     server = hostile(waiting(2), always)
 

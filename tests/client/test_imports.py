@@ -73,7 +73,7 @@ def test_an_import_is_begun_looked_at_and_listed(service: Any, source: RangeServ
 def test_an_import_that_is_ended_says_so(service: Any, source: RangeServer) -> None:
     going = Event()
     source.files["/t/held.npy"] = npy(np.zeros(1 << 18))
-    source.respond = lambda handler: handler.headers["Range"] != "bytes=0-65535" and going.wait(30) and False
+    source.respond = lambda handler: handler.headers["Range"] != "bytes=0-65535" and going.wait(120) and False
     begun = service.begin_import("held", f"{source.url}/t/held.npy")
     service.end_import(begun.id)
     with pytest.raises(errors.NotFound, match="ended by a request"):
@@ -165,7 +165,7 @@ def test_an_object_store_is_read_with_the_library(moto: str, monkeypatch: pytest
         ("AWS_ENDPOINT_URL", moto),
     ):  # fmt: skip
         monkeypatch.setenv(name, value)
-    with httpx.Client(base_url=f"{moto}/of-client", headers=signed, trust_env=False) as bucket:
+    with httpx.Client(base_url=f"{moto}/of-client", headers=signed, trust_env=False, timeout=60) as bucket:
         bucket.put("")
         bucket.put("/many.safetensors", content=save(first=TABLE, second=TABLE[:5]))
     with url_files.fetched("s3://of-client/many.safetensors", "second", lambda *done: None) as path:

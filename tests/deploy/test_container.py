@@ -158,7 +158,7 @@ def answering(status: int) -> Iterator[int]:
 def test_health_check_follows_readyz_whatever_proxy_is_set(status: int, healthy: bool) -> None:
     with answering(status) as port:
         environ = {**os.environ, "GATHERND_PORT": str(port), "http_proxy": "http://192.0.2.1:1"}
-        done = subprocess.run([sys.executable, *healthcheck_command()[1:]], env=environ, timeout=20, check=False)
+        done = subprocess.run([sys.executable, *healthcheck_command()[1:]], env=environ, timeout=60, check=False)
     assert (done.returncode == 0) is healthy
 
 
@@ -167,7 +167,7 @@ def test_health_check_fails_where_nothing_listens() -> None:
         pass
     environ = {**os.environ, "GATHERND_PORT": str(port)}
     command = [sys.executable, *healthcheck_command()[1:]]
-    assert subprocess.run(command, env=environ, timeout=20, check=False, capture_output=True).returncode != 0
+    assert subprocess.run(command, env=environ, timeout=60, check=False, capture_output=True).returncode != 0
 
 
 def test_both_levels_of_the_entry_point_are_compiled_into_the_image() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ import httpx
 import pytest
 
 import app
+from benchmarks.common import free_port
 from tests.deploy.clean_root import Root, bootstrap, entry
 from tests.deploy.dockerfile import read_dockerfile
 from tests.needs import skip_without
@@ -43,8 +43,7 @@ def files(folder: Path) -> dict[str, tuple[int, int]]:
 @contextmanager
 def container(root: Root) -> Iterator[tuple[str, dict[str, str]]]:
     """A running container of the image, on loopback; yields its URL and environment. It must end with 0."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     environment = {**root.environment, "GATHERND_HOST": "127.0.0.1", "GATHERND_PORT": str(port)}
     log = root.folder.parent / "log.txt"
     with log.open("wb") as file:

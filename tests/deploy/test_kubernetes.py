@@ -357,9 +357,10 @@ def test_probes_pass_once_hosts_are_named(warmed: Path, tmp_path: Path) -> None:
     with serving(warmed, tmp_path, "--allowed-hosts", "gather.example.com") as server:
         for probe in probes:
             sent = {field["name"]: field["value"] for field in probe["httpHeaders"]}
-            assert httpx.get(f"{server.url}{probe['path']}", headers=sent).status_code == 200
+            assert httpx.get(f"{server.url}{probe['path']}", headers=sent, timeout=60).status_code == 200
             # What the kubelet would say otherwise.
-            assert httpx.get(f"{server.url}{probe['path']}", headers={"host": "10.1.2.3:8080"}).status_code == 403
+            other = {"host": "10.1.2.3:8080"}
+            assert httpx.get(f"{server.url}{probe['path']}", headers=other, timeout=60).status_code == 403
 
 
 def kserve(kind: str) -> list[Resource]:

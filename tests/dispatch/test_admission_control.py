@@ -40,7 +40,7 @@ def test_large_bodies_are_refused_while_the_queue_is_full_and_small_ones_read() 
         pool = RequestThreadPool(1, 0)
         admission = Admission(Budget(4 * SMALL_REQUEST_BYTES), pool, 10)
         go = threading.Event()
-        running = asyncio.ensure_future(pool.run(lambda: go.wait(10)))
+        running = asyncio.ensure_future(pool.run(lambda: go.wait(60)))
         await asyncio.sleep(0)
         admission.admit(SMALL_BODY_BYTES)
         for size in (SMALL_BODY_BYTES + 1, None):

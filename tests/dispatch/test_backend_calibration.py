@@ -16,6 +16,7 @@ from app.dispatch import backend_calibration
 from app.dispatch.backend_calibration import calibrated, measure, with_min_gain
 from app.dispatch.backend_cost_model import TYPICAL, Coefficients
 from app.kernels import numpy_cpu
+from tests.tries import tried_again
 
 
 @pytest.fixture
@@ -31,6 +32,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return times
 
 
+@tried_again
 def test_a_measurement_is_whole_and_takes_a_moment() -> None:
     started = time.perf_counter()
     found = measure(numpy_cpu, 2)
@@ -154,6 +156,7 @@ class TunedKernel:
 
 
 @pytest.mark.parametrize(("unasked", "ahead"), [(1.5, True), (0.5, False)])
+@tried_again
 def test_long_rows_are_asked_for_ahead_where_that_was_measured_to_be_faster(unasked: float, ahead: bool) -> None:
     kernel = TunedKernel(unasked)
     found = backend_calibration._measure_unasked_row(kernel, np.zeros(1 << 20, np.uint8), np.random.default_rng(1))

@@ -11,6 +11,7 @@ import pytest
 from app.dispatch.concurrent_body_reads import ACTIVE_BYTES, TICK_S, BodyReadLimit
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
+from tests.tries import tried_again
 
 
 @dataclass(eq=False)
@@ -53,6 +54,7 @@ def test_a_body_waits_for_another_to_be_read_and_they_come_in_order() -> None:
     asyncio.run(main())
 
 
+@tried_again
 def test_bodies_that_bring_little_hold_up_nobody_and_brisk_ones_do() -> None:
     async def main() -> None:
         body_reads = BodyReadLimit(2)

@@ -27,6 +27,7 @@ from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from tests.dispatch.fake_device import FakeDevice
 from tests.store.helpers import put, scatter
+from tests.tries import tried_again
 
 Result = TypeVar("Result")
 ROWS = 1000
@@ -461,7 +462,7 @@ def test_lookups_while_a_copy_is_on_its_way_run_on_the_cpu_and_send_nothing_more
     go = threading.Event()
 
     def wait(name: str) -> None:
-        go.wait(10)
+        go.wait(60)
 
     async def script() -> None:
         harness.device.fails = wait
@@ -543,12 +544,13 @@ def test_lookups_of_one_tensor_at_once_send_it_once(store: LocalStore) -> None:
     assert harness.device.done.count("upload") == 1
 
 
+@tried_again
 def test_too_many_at_once_are_refused(store: LocalStore) -> None:
     harness = Harness()
     go = threading.Event()
 
     def wait(name: str) -> None:
-        go.wait(10)
+        go.wait(60)
 
     harness.device.fails = wait
 

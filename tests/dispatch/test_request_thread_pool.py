@@ -50,7 +50,7 @@ def pool() -> Iterator[RequestThreadPool]:
 def test_work_runs_in_a_thread_of_the_pool_and_the_loop_goes_on(pool: RequestThreadPool) -> None:
     async def main() -> None:
         go = threading.Event()
-        waiting = asyncio.ensure_future(pool.run(lambda: (go.wait(10), threading.current_thread().name)))
+        waiting = asyncio.ensure_future(pool.run(lambda: (go.wait(60), threading.current_thread().name)))
         await asyncio.sleep(0.01)
         assert not waiting.done()
         go.set()
@@ -105,7 +105,7 @@ def test_what_work_raises_is_raised_to_the_caller(pool: RequestThreadPool) -> No
 def test_more_calls_than_threads_and_queue_are_refused_until_one_ends(pool: RequestThreadPool) -> None:
     async def main() -> None:
         go = threading.Event()
-        calls = [asyncio.ensure_future(pool.run(lambda: go.wait(10))) for _ in range(5)]
+        calls = [asyncio.ensure_future(pool.run(lambda: go.wait(60))) for _ in range(5)]
         await asyncio.sleep(0.01)
         with pytest.raises(GatherError) as refused:
             await pool.run(lambda: True)
@@ -121,7 +121,7 @@ def test_more_calls_than_threads_and_queue_are_refused_until_one_ends(pool: Requ
 def test_calls_run_at_once(pool: RequestThreadPool) -> None:
     async def main() -> None:
         barrier = threading.Barrier(2)
-        calls = [pool.run(lambda number=number: (barrier.wait(10), number)[1]) for number in (1, 2)]  # type: ignore[misc]
+        calls = [pool.run(lambda number=number: (barrier.wait(60), number)[1]) for number in (1, 2)]  # type: ignore[misc]
         assert await asyncio.gather(*calls) == [1, 2]
 
     asyncio.run(main())
@@ -130,7 +130,7 @@ def test_calls_run_at_once(pool: RequestThreadPool) -> None:
 def test_a_caller_that_goes_away_gives_its_place_back(pool: RequestThreadPool) -> None:
     async def main() -> None:
         go, ran = threading.Event(), threading.Event()
-        running = [asyncio.ensure_future(pool.run(lambda: go.wait(10))) for _ in range(2)]
+        running = [asyncio.ensure_future(pool.run(lambda: go.wait(60))) for _ in range(2)]
         waiting = asyncio.ensure_future(pool.run(ran.set))
         await asyncio.sleep(0.01)
         for call in (waiting, running[0]):
@@ -142,7 +142,7 @@ def test_a_caller_that_goes_away_gives_its_place_back(pool: RequestThreadPool) -
         await asyncio.sleep(0.02)
         assert not ran.is_set()
         gate = threading.Event()
-        calls = [asyncio.ensure_future(pool.run(lambda: gate.wait(10))) for _ in range(5)]
+        calls = [asyncio.ensure_future(pool.run(lambda: gate.wait(60))) for _ in range(5)]
         await asyncio.sleep(0.01)
         gate.set()
         assert await asyncio.gather(*calls) == [True] * 5
@@ -185,7 +185,7 @@ def test_a_request_that_was_let_in_is_not_refused_and_goes_first() -> None:
         order: list[str] = []
         begun = Request()
         await pool.run(lambda: order.append("begun"), begun)
-        running = asyncio.ensure_future(pool.run(lambda: go.wait(10), Request()))
+        running = asyncio.ensure_future(pool.run(lambda: go.wait(60), Request()))
         await asyncio.sleep(0)
         fresh = asyncio.ensure_future(pool.run(lambda: order.append("fresh"), Request()))
         await asyncio.sleep(0)
@@ -213,7 +213,7 @@ def test_a_request_that_waits_too_long_is_refused_and_leaves_its_place(
     async def main() -> None:
         pool = RequestThreadPool(1, 1, queue_timeout)
         go, ran = threading.Event(), threading.Event()
-        running = asyncio.ensure_future(pool.run(lambda: go.wait(10), Request()))
+        running = asyncio.ensure_future(pool.run(lambda: go.wait(60), Request()))
         await asyncio.sleep(0)
         with pytest.raises(GatherError, match=code) as refused:
             await pool.run(ran.set, Request(seconds))
@@ -242,7 +242,7 @@ def test_a_client_that_goes_leaves_its_place_at_once_and_nothing_is_done_for_it(
     async def main() -> None:
         pool = RequestThreadPool(1, 1)
         go, ran = threading.Event(), threading.Event()
-        running = asyncio.ensure_future(pool.run(lambda: go.wait(10), Request()))
+        running = asyncio.ensure_future(pool.run(lambda: go.wait(60), Request()))
         await asyncio.sleep(0)
         gone = Request()
         waiting = asyncio.ensure_future(pool.run(ran.set, gone))
@@ -273,12 +273,12 @@ def test_what_runs_when_its_client_goes_keeps_its_place_until_it_ends() -> None:
 
         def work() -> int:
             begun.set()
-            go.wait(10)
+            go.wait(60)
             return 1
 
         gone = Request()
         running = asyncio.ensure_future(pool.run(work, gone))
-        assert await asyncio.to_thread(begun.wait, 10)
+        assert await asyncio.to_thread(begun.wait, 60)
         gone.caller.go()
         await asyncio.sleep(0.01)
         assert pool.in_use == 1

@@ -80,7 +80,7 @@ def memory_group(limit: int) -> Iterator[MemoryGroup]:
                     (folder / "memory.swap.max").write_text("0")
             yield MemoryGroup(folder, limit, version)
         finally:
-            for _ in range(100):
+            for _ in range(1000):
                 with suppress(OSError):
                     folder.rmdir()
                     break

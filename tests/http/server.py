@@ -109,7 +109,7 @@ class Server:
 
     def wait_until_ready(self) -> None:
         end = monotonic() + 120
-        with httpx.Client(base_url=self.url, trust_env=False, verify=self.verify) as client:
+        with httpx.Client(base_url=self.url, trust_env=False, verify=self.verify, timeout=60) as client:
             while (answer := client.get("/readyz")).status_code != 200:
                 assert "could not start" not in answer.text, self.log_text()
                 assert monotonic() < end, f"the server is not ready:\n{self.log_text()}"
@@ -181,7 +181,7 @@ def serving(
     finally:
         if process.poll() is None:
             process.kill()
-            process.wait(10)
+            process.wait(60)
 
 
 def check_answer(response: httpx.Response, documented: dict[str, set[int]] | None = None) -> None:

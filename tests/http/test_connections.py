@@ -20,6 +20,7 @@ from tests.http.raw import TINY, Answer, Wire, ask, request
 from tests.http.server import GATHERND, Server
 from tests.http.test_overload import metric
 from tests.http.test_tls import make_pair
+from tests.tries import tried_again
 
 MOST = 20
 RAW = {"content-type": "application/octet-stream"}
@@ -108,6 +109,7 @@ def test_the_longest_idle_connection_makes_room_for_a_new_one(small: Server) -> 
 
 
 @pytest.mark.parametrize("part", [request(TINY)[:30], PART], ids=["in the header", "in the body"])
+@tried_again
 def test_where_none_is_idle_a_new_connection_is_told_so(small: Server, part: bytes) -> None:
     refused = small.shared_client()  # has a connection of its own, which this fills the rest beside
     refused.get("/livez")

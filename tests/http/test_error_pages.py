@@ -40,7 +40,7 @@ def full(start: Start) -> Iterator[Server]:
     """A server whose only tensor is `items`, which the alias `live` names, and which may have no other."""
     with (
         start("--max-tensors", "1", "--device", "cpu", "--import-from", IMPORTED) as server,
-        httpx.Client(base_url=server.url, trust_env=False) as client,
+        httpx.Client(base_url=server.url, trust_env=False, timeout=60) as client,
     ):
         assert put_raw(client, "items", np.zeros((3, 2), np.float32)).status_code == 201
         assert client.put("/aliases/live", json={"tensor": "items@1"}).status_code == 201

@@ -151,7 +151,7 @@ def test_the_inference_protocol(client: httpx.Client, binary: bool) -> None:
     def ask(**parameters: Any) -> httpx.Response:
         content, headers = request(inputs, parameters=parameters)
         # A client whose answers are not held to the native form of errors.
-        return httpx.post(f"{client.base_url}/v2/models/gather/infer", content=content, headers=headers)
+        return httpx.post(f"{client.base_url}/v2/models/gather/infer", content=content, headers=headers, timeout=60)
 
     for _ in range(2):
         head, made = output(ask(**GATHER_8))

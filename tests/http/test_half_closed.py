@@ -14,6 +14,7 @@ from tests.http.conftest import Start
 from tests.http.raw import TINY, Answer, Wire, request
 from tests.http.server import Server
 from tests.http.test_overload import faulty, metric, wait_for_queue
+from tests.tries import tried_again
 
 OTHER = TINY.replace(b"[7,8]", b"[5,6]")
 GONE = 'gathernd_errors_total{code="client_gone"}'
@@ -120,6 +121,7 @@ def test_an_answer_larger_than_the_sockets_hold_is_read_to_its_end(server: Serve
         assert len(last(wire).body) > 24 << 20
 
 
+@tried_again
 def test_a_request_that_waits_for_a_thread_is_answered(slow: Server) -> None:
     with Wire(slow) as first, Wire(slow) as second:
         first.send(request(TINY))
@@ -131,6 +133,7 @@ def test_a_request_that_waits_for_a_thread_is_answered(slow: Server) -> None:
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
+@tried_again
 def test_a_client_that_has_gone_altogether_is_noticed_while_its_request_waits(slow: Server, reset: bool) -> None:
     gone = metric(slow, GONE)
     with Wire(slow) as first:

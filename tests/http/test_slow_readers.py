@@ -13,6 +13,7 @@ from tests.http.conftest import Start
 from tests.http.raw import TINY, request
 from tests.http.server import Server
 from tests.http.test_overload import metric
+from tests.tries import tried_again
 
 MIB = 1 << 20
 ROW = 1 << 20
@@ -71,6 +72,7 @@ def wait_until_freed(server: Server, begun: float) -> None:
         sleep(0.1)
 
 
+@tried_again
 def test_a_client_that_reads_nothing_is_cut_off_and_its_memory_freed(strict: Server) -> None:
     refusals = metric(strict, 'gathernd_errors_total{code="request_timeout"}')
     with connect(strict) as connection:
@@ -83,6 +85,7 @@ def test_a_client_that_reads_nothing_is_cut_off_and_its_memory_freed(strict: Ser
     assert metric(strict, 'gathernd_errors_total{code="request_timeout"}') == refusals + 1
 
 
+@tried_again
 def test_a_client_that_reads_a_little_now_and_then_is_cut_off(strict: Server) -> None:
     with connect(strict) as connection:
         begun = monotonic()
@@ -97,6 +100,7 @@ def test_a_client_that_reads_a_little_now_and_then_is_cut_off(strict: Server) ->
 
 
 @pytest.mark.slow
+@tried_again
 def test_a_client_that_asks_again_and_again_and_never_reads_is_cut_off(strict: Server) -> None:
     with connect(strict) as connection:
         begun = monotonic()
@@ -112,6 +116,7 @@ def test_a_client_that_asks_again_and_again_and_never_reads_is_cut_off(strict: S
         assert monotonic() - begun < LATE + 1
 
 
+@tried_again
 def test_a_download_that_nobody_reads_is_cut_off(strict: Server) -> None:
     with connect(strict) as connection:
         begun = monotonic()
@@ -121,6 +126,7 @@ def test_a_download_that_nobody_reads_is_cut_off(strict: Server) -> None:
         assert is_cut_off(connection)
 
 
+@tried_again
 def test_a_client_that_closed_its_side_and_does_not_read_the_last_answer_is_cut_off(strict: Server) -> None:
     with connect(strict) as connection:
         begun = monotonic()
@@ -131,6 +137,7 @@ def test_a_client_that_closed_its_side_and_does_not_read_the_last_answer_is_cut_
         assert is_cut_off(connection)
 
 
+@tried_again
 def test_a_steady_reader_may_take_longer_than_a_pause(strict: Server) -> None:
     with connect(strict) as connection:
         begun = monotonic()

@@ -10,6 +10,7 @@ import pytest
 from tests.http.conftest import Start
 from tests.http.raw import TINY, Wire, request
 from tests.http.server import Server
+from tests.tries import tried_again
 
 # Slow senders are looked for once a second.
 LATE = 3.5
@@ -35,6 +36,7 @@ def check_refused_in_time(wire: Wire, begun: float) -> None:
 @pytest.mark.parametrize(
     "sent", [b"P", b"POST /gathernd HTTP/1.1\r\n", b"POST /gathernd HTTP/1.1\r\nHost: localhost\r\nX-A: "]
 )
+@tried_again
 def test_a_header_that_stops_is_refused(strict: Server, sent: bytes) -> None:
     with Wire(strict) as wire:
         begun = monotonic()
@@ -42,6 +44,7 @@ def test_a_header_that_stops_is_refused(strict: Server, sent: bytes) -> None:
         check_refused_in_time(wire, begun)
 
 
+@tried_again
 def test_a_slow_loris_header_is_refused_though_bytes_keep_coming(strict: Server) -> None:
     with Wire(strict) as wire:
         begun = monotonic()
@@ -56,6 +59,7 @@ def test_a_slow_loris_header_is_refused_though_bytes_keep_coming(strict: Server)
 
 
 @pytest.mark.parametrize("chunks", [False, True])
+@tried_again
 def test_a_body_that_stops_is_refused(strict: Server, chunks: bool) -> None:
     head = request(b"", "Transfer-Encoding: chunked", length=False) if chunks else request(TINY)[: -len(TINY)]
     with Wire(strict) as wire:
@@ -64,6 +68,7 @@ def test_a_body_that_stops_is_refused(strict: Server, chunks: bool) -> None:
         check_refused_in_time(wire, begun)
 
 
+@tried_again
 def test_a_slow_loris_body_is_refused_though_bytes_keep_coming(strict: Server) -> None:
     with Wire(strict) as wire:
         begun = monotonic()
@@ -77,6 +82,7 @@ def test_a_slow_loris_body_is_refused_though_bytes_keep_coming(strict: Server) -
         check_refused_in_time(wire, min(begun, monotonic() - 1))
 
 
+@tried_again
 def test_a_steady_body_may_take_longer_than_a_pause(strict: Server) -> None:
     body = TINY + b" " * 40_000
     with Wire(strict) as wire:
@@ -98,6 +104,7 @@ def test_a_connection_may_idle_between_requests(strict: Server) -> None:
 
 
 @pytest.mark.parametrize("fields", [("Content-Type: text/plain",), ("Origin: http://example.com",)])
+@tried_again
 def test_a_connection_may_idle_after_a_refusal_that_came_before_the_body(
     strict: Server, fields: tuple[str, ...]
 ) -> None:
@@ -111,6 +118,7 @@ def test_a_connection_may_idle_after_a_refusal_that_came_before_the_body(
         assert wire.read().status == 200
 
 
+@tried_again
 def test_a_body_that_stops_after_a_refusal_ends_the_connection(strict: Server) -> None:
     with Wire(strict) as wire:
         begun = monotonic()
@@ -126,6 +134,7 @@ def short_timeouts(start: Start) -> Iterator[Server]:
         yield server
 
 
+@tried_again
 def test_an_idle_connection_is_closed_after_keep_alive(short_timeouts: Server) -> None:
     with Wire(short_timeouts) as wire:
         wire.send(request(TINY))
@@ -136,6 +145,7 @@ def test_an_idle_connection_is_closed_after_keep_alive(short_timeouts: Server) -
 
 
 @pytest.mark.parametrize("sent", [b"", b"\r\n"])
+@tried_again
 def test_a_connection_on_which_no_request_starts_is_closed(short_timeouts: Server, sent: bytes) -> None:
     with Wire(short_timeouts) as wire:
         begun = monotonic()
@@ -146,6 +156,7 @@ def test_a_connection_on_which_no_request_starts_is_closed(short_timeouts: Serve
 
 
 @pytest.mark.parametrize("last", [b"", b"\r\n"])
+@tried_again
 def test_an_idle_connection_is_closed_after_a_refusal_that_came_before_the_body(
     short_timeouts: Server, last: bytes
 ) -> None:

@@ -25,6 +25,7 @@ from tests.http.conftest import Start
 from tests.http.raw import TINY
 from tests.http.server import GATHERND, Server
 from tests.needs import skip_without
+from tests.tries import tried_again
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the Debian package openssl")
 SAFETENSORS = {"content-type": "application/x-safetensors"}
@@ -137,6 +138,7 @@ def test_old_versions_of_tls_are_refused(server: Server, pair: Pair) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.soak)])
+@tried_again
 def test_a_handshake_that_never_ends_is_cut_off(start: Start, pair: Pair, workers: str) -> None:
     flags = ("--header-timeout", "0.5", "--workers", workers, *pair.flags())
     with start(*flags, tls=pair.trusting()) as server, server.connect() as silent, server.connect() as started:
@@ -148,6 +150,7 @@ def test_a_handshake_that_never_ends_is_cut_off(start: Start, pair: Pair, worker
 
 
 @pytest.mark.parametrize("workers", ["2", pytest.param("1", marks=pytest.mark.soak)])
+@tried_again
 def test_a_stop_does_not_wait_for_handshakes_or_farewells(start: Start, pair: Pair, workers: str) -> None:
     with (
         start("--workers", workers, *pair.flags(), tls=pair.trusting()) as server,
@@ -251,7 +254,7 @@ def test_a_pair_that_is_put_back_as_it_was_stays_in_force(tmp_path: Path) -> Non
     assert not renewed(tls)
 
 
-def until(reached: Callable[[], bool], seconds: float = 10) -> None:
+def until(reached: Callable[[], bool], seconds: float = 20) -> None:
     end = monotonic() + seconds
     while not reached():
         assert monotonic() < end
@@ -269,7 +272,7 @@ def test_callers_need_a_certificate_where_authorities_are_named(start: Start, pa
         foreign.load_cert_chain(stranger.certificate, stranger.key)
         for refused in (pair.trusting(), foreign):
             with pytest.raises((httpx.TransportError, ssl.SSLError)):
-                httpx.get(f"{server.url}/livez", verify=refused, trust_env=False)
+                httpx.get(f"{server.url}/livez", verify=refused, trust_env=False, timeout=60)
 
 
 def test_a_key_with_a_password_and_one_file_for_both(start: Start, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from safetensors.numpy import load, save
 
 from app.server.body_reader import MIN_DIRECT_BYTES
 from tests.http.server import Server
+from tests.tries import tried_again
 
 ROWS = 4000
 HEAD = b"POST /gathernd HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-safetensors\r\n"
@@ -168,6 +169,7 @@ def test_a_client_that_leaves_in_the_middle_costs_nothing(server: Server) -> Non
         check(at.answer(), expected)
 
 
+@tried_again
 def test_what_no_longer_fits_is_refused_and_the_connection_lives(start: Callable[..., Any]) -> None:
     head, body, expected = request(6)
     with start("--memory-budget", "6MiB") as server, wire(server) as first, wire(server) as second:
@@ -184,6 +186,7 @@ def test_what_no_longer_fits_is_refused_and_the_connection_lives(start: Callable
         check(second.answer(), expected)
 
 
+@tried_again
 def test_a_sender_that_stops_in_the_middle_is_told(start: Callable[..., Any]) -> None:
     head, body, expected = request(7)
     with start("--body-timeout", "1") as server:

@@ -14,6 +14,7 @@ import pytest
 from tests.conftest import slow_but_for
 from tests.http.server import Server
 from tests.oip.bodies import NUMPY, Array, same
+from tests.tries import tried_again
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of the client's own dependencies
@@ -250,6 +251,7 @@ def test_repository(caller: Caller) -> None:
             getattr(caller, method)("nothing")
 
 
+@tried_again
 def test_statistics_have_real_counts_and_times(caller: Caller) -> None:
     def numbers(**named: str) -> dict[str, Any]:
         (found,) = (one for one in caller.get_inference_statistics(**named)["model_stats"] if one["name"] == "gathernd")

@@ -169,7 +169,7 @@ def test_two_authorization_fields_are_refused(guarded: Guarded) -> None:
         assert client.post("/gathernd", json=BODY, headers=fields).status_code == 400
 
 
-def status_within(guarded: Guarded, key: str, wanted: int, seconds: float = 3.0) -> bool:
+def status_within(guarded: Guarded, key: str, wanted: int, seconds: float = 15.0) -> bool:
     end = monotonic() + seconds
     while monotonic() < end:
         if guarded.ask("POST", "/gathernd", key, json=BODY).status_code == wanted:
@@ -186,7 +186,7 @@ def test_keys_rotate_without_a_restart_and_a_broken_file_harms_nobody(guarded: G
     assert status_within(guarded, new, 401)
     good = guarded.file.read_bytes()
     guarded.file.write_bytes(b"not a keys file\n")
-    end = monotonic() + 3
+    end = monotonic() + 15
     while "keys file: line 1" not in guarded.server.log_text():
         assert monotonic() < end
         sleep(0.05)
@@ -253,7 +253,7 @@ def test_a_header_that_was_let_in_before_is_refused_once_its_key_is_gone(guarded
             wire.send(one)
             assert wire.read().status == status
         api_keys.remove(guarded.file, "leaver")
-        end = monotonic() + 3
+        end = monotonic() + 15
         status = 200
         while status == 200:
             assert monotonic() < end

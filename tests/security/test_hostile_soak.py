@@ -31,7 +31,7 @@ SEED = int(os.environ.get("GATHERND_SEED") or (secrets.randbits(32) if SOAK else
 LIMITS = (
     *("--max-json-bytes", "4MiB", "--max-body-bytes", "8MiB", "--max-output-bytes", "8MiB"),
     *("--max-upload-bytes", "8MiB", "--max-store-bytes", "12MiB", "--memory-budget", "256MiB", "--max-tensors", "8"),
-    *("--header-timeout", "2", "--body-timeout", "2"),
+    *("--header-timeout", "5", "--body-timeout", "5"),
 )
 LINES = 4
 REACHED = (
@@ -266,7 +266,7 @@ def wait_until_idle(server: Server) -> None:
     end = monotonic() + 20
     while True:
         sleep(0.3)  # so old the numbers of other processes may be
-        lines = httpx.get(f"{server.url}/metrics", trust_env=False).text.splitlines()
+        lines = httpx.get(f"{server.url}/metrics", trust_env=False, timeout=60).text.splitlines()
         found = {line.split()[0]: float(line.split()[1]) for line in lines if line[:1] != "#" and "{" not in line}
         quiet = found["gathernd_requests_in_flight"] == 1 and found["gathernd_memory_used_bytes"] == 0
         if quiet and found["gathernd_connections"] <= 2:

@@ -13,6 +13,7 @@ import pytest
 from app.server import connection_acceptor
 from app.server.connection_acceptor import Acceptor
 from app.telemetry.shared_counters import CounterGroup, Counters, SlotHeader, join
+from tests.tries import tried_again
 
 PATIENCE = 0.2
 
@@ -63,6 +64,7 @@ async def connect(listener: socket.socket) -> asyncio.StreamWriter:
     return (await asyncio.open_connection(*listener.getsockname()))[1]
 
 
+@tried_again
 def test_the_one_with_fewer_takes_it_at_once(run: Callable[[Scenario], None]) -> None:
     async def scenario(
         taking: Acceptor, listener: socket.socket, opened: set[Any], mine: Counters, other: Counters
@@ -78,6 +80,7 @@ def test_the_one_with_fewer_takes_it_at_once(run: Callable[[Scenario], None]) ->
     run(scenario)
 
 
+@tried_again
 def test_the_one_with_more_waits_for_the_other_and_then_takes_it(run: Callable[[Scenario], None]) -> None:
     async def scenario(
         taking: Acceptor, listener: socket.socket, opened: set[Any], mine: Counters, other: Counters
@@ -96,6 +99,7 @@ def test_the_one_with_more_waits_for_the_other_and_then_takes_it(run: Callable[[
     run(scenario)
 
 
+@tried_again
 def test_a_worker_that_takes_none_is_not_waited_for(run: Callable[[Scenario], None]) -> None:
     async def scenario(
         taking: Acceptor, listener: socket.socket, opened: set[Any], mine: Counters, other: Counters

@@ -860,6 +860,8 @@ def kills(count: int, seed: int) -> int:
             course = Course(tables, planned(tables, rng))
             changes = course.changes
             worker = Worker(lambda: opened(folder), changes, f"{turn}-")
+            if turn == count - 1 and not total:
+                worker.wait_for_one()
             worker.kill(rng)
             done = len(worker.answers)
             again = worker.note(course, etags)
@@ -893,6 +895,8 @@ def workers(count: int, seed: int) -> int:
             end = time.monotonic() + rng.random() * 0.15
             while time.monotonic() < end:
                 read_one(store, rng.choice("tuvab"), worker, course, etags)
+            if turn == count - 1 and not total:
+                worker.wait_for_one()
             worker.kill(rng, 0)
             done = len(worker.answers)
             earlier = [*earlier, *worker.note(course, etags)]
@@ -952,7 +956,7 @@ class Worker:
             for number, change in enumerate(changes):
                 answers = carry_out(store, change, f"{prefix}{number}")
                 os.write(writer, json.dumps(answers).encode() + b"\n")
-            time.sleep(10)
+            time.sleep(60)
 
         self.child = spawned(work)
         os.close(writer)
@@ -967,6 +971,12 @@ class Worker:
             *lines, self._rest = (self._rest + piece).split(b"\n")
             self.answers += [json.loads(line) for line in lines]
         return len(self.answers)
+
+    def wait_for_one(self) -> None:
+        """Wait until one of the changes was acknowledged, however slow the machine is."""
+        end = time.monotonic() + 60
+        while not self.read() and time.monotonic() < end:
+            time.sleep(0.001)
 
     def kill(self, rng: random.Random, within: float = 0.15) -> None:
         """Kill it some time from now, and read all that it reported."""

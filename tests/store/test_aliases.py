@@ -231,7 +231,7 @@ def test_a_move_and_a_removal_of_its_target_at_the_same_time_leave_no_alias_of_n
 
     def slow(connection: object) -> None:
         begun.set()
-        go_on.wait(10)
+        go_on.wait(60)
         real(connection)  # type: ignore[arg-type]
 
     outcomes: list[object] = []
@@ -246,7 +246,7 @@ def test_a_move_and_a_removal_of_its_target_at_the_same_time_leave_no_alias_of_n
         patch.setattr(disk_writes, "commit", slow)
         removal = Thread(target=lambda: items.delete("items@2"))
         removal.start()
-        assert begun.wait(10)
+        assert begun.wait(60)
         mover = Thread(target=move)
         mover.start()
         go_on.set()

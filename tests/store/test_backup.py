@@ -594,7 +594,9 @@ CHANGES = st.lists(
 )
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(CHANGES)
 def test_a_backup_brought_up_to_date_is_as_one_made_anew(tmp_path_factory: Any, changes: list[Any]) -> None:
     room = tmp_path_factory.mktemp("room")

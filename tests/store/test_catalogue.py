@@ -5,8 +5,9 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from threading import Thread
-from time import perf_counter
+from time import thread_time
 from typing import Any
 
 import numpy as np
@@ -256,38 +257,34 @@ def entered(folder: Path, count: int) -> None:
 
 @pytest.mark.slow
 def test_a_store_of_ten_thousand_tensors_starts_fast_and_answers_as_one_of_ten(tmp_path: Path) -> None:
-    def lookup_s(store: LocalStore, count: int) -> float:
-        """Seconds of a lookup while many tensors are mapped."""
-        for number in range(min(count, 1000)):
-            assert store.get(f"t{number}") is not None
-        best = 1.0
-        for _ in range(30):
-            began = perf_counter()
-            for _ in range(1000):
-                store.get("t0")
-            best = min(best, (perf_counter() - began) / 1000)
-        return best
-
-    figures = {}
+    """By the processor's time, both stores in turns: a busy machine does not matter."""
+    started, stores = {}, {}
     for count in (10, 10_000):
         folder = tmp_path / str(count)
         entered(folder, count)
-        began = perf_counter()
-        store = opened(folder, Quota(tensors=20_000))
-        started = perf_counter() - began
+        began = thread_time()
+        stores[count] = store = opened(folder, Quota(tensors=20_000))
+        started[count] = thread_time() - began
         assert len(store.names()) == count
-        lookup = lookup_s(store, count)
-        changed = []
-        for number in range(20):
-            put(store, "other", np.arange(number + 1))
-            began = perf_counter()
+        for number in range(min(count, 1000)):  # many are mapped
+            assert store.get(f"t{number}") is not None
+    lookups: dict[int, list[float]] = {count: [] for count in stores}
+    changed: dict[int, list[float]] = {count: [] for count in stores}
+    for turn in range(30):
+        for count, store in stores.items():
+            began = thread_time()
+            for _ in range(1000):
+                store.get("t0")
+            lookups[count].append((thread_time() - began) / 1000)
+            put(store, "other", np.arange(turn + 1))
+            began = thread_time()
             store.get("t0")
-            changed.append(perf_counter() - began)
-        figures[count] = started, lookup, sorted(changed)[10]
+            changed[count].append(thread_time() - began)
+    for store in stores.values():
         store.close()
-    assert figures[10_000][0] < 3
-    assert figures[10_000][1] < 2 * figures[10][1]
-    assert figures[10_000][2] < 4 * figures[10][2] + 1e-3
+    assert started[10_000] < 3
+    assert min(lookups[10_000]) < 2 * min(lookups[10]), lookups
+    assert median(changed[10_000]) < 4 * median(changed[10]) + 1e-3, changed
 
 
 def test_the_catalogue_is_made_anew_where_its_making_was_cut_short(folder: Path) -> None:

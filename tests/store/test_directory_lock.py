@@ -35,7 +35,7 @@ def holder(folder: Path, token: str | None = None) -> tuple[subprocess.Popen[str
 
 def end(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGKILL)
-    process.wait(10)
+    process.wait(60)
     assert process.stdout is not None
     process.stdout.close()
 

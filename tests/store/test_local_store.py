@@ -8,9 +8,10 @@ import re
 import subprocess
 import sys
 import threading
+from itertools import count
 from pathlib import Path
 from threading import Event
-from time import perf_counter
+from time import monotonic, thread_time
 from typing import Any
 
 import numpy as np
@@ -410,10 +411,10 @@ def test_a_lookup_costs_about_a_microsecond(store: LocalStore) -> None:
     put(store, "x", np.arange(3))
     best = 1.0
     for _ in range(20):
-        began = perf_counter()
+        began = thread_time()
         for _ in range(1000):
             store.get("x")
-        best = min(best, (perf_counter() - began) / 1000)
+        best = min(best, (thread_time() - began) / 1000)
     assert best < 10e-6, f"{best * 1e6:.2f} µs"
 
 
@@ -451,16 +452,19 @@ def test_many_threads_at_once_leave_one_whole_content(store: LocalStore, other: 
 
 def test_scatters_that_race_readers_are_seen_whole_or_not_at_all(store: LocalStore, other: LocalStore) -> None:
     put(store, "x", np.zeros((4000, 16), np.int64))
-    stop = Event()
+    stop, end = Event(), monotonic() + 60
 
     def write() -> None:
-        for turn in range(1, 200):
+        for turn in count(1):  # until some were seen, however slow the reader is
             scatter(store, "x", np.arange(4000)[:, None], np.full((4000, 16), turn))
+            if turn >= 200 and (len(seen) > 3 or monotonic() > end):
+                break
         stop.set()
 
+    seen: set[int] = set()
+    torn = 0
     writer = threading.Thread(target=write)
     writer.start()
-    seen, torn = set(), 0
     while not stop.is_set():
         resident = other.get("x")
         assert resident is not None
@@ -489,7 +493,7 @@ about, _ = put(store, "x", np.zeros(2**22, np.uint8), prefault=True, lock=True)
 assert about.prefault and about.lock
 store.get("x")
 import time
-for _ in range(200):
+for _ in range(3000):
     locked = [line.split()[1] for line in open("/proc/self/smaps") if line.startswith("Locked:")]
     if any(int(size) >= 4096 for size in locked): break
     time.sleep(0.02)

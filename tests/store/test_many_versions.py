@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from time import perf_counter
+from statistics import median
+from time import thread_time
 
 import numpy as np
 import pytest
@@ -50,53 +51,64 @@ def alias_of(name: str, version: int) -> Alias:
     return Alias(f"live-{name}", name, version, f'"{name}"', 0, 0)
 
 
-def lookup_s(store: LocalStore, names: int) -> float:
-    """Seconds of a lookup by name, version and alias while many are mapped."""
+def looked_up(store: LocalStore, names: int) -> None:
+    """Map all that a lookup by name, version and alias may find."""
     for number in range(names):
         for reference in (f"t{number}", f"t{number}@1", f"live-t{number}"):
             assert store.get(reference) is not None
-    best = 1.0
-    for _ in range(30):
-        began = perf_counter()
+
+
+@dataclass
+class Times:
+    """Seconds of processor time of this thread, measured many times: of a lookup, an upload and a page of a listing."""
+
+    lookups: list[float] = field(default_factory=list)
+    uploads: list[float] = field(default_factory=list)
+    pages: list[float] = field(default_factory=list)
+
+    def measure(self, store: LocalStore, turn: int) -> None:
+        """Measure each once."""
+        began = thread_time()
         for _ in range(400):
             store.get("t0")
             store.get("t0@1")
             store.get("live-t0")
-        best = min(best, (perf_counter() - began) / 1200)
-    return best
+        self.lookups.append((thread_time() - began) / 1200)
+        began = thread_time()
+        put(store, "t5", np.arange(turn + 1))
+        self.uploads.append(thread_time() - began)
+        began = thread_time()
+        found, _ = store.page(10, None)
+        self.pages.append(thread_time() - began)
+        assert len(found) == 10
 
 
 @pytest.mark.slow
 def test_a_store_of_a_thousand_names_with_a_hundred_versions_each_answers_as_one_of_ten(tmp_path: Path) -> None:
-    figures = {}
-    for names, versions in ((10, 1), (1000, 100)):
-        folder = tmp_path / str(names)
-        entered(folder, names, versions)
-        starts = []
-        for _ in range(3):
-            began = perf_counter()
-            store = opened(folder)
-            starts.append(perf_counter() - began)
-            assert len(store.names()) == names
-            store.close()
-        store = opened(folder)
-        assert store.version_count() == names * versions
-        lookup = lookup_s(store, names)
-        times = []
-        for number in range(30):
-            began = perf_counter()
-            put(store, "t5", np.arange(number + 1))
-            times.append(perf_counter() - began)
-        listed = []
-        for _ in range(10):
-            began = perf_counter()
-            found, _ = store.page(10, None)
-            listed.append(perf_counter() - began)
-        assert len(found) == 10
-        assert read(store, "t5").tolist() == list(range(30))
-        figures[names] = min(starts), lookup, sorted(times)[15], sorted(listed)[5]
+    """By the processor's time, both stores in turns: a busy machine does not matter."""
+    sizes = {10: 1, 1000: 100}
+    for names, versions in sizes.items():
+        entered(tmp_path / str(names), names, versions)
+    starts: list[float] = []
+    while len(starts) < 3 or (min(starts) >= 3 and len(starts) < 8):  # another thread on the core is in this time, too
+        began = thread_time()
+        store = opened(tmp_path / "1000")
+        starts.append(thread_time() - began)
+        assert len(store.names()) == 1000
         store.close()
-    assert figures[1000][0] < 3, figures
-    assert figures[1000][1] < 2 * figures[10][1], figures
-    assert figures[1000][2] < 3 * figures[10][2] + 2e-3, figures
-    assert figures[1000][3] < 3 * figures[10][3] + 2e-3, figures
+    stores = {names: opened(tmp_path / str(names)) for names in sizes}
+    times = {names: Times() for names in sizes}
+    for names, store in stores.items():
+        assert store.version_count() == names * sizes[names]
+        looked_up(store, names)
+    for turn in range(30):
+        for names, store in stores.items():
+            times[names].measure(store, turn)
+    for store in stores.values():
+        assert read(store, "t5").tolist() == list(range(30))
+        store.close()
+    few, many = times[10], times[1000]
+    assert min(starts) < 3, starts
+    assert min(many.lookups) < 2 * min(few.lookups), times
+    assert median(many.uploads) < 3 * median(few.uploads) + 2e-3, times
+    assert median(many.pages) < 3 * median(few.pages) + 2e-3, times

@@ -29,6 +29,9 @@ from app.tensors.tensor import Tensor
 from tests.store.helpers import put, read, scatter, strings
 from tests.strings import items
 
+TRIED = 7
+"""How often a content is read anew before writers are kept out."""
+
 
 class Overtaken:
     """NumPy's kernel, whose first `times` gathers a scatter of another worker overtakes: they read a mixture.
@@ -49,7 +52,8 @@ class Overtaken:
             thread = threading.Thread(target=add)
             thread.start()
             self.threads.append(thread)
-            thread.join(0.3)
+            # Only the one that comes when readers have stopped trying is kept out: it is not waited for long.
+            thread.join(60 if len(self.threads) <= TRIED else 0.3)
             self.kept_out += thread.is_alive()
             out[-1] = data[indices.ravel()[-1]]
         return bad
@@ -123,12 +127,12 @@ def test_a_scatter_that_is_half_done_is_waited_out(
         resident = store.get("x")
         if resident is not None and resident.version & 1 and resident.tensor.array[0] and not resident.tensor.array[3]:
             begun.set()
-            assert go_on.wait(20)
+            assert go_on.wait(60)
 
     monkeypatch.setattr(disk_writes, "store_words", slow)
     writer = threading.Thread(target=partial(scatter, other, "x", [[0], [3]], np.array([5, 5])))
     writer.start()
-    assert begun.wait(20)
+    assert begun.wait(60)
     seen = []
 
     class Late:

@@ -7,6 +7,7 @@ import fcntl
 import os
 import threading
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -190,8 +191,11 @@ def test_readers_beside_steady_scatters_read_one_content_each(store: LocalStore,
     thread = threading.Thread(target=change)
     thread.start()
     try:
-        seen = set()
-        for _ in range(20):
+        seen: set[str] = set()
+        end, snapshots = monotonic() + 60, 0
+        # However slow the other thread is: until some of what it has written was seen.
+        while snapshots < 20 or (len(seen) <= 5 and monotonic() < end):
+            snapshots += 1
             snapshot = taken(store)
             values = np.unique(content_of(snapshot))
             snapshot.close()

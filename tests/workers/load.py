@@ -208,7 +208,7 @@ def load(port: int, clients: int = 8, pause: float = 0.002, *, careful: bool = F
     finally:
         running._stop.set()
         for thread in threads:
-            thread.join(30)
+            thread.join(60)
     assert running.total == running.right.total() + len(running.failed)
 
 

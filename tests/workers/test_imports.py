@@ -20,7 +20,7 @@ from tests.workers.conftest import Start
 
 def state_of(url: str, where: str) -> dict[str, Any]:
     """What one of the workers says of an import; each connection is a new one, to either."""
-    with httpx.Client(base_url=url, trust_env=False) as client:
+    with httpx.Client(base_url=url, trust_env=False, timeout=60) as client:
         answer = client.get(where)
         assert answer.status_code == 200, answer.text
         return dict(answer.json())
@@ -62,7 +62,7 @@ def test_every_worker_knows_each_import_and_one_that_dies_leaves_nothing_of_its_
             while list((tmp_path / "store" / "incoming").iterdir()):
                 assert time.monotonic() < end
                 time.sleep(0.5)
-            assert httpx.get(f"{server.url}/tensors/held", trust_env=False).status_code == 404
+            assert httpx.get(f"{server.url}/tensors/held", trust_env=False, timeout=60).status_code == 404
         going.set()
     assert {path.suffix for path in (tmp_path / "store" / "imports").iterdir()} == {".json"}
 

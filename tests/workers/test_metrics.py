@@ -26,6 +26,7 @@ from app.telemetry.metric_definitions import (
     PROCESS_GAUGES,
 )
 from tests.http.server import Server
+from tests.tries import tried_again
 from tests.workers.conftest import Start
 from tests.workers.load import BODY, CONTENT, ask_once, connected, request, until
 from tests.workers.test_workers import pids
@@ -73,7 +74,7 @@ def server(request: pytest.FixtureRequest, start: Start) -> Iterator[Server]:
 
 
 def scraped(server: Server) -> bytes:
-    answer = httpx.get(f"{server.url}/metrics", trust_env=False)
+    answer = httpx.get(f"{server.url}/metrics", trust_env=False, timeout=60)
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     return answer.content
 
@@ -212,8 +213,8 @@ def test_a_client_that_goes_away_is_counted_under_status_0(server: Server) -> No
     with connected(server.port, 3) as connections:
         for connection in connections:
             connection.socket.sendall(request()[:-10])
-        until(lambda: in_flight(server) == 4, 5, "the three and the one that asks are in flight")
-    until(lambda: in_flight(server) == 1, 5, "nothing else is in flight")
+        until(lambda: in_flight(server) == 4, 20, "the three and the one that asks are in flight")
+    until(lambda: in_flight(server) == 1, 20, "nothing else is in flight")
     requests = change(before, scrape(server), "gathernd_requests_total")
     assert requests["POST", "/gathernd", "0"] == 3
 
@@ -227,10 +228,10 @@ def test_a_request_that_is_never_whole_is_no_failure_of_the_service(server: Serv
         breaks.socket.sendall(
             f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{{".encode()
         )
-        until(lambda: in_flight(server) == 3, 5, "both and the one that asks are in flight")
+        until(lambda: in_flight(server) == 3, 20, "both and the one that asks are in flight")
         breaks.socket.sendall(b"nonsense\r\n")
         assert breaks.read().status == 400
-    until(lambda: in_flight(server) == 1, 5, "nothing else is in flight")
+    until(lambda: in_flight(server) == 1, 20, "nothing else is in flight")
     statuses = {key[-1] for key in change(before, scrape(server), "gathernd_requests_total") if key[0] != "GET"}
     assert statuses == {"0", "400"}
 
@@ -299,6 +300,7 @@ def test_lookups_are_counted_by_tensor(server: Server) -> None:
     assert change(before, after, "gathernd_tensor_lookups_total") == {("looked-up",): 6, ("other-one",): 2}
 
 
+@tried_again
 def test_processes_connections_and_memory_are_summed(server: Server) -> None:
     sleep(1.1)
     with connected(server.port, 8):
@@ -414,7 +416,7 @@ def test_damaged_tensors_are_counted_though_nobody_asks_for_them(start: Start, t
         for name in ("flipped", "whole"):
             path = f"{server.url}/tensors/{name}?dtype=uint8&shape={len(content)}"
             types = {"content-type": "application/octet-stream"}
-            assert httpx.put(path, content=content, headers=types, trust_env=False).status_code == 201
+            assert httpx.put(path, content=content, headers=types, trust_env=False, timeout=60).status_code == 201
         assert scrape(server)[damaged] == 0
     kept = next(path for path in folder.rglob("*") if path.is_file() and content in path.read_bytes())
     with kept.open("r+b") as file:
@@ -422,7 +424,7 @@ def test_damaged_tensors_are_counted_though_nobody_asks_for_them(start: Start, t
         file.write(b"\xff\xff")
     with start(*flags, **options) as server:
         until(lambda: scrape(server)[damaged] == 1, 20, "the damage is counted")
-        listed = httpx.get(f"{server.url}/tensors", trust_env=False).json()["tensors"]
+        listed = httpx.get(f"{server.url}/tensors", trust_env=False, timeout=60).json()["tensors"]
         (name,) = (found["name"] for found in listed if found.get("damaged"))
         assert httpx.delete(f"{server.url}/tensors/{name}", trust_env=False).status_code == 204
         until(lambda: scrape(server)[damaged] == 0, 20, "it is gone")
