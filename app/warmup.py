@@ -16,15 +16,12 @@ from contextlib import contextmanager, nullcontext, suppress
 from fcntl import LOCK_EX, flock
 from pathlib import Path
 from threading import Event, Thread
-from time import thread_time
 from typing import Final
 
 NUMBA: Final = "numba"
 _SHARED_S: Final = 5.0
 _ALONE_S: Final = 8.5
-"""Seconds to readiness from an empty cache, compiled by two processes and by one, where the loop takes _LOOP_S (Intel
-Xeon, 2 cores, 2026-11-23)."""
-_LOOP_S: Final = 0.0127
+"""Seconds to readiness from an empty cache, compiled by two processes and by one (Intel Xeon and AMD EPYC, 2 cores)."""
 _DONE, _GO_ON = b"d", b"g"
 """What the second process says when others need what it has compiled, and what it waits for once."""
 
@@ -59,7 +56,7 @@ def warm(
     helper = None
     if not any(kernel_folder.rglob("gather_kernel*.nbi")):
         several = len(os.sched_getaffinity(0)) > 1
-        expect((_SHARED_S if several else _ALONE_S) * _loop_seconds() / _LOOP_S)
+        expect(_SHARED_S if several else _ALONE_S)
         helper = _start_helper(cache_dir) if several else None
     numba_cpu.leave_others_to_numpy()
     gc.disable()  # nearly all that a compiler makes is kept: to look for garbage takes it a fifteenth of its time
@@ -91,14 +88,6 @@ def warm(
         second.wait()
 
     return rest
-
-
-def _loop_seconds() -> float:
-    """What a short loop takes here, as a measure of how fast this machine runs Python, of which a compiler is made."""
-    started, total = thread_time(), 0
-    for number in range(100_000):
-        total += number
-    return thread_time() - started
 
 
 def _start_helper(cache_dir: Path, *, alone: bool = False) -> subprocess.Popen[bytes]:
