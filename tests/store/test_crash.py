@@ -11,7 +11,7 @@ from tests.store.crash import MODES
 from tests.store.crash_runs import STRIDE, run
 
 
-@pytest.mark.parametrize("mode", slow_but_for(("kill", "names", "survivor", "refused"), MODES))
+@pytest.mark.parametrize("mode", slow_but_for(("kill", "survivor"), MODES))
 def test_dying_at_a_step_of_upload_replace_delete_scatter_or_checkpoint(mode: str, warmed: Path) -> None:
     assert run(warmed, "steps", mode, STRIDE, MODES.index(mode), "contents") >= 120 // STRIDE
 
