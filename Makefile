@@ -18,7 +18,7 @@ FRAMEWORKS := .venv-frameworks
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve check test test-all lint format types unit pytest pytest-all soak audit sbom openapi clients cuda docs frameworks bench lock build clean
+.PHONY: help serve check test test-all lint format types unit pytest pytest-all soak audit sbom openapi grpc-messages clients cuda docs frameworks bench lock build clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort | awk -F '\t' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -131,6 +131,10 @@ openapi: $(VENV)/.stamp-dev ## Write openapi/openapi.json
 	$(VENV)/bin/gathernd openapi > openapi/openapi.json.new
 	mv openapi/openapi.json.new openapi/openapi.json
 
+# The compiler comes with KServe's SDK: that of grpcio-tools and Triton's client want different releases of gRPC.
+grpc-messages: $(CLIENTS)/.stamp-kserve ## Write app/wire/grpc_messages/descriptor.py from the .proto files beside it
+	$(CLIENTS)/kserve/bin/python -m deploy.grpc_messages
+
 # The generators of clients, for tests/clients, in an environment of their own; those in TypeScript where there is npm.
 # And KServe's SDK, for tests/oip.
 NPM_FILES := $(addprefix tests/clients/typescript/,package.json package-lock.json .npmrc)
@@ -190,7 +194,8 @@ bench: $(VENV)/.stamp-dev ## JSON over HTTP against the floor and a naive server
 	$(PY) -m benchmarks.startup
 
 # Universal locks: every platform and every Python from 3.11 on; hashes, no hosts. Pins stay where they fit;
-# LOCK_ARGS=--upgrade takes the newest. The locks for development and for GPUs have the runtime lock's pins and more.
+# LOCK_ARGS=--upgrade takes the newest. The locks for development and for GPUs have the runtime lock's pins and more; that
+# for development has the releases of gRPC and protobuf that Triton's client takes.
 # What the client needs is in them, the client itself is not: it is installed from the checkout.
 COMPILE = $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--no-emit-index-url --no-emit-find-links --no-emit-package gathernd $(LOCK_ARGS)
@@ -200,7 +205,8 @@ lock: $(VENV)/.stamp-dev ## Write the lock files again (LOCK_ARGS=--upgrade)
 	$(COMPILE) --extra gpu -c requirements.lock -o requirements-gpu.lock pyproject.toml
 	$(COMPILE) --extra otel -c requirements.lock -o requirements-otel.lock pyproject.toml
 	$(COMPILE) --extra cloud -c requirements.lock -o requirements-cloud.lock pyproject.toml
-	$(COMPILE) --extra dev --extra otel --extra cloud -c requirements-otel.lock -c requirements-cloud.lock -o requirements-dev.lock pyproject.toml
+	$(COMPILE) --extra grpc -c requirements.lock -o requirements-grpc.lock pyproject.toml
+	$(COMPILE) --extra dev --extra otel --extra cloud --extra grpc -c requirements-cloud.lock -o requirements-dev.lock pyproject.toml
 	$(COMPILE) -o requirements-clients.lock requirements-clients.in
 	$(COMPILE) -o requirements-docs.lock requirements-docs.in clients/python/pyproject.toml
 	$(COMPILE) -o tests/client/mdf/requirements.lock tests/client/mdf/requirements.in

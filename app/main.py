@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from importlib import import_module
 from threading import Event, Thread
 from typing import Final
 
@@ -70,6 +71,7 @@ from app.operators.registry import OPERATORS
 from app.security.authorizer import KeyAuthorizer, make_authorizer
 from app.security.host_header_check import HostHeaderCheck, is_loopback_name
 from app.server import request_header_cache
+from app.server.application_interface import FurtherListener
 from app.server.restarting_tasks import BackgroundTasks
 from app.service import Service
 from app.settings import Settings
@@ -132,6 +134,9 @@ class Application(DataPlane):
     service: Service
     store: LocalStore
     background: BackgroundTasks
+    models: Models
+    lookups: LookupService
+    further_listener: FurtherListener | None = None
 
     def release(self) -> None:
         """Release the store, where the process ends without the end of the lifespan."""
@@ -173,10 +178,11 @@ def create_app(
     log = RequestLog(settings.log_rate, READINESS, access=settings.access_log)
     tracing = start_tracing(settings.otlp_endpoint)
     records_each_request = settings.access_log or tracing is not None
+    label = _template(settings)
     metrics = (
-        RecordingMetrics(counters, log, STATUS, template, tracing)
+        RecordingMetrics(counters, log, STATUS, label, tracing)
         if records_each_request
-        else Metrics(counters, log, STATUS, template)
+        else Metrics(counters, log, STATUS, label)
     )
     total = settings.memory_budget // settings.workers
     budget = Budget(total, settings.max_requests, FreedMemoryLimit(total // 8))
@@ -214,6 +220,7 @@ def create_app(
     service.run_in_lock_thread = disk_threads.change
     host_check = HostHeaderCheck(settings.host, settings.allowed_hosts, settings.cors_origins)
     models = Models(service, Statistics(metrics.counters))
+    lookups = LookupService(service, kernel)
     authorizer = make_authorizer(
         settings.api_keys_file,
         loopback=is_loopback_name(settings.host),
@@ -284,7 +291,7 @@ def create_app(
     metrics.common = lambda: gauges.common_gauges(store, settings, damaged.tensors)
     app = (CrossOriginApplication if settings.cors_origins else Application)(
         control,
-        _handlers(service, models, store, disk_threads, readiness, settings)
+        _handlers(service, models, lookups, store, disk_threads, readiness, settings)
         | _import_handlers(ImportsRoute(store, disk_threads, imports)),
         host_check=host_check,
         authorizer=authorizer,
@@ -299,19 +306,81 @@ def create_app(
     app.service = service
     app.store = store
     app.background = background
+    app.models = models
+    app.lookups = lookups
     return app
+
+
+def grpc_listener(app: Application, addresses: Sequence[str]) -> FurtherListener:
+    """What serves `app` over gRPC on `addresses`. Raises NoGrpc without the extra `grpc`."""
+    check_grpc()
+    from app.grpc_api.calls import Calls  # noqa: PLC0415  (the extra)
+    from app.grpc_api.control import control_calls  # noqa: PLC0415
+    from app.grpc_api.infer import Inference  # noqa: PLC0415
+    from app.grpc_api.listener import GrpcListener, GrpcOptions  # noqa: PLC0415
+
+    settings = app.settings
+    limit = int(min(settings.grpc_max_message_bytes, settings.max_body_bytes))
+    most_calls = max(1, min(settings.max_requests, app.service.budget.total // limit))
+    readiness = app.readiness
+    calls = Calls(
+        Inference(app.models, app.lookups, app.metrics),
+        dict(control_calls(app.models, readiness)),
+        authorizer=app.authorizer,
+        readiness=readiness,
+        metrics=app.metrics,
+        admission=app.admission,
+        deadline=settings.deadline,
+        most_calls=most_calls,
+    )
+    return GrpcListener(
+        calls,
+        GrpcOptions(
+            addresses=addresses,
+            max_message_bytes=limit,
+            max_metadata_bytes=settings.max_header_bytes,
+            most_calls=most_calls,
+            keepalive=settings.grpc_keepalive,
+            keepalive_timeout=settings.grpc_keepalive_timeout,
+            max_connection_age=settings.grpc_max_connection_age,
+            age_grace=settings.drain_timeout,
+        ),
+    )
+
+
+class NoGrpc(Exception):
+    """gRPC is asked for and its packages are missing; the text says which extra has them."""
+
+
+def check_grpc() -> None:
+    """Raises NoGrpc where the packages of the extra `grpc` are missing."""
+    for package in ("grpc", "google.protobuf"):
+        try:
+            import_module(package)
+        except ImportError:
+            raise NoGrpc("GATHERND_GRPC_PORT needs the extra `grpc`: pip install 'gathernd-server[grpc]'") from None
+
+
+def _template(settings: Settings) -> Callable[[str], str]:
+    """Under which label a path is counted, those of calls of gRPC too where it is served."""
+    if settings.grpc_port is None:
+        return template
+    check_grpc()
+    from app.grpc_api import rpc_table  # noqa: PLC0415
+
+    return lambda path: rpc_table.template(path) or template(path)
 
 
 def _handlers(
     service: Service,
     models: Models,
+    lookups: LookupService,
     store: LocalStore,
     disk_threads: DiskThreads,
     readiness: Readiness,
     settings: Settings,
 ) -> dict[str, Handler]:
     """Who answers on the data plane, by the names of `app.api.route_table`."""
-    lookups = LookupService(service, kernel_named(settings.kernel))
     infer = InferRoute(models, lookups, settings.max_json_bytes, settings.max_body_bytes)
     tensors = TensorsRoute(store, service.limits, disk_threads, settings.max_upload_bytes)
     content = ContentRoute(store, disk_threads)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging.config
+import socket
 import sys
 from typing import Final, NoReturn
 
 from app.api.error_responses import render_error
 from app.api.route_table import HEALTH, path_of
-from app.main import Application, create_app, limits_of
+from app.main import Application, check_grpc, create_app, grpc_listener, limits_of
 from app.security.authorizer import KeyAuthorizer, make_authorizer
 from app.security.host_header_check import is_loopback_name
 from app.server import listening_sockets, worker_process
@@ -93,6 +94,10 @@ def serve(settings: Settings, app: Application) -> None:
     logging.config.dictConfig(logs.configuration(settings.log_format, settings.log_level))
     tls = None if options.tls is None else Tls(*options.tls)
     listeners = listening_sockets.bind(settings.host, settings.port)
+    if settings.grpc_port is not None:
+        _check_grpc(tls)
+        reserved = listening_sockets.reserve(settings.host, settings.grpc_port)
+        app.further_listener = grpc_listener(app, listening_sockets.addresses(reserved))
     open_store(app.store)
     server.serve(options, app, tls, listeners)
 
@@ -106,16 +111,27 @@ def serve_workers(settings: Settings) -> int:
     """
     options = server_options(settings)
     logging.config.dictConfig(logs.configuration(settings.log_format, settings.log_level))
-    if options.tls is not None:
-        Tls(*options.tls)
+    tls = None if options.tls is None else Tls(*options.tls)
     is_wanted(settings.otlp_endpoint)
     authorizer = make_authorizer(settings.api_keys_file, loopback=is_loopback_name(settings.host))
     listeners = listening_sockets.bind(settings.host, settings.port)
+    reserved: list[socket.socket] = []
+    if settings.grpc_port is not None:
+        _check_grpc(tls)
+        reserved = listening_sockets.reserve(settings.host, settings.grpc_port)
+    addresses = listening_sockets.addresses(reserved)
     store = LocalStore(settings.store_dir, limits_of(settings), processes=settings.workers)
     open_store(store)
     keys = authorizer if isinstance(authorizer, KeyAuthorizer) else None
     handed_on = settings.model_dump(mode="json")
-    return Supervisor(options, listeners, WORKER_PROGRAM, handed_on, store.group.token, keys).run()
+    return Supervisor(options, listeners, WORKER_PROGRAM, handed_on, store.group.token, keys, addresses).run()
+
+
+def _check_grpc(tls: Tls | None) -> None:
+    """Raises NoGrpc, and BadTls for files that gRPC does not take."""
+    check_grpc()
+    if tls is not None:
+        tls.pem()
 
 
 def work(fd: int) -> None:
@@ -124,4 +140,6 @@ def work(fd: int) -> None:
     settings = Settings(**start.settings)
     counters = join(start.counters, start.slot)
     app = create_app(settings, counters, store_token=start.store_token, last_good_keys=start.keys)
+    if start.grpc_addresses:
+        app.further_listener = grpc_listener(app, start.grpc_addresses)
     worker_process.work(start, server_options(settings), app)

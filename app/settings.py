@@ -47,6 +47,13 @@ class Settings(BaseSettings):
         "127.0.0.1", description="Address to listen on, or a name, for all of its addresses; `::` takes IPv4 too."
     )
     port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    grpc_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="Port on which the inference protocol is served over gRPC too, 0 for a free one; needs the extra "
+        "`grpc` (default: none, and no gRPC).",
+    )
     workers: int = Field(1, ge=1, le=256, description="Processes that share the port.")
     device: Literal["auto", "cpu", "gpu"] = Field(
         "auto",
@@ -103,6 +110,12 @@ class Settings(BaseSettings):
     max_features: int = Field(1024, ge=1, le=65536, description="Most features of a lookup.")
     max_header_bytes: ByteSize = Field(_size("64KiB"), ge=1024, description="Most bytes of a request's header.")
     max_header_fields: int = Field(100, ge=8, description="Most header fields of a request.")
+    grpc_max_message_bytes: ByteSize = Field(
+        _size("16MiB"),
+        ge=1024,
+        description="Largest message of a gRPC call, as sent and as inflated. A message is in memory before it can be "
+        "charged: as many calls may be under way at once as messages of this size fit MEMORY_BUDGET.",
+    )
     memory_budget: ByteSize = Field(
         default_factory=lambda: ByteSize(memory_limit() // 2),
         ge=2**20,
@@ -134,6 +147,16 @@ class Settings(BaseSettings):
     answer_timeout: float = Field(30.0, gt=0, description="Seconds a client may pause in reading its answer.")
     min_answer_rate: int = Field(1024, ge=0, description="Bytes a second that an answer must be read with on average.")
     keep_alive: float = Field(30.0, gt=0, description="Seconds an idle connection is kept.")
+    grpc_keepalive: float = Field(60.0, gt=0, description="Seconds after which an idle gRPC connection is sent a ping.")
+    grpc_keepalive_timeout: float = Field(
+        20.0, gt=0, description="Seconds that the ping may stay without an answer before the connection is closed."
+    )
+    grpc_max_connection_age: float | None = Field(
+        None,
+        gt=0,
+        description="Seconds after which a gRPC connection is closed politely, so that clients connect anew and reach "
+        "other workers and replicas; its calls have DRAIN_TIMEOUT to finish (default: never).",
+    )
     drain_delay: float = Field(
         0.0, ge=0, description="Seconds after SIGTERM in which requests are still accepted while /readyz says no."
     )

@@ -30,6 +30,7 @@ NOT_RUN = {
     "generators": "runs generators of clients, as the tests under tests/clients do",
     "figures": "measures for minutes; its figures stand beside it",
     "gpu": "needs an NVIDIA GPU",
+    "grpc": "needs a service with gRPC; tests/grpc_api has the same calls",
     "drawing": "is no program",
 }
 SLOW = {

@@ -9,7 +9,7 @@ import typer
 
 from app.dispatch.gpu_discovery import allow_gpu
 from app.kernels.gpu_interface import NoDevice
-from app.main import create_app
+from app.main import NoGrpc, create_app
 from app.security.api_keys import BadKeysFile
 from app.server.exit_codes import NOT_AVAILABLE, WRONG_SETTINGS
 from app.server.listening_sockets import CannotListen
@@ -27,7 +27,7 @@ def run_service(settings: Settings) -> None:
         if settings.workers > 1:
             raise typer.Exit(serve_workers(settings))
         serve(settings, create_app(settings))
-    except (BadKeysFile, NoTracing, BadTls) as error:
+    except (BadKeysFile, NoTracing, NoGrpc, BadTls) as error:
         typer.echo(f"gathernd: {_flag(error, settings)}: {error}", err=True)
         raise typer.Exit(WRONG_SETTINGS) from None
     except CannotListen as error:
@@ -35,12 +35,14 @@ def run_service(settings: Settings) -> None:
         raise typer.Exit(NOT_AVAILABLE) from None
 
 
-def _flag(error: BadKeysFile | NoTracing | BadTls, settings: Settings) -> str:
+def _flag(error: BadKeysFile | NoTracing | NoGrpc | BadTls, settings: Settings) -> str:
     """The flag and variable of the setting that an error is about."""
     if isinstance(error, BadKeysFile):
         return f"--api-keys-file (GATHERND_API_KEYS_FILE) {settings.api_keys_file}"
     if isinstance(error, NoTracing):
         return "--otlp-endpoint (GATHERND_OTLP_ENDPOINT)"
+    if isinstance(error, NoGrpc):
+        return "--grpc-port (GATHERND_GRPC_PORT)"
     return "--tls-cert (GATHERND_TLS_CERT)"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol
 
 from app.server.restarting_tasks import BackgroundTasks
+from app.server.tls import Tls
 from app.telemetry.request_metrics import Metrics
 
 
@@ -27,10 +28,23 @@ class Readiness(Protocol):
         ...
 
 
+class FurtherListener(Protocol):
+    """Takes requests for the same service on a port of its own, in the same process."""
+
+    async def start(self, tls: Tls | None) -> None:
+        """Take requests from now on, with `tls` encrypted."""
+        ...
+
+    async def stop(self, grace: float) -> None:
+        """Take no more requests, let those that run finish within `grace` seconds, and cut off the rest."""
+        ...
+
+
 class ServedApplication(Protocol):
     """The ASGI application, with what its server counts, starts and asks."""
 
     background: BackgroundTasks
+    further_listener: FurtherListener | None
 
     @property
     def metrics(self) -> Metrics:

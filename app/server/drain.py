@@ -79,6 +79,8 @@ class DrainingServer(uvicorn.Server):
         Http1Connection.leaving = True
         end = monotonic() + self.options.drain_timeout
         self.stop_listening(sockets)
+        further = self.application.further_listener
+        left = None if further is None else asyncio.ensure_future(further.stop(self.options.drain_timeout))
         if self.tls_acceptor is not None:
             await self.tls_acceptor.finish_setup()
         connections = self.server_state.connections
@@ -87,6 +89,10 @@ class DrainingServer(uvicorn.Server):
                 if isinstance(connection, Http1Connection):
                     connection.close_when_quiet(now, QUIET_S)
             await asyncio.sleep(_STEP_S)
+        while left is not None and not left.done() and not self.cut:
+            await asyncio.wait((left,), timeout=_STEP_S)
+        if further is not None and self.cut:
+            await further.stop(0.0)
         if "kernels" in self.application.readiness.waiting_for and not self.failed:
             self._leave_compiler()
         self.config.timeout_graceful_shutdown = 1

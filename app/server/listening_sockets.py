@@ -22,6 +22,7 @@ _Address = tuple[Any, ...]
 _NO_SUCH_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 """Errors of binding to an address that this machine does not have, such as ::1 where IPv6 is off."""
 _PORT: Final = "GATHERND_PORT (--port, or PORT= for make) sets another port"
+_GRPC_PORT: Final = "GATHERND_GRPC_PORT (--grpc-port) sets another port"
 _HOST: Final = "GATHERND_HOST (--host, or HOST= for make) says where to listen"
 
 
@@ -44,6 +45,39 @@ def bind(host: str, port: int) -> list[socket.socket]:
         with suppress(_PortTakenElsewhere):
             return _bind_all(host, addresses, port)
     raise CannotListen(f"cannot listen on {host}: no port is free on all of its addresses; {_PORT}")
+
+
+def reserve(host: str, port: int) -> list[socket.socket]:
+    """Sockets that hold a port for listeners with SO_REUSEPORT, of this process or others of this user.
+
+    They never listen themselves. Another program's port is refused as `bind` does. Raises CannotListen.
+    """
+    try:
+        probes = bind(host, port)
+    except CannotListen as problem:
+        raise CannotListen(str(problem).replace(_PORT, _GRPC_PORT)) from None
+    held = []
+    for probe in probes:
+        made = socket.socket(probe.family, socket.SOCK_STREAM)
+        held.append(made)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if probe.family == socket.AF_INET6:
+            alone = probe.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, alone)
+        address = probe.getsockname()
+        probe.close()
+        try:
+            made.bind(address)
+        except OSError as error:
+            raise CannotListen(_refusal(host, address[1], error).replace(_PORT, _GRPC_PORT)) from None
+    return held
+
+
+def addresses(sockets: Iterable[socket.socket]) -> list[str]:
+    """Address and port of each socket, as in `127.0.0.1:8081` and `[::1]:8081`."""
+    names = [bound.getsockname() for bound in sockets]
+    return [f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}" for name in names]
 
 
 def listen(sockets: Iterable[socket.socket]) -> None:

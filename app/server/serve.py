@@ -74,6 +74,7 @@ class Server(DrainingServer):
                 self.limit,
             )
             self.tls_acceptor.start()
+        await self.start_further_listener()
         log_address(self.options, self.listeners)
         self.started = True
         self.watch()
@@ -86,6 +87,11 @@ class Server(DrainingServer):
                 return
             await asyncio.sleep(0.01)
         log_ready(self.options, self.listeners)
+
+    async def start_further_listener(self) -> None:
+        """Take requests on the port beside that of HTTP, if there is one."""
+        if self.application.further_listener is not None:
+            await self.application.further_listener.start(self.tls)
 
     def listen(self) -> None:
         """Have the kernel take connections. Ends the process where another one came first."""

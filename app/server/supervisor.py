@@ -113,6 +113,7 @@ class Supervisor:
         settings: dict[str, Any],
         store_token: str,
         keys: KeyAuthorizer | None,
+        grpc_addresses: Sequence[str] = (),
     ) -> None:
         self._options = options
         self._program = program
@@ -120,6 +121,7 @@ class Supervisor:
         self._listeners = listeners
         self._store_token = store_token
         self._keys = keys
+        self._grpc_addresses = grpc_addresses
         self._workers: list[Worker] = []
         self._group = CounterGroup(2 * options.workers + 2)
         self._counters = join(self._group.fd, 0)
@@ -208,6 +210,7 @@ class Supervisor:
                     first=first,
                     store_token=self._store_token,
                     keys=None if self._keys is None else self._keys.text(),
+                    grpc_addresses=list(self._grpc_addresses),
                 )
                 start_fd = start.write()
                 try:

@@ -39,6 +39,14 @@ class TlsFiles(NamedTuple):
     client_ca: Path | None
 
 
+class Pem(NamedTuple):
+    """What is in force, as PEM: the key without a password, the certificate with its chain, clients' authorities."""
+
+    key: bytes
+    certificate: bytes
+    client_ca: bytes | None
+
+
 class Tls:
     """The TLS context of the service: its certificate and, with `client_ca`, the authorities of clients' certificates.
 
@@ -58,15 +66,24 @@ class Tls:
         self.context.set_alpn_protocols(_ALPN)
         contents = self._watcher.first()
         self._load(self.context, contents)
+        self._in_force = contents
         self.expiry = expiry(contents[certificate])
+        self._client_ca: bytes | None = None
         if client_ca is not None:
             try:
+                self._client_ca = client_ca.read_bytes()
                 self.context.load_verify_locations(client_ca)
             except OSError as error:
                 raise BadTls(
                     f"the authorities of clients in {client_ca.name} cannot be read: {_reason(error)}"
                 ) from None
             self.context.verify_mode = ssl.CERT_REQUIRED
+
+    def pem(self) -> Pem:
+        """The files in force, for a server that has TLS of its own. Raises BadTls for a key with a password."""
+        if self._password_file is not None:
+            raise BadTls("gRPC takes no key with a password: leave out GATHERND_TLS_KEY_PASSWORD_FILE or gRPC")
+        return Pem(self._in_force[self._key or self._certificate], self._in_force[self._certificate], self._client_ca)
 
     async def watch(self, interval: float = 1.0) -> None:
         """Take over a renewed certificate within a second. Runs until it is cancelled."""
@@ -102,6 +119,7 @@ class Tls:
         except BadTls as error:
             self._watcher.reject(error)
             return False
+        self._in_force = contents
         self.expiry = expiry(contents[self._certificate])
         logger.info("TLS: a new certificate is in force")
         return True

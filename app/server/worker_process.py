@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from time import monotonic
 from typing import Any
 
@@ -29,7 +29,7 @@ class WorkerStart:
 
     `listeners`, `channel` and `counters` are file descriptors, `slot` is the worker's place in the counters. The rest
     is for the program that makes the application: all settings, whatever the environment says, the token with which
-    the store is opened, and the lines of the keys file when it was last good, None without one.
+    the store is opened, and the lines of the keys file when it was last good, None without one, and where gRPC listens.
     """
 
     settings: dict[str, Any]
@@ -40,6 +40,7 @@ class WorkerStart:
     first: bool
     store_token: str
     keys: str | None
+    grpc_addresses: list[str] = field(default_factory=list)
 
     def write(self) -> int:
         """Write this to a new file and return its descriptor, which the caller closes. Raises OSError."""
@@ -72,6 +73,7 @@ class WorkerServer(Server):
         self._first = start.first
         self._may_start = asyncio.Event()
         self._acceptor: Acceptor | None = None
+        self._starting: asyncio.Future[None] | None = None
         if self._first:
             app.readiness.waiting_for.append("workers")
 
@@ -100,6 +102,7 @@ class WorkerServer(Server):
         self.watch()
         if self._first:
             self._acceptor.start()
+            await self.start_further_listener()
             self._send(b"o")
         self.application.background.start("report", self._report)
 
@@ -133,10 +136,11 @@ class WorkerServer(Server):
         elif letter == ord("a") and self._acceptor is not None and self.exit_at is None:
             if self._first:
                 self.application.readiness.done("workers")
+                self._send(b"a")
             else:
                 self.listen()  # the parent has shut the sockets down if all workers had died
                 self._acceptor.start()
-            self._send(b"a")
+                self._starting = asyncio.ensure_future(self._start_and_report())
         elif letter == ord("d"):
             self.drain()
         elif letter == ord("l"):
@@ -144,6 +148,14 @@ class WorkerServer(Server):
             self.leave()
         elif letter in b"hc":
             self.end_drain(cut=letter == ord("c"))
+
+    async def _start_and_report(self) -> None:
+        try:
+            await self.start_further_listener()
+        except RuntimeError as problem:
+            logger.error("gRPC cannot be served: %s", problem)
+            raise SystemExit(STARTUP_FAILURE) from None
+        self._send(b"a")
 
     def _send(self, letter: bytes) -> None:
         with suppress(OSError):

@@ -35,6 +35,11 @@ COUNTERS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
         ("method", "path", "status"),
         "Requests answered, by route template and status; status 0: the client went away first.",
     ),
+    "gathernd_grpc_requests": (
+        ("method", "code"),
+        "Calls of gRPC, and requests of its streams, by method and status. They count as requests, too, with the "
+        "status that HTTP would have had.",
+    ),
     "gathernd_errors": (("code",), "Errors answered, by code of the catalogue: what was rejected and why."),
     "gathernd_caller_deadlines": (
         ("path",),

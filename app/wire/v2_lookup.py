@@ -27,13 +27,14 @@ from app.wire.request_schemas.members import ABSENT
 from app.wire.request_schemas.v2_lookup_request import LookupInferRequest, valid_infer_lookup
 from app.wire.safetensors_lookup import arrays_of, read_parameters
 from app.wire.v2_answer import VERSION, check_writable
-from app.wire.v2_request_json import Input, check_framing, given_twice, located_input, malformed
+from app.wire.v2_request_json import NO_ARRAYS, Input, check_framing, given_twice, located_input, malformed
 from app.wire.v2_request_tensors import WrongItemsError, read_inputs, split_blobs
 
 _POINTER: Final = f"/parameters/{LOOKUP}"
 _LEAST_DATA: Final = 8
 """Bytes of the shortest member `data`."""
 _MOST_MICROSECONDS: Final = 10**15
+_NONE: Final[Mapping[str, str]] = {}
 _IN_LOOKUP: Final = ("out_of_bounds", "fill_value")
 """Parameters of other models that a lookup has within its parameter `lookup`."""
 _FOREIGN: Final = (*OWN_FIELDS, "dialect", "device")
@@ -104,12 +105,52 @@ def _read(text: Buffer, blobs: Buffer, limits: Limits, charge: Charge | None) ->
         if one.name in inputs:
             raise given_twice(number, one.name)
         inputs[one.name] = one
+    blob_inputs = [one for one in inputs.values() if one.size is not None]
+    return _request(fields, inputs, text, split_blobs(blob_inputs, blobs), limits, charge)
+
+
+def lookup_head_of_document(document: Any) -> tuple[LookupInferRequest, dict[str, Input]]:
+    """The fields and the inputs of a request in another form than JSON; see `v2_request_json.head_of_document`."""
+    fields = valid_infer_lookup(document)
+    _check_own_parameters(document["parameters"])
+    inputs: dict[str, Input] = {}
+    for number, described in enumerate(fields.inputs):
+        one = located_input(number, described, b"", NO_ARRAYS, None)
+        if one.name in inputs:
+            raise given_twice(number, one.name)
+        inputs[one.name] = one
+    return fields, inputs
+
+
+def lookup_of_arrays(
+    fields: LookupInferRequest,
+    inputs: Mapping[str, Input],
+    raws: Mapping[str, Buffer],
+    limits: Limits,
+    charge: Charge | None,
+    flat: Mapping[str, str],
+) -> LookupRequest:
+    """What such a request asks for, with the bytes of its arrays; see `v2_request_tensors.read_inputs`."""
+    try:
+        return _request(fields, inputs, b"", raws, limits, charge, flat)
+    except WrongItemsError as error:
+        raise error.explained(b"") from None
+
+
+def _request(
+    fields: LookupInferRequest,
+    inputs: Mapping[str, Input],
+    text: Buffer,
+    raws: Mapping[str, Buffer],
+    limits: Limits,
+    charge: Charge | None,
+    flat: Mapping[str, str] = _NONE,
+) -> LookupRequest:
     asked, fill_value = read_parameters(fields.parameters.lookup, _POINTER, limits, charge)
     arrays = arrays_of(asked, inputs, lambda name: inputs[name].pointer if name in inputs else "/inputs", "an input")
     outputs = _asked_outputs(fields, asked.concat, len(asked.features))
     order = [one for given in arrays for one in given.values()]
-    blob_inputs = [one for one in inputs.values() if one.size is not None]
-    tensors, _ = read_inputs(order, text, split_blobs(blob_inputs, blobs), limits, charge)
+    tensors, _ = read_inputs(order, text, raws, limits, charge, flat)
     following = iter(tensors)
     features = []
     for number, (given, own) in enumerate(zip(asked.features, arrays, strict=True)):

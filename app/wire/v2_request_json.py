@@ -33,6 +33,7 @@ from app.wire.request_schemas.v2_infer_request import InferInput, InferRequest, 
 
 OUTPUT: Final = get_args(Output)[0]
 _MOST_MICROSECONDS: Final = 10**15
+NO_ARRAYS: Final = FoundArrays(True, 0, False, 0, ())
 _NO_LIST: Final = b"{n"
 
 
@@ -114,6 +115,25 @@ def read_head(text: Buffer, model: Model, charge: Charge | None = None) -> Head:
             facts={"limit": "data_members", "maximum": MOST_ARRAYS},
         )
     document = read_envelope(text, found, "the items of the inputs", check_framing, charge)
+    head, counted, cut = _head(document, model, text, found, charge)
+    if cut != found.arrays or (counted != found.members and count_members(document) != found.members):
+        # A key that is given twice, or items among what is ignored, which nobody else looks at.
+        check_framing(text, charge)
+    return head
+
+
+def head_of_document(document: Any, model: Model) -> Head:
+    """The same of a request in another form than JSON: `document` is what its JSON would be.
+
+    Each input has its size in `binary_data_size`, and none has `data`. Raises invalid_field, not_implemented.
+    """
+    return _head(document, model, b"", NO_ARRAYS, None)[0]
+
+
+def _head(
+    document: Any, model: Model, text: Buffer, found: FoundArrays, charge: Charge | None
+) -> tuple[Head, int, int]:
+    """What `document` says, how many members its objects have that are read, and how many have `data`."""
     fields = _valid_fields(document, model, text, found, charge)
     inputs: dict[str, Input] = {}
     counted, cut = len(document), 0
@@ -151,15 +171,13 @@ def read_head(text: Buffer, model: Model, charge: Charge | None = None) -> Head:
             raise _asked_twice(number)
         if output.parameters is not ABSENT and output.parameters.binary_data is not ABSENT:
             binary = output.parameters.binary_data
-    if cut != found.arrays or (counted != found.members and count_members(document) != found.members):
-        # A key that is given twice, or items among what is ignored, which nobody else looks at.
-        check_framing(text, charge)
     ordered = tuple([inputs[name] for name in model.inputs])
     blobs = tuple([one for one in inputs.values() if one.size is not None])
-    return Head(
+    head = Head(
         ordered, blobs, parameter, dialect, device, fields.id, binary, timeout, out_of_bounds, fill_value, reduction,
         batch_dims,
     )  # fmt: skip
+    return head, counted, cut
 
 
 def _valid_fields(document: Any, model: Model, text: Buffer, found: FoundArrays, charge: Charge | None) -> InferRequest:

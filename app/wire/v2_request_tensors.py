@@ -40,12 +40,13 @@ from app.wire.little_endian_items import (
     unpack,
     view_of,
 )
-from app.wire.v2_request_json import Input, Model, check_framing, malformed, read_head
+from app.wire.v2_request_json import Head, Input, Model, check_framing, malformed, read_head
 
 LARGE: Final = 1 << 16
 _BYTE: Final = np.dtype(np.uint8)
 _REMEMBERED: Final = 1 << 10
 _DATATYPES: Final = ", ".join(BY_OIP)
+_NONE: Final[Mapping[str, str]] = {}
 _DTYPE_IN_HINT: Final = re.compile(r"dtype '(\w+)'")
 
 
@@ -119,6 +120,11 @@ def _read_request(text: Buffer, blobs: Buffer, model: Model, limits: Limits, cha
     remembered = blobs and len(text) <= _REMEMBERED
     head = _remembered(bytes(text), model) if remembered else read_head(text, model, charge)
     tensors, over_limit = read_inputs(head.inputs, text, split_blobs(head.blobs, blobs), limits, charge)
+    return Request(call_of(head, model, tensors, over_limit), head.identifier, head.binary, head.timeout)
+
+
+def call_of(head: Head, model: Model, tensors: list[Tensor], over_limit: GatherError | None) -> Call:
+    """The call that a request to `model` asks for, with the tensors of `head.inputs`."""
     updates = None if model.signature.kind == "gather" else tensors.pop()
     call = Call(
         model.signature.operator,
@@ -138,7 +144,7 @@ def _read_request(text: Buffer, blobs: Buffer, model: Model, limits: Limits, cha
     if updates is not None:
         call.updates, call.reduction = updates, head.reduction
         call.reduction_pointer = "/parameters/reduction"
-    return Request(call, head.identifier, head.binary, head.timeout)
+    return call
 
 
 def _read_raw(body: Buffer, model: Model) -> Request:
@@ -176,14 +182,17 @@ def _pointers(number: int) -> tuple[str, str, str, str]:
 
 
 def read_inputs(
-    inputs: Sequence[Input], text: Buffer, raws: Mapping[str, Buffer], limits: Limits, charge: Charge | None
+    inputs: Sequence[Input],
+    text: Buffer,
+    raws: Mapping[str, Buffer],
+    limits: Limits,
+    charge: Charge | None,
+    flat: Mapping[str, str] = _NONE,
 ) -> tuple[list[Tensor], GatherError | None]:
     """The tensors of the inputs, checked: first every datatype, then every count, then the values; and a limit that a
-    string exceeds.
+    string exceeds. `flat` has the pointers of inputs among `raws` whose items came one by one, in a form of their own.
     """
-    for one in inputs:
-        if one.dtype is None:
-            raise _no_datatype(one)
+    check_datatypes(inputs)
     view: NDArray[np.uint8] | None = None
     tensors: list[Tensor] = []
     over_limit: GatherError | None = None
@@ -207,12 +216,21 @@ def read_inputs(
                 raise WrongItemsError(inputs, at, raws, None, None) from None
             except PackedItemError as error:
                 raise WrongItemsError(inputs, at, raws, None, error) from None
+            if name in flat:
+                tensor.pointer, tensor.form = flat[name], "flat"
         if isinstance(tensor, PackedStrings) and over_limit is None:
             most = end if size is None else size  # bytes of its longest string
             if most > limits.string_bytes:
                 over_limit = too_long_string(tensor, limits, f"a string of {name}")
         tensors.append(tensor)
     return tensors, over_limit
+
+
+def check_datatypes(inputs: Sequence[Input]) -> None:
+    """Raises unsupported_dtype for the first input whose datatype is none of the protocol's."""
+    for one in inputs:
+        if one.dtype is None:
+            raise _no_datatype(one)
 
 
 def _no_datatype(one: Input) -> GatherError:

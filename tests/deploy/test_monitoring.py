@@ -29,6 +29,7 @@ TARGETS = [(panel["title"], target["expr"], target["legendFormat"]) for panel in
 # Nor is there anything to show of a certificate, without TLS.
 QUIET = {
     "Workers started and died",
+    "Calls of gRPC by method and status",
     "Gathers that ran elsewhere than predicted to be fastest",
     "Time left to the certificate",
 }

@@ -36,17 +36,30 @@ def add_model_routes(app: FastAPI, models: Models, readiness: Readiness) -> None
     # Before the routes of one model, whose name "stats" would be.
     @protocol_operation(app, "statistics", "Counts and times of every model", response_model=StatisticsBody)
     async def statistics() -> dict[str, Any]:
-        def every() -> tuple[list[str], set[str]]:
-            names = models.names()
-            return models.counted(names, newest=1), set(models.counted(names))
-
-        # In a thread, since the store may have to look at its folder, and there may be very many versions.
-        newest, counted = await asyncio.to_thread(every)
-        models.statistics.keep(counted)
-        return {"model_stats": await models.statistics.bodies(newest, counted)}
+        return {"model_stats": await statistics_of_all(models)}
 
     _add_model(app, models, readiness, "", _every_version)
     _add_model(app, models, readiness, "Version", _version_of_path)
+
+
+async def statistics_of_all(models: Models) -> list[dict[str, Any]]:
+    """The statistics of every model's newest version, and of all versions that were called."""
+
+    def every() -> tuple[list[str], set[str]]:
+        names = models.names()
+        return models.counted(names, newest=1), set(models.counted(names))
+
+    # In a thread, since the store may have to look at its folder, and there may be very many versions.
+    newest, counted = await asyncio.to_thread(every)
+    models.statistics.keep(counted)
+    return await models.statistics.bodies(newest, counted)
+
+
+async def statistics_of(models: Models, name: str, version: str | None) -> list[dict[str, Any]]:
+    """The statistics of a model's versions, or of one of them. Raises model_not_found."""
+    models.find(name, version)
+    counted = models.counted([name]) if version is None else [counted_as(name, version)]
+    return await models.statistics.bodies(counted)
 
 
 async def _version_of_path(version: str) -> str:
@@ -81,9 +94,7 @@ def _add_model(app: FastAPI, models: Models, readiness: Readiness, suffix: str, 
         app, f"model{suffix}Statistics", "Counts and times of a model", *OF_MODEL, response_model=StatisticsBody
     )
     async def statistics(name: str, version: str | None = Depends(version_of)) -> dict[str, Any]:
-        find(name, version)
-        counted = models.counted([name]) if version is None else [counted_as(name, version)]
-        return {"model_stats": await models.statistics.bodies(counted)}
+        return {"model_stats": await statistics_of(models, name, version)}
 
     describe = protocol_operation(
         app,

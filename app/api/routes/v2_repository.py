@@ -39,12 +39,7 @@ def add_repository_routes(app: FastAPI, models: Models, readiness: Readiness) ->
         },
     )
     async def index(request: Request) -> list[IndexEntry]:
-        only_ready = await _wants_ready(request.scope["context"])
-        names = await asyncio.to_thread(models.names)
-        entries = await asyncio.to_thread(
-            lambda: [entry for name in names for entry in _index_entries(name, models, readiness)]
-        )
-        return [entry for entry in entries if entry.state == "READY" or not only_ready]
+        return await repository_index(models, readiness, only_ready=await _wants_ready(request.scope["context"]))
 
     for action, text in (
         ("Load", "A model is loaded from the moment it exists: nothing changes"),
@@ -55,6 +50,15 @@ def add_repository_routes(app: FastAPI, models: Models, readiness: Readiness) ->
         async def change(name: str) -> Response:
             models.find(name)
             return Response()
+
+
+async def repository_index(models: Models, readiness: Readiness, *, only_ready: bool) -> list[IndexEntry]:
+    """Every version of every model; with `only_ready` those that may be called."""
+    names = await asyncio.to_thread(models.names)
+    entries = await asyncio.to_thread(
+        lambda: [entry for name in names for entry in _index_entries(name, models, readiness)]
+    )
+    return [entry for entry in entries if entry.state == "READY" or not only_ready]
 
 
 def _index_entries(name: str, models: Models, readiness: Readiness) -> Iterator[IndexEntry]:

@@ -1,0 +1,404 @@
+"""How a call is answered: the one place that checks its key, admits it, turns errors into statuses and counts it.
+
+A handler is called once the metadata has come and reads the message itself, so that a caller without a key, or one too
+many, is refused before its message is taken; to gRPC they are handlers of streams, which are the same on the wire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Coroutine, Generator
+from time import perf_counter
+from typing import Any, Final, TypeAlias
+
+import grpc
+import grpc.aio
+
+from app.api.error_responses import STATUS as HTTP_STATUS
+from app.api.readiness import Readiness
+from app.dispatch.admission_control import SMALL_BODY_BYTES, Admission
+from app.dispatch.request_thread_pool import ClientGone
+from app.errors import GatherError
+from app.grpc_api.control import Control, read_message, serving_status, write_message
+from app.grpc_api.infer import Inference
+from app.grpc_api.rpc_request import RpcRequest
+from app.grpc_api.rpc_table import NOT_OFFERED, RPCS, SERVICE, UNKNOWN, Rpc
+from app.grpc_api.statuses import PROBLEM, STATUS, problem_bytes, status_message
+from app.memory.error_tracebacks import drop_tracebacks
+from app.security.authorizer import Access, Authorizer
+from app.telemetry.request_metrics import Metrics
+from app.wire.v2_grpc_answer import error_head, write_stream_error
+
+logger = logging.getLogger("gathernd")
+
+_WATCH_S: Final = 0.2
+"""How often a watched health is looked at."""
+_CANCELLED: Final = "CANCELLED"
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+class Calls(grpc.GenericRpcHandler):
+    """Answers all calls. `most_calls` may be under way at once: a message is in memory before it can be charged."""
+
+    def __init__(
+        self,
+        inference: Inference,
+        control: dict[str, Control],
+        *,
+        authorizer: Authorizer | None,
+        readiness: Readiness,
+        metrics: Metrics,
+        admission: Admission,
+        deadline: float,
+        most_calls: int,
+    ) -> None:
+        self._inference = inference
+        self._control = control
+        self._authorizer = authorizer
+        self._readiness = readiness
+        self._metrics = metrics
+        self._admission = admission
+        self._deadline = deadline
+        self._most_calls = most_calls
+        self._running = 0
+        self._stopping = asyncio.Event()
+        self._idle_streams: set[asyncio.Task[Any]] = set()
+        self._handlers = {path: self._handler(rpc) for path, rpc in RPCS.items()}
+
+    def service(self, details: grpc.HandlerCallDetails) -> Any:
+        """The handler of a method, also of one that there is not."""
+        return self._handlers.get(details.method) or self._refusing_handler(details.method)
+
+    def end_idle_streams(self) -> None:
+        """End the streams that wait for a request; those that answer one end after it."""
+        self._stopping.set()
+        for task in tuple(self._idle_streams):
+            task.cancel()
+
+    def _handler(self, rpc: Rpc) -> Any:
+        if rpc.method == "ModelStreamInfer":
+            return grpc.stream_stream_rpc_method_handler(self._infer_stream(rpc))
+        if rpc.method == "Watch":
+            return grpc.stream_stream_rpc_method_handler(self._watch(rpc))
+        return grpc.stream_unary_rpc_method_handler(self._unary(rpc))
+
+    def _refusing_handler(self, path: str) -> Any:
+        offered, _, method = path.rpartition("/")
+        if offered == f"/{SERVICE}" and method in NOT_OFFERED:
+            error = GatherError("not_implemented", f"{method} is not offered here")
+        else:
+            error = GatherError("not_found", f"there is no call {path[:200]!a}", hint="Use a call of the protocol.")
+
+        async def refuse(_: object, context: Context) -> bytes:
+            request = self._request(UNKNOWN, context)
+            self._metrics.begin()
+            failure = error
+            try:
+                self._check_access(UNKNOWN, request)
+            except GatherError as refusal:
+                failure = refusal
+            self._count(UNKNOWN, request, failure.code, STATUS[failure.code])
+            await self._abort(context, failure, request)
+            raise AssertionError("a call that was refused goes on")
+
+        return grpc.stream_unary_rpc_method_handler(refuse)
+
+    def _request(self, rpc: Rpc, context: Context) -> RpcRequest:
+        metadata: Any = context.invocation_metadata() or ()
+        request = RpcRequest(rpc, metadata, context.peer(), self._admission.budget, self._deadline)
+        left: float | None = context.time_remaining()
+        if left is not None:
+            request.timings.wait_at_most(max(left, 0.0))
+        return request
+
+    def _check_access(self, rpc: Rpc, request: RpcRequest) -> None:
+        request.check_metadata()
+        if self._authorizer is not None:
+            self._authorizer.check("POST", rpc.access, request.credential)
+
+    def _check(self, rpc: Rpc, request: RpcRequest, running: int) -> None:
+        """Raises unauthorized, forbidden, not_ready and overloaded, before the message is read."""
+        self._check_access(rpc, request)
+        if rpc.method in ("ModelInfer", "ModelStreamInfer"):
+            if self._readiness.waiting_for:
+                raise self._readiness.error()
+            if running > self._admission.requests:
+                raise self._admission.too_many()
+        if rpc.access is not Access.PUBLIC and self._running > self._most_calls:
+            raise GatherError(
+                "overloaded",
+                f"{self._most_calls} calls are under way, as many as may be",
+                facts={"limit": "grpc_calls", "maximum": self._most_calls},
+                retry_after=1,
+            )
+
+    async def _read(self, context: Context, request: RpcRequest) -> bytes | None:
+        """The next message, charged to the budget; None at the end of the stream."""
+        message: Any = await context.read()
+        if message is grpc.aio.EOF:
+            return None
+        size = len(message)
+        request.received = size
+        request.reservation.charge(size)
+        if size > SMALL_BODY_BYTES:
+            request.timings.admitted = True
+        found: bytes = message
+        return found
+
+    async def _read_one(self, context: Context, request: RpcRequest) -> bytes:
+        """The only message of a call. Raises malformed_request and request_timeout."""
+        try:
+            async with asyncio.timeout(self._deadline):
+                message = await self._read(context, request)
+        except TimeoutError:
+            raise GatherError("request_timeout", f"the message did not come within {self._deadline:g} s") from None
+        if message is None:
+            raise GatherError("malformed_request", "the call ended without a message")
+        return message
+
+    def _unary(self, rpc: Rpc) -> Any:
+        control = self._control.get(rpc.method)
+
+        async def answer(message: bytes, request: RpcRequest) -> bytes:
+            if control is None:
+                return await self._inference.infer(message, request)
+            return write_message(rpc, await control(read_message(rpc, message)))
+
+        async def handle(_: object, context: Context) -> bytes:
+            request = self._request(rpc, context)
+            running = self._metrics.begin()
+            self._running += 1
+            failure: GatherError | None = None
+            written = b""
+            code: str | None = None
+            status = "OK"
+            try:
+                self._check(rpc, request, running)
+                message = await self._read_one(context, request)
+                written = await self._finish(answer(message, request), request)
+                request.sent = len(written)
+            except GatherError as error:
+                failure, code, status = error, error.code, STATUS[error.code]
+                drop_tracebacks(error)
+            except (ClientGone, asyncio.CancelledError) as error:
+                code, status = self._gone(request, context)
+                drop_tracebacks(error)
+                raise
+            except Exception as error:
+                logger.exception("a request failed", extra={"fields": {"request_id": request.request_id}})
+                failure = GatherError("internal", "the service failed; its log has the request_id")
+                code, status = failure.code, STATUS[failure.code]
+                drop_tracebacks(error)
+            finally:
+                self._running -= 1
+                if not request.disconnected:
+                    request.reservation.release()
+                self._count(rpc, request, code, status)
+            if failure is not None:
+                await self._abort(context, failure, request)
+            context.set_trailing_metadata(
+                (("x-request-id", request.request_id), ("server-timing", request.timings.header_field().decode()))
+            )
+            return written
+
+        return handle
+
+    async def _finish(self, work: Coroutine[Any, Any, bytes], request: RpcRequest) -> bytes:
+        """Run `work` at once up to its first wait, and to its end even where the caller goes before that.
+
+        A kernel that runs in a thread cannot be interrupted, and what it has charged is released once it has ended.
+        """
+        try:
+            awaited = work.send(None)
+        except StopIteration as done:
+            found: bytes = done.value
+            return found
+        task = asyncio.ensure_future(_rest(work, awaited))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            request.leave()
+            task.add_done_callback(lambda ended: _release(request, ended))
+            raise
+
+    def _gone(self, request: RpcRequest, context: Context) -> tuple[str, str]:
+        """Code and status of a call that its caller has ended, or whose deadline has passed."""
+        timings = request.timings
+        if timings.callers_deadline and perf_counter() >= timings.deadline - 0.001:
+            return "deadline_exceeded", STATUS["deadline_exceeded"]
+        return ("not_ready", STATUS["not_ready"]) if self._stopping.is_set() else ("client_gone", _CANCELLED)
+
+    def _infer_stream(self, rpc: Rpc) -> Any:
+        """Requests of a stream are answered one after the other, in their order; a wrong one does not end it."""
+
+        async def handle(_: object, context: Context) -> None:
+            call = self._request(rpc, context)
+            self._running += 1
+            failure: GatherError | None = None
+            try:
+                self._check(rpc, call, 0)
+                while await self._answer_next(rpc, context):
+                    pass
+            except GatherError as error:
+                failure = error
+                drop_tracebacks(error)
+            finally:
+                self._running -= 1
+            if failure is None and self._stopping.is_set():
+                failure = GatherError("not_ready", "the service is stopping", retry_after=1)
+            if failure is not None:
+                self._metrics.begin()
+                self._count(rpc, call, failure.code, STATUS[failure.code])
+                await self._abort(context, failure, call)
+
+        return handle
+
+    async def _answer_next(self, rpc: Rpc, context: Context) -> bool:
+        """Answer the next request of a stream; False at its end. Raises unauthorized, forbidden."""
+        if self._stopping.is_set():
+            return False
+        task = asyncio.current_task()
+        assert task is not None
+        self._idle_streams.add(task)
+        try:
+            message: Any = await context.read()
+        except asyncio.CancelledError:
+            if not self._stopping.is_set():
+                raise
+            task.uncancel()
+            return False
+        finally:
+            self._idle_streams.discard(task)
+        if message is grpc.aio.EOF:
+            return False
+        request = self._request(rpc, context)
+        request.received = len(message)
+        running = self._metrics.begin()
+        code: str | None = None
+        status = "OK"
+        try:
+            self._check_access(rpc, request)
+            try:
+                if running > self._admission.requests:
+                    raise self._admission.too_many()
+                request.reservation.charge(len(message))
+                request.timings.admitted = len(message) > SMALL_BODY_BYTES
+                written = await self._finish(self._inference.infer(message, request, stream=True), request)
+            except GatherError as error:
+                code, status = error.code, STATUS[error.code]
+                drop_tracebacks(error)
+                written = await self._stream_error(error, message, request)
+            except Exception as error:
+                if isinstance(error, ClientGone):
+                    raise
+                logger.exception("a request failed", extra={"fields": {"request_id": request.request_id}})
+                failure = GatherError("internal", "the service failed; its log has the request_id")
+                code, status = failure.code, STATUS[failure.code]
+                drop_tracebacks(error)
+                written = await self._stream_error(failure, message, request)
+            request.sent = len(written)
+            await context.write(written)
+        except GatherError as error:
+            code, status = error.code, STATUS[error.code]
+            raise
+        except (ClientGone, asyncio.CancelledError):
+            code, status = self._gone(request, context)
+            raise
+        finally:
+            if not request.disconnected:
+                request.reservation.release()
+            self._count(rpc, request, code, status)
+        return True
+
+    async def _stream_error(self, error: GatherError, message: bytes, request: RpcRequest) -> bytes:
+        try:
+            found = await self._inference.split(message, request)
+            model, identifier = found.model, found.identifier
+        except GatherError:
+            model = identifier = ""
+        problem = problem_bytes(error, request.request_id).decode()
+        return write_stream_error(error.detail, error_head(model, identifier, problem))
+
+    def _watch(self, rpc: Rpc) -> Any:
+        async def handle(_: object, context: Context) -> None:
+            request = self._request(rpc, context)
+            self._metrics.begin()
+            code: str | None = None
+            status = "OK"
+            failure: GatherError | None = None
+            try:
+                message = await self._read_one(context, request)
+                service, last = read_message(rpc, message).service, -1
+                while True:
+                    now = serving_status(service, self._readiness)
+                    if now != last:
+                        last = now
+                        await context.write(write_message(rpc, {"status": now}))
+                    if self._stopping.is_set():
+                        break
+                    await asyncio.sleep(_WATCH_S)
+            except GatherError as error:
+                failure, code, status = error, error.code, STATUS[error.code]
+            except asyncio.CancelledError:
+                code, status = "client_gone", _CANCELLED
+                raise
+            finally:
+                request.reservation.release()
+                self._count(rpc, request, code, status)
+            if failure is not None:
+                await self._abort(context, failure, request)
+
+        return handle
+
+    def _count(self, rpc: Rpc, request: RpcRequest, code: str | None, status: str) -> None:
+        metrics = self._metrics
+        metrics.counters.add(f"gathernd_grpc_requests|{rpc.method}|{status}")
+        request.status = 200 if code is None else HTTP_STATUS.get(code, 0)  # type: ignore[call-overload]
+        metrics.count(request, code)
+
+    async def _abort(self, context: Context, error: GatherError, request: RpcRequest) -> None:
+        self._metrics.count_limit(error)
+        metadata = (
+            ("x-request-id", request.request_id),
+            ("server-timing", request.timings.header_field().decode()),
+            (PROBLEM, problem_bytes(error, request.request_id)),
+        )
+        await context.abort(grpc.StatusCode[STATUS[error.code]], status_message(error), metadata)
+
+
+async def _rest(work: Coroutine[Any, Any, bytes], awaited: Any) -> bytes:
+    """The rest of a coroutine that was run up to where it waits for `awaited`."""
+    continued: Awaitable[bytes] = _Continued(work, awaited)
+    return await continued
+
+
+class _Continued:
+    """Awaits the rest of a coroutine."""
+
+    def __init__(self, work: Coroutine[Any, Any, bytes], awaited: Any) -> None:
+        self._work = work
+        self._awaited = awaited
+
+    def __await__(self) -> Generator[Any, Any, bytes]:
+        work, awaited = self._work, self._awaited
+        while True:
+            try:
+                value = yield awaited
+            except BaseException as error:  # noqa: BLE001  (cancellation too belongs to the coroutine)
+                try:
+                    awaited = work.throw(error)
+                except StopIteration as done:
+                    return bytes(done.value)
+            else:
+                try:
+                    awaited = work.send(value)
+                except StopIteration as done:
+                    return bytes(done.value)
+
+
+def _release(request: RpcRequest, ended: asyncio.Task[bytes]) -> None:
+    """Give back what a request has charged whose caller went before its end."""
+    if not ended.cancelled():
+        ended.exception()
+    request.reservation.release()

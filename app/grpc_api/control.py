@@ -1,0 +1,118 @@
+"""The calls that are no inference: health, metadata, configuration, statistics and the repository of models.
+
+What they say is what `app.api.routes` says over REST, as messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import orjson
+from google.protobuf import json_format
+
+from app import __version__
+from app.api.readiness import Readiness
+from app.api.routes.v2_models import statistics_of, statistics_of_all
+from app.api.routes.v2_repository import repository_index
+from app.api.routes.v2_server import EXTENSIONS
+from app.api.schemas.v2_model_description import model_config, model_metadata
+from app.api.v2_model_lookup import Models
+from app.errors import GatherError
+from app.grpc_api.rpc_table import RPCS, SERVICE, Rpc
+from app.wire.grpc_messages.classes import POOL, message_class
+from app.wire.protobuf_fields import malformed
+
+Control = Callable[[Any], Awaitable[dict[str, Any]]]
+"""From a request's message to what its answer has, as JSON names it."""
+_HEALTH_SERVICES: Final = ("", SERVICE)
+SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
+
+
+def control_calls(models: Models, readiness: Readiness) -> Mapping[str, Control]:
+    """The calls by their methods."""
+
+    async def server_live(_: Any) -> dict[str, Any]:
+        return {"live": True}
+
+    async def server_ready(_: Any) -> dict[str, Any]:
+        return {"ready": readiness.ready}
+
+    async def model_ready(request: Any) -> dict[str, Any]:
+        models.find(request.name, request.version or None)
+        return {"ready": readiness.ready}
+
+    async def server_metadata(_: Any) -> dict[str, Any]:
+        return {"name": "gathernd", "version": __version__, "extensions": list(EXTENSIONS)}
+
+    async def metadata(request: Any) -> dict[str, Any]:
+        found = models.find(request.name, request.version or None)
+        return model_metadata(*found, models.versions(request.name))
+
+    async def config(request: Any) -> dict[str, Any]:
+        return {"config": model_config(*models.find(request.name, request.version or None))}
+
+    async def statistics(request: Any) -> dict[str, Any]:
+        if not request.name:
+            return {"model_stats": await statistics_of_all(models)}
+        return {"model_stats": await statistics_of(models, request.name, request.version or None)}
+
+    async def index(request: Any) -> dict[str, Any]:
+        entries = await repository_index(models, readiness, only_ready=request.ready)
+        return {"models": [entry.model_dump() for entry in entries]}
+
+    async def find(request: Any) -> dict[str, Any]:
+        models.find(request.model_name)
+        return {}
+
+    async def check(request: Any) -> dict[str, Any]:
+        status = serving_status(request.service, readiness)
+        if status == SERVICE_UNKNOWN:
+            raise GatherError("model_not_found", f"no service is named {request.service!r}")
+        return {"status": status}
+
+    return {
+        "ServerLive": server_live,
+        "ServerReady": server_ready,
+        "ModelReady": model_ready,
+        "ServerMetadata": server_metadata,
+        "ModelMetadata": metadata,
+        "ModelConfig": config,
+        "ModelStatistics": statistics,
+        "RepositoryIndex": index,
+        "RepositoryModelLoad": find,
+        "RepositoryModelUnload": find,
+        "Check": check,
+    }
+
+
+def serving_status(service: str, readiness: Readiness) -> int:
+    """The status of a service for gRPC's health checks; those that there are have that of /readyz."""
+    if service not in _HEALTH_SERVICES:
+        return SERVICE_UNKNOWN
+    return SERVING if readiness.ready else NOT_SERVING
+
+
+def read_message(rpc: Rpc, message: bytes) -> Any:
+    """The request of a call. Raises malformed_request."""
+    try:
+        return _classes(rpc)[0].FromString(message)
+    except Exception:  # noqa: BLE001  (protobuf's implementations differ in what they raise)
+        raise malformed(f"the message is no {rpc.input}") from None
+
+
+def write_message(rpc: Rpc, content: dict[str, Any]) -> bytes:
+    """The message of an answer; members that the protocol has over REST only are left out."""
+    message = _classes(rpc)[1]()
+    json_format.Parse(orjson.dumps(content), message, ignore_unknown_fields=True, descriptor_pool=POOL)
+    written: bytes = message.SerializeToString()
+    return written
+
+
+_CLASSES: Final[dict[str, tuple[Any, Any]]] = {
+    rpc.path: (message_class(rpc.input), message_class(rpc.output)) for rpc in RPCS.values()
+}
+
+
+def _classes(rpc: Rpc) -> tuple[Any, Any]:
+    return _CLASSES[rpc.path]

@@ -1,0 +1,107 @@
+"""Infer requests over gRPC: bytes of a message to bytes of its answer, as `app.api.routes.v2_infer` over REST."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Final
+
+from app.api.v2_model_lookup import Models, counted_as
+from app.errors import GatherError
+from app.grpc_api.rpc_request import RpcRequest
+from app.lookup_service import LookupService
+from app.telemetry.request_metrics import Metrics
+from app.wire.v2_answer import VERSION
+from app.wire.v2_grpc_answer import write_grpc_answer, write_grpc_lookup
+from app.wire.v2_grpc_request import SplitRequest, read_grpc_lookup, read_grpc_request, split
+from app.wire.v2_lookup import LookupModel
+from app.wire.v2_request_json import Model
+
+_LARGE: Final = 1 << 18
+"""Bytes of items, of which longer ones are copied in a thread."""
+_SEARCHED: Final = 1 << 16
+"""Fields of strings are found one by one, so that a message with more bytes and without raw items is for a thread."""
+
+
+class Inference:
+    """Carries out infer requests."""
+
+    def __init__(self, models: Models, lookups: LookupService, metrics: Metrics) -> None:
+        self._models = models
+        self._lookups = lookups
+        self._service = models.service
+        self._metrics = metrics
+
+    async def infer(self, message: bytes, request: RpcRequest, *, stream: bool = False) -> bytes:
+        """Answer a ModelInferRequest; with `stream` by a ModelStreamInferResponse. Raises GatherError, ClientGone."""
+        found = await self.split(message, request)
+        version = found.version or None
+        model = self._models.find_quickly(found.model, version)
+        if isinstance(model, LookupModel):
+            return await self._look_up(found, model, request, stream)
+        return await self._gather(found, model, request, stream)
+
+    async def split(self, message: bytes, request: RpcRequest) -> SplitRequest:
+        """The parts of a message. Raises malformed_request."""
+        if len(message) <= _SEARCHED:
+            return split(message)
+        return await self._service.pool.run(lambda: split(message), request.timings)
+
+    async def _gather(self, found: SplitRequest, model: Model, request: RpcRequest, stream: bool) -> bytes:
+        timings, service, reservation = request.timings, self._service, request.reservation
+        models, arrived = self._models, timings.start
+        try:
+            if found.is_heavy:
+                read = await service.pool.run(
+                    lambda: read_grpc_request(found, model, service.limits, reservation.charge), timings
+                )
+            else:
+                read = read_grpc_request(found, model, service.limits, reservation.charge)
+            if read.timeout is not None:
+                timings.wait_at_most(read.timeout)
+            timings.parsed = perf_counter()
+            answer = await service.gather(read.call, timings, reservation)
+            timings.gathered = timings.kernel_end
+            name, identifier = model.name, read.identifier
+            output = answer.output
+            if output.dtype.item_size and output.array.nbytes <= _LARGE:
+                written = write_grpc_answer(answer, name, identifier, reservation, stream=stream)
+            else:
+                written = await service.pool.run(
+                    lambda: write_grpc_answer(answer, name, identifier, reservation, stream=stream), timings
+                )
+            models.statistics.of(counted_as(name, answer.data_version or VERSION)).succeeded(timings, arrived)
+        except Exception as error:
+            models.statistics.of(models.counted_now(model)).failed(timings.start)
+            if isinstance(error, GatherError) and error.code == "tensor_not_found":
+                models.forget(model.name)
+                raise models.not_found(found.model, found.version or None) from None
+            raise
+        return written
+
+    async def _look_up(self, found: SplitRequest, model: LookupModel, request: RpcRequest, stream: bool) -> bytes:
+        timings, service, reservation = request.timings, self._service, request.reservation
+        statistics = self._models.statistics.of(counted_as(model.name, VERSION))
+        try:
+            if found.is_heavy or len(found.rest) > _SEARCHED:
+                read = await service.pool.run(
+                    lambda: read_grpc_lookup(found, service.limits, reservation.charge), timings
+                )
+            else:
+                read = read_grpc_lookup(found, service.limits, reservation.charge)
+            if read.timeout is not None:
+                timings.wait_at_most(read.timeout)
+            timings.parsed = perf_counter()
+            answer = await self._lookups.lookup(read.call, timings, reservation)
+            timings.gathered = timings.kernel_end
+            self._metrics.count_lookup(answer.tensors)
+            if sum(output.array.nbytes for output in answer.outputs) <= _LARGE:
+                written = write_grpc_lookup(answer, read, reservation, stream=stream)
+            else:
+                written = await service.pool.run(
+                    lambda: write_grpc_lookup(answer, read, reservation, stream=stream), timings
+                )
+            statistics.succeeded(timings, timings.start)
+        except Exception:
+            statistics.failed(timings.start)
+            raise
+        return written

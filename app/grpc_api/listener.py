@@ -1,0 +1,114 @@
+"""The gRPC server of a process: its port, its options, its start and its stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from app.grpc_api.calls import Calls
+from app.server.tls import Tls
+
+logger = logging.getLogger("gathernd")
+
+_QUIET_S: Final = 0.1
+"""So long a stop waits for a call that is just coming, before it ends streams without one."""
+
+
+@dataclass(frozen=True)
+class GrpcOptions:
+    """Limits of the server, in bytes and seconds; `max_connection_age` None is without an end.
+
+    `addresses` are those to listen on, in gRPC's form: `127.0.0.1:8081`, or `unix:/path`.
+    """
+
+    addresses: Sequence[str]
+    max_message_bytes: int
+    max_metadata_bytes: int
+    most_calls: int
+    keepalive: float
+    keepalive_timeout: float
+    max_connection_age: float | None
+    age_grace: float
+
+
+class GrpcListener:
+    """Listens for the calls of `calls`. To be started and stopped in the event loop that answers them."""
+
+    def __init__(self, calls: Calls, options: GrpcOptions) -> None:
+        self._calls = calls
+        self._options = options
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self, tls: Tls | None) -> None:
+        """Listen; with `tls` its certificate, as it is at each handshake. Raises RuntimeError where that cannot be."""
+        server = grpc.aio.server(options=self._channel_options())
+        server.add_generic_rpc_handlers((self._calls,))
+        for address in self._options.addresses:
+            if tls is None or address.startswith("unix:"):
+                server.add_insecure_port(address)
+            else:
+                server.add_secure_port(address, _credentials(tls))
+        await server.start()
+        self._server = server
+        logger.info("gRPC on %s", ", ".join(self._options.addresses))
+
+    async def stop(self, grace: float) -> None:
+        """Take no more calls, let those that run finish within `grace` seconds, and cut off the rest."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        stopping = asyncio.ensure_future(server.stop(grace))
+        await asyncio.sleep(min(_QUIET_S, grace))
+        self._calls.end_idle_streams()
+        await stopping
+
+    def _channel_options(self) -> list[tuple[str, Any]]:
+        options = self._options
+        found: list[tuple[str, Any]] = [
+            ("grpc.so_reuseport", 1),
+            ("grpc.max_receive_message_length", options.max_message_bytes),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_metadata_size", options.max_metadata_bytes),
+            ("grpc.absolute_max_metadata_size", options.max_metadata_bytes),
+            ("grpc.max_concurrent_streams", options.most_calls),
+            ("grpc.keepalive_time_ms", _milliseconds(options.keepalive)),
+            ("grpc.keepalive_timeout_ms", _milliseconds(options.keepalive_timeout)),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
+        ]
+        if options.max_connection_age is not None:
+            found += [
+                ("grpc.max_connection_age_ms", _milliseconds(options.max_connection_age)),
+                ("grpc.max_connection_age_grace_ms", _milliseconds(options.age_grace)),
+            ]
+        return found
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, min(round(seconds * 1000), 2**31 - 1))
+
+
+def _credentials(tls: Tls) -> grpc.ServerCredentials:
+    """Credentials that take the certificate in force at each handshake."""
+    last = tls.pem()
+
+    def configuration() -> Any:
+        return grpc.ssl_server_certificate_configuration([(last.key, last.certificate)], last.client_ca)
+
+    def fetch() -> Any:
+        nonlocal last
+        now = tls.pem()
+        if now == last:
+            return None
+        last = now
+        return configuration()
+
+    asks = tls.context.verify_mode == ssl.CERT_REQUIRED
+    return grpc.dynamic_ssl_server_credentials(configuration(), fetch, asks)

@@ -1,0 +1,113 @@
+"""One call and what is known of it, as metrics, logs, traces and the thread pool see requests of HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from time import perf_counter
+from typing import Any, Final
+
+from app.errors import Code, GatherError
+from app.grpc_api.rpc_table import Rpc
+from app.memory.budget import Budget, MemoryReservation
+from app.security.bearer_key import key_digest
+from app.telemetry.request_id import COUNTER, REQUEST_ID, numbered_id
+from app.telemetry.server_timing import RequestTimings
+
+_AUTHORIZATION: Final = "authorization"
+_OBSERVED: Final = frozenset(("traceparent", "tracestate", "x-request-id", "user-agent"))
+"""Metadata that is looked at; the key, and all else that a caller may send, is in no log and no trace."""
+
+
+class RpcRequest:
+    """A call, or one request of a stream. `headers` is the metadata that is looked at; `exchange` is the request
+    itself, since bytes, and whether the caller has gone, are known here.
+    """
+
+    __slots__ = (
+        "_given_id",
+        "credential",
+        "disconnected",
+        "headers",
+        "method",
+        "number",
+        "on_disconnect",
+        "path",
+        "received",
+        "refusal",
+        "refusal_id",
+        "repeated_key",
+        "reservation",
+        "scope",
+        "sent",
+        "status",
+        "timings",
+    )
+
+    def __init__(
+        self, rpc: Rpc, metadata: Iterable[tuple[str, str | bytes]], peer: str, budget: Budget, deadline: float
+    ) -> None:
+        now = perf_counter()
+        self.method = "POST"
+        self.path = rpc.path
+        self.number = next(COUNTER)
+        self.received = self.sent = self.status = 0
+        self.refusal: Code | None = None
+        self.refusal_id = ""
+        self.disconnected = False
+        self.on_disconnect: Callable[[], None] | None = None
+        self.reservation = MemoryReservation(budget)
+        self.timings = RequestTimings(now, now + deadline, self)
+        self.credential: bytes | None = None
+        self.repeated_key = False
+        self.headers: dict[bytes, bytes] = {}
+        self._given_id: str | None = None
+        self.scope: dict[str, Any] = {"client": (address_of(peer), 0), "http_version": "2"}
+        for name, value in metadata:
+            if name == _AUTHORIZATION:
+                self.repeated_key = self.credential is not None
+                self.credential = key_digest(value.encode() if isinstance(value, str) else value)
+            elif name in _OBSERVED:
+                self.headers[name.encode()] = value.encode() if isinstance(value, str) else value
+        given = self.headers.get(b"x-request-id")
+        if given is not None and REQUEST_ID.fullmatch(text := given.decode("latin-1")):
+            self._given_id = text
+
+    @property
+    def exchange(self) -> RpcRequest:
+        """The server's side of it."""
+        return self
+
+    @property
+    def sent_key(self) -> bytes | None:
+        """The SHA-256 of the key that came with it; None without one."""
+        return self.credential
+
+    @property
+    def request_id(self) -> str:
+        """The caller's id, if it gave a valid one, else one of our own."""
+        return self._given_id or numbered_id(self.number)
+
+    @request_id.setter
+    def request_id(self, request_id: str) -> None:
+        self._given_id = request_id
+
+    def check_metadata(self) -> None:
+        """Raises malformed_request for a key that came twice."""
+        if self.repeated_key:
+            raise GatherError(
+                "malformed_request",
+                "the metadata authorization occurs more than once",
+                hint="Send the metadata authorization once.",
+            )
+
+    def leave(self) -> None:
+        """The caller has gone: work that waits is dropped, work that runs is finished for nobody."""
+        self.disconnected = True
+        if self.on_disconnect is not None:
+            self.on_disconnect()
+
+
+def address_of(peer: str) -> str:
+    """The address in gRPC's word for a peer, such as `ipv4:127.0.0.1:5000`, without its port."""
+    kind, _, rest = peer.partition(":")
+    return rest.rpartition(":")[0].strip("[]") or kind if kind in ("ipv4", "ipv6") else kind

@@ -1,0 +1,119 @@
+"""A `ModelInferResponse` of the inference protocol over gRPC: an `Answer` to the bytes of a message.
+
+Items are always in raw_output_contents, as Triton sends them; they are copied once, into the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+from app.errors import GatherError
+from app.tensors.buffer_type import Buffer
+from app.tensors.gather_call import Answer
+from app.tensors.lookup_call import LOOKUP, LookupAnswer
+from app.tensors.tensor import Tensor
+from app.wire.grpc_messages.classes import ModelInferResponse
+from app.wire.json.lookup_messages import answer_fields
+from app.wire.little_endian_items import Memory, packed_bytes
+from app.wire.protobuf_fields import varint
+from app.wire.v2_answer import VERSION, check_writable
+from app.wire.v2_lookup import LookupRequest
+from app.wire.v2_request_json import OUTPUT
+
+_ID: Final = b"\x1a"
+_RAW: Final = b"\x32"
+_INFER_RESPONSE: Final = b"\x12"
+_ERROR_MESSAGE: Final = b"\x0a"
+_MOST: Final = (1 << 31) - 1
+_Parameter = tuple[str, str | int]
+_Described = tuple[str, str, tuple[int, ...]]
+
+
+def write_grpc_answer(
+    answer: Answer, model_name: str, identifier: str | None, memory: Memory, *, stream: bool = False
+) -> bytes:
+    """The message of an answer; with `stream` a ModelStreamInferResponse. `memory` is charged with it.
+
+    Raises unsupported_dtype, output_too_large, and what charging raises.
+    """
+    output = answer.output
+    check_writable(output.dtype)
+    assert output.dtype.oip is not None
+    head = _head(
+        model_name,
+        str(answer.data_version or VERSION),
+        (
+            ("dialect", answer.dialect),
+            ("device", answer.device),
+            *(() if answer.replaced is None else (("replaced", answer.replaced),)),
+            *(() if answer.data_etag is None else (("data_etag", answer.data_etag),)),
+        ),
+        ((OUTPUT, output.dtype.oip, output.shape),),
+    )
+    return _message(head, identifier, (output,), memory, stream)
+
+
+def write_grpc_lookup(answer: LookupAnswer, request: LookupRequest, memory: Memory, *, stream: bool = False) -> bytes:
+    """The same of a lookup."""
+    for output in answer.outputs:
+        check_writable(output.dtype)
+    named = dict(zip(answer.names, answer.outputs, strict=True))
+    wanted = {name: named[name] for name in request.outputs or named}
+    parameters: list[_Parameter] = [("device", "cpu"), (LOOKUP, answer_fields(answer).decode())]
+    if answer.replaced is not None:
+        parameters.append(("replaced", answer.replaced))
+    described = tuple((name, str(output.dtype.oip), output.shape) for name, output in wanted.items())
+    head = _head(LOOKUP, VERSION, tuple(parameters), described)
+    return _message(head, request.identifier, tuple(wanted.values()), memory, stream)
+
+
+def write_stream_error(message: str, head: bytes) -> bytes:
+    """A ModelStreamInferResponse that says what was wrong with a request; `head` is the rest of its answer."""
+    text = message.encode("utf-8", "replace")
+    return b"".join((_ERROR_MESSAGE, varint(len(text)), text, _INFER_RESPONSE, varint(len(head)), head))
+
+
+def error_head(model_name: str, identifier: str, problem: str) -> bytes:
+    """The ModelInferResponse of a request of a stream that was refused: whose it is, and its problem body."""
+    response = ModelInferResponse(model_name=model_name, id=identifier)
+    response.parameters["problem"].string_param = problem
+    written: bytes = response.SerializeToString()
+    return written
+
+
+@lru_cache(256)
+def _head(model_name: str, version: str, parameters: tuple[_Parameter, ...], outputs: tuple[_Described, ...]) -> bytes:
+    """All of a response but its id and its items; answers to the same shapes repeat it."""
+    response = ModelInferResponse(model_name=model_name, model_version=version)
+    for name, value in parameters:
+        if isinstance(value, int):
+            response.parameters[name].int64_param = value
+        else:
+            response.parameters[name].string_param = value
+    for output, datatype, shape in outputs:
+        response.outputs.add(name=output, datatype=datatype, shape=shape)
+    written: bytes = response.SerializeToString(deterministic=True)
+    return written
+
+
+def _message(head: bytes, identifier: str | None, outputs: Sequence[Tensor], memory: Memory, stream: bool) -> bytes:
+    pieces: list[Buffer] = [head]
+    if identifier:
+        text = identifier.encode()
+        pieces += (_ID, varint(len(text)), text)
+    for output in outputs:
+        items = packed_bytes(output, memory)
+        pieces += (_RAW, varint(len(items)), items)
+    size = sum(map(len, pieces))
+    if size > _MOST:
+        raise GatherError(
+            "output_too_large",
+            f"the answer would have {size} bytes; a message of gRPC has at most {_MOST}",
+            facts={"limit": "grpc_message_bytes", "maximum": _MOST},
+        )
+    if stream:
+        pieces.insert(0, _INFER_RESPONSE + varint(size))
+    memory.charge(size)
+    return b"".join(pieces)

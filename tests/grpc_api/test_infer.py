@@ -1,0 +1,277 @@
+"""Infer requests with messages as clients write them: raw items and items in contents, errors, limits, keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from app.security import api_keys
+from tests.grpc_api.conftest import GrpcServer, StartGrpc
+from tests.grpc_api.messages import FIELDS, Channel, example, output, pb, request
+from tests.http.forms import octets, unpacked
+from tests.http.forms import same as same_values
+from tests.http.known_cases import KnownCase, own_cases
+from tests.http.test_known_cases import DTYPES, V2
+from tests.oip.bodies import NUMPY, Array, same
+from tests.oip.test_infer import DATA, INDICES
+
+Arrays = dict[str, tuple[str, Array]]
+HEALTH_CHECK = b"\x0a\x1einference.GRPCInferenceService"
+
+
+@pytest.fixture(scope="module")
+def channel(grpc_server: GrpcServer) -> Iterator[Channel]:
+    with Channel(grpc_server.address) as made:
+        yield made
+
+
+@pytest.mark.parametrize("typed", [False, True], ids=["raw", "contents"])
+@pytest.mark.parametrize("datatype", NUMPY)
+def test_infer_of_every_datatype(channel: Channel, datatype: str, typed: bool) -> None:
+    data = DATA[datatype]
+    if typed and datatype not in FIELDS:
+        return
+    arrays = {"data": (datatype, data), "indices": ("INT64", INDICES)}
+    answer = channel.call("ModelInfer", request(arrays, typed=typed, id="ü7"))
+    assert (answer.id, answer.model_name, answer.model_version) == ("ü7", "gathernd", "1")
+    assert answer.parameters["device"].string_param == "cpu"
+    assert answer.outputs[0].datatype == datatype
+    assert same(output(answer, NUMPY[datatype]), data[[1, 0, 0]])
+
+
+@pytest.mark.parametrize("typed", [False, True], ids=["raw", "contents"])
+def test_random_integers_of_every_type(channel: Channel, typed: bool) -> None:
+    rng = np.random.default_rng(7)
+    for datatype in ("INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64", "BOOL"):
+        info = np.iinfo(NUMPY[datatype]) if datatype != "BOOL" else None
+        low, high = (0, 1) if info is None else (info.min, info.max)
+        data = rng.integers(low, high, 70_000, NUMPY[datatype] if info else np.int64, endpoint=True).astype(
+            NUMPY[datatype]
+        )
+        indices = rng.integers(-70_000, 70_000, (5000, 1))
+        arrays = {"data": (datatype, data), "indices": ("INT64", indices)}
+        answer = channel.call("ModelInfer", request(arrays, typed=typed))
+        assert same(output(answer, NUMPY[datatype]), data[indices[:, 0]])
+
+
+@pytest.mark.parametrize("typed", [False, True], ids=["raw", "contents"])
+def test_zero_size_tensors(channel: Channel, typed: bool) -> None:
+    arrays: Arrays = {"data": ("FP32", np.empty((3, 0), np.float32)), "indices": ("INT64", np.empty((0, 1), np.int64))}
+    assert output(channel.call("ModelInfer", request(arrays, typed=typed)), np.float32).shape == (0, 0)
+
+
+@pytest.mark.parametrize("typed", [False, True], ids=["raw", "contents"])
+@pytest.mark.parametrize("case", own_cases(), ids=lambda case: case.name)
+def test_a_known_case_has_its_known_answer(channel: Channel, case: KnownCase, typed: bool) -> None:
+    made = pb.ModelInferRequest(model_name=case.operator.lower())
+    for name, tensor in (("data", case.data), ("indices", case.indices)):
+        one = made.inputs.add(name=name, datatype=V2[tensor["dtype"]], shape=tensor["shape"])
+        raw = octets(tensor["dtype"], tensor["values"])
+        if not typed:
+            made.raw_input_contents.append(raw)
+        elif one.datatype in FIELDS:
+            getattr(one.contents, FIELDS[one.datatype]).extend(unpacked(tensor["dtype"], raw))
+        else:
+            return
+    for name, value in {"dialect": case.dialect, **case.attributes}.items():
+        setattr(made.parameters[name], "int64_param" if isinstance(value, int) else "string_param", value)
+    if case.error is not None:
+        assert channel.refused("ModelInfer", made)[1]["code"] == case.error
+        return
+    assert case.output is not None
+    answer = channel.call("ModelInfer", made)
+    (described,) = answer.outputs
+    dtype = DTYPES[described.datatype]
+    assert dtype == case.output["dtype"]
+    assert list(described.shape) == case.output["shape"]
+    assert same_values(dtype, unpacked(dtype, answer.raw_output_contents[0]), case.output["values"])
+
+
+def broken(change: str) -> Any:
+    """Example 1 with a mistake."""
+    made = example(typed="contents" in change)
+    if change == "no input":
+        del made.inputs[1], made.raw_input_contents[1]
+    elif change == "raw missing":
+        del made.raw_input_contents[1]
+    elif change == "twice":
+        made.inputs[1].name = "data"
+    elif change == "contents beside raw":
+        made.raw_input_contents.extend([b"\0" * 16, b"\0" * 16])
+    elif change == "contents of another type":
+        made.inputs[1].contents.fp32_contents.append(1)
+    elif change == "contents too few":
+        made.inputs[1].shape[0] = 3
+    elif change == "contents of FP16":
+        made.inputs[0].datatype = "FP16"
+    elif change == "contents out of range":
+        made.inputs[0].datatype = "INT8"
+        made.inputs[0].ClearField("contents")
+        made.inputs[0].contents.int_contents.extend([1, 2, 300, -129])
+    elif change == "datatype":
+        made.inputs[0].datatype = "FP33"
+    elif change == "raw too short":
+        made.raw_input_contents[0] = b"\0" * 15
+    elif change == "bounds":
+        made.raw_input_contents[1] = np.array([1, 5]).tobytes()
+    elif change == "contents bounds":
+        made.inputs[1].contents.int64_contents[1] = 5
+    elif change == "output":
+        made.outputs.add(name="other")
+    elif change == "classification":
+        made.outputs.add(name="output").parameters["classification"].int64_param = 3
+    elif change == "shared memory":
+        made.inputs[0].parameters["shared_memory_region"].string_param = "x"
+    elif change == "foreign parameter":
+        made.parameters["axis"].int64_param = 0
+    elif change == "fraction":
+        made.parameters["batch_dims"].double_param = 0.5
+    elif change == "negative shape":
+        made.inputs[0].shape[0] = -2
+    return made
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "code", "pointer"),
+    [
+        ("no input", "INVALID_ARGUMENT", "invalid_field", "/inputs"),
+        ("raw missing", "INVALID_ARGUMENT", "malformed_request", None),
+        ("twice", "INVALID_ARGUMENT", "invalid_field", "/inputs/1/name"),
+        ("contents beside raw", "INVALID_ARGUMENT", "invalid_field", "/inputs/0/contents"),
+        ("contents of another type", "INVALID_ARGUMENT", "invalid_field", "/inputs/1/contents/fp32_contents"),
+        ("contents too few", "INVALID_ARGUMENT", "element_count_mismatch", "/inputs/1/contents/int64_contents"),
+        ("contents of FP16", "INVALID_ARGUMENT", "invalid_field", "/inputs/0/contents/fp32_contents"),
+        ("contents out of range", "INVALID_ARGUMENT", "value_not_representable", "/inputs/0/contents/int_contents/2"),
+        ("datatype", "INVALID_ARGUMENT", "unsupported_dtype", "/inputs/0/datatype"),
+        ("raw too short", "INVALID_ARGUMENT", "element_count_mismatch", "/inputs/0"),
+        ("bounds", "OUT_OF_RANGE", "index_out_of_bounds", "/inputs/1"),
+        ("contents bounds", "OUT_OF_RANGE", "index_out_of_bounds", "/inputs/1/contents/int64_contents/1"),
+        ("output", "INVALID_ARGUMENT", "invalid_field", "/outputs/0/name"),
+        ("classification", "UNIMPLEMENTED", "not_implemented", "/outputs/0/parameters/classification"),
+        ("shared memory", "UNIMPLEMENTED", "not_implemented", "/inputs/0/parameters/shared_memory_region"),
+        ("foreign parameter", "INVALID_ARGUMENT", "invalid_field", "/parameters/axis"),
+        ("fraction", "INVALID_ARGUMENT", "invalid_field", "/parameters/batch_dims"),
+        ("negative shape", "INVALID_ARGUMENT", "invalid_field", "/inputs/0/shape/0"),
+    ],
+)
+def test_mistakes(channel: Channel, change: str, status: str, code: str, pointer: str | None) -> None:
+    found, problem = channel.refused("ModelInfer", broken(change))
+    assert (found, problem["code"]) == (status, code), problem
+    if pointer is not None:
+        assert problem["errors"][0]["pointer"] == pointer, problem
+
+
+def test_a_lookup(channel: Channel, grpc_server: GrpcServer) -> None:
+    table = np.arange(40, dtype=np.float32).reshape(10, 4)
+    with grpc_server.http.client() as client:
+        headers = {"content-type": "application/octet-stream"}
+        put = client.put("/tensors/rows?dtype=float32&shape=10,4", content=table.tobytes(), headers=headers)
+        assert put.status_code in (200, 201)
+        etag = put.headers["etag"]
+    for typed in (False, True):
+        arrays = {"indices": ("INT64", np.array([[7], [-1]]))}
+        answer = channel.call("ModelInfer", request(arrays, "rows", typed=typed))
+        assert same(output(answer, np.float32), table[[7, -1]])
+        assert answer.parameters["data_etag"].string_param == etag
+        bags = {
+            "0.indices": ("INT32", np.array([1, 2, 9], np.int32)),
+            "0.offsets": ("INT32", np.array([0, 2], np.int32)),
+        }
+        asked = '{"features": [{"tensor": "rows", "pooling": "sum"}]}'
+        answer = channel.call("ModelInfer", request(bags, "lookup", typed=typed, parameters={"lookup": asked}, id="a"))
+        assert same(output(answer, np.float32), np.stack([table[1] + table[2], table[9]]))
+        assert answer.id == "a"
+    wrong = request({"indices": ("INT64", np.array([[10]]))}, "rows")
+    assert channel.refused("ModelInfer", wrong)[1]["code"] == "index_out_of_bounds"
+    version = channel.refused("ModelInfer", request(arrays, "rows", model_version="99"))
+    assert version[0] == "NOT_FOUND"
+
+
+def test_ids_times_metrics_and_traces_follow_a_call(channel: Channel, grpc_server: GrpcServer) -> None:
+    _, call = channel.with_call("ModelInfer", example(), x_request_id="mine-1")
+    trailing = dict(call.trailing_metadata())
+    assert trailing["x-request-id"] == "mine-1"
+    assert trailing["server-timing"].startswith("parse;dur=")
+    _, problem = channel.refused("ModelInfer", broken("bounds"), x_request_id="mine-2")
+    assert problem["request_id"] == "mine-2"
+    with grpc_server.http.client() as client:
+        text = client.get("/metrics").text
+    assert 'gathernd_grpc_requests_total{code="OK",method="ModelInfer"}' in text
+    assert 'gathernd_grpc_requests_total{code="OUT_OF_RANGE",method="ModelInfer"}' in text
+    path = "/inference.GRPCInferenceService/ModelInfer"
+    assert f'gathernd_requests_total{{method="POST",path="{path}",status="200"}}' in text
+    assert f'gathernd_stage_seconds_total{{path="{path}",stage="kernel"}}' in text
+
+
+def test_what_is_not_offered(channel: Channel) -> None:
+    for method, message in (
+        ("LogSettings", pb.LogSettingsRequest()),
+        ("TraceSetting", pb.TraceSettingRequest()),
+        ("SystemSharedMemoryStatus", pb.SystemSharedMemoryStatusRequest()),
+        ("CudaSharedMemoryUnregister", pb.CudaSharedMemoryUnregisterRequest()),
+    ):
+        status, problem = channel.refused(method, message)
+        assert (status, problem["code"]) == ("UNIMPLEMENTED", "not_implemented")
+    raw: Any = channel.channel
+    with pytest.raises(grpc.RpcError) as caught:
+        raw.unary_unary("/inference.GRPCInferenceService/Nothing")(b"", timeout=20)
+    assert caught.value.code().name == "UNIMPLEMENTED"
+
+
+def test_health(channel: Channel) -> None:
+    raw: Any = channel.channel
+    check = raw.unary_unary("/grpc.health.v1.Health/Check")
+    assert check(b"", timeout=20) == check(HEALTH_CHECK, timeout=20) == b"\x08\x01"
+    with pytest.raises(grpc.RpcError) as caught:
+        check(b"\x0a\x01x", timeout=20)
+    assert caught.value.code().name == "NOT_FOUND"
+    watch = raw.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=20)
+    assert next(watch) == b"\x08\x01"
+    watch.cancel()
+
+
+def test_a_deadline_that_has_passed(channel: Channel) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        next(channel.stub.ModelStreamInfer(iter(lambda: sleep(5), 0), timeout=0.3))
+    assert caught.value.code().name == "DEADLINE_EXCEEDED"
+    status, _ = channel.refused("ModelInfer", example(parameters={"timeout": 1}))
+    assert status == "DEADLINE_EXCEEDED"
+
+
+def test_limits_of_messages_outputs_and_metadata(start_grpc: StartGrpc) -> None:
+    flags = ("--grpc-max-message-bytes", "64KiB", "--max-output-bytes", "64KiB", "--max-header-bytes", "8KiB")
+    with start_grpc(*flags) as server, Channel(server.address) as channel:
+        data: Arrays = {"data": ("FP32", np.zeros(20_000, np.float32)), "indices": ("INT64", np.array([[0]]))}
+        assert channel.refused("ModelInfer", request(data))[0] == "RESOURCE_EXHAUSTED"
+        compressed = channel.stub.ModelInfer
+        bomb: Arrays = {"data": ("FP32", np.zeros(10_000_000, np.float32)), "indices": ("INT64", np.array([[0]]))}
+        with pytest.raises(grpc.RpcError) as caught:
+            compressed(request(bomb), timeout=20, compression=grpc.Compression.Gzip)
+        assert caught.value.code().name == "RESOURCE_EXHAUSTED"
+        many: Arrays = {
+            "data": ("FP32", np.zeros((2, 5000), np.float32)),
+            "indices": ("INT64", np.zeros((100, 1), np.int64)),
+        }
+        status, problem = channel.refused("ModelInfer", request(many))
+        assert (status, problem["code"]) == ("RESOURCE_EXHAUSTED", "output_too_large")
+        with pytest.raises(grpc.RpcError):
+            channel.call("ModelInfer", example(), x_large="z" * 50_000)
+        assert channel.call("ModelInfer", example()).model_name == "gathernd"
+
+
+def test_keys(start_grpc: StartGrpc, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    key = api_keys.add(keys, "a", ["gather"])
+    with start_grpc("--api-keys-file", str(keys)) as server, Channel(server.address) as channel:
+        assert channel.refused("ModelInfer", example())[1]["code"] == "unauthorized"
+        assert channel.refused("ModelInfer", example(), authorization="Bearer x")[0] == "UNAUTHENTICATED"
+        assert channel.refused("ModelMetadata", pb.ModelMetadataRequest(name="gather"))[0] == "UNAUTHENTICATED"
+        assert channel.refused("LogSettings", pb.LogSettingsRequest())[0] == "UNAUTHENTICATED"
+        assert channel.call("ServerReady", pb.ServerReadyRequest()).ready
+        assert channel.call("ModelInfer", example(), authorization=f"Bearer {key}").model_name == "gathernd"

@@ -1,0 +1,143 @@
+"""The .proto files, the descriptor made of them, and those of Triton's client, which are the same on the wire."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.api.error_responses import problem
+from app.errors import CODES, GatherError, Place
+from app.grpc_api.rpc_table import NOT_OFFERED, RPCS
+from app.grpc_api.statuses import MOST_PROBLEM_BYTES, STATUS, problem_bytes, status_message
+from app.wire.grpc_messages.classes import POOL
+from tests.grpc_api.messages import pb
+from tests.needs import in_environment
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "app" / "wire" / "grpc_messages"
+KINDS = {
+    1: "double",
+    2: "float",
+    3: "int64",
+    4: "uint64",
+    5: "int32",
+    8: "bool",
+    9: "string",
+    12: "bytes",
+    13: "uint32",
+}
+
+
+def described(message: Any) -> dict[str, tuple[int, str, bool]]:
+    """Number and type of each field of a message, and whether it is repeated, by its name."""
+    found = {}
+    for field in message.fields:
+        other = field.message_type or field.enum_type
+        kind = KINDS.get(field.type) or other.full_name
+        found[field.name] = (field.number, kind, field.is_repeated)
+    return found
+
+
+def messages(holder: Any) -> dict[str, Any]:
+    """All messages of a file or a message, those within others too."""
+    own = holder.message_types_by_name if hasattr(holder, "message_types_by_name") else holder.nested_types_by_name
+    found = {}
+    for message in own.values():
+        found[message.full_name] = message
+        found |= messages_within(message)
+    return found
+
+
+def messages_within(message: Any) -> dict[str, Any]:
+    found = {}
+    for inner in message.nested_types:
+        found[inner.full_name] = inner
+        found |= messages_within(inner)
+    return found
+
+
+def parsed(text: str) -> dict[str, list[tuple[str, int]]]:
+    """Names and numbers of the fields and values of each message and enum of a .proto file, read from its text."""
+    found: dict[str, list[tuple[str, int]]] = {}
+    stack: list[str] = []
+    for line in re.sub(r"//.*", "", text).splitlines():
+        if opened := re.match(r"\s*(message|enum|oneof|service) (\w+) \{", line):
+            name = stack[-1] if opened[1] == "oneof" else opened[2]
+            if opened[1] != "service":
+                found.setdefault(name, [])
+            stack.append(name)
+        elif member := re.match(r"\s*(?:repeated )?(?:[\w.]+|map<[^>]+>)?\s*(\w+) = (\d+);", line):
+            found[stack[-1]].append((member[1], int(member[2])))
+        if "}" in line and "rpc" not in line:
+            stack.pop()
+    return found
+
+
+@pytest.mark.parametrize(("file", "package"), [("inference.proto", "inference"), ("health.proto", "grpc.health.v1")])
+def test_the_descriptor_has_what_the_proto_says(file: str, package: str) -> None:
+    made = POOL.FindFileByName(file)
+    written = {name.rpartition(".")[2]: message for name, message in messages(made).items()}
+    enums = {enum.name: enum for enum in made.enum_types_by_name.values()}
+    enums |= {enum.name: enum for message in written.values() for enum in message.enum_types}
+    text = (FOLDER / file).read_text()
+    assert f"package {package};" in text
+    for name, members in parsed(text).items():
+        own = enums[name].values if name in enums else written[name].fields
+        assert sorted(members) == sorted((one.name, one.number) for one in own), name
+    for service in made.services_by_name.values():
+        for method in service.methods:
+            assert re.search(rf"rpc {method.name}\((stream )?{method.input_type.name}\)", text), method.name
+
+
+def test_the_descriptor_is_what_the_compiler_makes() -> None:
+    python = in_environment(".venv-clients/kserve/bin/python", "clients")
+    command = [str(python), "-m", "deploy.grpc_messages", "--check"]
+    assert subprocess.run(command, cwd=ROOT, check=False, timeout=60).returncode == 0
+
+
+def test_fields_have_the_names_numbers_and_types_of_tritons_client() -> None:
+    from tritonclient.grpc import model_config_pb2
+
+    theirs = messages(pb.DESCRIPTOR) | messages(model_config_pb2.DESCRIPTOR)
+    ours = messages(POOL.FindFileByName("inference.proto"))
+    assert len(ours) > 40
+    for name, message in ours.items():
+        known = described(theirs[name])
+        for field, what in described(message).items():
+            assert known[field] == what, (name, field)
+    values = POOL.FindEnumTypeByName("inference.DataType").values_by_name
+    other = model_config_pb2.DataType.DESCRIPTOR.values_by_name
+    assert {name: one.number for name, one in values.items()} == {name: one.number for name, one in other.items()}
+
+
+def test_every_call_of_tritons_service_is_offered_or_refused_with_a_reason() -> None:
+    theirs = {method.name for method in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods}
+    ours = {rpc.method for path, rpc in RPCS.items() if path.startswith("/inference.")}
+    assert ours | set(NOT_OFFERED) == theirs
+    assert not ours & set(NOT_OFFERED)
+
+
+def test_every_code_has_a_status() -> None:
+    import grpc
+
+    assert set(STATUS) == set(CODES)
+    assert set(STATUS.values()) <= set(grpc.StatusCode.__members__) - {"OK", "UNKNOWN", "CANCELLED"}
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("detail", ["short", "é" * 30_000, "\ud800" * 3000], ids=["short", "long", "surrogates"])
+def test_a_problem_fits_the_metadata(code: Any, detail: str) -> None:
+    places = [Place(f"/inputs/0/contents/int64_contents/{'9' * 400}{number}", (1,), number) for number in range(10)]
+    error = GatherError(code, detail, places=places, total=1000, hint=detail)
+    text = problem_bytes(error, "a" * 128)
+    assert len(text) <= MOST_PROBLEM_BYTES
+    assert f'"code":"{code}"'.encode() in text
+    assert len(status_message(error)) <= 513
+    if detail == "short":
+        import orjson
+
+        assert len(orjson.loads(text)["errors"]) < len(problem(error, "")["errors"])

@@ -1,0 +1,230 @@
+"""The gRPC server beside that of HTTP: start, TLS and its renewal, stop, several workers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic, sleep
+from typing import Any
+
+import grpc
+import httpx
+import numpy as np
+import pytest
+
+from tests.grpc_api.conftest import StartGrpc
+from tests.grpc_api.messages import Channel, example, output, pb
+from tests.http.conftest import Start
+from tests.http.server import GATHERND
+from tests.http.test_tls import Pair, make_pair
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return make_pair(tmp_path_factory.mktemp("tls"), "first")
+
+
+def credentials(pair: Pair, own: Pair | None = None) -> grpc.ChannelCredentials:
+    root = pair.certificate.read_bytes()
+    if own is None:
+        return grpc.ssl_channel_credentials(root)
+    return grpc.ssl_channel_credentials(root, own.key.read_bytes(), own.certificate.read_bytes())
+
+
+def works(address: str, trusted: grpc.ChannelCredentials | None) -> bool:
+    with Channel(address, trusted) as channel:
+        try:
+            answer = channel.call("ModelInfer", example(), timeout=5)
+        except grpc.RpcError:
+            return False
+    assert output(answer, np.float32).tolist() == [[2, 3], [0, 1]]
+    return True
+
+
+def test_tls_and_a_renewed_certificate(start_grpc: StartGrpc, pair: Pair, tmp_path: Path) -> None:
+    used = Pair(Path(shutil.copy(pair.certificate, tmp_path)), Path(shutil.copy(pair.key, tmp_path)))
+    other = make_pair(tmp_path / "other", "second")
+    with start_grpc(*used.flags(), tls=used.trusting()) as server:
+        assert works(server.address, credentials(pair))
+        assert not works(server.address, None)
+        assert not works(server.address, credentials(other))
+        shutil.copy(other.key, used.key)
+        shutil.copy(other.certificate, used.certificate)
+        end = monotonic() + 20
+        while not works(server.address, credentials(other)):
+            assert monotonic() < end, server.http.log_text()
+        assert not works(server.address, credentials(pair))
+
+
+def test_clients_with_certificates(start_grpc: StartGrpc, pair: Pair, tmp_path: Path) -> None:
+    client = make_pair(tmp_path / "client", "client")
+    flags = (*pair.flags(), "--tls-client-ca", str(client.certificate))
+    context = pair.trusting()
+    context.load_cert_chain(client.certificate, client.key)
+    with start_grpc(*flags, tls=context) as server:
+        assert works(server.address, credentials(pair, client))
+        assert not works(server.address, credentials(pair))
+        assert not works(server.address, credentials(pair, pair))
+
+
+def test_a_key_with_a_password_is_refused_at_the_start(tmp_path: Path) -> None:
+    locked = make_pair(tmp_path / "locked", "locked", "-passout", "pass:secret")
+    (tmp_path / "password").write_text("secret")
+    flags = [*locked.flags(), "--tls-key-password-file", str(tmp_path / "password")]
+    command = [GATHERND, "serve", "--port", "0", "--grpc-port", "0", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2, done
+    assert "gRPC takes no key with a password" in done.stderr
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        command = [GATHERND, "serve", "--port", "0", "--grpc-port", port, "--store-dir", str(tmp_path / "store")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1, done
+    assert "another program has the port; GATHERND_GRPC_PORT" in done.stderr
+    assert not (tmp_path / "store").exists()
+
+
+def test_two_services_do_not_share_a_port(start_grpc: StartGrpc, tmp_path: Path) -> None:
+    with start_grpc() as server:
+        command = [GATHERND, "serve", "--port", "0", "--grpc-port", str(server.port), "--store-dir", str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 1, done
+        assert works(server.address, None)
+
+
+def test_without_the_packages_the_start_says_which_extra_has_them(tmp_path: Path) -> None:
+    program = "import sys; sys.modules['grpc'] = None; from gathernd_cli import main; main()"
+    command = [sys.executable, "-c", program, "serve", "--port", "0", "--grpc-port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    assert done.returncode == 2, done
+    assert "--grpc-port (GATHERND_GRPC_PORT)" in done.stderr
+    assert "extra `grpc`" in done.stderr
+
+
+def test_without_a_port_neither_grpc_nor_protobuf_is_imported() -> None:
+    program = (
+        "import sys; from app.settings import Settings; from app.main import create_app; create_app(Settings()); "
+        "assert not {'grpc', 'google.protobuf'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_a_stop_answers_what_runs_and_ends_streams(start_grpc: StartGrpc) -> None:
+    with start_grpc("--drain-delay", "1", "--drain-timeout", "10") as server, Channel(server.address) as channel:
+        raw: Any = channel.channel
+        watch = raw.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=30)
+        assert next(watch) == b"\x08\x01"
+        more = Event()
+
+        def requests() -> Iterator[Any]:
+            yield example(id="1")
+            more.wait(30)
+
+        stream = channel.stub.ModelStreamInfer(requests(), timeout=30)
+        assert next(stream).infer_response.id == "1"
+        server.http.process.send_signal(signal.SIGTERM)
+        assert next(watch) == b"\x08\x02"
+        assert not channel.call("ServerReady", pb.ServerReadyRequest()).ready
+        assert output(channel.call("ModelInfer", example()), np.float32).tolist() == [[2, 3], [0, 1]]
+        with pytest.raises(grpc.RpcError) as caught:
+            next(stream)
+        assert caught.value.code().name == "UNAVAILABLE"
+        more.set()
+        begun = monotonic()
+        assert server.http.stop() == 0, server.http.log_text()
+        assert monotonic() - begun < 8
+
+
+class Load:
+    """Calls one after the other, each on a connection of its own or not, until it is stopped."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.answered = 0
+        self.failed: list[str] = []
+        self._stop = Event()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            with Channel(self.address) as channel, suppress(grpc.RpcError):
+                for _ in range(20):
+                    try:
+                        answer = channel.call("ModelInfer", example(), timeout=10)
+                    except grpc.RpcError as error:
+                        self.failed.append(f"{error.code().name} {error.details()}")
+                        break
+                    assert output(answer, np.float32).tolist() == [[2, 3], [0, 1]]
+                    self.answered += 1
+
+    @contextmanager
+    def running(self) -> Iterator[Load]:
+        threads = [Thread(target=self._run) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield self
+        finally:
+            self._stop.set()
+            for thread in threads:
+                thread.join()
+
+
+def wait_for(log: Any, text: str, count: int) -> None:
+    end = monotonic() + 60
+    while log().count(text) < count:
+        assert monotonic() < end, log()
+        sleep(0.05)
+
+
+@pytest.fixture
+def two_workers(start: Start) -> Iterator[tuple[Any, int]]:
+    from tests.grpc_api.conftest import port_of
+
+    with start("--workers", "2", "--grpc-port", "0", "--drain-timeout", "10") as server:
+        yield server, port_of(server)
+
+
+def test_workers_share_the_port_and_a_rolling_restart_fails_no_call_twice(two_workers: tuple[Any, int]) -> None:
+    server, port = two_workers
+    wait_for(server.log_text, "gRPC on", 2)
+    with Load(f"127.0.0.1:{port}").running() as load:
+        sleep(1)
+        server.process.send_signal(signal.SIGHUP)
+        wait_for(server.log_text, "the restart has ended", 1)
+        sleep(0.5)
+    assert load.answered > 50
+    # A connection in the backlog of a worker that leaves may be lost; its call is UNAVAILABLE, and clients try again.
+    assert len(load.failed) <= 4, load.failed
+    assert all(text.startswith("UNAVAILABLE") for text in load.failed), load.failed
+    text = httpx.get(f"{server.url}/metrics", trust_env=False).text
+    name = 'gathernd_grpc_requests_total{code="OK",method="ModelInfer"}'
+    (line,) = [one for one in text.splitlines() if one.startswith(name)]
+    assert float(line.split()[-1]) == load.answered
+
+
+def test_a_worker_that_is_killed_is_replaced(two_workers: tuple[Any, int]) -> None:
+    server, port = two_workers
+    wait_for(server.log_text, "gRPC on", 2)
+    children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
+    with Load(f"127.0.0.1:{port}").running() as load:
+        sleep(0.5)
+        os.kill(int(children[-1]), signal.SIGKILL)
+        wait_for(server.log_text, "gRPC on", 3)
+        before = load.answered
+        sleep(1)
+    assert load.answered > before
+    assert len(load.failed) <= 6, load.failed
+    assert all(text.startswith("UNAVAILABLE") for text in load.failed), load.failed
