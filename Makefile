@@ -95,6 +95,7 @@ pytest-all: $(VENV)/.stamp-dev clients cuda $(DOCS)/.stamp ## The tests with tho
 SOAK_client := tests/client
 SOAK_frameworks := tests/frameworks
 SOAK_guarded := tests/kernels/test_guarded.py tests/kernels/test_emulated.py
+SOAK_grpc := tests/grpc_api
 SOAK_http := tests/http
 SOAK_kernels := tests/kernels
 SOAK_load := tests/http/test_tensors_load.py
@@ -108,7 +109,7 @@ SOAK_store := tests/store
 SOAK_wire := tests/wire
 SOAK_workers := tests/workers
 SOAK_rest := tests
-SOAK_PARTS := client frameworks guarded http kernels load mixed oip parity rules schemathesis security store wire workers rest
+SOAK_PARTS := client frameworks grpc guarded http kernels load mixed oip parity rules schemathesis security store wire workers rest
 SHARED_guarded := -n 2 --dist load
 SHARED_rules := -n 2 --dist load
 soak_paths = $(foreach part,$1,$(SOAK_$(part)))

@@ -332,6 +332,7 @@ def grpc_listener(app: Application, addresses: Sequence[str]) -> FurtherListener
         admission=app.admission,
         deadline=settings.deadline,
         most_calls=most_calls,
+        max_message_bytes=limit,
     )
     return GrpcListener(
         calls,

@@ -17,6 +17,7 @@ import grpc.aio
 
 from app.api.error_responses import STATUS as HTTP_STATUS
 from app.api.readiness import Readiness
+from app.api.request_body import inflate
 from app.dispatch.admission_control import SMALL_BODY_BYTES, Admission
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
@@ -34,6 +35,8 @@ logger = logging.getLogger("gathernd")
 
 _WATCH_S: Final = 0.2
 """How often a watched health is looked at."""
+_INFLATED_AT_ONCE: Final = 1 << 10
+"""Compressed messages with more bytes are inflated in a thread."""
 _CANCELLED: Final = "CANCELLED"
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -52,6 +55,7 @@ class Calls(grpc.GenericRpcHandler):
         admission: Admission,
         deadline: float,
         most_calls: int,
+        max_message_bytes: int,
     ) -> None:
         self._inference = inference
         self._control = control
@@ -61,6 +65,7 @@ class Calls(grpc.GenericRpcHandler):
         self._admission = admission
         self._deadline = deadline
         self._most_calls = most_calls
+        self._max_message_bytes = max_message_bytes
         self._running = 0
         self._stopping = asyncio.Event()
         self._idle_streams: set[asyncio.Task[Any]] = set()
@@ -143,8 +148,25 @@ class Calls(grpc.GenericRpcHandler):
         request.reservation.charge(size)
         if size > SMALL_BODY_BYTES:
             request.timings.admitted = True
-        found: bytes = message
-        return found
+        return await self._inflated(message, request)
+
+    async def _inflated(self, message: bytes, request: RpcRequest) -> bytes:
+        """A message that may have come compressed, which its first bytes say: no message of a call begins like that.
+
+        Raises payload_too_large above the limit, and malformed_request.
+        """
+        coding = coding_of(message)
+        if coding is None:
+            return message
+
+        def inflated() -> bytes:
+            whole = inflate(message, coding, self._max_message_bytes, request.reservation)
+            request.reservation.charge(len(whole))
+            return bytes(whole)
+
+        if len(message) <= _INFLATED_AT_ONCE:
+            return inflated()
+        return await self._admission.pool.run(inflated, request.timings)
 
     async def _read_one(self, context: Context, request: RpcRequest) -> bytes:
         """The only message of a call. Raises malformed_request and request_timeout."""
@@ -284,6 +306,7 @@ class Calls(grpc.GenericRpcHandler):
                     raise self._admission.too_many()
                 request.reservation.charge(len(message))
                 request.timings.admitted = len(message) > SMALL_BODY_BYTES
+                message = await self._inflated(message, request)
                 written = await self._finish(self._inference.infer(message, request, stream=True), request)
             except GatherError as error:
                 code, status = error.code, STATUS[error.code]
@@ -365,6 +388,16 @@ class Calls(grpc.GenericRpcHandler):
             (PROBLEM, problem_bytes(error, request.request_id)),
         )
         await context.abort(grpc.StatusCode[STATUS[error.code]], status_message(error), metadata)
+
+
+def coding_of(message: bytes) -> bytes | None:
+    """How a message is compressed, by its first bytes: gzip's, or zlib's, gRPC's deflate; None for a plain one.
+
+    As a message the first would have wire type 7, which there is not, and the other a field 15, which no call has.
+    """
+    if message[:2] == b"\x1f\x8b":
+        return b"gzip"
+    return b"deflate" if message[:1] == b"x" and len(message) > 1 and (message[0] << 8 | message[1]) % 31 == 0 else None
 
 
 async def _rest(work: Coroutine[Any, Any, bytes], awaited: Any) -> bytes:

@@ -75,6 +75,8 @@ class GrpcListener:
             ("grpc.so_reuseport", 1),
             ("grpc.max_receive_message_length", options.max_message_bytes),
             ("grpc.max_send_message_length", -1),
+            # gRPC would inflate a message whole before it looks at its size: `Calls` inflates within the limit.
+            ("grpc.per_message_decompression", 0),
             ("grpc.max_metadata_size", options.max_metadata_bytes),
             ("grpc.absolute_max_metadata_size", options.max_metadata_bytes),
             ("grpc.max_concurrent_streams", options.most_calls),

@@ -37,7 +37,19 @@ _FIELD_OF: Final = {
 _PORTION: Final = 1 << 16
 _LONGEST: Final = 10
 Contents = Mapping[int, Sequence[Buffer]]
-"""The values of the fields of a tensor's contents, by number: of strings each one, of numbers mostly one value."""
+"""The values of the fields of a tensor's contents, by number: mostly one; of strings their `Frames`."""
+
+
+class Frames(bytearray):
+    """Strings as packed items, each behind its length, and how many there are."""
+
+    strings = 0
+
+    def add(self, text: Buffer) -> None:
+        """One more string."""
+        self += len(text).to_bytes(4, "little")
+        self += text
+        self.strings += 1
 
 
 class TypedItems(NamedTuple):
@@ -67,7 +79,7 @@ def check_field(one: Input, contents: Contents) -> int:
 def count_items(field: int, values: Sequence[Buffer]) -> int:
     """How many items a field has. Raises malformed_request."""
     if field == STRINGS:
-        return len(values)
+        return sum(value.strings for value in values if isinstance(value, Frames))
     count = 0
     for value in values:
         if field in _FLOATS:
@@ -101,12 +113,9 @@ def pack(one: Input, field: int, values: Sequence[Buffer], count: int, charge: C
     pointer = f"{one.pointer}/contents/{FIELDS[field]}"
     assert one.dtype is not None
     if field == STRINGS:
-        size = sum(map(len, values)) + 4 * len(values)
         if charge is not None:
-            charge(2 * size)
-        return TypedItems(
-            b"".join([part for text in values for part in (len(text).to_bytes(4, "little"), text)]), pointer
-        )
+            charge(sum(map(len, values)))
+        return TypedItems(values[0] if values else b"", pointer)
     if field in _FLOATS and len(values) == 1:
         return TypedItems(values[0], pointer)
     if charge is not None:

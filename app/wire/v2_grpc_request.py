@@ -27,6 +27,7 @@ from app.wire.v2_grpc_contents import (
     MOST_CHUNKS,
     STRINGS,
     Contents,
+    Frames,
     TypedItems,
     check_count,
     check_field,
@@ -44,7 +45,8 @@ _OBJECT_BYTES: Final = 96
 """Bytes that a byte of the rest takes as objects at most: an input of two bytes is a message of protobuf's."""
 _REMEMBERED: Final = 1 << 10
 _SIZE: Final = "binary_data_size"
-_TO_CLIENTS: Final = ("binary_data_size",)
+_MOST_RAWS: Final = 3 << 16
+"""A lookup has three arrays for each feature, of which GATHERND_MAX_FEATURES may allow 65536."""
 
 
 class SplitRequest(NamedTuple):
@@ -80,6 +82,8 @@ def split(message: bytes) -> SplitRequest:
         cut = False
         if kind == BYTES:
             if number == _RAW:
+                if len(raws) == _MOST_RAWS:
+                    raise malformed(f"there are more than {_MOST_RAWS} raw_input_contents")
                 raws.append(whole[at:after])
                 cut = True
             elif number == _INPUTS:
@@ -122,14 +126,16 @@ def _cut_contents(message: bytes, at: int, end: int, number: int, contents: dict
 def _read_contents(message: bytes, at: int, end: int, found: dict[int, list[Buffer]]) -> None:
     whole = memoryview(message)
     for field, kind, _, first, after in fields(message, at, end):
-        if (
-            kind == BYTES
-            if field == STRINGS
-            else kind in (BYTES, _CONTENTS_KIND.get(field)) and field in _CONTENTS_KIND
-        ):
+        if field == STRINGS and kind == BYTES:
+            if not found.get(STRINGS):
+                found[STRINGS] = [Frames()]
+            frames = found[STRINGS][0]
+            assert isinstance(frames, Frames)
+            frames.add(whole[first:after])
+        elif field in _CONTENTS_KIND and kind in (BYTES, _CONTENTS_KIND[field]):
             values = found.setdefault(field, [])
             values.append(whole[first:after])
-            if field != STRINGS and len(values) > MOST_CHUNKS:
+            if len(values) > MOST_CHUNKS:
                 raise GatherError(
                     "limit_exceeded",
                     f"a field of numbers occurs more than {MOST_CHUNKS} times in a tensor's contents",

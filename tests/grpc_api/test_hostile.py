@@ -1,0 +1,251 @@
+"""Messages and frames made to do harm: the server lives, its memory stays, and the next request is answered right."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from struct import pack
+from time import sleep
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from tests.conftest import samples
+from tests.grpc_api.conftest import GrpcServer
+from tests.grpc_api.messages import Channel, example, judged, output, request
+from tests.oip.test_hostile import peak
+
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
+EXPECTED = {"INVALID_ARGUMENT", "NOT_FOUND", "OUT_OF_RANGE", "RESOURCE_EXHAUSTED", "UNIMPLEMENTED", "DEADLINE_EXCEEDED"}
+ROOM = 200 << 20
+"""More memory than this no test here may make the server keep."""
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
+
+
+def memory(server: GrpcServer) -> int:
+    """Bytes that the server's process holds now."""
+    text = Path(f"/proc/{server.http.process.pid}/status").read_text()
+    return int(text.split("VmRSS:")[1].split()[0]) * 1024
+
+
+@pytest.fixture(autouse=True)
+def bounded(grpc_server: GrpcServer) -> Iterator[None]:
+    """The server outlives each test, answers rightly after it, and its memory stays bounded."""
+    before, peak_before = memory(grpc_server), peak(grpc_server.http)
+    yield
+    assert grpc_server.http.process.poll() is None, grpc_server.http.log_text()
+    with Channel(grpc_server.address) as channel:
+        assert output(channel.call("ModelInfer", example()), np.float32).tolist() == [[2, 3], [0, 1]]
+    assert memory(grpc_server) - before < ROOM
+    assert peak(grpc_server.http) - peak_before < ROOM
+    assert "Traceback" not in grpc_server.http.log_text()
+
+
+@pytest.fixture(scope="module")
+def channel(grpc_server: GrpcServer) -> Iterator[Any]:
+    with Channel(grpc_server.address) as made:
+        yield made.channel
+
+
+def seeds() -> list[bytes]:
+    """Messages that are right: raw, in contents, of strings, with parameters and outputs asked for."""
+    data = np.arange(24, dtype=np.int16).reshape(6, 4)
+    texts = np.array(["a", "é", "", "z" * 20], object)
+    indices = np.array([[1], [3]], np.int64)
+    found = []
+    for typed in (False, True):
+        for datatype, array in (("INT16", data), ("FP64", data.astype(np.float64)), ("BYTES", texts)):
+            arrays = {"data": (datatype, array), "indices": ("INT64", indices)}
+            made = request(arrays, typed=typed, parameters={"batch_dims": 0, "dialect": "onnx-13"}, id="7")
+            made.outputs.add(name="output")
+            found.append(made.SerializeToString())
+    lookup = {"0.indices": ("INT64", np.array([0, 1]))}
+    found.append(
+        request(lookup, "lookup", parameters={"lookup": '{"features": [{"tensor": "no"}]}'}).SerializeToString()
+    )
+    return found
+
+
+def mutated(rng: random.Random, message: bytes) -> bytes:
+    made = bytearray(message)
+    for _ in range(rng.choice((1, 1, 1, 2, 4))):
+        at = rng.randrange(len(made) + 1)
+        kind = rng.randrange(6)
+        if kind == 0 and at < len(made):
+            made[at] = rng.choice((0, 1, 2, 0x2A, 0x3A, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+        elif kind == 1 and at < len(made):
+            made[at] ^= 1 << rng.randrange(8)
+        elif kind == 2:
+            del made[at : at + rng.randrange(1, 9)]
+        elif kind == 3:
+            made[at:at] = rng.randbytes(rng.randrange(1, 9))
+        elif kind == 4:
+            made[at:at] = rng.choice(
+                (b"\xff" * 9 + b"\x01", b"\x0b\x0c", b"\x2a\x00", b"\x3a\x00", b"\x80" * 12, b"\xd2\x7d\x01a")
+            )
+        else:
+            end = rng.randrange(at, len(made) + 1)
+            made[at:at] = made[at:end]
+        if not made:
+            break
+    return bytes(made)
+
+
+def test_mutated_messages(channel: Any) -> None:
+    rng = random.Random(19)
+    infer = channel.unary_unary(INFER)
+    known = seeds()
+    answered = refused = 0
+    for number in range(samples(8000) // 50 or 1):
+        calls = [infer.future(mutated(rng, rng.choice(known)), timeout=60) for _ in range(50)]
+        for call in calls:
+            status = call.code().name
+            assert status in EXPECTED or status == "OK", (number, call)
+            answered += status == "OK"
+            refused += status != "OK"
+    assert answered
+    assert refused
+
+
+def test_mutated_requests_of_a_stream(channel: Any) -> None:
+    rng = random.Random(20)
+    known = seeds()
+    sent = [mutated(rng, rng.choice(known)) for _ in range(samples(1000))]
+    answers = list(channel.stream_stream(STREAM)(iter(sent), timeout=300))
+    assert len(answers) == len(sent)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"\x2a\x00" * 200_000,
+        b"\x2a\x06\x22\x04\x0a\x02ab" * 100_000,
+        b"\x3a\x00" * 1_000_000,
+        b"\x2a\x04\x2a\x02\x18\x01" * 200_000,
+        b"\x2a" + b"\x80\x89\x7a" + b"\x2a\xfc\x88\x7a" + b"\x42\x00" * 999_998,
+        b"\x22\x00" * 500_000,
+        b"\x0a\x80\x80\x40" + b"a" * (1 << 20),
+        b"\x2a\x85\x80\x40\x1a\x80\x80\x40" + b"\x7f" * (1 << 20) + b"\x08",
+    ],
+    ids=["inputs", "parameters", "raws", "single-numbers", "strings", "null-parameters", "name", "rank"],
+)
+def test_messages_that_would_be_many_objects(channel: Any, grpc_server: GrpcServer, message: bytes) -> None:
+    before = memory(grpc_server)
+    with pytest.raises(grpc.RpcError) as caught:
+        channel.unary_unary(INFER)(b"\x0a\x08gathernd" + message, timeout=60)
+    assert caught.value.code().name in EXPECTED, caught.value
+    assert memory(grpc_server) - before < ROOM
+
+
+def literal(name: str, value: str) -> bytes:
+    """A header field as HPACK writes it without tables."""
+    return b"".join((b"\0", bytes([len(name)]), name.encode(), bytes([len(value)]), value.encode()))
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return pack(">I", len(payload))[1:] + bytes([kind, flags]) + pack(">I", stream) + payload
+
+
+def header(path: str = INFER, *more: tuple[str, str]) -> bytes:
+    fields = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "x"), ("te", "trailers")]
+    return b"".join(literal(*field) for field in (*fields, ("content-type", "application/grpc"), *more))
+
+
+def conversation(message: bytes, *more: tuple[str, str], flag: int = 0) -> list[bytes]:
+    """What a client sends for one call."""
+    framed = bytes([flag]) + pack(">I", len(message)) + message
+    chunks = [framed[at : at + 16_000] for at in range(0, len(framed), 16_000)]
+    frames = [frame(DATA, int(number == len(chunks) - 1), 1, chunk) for number, chunk in enumerate(chunks)]
+    return [PREFACE, frame(SETTINGS, 0, 0), frame(HEADERS, 4, 1, header(INFER, *more)), *frames]
+
+
+def send(server: GrpcServer, content: bytes, wait: float = 0.2) -> bytes:
+    """What comes back within a short time."""
+    found = b""
+    with socket.create_connection(("127.0.0.1", server.port), 10) as connection:
+        connection.settimeout(wait)
+        with suppress(OSError):
+            connection.sendall(content)
+            while part := connection.recv(1 << 16):
+                found += part
+    return found
+
+
+def test_a_conversation_by_hand_is_answered(grpc_server: GrpcServer) -> None:
+    answer = send(grpc_server, b"".join(conversation(example().SerializeToString())), 2)
+    assert b"grpc-status" in answer or b"gathernd" in answer
+
+
+def test_mutated_frames(grpc_server: GrpcServer) -> None:
+    rng = random.Random(21)
+    good = conversation(example().SerializeToString(), ("x-request-id", "a"))
+    others = [
+        frame(PING, 0, 0, b"12345678"), frame(RESET, 0, 1, b"\0\0\0\1"), frame(WINDOW, 0, 1, b"\x7f\xff\xff\xff"),
+        frame(GOAWAY, 0, 0, bytes(8)), frame(CONTINUATION, 4, 1, header()), frame(DATA, 0, 7, b"x"),
+        frame(SETTINGS, 0, 0, b"\0\4\xff\xff\xff\xff"), frame(HEADERS, 5, 3, header("/a/b")),
+    ]  # fmt: skip
+    for _ in range(samples(400)):
+        frames = list(good)
+        for _ in range(rng.choice((1, 1, 2, 3))):
+            kind = rng.randrange(4)
+            if kind == 0:
+                frames.insert(rng.randrange(1, len(frames) + 1), rng.choice(others))
+            elif kind == 1:
+                del frames[rng.randrange(1, len(frames))]
+            elif kind == 2:
+                at = rng.randrange(1, len(frames))
+                frames[at] = mutated(rng, frames[at])
+            else:
+                frames = frames[: rng.randrange(1, len(frames) + 1)]
+            if len(frames) < 2:
+                break
+        send(grpc_server, b"".join(frames), 0.002)
+
+
+def test_messages_that_stop_halfway_leave_nothing(grpc_server: GrpcServer) -> None:
+    before = memory(grpc_server)
+    held = []
+    framed = b"\0" + pack(">I", 15 << 20)
+    start = [PREFACE, frame(SETTINGS, 0, 0), frame(HEADERS, 4, 1, header()), frame(DATA, 0, 1, framed + bytes(10_000))]
+    for _ in range(20):
+        connection = socket.create_connection(("127.0.0.1", grpc_server.port), 10)
+        connection.sendall(b"".join(start))
+        held.append(connection)
+    sleep(0.5)
+    assert memory(grpc_server) - before < ROOM
+    for connection in held:
+        connection.close()
+    sleep(0.5)
+    with grpc_server.http.client() as client:
+        text = client.get("/metrics").text
+    assert "gathernd_memory_used_bytes 0.0" in text
+
+
+def test_compressed_bombs(grpc_server: GrpcServer) -> None:
+    bomb = gzip.compress(bytes(1 << 30), 9)
+    answer = send(grpc_server, b"".join(conversation(bomb, ("grpc-encoding", "gzip"), flag=1)), 3)
+    assert answer.startswith(b"\0"), answer[:100]
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+def test_bombs_of_a_client(grpc_server: GrpcServer, coding: str) -> None:
+    arrays = {"data": ("INT8", np.zeros(300 << 20, np.int8)), "indices": ("INT64", np.array([[0]]))}
+    kind = grpc.Compression.Gzip if coding == "gzip" else grpc.Compression.Deflate
+    with Channel(grpc_server.address) as channel:
+        with pytest.raises(grpc.RpcError) as caught:
+            channel.stub.ModelInfer(request(arrays), timeout=60, compression=kind)
+        assert judged(caught.value)[1]["code"] == "payload_too_large"
+
+
+def test_metadata_beyond_the_limit(channel: Any) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        channel.unary_unary(INFER)(b"", timeout=20, metadata=[(f"x-{number}", "v" * 1000) for number in range(200)])
+    assert caught.value.code().name in ("RESOURCE_EXHAUSTED", "UNAVAILABLE", "INTERNAL")
