@@ -70,7 +70,7 @@ def parsed(text: str) -> dict[str, list[tuple[str, int]]]:
             if opened[1] != "service":
                 found.setdefault(name, [])
             stack.append(name)
-        elif member := re.match(r"\s*(?:repeated )?(?:[\w.]+|map<[^>]+>)?\s*(\w+) = (\d+);", line):
+        elif member := re.match(r"\s*(?:repeated )?(?:[\w.]+ |map<[^>]+> )?(\w+) = (\d+);", line):
             found[stack[-1]].append((member[1], int(member[2])))
         if "}" in line and "rpc" not in line:
             stack.pop()
