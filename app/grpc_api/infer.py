@@ -43,8 +43,8 @@ class Inference:
     async def split(self, message: bytes, request: RpcRequest) -> SplitRequest:
         """The parts of a message. Raises malformed_request."""
         if len(message) <= _SEARCHED:
-            return split(message)
-        return await self._service.pool.run(lambda: split(message), request.timings)
+            return split(message, request.reservation.charge)
+        return await self._service.pool.run(lambda: split(message, request.reservation.charge), request.timings)
 
     async def _gather(self, found: SplitRequest, model: Model, request: RpcRequest, stream: bool) -> bytes:
         timings, service, reservation = request.timings, self._service, request.reservation

@@ -47,6 +47,12 @@ _REMEMBERED: Final = 1 << 10
 _SIZE: Final = "binary_data_size"
 _MOST_RAWS: Final = 3 << 16
 """A lookup has three arrays for each feature, of which GATHERND_MAX_FEATURES may allow 65536."""
+_MOST_CONTENTS: Final = 1 << 14
+"""Inputs with contents of their own; more arrays than these come raw."""
+_RAW_BYTES, _CONTENTS_BYTES = 256, 2048
+"""Bytes that the objects take which stand for a raw array, and for an input's contents."""
+_BLOCK: Final = 256
+"""So many arrays are charged at a time."""
 
 
 class SplitRequest(NamedTuple):
@@ -70,8 +76,8 @@ class SplitRequest(NamedTuple):
         )
 
 
-def split(message: bytes) -> SplitRequest:
-    """Cut the arrays out of a message. Raises malformed_request."""
+def split(message: bytes, charge: Charge | None = None) -> SplitRequest:
+    """Cut the arrays out of a message. Raises malformed_request and limit_exceeded."""
     whole = memoryview(message)
     texts = {_NAME: "", _VERSION: "", _ID: ""}
     kept: list[Buffer] = []
@@ -86,12 +92,15 @@ def split(message: bytes) -> SplitRequest:
                     raise malformed(f"there are more than {_MOST_RAWS} raw_input_contents")
                 raws.append(whole[at:after])
                 cut = True
+                if charge is not None and len(raws) % _BLOCK == 0:
+                    charge(_BLOCK * _RAW_BYTES)
             elif number == _INPUTS:
                 shortened = _cut_contents(message, at, after, inputs, contents)
                 inputs += 1
                 if shortened is not None:
                     kept += (whole[end:start], b"\x2a", varint(len(shortened)), shortened)
                     end = after
+                    _check_contents(len(contents), charge)
             elif number <= _ID:
                 try:
                     texts[number] = message[at:after].decode()
@@ -103,6 +112,20 @@ def split(message: bytes) -> SplitRequest:
             end = after
     kept.append(whole[end:])
     return SplitRequest(texts[_NAME], texts[_VERSION], texts[_ID], b"".join(kept), raws, contents)
+
+
+def _check_contents(count: int, charge: Charge | None) -> None:
+    """Charge for so many inputs with contents. Raises limit_exceeded."""
+    if count > _MOST_CONTENTS:
+        raise GatherError(
+            "limit_exceeded",
+            f"more than {_MOST_CONTENTS} inputs have contents",
+            pointer="/inputs",
+            facts={"limit": "contents", "maximum": _MOST_CONTENTS},
+            hint="Send the items of all inputs in raw_input_contents.",
+        )
+    if charge is not None and count % _BLOCK == 0:
+        charge(_BLOCK * _CONTENTS_BYTES)
 
 
 def _cut_contents(message: bytes, at: int, end: int, number: int, contents: dict[int, Contents]) -> bytes | None:

@@ -85,11 +85,16 @@ class Channel:
 
     def refused(self, method: str, message: Any, timeout: float = 20, **metadata: str) -> tuple[str, dict[str, Any]]:
         """The status of a call that is refused, and its problem body."""
+        status, problem = self.attempt(method, message, timeout, **metadata)
+        assert status != "OK", "the call was not refused"
+        return status, problem
+
+    def attempt(self, method: str, message: Any, timeout: float = 20, **metadata: str) -> tuple[str, Any]:
+        """The status of a call, and its answer or its problem body."""
         try:
-            self.call(method, message, timeout, **metadata)
+            return "OK", self.call(method, message, timeout, **metadata)
         except grpc.RpcError as error:
             return judged(error)
-        raise AssertionError("the call was not refused")
 
 
 def judged(error: Any) -> tuple[str, dict[str, Any]]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.grpc_api.conftest import StartGrpc
 from tests.grpc_api.messages import Channel, example
 from tests.http.test_traces import PARENT, QUICK, SAMPLED, TRACE, collecting
 
 
+@pytest.mark.slow
 def test_a_call_is_a_span_in_the_callers_trace(start_grpc: StartGrpc) -> None:
     with (
         collecting() as collector,

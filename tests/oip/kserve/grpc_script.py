@@ -8,8 +8,8 @@ import sys
 from typing import Any
 
 import numpy as np
-from kserve import InferInput, InferRequest
-from kserve.inference_client import InferenceGRPCClient
+from kserve import InferInput, InferRequest  # type: ignore[import-not-found]
+from kserve.inference_client import InferenceGRPCClient  # type: ignore[import-not-found]
 
 DATA = np.arange(6, dtype=np.float32).reshape(3, 2)
 INDICES = np.array([[1], [-3], [0]], np.int64)
