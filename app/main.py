@@ -73,6 +73,7 @@ from app.security.host_header_check import HostHeaderCheck, is_loopback_name
 from app.server import request_header_cache
 from app.server.application_interface import FurtherListener
 from app.server.restarting_tasks import BackgroundTasks
+from app.server.unix_sockets import UnixSocket, is_private
 from app.service import Service
 from app.settings import Settings
 from app.store import LocalStore, Quota
@@ -223,7 +224,7 @@ def create_app(
     lookups = LookupService(service, kernel)
     authorizer = make_authorizer(
         settings.api_keys_file,
-        loopback=is_loopback_name(settings.host),
+        loopback=is_local(settings),
         last_good=last_good_keys,
         on_change=request_header_cache.clear,
     )
@@ -311,8 +312,15 @@ def create_app(
     return app
 
 
-def grpc_listener(app: Application, addresses: Sequence[str]) -> FurtherListener:
-    """What serves `app` over gRPC on `addresses`. Raises NoGrpc without the extra `grpc`."""
+def is_local(settings: Settings) -> bool:
+    """Whether only this machine reaches the service, and over a Unix socket only its user and group."""
+    on_sockets = settings.uds is not None or settings.grpc_uds is not None
+    private = not on_sockets or is_private(int(settings.uds_mode, 8))
+    return private and is_loopback_name(settings.host)
+
+
+def grpc_listener(app: Application, addresses: Sequence[str], unix_socket: UnixSocket | None = None) -> FurtherListener:
+    """What serves `app` over gRPC on `addresses` and a Unix socket. Raises NoGrpc without the extra `grpc`."""
     check_grpc()
     from app.grpc_api.calls import Calls  # noqa: PLC0415  (the extra)
     from app.grpc_api.control import control_calls  # noqa: PLC0415
@@ -338,6 +346,7 @@ def grpc_listener(app: Application, addresses: Sequence[str]) -> FurtherListener
         calls,
         GrpcOptions(
             addresses=addresses,
+            unix_socket=unix_socket,
             max_message_bytes=limit,
             max_metadata_bytes=settings.max_header_bytes,
             most_calls=most_calls,
@@ -359,12 +368,12 @@ def check_grpc() -> None:
         try:
             import_module(package)
         except ImportError:
-            raise NoGrpc("GATHERND_GRPC_PORT needs the extra `grpc`: pip install 'gathernd-server[grpc]'") from None
+            raise NoGrpc("gRPC needs the extra `grpc`: pip install 'gathernd-server[grpc]'") from None
 
 
 def _template(settings: Settings) -> Callable[[str], str]:
     """Under which label a path is counted, those of calls of gRPC too where it is served."""
-    if settings.grpc_port is None:
+    if not settings.serves_grpc:
         return template
     check_grpc()
     from app.grpc_api import rpc_table  # noqa: PLC0415

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging.config
 import socket
 import sys
+from contextlib import ExitStack
 from typing import Final, NoReturn
 
 from app.api.error_responses import render_error
 from app.api.route_table import HEALTH, path_of
-from app.main import Application, check_grpc, create_app, grpc_listener, limits_of
+from app.main import Application, check_grpc, create_app, grpc_listener, is_local, limits_of
 from app.security.authorizer import KeyAuthorizer, make_authorizer
-from app.security.host_header_check import is_loopback_name
 from app.server import listening_sockets, worker_process
 from app.server import serve as server
 from app.server.exit_codes import NOT_AVAILABLE
@@ -19,6 +19,7 @@ from app.server.server_options import ServerOptions
 from app.server.supervisor import Supervisor
 from app.server.timeouts import Timeouts
 from app.server.tls import Tls, TlsFiles
+from app.server.unix_sockets import Permissions, UnixSocket
 from app.server.worker_process import WorkerStart
 from app.settings import Settings
 from app.store import LocalStore, StoreRefused
@@ -44,6 +45,7 @@ def server_options(settings: Settings) -> ServerOptions:
     return ServerOptions(
         host=settings.host,
         port=settings.port,
+        uds=None if settings.uds is None else settings.uds.absolute(),
         workers=settings.workers,
         tls=tls,
         timeouts=Timeouts(
@@ -93,13 +95,16 @@ def serve(settings: Settings, app: Application) -> None:
     options = server_options(settings)
     logging.config.dictConfig(logs.configuration(settings.log_format, settings.log_level))
     tls = None if options.tls is None else Tls(*options.tls)
-    listeners = listening_sockets.bind(settings.host, settings.port)
-    if settings.grpc_port is not None:
-        _check_grpc(tls)
-        reserved = listening_sockets.reserve(settings.host, settings.grpc_port)
-        app.further_listener = grpc_listener(app, listening_sockets.addresses(reserved))
-    open_store(app.store)
-    server.serve(options, app, tls, listeners)
+    listeners = _bind(settings)
+    reserved = _reserve_grpc(settings, tls)
+    with ExitStack() as removed_at_the_end:
+        own, grpc = (_unix_socket(settings, name, removed_at_the_end) for name in ("uds", "grpc_uds"))
+        if settings.serves_grpc:
+            app.further_listener = grpc_listener(app, listening_sockets.addresses(reserved), grpc)
+        open_store(app.store)
+        if own is not None:
+            listeners.append(own.listen())
+        server.serve(options, app, tls, listeners)
 
 
 def serve_workers(settings: Settings) -> int:
@@ -113,25 +118,44 @@ def serve_workers(settings: Settings) -> int:
     logging.config.dictConfig(logs.configuration(settings.log_format, settings.log_level))
     tls = None if options.tls is None else Tls(*options.tls)
     is_wanted(settings.otlp_endpoint)
-    authorizer = make_authorizer(settings.api_keys_file, loopback=is_loopback_name(settings.host))
-    listeners = listening_sockets.bind(settings.host, settings.port)
-    reserved: list[socket.socket] = []
-    if settings.grpc_port is not None:
-        _check_grpc(tls)
-        reserved = listening_sockets.reserve(settings.host, settings.grpc_port)
+    authorizer = make_authorizer(settings.api_keys_file, loopback=is_local(settings))
+    listeners = _bind(settings)
+    reserved = _reserve_grpc(settings, tls)
     addresses = listening_sockets.addresses(reserved)
-    store = LocalStore(settings.store_dir, limits_of(settings), processes=settings.workers)
-    open_store(store)
-    keys = authorizer if isinstance(authorizer, KeyAuthorizer) else None
-    handed_on = settings.model_dump(mode="json")
-    return Supervisor(options, listeners, WORKER_PROGRAM, handed_on, store.group.token, keys, addresses).run()
+    with ExitStack() as removed_at_the_end:
+        own = _unix_socket(settings, "uds", removed_at_the_end)
+        store = LocalStore(settings.store_dir, limits_of(settings), processes=settings.workers)
+        open_store(store)
+        if own is not None:
+            listeners.append(own.listen())
+        keys = authorizer if isinstance(authorizer, KeyAuthorizer) else None
+        handed_on = settings.model_dump(mode="json")
+        return Supervisor(options, listeners, WORKER_PROGRAM, handed_on, store.group.token, keys, addresses).run()
 
 
-def _check_grpc(tls: Tls | None) -> None:
-    """Raises NoGrpc, and BadTls for files that gRPC does not take."""
-    check_grpc()
+def _bind(settings: Settings) -> list[socket.socket]:
+    """The sockets of HTTP on TCP. Raises CannotListen."""
+    return listening_sockets.bind(settings.host, settings.port) if settings.serves_tcp else []
+
+
+def _reserve_grpc(settings: Settings, tls: Tls | None) -> list[socket.socket]:
+    """Sockets that hold the port of gRPC. Raises NoGrpc, BadTls for files that gRPC does not take, and CannotListen."""
+    if settings.serves_grpc:
+        check_grpc()
+    if settings.grpc_port is None:
+        return []
     if tls is not None:
         tls.pem()
+    return listening_sockets.reserve(settings.host, settings.grpc_port)
+
+
+def _unix_socket(settings: Settings, name: str, removed_at_the_end: ExitStack) -> UnixSocket | None:
+    """The Unix socket that a setting names, which is not at its path yet. Raises CannotListen."""
+    path = getattr(settings, name)
+    if path is None:
+        return None
+    permissions = Permissions(int(settings.uds_mode, 8), settings.uds_owner)
+    return removed_at_the_end.enter_context(UnixSocket(path, permissions, f"GATHERND_{name.upper()}"))
 
 
 def work(fd: int) -> None:

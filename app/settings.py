@@ -55,6 +55,27 @@ class Settings(BaseSettings):
         "`grpc` (default: none, and no gRPC).",
     )
     workers: int = Field(1, ge=1, le=256, description="Processes that share the port.")
+    uds: Path | None = Field(
+        None,
+        description="Path of a Unix socket on which HTTP is served, without TLS; on TCP it is then served only where "
+        "HOST or PORT is set too (default: none).",
+    )
+    grpc_uds: Path | None = Field(
+        None,
+        description="Path of a Unix socket on which the inference protocol is served over gRPC, without TLS; needs the "
+        "extra `grpc`, and one worker (default: none).",
+    )
+    uds_mode: str = Field(
+        "0600",
+        pattern="^0?[0-7]{3}$",
+        description="Permissions of the files of both sockets, in octal: whoever may write to one may connect. Without "
+        "keys and with one that others may write to no tensor can be changed.",
+    )
+    uds_owner: str | None = Field(
+        None,
+        min_length=1,
+        description="Owner of these files, as `user`, `user:group` or `:group` (default: that of the process).",
+    )
     device: Literal["auto", "cpu", "gpu"] = Field(
         "auto",
         description="Where gathers run that leave it to the service: auto, where it is predicted to be faster; cpu, "
@@ -215,6 +236,23 @@ class Settings(BaseSettings):
         description="URL of the OpenTelemetry collector (OTLP over HTTP) that gets a trace of each request; needs the "
         "extra `otel` (default: what `OTEL_EXPORTER_OTLP_ENDPOINT` says; without either nothing is traced).",
     )
+
+    @property
+    def serves_tcp(self) -> bool:
+        """Whether HTTP is served on a port."""
+        return self.uds is None or bool({"host", "port"} & self.model_fields_set)
+
+    @property
+    def serves_grpc(self) -> bool:
+        """Whether gRPC is served, wherever that is."""
+        return self.grpc_port is not None or self.grpc_uds is not None
+
+    @field_validator("grpc_uds")
+    @classmethod
+    def _has_one_worker(cls, value: Path | None, known: ValidationInfo) -> Path | None:
+        if value is not None and known.data.get("workers", 1) > 1:
+            raise ValueError("is served by one worker, GATHERND_WORKERS=1; several share GATHERND_GRPC_PORT")
+        return value
 
     @field_validator("max_connections")
     @classmethod

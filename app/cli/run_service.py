@@ -42,7 +42,8 @@ def _flag(error: BadKeysFile | NoTracing | NoGrpc | BadTls, settings: Settings) 
     if isinstance(error, NoTracing):
         return "--otlp-endpoint (GATHERND_OTLP_ENDPOINT)"
     if isinstance(error, NoGrpc):
-        return "--grpc-port (GATHERND_GRPC_PORT)"
+        on_port = settings.grpc_port is not None
+        return "--grpc-port (GATHERND_GRPC_PORT)" if on_port else "--grpc-uds (GATHERND_GRPC_UDS)"
     return "--tls-cert (GATHERND_TLS_CERT)"
 
 

@@ -14,6 +14,7 @@ import grpc.aio
 
 from app.grpc_api.calls import Calls
 from app.server.tls import Tls
+from app.server.unix_sockets import UnixSocket
 
 logger = logging.getLogger("gathernd")
 
@@ -25,10 +26,11 @@ _QUIET_S: Final = 0.1
 class GrpcOptions:
     """Limits of the server, in bytes and seconds; `max_connection_age` None is without an end.
 
-    `addresses` are those to listen on, in gRPC's form: `127.0.0.1:8081`, or `unix:/path`.
+    `addresses` are those to listen on, as in `127.0.0.1:8081`; `unix_socket` is one more, without TLS.
     """
 
     addresses: Sequence[str]
+    unix_socket: UnixSocket | None
     max_message_bytes: int
     max_metadata_bytes: int
     most_calls: int
@@ -47,23 +49,35 @@ class GrpcListener:
         self._server: grpc.aio.Server | None = None
 
     async def start(self, tls: Tls | None) -> None:
-        """Listen; with `tls` its certificate, as it is at each handshake. Raises RuntimeError where that cannot be."""
+        """Listen; with `tls` its certificate, as it is at each handshake.
+
+        Raises RuntimeError where that cannot be, and CannotListen for the Unix socket.
+        """
         server = grpc.aio.server(options=self._channel_options())
         server.add_generic_rpc_handlers((self._calls,))
         for address in self._options.addresses:
-            if tls is None or address.startswith("unix:"):
+            if tls is None:
                 server.add_insecure_port(address)
             else:
                 server.add_secure_port(address, _credentials(tls))
+        unix_socket = self._options.unix_socket
+        if unix_socket is not None:
+            server.add_insecure_port(f"unix:{unix_socket.folder_address}")
         await server.start()
         self._server = server
-        logger.info("gRPC on %s", ", ".join(self._options.addresses))
+        shown = list(self._options.addresses)
+        if unix_socket is not None:
+            unix_socket.put_in_place()
+            shown.append(f"unix:{unix_socket.path}")
+        logger.info("gRPC on %s", ", ".join(shown))
 
     async def stop(self, grace: float) -> None:
         """Take no more calls, let those that run finish within `grace` seconds, and cut off the rest."""
         server, self._server = self._server, None
         if server is None:
             return
+        if self._options.unix_socket is not None:
+            self._options.unix_socket.remove()
         stopping = asyncio.ensure_future(server.stop(grace))
         await asyncio.sleep(min(_QUIET_S, grace))
         self._calls.end_idle_streams()

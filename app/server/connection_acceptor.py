@@ -34,8 +34,8 @@ _SETUP_S: Final = 1.0
 class Acceptor:
     """Accepts connections from `listeners`, one for each turn of the event loop, while it is started.
 
-    `tls` are the event loop's options for setting them up with TLS. Beyond `limit` an idle connection is closed, or the
-    new one.
+    `tls` are the event loop's options for setting those of TCP up with TLS. Beyond `limit` an idle connection is
+    closed, or the new one.
     """
 
     def __init__(
@@ -145,7 +145,8 @@ class Acceptor:
             connection.close()
             return True
         connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         task = self._loop.create_task(self._set_up(connection))
         self._in_setup[task] = monotonic()
         task.add_done_callback(self._set_up_done)
@@ -166,7 +167,8 @@ class Acceptor:
 
     async def _set_up(self, connection: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(self._factory, connection, **self._tls)
+            tls = {} if connection.family == socket.AF_UNIX else self._tls
+            await self._loop.connect_accepted_socket(self._factory, connection, **tls)
         except OSError:
             connection.close()
 

@@ -94,17 +94,19 @@ def refuse(sockets: Iterable[socket.socket]) -> None:
     """Refuse connections, those in the backlog too, until `listen` is called again. The port stays taken.
 
     Only a socket that listens is shut down: on another one Linux remembers that, and every connection that the socket
-    takes later is read as ended, before its request has come.
+    takes later is read as ended, before its request has come. A Unix socket would stay shut down for good: its
+    connections wait.
     """
     for bound in sockets:
-        if bound.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        if bound.family != socket.AF_UNIX and bound.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             bound.shutdown(socket.SHUT_RD)
 
 
-def url(scheme: str, host: str, sockets: Sequence[socket.socket]) -> str:
-    """What to call to reach the service."""
+def url(scheme: str, host: str, sockets: Iterable[socket.socket]) -> str | None:
+    """What to call to reach the service over TCP, None where it is on a Unix socket alone."""
     shown = f"[{host}]" if ":" in host else host
-    return f"{scheme}://{shown}:{sockets[0].getsockname()[1]}"
+    ports = [bound.getsockname()[1] for bound in sockets if bound.family != socket.AF_UNIX]
+    return f"{scheme}://{shown}:{ports[0]}" if ports else None
 
 
 class _PortTakenElsewhere(Exception):

@@ -59,7 +59,9 @@ class Server(DrainingServer):
         if self.config.ssl is None:
             loop = asyncio.get_running_loop()
             self.servers = [
-                await loop.create_server(self.connection, sock=bound, backlog=listening_sockets.BACKLOG)
+                await (loop.create_unix_server if bound.family == socket.AF_UNIX else loop.create_server)(
+                    self.connection, sock=bound, backlog=listening_sockets.BACKLOG
+                )
                 for bound in self.listeners
             ]
         else:
@@ -90,8 +92,13 @@ class Server(DrainingServer):
 
     async def start_further_listener(self) -> None:
         """Take requests on the port beside that of HTTP, if there is one."""
-        if self.application.further_listener is not None:
+        if self.application.further_listener is None:
+            return
+        try:
             await self.application.further_listener.start(self.tls)
+        except (RuntimeError, listening_sockets.CannotListen) as problem:
+            logger.error("gRPC cannot be served: %s", problem)
+            raise SystemExit(STARTUP_FAILURE) from None
 
     def listen(self) -> None:
         """Have the kernel take connections. Ends the process where another one came first."""
@@ -158,15 +165,23 @@ def raise_file_limit() -> None:
 
 
 def log_address(options: ServerOptions, listeners: Sequence[socket.socket]) -> None:
-    """Write the service's URL to the log."""
+    """Write the service's URL to the log, and the path of its Unix socket."""
     url = listening_sockets.url(options.scheme, options.host, listeners)
-    logger.info("listening on %s (Ctrl+C stops it)", url)
+    for place in filter(None, (url, _unix_url(options))):
+        logger.info("listening on %s (Ctrl+C stops it)", place)
 
 
 def log_ready(options: ServerOptions, listeners: Sequence[socket.socket]) -> None:
     """Write to the log that the service is ready, and where it and its pages are."""
     url = listening_sockets.url(options.scheme, options.host, listeners)
+    if url is None:
+        logger.info("ready on %s", _unix_url(options))
+        return
     logger.info("ready on %s, page at %s%s, docs at %s%s", url, url, options.page_path, url, options.docs_path)
+
+
+def _unix_url(options: ServerOptions) -> str | None:
+    return None if options.uds is None else f"unix:{options.uds}"
 
 
 def serve(options: ServerOptions, app: ServedApplication, tls: Tls | None, listeners: Sequence[socket.socket]) -> None:

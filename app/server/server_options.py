@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from app.server.refusal_response import ErrorRenderer
 from app.server.timeouts import Timeouts
@@ -13,11 +14,13 @@ from app.server.tls import TlsFiles
 class ServerOptions:
     """Times are in seconds; `kept_memory` is how many bytes of freed memory the process may keep for later requests.
     `always_answered` are the paths that are answered beyond `max_connections`, and `render_error` makes the answers of
-    requests that the server itself refuses. `page_path` and `docs_path` are those of the pages that the log names.
+    requests that the server itself refuses. `uds` is the path of its Unix socket, `page_path` and `docs_path` are
+    those of the pages that the log names.
     """
 
     host: str
     port: int
+    uds: Path | None
     workers: int
     tls: TlsFiles | None
     timeouts: Timeouts

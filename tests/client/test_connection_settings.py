@@ -36,7 +36,7 @@ def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         "", "127.0.0.1", "127.0.0.1:8080", "localhost:8080", "ftp://host", "http://", "http:///gathernd", "//host",
         "http://user:password@host", "http://host?x=1", "http://host#x", "http://ho st", "http://host:port",
-        "http://ho\rst",
+        "http://ho\rst", "unix:", "unix:a.sock", "unix://host/a.sock", "unix:/a.sock?x=1",
     ],
 )  # fmt: skip
 def test_what_is_no_url_of_a_service_is_a_value_error(kind: Any, url: str) -> None:
@@ -60,6 +60,19 @@ def test_a_url_is_taken_apart(
     found = parse_url(url)
     assert (found.host, found.port, found.base_path, found.host_field) == (host, port, base_path, host_field)
     assert shown is None or found.url == shown
+
+
+@pytest.mark.parametrize("url", ["unix:/run/a b.sock", "unix:///run/a b.sock"])
+def test_a_url_may_name_a_unix_socket_which_no_proxy_stands_before(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = parse_url(url)
+    assert (found.socket_path, found.host_field, found.tls, found.base_path) == (
+        "/run/a b.sock",
+        "localhost",
+        False,
+        "",
+    )
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    assert connection_settings(url, None, 1.0, 0, None, True, None, None).direct
 
 
 def test_url_and_key_are_those_of_the_environment_unless_given(monkeypatch: pytest.MonkeyPatch) -> None:

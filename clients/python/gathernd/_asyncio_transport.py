@@ -106,13 +106,18 @@ class AsyncioTransport:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(seconds):
-                _, connection = await loop.create_connection(
-                    lambda: _Connection(self._settings, loop),
-                    address.host,
-                    address.port,
-                    ssl=self._tls,
-                    server_hostname=None if self._tls is None else address.host,
-                )
+                if address.socket_path:
+                    _, connection = await loop.create_unix_connection(
+                        lambda: _Connection(self._settings, loop), address.socket_path
+                    )
+                else:
+                    _, connection = await loop.create_connection(
+                        lambda: _Connection(self._settings, loop),
+                        address.host,
+                        address.port,
+                        ssl=self._tls,
+                        server_hostname=None if self._tls is None else address.host,
+                    )
         except TimeoutError:
             if until is not None and monotonic() >= until:
                 raise _failures.not_answered_in_time(address.url, request, seconds, "answered") from None

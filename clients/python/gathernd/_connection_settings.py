@@ -42,7 +42,10 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A service's URL in parts; `base_path` begins its paths, and is "" for most services."""
+    """A service's URL in parts; `base_path` begins its paths, and is "" for most services.
+
+    `socket_path` is that of a Unix socket, which is reached then and not host and port; "" for a URL of HTTP.
+    """
 
     url: str
     tls: bool
@@ -50,6 +53,7 @@ class Address:
     port: int
     base_path: str
     host_field: str
+    socket_path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +136,17 @@ def parse_url(url: str) -> Address:
     parts = urlsplit(url)
     if any(sign < " " for sign in url):
         raise ValueError(f"{url!r} is no URL of a service: it has a control character")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{url!r} is no URL of a service: it begins with http:// or https://, as in {DEFAULT_URL}")
+    on_socket = parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/")
+    if not on_socket and (parts.scheme not in ("http", "https") or not parts.hostname):
+        raise ValueError(
+            f"{url!r} is no URL of a service: it begins with http:// or https://, as in {DEFAULT_URL}, or names a "
+            "Unix socket, as in unix:/run/gathernd.sock"
+        )
     if parts.query or parts.fragment or parts.username is not None:
         raise ValueError(f"{url!r} is no URL of a service: it has a query, a fragment or a user; a key goes in key=")
+    if on_socket:
+        return Address(url, False, "localhost", 80, "", "localhost", parts.path)
+    assert parts.hostname is not None
     tls = parts.scheme == "https"
     host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
     if not all("!" <= sign <= "~" for sign in host):
@@ -160,6 +171,8 @@ def callers_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
 
 def _has_proxy(address: Address) -> bool:
     """Whether the environment has a proxy for this address, as the variables HTTP_PROXY and NO_PROXY say."""
+    if address.socket_path:
+        return False
     from urllib.request import getproxies, proxy_bypass  # noqa: PLC0415  (slow to import)
 
     proxies = getproxies()

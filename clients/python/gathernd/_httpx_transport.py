@@ -20,9 +20,9 @@ _LIMITS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=64
 
 
 def _options(settings: ConnectionSettings) -> dict[str, Any]:
-    timeouts = settings.timeouts
+    timeouts, address = settings.timeouts, settings.address
     return {
-        "base_url": settings.address.url,
+        "base_url": f"http://{address.host_field}" if address.socket_path else address.url,
         "timeout": httpx.Timeout(connect=timeouts.connect, read=timeouts.read, write=timeouts.write, pool=None),
         "headers": dict(settings.headers),
         "limits": _LIMITS,

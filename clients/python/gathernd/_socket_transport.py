@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any, Final
 
 from . import _failures
-from ._connection_settings import ConnectionSettings
+from ._connection_settings import Address, ConnectionSettings
 from ._http1_messages import AnswerParser, request_header
 from ._messages import Answer, Request, body_chunks
 from .errors import Disconnected, TransportError
@@ -106,9 +106,8 @@ class SocketTransport:
         seconds: float | None = 0.0
         try:
             seconds = limit if until is None else _at_most(limit, until)
-            made = socket.create_connection((address.host, address.port), seconds)
+            made = connect(address, seconds)
             try:
-                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if self._tls is not None:
                     made = self._tls.wrap_socket(made, server_hostname=address.host, suppress_ragged_eofs=False)
             except BaseException:
@@ -197,6 +196,22 @@ class _Connection:
         if seconds != self._timeout:
             self._socket.settimeout(seconds)
             self._timeout = seconds
+
+
+def connect(address: Address, seconds: float | None) -> socket.socket:
+    """A connection to the service, plain yet, made within `seconds`. Raises OSError."""
+    if not address.socket_path:
+        made = socket.create_connection((address.host, address.port), seconds)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return made
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        made.settimeout(seconds)
+        made.connect(address.socket_path)
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 def readable_check(file: int) -> Callable[[], bool]:

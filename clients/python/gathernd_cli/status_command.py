@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from http.client import HTTPConnection
 from typing import Any, Final
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import HTTPHandler, ProxyHandler, Request, build_opener, urlopen
 
 import typer
 
@@ -88,11 +90,15 @@ def _why_not_ready(url: str) -> str | None:
 
 def _get(url: str, path: str, key: str | None) -> bytes:
     """The body of an answer. Raises NoAnswer."""
-    if urlsplit(url).scheme not in {"http", "https"}:
-        raise NoAnswer("the URL must begin with http:// or https://")
+    parts = urlsplit(url)
+    opened: Callable[..., Any] = urlopen
+    if parts.scheme == "unix":
+        url, opened = "http://localhost", build_opener(ProxyHandler({}), _OnUnixSocket(parts.path)).open
+    elif parts.scheme not in {"http", "https"}:
+        raise NoAnswer("the URL must begin with http:// or https://, or be unix:/path")
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     try:
-        with urlopen(Request(url + path, headers=headers), timeout=TIMEOUT_S) as answer:  # noqa: S310  (http, see above)
+        with opened(Request(url + path, headers=headers), timeout=TIMEOUT_S) as answer:  # noqa: S310  (http, see above)
             body: bytes = answer.read()
     except HTTPError as error:
         raise NoAnswer(_refusal(error)) from error
@@ -100,6 +106,26 @@ def _get(url: str, path: str, key: str | None) -> bytes:
         reason = error.reason if isinstance(error, URLError) else error
         raise NoAnswer(f"no answer: {reason}; is it running?") from error
     return body
+
+
+class _OnUnixSocket(HTTPHandler):
+    """Opens URLs of HTTP over a Unix socket, whatever their host is."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._path = path
+
+    def http_open(self, req: Request) -> Any:
+        """urllib: open a URL."""
+        path = self._path
+
+        class Connection(HTTPConnection):
+            def connect(self) -> None:
+                self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                self.sock.settimeout(self.timeout)
+                self.sock.connect(path)
+
+        return self.do_open(Connection, req)
 
 
 def _refusal(error: HTTPError) -> str:
