@@ -27,6 +27,9 @@ _RAW: Final = b"\x32"
 _INFER_RESPONSE: Final = b"\x12"
 _ERROR_MESSAGE: Final = b"\x0a"
 _MOST: Final = (1 << 31) - 1
+_REMEMBERED: Final = 1 << 12
+_OUTPUT_BYTES: Final = 256
+"""Heads of at most so many bytes are remembered, and what a described output takes of them."""
 _Parameter = tuple[str, str | int]
 _Described = tuple[str, str, tuple[int, ...]]
 
@@ -61,11 +64,13 @@ def write_grpc_lookup(answer: LookupAnswer, request: LookupRequest, memory: Memo
         check_writable(output.dtype)
     named = dict(zip(answer.names, answer.outputs, strict=True))
     wanted = {name: named[name] for name in request.outputs or named}
-    parameters: list[_Parameter] = [("device", "cpu"), (LOOKUP, answer_fields(answer).decode())]
+    fields = answer_fields(answer).decode()
+    parameters: list[_Parameter] = [("device", "cpu"), (LOOKUP, fields)]
     if answer.replaced is not None:
         parameters.append(("replaced", answer.replaced))
     described = tuple((name, str(output.dtype.oip), output.shape) for name, output in wanted.items())
-    head = _head(LOOKUP, VERSION, tuple(parameters), described)
+    repeated = len(fields) + len(described) * _OUTPUT_BYTES <= _REMEMBERED
+    head = (_head if repeated else _head.__wrapped__)(LOOKUP, VERSION, tuple(parameters), described)
     return _message(head, request.identifier, tuple(wanted.values()), memory, stream)
 
 

@@ -84,7 +84,8 @@ class GetOptions(TypedDict, total=False):
 class Client:
     """A client of the service at `url`; safe to use from several threads.
 
-    url        where the service listens, by default GATHERND_URL, else http://127.0.0.1:8080
+    url        where the service listens, by default GATHERND_URL, else http://127.0.0.1:8080; unix:/path for a Unix
+               socket
     key        API key, where the service asks for one; by default GATHERND_API_KEY
     timeout    seconds that connecting, and each pause in sending or receiving, may take; or an httpx.Timeout
     retries    how often a request may be sent again where that is safe; `Retries` limits the time it may take, too
