@@ -93,6 +93,7 @@ pytest-all: $(VENV)/.stamp-dev clients cuda $(DOCS)/.stamp ## The tests with tho
 # Parts of soak, each less than an hour on two cores; `rest` is what is in no other. Where all samples are computed by
 # one process, two share the tests.
 SOAK_client := tests/client
+SOAK_cluster := tests/cluster
 SOAK_frameworks := tests/frameworks
 SOAK_guarded := tests/kernels/test_guarded.py tests/kernels/test_emulated.py
 SOAK_http := tests/http
@@ -108,7 +109,8 @@ SOAK_store := tests/store
 SOAK_wire := tests/wire
 SOAK_workers := tests/workers
 SOAK_rest := tests
-SOAK_PARTS := client frameworks guarded http kernels load mixed oip parity rules schemathesis security store wire workers rest
+SOAK_PARTS := client cluster frameworks guarded http kernels load mixed oip parity rules schemathesis security store wire workers rest
+SHARED_cluster := -n 2 --dist load
 SHARED_guarded := -n 2 --dist load
 SHARED_rules := -n 2 --dist load
 soak_paths = $(foreach part,$1,$(SOAK_$(part)))

@@ -1,0 +1,69 @@
+"""A router's side of publishing a version, without I/O: where the rows go, what is written, whether it is published.
+
+The driver calls `tick` every second and `receive` with every message that comes, sends what they return, and looks at
+`outcome`. All that is asked may be asked again: a content id is published once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+from app.cluster.messages import Message, Placed, Publish, Published, RangeKey, Refused, Target, Written
+
+Outcome: TypeAlias = Literal["published", "refused", "deadline_exceeded"]
+"""`deadline_exceeded`: whether it is published is not known, as after any request that has no answer."""
+
+
+@dataclass(slots=True)
+class PublishRequest:
+    """One upload; `asked` says what is published."""
+
+    asked: Publish
+    deadline: float
+    outcome: Outcome | None = None
+    number: int = 0
+    """With outcome `published` the number of the version."""
+    refusal: tuple[str, str] = ("", "")
+    """With outcome `refused` the code and the detail of the error."""
+    wants_map: bool = False
+    """Whether the map has to be fetched before this can go on."""
+    _targets: dict[tuple[str, RangeKey], Target] = field(default_factory=dict)
+    _written: set[tuple[str, RangeKey]] = field(default_factory=set)
+
+    def tick(self, known: int, now: float) -> Publish | None:
+        """What to send the coordinator now; `known` is the generation of the router's map."""
+        if self.outcome is None and now >= self.deadline:
+            self.outcome = "deadline_exceeded"
+        if self.outcome is not None:
+            return None
+        self.asked = replace(self.asked, known=known)
+        self.wants_map = False
+        return self.asked
+
+    def receive(self, message: Message) -> None:
+        """An answer of the coordinator or of a shard."""
+        if self.outcome is not None:
+            return
+        match message:
+            case Placed(content_id, targets) if content_id == self.asked.content_id:
+                placed = {(one.node, one.key): one for one in targets}
+                if {one.stamp for one in targets} != {one.stamp for one in self._targets.values()}:
+                    self._written.clear()  # placed anew, by another coordinator: what was written may be gone
+                self._targets = placed
+            case Written(key, node):
+                self._written.add((node, key))
+            case Published(content_id, number) if content_id == self.asked.content_id:
+                self.outcome, self.number = "published", number
+            case Refused(request_id, code, detail) if request_id == self.asked.content_id:
+                if code == "stale_map":
+                    self.wants_map = True
+                else:
+                    self.outcome, self.refusal = "refused", (code, detail)
+
+    @property
+    def to_write(self) -> list[Target]:
+        """The shards that are to get rows and have not said that they have them; none where they read a URL."""
+        if self.outcome is not None or self.asked.url:
+            return []
+        return [target for one, target in self._targets.items() if one not in self._written]
