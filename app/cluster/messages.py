@@ -145,7 +145,7 @@ class MapAnswer:
 class Publish:
     """Asks where the rows of a new version go, and, repeated, whether it is published. One content id, one upload.
 
-    `known` is the generation of the map that the router had when it sent this: an old repetition is told by it.
+    `known` is the generation of the map that the router had when it sent this first: a late repetition is told by it.
     """
 
     content_id: str
@@ -189,10 +189,10 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of the map other than publishing. One `request_id`, one request of a client.
+    """A change of the map other than publishing. One `request_id`, one attempt, whose repetitions are equal.
 
-    `known` is the generation of the map that the router had: a change of an alias or a node is refused where something
-    later has changed the same one, so that no old repetition undoes it.
+    `known` is the generation of the map that the router had when it sent this first. A change of an alias or a node is
+    refused with `stale_map` where another one of the same came later, so that no late repetition undoes that.
 
         what            subject     value
         put_alias       the alias   the version, written NAME@7
@@ -218,7 +218,10 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A publishing (by its content id) or a change (by its request id) that is not made; `stale_map`: ask again."""
+    """A publishing (by its content id) or a change (by its request id) that is not made.
+
+    `stale_map`: the router fetches the map and asks anew, under another id.
+    """
 
     request_id: str
     code: str

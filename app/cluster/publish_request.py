@@ -1,12 +1,15 @@
 """A router's side of publishing a version, without I/O: where the rows go, what is written, whether it is published.
 
 The driver calls `tick` every second and `receive` with every message that comes, sends what they return, and looks at
-`outcome`. All that is asked may be asked again: a content id is published once.
+`outcome`. All that is asked may be asked again: a content id is published once. Repetitions are equal to the first one:
+with a newer `known` a late one would be published once more, after the version was superseded and removed.
+
+Where it is refused with `stale_map` the driver fetches the map and begins another request, with another content id.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from app.cluster.messages import Message, Placed, Publish, Published, RangeKey, Refused, Target, Written
@@ -26,20 +29,14 @@ class PublishRequest:
     """With outcome `published` the number of the version."""
     refusal: tuple[str, str] = ("", "")
     """With outcome `refused` the code and the detail of the error."""
-    wants_map: bool = False
-    """Whether the map has to be fetched before this can go on."""
     _targets: dict[tuple[str, RangeKey], Target] = field(default_factory=dict)
     _written: set[tuple[str, RangeKey]] = field(default_factory=set)
 
-    def tick(self, known: int, now: float) -> Publish | None:
-        """What to send the coordinator now; `known` is the generation of the router's map."""
+    def tick(self, now: float) -> Publish | None:
+        """What to send the coordinator now."""
         if self.outcome is None and now >= self.deadline:
             self.outcome = "deadline_exceeded"
-        if self.outcome is not None:
-            return None
-        self.asked = replace(self.asked, known=known)
-        self.wants_map = False
-        return self.asked
+        return self.asked if self.outcome is None else None
 
     def receive(self, message: Message) -> None:
         """An answer of the coordinator or of a shard."""
@@ -56,10 +53,7 @@ class PublishRequest:
             case Published(content_id, number) if content_id == self.asked.content_id:
                 self.outcome, self.number = "published", number
             case Refused(request_id, code, detail) if request_id == self.asked.content_id:
-                if code == "stale_map":
-                    self.wants_map = True
-                else:
-                    self.outcome, self.refusal = "refused", (code, detail)
+                self.outcome, self.refusal = "refused", (code, detail)
 
     @property
     def to_write(self) -> list[Target]:

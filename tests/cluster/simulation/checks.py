@@ -30,6 +30,8 @@ class Checks:
     """The machines whose disks have a range whole and synced."""
     wiped: set[tuple[str, RangeKey]] = field(default_factory=set)
     """Ranges that went with the loss of a disk, and have not been written there again."""
+    published: set[str] = field(default_factory=set)
+    """Contents whose publishing was acknowledged."""
     answers: int = 0
 
     @property
@@ -91,6 +93,8 @@ class Checks:
         for number, content_id in has.items():
             if had.get(number, content_id) != content_id:
                 raise Violation(f"{name}@{number} has another content")
+            if number in fresh and content_id in self.published:
+                raise Violation(f"{content_id} was acknowledged and is published once more, as {name}@{number}")
             if self.contents[content_id].table != name:
                 raise Violation(f"{name}@{number} has the content of another table")
         for number in set(had) - set(has):
@@ -178,6 +182,7 @@ class Checks:
 
     def publish_acknowledged(self, content_id: str, number: int) -> None:
         """A version was acknowledged under a number: some record has it."""
+        self.published.add(content_id)
         table = self.contents[content_id].table
         for record in self.history:
             found = record.map.find(f"{table}@{number}")

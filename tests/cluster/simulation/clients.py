@@ -82,7 +82,16 @@ class Clients:
             if outcome == "published":
                 self._checks.publish_acknowledged(content_id, number)
 
-        asked = Publish(content_id, content.table, "float32", (rows,), ROW_BYTES, content.keep, 0, url)
+        asked = Publish(
+            content_id,
+            content.table,
+            "float32",
+            (rows,),
+            ROW_BYTES,
+            content.keep,
+            router.newest.current.generation,
+            url,
+        )
         router.publish(asked, done)
 
     def move_alias(self) -> None:
@@ -122,7 +131,7 @@ class Clients:
         name = random.choice(sorted(tables))
         number = random.choice(tables[name].versions).number
         self._checks.removals.add((name, number))
-        asked = Change(f"change{next(self._ids)}", "remove", name, str(number), 0)
+        asked = Change(f"change{next(self._ids)}", "remove", name, str(number), router.newest.current.generation)
         router.change(asked, lambda outcome: self._count(f"remove {outcome}"))
 
     def _change(
@@ -145,7 +154,7 @@ class Clients:
                 may_be.clear()
                 may_be.update(after)
 
-        router.change(Change(f"change{next(self._ids)}", what, subject, value, 0), done)
+        router.change(Change(f"change{next(self._ids)}", what, subject, value, router.newest.current.generation), done)
 
     def undrain(self, node: str) -> None:
         """Take a machine back."""

@@ -60,16 +60,12 @@ class Router(Process):
         self.world.send(self, COORDINATOR, MapRequest(self.newest.current.generation))
         for content_id in list(self._publishing):
             self._publish_next(content_id)
-        for change, deadline, changed in list(self._changing.values()):
+        for asked, deadline, done in list(self._changing.values()):
             if self.world.now >= deadline:
-                del self._changing[change.request_id]
-                changed("deadline_exceeded")
+                del self._changing[asked.request_id]
+                done("deadline_exceeded")
             else:
-                self._send_change(change)
-
-    def _send_change(self, asked: Change) -> None:
-        known = self.newest.current.generation
-        self.world.send(self, COORDINATOR, Change(asked.request_id, asked.what, asked.subject, asked.value, known))
+                self.world.send(self, COORDINATOR, asked)
 
     def receive(self, sender: str, message: Message) -> None:
         """A message has come."""
@@ -87,7 +83,7 @@ class Router(Process):
                 lookup.no_range(reads, asked)
             case Placed() | Published() | Written() | Refused():
                 self._answer_publishing(message)
-                if isinstance(message, Refused) and message.code != "stale_map":
+                if isinstance(message, Refused):
                     _, _, changed = self._changing.pop(message.request_id, (None, 0.0, None))
                     if changed is not None:
                         changed(message.code)
@@ -148,7 +144,7 @@ class Router(Process):
 
     def _publish_next(self, content_id: str) -> None:
         request, _ = self._publishing[content_id]
-        asked = request.tick(self.newest.current.generation, self.world.now)
+        asked = request.tick(self.world.now)
         if asked is not None:
             self.world.send(self, COORDINATOR, asked)
             for target in request.to_write:
@@ -187,7 +183,7 @@ class Router(Process):
     def change(self, asked: Change, done: Callable[[str], None]) -> None:
         """Make a change; `done` is called with the outcome."""
         self._changing[asked.request_id] = (asked, self.world.now + LOOKUP_DEADLINE, done)
-        self._send_change(asked)
+        self.world.send(self, COORDINATOR, asked)
 
 
 class Lookup:

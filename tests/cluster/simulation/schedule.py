@@ -88,7 +88,11 @@ class Schedule:
         else:
             if random.random() < 0.8:
                 share = random.choice((0.0, 0.02, 0.2))
-                world.network = Network(share, random.choice((0.0, 0.05, 0.3)), random.choice((0.0, 0.02, 0.1)))
+                repeat, late = random.choice((0.0, 0.05, 0.3)), random.choice((0.0, 0.02, 0.1, 0.3))
+                world.network = Network(share, repeat, late, random.choice((3.0, 8.0, 20.0)))
+                slow = random.choice((0.05, 0.5))
+                for disk in self.disks.values():
+                    disk.slow = slow
             self.records.loss = random.choice((0.0, 0.0, 0.1))
             for fault in (
                 self._crash_shard, self._pause_shard, self._crash_coordinator, self._pause_coordinator,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from random import Random
 
 from app.cluster.held_ranges import Copy, HeldRanges, Remove, SetStamp, ShardAction, StoredRange
 from app.cluster.messages import (
@@ -34,6 +35,12 @@ class Disk:
 
     ranges: dict[RangeKey, tuple[StoredRange, Items]] = field(default_factory=dict)
     started: int = 0
+    slow: float = 0.05
+    """The share of writes that take seconds."""
+
+    def delay(self, random: Random) -> float:
+        """Seconds until a write is synced."""
+        return random.random() * (5.0 if random.random() < self.slow else 0.02)
 
 
 class Shard(Process):
@@ -141,9 +148,7 @@ class Shard(Process):
     def _sync(self, do: Callable[[], None]) -> None:
         """Done, in order, when the disk has it."""
         self._waiting.append(do)
-        random = self.world.random
-        slow = random.random() < 0.05
-        self.after(random.random() * (3.0 if slow else 0.02), self._sync_next)
+        self.after(self.disk.delay(self.world.random), self._sync_next)
 
     def _sync_next(self) -> None:
         self._waiting.pop(0)()
