@@ -197,13 +197,16 @@ class ShardMap:
         return orjson.dumps(_as_json(self), option=orjson.OPT_INDENT_2)
 
     @staticmethod
-    def from_json(text: bytes | str) -> ShardMap:
-        """The map that JSON text says. Raises BadShardMap, which names the place."""
+    def from_json(text: bytes | str, *, strict: bool = True) -> ShardMap:
+        """The map that JSON text says. Raises BadShardMap, which names the place.
+
+        `strict` refuses members that are not known; else they are left out, as between two versions of the service.
+        """
         try:
             document = orjson.loads(text)
         except orjson.JSONDecodeError as error:
             raise BadShardMap(f"the map is no JSON: {error}") from None
-        return _read_map(document)
+        return _read_map(_Member("", document, strict=strict))
 
 
 def shard_tensor(content_id: str, start: int, stop: int) -> str:
@@ -323,9 +326,10 @@ def _version_json(version: ShardedVersion) -> dict[str, Any]:
 class _Member:
     """A member of the document, and where it stands; what is not as it has to be raises BadShardMap."""
 
-    def __init__(self, place: str, value: object) -> None:
+    def __init__(self, place: str, value: object, *, strict: bool) -> None:
         self.place = place
         self.value = value
+        self.strict = strict
 
     def refuse(self, wanted: str) -> NoReturn:
         """Raise the error that this should be something else."""
@@ -338,22 +342,25 @@ class _Member:
         for name in required:
             if name not in self.value:
                 raise BadShardMap(f"{self.place or 'the map'}: has no member {name!r}")
-        for name in self.value:
+        for name in self.value if self.strict else ():
             if name not in required and name not in optional:
                 raise BadShardMap(f"{self.place or 'the map'}: has a member {name!r}, which is not known")
-        return {name: _Member(f"{self.place}.{name}".lstrip("."), value) for name, value in self.value.items()}
+        return {name: self._below(f"{self.place}.{name}".lstrip("."), value) for name, value in self.value.items()}
 
     def members(self) -> dict[str, _Member]:
         """The members of an object, whatever their names."""
         if not isinstance(self.value, dict):
             self.refuse("an object")
-        return {name: _Member(f"{self.place}.{name}", value) for name, value in self.value.items()}
+        return {name: self._below(f"{self.place}.{name}", value) for name, value in self.value.items()}
 
     def items(self) -> list[_Member]:
         """The items of an array."""
         if not isinstance(self.value, list):
             self.refuse("an array")
-        return [_Member(f"{self.place}[{number}]", value) for number, value in enumerate(self.value)]
+        return [self._below(f"{self.place}[{number}]", value) for number, value in enumerate(self.value)]
+
+    def _below(self, place: str, value: object) -> _Member:
+        return _Member(place, value, strict=self.strict)
 
     def integer(self) -> int:
         """An integer."""
@@ -368,8 +375,8 @@ class _Member:
         return self.value
 
 
-def _read_map(document: object) -> ShardMap:
-    fields = _Member("", document).fields(("tables",), ("generation", "aliases"))
+def _read_map(member: _Member) -> ShardMap:
+    fields = member.fields(("tables",), ("generation", "aliases"))
     tables = {name: _read_table(one) for name, one in fields["tables"].members().items()}
     aliases = {name: one.text() for name, one in fields["aliases"].members().items()} if "aliases" in fields else {}
     return ShardMap(_integer(fields, "generation", 0), tables, aliases)

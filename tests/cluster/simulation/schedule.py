@@ -48,7 +48,7 @@ class Schedule:
             publish_timeout=10.0,
             copies_at_once=random.choice((1, 4)),
         )
-        self.capacity = random.choice((10**6, 10**6, 900))
+        self.capacity = random.choice((10**6, 10**6, 900, 300))
         self.nodes = [f"n{number}" for number in range(random.randrange(3, 5))]
         self.gone: set[str] = set()
         self.disks = {node: Disk() for node in self.nodes}
