@@ -18,7 +18,7 @@ from fastapi import FastAPI
 
 from app import count_damaged_tensors, gauges, periodic_tasks, warmup
 from app.api.asgi_app import DataPlane
-from app.api.asgi_request import Handler, Receive, Scope, Send
+from app.api.asgi_request import Handler, Receive, RequestContext, Scope, Send
 from app.api.cors import CrossOrigin
 from app.api.disk_threads import DiskThreads
 from app.api.error_responses import STATUS
@@ -51,6 +51,10 @@ from app.api.schemas.lookup_openapi import add_lookup_route
 from app.api.schemas.tensor_routes_openapi import add_tensor_routes
 from app.api.v2_model_lookup import Models
 from app.backward_service import BackwardService
+from app.cluster.router import Router
+from app.cluster.sharded_lookups import ShardedLookups
+from app.cluster.sharded_service import ShardedService
+from app.cluster.sharded_tensors import immutable
 from app.dispatch import gpu_discovery
 from app.dispatch.admission_control import Admission
 from app.dispatch.backend_calibration import calibrated
@@ -210,7 +214,13 @@ def create_app(
         count=count_import,
     )
     store.run_in_background = disk_threads.run_in_background
-    service = Service(limits, store, kernel, pool, chooser, budget)
+    sharded = None if settings.cluster is None else ShardedService(settings.cluster, settings.shard_timeout)
+    service: Service
+    if sharded is None:
+        service = Service(limits, store, kernel, pool, chooser, budget)
+    else:
+        service = router = Router(limits, sharded.tables, kernel, pool, chooser, budget)
+        router.fetcher = sharded.fetcher
     service.run_in_lock_thread = disk_threads.change
     host_check = HostHeaderCheck(settings.host, settings.allowed_hosts, settings.cors_origins)
     models = Models(service, Statistics(metrics.counters))
@@ -245,12 +255,18 @@ def create_app(
         background.start("damage", lambda: count_damaged_tensors.count_damaged(store, damaged))
         if isinstance(authorizer, KeyAuthorizer):
             background.start("keys", authorizer.watch)
+        if sharded is not None:
+            background.start("map", sharded.watch)
+            background.start("probe", sharded.shards.probe)
+            background.start("shards", lambda: sharded.count(metrics.counters.add))
         try:
             yield
         finally:
             stop.set()
             await asyncio.to_thread(imports.close)
             await background.close()
+            if sharded is not None:
+                sharded.close()
             metrics.publish()
             models.statistics.flush()
             if tracing is not None:
@@ -281,11 +297,13 @@ def create_app(
     metrics.gauges.update(gauges.process_gauges(service, settings))
     if isinstance(authorizer, KeyAuthorizer):
         metrics.key_label = authorizer.label
-    metrics.common = lambda: gauges.common_gauges(store, settings, damaged.tensors)
+    tables = None if sharded is None else sharded.tables
+    metrics.common = lambda: gauges.common_gauges(store, settings, damaged.tensors, tables)
     app = (CrossOriginApplication if settings.cors_origins else Application)(
         control,
         _handlers(service, models, store, disk_threads, readiness, settings)
-        | _import_handlers(ImportsRoute(store, disk_threads, imports)),
+        | _import_handlers(ImportsRoute(store, disk_threads, imports))
+        | ({} if sharded is None else _sharded_handlers(service, models, sharded, disk_threads, settings)),
         host_check=host_check,
         authorizer=authorizer,
         readiness=readiness,
@@ -352,6 +370,42 @@ def _import_handlers(imports: ImportsRoute) -> dict[str, Handler]:
         "listImports": imports.list,
         "getImport": imports.get,
         "endImport": imports.delete,
+    }
+
+
+def _sharded_handlers(
+    service: Service, models: Models, sharded: ShardedService, disk_threads: DiskThreads, settings: Settings
+) -> dict[str, Handler]:
+    """Who answers otherwise where tables are in row ranges: their list, their metadata, and what would change them."""
+    assert isinstance(service, Router)
+    lookups = ShardedLookups(service, kernel_named(settings.kernel))
+    tensors = TensorsRoute(sharded.tables, service.limits, disk_threads, settings.max_upload_bytes)
+    aliases = AliasesRoute(sharded.tables, disk_threads)
+    infer = InferRoute(models, lookups, settings.max_json_bytes, settings.max_body_bytes)
+
+    def refuse(what: str, *, makes: bool = False) -> Handler:
+        async def handle(_: RequestContext, name: str) -> None:
+            if not makes:
+                sharded.tables.metadata(name)
+            immutable(what)
+
+        return with_name(handle)
+
+    return {
+        LOOKUP: LookupRoute(lookups, settings.max_json_bytes, settings.max_body_bytes),
+        "modelInfer": infer,
+        "modelVersionInfer": infer,
+        "listTensors": tensors.list,
+        "getTensor": with_name(tensors.metadata),
+        "putTensor": with_name(tensors.put),
+        "deleteTensor": with_name(tensors.delete),
+        "tensorContent": refuse("A download"),
+        "scatterTensor": refuse("A scatter"),
+        "importTensor": refuse("An import", makes=True),
+        "listAliases": aliases.list,
+        "getAlias": aliases.get,
+        "putAlias": aliases.put,
+        "deleteAlias": aliases.delete,
     }
 
 
