@@ -224,6 +224,7 @@ class Coordinator:
 
     def _held(self, message: Held) -> None:
         """A shard has what it was told to have: what was waiting for that is done."""
+        self.nodes.told_whole(message)
         copy = self.copies.held(message)
         if copy is not None:
             new = Replica(self.nodes.address(copy.target), copy.target)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from app.cluster.cluster_state import ClusterState, listed_ranges
-from app.cluster.messages import HeldRange, Inventory, RangeKey
+from app.cluster.messages import Held, HeldRange, Inventory, RangeKey
 
 
 class NodeOptions(Protocol):
@@ -49,6 +49,12 @@ class NodeViews:
             self._nodes[inventory.node] = _Node(inventory, now, held)
         elif (known.inventory.started, known.inventory.count) < (inventory.started, inventory.count):
             known.inventory, known.heard_at, known.held = inventory, now, held
+
+    def told_whole(self, message: Held) -> None:
+        """A machine has a range whole, which its inventory will say from the next one on."""
+        known = self._nodes.get(message.node)
+        if known is not None:
+            known.held[message.key] = HeldRange(message.key, message.stamp, whole=True)
 
     def pass_time(self, now: float) -> None:
         """It is `now`."""
