@@ -9,9 +9,9 @@ the worst that can be. A shard's work for a request is a part for being asked at
 a range with popular rows has many rows more than another one, but hardly more asks.
 
 Then what a cluster of so many machines carries, by what is its bound: the shards, the routers, or the network. The
-constants are options; their defaults are microseconds of one core of an Intel Xeon, measured with rows of 256 bytes:
-a shard answers 8,000 to 17,000 small binary requests a second on one core, and asking one over a kept connection costs
-the router 35 µs. Every machine is taken to run a shard and a router, and to give half of its cores to each.
+constants are options; their defaults are microseconds of one core of an AMD EPYC, with rows of 256 bytes, from
+`benchmarks/cluster.py` on 2026-11-23: a plain lookup of 256 rows took 100 µs of the service, one over four ranges 607
+of the router. Every machine is taken to run a shard and a router, and to give half of its cores to each.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Shares = NDArray[np.float64]
 class Costs:
     """Microseconds of one core."""
 
-    shard_ask: float = 90.0
+    shard_ask: float = 80.0
     """Of a shard, for being asked."""
     shard_row: float = 0.1
     """Of a shard, for each row."""
-    router_request: float = 110.0
+    router_request: float = 80.0
     """Of a router, for a request."""
-    router_ask: float = 35.0
+    router_ask: float = 125.0
     """Of a router, for asking one shard."""
     router_row: float = 0.1
     """Of a router, for each row."""
@@ -48,7 +48,8 @@ class Costs:
 def zipf_shares(rows: int, exponent: float) -> Shares:
     """Which share of all asked rows each row is, the most popular first."""
     shares = np.arange(1, rows + 1, dtype=np.float64) ** -exponent
-    return np.divide(shares, shares.sum())
+    shares /= shares.sum()
+    return shares
 
 
 def range_shares(shares: Shares, ranges: int) -> Shares:
@@ -129,18 +130,22 @@ def balance_lines(shares: Shares, machines: int, rows_per_request: int, costs: C
 
 
 def capacity_lines(shares: Shares, options: argparse.Namespace, costs: Costs) -> list[str]:
-    """A line for each number of ranges and rows of a request: what is carried, and what is the bound."""
+    """A line for each number of ranges, replicas and rows of a request: what is carried, and what is the bound."""
     order = np.random.default_rng(18).permutation(shares)
-    lines = ["| ranges | rows of a request | shards asked | shards carry | routers | network | rows/s | bound |"]
+    machines = options.machines
+    cuts = [(4, 2), (4, machines // 2), (16, 2), (16, machines // 8)]
+    cuts += [(machines // 2, 2), (machines, 2), (4 * machines, 2)]
+    lines = ["| ranges × replicas | rows of a request | shards asked | shards | routers | network | rows/s | bound |"]
     lines.append("|---|---|---|---|---|---|---|---|")
-    for ranges in (4, 16, options.machines // 2, options.machines, 4 * options.machines):
+    for ranges, replicas in cuts:
         for rows in (1, 64, 256, 4096):
             own = range_shares(order, ranges)
-            found = bounds(own, options.machines, 2, rows, options.row_bytes, options.cores, options.gigabits, costs)
+            link, cores = options.gigabits, options.cores
+            found = bounds(own, machines, replicas, rows, options.row_bytes, cores, link, costs)
             least = min(found.shards, found.routers, found.network)
             lines.append(
-                f"| {ranges} | {rows} | {asks_per_request(own, rows):.1f} | {found.shards:,.0f} | {found.routers:,.0f} "
-                f"| {found.network:,.0f} | {least * rows:,.0f} | {found.first} |"
+                f"| {ranges} × {replicas} | {rows} | {asks_per_request(own, rows):.1f} | {found.shards:,.0f} "
+                f"| {found.routers:,.0f} | {found.network:,.0f} | {least * rows:,.0f} | {found.first} |"
             )
     return lines
 
@@ -163,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"{options.rows:,} rows, Zipf {options.zipf}: the most popular row is {shares[0]:.1%} of all\n")
     print(f"{options.machines} machines, {options.rows_per_request} rows a request\n")
     print("\n".join(balance_lines(shares, options.machines, options.rows_per_request, costs)))
-    print(f"\n{options.machines} machines of {options.cores} cores, {options.gigabits:g} Gbit/s, two replicas;")
+    print(f"\n{options.machines} machines of {options.cores} cores, {options.gigabits:g} Gbit/s;")
     print(f"rows of {options.row_bytes} bytes; requests a second that each part carries by itself\n")
     print("\n".join(capacity_lines(shares, options, costs)))
 

@@ -46,6 +46,6 @@ def test_the_bound_is_the_part_that_costs_most(costs: Costs, gigabits: float, bo
 
 
 def test_it_prints_both_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--rows", "20000", "--machines", "8"])
+    main(["--rows", "20000", "--machines", "16"])
     lines = capsys.readouterr().out.splitlines()
-    assert len([line for line in lines if line.startswith("| ")]) == 1 + 4 * 3 * 2 + 1 + 5 * 4
+    assert len([line for line in lines if line.startswith("| ")]) == 1 + 4 * 3 * 2 + 1 + 7 * 4
