@@ -20,6 +20,8 @@ from app.wire.safetensors_header import read_header
 
 WIDE_ROW: Final = 1 << 13
 """Rows of this many bytes or more are read into their places one by one; shorter ones are moved there in blocks."""
+_LENGTH: Final = 8
+"""Bytes of the length that a safetensors header begins with."""
 _MAX_HEADER: Final = 1 << 12
 
 
@@ -131,7 +133,9 @@ class RowSink:
         )
 
     def begin(self, size: int) -> None:
-        """A body of `size` bytes comes, its header first."""
+        """A body of `size` bytes comes, its header first. Raises BadAnswer for one that has none."""
+        if size < _LENGTH:
+            raise BadAnswer(f"the answer has {size} bytes")
         self._header = True
         self._size = size
         self._place = 0
@@ -194,7 +198,7 @@ class RowSink:
 
     def _read_header(self, view: memoryview) -> int:
         """Where the items begin, 0 while the header is not whole. Raises BadAnswer."""
-        if len(view) < 8:
+        if len(view) < _LENGTH:
             return 0
         length = int.from_bytes(view[:8], "little")
         if length > _MAX_HEADER:

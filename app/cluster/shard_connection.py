@@ -18,6 +18,7 @@ from app.tensors.buffer_type import Buffer
 
 BUFFER_BYTES: Final = 1 << 16
 _MAX_ERROR: Final = 1 << 16
+_MAX_LENGTH_DIGITS: Final = 18
 _END: Final = b"\r\n\r\n"
 
 
@@ -201,27 +202,26 @@ class ShardConnection(asyncio.BufferedProtocol):
         end = head.find(_END)
         if end < 0:
             return 0
-        head = head[:end]
-        if not head.startswith(b"HTTP/1.1 "):
+        names = head[: end + 2].lower()
+        if not names.startswith(b"http/1.1 "):
             raise BadAnswer("the answer is no HTTP/1.1")
-        self._status = int(head[9:12]) if head[9:12].isdigit() else 0
-        names = head.lower()
-        length = _field(names, b"\r\ncontent-length: ", head)
-        if length is None or not length.isdigit():
+        length = _field(names, b"\r\ncontent-length: ", names)
+        if length is None or not length.isdigit() or len(length) > _MAX_LENGTH_DIGITS:
             raise BadAnswer("the answer has no Content-Length")
-        self._keep = b"\r\nconnection: close" not in names
+        self._keep = b"\r\nconnection: close\r\n" not in names
         self._remaining = size = int(length)
-        if self._status != 200:
-            retry = _field(names, b"\r\nretry-after: ", head)
-            self._retry_after = int(retry) if retry is not None and retry.isdigit() else 1
-            self._error = WholeBody(_MAX_ERROR)
-            self._error.begin(size)
-        else:
-            etag = _field(names, b"\r\nx-gathernd-data-etag: ", head)
+        if names.startswith(b"200 ", 9):
+            etag = None if self._etag is None else _field(names, b"\r\nx-gathernd-data-etag: ", head)
             if etag is not None:
                 self._check_etag(etag.decode("latin-1"))
             assert self._sink is not None
             self._sink.begin(size)
+        else:
+            self._status = int(head[9:12]) if head[9:12].isdigit() else 0
+            retry = _field(names, b"\r\nretry-after: ", names)
+            self._retry_after = int(retry) if retry is not None and retry.isdigit() else 1
+            self._error = WholeBody(_MAX_ERROR)
+            self._error.begin(size)
         return end + len(_END)
 
     def _finish(self) -> None:
@@ -276,10 +276,9 @@ class ShardConnection(asyncio.BufferedProtocol):
 
 
 def _field(names: bytes, name: bytes, head: bytes) -> bytes | None:
-    """The value of a header field, whose name is found in `names`, which is `head` in lower case."""
+    """The value of a header field; `names` is `head`, or the first lines of it, in lower case."""
     at = names.find(name)
     if at < 0:
         return None
     at += len(name)
-    end = head.find(b"\r\n", at)
-    return head[at:] if end < 0 else head[at:end]
+    return head[at : names.index(b"\r", at)]
