@@ -66,7 +66,8 @@ def answer_of(body: bytes, *fields: str, status: str = "200 OK", length: int | N
 
 
 def rows_of(table: Any) -> bytes:
-    return write_header("output", FLOAT, table.shape, table.nbytes) + table.tobytes()
+    made: bytes = write_header("output", FLOAT, table.shape, table.nbytes) + table.tobytes()
+    return made
 
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
