@@ -36,6 +36,7 @@ from app.api.routes.imports import ImportsRoute
 from app.api.routes.lookup import LookupRoute
 from app.api.routes.tensors import TensorsRoute, with_name
 from app.api.routes.tensors_content import ContentRoute
+from app.api.routes.tensors_content_in_ranges import ShardedContentRoute
 from app.api.routes.tensors_scatter import ScatterRoute
 from app.api.routes.v2_infer import InferRoute
 from app.api.routes.v2_log_and_trace_settings import add_log_and_trace_settings_routes
@@ -214,7 +215,11 @@ def create_app(
         count=count_import,
     )
     store.run_in_background = disk_threads.run_in_background
-    sharded = None if settings.cluster is None else ShardedService(settings.cluster, settings.shard_timeout)
+    sharded = (
+        None
+        if settings.cluster is None
+        else ShardedService(settings.cluster, settings.shard_timeout, settings.cluster_key_file)
+    )
     service: Service
     if sharded is None:
         service = Service(limits, store, kernel, pool, chooser, budget)
@@ -399,7 +404,7 @@ def _sharded_handlers(
         "getTensor": with_name(tensors.metadata),
         "putTensor": with_name(tensors.put),
         "deleteTensor": with_name(tensors.delete),
-        "tensorContent": refuse("A download"),
+        "tensorContent": with_name(ShardedContentRoute(sharded.tables, service)),
         "scatterTensor": refuse("A scatter"),
         "importTensor": refuse("An import", makes=True),
         "listAliases": aliases.list,

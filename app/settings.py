@@ -97,6 +97,9 @@ class Settings(BaseSettings):
         description="File of a map of shards: the service's tables are then in row ranges on the services that it "
         "names, which are asked for their rows. A changed file is in force within a second.",
     )
+    cluster_key_file: Path | None = Field(
+        None, description="File of the API key, of scope `gather`, that the shards are asked with, if they ask for one."
+    )
     shard_timeout: float = Field(
         2.0,
         gt=0,

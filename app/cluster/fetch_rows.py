@@ -48,12 +48,16 @@ class LostRange:
 
 
 class RowFetcher:
-    """Fetches rows by the newest map. `late_after` is how long a shard may take to begin its answer, in seconds."""
+    """Fetches rows by the newest map. `late_after` is how long a shard may take to begin its answer, in seconds; `key`
+    is the API key that shards are asked with.
+    """
 
-    def __init__(self, shards: Shards, shard_map: ShardMap, late_after: float) -> None:
+    def __init__(self, shards: Shards, shard_map: ShardMap, late_after: float, key: str | None = None) -> None:
         self.shards = shards
         self.shard_map = shard_map
         self.late_after = late_after
+        self.fields = b"" if key is None else b"authorization: Bearer %b\r\n" % key.encode()
+        """Header lines of every request."""
         self._heads: BoundedCache[tuple[str, bytes, str, str, bytes], bytes] = BoundedCache(_MAX_HEADS)
 
     async def fetch(self, wanted: Sequence[TableReads], timings: RequestTimings) -> list[LostRange]:
@@ -105,7 +109,7 @@ class _Fetch:
         now = loop.time()
         self.deadline = now + left
         self.timer = loop.call_later(left, self._too_late)
-        self.fields = timings.handed_on + b"x-gathernd-timeout: %d\r\n" % max(1, ceil(left))
+        self.fields = fetcher.fields + timings.handed_on + b"x-gathernd-timeout: %d\r\n" % max(1, ceil(left))
         self.lost: list[LostRange] = []
         self.reads = [
             RangeReads(fetcher.shard_map, one.version, fetcher.shards.choice, self.deadline, fetcher.late_after)
@@ -153,7 +157,7 @@ class _Fetch:
                 self.loop.call_soon(self._fetched, place)
             else:
                 assert isinstance(action, Wake)
-                self.timers.append(self.loop.call_at(action.at, self._woken, place))
+                self.timers.append(self.loop.call_at(action.at, self._woken, place, action.at))
 
     def _ask(self, place: int, action: AskAction) -> None:
         fetcher, number, replica = self.fetcher, action.number, action.replica
@@ -192,9 +196,10 @@ class _Fetch:
             self._do(place, self.reads[place].fetched(self.fetcher.shard_map, self.loop.time()))
             self._look(place)
 
-    def _woken(self, place: int) -> None:
+    def _woken(self, place: int, at: float) -> None:
         if not self.future.done():
-            self._do(place, self.reads[place].woken(self.loop.time()))
+            # The clock of an event loop may have been rounded down when a timer fires, to before the time it is set to.
+            self._do(place, self.reads[place].woken(max(self.loop.time(), at)))
             self._look(place)
 
     def _look(self, place: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -56,15 +57,28 @@ class MapFile:
         await self._watcher.watch(newer)
 
 
+def read_key(path: Path | None) -> str | None:
+    """The key in a file, None without one. Raises BadShardMap where the file cannot be read or has no key."""
+    if path is None:
+        return None
+    try:
+        key = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadShardMap(f"the key in {path} cannot be read: {error}") from None
+    if not re.fullmatch("[!-~]{1,1024}", key):
+        raise BadShardMap(f"{path} holds no key: it is one line of visible characters")
+    return key
+
+
 class ShardedService:
     """The tables of a map file and the shards that have them; `late_after` is in seconds."""
 
-    def __init__(self, path: Path, late_after: float) -> None:
-        """Raises BadShardMap."""
+    def __init__(self, path: Path, late_after: float, key_file: Path | None = None) -> None:
+        """`key_file` has the key that shards are asked with. Raises BadShardMap."""
         self.file = MapFile(path)
         self.tables = ShardedTensors(self.file.shard_map)
         self.shards = Shards()
-        self.fetcher = RowFetcher(self.shards, self.file.shard_map, late_after)
+        self.fetcher = RowFetcher(self.shards, self.file.shard_map, late_after, read_key(key_file))
         self._counted: dict[str, float] = {}
 
     def use_map(self, shard_map: ShardMap) -> None:

@@ -22,7 +22,9 @@ from tests.parity.messages import raw
 # What may differ between the answer of a cluster and that of one machine.
 _ETAGS = re.compile(rb'\\+"[A-Za-z0-9._-]+-0\\+"|"request_id": ?"[^"]*"')
 """An ETag within JSON, and within a JSON text in JSON; and the id of the request."""
-_FIELDS = ("x-request-id", "server-timing", "x-gathernd-data-etag", "content-length", "etag", "date")
+_FIELDS = (
+    "x-request-id", "server-timing", "x-gathernd-data-etag", "content-length", "etag", "date", "transfer-encoding",
+)  # fmt: skip
 
 
 def put(client: httpx.Client, name: str, table: Array) -> httpx.Response:

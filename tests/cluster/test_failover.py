@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import numpy as np
@@ -21,7 +23,7 @@ import pytest
 from tests.cluster.running import Placed, routing
 from tests.http.conftest import Start
 from tests.http.forms import int64
-from tests.http.server import Server
+from tests.http.server import GATHERND, Server
 
 ROWS, WIDTH = 4000, 16
 TABLE = np.arange(ROWS * WIDTH, dtype=np.float32).reshape(ROWS, WIDTH)
@@ -34,7 +36,6 @@ class Cluster:
     router: Server
     shards: list[Server]
     placed: Placed
-    restart: Callable[[int], None] = field(default=lambda _: None)
 
 
 @contextmanager
@@ -215,3 +216,84 @@ def wait_for(condition: Callable[[], bool], within: float = 20) -> None:
     while not condition():
         assert monotonic() < end
         sleep(0.05)
+
+
+class Shard(BaseHTTPRequestHandler):
+    """A shard that is always busy, and keeps the header of what it is asked."""
+
+    protocol_version = "HTTP/1.1"
+    asked: ClassVar[list[dict[str, str]]] = []
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.asked.append({name.lower(): value for name, value in self.headers.items()})
+        body = b'{"code": "overloaded"}'
+        self.send_response(503)
+        self.send_header("Retry-After", "7")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_busy_shard_makes_the_router_busy_and_is_told_what_the_caller_said(start: Start, tmp_path: Path) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Shard)
+    Thread(target=server.serve_forever, daemon=True).start()
+    replica = {"address": f"127.0.0.1:{server.server_address[1]}"}
+    version = {
+        "number": 1, "content_id": "c", "dtype": "float32", "shape": [4, 2],
+        "ranges": [{"start": 0, "stop": 4, "tensor": "t@1", "replicas": [replica]}],
+    }  # fmt: skip
+    path, key = tmp_path / "map.json", tmp_path / "key"
+    path.write_text(json.dumps({"tables": {"t": {"versions": [version]}}}))
+    key.write_text("secret-of-the-shards\n")
+    body = {"data": {"tensor": "t"}, "indices": int64([1, 1], [0])}
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    headers = {"x-request-id": "mine", "traceparent": trace, "x-gathernd-timeout": "9"}
+    with routing(start, path, "--cluster-key-file", str(key)) as router, router.client() as client:
+        answer = client.post("/gathernd", json=body, headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (503, "overloaded")
+        assert answer.headers["retry-after"] == "7"
+        wrong = body | {"indices": int64([1, 1], [4])}
+        asked = len(Shard.asked)
+        assert client.post("/gathernd", json=wrong).status_code == 422
+        assert len(Shard.asked) == asked
+    told = Shard.asked[0]
+    assert told["x-request-id"] == "mine"
+    assert told["traceparent"] == trace
+    assert told["x-gathernd-timeout"] == "9"
+    assert told["authorization"] == "Bearer secret-of-the-shards"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("text", ["{", '{"tables": {"t": {"versions": []}}}', None])
+def test_a_map_that_cannot_be_used_ends_the_start(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "map.json"
+    if text is not None:
+        path.write_text(text)
+    for workers in ("1", "2"):
+        done = subprocess.run(
+            [GATHERND, "serve", "--port", "0", "--cluster", str(path), "--workers", workers],
+            env={**os.environ, "GATHERND_STORE_DIR": str(tmp_path / "store")},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 2
+        assert f"--cluster (GATHERND_CLUSTER) {path}: " in done.stderr
+
+
+def test_several_workers_route(start: Start, tmp_path: Path) -> None:
+    with start() as shard:
+        placed = Placed([shard])
+        placed.add("items", TABLE, replicas=1)
+        placed.write(tmp_path / "map.json")
+        with routing(start, tmp_path / "map.json", "--workers", "2") as router:
+            rng = np.random.default_rng(8)
+            for _ in range(6):
+                with router.client() as client:
+                    assert ask(client, rng).status_code == 200

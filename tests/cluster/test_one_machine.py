@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 import numpy as np
 import pytest
@@ -87,3 +89,45 @@ def test_what_changes_data_is_refused(both: BothTransport) -> None:
         both.router.post("/tensors/new/import", json={"url": "https://x.example/a.npy"}),
     ):
         assert (answer.status_code, answer.json()["code"]) == (501, "not_implemented"), answer.text
+
+
+@pytest.mark.parametrize("accept", ["*/*", "application/x-npy", "application/x-safetensors"])
+@pytest.mark.parametrize("name", ["pl_float32_3", "pl_string_1", "pl_tall", "pl_empty", "pl_no_items", "pl_alias"])
+def test_downloads(compared: httpx.Client, name: str, accept: str) -> None:
+    for query in ({}, {"rows": "2:4"}, {"rows": "3:3"}, {"rows": "4:2"}, {"rows": "0:5001"}, {"rows": "x"}):
+        answer = compared.get(f"/tensors/{name}/content", params=query, headers={"accept": accept})
+        assert answer.status_code in (200, 416, 422), answer.text
+    assert compared.get(f"/tensors/{name}/content", headers={"if-none-match": "*"}).status_code == 304
+    assert compared.get("/tensors/missing/content").status_code == 404
+
+
+def test_tables_are_described_and_listed(both: BothTransport, held: Tables) -> None:
+    router, whole = both.router, both.whole
+    for name in ("pl_float32_3", "pl_float32_3@1", "pl_alias", "pl_empty"):
+        told, wanted = (client.get(f"/tensors/{name}").json() for client in (router, whole))
+        for member in ("name", "version", "versions", "dtype", "shape", "bytes"):
+            assert told[member] == wanted[member]
+    names = sorted(held)
+    page = router.get("/tensors", params={"limit": 3, "after": names[0]}).json()
+    assert [one["name"] for one in page["tensors"]] == names[1:4]
+    assert page["next"] == names[3]
+    assert router.get("/aliases").json()["aliases"][0]["tensor"] == "pl_float32_3@1"
+    etag = router.get("/tensors/pl_float32_3").headers["etag"]
+    assert etag == '"pl_float32_3-1-0"'
+    assert router.get("/tensors/pl_float32_3", headers={"if-none-match": etag}).status_code == 304
+    models = {one["name"] for one in router.post("/v2/repository/index", json={}).json()}
+    assert {"pl_float32_3", "pl_alias", "lookup"} <= models
+
+
+def test_an_explanation_says_which_shards(both: BothTransport) -> None:
+    body: dict[str, Any] = {"data": {"tensor": "pl_float32_0"}, "indices": int64([4, 1], [0, 5, -1, 9])}
+    told = both.router.post("/gathernd", json=body, params={"explain": "true"}).json()["explanation"]["shards"]
+    assert [(one["rows"], one["tuples"]) for one in told] == [([0, 1], 1), ([3, 6], 2)]
+    assert all(len(one["replicas"]) == 2 for one in told)
+    body = {"features": [{"tensor": "pl_float32_0", "indices": int64([2], [1, 1])}]}
+    told = both.router.post("/lookup", json=body, params={"explain": "true"}).json()["explanation"]["features"]
+    assert [(one["rows"], one["tuples"]) for one in told[0]["shards"]] == [([1, 3], 2)]
+    body = {"data": {"tensor": "pl_float32_1"}, "indices": int64([1], [1]), "axis": 1}
+    told = both.router.post("/gather", json=body, params={"explain": "true"}).json()["explanation"]["shards"]
+    assert [one["tuples"] for one in told] == [None] * len(told)
+    assert len(told) > 1

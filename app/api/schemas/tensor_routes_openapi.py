@@ -216,7 +216,7 @@ def _add_content(app: FastAPI) -> None:
             "range_not_satisfiable",
             "unsupported_dtype",
             "overloaded",
-            "not_implemented",
+            "shard_unavailable",
         ),
         {
             200: {
