@@ -91,6 +91,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "obstore": ("app.imports.s3_source",),
     "typer": ("app.cli.",),
     "rich": ("app.cli.",),
+    "ray": ("app.cluster.placement",),
     "gathernd": (),
     "gathernd_cli": ("app.cli.",),
 }
