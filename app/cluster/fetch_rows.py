@@ -31,9 +31,10 @@ _MAX_HEADS: Final = 4096
 
 @dataclass(slots=True)
 class TableReads:
-    """What is needed of one version of a table, by number of range."""
+    """What is needed of one version of a table as the map `known` has it, by number of range."""
 
     table: str
+    known: ShardMap
     version: ShardedVersion
     requests: Mapping[int, RangeRequest]
 
@@ -112,7 +113,7 @@ class _Fetch:
         self.fields = fetcher.fields + timings.handed_on + b"x-gathernd-timeout: %d\r\n" % max(1, ceil(left))
         self.lost: list[LostRange] = []
         self.reads = [
-            RangeReads(fetcher.shard_map, one.version, fetcher.shards.choice, self.deadline, fetcher.late_after)
+            RangeReads(one.known, one.version, fetcher.shards.choice, self.deadline, fetcher.late_after)
             for one in wanted
         ]
         self.failures: dict[tuple[int, int], list[Failure]] = {}

@@ -88,7 +88,9 @@ class Router(Service):
         if work is None:
             timings.kernel_end = perf_counter()
             await self._raise_index_error(call, planned, data, timings)
-        lost = await self.fetcher.fetch([TableReads(table.table, table.version_in_map, work.requests)], timings)
+        lost = await self.fetcher.fetch(
+            [TableReads(table.table, table.shard_map, table.version_in_map, work.requests)], timings
+        )
         if lost:
             raise unavailable(table, lost, [place_of(call, work.requests[one.number]) for one in lost])
         try:

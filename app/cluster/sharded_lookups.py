@@ -81,7 +81,7 @@ class ShardedLookups(LookupService):
             if feature.requests:
                 assert isinstance(resident, ShardedResident)
                 by_range = {request.number: request for request in feature.requests}
-                wanted.append(TableReads(resident.table, resident.version_in_map, by_range))
+                wanted.append(TableReads(resident.table, resident.shard_map, resident.version_in_map, by_range))
                 numbers.append(number)
         lost = await self.router.fetcher.fetch(wanted, timings) if wanted else []
         if lost:

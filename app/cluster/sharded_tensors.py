@@ -26,16 +26,17 @@ from app.tensors.tensor_name import check_name, check_reference, split_reference
 
 
 class ShardedResident(Resident):
-    """One version of a table in row ranges: `tensor` has its type and shape, and no items."""
+    """One version of a table in row ranges, as a map has it: `tensor` has its type and shape, and no items."""
 
-    __slots__ = ("table", "version_in_map")
+    __slots__ = ("shard_map", "table", "version_in_map")
 
-    def __init__(self, table: str, version: ShardedVersion) -> None:
+    def __init__(self, shard_map: ShardMap, table: str, version: ShardedVersion) -> None:
         if version.dtype.kind == "string":
             tensor: Tensor = PackedStrings(version.dtype, version.shape, np.empty(0, np.int64))
         else:
             tensor = Tensor(version.dtype, version.shape, np.empty(0, version.dtype.numpy))
         super().__init__(tensor, version.etag, data_version=version.number)
+        self.shard_map = shard_map
         self.table = table
         self.version_in_map = version
 
@@ -65,7 +66,7 @@ class ShardedTensors:
         table, version = found
         own = f"{table}@{version.number}"
         # One object for all references to a version, by which lookups know that they read the same table.
-        resident = self._residents.get(own) or ShardedResident(table, version)
+        resident = self._residents.get(own) or ShardedResident(self.shard_map, table, version)
         self._residents[own] = self._residents[reference] = resident
         return resident
 
