@@ -20,6 +20,7 @@ from app.cluster.range_requests import Output, RangeRequest, as_rows, block_requ
 from app.cluster.row_sinks import BadAnswer
 from app.cluster.sharded_tensors import ShardedResident, immutable
 from app.dispatch.choose_backend import Decision
+from app.dispatch.event_loop_limit import LARGE_INDEX_SCAN
 from app.errors import REPORTED_PLACES, GatherError, Place
 from app.memory.budget import MemoryReservation
 from app.operators.gather_elements import GatherElementsPlan
@@ -34,8 +35,6 @@ ROUTE: Final = "shards"
 """What metrics call the route of such gathers."""
 SPLIT_BYTES: Final = 48
 """What each index takes at most while indices are split: as int64, in order, its place, and in a request."""
-_LARGE_SPLIT: Final = 1 << 15
-"""Indices that are split on the event loop."""
 
 
 class _Work(NamedTuple):
@@ -81,10 +80,8 @@ class Router(Service):
         reservation.charge(SPLIT_BYTES * plan.index_items * depth)
         table = resident
         self.start_kernel(timings)
-        if plan.index_items <= _LARGE_SPLIT:
-            work = self._split(call, planned, table, reservation)
-        else:
-            work = await self.pool.run(lambda: self._split(call, planned, table, reservation), timings)
+        few = plan.index_items < LARGE_INDEX_SCAN
+        work = await self.pool.run_unless(few, lambda: self._split(call, planned, table, reservation), timings)
         if work is None:
             timings.kernel_end = perf_counter()
             await self._raise_index_error(call, planned, data, timings)

@@ -18,6 +18,7 @@ from app.cluster.range_requests import Output, RangeRequest, as_rows, row_reques
 from app.cluster.router import ROUTE, SPLIT_BYTES, Router, explained_ranges, needing, unavailable
 from app.cluster.row_sinks import BadAnswer
 from app.cluster.sharded_tensors import ShardedResident
+from app.dispatch.event_loop_limit import LARGE_INDEX_SCAN
 from app.errors import GatherError
 from app.kernels import LookupKernel
 from app.kernels.check_lookup import rows_of
@@ -28,9 +29,6 @@ from app.store import Resident
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.lookup_call import LookupCall
 from app.tensors.tensor import Tensor
-
-_LARGE_SPLIT = 1 << 15
-"""Indices that are split on the event loop."""
 
 
 class _Feature(NamedTuple):
@@ -69,11 +67,11 @@ class ShardedLookups(LookupService):
         reservation.charge(SPLIT_BYTES * count)
         timings.route = ROUTE
         self.service.start_kernel(timings)
-        here = count <= _LARGE_SPLIT
-        error = await self._here_or_in_pool(here, first_error(call, run.plan), timings)
+        here = count < LARGE_INDEX_SCAN
+        error = await self.service.pool.run_unless(here, first_error(call, run.plan), timings)
         if error is not None:
             raise error
-        features: list[_Feature] = await self._here_or_in_pool(
+        features: list[_Feature] = await self.service.pool.run_unless(
             here, lambda: self._split(run, residents, reservation), timings
         )
         wanted, numbers = [], []
