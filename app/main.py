@@ -52,10 +52,12 @@ from app.api.schemas.lookup_openapi import add_lookup_route
 from app.api.schemas.tensor_routes_openapi import add_tensor_routes
 from app.api.v2_model_lookup import Models
 from app.backward_service import BackwardService
+from app.cluster.process_link import KeyedLink
+from app.cluster.published_tensors import PublishedTensors
 from app.cluster.router import Router
 from app.cluster.sharded_lookups import ShardedLookups
-from app.cluster.sharded_service import ShardedService
-from app.cluster.sharded_tensors import immutable
+from app.cluster.sharded_service import CoordinatedService, ShardedService, sharded_service
+from app.cluster.sharded_tensors import ShardedTensors, immutable
 from app.dispatch import gpu_discovery
 from app.dispatch.admission_control import Admission
 from app.dispatch.backend_calibration import calibrated
@@ -166,11 +168,13 @@ def create_app(
     *,
     store_token: str | None = None,
     last_good_keys: str | None = None,
+    coordinator: KeyedLink | None = None,
 ) -> Application:
     """Build the service. Kernels are compiled once the server has started, before /readyz says yes.
 
     A worker gets from its parent the `counters` that all workers share, the token of the process group that owns the
-    store, and the lines of the keys file as they last were valid. Raises BadKeysFile and NoTracing.
+    store, and the lines of the keys file as they last were valid. `coordinator` takes
+    the place of GATHERND_CLUSTER. Raises BadKeysFile and NoTracing.
 
     It is long because each statement makes one part out of those before it: the order can be read in one place.
     """
@@ -204,6 +208,14 @@ def create_app(
         metrics.counters.add(f"gathernd_imports|{state}")
         metrics.counters.add("gathernd_imported_bytes", size)
 
+    sharded: ShardedService | CoordinatedService | None = None
+    if coordinator is not None:
+        sharded = CoordinatedService(coordinator, settings.shard_timeout, limits, settings.keep_versions)
+    elif settings.cluster is not None:
+        sharded = sharded_service(
+            settings.cluster, settings.shard_timeout, settings.cluster_key_file, limits, settings.keep_versions
+        )
+    tables = None if sharded is None else sharded.routed.tables
     disk_threads = DiskThreads()
     imports = ImportJobs(
         store,
@@ -213,19 +225,15 @@ def create_app(
         at_once=settings.max_imports,
         s3_endpoint=settings.import_s3_endpoint,
         count=count_import,
+        tensors=tables,
     )
     store.run_in_background = disk_threads.run_in_background
-    sharded = (
-        None
-        if settings.cluster is None
-        else ShardedService(settings.cluster, settings.shard_timeout, settings.cluster_key_file)
-    )
     service: Service
     if sharded is None:
         service = Service(limits, store, kernel, pool, chooser, budget)
     else:
-        service = router = Router(limits, sharded.tables, kernel, pool, chooser, budget)
-        router.fetcher = sharded.fetcher
+        service = router = Router(limits, sharded.routed.tables, kernel, pool, chooser, budget)
+        router.fetcher = sharded.routed.fetcher
     service.run_in_lock_thread = disk_threads.change
     host_check = HostHeaderCheck(settings.host, settings.allowed_hosts, settings.cors_origins)
     models = Models(service, Statistics(metrics.counters))
@@ -247,6 +255,8 @@ def create_app(
         measured = calibrated(kernel, settings.cache_dir, threads=threads)
         service.chooser = replace(service.chooser, coefficients=measured)
         use_gpu(settings, service)
+        if sharded is not None:
+            sharded.connect()
         return rest
 
     @asynccontextmanager
@@ -262,8 +272,8 @@ def create_app(
             background.start("keys", authorizer.watch)
         if sharded is not None:
             background.start("map", sharded.watch)
-            background.start("probe", sharded.shards.probe)
-            background.start("shards", lambda: sharded.count(metrics.counters.add))
+            background.start("probe", sharded.routed.shards.probe)
+            background.start("shards", lambda: sharded.routed.count(metrics.counters.add))
         try:
             yield
         finally:
@@ -302,13 +312,12 @@ def create_app(
     metrics.gauges.update(gauges.process_gauges(service, settings))
     if isinstance(authorizer, KeyAuthorizer):
         metrics.key_label = authorizer.label
-    tables = None if sharded is None else sharded.tables
     metrics.common = lambda: gauges.common_gauges(store, settings, damaged.tensors, tables)
     app = (CrossOriginApplication if settings.cors_origins else Application)(
         control,
         _handlers(service, models, store, disk_threads, readiness, settings)
-        | _import_handlers(ImportsRoute(store, disk_threads, imports))
-        | ({} if sharded is None else _sharded_handlers(service, models, sharded, disk_threads, settings)),
+        | _import_handlers(ImportsRoute(store if tables is None else tables, store, disk_threads, imports))
+        | ({} if tables is None else _sharded_handlers(service, models, tables, disk_threads, settings)),
         host_check=host_check,
         authorizer=authorizer,
         readiness=readiness,
@@ -379,19 +388,19 @@ def _import_handlers(imports: ImportsRoute) -> dict[str, Handler]:
 
 
 def _sharded_handlers(
-    service: Service, models: Models, sharded: ShardedService, disk_threads: DiskThreads, settings: Settings
+    service: Service, models: Models, tables: ShardedTensors, disk_threads: DiskThreads, settings: Settings
 ) -> dict[str, Handler]:
     """Who answers otherwise where tables are in row ranges: their list, their metadata, and what would change them."""
     assert isinstance(service, Router)
     lookups = ShardedLookups(service, kernel_named(settings.kernel))
-    tensors = TensorsRoute(sharded.tables, service.limits, disk_threads, settings.max_upload_bytes)
-    aliases = AliasesRoute(sharded.tables, disk_threads)
+    tensors = TensorsRoute(tables, service.limits, disk_threads, settings.max_upload_bytes)
+    aliases = AliasesRoute(tables, disk_threads)
     infer = InferRoute(models, lookups, settings.max_json_bytes, settings.max_body_bytes)
 
     def refuse(what: str, *, makes: bool = False) -> Handler:
         async def handle(_: RequestContext, name: str) -> None:
             if not makes:
-                sharded.tables.metadata(name)
+                tables.metadata(name)
             immutable(what)
 
         return with_name(handle)
@@ -404,9 +413,9 @@ def _sharded_handlers(
         "getTensor": with_name(tensors.metadata),
         "putTensor": with_name(tensors.put),
         "deleteTensor": with_name(tensors.delete),
-        "tensorContent": with_name(ShardedContentRoute(sharded.tables, service)),
+        "tensorContent": with_name(ShardedContentRoute(tables, service)),
         "scatterTensor": refuse("A scatter"),
-        "importTensor": refuse("An import", makes=True),
+        **({} if isinstance(tables, PublishedTensors) else {"importTensor": refuse("An import", makes=True)}),
         "listAliases": aliases.list,
         "getAlias": aliases.get,
         "putAlias": aliases.put,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging.config
 import sys
+from pathlib import Path
 from typing import Final, NoReturn
 
 from app.api.error_responses import render_error
 from app.api.route_table import HEALTH, path_of
-from app.cluster.sharded_service import MapFile
+from app.cluster.sharded_service import MapFile, is_ray
 from app.main import Application, create_app, limits_of
 from app.security.authorizer import KeyAuthorizer, make_authorizer
 from app.security.host_header_check import is_loopback_name
@@ -110,8 +111,8 @@ def serve_workers(settings: Settings) -> int:
     if options.tls is not None:
         Tls(*options.tls)
     is_wanted(settings.otlp_endpoint)
-    if settings.cluster is not None:
-        MapFile(settings.cluster)
+    if settings.cluster is not None and not is_ray(settings.cluster):
+        MapFile(Path(settings.cluster))
     authorizer = make_authorizer(settings.api_keys_file, loopback=is_loopback_name(settings.host))
     listeners = listening_sockets.bind(settings.host, settings.port)
     store = LocalStore(settings.store_dir, limits_of(settings), processes=settings.workers)

@@ -92,13 +92,16 @@ class Settings(BaseSettings):
     import_s3_endpoint: str | None = Field(
         None, description="URL of the service that has the buckets of `s3://` (default: that of AWS)."
     )
-    cluster: Path | None = Field(
+    cluster: str | None = Field(
         None,
-        description="File of a map of shards: the service's tables are then in row ranges on the services that it "
-        "names, which are asked for their rows. A changed file is in force within a second.",
+        description="A Ray cluster (`auto`, or `ray://HOST:PORT`) on which `gathernd cluster start` ran, or a file "
+        "with a map of shards: the service's tables are then in row ranges on the services that the map names, which "
+        "are asked for their rows. A changed map is in force within a second.",
     )
     cluster_key_file: Path | None = Field(
-        None, description="File of the API key, of scope `gather`, that the shards are asked with, if they ask for one."
+        None,
+        description="File of the API key, of scope `gather`, that the shards of a map's file are asked with, if they "
+        "ask for one.",
     )
     shard_timeout: float = Field(
         2.0,

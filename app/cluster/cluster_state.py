@@ -6,8 +6,9 @@ changed state gets is the coordinator's to say, since it commits several changes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from app.cluster.messages import Change, RangeKey
@@ -59,6 +60,17 @@ class LastChange:
     request_id: str
 
 
+class ListedRange(NamedTuple):
+    """A range of a version in the map, with the machines of its replicas, and what its content says of it."""
+
+    key: RangeKey
+    replicas: tuple[Replica, ...]
+    nodes: tuple[str, ...]
+    size: int
+    digest: str
+    url: str
+
+
 @dataclass(frozen=True)
 class ClusterState:
     """One record of the coordinator, whose number is the generation of its map.
@@ -82,30 +94,24 @@ class ClusterState:
         """The number of the record."""
         return self.map.generation
 
+    @cached_property
+    def listed(self) -> tuple[ListedRange, ...]:
+        """Each range of each version in the map; found once, since a coordinator looks at all of them every second."""
+        found = []
+        for table in self.map.tables.values():
+            for version in table.versions:
+                content = self.contents[version.content_id]
+                for one, digest in zip(version.ranges, content.digests, strict=True):
+                    key = RangeKey(version.content_id, one.start, one.stop)
+                    nodes = tuple(replica.node for replica in one.replicas)
+                    size = one.rows * content.row_bytes
+                    found.append(ListedRange(key, one.replicas, nodes, size, digest, content.url))
+        return tuple(found)
 
-class ListedRange(NamedTuple):
-    """A range of a version in the map, with what its content says of it."""
 
-    key: RangeKey
-    replicas: tuple[Replica, ...]
-    size: int
-    digest: str
-    url: str
-
-    @property
-    def nodes(self) -> list[str]:
-        """The machines of its replicas."""
-        return [replica.node for replica in self.replicas]
-
-
-def listed_ranges(state: ClusterState) -> Iterator[ListedRange]:
+def listed_ranges(state: ClusterState) -> tuple[ListedRange, ...]:
     """Each range of each version in the map."""
-    for table in state.map.tables.values():
-        for version in table.versions:
-            content = state.contents[version.content_id]
-            for one, digest in zip(version.ranges, content.digests, strict=True):
-                key = RangeKey(version.content_id, one.start, one.stop)
-                yield ListedRange(key, one.replicas, one.rows * content.row_bytes, digest, content.url)
+    return state.listed
 
 
 def find_content(found: ShardMap, content_id: str) -> tuple[str, ShardedVersion] | None:

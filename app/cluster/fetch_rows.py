@@ -6,8 +6,9 @@ There is one future for a whole request, and no task for an ask: what a shard an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from time import perf_counter
 from typing import Final
@@ -57,9 +58,16 @@ class RowFetcher:
         self.shards = shards
         self.shard_map = shard_map
         self.late_after = late_after
-        self.fields = b"" if key is None else b"authorization: Bearer %b\r\n" % key.encode()
+        self.fields = b""
         """Header lines of every request."""
+        self.use_key(key)
+        self.refresh: Callable[[Callable[[], None]], object] = lambda then: asyncio.get_running_loop().call_soon(then)
+        """Have a newer map fetched if there is one, then call what is given. A static map is the newest one at once."""
         self._heads: BoundedCache[tuple[str, bytes, str, str, bytes], bytes] = BoundedCache(_MAX_HEADS)
+
+    def use_key(self, key: str | None) -> None:
+        """Ask shards with this API key from now on."""
+        self.fields = b"" if key is None else b"authorization: Bearer %b\r\n" % key.encode()
 
     async def fetch(self, wanted: Sequence[TableReads], timings: RequestTimings) -> list[LostRange]:
         """Have all requests answered to their sinks; what no replica answers is returned.
@@ -154,8 +162,7 @@ class _Fetch:
             if isinstance(action, AskAction):
                 self._ask(place, action)
             elif isinstance(action, FetchMap):
-                # A static map is the newest one at once; so is the last one with a coordinator that is gone.
-                self.loop.call_soon(self._fetched, place)
+                self.fetcher.refresh(partial(self._fetched, place))
             else:
                 assert isinstance(action, Wake)
                 self.timers.append(self.loop.call_at(action.at, self._woken, place, action.at))

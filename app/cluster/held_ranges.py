@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from app.cluster.messages import Drop, Held, HeldRange, Hold, Inventory, NotHeld, RangeKey, Send, Stamp, Write, Written
 
@@ -62,6 +62,8 @@ class Remove:
 
 
 ShardAction: TypeAlias = Send | Copy | SetStamp | Remove
+UNSTAMPED: Final = Stamp(0, 0)
+"""The stamp of a range that no order was given for: any order is later."""
 
 
 @dataclass(slots=True)
@@ -164,6 +166,40 @@ class HeldRanges:
         if sender not in found.told:
             found.told.append(sender)
         return (0 if found.writing else self._begin_writing(found)), []
+
+    # Rows that come by another way than a `Write`: a router puts them to the service, whose list of tensors is read
+
+    def appeared(self, key: RangeKey, size: int, digest: str) -> list[ShardAction]:
+        """A range is whole and durable on the disk, as whoever reads the list of it says again and again."""
+        found = self._ranges.get(key)
+        if found is None:
+            self._ranges[key] = _Range(UNSTAMPED, size, UNSTAMPED, digest)
+            return []
+        if found.durable_stamp is not None or found.writing:
+            return []
+        found.durable_stamp, found.digest = UNSTAMPED, digest
+        return [SetStamp(key, found.stamp)]
+
+    def disappeared(self, key: RangeKey) -> None:
+        """A range that was whole is no more on the disk, and no action has removed it."""
+        self._ranges.pop(key, None)
+
+    @property
+    def whole(self) -> set[RangeKey]:
+        """The ranges that are whole and durable."""
+        return {key for key, one in self._ranges.items() if one.durable_stamp is not None}
+
+    @property
+    def awaits_rows(self) -> bool:
+        """Whether a range is to come from a router."""
+        return any(one.durable_stamp is None and not one.writing for one in self._ranges.values())
+
+    def answer(self, key: RangeKey) -> Held | None:
+        """What to tell the coordinator of a range that is whole with the stamp of the last order; None of others."""
+        found = self._ranges.get(key)
+        if found is None or found.durable_stamp != found.stamp:
+            return None
+        return Held(self.node, key, found.stamp, found.digest)
 
     # How actions ended
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
+from app.cluster.cluster_status import status_of
 from app.cluster.coordinator import ClusterOptions, Coordinator
 from app.cluster.message_json import BadMessage, message_from_json, message_to_json
 from app.cluster.messages import Message
@@ -46,6 +47,8 @@ class MessageExchange:
         A text that is no message is left out and logged.
         """
         now = asyncio.get_running_loop().time()
+        if sender not in self._boxes:
+            self._forget(now)
         box = self._boxes.setdefault(sender, _Box(now))
         box.called_at = now
         for text in texts:
@@ -61,13 +64,18 @@ class MessageExchange:
         box.waiting.clear()
         return found
 
+    def status(self) -> Mapping[str, Any]:
+        """The cluster as its coordinator knows it; see `cluster_status.status_of`."""
+        return status_of(self.runner.coordinator)
+
+    def _forget(self, now: float) -> None:
+        for address in [one for one, box in self._boxes.items() if now - box.called_at > FORGOTTEN_AFTER_S]:
+            del self._boxes[address]
+
     def _post(self, to: str, message: Message) -> None:
         now = asyncio.get_running_loop().time()
         box = self._boxes.get(to)
-        if box is None:
-            return
-        if now - box.called_at > FORGOTTEN_AFTER_S:
-            del self._boxes[to]
+        if box is None or now - box.called_at > FORGOTTEN_AFTER_S:
             return
         box.waiting.append(message)
         box.filled.set()

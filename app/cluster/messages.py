@@ -159,6 +159,8 @@ class Publish:
     """Where the shards read the rows themselves; "" where the router writes them."""
     sha256: str = ""
     created: int = 0
+    expected: str = "*"
+    """The content that must be current when the version is published: "" none at all, "*" any or none."""
 
 
 class Target(NamedTuple):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from app.cluster.cluster_state import ClusterState, listed_ranges
 from app.cluster.messages import Held, HeldRange, Inventory, RangeKey
+
+HEARD_AFTER: Final = 3.0
+"""After so many seconds every machine that lives has told what it has, some times."""
 
 
 class NodeOptions(Protocol):
@@ -59,6 +62,16 @@ class NodeViews:
     def pass_time(self, now: float) -> None:
         """It is `now`."""
         self._now = max(self._now, now)
+
+    @property
+    def may_lack_some(self) -> bool:
+        """Whether it began so lately that machines may live of which nothing has been heard."""
+        return self._now - self._began < HEARD_AFTER
+
+    @property
+    def known(self) -> list[str]:
+        """The machines that have been heard at all, sorted."""
+        return sorted(self._nodes)
 
     @property
     def living(self) -> list[str]:

@@ -6,7 +6,7 @@ All of this is forgotten when the coordinator restarts: the router asks again, a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from app.cluster import cluster_state
@@ -82,6 +82,10 @@ class Publication:
         digests = self.digests
         if any(len(found) > 1 for found in digests.values()):
             raise ChangeRefused("internal", "the replicas of a range have different rows")
+        table = state.map.tables.get(self.asked.table)
+        current = "" if table is None else table.current.content_id
+        if self.asked.expected not in ("*", current):
+            raise ChangeRefused("precondition_failed", f"another version of {self.asked.table!r} is current now")
         content = _content(self.asked, tuple(min(digests.get(key, {""})) for key in replicas))
         return cluster_state.publish(state, content, replicas, self.asked.keep)
 
@@ -111,8 +115,13 @@ class Publications:
             except ChangeRefused as refused:
                 yield Send(sender, Refused(asked.content_id, refused.code, refused.detail))
                 return
+            if known is None:
+                return
             self._publications[asked.content_id] = known
         known.heard_at, known.router = now, sender
+        if asked.expected != "*":
+            known.asked = replace(known.asked, expected=asked.expected)
+        known.asked = replace(known.asked, sha256=asked.sha256 or known.asked.sha256)
         targets = (one._replace(address=nodes.address(one.node)) for one in known.targets.values())
         yield Send(sender, Placed(asked.content_id, tuple(targets)))
         yield from self._orders(known, nodes)
@@ -126,7 +135,8 @@ class Publications:
         free: Mapping[str, int],
         stamp: Callable[[], Stamp],
         now: float,
-    ) -> Publication:
+    ) -> Publication | None:
+        """None where there may be room soon: the router asks again. Raises ChangeRefused."""
         record = state.tables.get(asked.table)
         if record is not None and asked.known < record.removed_at:
             # It may be a late repetition of what was published, and removed, long ago.
@@ -136,6 +146,8 @@ class Publications:
         keys = [RangeKey(asked.content_id, start, stop) for start, stop in bounds]
         sizes = [(key.stop - key.start) * asked.row_bytes for key in keys]
         chosen = place_ranges(free, sizes, self._options.replicas)
+        if chosen is None and nodes.may_lack_some:
+            return None
         if chosen is None:
             detail = f"no {self._options.replicas} machines have room for each range"
             raise ChangeRefused("insufficient_storage", detail)

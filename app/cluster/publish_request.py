@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from app.cluster.messages import Message, Placed, Publish, Published, RangeKey, Refused, Target, Written
+from app.cluster.shard_map import ShardMap
 
 Outcome: TypeAlias = Literal["published", "refused", "deadline_exceeded"]
 """`deadline_exceeded`: whether it is published is not known, as after any request that has no answer."""
@@ -31,6 +32,7 @@ class PublishRequest:
     """With outcome `refused` the code and the detail of the error."""
     _targets: dict[tuple[str, RangeKey], Target] = field(default_factory=dict)
     _written: set[tuple[str, RangeKey]] = field(default_factory=set)
+    _map: ShardMap | None = None
 
     def tick(self, now: float) -> Publish | None:
         """What to send the coordinator now."""
@@ -50,10 +52,20 @@ class PublishRequest:
                 self._targets = placed
             case Written(key, node):
                 self._written.add((node, key))
-            case Published(content_id, number) if content_id == self.asked.content_id:
-                self.outcome, self.number = "published", number
+            case Published(content_id, number, found) if content_id == self.asked.content_id:
+                self.outcome, self.number, self._map = "published", number, found
             case Refused(request_id, code, detail) if request_id == self.asked.content_id:
                 self.outcome, self.refusal = "refused", (code, detail)
+
+    @property
+    def targets(self) -> list[Target]:
+        """All shards that are to get rows; none before the coordinator has said which."""
+        return list(self._targets.values())
+
+    @property
+    def published(self) -> tuple[int, ShardMap] | None:
+        """The number of the version and the map that has it; None before it is published."""
+        return None if self._map is None else (self.number, self._map)
 
     @property
     def to_write(self) -> list[Target]:

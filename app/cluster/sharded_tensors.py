@@ -114,24 +114,26 @@ class ShardedTensors:
     def alias(self, alias: str) -> Alias:
         """The alias of this name. Raises tensor_not_found."""
         check_name(alias)
-        if alias not in self.shard_map.aliases:
-            raise no_alias(alias, is_tensor=alias in self.shard_map.tables, names=self.alias_names())
-        return self._alias(alias)
+        shard_map = self.shard_map
+        if alias not in shard_map.aliases:
+            raise no_alias(alias, is_tensor=alias in shard_map.tables, names=sorted(shard_map.aliases))
+        return self._alias(alias, shard_map)
 
     def alias_page(self, limit: int, after: str | None) -> tuple[list[Alias], str | None]:
         """At most `limit` aliases in the order of their names, those after `after`; the last name if more follow."""
-        names, following = _page(self.alias_names(), limit, after)
-        return [self._alias(name) for name in names], following
+        shard_map = self.shard_map
+        names, following = _page(sorted(shard_map.aliases), limit, after)
+        return [self._alias(name, shard_map) for name in names], following
 
-    def _alias(self, alias: str) -> Alias:
-        name, number = split_reference(self.shard_map.aliases[alias])
-        version = self.shard_map.tables[name].version(number or 0)
+    def _alias(self, alias: str, shard_map: ShardMap) -> Alias:
+        name, number = split_reference(shard_map.aliases[alias])
+        version = shard_map.tables[name].version(number or 0)
         assert version is not None, "`ShardMap` has checked it"
         # As long as it names this content it is the same alias.
         etag = f'"{version.content_id}-{alias}"'
         return Alias(alias, name, version.number, etag, version.created, version.created)
 
-    def _describe(self, name: str, version: ShardedVersion) -> Metadata:
+    def _describe(self, name: str, version: ShardedVersion, shard_map: ShardMap | None = None) -> Metadata:
         size = nbytes(version.dtype, version.shape) if version.dtype.item_size else 4 * prod(version.shape)
         return Metadata(
             name,
@@ -145,7 +147,7 @@ class ShardedTensors:
             False,
             False,
             version=version.number,
-            versions=tuple(self.version_numbers(name)),
+            versions=tuple(one.number for one in (shard_map or self.shard_map).tables[name].versions),
         )
 
     # Changes, of which there is none

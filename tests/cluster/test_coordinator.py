@@ -177,9 +177,29 @@ def test_a_late_repetition_of_what_was_removed_is_refused() -> None:
 
 def test_too_few_machines_refuse_a_version() -> None:
     one = Cluster("a")
+    assert one.tell(publish()) == []  # others may live, of which nothing has been heard yet
+    one.tick(4.0)
+    one.hear("a")
     ((_, answer),) = one.tell(publish())
     assert isinstance(answer, Refused)
     assert answer.code == "insufficient_storage"
+
+
+def test_a_version_is_published_only_over_the_one_that_it_expects() -> None:
+    one = published("a", "b")
+    known = one.state.generation
+    for content_id, expected in (("c2", "other"), ("c3", ""), ("c4", "c1")):
+        placed = stamps(one.tell(publish(content_id, known=known)))
+        asked = replace(publish(content_id, known=known), expected=expected)
+        one.tell(asked)
+        sent = [message for node, stamp in placed.items()
+                for _, message in one.hold(node, stamp, KEY._replace(content_id=content_id))]  # fmt: skip
+        answer = sent[-1]
+        if expected == "c1":
+            assert isinstance(answer, Published)
+        else:
+            assert isinstance(answer, Refused)
+            assert answer.code == "precondition_failed"
 
 
 def test_a_machine_without_room_ends_the_publishing() -> None:

@@ -139,3 +139,33 @@ def test_each_inventory_is_later_than_the_one_before(times: int) -> None:
     counts = [one.inventory().count for _ in range(times)]
     assert counts == sorted(set(counts))
     assert one.inventory().held[0].whole
+
+
+def test_rows_that_a_router_put_are_found_in_the_list_and_told_once_they_are_ordered() -> None:
+    one = shard()
+    assert one.hold("c:1", Hold(KEY, Stamp(1, 1), 40)) == []
+    assert one.awaits_rows
+    assert one.appeared(KEY, 40, "d") == [SetStamp(KEY, Stamp(1, 1))]
+    assert one.answer(KEY) is None
+    one.stamped(KEY, Stamp(1, 1))
+    assert one.answer(KEY) == Held("a", KEY, Stamp(1, 1), "d")
+    assert not one.awaits_rows
+    assert one.appeared(KEY, 40, "d") == []
+
+
+def test_rows_that_nobody_ordered_are_told_of_and_dropped_by_any_order() -> None:
+    one = shard()
+    assert one.appeared(KEY, 40, "d") == []
+    assert one.whole == {KEY}
+    assert [held.stamp for held in one.inventory().held] == [Stamp(0, 0)]
+    assert one.drop(Drop(KEY, Stamp(1, 1))) == [Remove(KEY)]
+
+
+def test_rows_that_are_gone_from_the_list_are_asked_for_again() -> None:
+    one = shard()
+    one.appeared(KEY, 40, "d")
+    one.disappeared(KEY)
+    assert not one.is_whole(KEY)
+    (copy,) = one.hold("c:1", Hold(KEY, Stamp(1, 1), 40, ("b:1",)))
+    assert isinstance(copy, Copy)
+    assert one.appeared(KEY, 40, "d") == []  # the copy itself will say so

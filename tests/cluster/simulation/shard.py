@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from app.cluster.held_ranges import Copy, HeldRanges, Remove, SetStamp, ShardAction, StoredRange
+from app.cluster.held_ranges import UNSTAMPED, Copy, HeldRanges, Remove, SetStamp, ShardAction, StoredRange
 from app.cluster.messages import (
     CopyAnswer,
     CopyRequest,
@@ -20,6 +21,7 @@ from app.cluster.messages import (
     StaleMap,
     Stamp,
     Write,
+    Written,
 )
 from tests.cluster.simulation.checks import Checks
 from tests.cluster.simulation.truth import Items, digest_of, rows_of
@@ -37,6 +39,8 @@ class Disk:
     started: int = 0
     slow: float = 0.05
     """The share of writes that take seconds."""
+    by_list: bool = False
+    """Whether routers write to a service on the machine, whose list of ranges the shard reads now and then."""
 
     def delay(self, random: Random) -> float:
         """Seconds until a write is synced."""
@@ -55,7 +59,11 @@ class Shard(Process):
         """What is written and not yet synced, in order."""
         self._copies: dict[int, Copy] = {}
         self.ranges = self.make_ranges(node, capacity)
+        self._pending: Counter[RangeKey] = Counter()
+        """How many writes and removals of a range the shard has begun that are not done."""
         self.every(1.0, self._tell)
+        if disk.by_list:
+            self.every(1.0, self._look)
 
     def make_ranges(self, node: str, capacity: int) -> HeldRanges:
         """The side of the protocol that is tested."""
@@ -78,6 +86,8 @@ class Shard(Process):
                 self._do(self.ranges.hold(sender, message))
             case Drop():
                 self._do(self.ranges.drop(message))
+            case Write() if self.disk.by_list:
+                self._sync(lambda: self._put(sender, message))
             case Write():
                 token, actions = self.ranges.write(sender, message)
                 self._do(actions)
@@ -101,9 +111,9 @@ class Shard(Process):
                 case Copy():
                     self._copy(action)
                 case SetStamp(key, stamp):
-                    self._sync(lambda key=key, stamp=stamp: self._restamp(key, stamp))  # type: ignore[misc]
+                    self._begin(key, lambda key=key, stamp=stamp: self._restamp(key, stamp))  # type: ignore[misc]
                 case Remove(key):
-                    self._sync(lambda key=key: self._remove(key))  # type: ignore[misc]
+                    self._begin(key, lambda key=key: self._remove(key))  # type: ignore[misc]
 
     def _copy(self, copy: Copy) -> None:
         if copy.source:
@@ -133,7 +143,25 @@ class Shard(Process):
             self._checks.written(self.machine, key)
             self._do(self.ranges.stored(key, token, stamp, digest_of(rows)))
 
-        self._sync(synced)
+        self._begin(key, synced)
+
+    def _put(self, router: str, asked: Write) -> None:
+        """The service on the machine has written what a router sent it; the shard will find it in its list."""
+        if asked.key not in self.disk.ranges:
+            digest = digest_of(asked.rows)  # type: ignore[arg-type]
+            one = StoredRange(asked.key, UNSTAMPED, asked.size, digest)
+            self.disk.ranges[asked.key] = one, asked.rows  # type: ignore[assignment]
+            self._checks.written(self.machine, asked.key)
+        self.world.send(self, router, Written(asked.key, self.machine))
+
+    def _look(self) -> None:
+        """Read the list of ranges; what is being written or removed is left for the next time."""
+        for key, (one, _) in self.disk.ranges.items():
+            if not self._pending[key]:
+                self._do(self.ranges.appeared(key, one.size, one.digest))
+        for key in self.ranges.whole - set(self.disk.ranges):
+            if not self._pending[key]:
+                self.ranges.disappeared(key)
 
     def _restamp(self, key: RangeKey, stamp: Stamp) -> None:
         if key in self.disk.ranges:
@@ -144,6 +172,16 @@ class Shard(Process):
     def _remove(self, key: RangeKey) -> None:
         if self.disk.ranges.pop(key, None) is not None:
             self._checks.removed(self.machine, key)
+
+    def _begin(self, key: RangeKey, do: Callable[[], None]) -> None:
+        """The same for a range, which is in no certain state until it is done."""
+        self._pending[key] += 1
+
+        def done() -> None:
+            self._pending[key] -= 1
+            do()
+
+        self._sync(done)
 
     def _sync(self, do: Callable[[], None]) -> None:
         """Done, in order, when the disk has it."""
