@@ -15,10 +15,11 @@ CLIENTS := .venv-clients
 CUDA := .venv-cuda
 DOCS := .venv-docs
 FRAMEWORKS := .venv-frameworks
+CLUSTER := .venv-cluster
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve check test test-all lint format types unit pytest pytest-all soak audit sbom openapi clients cuda docs frameworks bench lock build clean
+.PHONY: help serve check test test-all lint format types unit pytest pytest-all soak audit sbom openapi clients cluster cuda docs frameworks bench lock build clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort | awk -F '\t' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -117,7 +118,7 @@ soak_paths = $(foreach part,$1,$(SOAK_$(part)))
 soak_ignored = $(filter-out $(SOAK_$1),$(filter $(if $(filter rest,$1),%,%.py),$(call soak_paths,$(filter-out $1,$(SOAK_PARTS)))))
 soak: $(addprefix soak-,$(or $(PART),$(SOAK_PARTS))) ## The tests with full counts, whole or in parts: PART=store (GATHERND_SOAK multiplies: 10 is a tenth)
 
-soak-%: $(VENV)/.stamp-dev clients cuda frameworks $(DOCS)/.stamp
+soak-%: $(VENV)/.stamp-dev clients cluster cuda frameworks $(DOCS)/.stamp
 	$(if $(filter $*,$(SOAK_PARTS)),,$(error no part $*: there are $(SOAK_PARTS)))
 	GATHERND_REQUIRE_ALL=1 GATHERND_SOAK=$(GATHERND_SOAK) $(PY) -m pytest --timeout=0 $(SHARED_$*) $(SOAK_$*) $(addprefix --ignore=,$(call soak_ignored,$*)) $(PYTEST_ARGS)
 
@@ -179,6 +180,15 @@ $(DOCS)/.stamp: requirements-docs.lock $(VENV)/.checkout
 	$(PIP) --python $(DOCS)/bin/python install -q --require-hashes -r $<
 	@touch $@
 
+# Ray, 400 MB, for soak alone: with the service in one environment, since Ray starts actors with the interpreter that asks.
+cluster: $(CLUSTER)/.stamp ## The service with Ray, on which soak tries clusters
+
+$(CLUSTER)/.stamp: requirements-cluster.lock requirements-build.lock $(PROJECTS) $(VENV)/.checkout
+	$(PY) -m venv --clear --without-pip $(CLUSTER)
+	$(PIP) --python $(CLUSTER)/bin/python install -q --require-hashes -r requirements-cluster.lock -r requirements-build.lock
+	$(PIP) --python $(CLUSTER)/bin/python install -q --no-deps --no-build-isolation --editable ./clients/python --editable .
+	@touch $@
+
 # Several gigabytes, for soak alone: torch, TensorFlow, JAX and OpenVINO answer the same requests.
 frameworks: $(FRAMEWORKS)/.stamp ## Other implementations of the operators, which soak compares with
 
@@ -202,6 +212,7 @@ lock: $(VENV)/.stamp-dev ## Write the lock files again (LOCK_ARGS=--upgrade)
 	$(COMPILE) --extra gpu -c requirements.lock -o requirements-gpu.lock pyproject.toml
 	$(COMPILE) --extra otel -c requirements.lock -o requirements-otel.lock pyproject.toml
 	$(COMPILE) --extra cloud -c requirements.lock -o requirements-cloud.lock pyproject.toml
+	$(COMPILE) --extra cluster -c requirements.lock -o requirements-cluster.lock pyproject.toml
 	$(COMPILE) --extra dev --extra otel --extra cloud -c requirements-otel.lock -c requirements-cloud.lock -o requirements-dev.lock pyproject.toml
 	$(COMPILE) -o requirements-clients.lock requirements-clients.in
 	$(COMPILE) -o requirements-docs.lock requirements-docs.in clients/python/pyproject.toml
@@ -215,6 +226,6 @@ build: $(VENV)/.stamp-dev ## Wheels and source distributions of the client and t
 	$(PY) -m build --no-isolation --outdir dist .
 
 clean: ## Remove the environment and everything built
-	rm -rf $(VENV) $(CLIENTS) $(CUDA) $(DOCS) $(FRAMEWORKS) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(CLIENTS) $(CLUSTER) $(CUDA) $(DOCS) $(FRAMEWORKS) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	rm -rf clients/python/build clients/python/*.egg-info
 	find app clients tests benchmarks deploy examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 from tests.cluster.running import Placed, routing
+from tests.conftest import TEST_ALL
 from tests.http.conftest import Start
 from tests.http.forms import int64
 from tests.http.server import GATHERND, Server
@@ -114,7 +115,10 @@ def refused(answers: list[httpx.Response]) -> list[str]:
     return [answer.text for answer in answers if answer.status_code != 200]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGKILL, id="killed"), pytest.param(signal.SIGSTOP, id="stopped", marks=pytest.mark.soak)],
+)
 def test_with_two_replicas_no_request_fails(start: Start, tmp_path: Path, number: signal.Signals) -> None:
     with cluster(start, tmp_path, replicas=2) as running, load(running.router) as answers:
         wait_for(lambda: len(answers) > 50)
@@ -131,6 +135,7 @@ def test_with_two_replicas_no_request_fails(start: Start, tmp_path: Path, number
     assert refused(answers) == []
 
 
+@pytest.mark.slow
 def test_with_one_replica_what_needs_no_lost_row_is_answered(start: Start, tmp_path: Path) -> None:
     with cluster(start, tmp_path, replicas=1) as running, running.router.client() as client:
         rng = np.random.default_rng(4)
@@ -163,6 +168,7 @@ def test_with_one_replica_what_needs_no_lost_row_is_answered(start: Start, tmp_p
                 sleep(0.05)
 
 
+@pytest.mark.soak
 def test_a_stopped_only_replica_is_unavailable_before_the_deadline(start: Start, tmp_path: Path) -> None:
     with cluster(start, tmp_path, replicas=1) as running, running.router.client() as client:
         rng = np.random.default_rng(5)
@@ -178,6 +184,7 @@ def test_a_stopped_only_replica_is_unavailable_before_the_deadline(start: Start,
         wait_for(lambda: ask(client, rng).status_code == 200)
 
 
+@pytest.mark.soak
 def test_a_shard_with_another_content_is_passed_over(start: Start, tmp_path: Path) -> None:
     with cluster(start, tmp_path, replicas=2) as running, running.router.client() as client:
         rng = np.random.default_rng(6)
@@ -193,6 +200,7 @@ def test_a_shard_with_another_content_is_passed_over(start: Start, tmp_path: Pat
         wait_for(lambda: 'outcome="stale"' in client.get("/metrics").text)
 
 
+@pytest.mark.slow
 def test_the_file_of_the_map_is_read_again(start: Start, tmp_path: Path) -> None:
     with cluster(start, tmp_path, replicas=2) as running, running.router.client() as client, load(running.router):
         running.placed.add("items", -TABLE, number=2)
@@ -269,12 +277,15 @@ def test_a_busy_shard_makes_the_router_busy_and_is_told_what_the_caller_said(sta
     server.server_close()
 
 
-@pytest.mark.parametrize("text", ["{", '{"tables": {"t": {"versions": []}}}', None])
+@pytest.mark.parametrize(
+    "text",
+    ["{", *(pytest.param(text, marks=pytest.mark.soak) for text in ('{"tables": {"t": {"versions": []}}}', None))],
+)
 def test_a_map_that_cannot_be_used_ends_the_start(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "map.json"
     if text is not None:
         path.write_text(text)
-    for workers in ("1", "2"):
+    for workers in ("1", "2") if TEST_ALL else ("1",):
         done = subprocess.run(
             [GATHERND, "serve", "--port", "0", "--cluster", str(path), "--workers", workers],
             env={**os.environ, "GATHERND_STORE_DIR": str(tmp_path / "store")},
@@ -287,6 +298,7 @@ def test_a_map_that_cannot_be_used_ends_the_start(tmp_path: Path, text: str | No
         assert f"--cluster (GATHERND_CLUSTER) {path}: " in done.stderr
 
 
+@pytest.mark.slow
 def test_several_workers_route(start: Start, tmp_path: Path) -> None:
     with start() as shard:
         placed = Placed([shard])

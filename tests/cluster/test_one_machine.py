@@ -10,13 +10,13 @@ import pytest
 
 from tests.cluster import gathers
 from tests.cluster.running import BothTransport
-from tests.conftest import samples
+from tests.conftest import TEST_ALL, samples
 from tests.http.forms import int64
 from tests.http.tensors import RAW
 from tests.parity import lookup_messages
 from tests.parity.lookup_cases import Tables, random_lookup
 
-COUNT = 1000
+COUNT = 1000 if TEST_ALL else 240
 """Of each, in `make test-all`; with lookups and gathers a soak takes 20,000 at a tenth of its full counts."""
 
 
