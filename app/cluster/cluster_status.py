@@ -13,8 +13,8 @@ from app.cluster.messages import RangeKey
 def status_of(coordinator: Coordinator) -> Mapping[str, Any]:
     """The machines and the tables of a cluster, as plain values.
 
-    A machine is `lost` where nothing has been heard of it for long, `draining` where it is to give its ranges up. A
-    replica is `whole` where its machine says so now.
+    A machine is `lost` where nothing has been heard of it for long, and is told of if the map lists ranges there;
+    `draining` where it is to give its ranges up. A replica is `whole` where its machine says so now.
     """
     state, nodes = coordinator.state, coordinator.nodes
     used: dict[str, int] = {}
@@ -36,6 +36,7 @@ def status_of(coordinator: Coordinator) -> Mapping[str, Any]:
                 "capacity": nodes.capacity(node),
             }
             for node in nodes.known
+            if node in used or not nodes.is_lost(node)
         ],
         "tables": [
             {

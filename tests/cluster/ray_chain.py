@@ -160,9 +160,9 @@ def main(folder: Path) -> None:
         assert publish(client, 0)
         load = Load(url)
         try:
-            for number in range(1, 6):
+            for number in range(1, 21):
                 assert publish(client, number)
-            load.check("5 versions published")
+            load.check("20 versions published")
             for number in (signal.SIGKILL, signal.SIGSTOP):
                 name, victim = min(services().items())
                 os.kill(victim, number)
@@ -177,22 +177,28 @@ def main(folder: Path) -> None:
             assert services()[name] == pid, "it was not adopted"
             load.check("an actor was killed, its process adopted")
             ray.kill(ray.get_actor(placement.COORDINATOR), no_restart=False)
-            assert publish(client, 6)
+            assert publish(client, 21)
             load.check("the coordinator was killed, and a version published")
             cluster.head_node.kill_gcs_server()
             time.sleep(3)
             load.check("the head was killed")
             cluster.head_node.start_gcs_server()
-            assert publish(client, 7)
+            assert publish(client, 22)
             load.check("the head is back, and a version published")
+            say(f"{placement.places(placement.shard_actors())}")
+            say(f"{[(node['NodeID'], node['Alive']) for node in ray.nodes()]}")
             cluster.add_node(**SMALL)
             cluster.wait_for_nodes()
             say(gathernd("cluster", "start", "--data-dir", str(folder / "data"), "--shard-bytes", "50000000", *flags))
+            assert publish(client, 23)
             until(lambda: all(node["ranges"] for node in status()["nodes"]), "the new node has ranges")
             until(whole, "all replicas are whole")
             load.check("a node was added, and took ranges")
             drained = status()["nodes"][0]["node"]
-            gathernd("cluster", "drain", drained)
+            draining = Thread(target=gathernd, args=("cluster", "drain", drained))
+            draining.start()
+            assert publish(client, 24)
+            draining.join()
             assert drained not in placement.shard_actors()
             until(whole, "all replicas are whole")
             load.check("a shard was drained")
@@ -206,7 +212,7 @@ def main(folder: Path) -> None:
             until(lambda: services().get(name, pid) != pid, "the lost node's shard is elsewhere", 120)
             until(whole, "all replicas are whole")
             load.check("a node was lost")
-            until(lambda: publish(client, 8), "a version is published")
+            until(lambda: publish(client, 25), "a version is published")
         finally:
             load.end()
     say(gathernd("cluster", "status"))
