@@ -13,9 +13,10 @@ ENV PATH=/opt/gathernd/venv/bin:$PATH
 # Third-party packages first: this layer changes only with the locks.
 WORKDIR /src
 # LOCK=requirements-otel.lock adds what traces need, requirements-cloud.lock what imports from s3:// need,
-# requirements-grpc.lock what gRPC needs.
+# requirements-grpc.lock what gRPC needs, requirements-cluster.lock Ray, for clusters.
 ARG LOCK=requirements.lock
-COPY requirements.lock requirements-cloud.lock requirements-grpc.lock requirements-otel.lock requirements-build.lock ./
+COPY requirements.lock requirements-cloud.lock requirements-cluster.lock requirements-grpc.lock requirements-otel.lock \
+    requirements-build.lock ./
 RUN pip install --require-hashes -r "$LOCK" -r requirements-build.lock
 
 COPY pyproject.toml LICENSE README.md ./

@@ -15,10 +15,11 @@ CLIENTS := .venv-clients
 CUDA := .venv-cuda
 DOCS := .venv-docs
 FRAMEWORKS := .venv-frameworks
+CLUSTER := .venv-cluster
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve check test test-all lint format types unit pytest pytest-all soak audit sbom openapi grpc-messages clients cuda docs frameworks bench lock build clean
+.PHONY: help serve check test test-all lint format types unit pytest pytest-all soak audit sbom openapi grpc-messages clients cluster cuda docs frameworks bench lock build clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort | awk -F '\t' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -93,6 +94,7 @@ pytest-all: $(VENV)/.stamp-dev clients cuda $(DOCS)/.stamp ## The tests with tho
 # Parts of soak, each less than an hour on two cores; `rest` is what is in no other. Where all samples are computed by
 # one process, two share the tests.
 SOAK_client := tests/client
+SOAK_cluster := tests/cluster
 SOAK_frameworks := tests/frameworks
 SOAK_guarded := tests/kernels/test_guarded.py tests/kernels/test_emulated.py
 SOAK_grpc := tests/grpc_api
@@ -109,14 +111,15 @@ SOAK_store := tests/store
 SOAK_wire := tests/wire
 SOAK_workers := tests/workers
 SOAK_rest := tests
-SOAK_PARTS := client frameworks grpc guarded http kernels load mixed oip parity rules schemathesis security store wire workers rest
+SOAK_PARTS := client cluster frameworks grpc guarded http kernels load mixed oip parity rules schemathesis security store wire workers rest
+SHARED_cluster := -n 2 --dist load
 SHARED_guarded := -n 2 --dist load
 SHARED_rules := -n 2 --dist load
 soak_paths = $(foreach part,$1,$(SOAK_$(part)))
 soak_ignored = $(filter-out $(SOAK_$1),$(filter $(if $(filter rest,$1),%,%.py),$(call soak_paths,$(filter-out $1,$(SOAK_PARTS)))))
 soak: $(addprefix soak-,$(or $(PART),$(SOAK_PARTS))) ## The tests with full counts, whole or in parts: PART=store (GATHERND_SOAK multiplies: 10 is a tenth)
 
-soak-%: $(VENV)/.stamp-dev clients cuda frameworks $(DOCS)/.stamp
+soak-%: $(VENV)/.stamp-dev clients cluster cuda frameworks $(DOCS)/.stamp
 	$(if $(filter $*,$(SOAK_PARTS)),,$(error no part $*: there are $(SOAK_PARTS)))
 	GATHERND_REQUIRE_ALL=1 GATHERND_SOAK=$(GATHERND_SOAK) $(PY) -m pytest --timeout=0 $(SHARED_$*) $(SOAK_$*) $(addprefix --ignore=,$(call soak_ignored,$*)) $(PYTEST_ARGS)
 
@@ -182,6 +185,15 @@ $(DOCS)/.stamp: requirements-docs.lock $(VENV)/.checkout
 	$(PIP) --python $(DOCS)/bin/python install -q --require-hashes -r $<
 	@touch $@
 
+# Ray, 400 MB, for soak alone: with the service in one environment, since Ray starts actors with the interpreter that asks.
+cluster: $(CLUSTER)/.stamp ## The service with Ray, on which soak tries clusters
+
+$(CLUSTER)/.stamp: requirements-cluster.lock requirements-build.lock $(PROJECTS) $(VENV)/.checkout
+	$(PY) -m venv --clear --without-pip $(CLUSTER)
+	$(PIP) --python $(CLUSTER)/bin/python install -q --require-hashes -r requirements-cluster.lock -r requirements-build.lock
+	$(PIP) --python $(CLUSTER)/bin/python install -q --no-deps --no-build-isolation --editable ./clients/python --editable .
+	@touch $@
+
 # Several gigabytes, for soak alone: torch, TensorFlow, JAX and OpenVINO answer the same requests.
 frameworks: $(FRAMEWORKS)/.stamp ## Other implementations of the operators, which soak compares with
 
@@ -206,6 +218,7 @@ lock: $(VENV)/.stamp-dev ## Write the lock files again (LOCK_ARGS=--upgrade)
 	$(COMPILE) --extra gpu -c requirements.lock -o requirements-gpu.lock pyproject.toml
 	$(COMPILE) --extra otel -c requirements.lock -o requirements-otel.lock pyproject.toml
 	$(COMPILE) --extra cloud -c requirements.lock -o requirements-cloud.lock pyproject.toml
+	$(COMPILE) --extra cluster -c requirements.lock -o requirements-cluster.lock pyproject.toml
 	$(COMPILE) --extra grpc -c requirements.lock -o requirements-grpc.lock pyproject.toml
 	$(COMPILE) --extra dev --extra otel --extra cloud --extra grpc -c requirements-cloud.lock -o requirements-dev.lock pyproject.toml
 	$(COMPILE) -o requirements-clients.lock requirements-clients.in
@@ -220,6 +233,6 @@ build: $(VENV)/.stamp-dev ## Wheels and source distributions of the client and t
 	$(PY) -m build --no-isolation --outdir dist .
 
 clean: ## Remove the environment and everything built
-	rm -rf $(VENV) $(CLIENTS) $(CUDA) $(DOCS) $(FRAMEWORKS) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(CLIENTS) $(CLUSTER) $(CUDA) $(DOCS) $(FRAMEWORKS) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	rm -rf clients/python/build clients/python/*.egg-info
 	find app clients tests benchmarks deploy examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 Code = Literal[
     "malformed_request",
@@ -57,6 +57,7 @@ Code = Literal[
     "overloaded",
     "not_ready",
     "deadline_exceeded",
+    "shard_unavailable",
     "not_implemented",
     "tensor_damaged",
     "import_failed",
@@ -100,7 +101,7 @@ class GatherError(Exception):
         places: Sequence[Place] = (),
         total: int | None = None,
         rule: Rule | None = None,
-        facts: Mapping[str, int | str] | None = None,
+        facts: Mapping[str, Any] | None = None,
         retry_after: int | None = None,
         hint: str | None = None,
     ) -> None:
@@ -110,7 +111,7 @@ class GatherError(Exception):
         self.places: tuple[Place, ...] = tuple(places) if pointer is None else (Place(pointer),)
         self.total = len(self.places) if total is None else total
         self.rule = rule
-        self.facts: Mapping[str, int | str] = facts or {}
+        self.facts: Mapping[str, Any] = facts or {}
         self.retry_after = retry_after
         self.hint = hint
 

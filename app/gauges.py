@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 
+from app.cluster.sharded_tensors import ShardedTensors
 from app.service import Service
 from app.settings import Settings
 from app.store import LocalStore
@@ -28,19 +29,24 @@ def process_gauges(service: Service, settings: Settings) -> dict[str, Callable[[
     }
 
 
-def common_gauges(store: LocalStore, settings: Settings, damaged: int) -> dict[str, float]:
-    """The gauges of the store and the settings, which are the same in every process."""
+def common_gauges(
+    store: LocalStore, settings: Settings, damaged: int, tables: ShardedTensors | None = None
+) -> dict[str, float]:
+    """The gauges of the store and the settings, which are the same in every process; of `tables` in place of tensors,
+    where they are in row ranges.
+    """
     tensors, size = store.usage()
     free = shutil.disk_usage(store.folder).free
     if settings.max_store_bytes is not None:
         free = min(free, max(0, settings.max_store_bytes - size))
+    found = store if tables is None else tables
     return {
         "gathernd_processes_expected": settings.workers,
-        "gathernd_resident_tensors": tensors,
-        "gathernd_resident_versions": store.version_count(),
-        "gathernd_aliases": len(store.alias_names()),
+        "gathernd_resident_tensors": tensors if tables is None else tables.usage()[0],
+        "gathernd_resident_versions": found.version_count(),
+        "gathernd_aliases": len(found.alias_names()),
         "gathernd_resident_tensors_damaged": damaged,
-        "gathernd_resident_bytes": size,
+        "gathernd_resident_bytes": size if tables is None else tables.usage()[1],
         "gathernd_resident_tensors_limit": settings.max_tensors,
         "gathernd_resident_bytes_free": free,
     }

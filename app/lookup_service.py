@@ -49,6 +49,8 @@ class LookupExplanation(NamedTuple):
     residents: Sequence[Resident]
     plan: LookupPlan
     decision: Decision
+    shards: Sequence[Sequence[Mapping[str, object]] | None] | None = None
+    """Of each feature whose table is in row ranges those that it needs, as the explanation lists them."""
 
 
 class _Planned(NamedTuple):
@@ -58,7 +60,7 @@ class _Planned(NamedTuple):
     """By whether reading a table waits for the disk."""
 
 
-class _Run(NamedTuple):
+class LookupRun(NamedTuple):
     """What a lookup reads and writes: its indices and offsets as kernels take them, rows of fill values, outputs."""
 
     plan: LookupPlan
@@ -116,30 +118,31 @@ class LookupService:
         )
         weights = [None if feature.weights is None else feature.weights.items for feature in call.features]
         outputs = [service.outputs.empty(prod(shape), dtype.carrier) for dtype, shape in plan.outputs]
-        run = _Run(plan, indices, offsets, weights, rows, outputs)
+        run = LookupRun(plan, indices, offsets, weights, rows, outputs)
         timings.choice = choice = decision.choice
         timings.route = choice.route
-        every = range(len(plan.features))
+        run, tables, every = await self._read_tables(call, run, residents, timings, reservation)
+        plan = run.plan
         if choice.on_event_loop and choice.parts == 1 and not strings:
-            bad = self._run_kernel(run, every, residents, 1, timings)
+            bad = self._run_kernel(run, every, tables, 1, timings)
         else:
-            bad = await service.pool.run(
-                lambda: self._run_kernel(run, every, residents, choice.parts, timings), timings
-            )
+            bad = await service.pool.run(lambda: self._run_kernel(run, every, tables, choice.parts, timings), timings)
         for resident in {id(resident): resident for resident in residents}.values():
             if bad < 0 and not resident.is_consistent:
                 numbers = [number for number, one in enumerate(residents) if one is resident]
                 name = call.features[numbers[0]].tensor
                 again = await self._read_again(run, numbers, name, resident, choice.parts, timings)
-                residents = [again if one is resident else one for one in residents]
+                residents = tables = [again if one is resident else one for one in residents]
         timings.kernel_end = perf_counter()
         if bad >= 0:
-            checks = _checking(call, plan)
-            raise await service.pool.run_unless(items < LARGE_INDEX_SCAN, checks, timings)
+            checks = first_error(call, plan)
+            error = await service.pool.run_unless(items < LARGE_INDEX_SCAN, checks, timings)
+            assert error is not None, "a kernel found an index or an offset wrong, and none is"
+            raise error
         looked_up: Sequence[Tensor]
         if strings:
             looked_up = await service.pool.run(
-                lambda: self._string_outputs(call, run, residents, filled, fills, reservation), timings
+                lambda: self._string_outputs(call, run, tables, filled, fills, reservation), timings
             )
         else:
             looked_up = [
@@ -209,17 +212,37 @@ class LookupService:
             planned = self._plans[key] = _Planned(plan, chooser, decisions)
         return planned
 
+    async def _read_tables(
+        self,
+        call: LookupCall,
+        run: LookupRun,
+        residents: Sequence[Resident],
+        timings: RequestTimings,
+        reservation: MemoryReservation,
+    ) -> tuple[LookupRun, Sequence[Resident], Sequence[int]]:
+        """What a kernel is to do, the table of each feature, and the numbers of the features that it is to look up.
+
+        Here all of them, from the tables of the store.
+        """
+        del call, timings, reservation
+        return run, residents, range(len(residents))
+
     def _run_kernel(
-        self, run: _Run, numbers: Sequence[int], residents: Sequence[Resident], threads: int, timings: RequestTimings
+        self,
+        run: LookupRun,
+        numbers: Sequence[int],
+        residents: Sequence[Resident] | Mapping[int, Resident],
+        threads: int,
+        timings: RequestTimings,
     ) -> int:
         self.service.start_kernel(timings)
         plans = [run.plan.features[number] for number in numbers]
-        arrays = [run.arrays(number, resident.tensor) for number, resident in zip(numbers, residents, strict=True)]
+        arrays = [run.arrays(number, residents[number].tensor) for number in numbers]
         return self.kernel.lookup(plans, arrays, threads)
 
     async def _read_again(
         self,
-        run: _Run,
+        run: LookupRun,
         numbers: Sequence[int],
         name: str,
         resident: Resident,
@@ -231,7 +254,7 @@ class LookupService:
         versions = attempts(resident, name, service.run_in_lock_thread, timings.deadline)
         async with aclosing(versions):
             async for version in versions:
-                work = partial(self._run_kernel, run, numbers, [version] * len(numbers), threads, timings)
+                work = partial(self._run_kernel, run, numbers, dict.fromkeys(numbers, version), threads, timings)
                 await service.pool.run(work, timings)
                 resident = version
                 if version.is_consistent:
@@ -241,7 +264,7 @@ class LookupService:
     def _string_outputs(
         self,
         call: LookupCall,
-        run: _Run,
+        run: LookupRun,
         residents: Sequence[Resident],
         filled: Sequence[NDArray[np.bool_] | None],
         fills: Mapping[str, Tensor],
@@ -350,25 +373,25 @@ class _FittedInputs(NamedTuple):
         return rows
 
 
-def _checking(call: LookupCall, plan: LookupPlan) -> Callable[[], GatherError]:
-    """What finds the error of a lookup of which a kernel said that something is wrong: offsets first, then indices."""
+def first_error(call: LookupCall, plan: LookupPlan) -> Callable[[], GatherError | None]:
+    """What finds the first error in the values of a lookup, None where there is none: offsets first, then indices."""
 
-    def work() -> GatherError:
+    def work() -> GatherError | None:
         try:
             for feature in call.features:
                 check_offsets(feature)
             for feature, planned in zip(call.features, plan.features, strict=True):
-                if call.out_of_bounds == "error" or not planned.rows:
+                if call.out_of_bounds == "error" or (not planned.rows and call.out_of_bounds != "fill"):
                     check_indices(feature, planned.rows)
         except GatherError as error:
             return error
-        raise AssertionError("a kernel found an index or an offset wrong, and none is")
+        return None
 
     return work
 
 
 def _joined_strings(
-    run: _Run, parts: Sequence[tuple[int, int, PackedStrings]], reservation: MemoryReservation
+    run: LookupRun, parts: Sequence[tuple[int, int, PackedStrings]], reservation: MemoryReservation
 ) -> PackedStrings:
     """The strings of several tables in one tensor: their frames are copied one behind the other."""
     (dtype, shape), out = run.plan.outputs[0], run.outputs[0]

@@ -19,7 +19,7 @@ from fastapi import FastAPI
 
 from app import count_damaged_tensors, gauges, periodic_tasks, warmup
 from app.api.asgi_app import DataPlane
-from app.api.asgi_request import Handler, Receive, Scope, Send
+from app.api.asgi_request import Handler, Receive, RequestContext, Scope, Send
 from app.api.cors import CrossOrigin
 from app.api.disk_threads import DiskThreads
 from app.api.error_responses import STATUS
@@ -37,6 +37,7 @@ from app.api.routes.imports import ImportsRoute
 from app.api.routes.lookup import LookupRoute
 from app.api.routes.tensors import TensorsRoute, with_name
 from app.api.routes.tensors_content import ContentRoute
+from app.api.routes.tensors_content_in_ranges import ShardedContentRoute
 from app.api.routes.tensors_scatter import ScatterRoute
 from app.api.routes.v2_infer import InferRoute
 from app.api.routes.v2_log_and_trace_settings import add_log_and_trace_settings_routes
@@ -52,6 +53,12 @@ from app.api.schemas.lookup_openapi import add_lookup_route
 from app.api.schemas.tensor_routes_openapi import add_tensor_routes
 from app.api.v2_model_lookup import Models
 from app.backward_service import BackwardService
+from app.cluster.process_link import KeyedLink
+from app.cluster.published_tensors import PublishedTensors
+from app.cluster.router import Router
+from app.cluster.sharded_lookups import ShardedLookups
+from app.cluster.sharded_service import CoordinatedService, ShardedService, sharded_service
+from app.cluster.sharded_tensors import ShardedTensors, immutable
 from app.dispatch import gpu_discovery
 from app.dispatch.admission_control import Admission
 from app.dispatch.backend_calibration import calibrated
@@ -167,11 +174,13 @@ def create_app(
     *,
     store_token: str | None = None,
     last_good_keys: str | None = None,
+    coordinator: KeyedLink | None = None,
 ) -> Application:
     """Build the service. Kernels are compiled once the server has started, before /readyz says yes.
 
     A worker gets from its parent the `counters` that all workers share, the token of the process group that owns the
-    store, and the lines of the keys file as they last were valid. Raises BadKeysFile and NoTracing.
+    store, and the lines of the keys file as they last were valid. `coordinator` takes
+    the place of GATHERND_CLUSTER. Raises BadKeysFile and NoTracing.
 
     It is long because each statement makes one part out of those before it: the order can be read in one place.
     """
@@ -206,6 +215,14 @@ def create_app(
         metrics.counters.add(f"gathernd_imports|{state}")
         metrics.counters.add("gathernd_imported_bytes", size)
 
+    sharded: ShardedService | CoordinatedService | None = None
+    if coordinator is not None:
+        sharded = CoordinatedService(coordinator, settings.shard_timeout, limits, settings.keep_versions)
+    elif settings.cluster is not None:
+        sharded = sharded_service(
+            settings.cluster, settings.shard_timeout, settings.cluster_key_file, limits, settings.keep_versions
+        )
+    tables = None if sharded is None else sharded.routed.tables
     disk_threads = DiskThreads()
     imports = ImportJobs(
         store,
@@ -215,13 +232,21 @@ def create_app(
         at_once=settings.max_imports,
         s3_endpoint=settings.import_s3_endpoint,
         count=count_import,
+        tensors=tables,
     )
     store.run_in_background = disk_threads.run_in_background
-    service = Service(limits, store, kernel, pool, chooser, budget)
+    service: Service
+    lookups: LookupService
+    if sharded is None:
+        service = Service(limits, store, kernel, pool, chooser, budget)
+        lookups = LookupService(service, kernel)
+    else:
+        service = router = Router(limits, sharded.routed.tables, kernel, pool, chooser, budget)
+        router.fetcher = sharded.routed.fetcher
+        lookups = ShardedLookups(router, kernel)
     service.run_in_lock_thread = disk_threads.change
     host_check = HostHeaderCheck(settings.host, settings.allowed_hosts, settings.cors_origins)
     models = Models(service, Statistics(metrics.counters))
-    lookups = LookupService(service, kernel)
     authorizer = make_authorizer(
         settings.api_keys_file,
         loopback=is_local(settings),
@@ -240,6 +265,8 @@ def create_app(
         measured = calibrated(kernel, settings.cache_dir, threads=threads)
         service.chooser = replace(service.chooser, coefficients=measured)
         use_gpu(settings, service)
+        if sharded is not None:
+            sharded.connect()
         return rest
 
     @asynccontextmanager
@@ -253,12 +280,18 @@ def create_app(
         background.start("damage", lambda: count_damaged_tensors.count_damaged(store, damaged))
         if isinstance(authorizer, KeyAuthorizer):
             background.start("keys", authorizer.watch)
+        if sharded is not None:
+            background.start("map", sharded.watch)
+            background.start("probe", sharded.routed.shards.probe)
+            background.start("shards", lambda: sharded.routed.count(metrics.counters.add))
         try:
             yield
         finally:
             stop.set()
             await asyncio.to_thread(imports.close)
             await background.close()
+            if sharded is not None:
+                sharded.close()
             metrics.publish()
             models.statistics.flush()
             if tracing is not None:
@@ -289,11 +322,12 @@ def create_app(
     metrics.gauges.update(gauges.process_gauges(service, settings))
     if isinstance(authorizer, KeyAuthorizer):
         metrics.key_label = authorizer.label
-    metrics.common = lambda: gauges.common_gauges(store, settings, damaged.tensors)
+    metrics.common = lambda: gauges.common_gauges(store, settings, damaged.tensors, tables)
     app = (CrossOriginApplication if settings.cors_origins else Application)(
         control,
         _handlers(service, models, lookups, store, disk_threads, readiness, settings)
-        | _import_handlers(ImportsRoute(store, disk_threads, imports)),
+        | _import_handlers(ImportsRoute(store if tables is None else tables, store, disk_threads, imports))
+        | ({} if tables is None else _sharded_handlers(service, tables, disk_threads, settings)),
         host_check=host_check,
         authorizer=authorizer,
         readiness=readiness,
@@ -431,6 +465,37 @@ def _import_handlers(imports: ImportsRoute) -> dict[str, Handler]:
         "listImports": imports.list,
         "getImport": imports.get,
         "endImport": imports.delete,
+    }
+
+
+def _sharded_handlers(
+    service: Service, tables: ShardedTensors, disk_threads: DiskThreads, settings: Settings
+) -> dict[str, Handler]:
+    """Who answers otherwise where tables are in row ranges: their list, their metadata, and what would change them."""
+    assert isinstance(service, Router)
+    tensors = TensorsRoute(tables, service.limits, disk_threads, settings.max_upload_bytes)
+    aliases = AliasesRoute(tables, disk_threads)
+
+    def refuse(what: str, *, makes: bool = False) -> Handler:
+        async def handle(_: RequestContext, name: str) -> None:
+            if not makes:
+                tables.metadata(name)
+            immutable(what)
+
+        return with_name(handle)
+
+    return {
+        "listTensors": tensors.list,
+        "getTensor": with_name(tensors.metadata),
+        "putTensor": with_name(tensors.put),
+        "deleteTensor": with_name(tensors.delete),
+        "tensorContent": with_name(ShardedContentRoute(tables, service)),
+        "scatterTensor": refuse("A scatter"),
+        **({} if isinstance(tables, PublishedTensors) else {"importTensor": refuse("An import", makes=True)}),
+        "listAliases": aliases.list,
+        "getAlias": aliases.get,
+        "putAlias": aliases.put,
+        "deleteAlias": aliases.delete,
     }
 
 

@@ -6,10 +6,12 @@ import logging.config
 import socket
 import sys
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Final, NoReturn
 
 from app.api.error_responses import render_error
 from app.api.route_table import HEALTH, path_of
+from app.cluster.sharded_service import MapFile, is_ray
 from app.main import Application, check_grpc, create_app, grpc_listener, is_local, limits_of
 from app.security.authorizer import KeyAuthorizer, make_authorizer
 from app.server import listening_sockets, worker_process
@@ -118,6 +120,8 @@ def serve_workers(settings: Settings) -> int:
     logging.config.dictConfig(logs.configuration(settings.log_format, settings.log_level))
     tls = None if options.tls is None else Tls(*options.tls)
     is_wanted(settings.otlp_endpoint)
+    if settings.cluster is not None and not is_ray(settings.cluster):
+        MapFile(Path(settings.cluster))
     authorizer = make_authorizer(settings.api_keys_file, loopback=is_local(settings))
     listeners = _bind(settings)
     reserved = _reserve_grpc(settings, tls)

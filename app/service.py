@@ -5,7 +5,7 @@ It takes a `Call` and gives an `Answer` or raises a `GatherError`; it knows neit
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from time import perf_counter
@@ -54,6 +54,8 @@ class Explanation(NamedTuple):
     decision: Decision
     resident: Resident | None = None
     """What the data was resolved to, where the call names it."""
+    shards: Sequence[Mapping[str, object]] | None = None
+    """Of data in row ranges those that the call needs, as the explanation lists them."""
 
 
 class Service:
@@ -112,13 +114,13 @@ class Service:
             raise call.over_limit
         decision = self._decide(call, planned, resident)
         reservation.charge(planned.plan.output_bytes)
-        if fill is not None and _kernel_fills(planned.plan, data, decision):
+        if fill is not None and self._kernel_fills(planned.plan, data, resident, decision):
             return self._gather_filled(call, planned, data, resident, decision, fill, timings, reservation)
         if call.out_of_bounds != "error":
             return self._gather_replaced(call, planned, data, resident, decision, fill, timings, reservation)
         if isinstance(data, PackedStrings):
             return self._gather_strings(call, planned, data, resident, decision, timings, reservation)
-        return self._run(call, planned, data, resident, decision, timings)
+        return self._run(call, planned, data, resident, decision, timings, reservation)
 
     async def _gather_strings(
         self,
@@ -133,7 +135,7 @@ class Service:
         """The same of strings, whose sizes follow from what is gathered."""
         if call.updates is not None:
             data = await self._join_strings(call, data, timings, reservation)
-        answer = await self._run(call, planned, data, resident, decision, timings)
+        answer = await self._run(call, planned, data, resident, decision, timings, reservation)
         await self._check_size(answer.output, timings)
         return answer
 
@@ -155,9 +157,14 @@ class Service:
         resident: Resident | None,
         decision: Decision,
         timings: RequestTimings,
+        reservation: MemoryReservation,
         further: Further = None,
     ) -> Answer:
-        """Carry out a call as it was decided. Raises index_out_of_bounds, overloaded, deadline_exceeded, ClientGone."""
+        """Carry out a call as it was decided; its output has been charged to `reservation`.
+
+        Raises index_out_of_bounds, overloaded, deadline_exceeded and ClientGone.
+        """
+        del reservation
         plan, shape, indices = planned.plan, planned.shape, call.indices
         if call.updates is not None:
             further = {"updates": call.updates.items}
@@ -215,7 +222,7 @@ class Service:
         )
         replaced = np.zeros(1, np.int64)
         further = {"fill": one_slice, "replaced": replaced}
-        answer = await self._run(call, planned, data, resident, decision, timings, further)
+        answer = await self._run(call, planned, data, resident, decision, timings, reservation, further)
         answer.replaced = int(replaced[0])
         return answer
 
@@ -248,7 +255,7 @@ class Service:
                 answer.data_etag, answer.data_version = resident.etag, resident.data_version
         else:
             valid = replace(call, indices=replace(indices, array=replacement.indices))
-            answer = await self._run(valid, planned, data, resident, decision, timings)
+            answer = await self._run(valid, planned, data, resident, decision, timings, reservation)
         filled = replacement.filled
         if filled is not None and fill is not None:
             item, output = fill, answer.output
@@ -402,6 +409,11 @@ class Service:
             raise GatherError("deadline_exceeded", "the request waited until its deadline had passed", retry_after=1)
         timings.kernel = now
 
+    def _kernel_fills(self, plan: Plan, data: Tensor, resident: Resident | None, decision: Decision) -> bool:
+        """Whether the kernel that was chosen fills slices by itself: one of the CPU does, and not those of strings."""
+        del resident
+        return can_fill(plan) and decision.choice.route != "gpu" and not isinstance(data, PackedStrings)
+
     async def _check_size(self, output: Tensor, timings: RequestTimings) -> None:
         """Raises output_too_large where gathered strings have more bytes than an output may have."""
         if not isinstance(output, PackedStrings):
@@ -414,8 +426,3 @@ class Service:
                 f"the gathered strings would have {size} bytes; the limit is {self.limits.output_bytes}",
                 facts={"limit": "output_bytes", "maximum": self.limits.output_bytes},
             )
-
-
-def _kernel_fills(plan: Plan, data: Tensor, decision: Decision) -> bool:
-    """Whether the kernel that was chosen fills slices by itself: one of the CPU does, and not those of strings."""
-    return can_fill(plan) and decision.choice.route != "gpu" and not isinstance(data, PackedStrings)

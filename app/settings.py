@@ -120,6 +120,23 @@ class Settings(BaseSettings):
     import_s3_endpoint: str | None = Field(
         None, description="URL of the service that has the buckets of `s3://` (default: that of AWS)."
     )
+    cluster: str | None = Field(
+        None,
+        description="A Ray cluster (`auto`, or `ray://HOST:PORT`) on which `gathernd cluster start` ran, or a file "
+        "with a map of shards: the service's tables are then in row ranges on the services that the map names, which "
+        "are asked for their rows. A changed map is in force within a second.",
+    )
+    cluster_key_file: Path | None = Field(
+        None,
+        description="File of the API key, of scope `gather`, that the shards of a map's file are asked with, if they "
+        "ask for one.",
+    )
+    shard_timeout: float = Field(
+        2.0,
+        gt=0,
+        description="Seconds that a shard may take to begin its answer, or pause in it, before another replica is "
+        "asked.",
+    )
     max_imports: int = Field(4, ge=1, le=64, description="Imports that a process may carry out at once.")
     max_idempotency_keys: int = Field(
         10_000_000, ge=1, description="Most Idempotency-Keys of the last 24 hours; each takes some 300 bytes of disk."

@@ -28,6 +28,7 @@ NOT_RUN = {
     "installs": "installs packages; tests/test_first_steps.py does so in a new environment",
     "container": "needs Docker, Kubernetes or systemd; tests under tests/deploy read and run what they start",
     "generators": "runs generators of clients, as the tests under tests/clients do",
+    "machines": "needs several machines; tests under tests/cluster start the like of them on one",
     "figures": "measures for minutes; its figures stand beside it",
     "gpu": "needs an NVIDIA GPU",
     "grpc": "needs a service with gRPC; tests/grpc_api has the same calls",

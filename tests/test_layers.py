@@ -13,15 +13,15 @@ ROOT = Path(__file__).parents[1]
 # layer: the layers right below it; what those may import it may import too. A layer's own modules may import each
 # other. A new module or package directly under app/ needs a line here, and so a decision.
 BELOW: dict[str, set[str]] = {
-    "main": {"grpc_api", "api", "count_damaged_tensors", "gauges", "periodic_tasks", "warmup"},
-    "gauges": {"service", "settings"},
+    "main": {"grpc_api", "api", "cluster", "count_damaged_tensors", "gauges", "periodic_tasks", "warmup"},
+    "gauges": {"cluster", "settings"},
     "periodic_tasks": {"service", "server"},
     "count_damaged_tensors": {"store", "server"},
     "imports": {"wire", "store"},
     "warmup": {"kernels", "compile_codec"},
     "compile_codec": {"kernels", "telemetry", "wire"},
     "cli": {"server_from_settings"},
-    "server_from_settings": {"main", "server"},
+    "server_from_settings": {"main", "cluster", "server"},
     "settings": {"memory", "imports"},
     "api": {
         "backward_service",
@@ -36,6 +36,7 @@ BELOW: dict[str, set[str]] = {
     },
     "grpc_api": {"api"},
     "backward_service": {"service"},
+    "cluster": {"lookup_service", "wire", "security"},
     "lookup_service": {"service"},
     "service": {"call_planner", "store", "telemetry"},
     "call_planner": {"dispatch", "bounded_cache"},
@@ -93,6 +94,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "obstore": ("app.imports.s3_source",),
     "typer": ("app.cli.",),
     "rich": ("app.cli.",),
+    "ray": ("app.cluster.placement",),
     "gathernd": (),
     "gathernd_cli": ("app.cli.",),
 }

@@ -31,7 +31,7 @@ OWN = {"gathernd", "gathernd-server"}
 LOCKS = [
     "requirements.lock", "requirements-dev.lock", "requirements-build.lock", "requirements-clients.lock",
     "requirements-docs.lock",
-    "requirements-cloud.lock", "requirements-grpc.lock", "requirements-otel.lock",
+    "requirements-cloud.lock", "requirements-cluster.lock", "requirements-grpc.lock", "requirements-otel.lock",
     "tests/client/mdf/requirements.lock", "tests/imports/moto/requirements.lock", "tests/oip/kserve/requirements.lock",
 ]  # fmt: skip
 COMPILER_LOCK = "tests/kernels/nvrtc/requirements.lock"
@@ -267,6 +267,7 @@ def test_locks_hold_every_declared_requirement() -> None:
         ("requirements-dev.lock", PROJECT["project"]["optional-dependencies"]["dev"]),
         ("requirements-otel.lock", PROJECT["project"]["optional-dependencies"]["otel"]),
         ("requirements-cloud.lock", PROJECT["project"]["optional-dependencies"]["cloud"]),
+        ("requirements-cluster.lock", PROJECT["project"]["optional-dependencies"]["cluster"]),
         ("requirements-grpc.lock", PROJECT["project"]["optional-dependencies"]["grpc"]),
         ("requirements-build.lock", PROJECT["build-system"]["requires"]),
         ("requirements-build.lock", CLIENT_PROJECT["build-system"]["requires"]),

@@ -23,6 +23,7 @@ from app.telemetry.increment_layout import HEADER_TEMPLATE
 from app.telemetry.request_id import COUNTER, REQUEST_ID, numbered_id
 from app.telemetry.request_metrics import Metrics
 from app.telemetry.server_timing import RequestTimings
+from app.telemetry.tracing import handed_on
 from app.tensors.buffer_type import Buffer
 
 Piece = bytes | bytearray
@@ -174,6 +175,8 @@ class RequestContext:
             text = given.decode("latin-1")
             if REQUEST_ID.fullmatch(text):
                 self.given_id = text
+        if given is not None or b"traceparent" in headers:
+            self.timings.handed_on = handed_on(headers, self.given_id)
 
     @property
     def parameters(self) -> tuple[str, ...]:

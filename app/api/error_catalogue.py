@@ -339,10 +339,17 @@ CATALOGUE: Final[Mapping[Code, Entry]] = {
             "`timeout` of the inference protocol microseconds, and the operator's limit is GATHERND_DEADLINE.",
         ),
     ),
+    "shard_unavailable": Entry(
+        "Shard unavailable",
+        "The table is in row ranges on several services, and none of those that have a range which the request needs "
+        "answers; `ranges` says which rows, `errors` which indices need them. Requests for other rows succeed.",
+        "Send the request again after the seconds that Retry-After names; an operator looks after the shards.",
+        ("Send the request again after {retry_after} s, or leave out the indices that need these rows.",),
+    ),
     "not_implemented": Entry(
         "Not implemented",
         "The inference protocol has this and the service does not offer it: shared memory, classification of an "
-        "output, and changing log and trace settings.",
+        "output, and changing log and trace settings; or a table in row ranges, which is immutable, would be changed.",
         "Send the tensors in the request; an operator sets the log level when the service starts.",
         ("Leave this part of the protocol out, and send the tensors in the request itself.",),
     ),
@@ -423,11 +430,11 @@ def hint_of(error: GatherError, retry_after: int) -> str:
     raise AssertionError("the last template needs no facts")
 
 
-def _facts(error: GatherError, retry_after: int) -> dict[str, int | str]:
+def _facts(error: GatherError, retry_after: int) -> dict[str, object]:
     """What templates may name: pointer, axis and size of the first place, its `low` and `high`; `limit`, `maximum` and
     `setting` of a limit; `retry_after` in seconds. Only what the error has.
     """
-    facts: dict[str, int | str] = {"retry_after": retry_after}
+    facts: dict[str, object] = {"retry_after": retry_after}
     if error.places:
         place = error.places[0]
         if place.pointer:

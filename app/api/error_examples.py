@@ -327,6 +327,18 @@ def _examples() -> Mapping[Code, Example]:
             GatherError("deadline_exceeded", "the request waited until its deadline had passed", retry_after=1),
             "All threads are busy with other requests.",
         ),
+        "shard_unavailable": _made(
+            _gather({"data": {"tensor": "items"}, "indices": _int64([1, 1], [7])}),
+            GatherError(
+                "shard_unavailable",
+                "no replica of rows 5 to 9 of 'items@1' answers",
+                places=[Place("/indices/values/0", (0, 0), 7)],
+                facts={"ranges": [{"tensor": "items@1", "start": 5, "stop": 10}]},
+                retry_after=1,
+            ),
+            "The service is started with `--cluster`, the map has `items` in two ranges of five rows, and the services "
+            "that have the second one are gone.",
+        ),
         "not_implemented": _made(
             f"{_curl(path_of('systemSharedMemoryRegister', region='x'))} -X POST",
             GatherError("not_implemented", "shared memory is not offered here; send the tensors in the request"),

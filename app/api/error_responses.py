@@ -55,6 +55,7 @@ STATUS: Final[Mapping[Code, int]] = {
     "overloaded": 503,
     "not_ready": 503,
     "deadline_exceeded": 503,
+    "shard_unavailable": 503,
     "not_implemented": 501,
     "tensor_damaged": 500,
     "import_failed": 502,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import typer
 
+from app.cluster.shard_map import BadShardMap
 from app.dispatch.gpu_discovery import allow_gpu
 from app.kernels.gpu_interface import NoDevice
 from app.main import NoGrpc, create_app
@@ -29,6 +30,9 @@ def run_service(settings: Settings) -> None:
         serve(settings, create_app(settings))
     except (BadKeysFile, NoTracing, NoGrpc, BadTls) as error:
         typer.echo(f"gathernd: {_flag(error, settings)}: {error}", err=True)
+        raise typer.Exit(WRONG_SETTINGS) from None
+    except BadShardMap as error:
+        typer.echo(f"gathernd: --cluster (GATHERND_CLUSTER) {settings.cluster}: {error}", err=True)
         raise typer.Exit(WRONG_SETTINGS) from None
     except CannotListen as error:
         typer.echo(f"gathernd: {error}", err=True)

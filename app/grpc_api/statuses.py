@@ -50,6 +50,7 @@ STATUS: Final[Mapping[Code, str]] = {
     "not_ready": "UNAVAILABLE",
     "deadline_exceeded": "DEADLINE_EXCEEDED",
     "not_implemented": "UNIMPLEMENTED",
+    "shard_unavailable": "UNAVAILABLE",
     "tensor_damaged": "DATA_LOSS",
     "import_failed": "UNAVAILABLE",
     "insufficient_storage": "RESOURCE_EXHAUSTED",

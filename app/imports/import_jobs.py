@@ -28,6 +28,7 @@ from app.imports.tensor_in_file import find_tensor
 from app.memory.budget import Budget, MemoryReservation
 from app.store import LocalStore
 from app.store.import_records import ImportRecord, State
+from app.store.tensor_store_interface import TensorStore
 
 logger = logging.getLogger("gathernd")
 T = TypeVar("T")
@@ -36,7 +37,10 @@ _LOOK_S: Final = 0.5
 
 
 class ImportJobs:
-    """The imports of this process, at most `at_once` of them. `count` is told how each ended, and its bytes."""
+    """The imports of this process, at most `at_once` of them, into `tensors`, `store` if that is left out.
+
+    Their records are in `store`. `count` is told how each ended, and its bytes.
+    """
 
     def __init__(
         self,
@@ -48,9 +52,11 @@ class ImportJobs:
         at_once: int,
         s3_endpoint: str | None,
         count: Callable[[State, int], None],
+        tensors: TensorStore | None = None,
     ) -> None:
         self.allowed = allowed
         self._store = store
+        self._tensors: TensorStore = store if tensors is None else tensors
         self._budget = budget
         self._max_bytes = max_bytes
         self._at_once = at_once
@@ -117,7 +123,7 @@ class ImportJobs:
             if source.size and found.end > self._max_bytes:
                 raise self._too_large()
             steps = ImportSteps(request, found, source.checksum, source.size)
-            await self._on_disk(lambda: steps.enter(self._store))
+            await self._on_disk(lambda: steps.enter(self._store, self._tensors))
         except BaseException as problem:
             try:
                 if steps is not None:
@@ -215,7 +221,7 @@ class ImportJobs:
                 await self._on_disk(lambda: steps.take(piece))  # noqa: B023  (called before the next one comes)
         finally:
             await reading.aclose()
-        await self._on_disk(lambda: steps.commit(self._store))
+        await self._on_disk(lambda: steps.commit(self._tensors))
 
     async def _watch(self, steps: ImportSteps, task: asyncio.Task[Any] | None) -> None:
         """Note how far an import is, and cancel it where a request asks for that."""

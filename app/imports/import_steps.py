@@ -15,6 +15,7 @@ from app.imports.tensor_in_file import Found
 from app.store import Conditions, LocalStore
 from app.store.import_records import ImportFailure, ImportRecord, RunningImport
 from app.store.store_errors import storage_errors
+from app.store.tensor_store_interface import TensorStore
 from app.store.write_uploaded_tensor import Upload, check_shape
 from app.tensors.buffer_type import Buffer
 from app.wire.little_endian_items import bounded_product
@@ -55,8 +56,8 @@ class ImportSteps:
         assert self._running is not None
         return self._running.record
 
-    def enter(self, store: LocalStore) -> None:
-        """Begin the upload, for which the store then has room, and enter the record.
+    def enter(self, store: LocalStore, tensors: TensorStore | None = None) -> None:
+        """Begin the upload into `tensors`, `store` if that is left out, and enter the record in `store`.
 
         Raises SourceFailed, name_conflict, limit_exceeded and insufficient_storage.
         """
@@ -65,7 +66,7 @@ class ImportSteps:
         check_shape(start.dtype, start.shape, store.limits, "/url")
         if bounded_product(start.shape, total + 1) * start.dtype.item_size != total:
             raise SourceFailed(f"it has {total} bytes of items, and its shape asks for another number")
-        self._upload = store.upload(
+        self._upload = (store if tensors is None else tensors).upload(
             start.dtype,
             start.shape,
             name=request.name,
@@ -103,7 +104,7 @@ class ImportSteps:
         """Whether no request asks for its end."""
         return self._running is None or self._running.goes_on()
 
-    def commit(self, store: LocalStore) -> None:
+    def commit(self, tensors: TensorStore) -> None:
         """All items have come: make them the next version of the tensor. Raises SourceFailed and what `put` raises."""
         assert self._upload is not None
         assert self._running is not None
@@ -111,7 +112,7 @@ class ImportSteps:
             raise SourceFailed(f"its bytes do not match the {self._checksum.algorithm} checksum that the source gives")
         with storage_errors():
             self._upload.finish()
-        metadata, _ = store.put(self._request.name, self._upload, self._request.conditions, self._request.keep)
+        metadata, _ = tensors.put(self._request.name, self._upload, self._request.conditions, self._request.keep)
         self._ended = True
         self._running.end(state="done", done=self.done, metadata=metadata)
 

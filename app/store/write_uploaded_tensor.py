@@ -128,11 +128,15 @@ class Upload:
             self._on_growth()
             self._growth_limit = self._written + len(piece) + _CHUNK_BYTES
         self._digest.update(piece)
-        self._checksums.update(piece)
-        disk_writes.write(self._fd, piece)
+        self.write_out(piece)
         self._written += len(piece)
         if not self._fortran:
             self._size = self._written
+
+    def write_out(self, piece: Buffer) -> None:
+        """Put bytes where they belong, after those before. Raises OSError."""
+        self._checksums.update(piece)
+        disk_writes.write(self._fd, piece)
 
     def _check_bools(self, piece: Buffer) -> None:
         octets = np.frombuffer(piece, np.uint8)
@@ -156,10 +160,7 @@ class Upload:
 
         Raises OSError and element_count_mismatch.
         """
-        if self.expected is not None and self._size + len(self._incomplete) != self.expected:
-            raise self._wrong_count(
-                f"{self._size + len(self._incomplete)} bytes are given and not the {self.expected} that are needed"
-            )
+        self.check_count()
         if self._fortran:
             self._reorder()
         if self._strings is not None:
@@ -167,6 +168,13 @@ class Upload:
             self._append_starts()
         self._remove_scratch()
         disk_writes.write(self._fd, self._checksums.finish())
+
+    def check_count(self) -> None:
+        """Raises element_count_mismatch where too few bytes were given."""
+        if self.expected is not None and self._size + len(self._incomplete) != self.expected:
+            raise self._wrong_count(
+                f"{self._size + len(self._incomplete)} bytes are given and not the {self.expected} that are needed"
+            )
 
     def _reorder(self) -> None:
         mapping = mmap.mmap(self._scratch_fd, self._size, prot=mmap.PROT_READ)

@@ -68,6 +68,13 @@ COUNTERS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
         ("features",),
         "Lookups answered, by their number of features, rounded up to a power of two.",
     ),
+    "gathernd_shard_requests": (
+        ("shard", "outcome"),
+        "Requests to shards for rows of tables in row ranges, by the shard's address and what came of them: ok, or why "
+        "another replica was asked: refused, lost, late, busy, deadline, stale, broken; dropped, nobody waited any "
+        "more.",
+    ),
+    "gathernd_shard_seconds": (("shard",), "Seconds that requests to shards took, added up."),
     "gathernd_imports": (("outcome",), "Imports that have ended, by how: done, failed or cancelled."),
     "gathernd_imported_bytes": ((), "Bytes of items that imports have read."),
     "gathernd_stage_seconds": (("path", "stage"), "Seconds that gathers spent in each stage, added up."),

@@ -67,7 +67,8 @@ class RequestTimings:
     `choice` is the route that was chosen, `route` the one that was taken; `tensor` is the name of the resident tensor
     that it reads, "" without one. It is what the thread pool knows of the request, too: `caller` is whose request it
     is, `admitted` whether work was done for it before, `deadline` when it is refused if it has not run,
-    `callers_deadline` whether the caller set that.
+    `callers_deadline` whether the caller set that. `handed_on` are the header lines that requests to other services for
+    its sake repeat: its id and its trace, where the caller gave them.
     """
 
     __slots__ = (
@@ -78,6 +79,7 @@ class RequestTimings:
         "deadline",
         "finished",
         "gathered",
+        "handed_on",
         "kernel",
         "kernel_end",
         "parsed",
@@ -90,6 +92,7 @@ class RequestTimings:
         self.start = start
         self.deadline = deadline
         self.callers_deadline = False
+        self.handed_on = b""
         self.caller = caller
         self.admitted = False
         self.parsed = 0.0

@@ -138,6 +138,19 @@ def trace_id_of(headers: Mapping[bytes, bytes]) -> str | None:
     return found[2].decode() if found[2].strip(b"0") and found[3].strip(b"0") else None
 
 
+def handed_on(headers: Mapping[bytes, bytes], request_id: str | None) -> bytes:
+    """The header lines with which a request to another service, for the sake of one with `headers`, says so.
+
+    `request_id` is the id that the caller gave, if it is a valid one.
+    """
+    lines = b"" if request_id is None else b"x-request-id: %b\r\n" % request_id.encode()
+    if trace_id_of(headers) is not None:
+        for name in (b"traceparent", b"tracestate"):
+            if name in headers:
+                lines += b"%b: %b\r\n" % (name, headers[name])
+    return lines
+
+
 def is_wanted(endpoint: str | None) -> bool:
     """Whether `endpoint` or the environment asks for traces. Raises NoTracing where they cannot be had."""
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":

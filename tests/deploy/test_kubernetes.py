@@ -30,7 +30,7 @@ SHAPES = ["stateless", "resident"]
 COMPONENTS = sorted(path.name for path in (FOLDER / "components").iterdir())
 KSERVE = sorted((FOLDER / "kserve").glob("[is]*.yaml"))
 # Kinds that are no part of Kubernetes, whose schemas are with their projects.
-FOREIGN = {"ServingRuntime", "InferenceService", "ServiceMonitor"}
+FOREIGN = {"ServingRuntime", "InferenceService", "ServiceMonitor", "RayCluster"}
 IMAGE = read_dockerfile()["cpu"]
 
 

@@ -26,12 +26,14 @@ DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy/grafana/gathernd.json").r
 PANELS: list[dict[str, Any]] = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 TARGETS = [(panel["title"], target["expr"], target["legendFormat"]) for panel in PANELS for target in panel["targets"]]
 # Without a second process and without a busy pool there is nothing to show in these.
-# Nor is there anything to show of a certificate, without TLS.
+# Nor is there anything to show of a certificate, without TLS, or of shards, without a map of them.
 QUIET = {
     "Workers started and died",
     "Calls of gRPC by method and status",
     "Gathers that ran elsewhere than predicted to be fastest",
     "Time left to the certificate",
+    "Requests to shards by outcome",
+    "Time of requests to shards",
 }
 PROMETHEUS = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs the Debian package prometheus")
 

@@ -224,7 +224,8 @@ def check_problem(status: int, headers: dict[str, str], body: Any, request_id: s
         assert body["total"] >= len(body["errors"]), body
         assert all(place["pointer"].startswith("/") or place["pointer"] == "" for place in body["errors"]), body
     known = {
-        "type", "title", "status", "code", "detail", "rule", "errors", "total", "limit", "maximum", "hint", "request_id"
+        "type", "title", "status", "code", "detail", "rule", "errors", "total", "limit", "maximum", "ranges", "hint",
+        "request_id",
     }  # fmt: skip
     assert set(body) <= known, body
 

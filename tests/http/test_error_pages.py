@@ -28,7 +28,7 @@ from tests.http.conftest import Start
 from tests.http.server import ROOT, Server
 from tests.http.tensors import put_raw
 
-STATES = ("overloaded", "not_ready", "deadline_exceeded", "tensor_damaged", "internal")
+STATES = ("overloaded", "not_ready", "deadline_exceeded", "shard_unavailable", "tensor_damaged", "internal")
 """Codes that a service in a certain state answers with, whatever is asked."""
 OWN = ("unauthorized", "request_timeout")
 """Codes that need a service of their own, or half a minute."""

@@ -13,8 +13,8 @@ from app.api.error_responses import JSON
 from app.api.json_content_type import check_json_type
 from app.api.request_body import inflate, read_body
 from app.api.routes.tensors import read_page, time_text
-from app.store import LocalStore
 from app.store.catalogue_rows import Alias
+from app.store.tensor_store_interface import TensorStore
 from app.tensors.tensor_name import check_name, check_new_name
 from app.wire import safetensors
 from app.wire.json.alias_message import read_alias_target
@@ -26,7 +26,7 @@ _MAX_BYTES: Final = 1 << 14
 class AliasesRoute:
     """`/aliases` and `/aliases/{alias}`."""
 
-    def __init__(self, store: LocalStore, threads: DiskThreads) -> None:
+    def __init__(self, store: TensorStore, threads: DiskThreads) -> None:
         self.store = store
         self.threads = threads
 

@@ -17,6 +17,7 @@ from app.imports.import_jobs import ImportJobs
 from app.imports.import_steps import ImportRequest
 from app.store import Conditions, LocalStore
 from app.store.import_records import ImportRecord
+from app.store.tensor_store_interface import TensorStore
 from app.surrogate_safe_json import dump
 from app.tensors.tensor_name import check_new_name
 from app.wire import safetensors
@@ -27,9 +28,10 @@ _MAX_BYTES: Final = 1 << 14
 
 
 class ImportsRoute:
-    """`/tensors/{name}/import`, `/imports` and `/imports/{id}`."""
+    """`/tensors/{name}/import`, `/imports` and `/imports/{id}`: into `tensors`, with the records of `store`."""
 
-    def __init__(self, store: LocalStore, threads: DiskThreads, jobs: ImportJobs) -> None:
+    def __init__(self, tensors: TensorStore, store: LocalStore, threads: DiskThreads, jobs: ImportJobs) -> None:
+        self.tensors = tensors
         self.store = store
         self.threads = threads
         self.jobs = jobs
@@ -48,7 +50,7 @@ class ImportsRoute:
             body = inflate(body, encoding, _MAX_BYTES, context.reservation)
         text, tensor = read_import_source(body)
         url = self.jobs.allowed.check(text)
-        etag = await self.threads.look_up(name, lambda: self.store.etag_to_replace(name))
+        etag = await self.threads.look_up(name, lambda: self.tensors.etag_to_replace(name))
         if conditions != Conditions():
             conditions.check(etag)  # and again when it is committed
         record = await self.jobs.begin(ImportRequest(name, url, tensor, conditions, keep, prefault, lock))

@@ -20,8 +20,9 @@ from app.api.error_responses import JSON
 from app.api.upload_receiver import MEMORY_BYTES, UploadReceiver, receive, upload_too_large
 from app.errors import GatherError, invalid_field
 from app.near_name import instead_of, near_name, shorten
-from app.store import Conditions, LocalStore, Metadata
+from app.store import Conditions, Metadata
 from app.store.store_errors import storage_errors
+from app.store.tensor_store_interface import TensorStore
 from app.store.write_uploaded_tensor import Upload, check_shape
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor_name import check_new_name, check_reference
@@ -42,7 +43,7 @@ MAX_KEEP: Final = 10_000
 class TensorsRoute:
     """`/tensors` and `/tensors/{name}`. `max_upload_bytes` holds for an upload as sent and as inflated."""
 
-    def __init__(self, store: LocalStore, limits: Limits, threads: DiskThreads, max_upload_bytes: int) -> None:
+    def __init__(self, store: TensorStore, limits: Limits, threads: DiskThreads, max_upload_bytes: int) -> None:
         self.store = store
         self.limits = limits
         self.threads = threads

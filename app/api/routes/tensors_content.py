@@ -18,7 +18,7 @@ from app.store import LocalStore
 from app.store.mapped_tensor import MappedContent
 from app.tensors.dtypes import DTYPES
 from app.wire import safetensors
-from app.wire.body_formats import RAW, TENSORS
+from app.wire.body_formats import RAW, TENSORS, TensorCodec
 
 Field = tuple[bytes, bytes]
 _FORMATS: Final = {name.encode(): codec for name, codec in TENSORS.items()}
@@ -40,7 +40,7 @@ class ContentRoute:
     async def __call__(self, context: RequestContext, name: str) -> None:
         """Answer with the content, from its head to its last byte. Raises GatherError for everything it refuses."""
         fields = safetensors.read_query(context.query, ("rows",))
-        codec = _FORMATS[preferred_by_name(context.headers.get(b"accept", b""), _FORMATS, RAW.media_type.encode())]
+        codec = codec_of(context)
         content = await self.threads.look_up(name, lambda: self.store.content(name))
         lock = content.description.name
         resident = content.resident()
@@ -91,26 +91,42 @@ class ContentRoute:
             self.threads.streams.submit(snapshot.close)
 
 
+def codec_of(context: RequestContext) -> TensorCodec:
+    """The format of a download, by Accept."""
+    return _FORMATS[preferred_by_name(context.headers.get(b"accept", b""), _FORMATS, RAW.media_type.encode())]
+
+
 def _rows(content: MappedContent, text: str | None) -> tuple[tuple[int, ...], int, int]:
     """The shape of the rows asked for, and where their bytes begin and end. Raises range_not_satisfiable."""
     about = content.description
     if text is None:
         return about.shape, 0, about.size
+    first, last = row_range(text, about.shape)
+    begin, end = content.row_span(first, last)
+    return (last - first, *about.shape[1:]), begin, end
+
+
+def row_range(text: str | None, shape: tuple[int, ...]) -> tuple[int, int]:
+    """The first row and the one behind the last that the query asks for, of a tensor of `shape`; all without a text.
+
+    Raises invalid_field and range_not_satisfiable.
+    """
+    if text is None:
+        return 0, shape[0]
     match = _ROWS.fullmatch(text)
     if match is None:
         hint = f"Write rows={_rows_like(text)}, the first row and the one behind the last."
         raise invalid_field("/query/rows", "rows must be a:b, as in rows=0:100", hint)
     first, last = int(match[1]), int(match[2])
-    if not about.shape or not first <= last <= about.shape[0]:
-        rows = f"{about.shape[0]} rows" if about.shape else "no rows, as it is a scalar"
+    if not shape or not first <= last <= shape[0]:
+        rows = f"{shape[0]} rows" if shape else "no rows, as it is a scalar"
         raise GatherError(
             "range_not_satisfiable",
             f"rows {first}:{last} are asked for; the tensor has {rows}",
             pointer="/query/rows",
-            hint=_hint_for_rows(first, last, about.shape),
+            hint=_hint_for_rows(first, last, shape),
         )
-    begin, end = content.row_span(first, last)
-    return (last - first, *about.shape[1:]), begin, end
+    return first, last
 
 
 def _rows_like(text: str) -> str:

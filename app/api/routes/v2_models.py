@@ -25,7 +25,7 @@ from app.wire.request_schemas.v2_infer_request import infer_request
 _INFER: Final[tuple[Code, ...]] = (
     "model_not_found", "payload_too_large", "unsupported_media_type", "invalid_field", "unsupported_dtype",
     "value_not_representable", "element_count_mismatch", "output_too_large", "limit_exceeded", "device_unavailable",
-    "overloaded", "not_ready", "deadline_exceeded", "tensor_damaged", "not_implemented",
+    "overloaded", "not_ready", "deadline_exceeded", "shard_unavailable", "tensor_damaged", "not_implemented",
     *(code for operator in OPERATORS.values() for code in operator.codes),
 )  # fmt: skip
 

@@ -85,7 +85,7 @@ def add_alias_routes(app: FastAPI) -> None:
         [_IF_MATCH, _IF_NONE_MATCH],
         (
             "tensor_not_found", "name_conflict", "precondition_failed", "payload_too_large", "unsupported_media_type",
-            "insufficient_storage",
+            "insufficient_storage", "not_implemented",
         ),
         {
             200: {"description": "Moved, or as it was", "headers": _ETAG},
@@ -103,7 +103,7 @@ def add_alias_routes(app: FastAPI) -> None:
         "deleteAlias",
         "Remove an alias",
         [_IF_MATCH],
-        ("tensor_not_found", "name_conflict", "precondition_failed", "insufficient_storage"),
+        ("tensor_not_found", "name_conflict", "precondition_failed", "insufficient_storage", "not_implemented"),
         {204: {"description": "Removed; the tensor stays"}},
         status_code=204,
     )

@@ -22,7 +22,7 @@ LOOKUP_NOT_CHECKED: Final = "The values of indices and offsets were not checked:
 
 def explanation_body(explanation: Explanation) -> dict[str, Any]:
     """The JSON body; times are microseconds, null where none is predicted."""
-    call, data, shape, plan, decision, resident = explanation
+    call, data, shape, plan, decision, resident, shards = explanation
     strings = data.dtype.kind == "string"
     found = {
         "operator": call.operator,
@@ -31,6 +31,7 @@ def explanation_body(explanation: Explanation) -> dict[str, Any]:
         **({} if call.updates is None else {"updates": _tensor(call.updates)}),
         "output_bytes": None if strings else plan.output_bytes,
         **_plan(plan, decision),
+        **({} if shards is None else {"shards": shards}),
         "not_checked": NOT_CHECKED,
     }
     output = {"dtype": data.dtype.name, "shape": shape}
@@ -72,8 +73,8 @@ def _plan(plan: Plan, decision: Decision) -> dict[str, Any]:
 
 def lookup_explanation_body(explanation: LookupExplanation) -> dict[str, Any]:
     """The same for a lookup: of each feature what it reads and writes, of all together where they would run."""
-    call, residents, plan, decision = explanation
-    features = [
+    call, residents, plan, decision, shards = explanation
+    features: list[dict[str, Any]] = [
         {
             "tensor": feature.tensor,
             "table": _tensor(resident.tensor),
@@ -84,6 +85,8 @@ def lookup_explanation_body(explanation: LookupExplanation) -> dict[str, Any]:
         }
         for feature, resident, planned, shape in zip(call.features, residents, plan.features, plan.shapes, strict=True)
     ]
+    for feature, needed in zip(features, shards or (), strict=bool(shards)):
+        feature["shards"] = needed
     outputs = [{"dtype": dtype.name, "shape": shape} for dtype, shape in plan.outputs]
     found = {
         "operator": LOOKUP,

@@ -74,6 +74,15 @@ class ExplainedChoice(OpenModel):
     microseconds: float | None = Field(description="Predicted time; null where there is no prediction.")
 
 
+class ExplainedShards(OpenModel):
+    """A range of rows that the gather needs, and the shards that have it."""
+
+    rows: list[Size] = Field(description="The first row, and the row behind the last one.")
+    tensor: str = Field(description="What the shards call it.")
+    replicas: list[str] = Field(description="Their addresses.")
+    tuples: Size | None = Field(description="How many tuples of the indices need it; null where all do.")
+
+
 class Explanation(OpenModel):
     """What would run, where and why. Nothing has run."""
 
@@ -85,6 +94,9 @@ class Explanation(OpenModel):
     plan: ExplainedPlan
     routes: list[ExplainedRoute]
     choice: ExplainedChoice
+    shards: list[ExplainedShards] | SkipJsonSchema[None] = Field(
+        None, description="Of a table in row ranges, those that are needed."
+    )
     not_checked: str = Field(description="What a gather would still check.")
 
 
@@ -129,6 +141,14 @@ class PlaceBody(OpenModel):
     )
 
 
+class UnavailableRange(OpenModel):
+    """Rows of a table of which no replica answers."""
+
+    tensor: str = Field(description="The table's name and the number of its version.")
+    start: Size = Field(description="The first row.")
+    stop: Size = Field(description="The row behind the last one.")
+
+
 class Problem(OpenModel):
     """An error (RFC 9457). `code` is from the closed catalogue at /errors."""
 
@@ -142,6 +162,9 @@ class Problem(OpenModel):
     total: Size | SkipJsonSchema[None] = Field(None, description="How many places there are in all.")
     limit: str | SkipJsonSchema[None] = Field(None, description="Name of the limit that was exceeded.")
     maximum: Size | SkipJsonSchema[None] = Field(None, description="Value of that limit.")
+    ranges: list[UnavailableRange] | SkipJsonSchema[None] = Field(
+        None, description="Of shard_unavailable, the rows of which no replica answers."
+    )
     hint: str = Field(description="One sentence on how to mend the request.")
     request_id: str
 

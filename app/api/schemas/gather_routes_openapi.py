@@ -17,7 +17,8 @@ from app.wire.request_schemas.query_fields import query_parameters
 GATHER_ERRORS: Final[tuple[Code, ...]] = (
     *EVERYWHERE, "unauthorized", "tensor_not_found", "payload_too_large", "unsupported_media_type", "invalid_field",
     "unsupported_dtype", "value_not_representable", "element_count_mismatch", "output_too_large", "limit_exceeded",
-    "device_unavailable", "overloaded", "not_ready", "deadline_exceeded", "tensor_damaged",
+    "device_unavailable", "overloaded", "not_ready", "deadline_exceeded", "shard_unavailable",
+    "tensor_damaged", "not_implemented",
 )  # fmt: skip
 """Errors of every operator, beside those of its rules."""
 _RESIDENT: Final = f"Rows of the resident tensor {examples.RESIDENT_NAME!r}, which was uploaded before"

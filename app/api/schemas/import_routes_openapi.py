@@ -74,6 +74,7 @@ def add_import_routes(app: FastAPI) -> None:
         (
             "forbidden", "name_conflict", "precondition_failed", "payload_too_large", "unsupported_media_type",
             "limit_exceeded", "overloaded", "import_failed", "insufficient_storage",
+            "not_implemented",
         ),
         {202: {"description": "Begun", "headers": {"Location": header("Path of the import, to ask how far it is.")}}},
         description="The answer comes once the file has been found, its header read, and the store has room for it. "

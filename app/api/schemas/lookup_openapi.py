@@ -14,6 +14,7 @@ from app.api.schemas.binary_format_openapi import MEDIA_TYPE
 from app.api.schemas.gather_answer import (
     ExplainedChoice,
     ExplainedRoute,
+    ExplainedShards,
     ExplainedTensor,
     OpenModel,
     OutputTensor,
@@ -54,6 +55,9 @@ class ExplainedFeature(OpenModel):
     pooling: Pooling
     output_shape: list[Size] = Field(description="Shape of its output, before outputs are joined.")
     bytes_read: Size = Field(description="Bytes of the rows that it reads.")
+    shards: list[ExplainedShards] | SkipJsonSchema[None] = Field(
+        None, description="Of a table in row ranges, those that are needed."
+    )
 
 
 class LookupExplanation(OpenModel):

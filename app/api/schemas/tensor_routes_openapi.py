@@ -152,7 +152,7 @@ def _add_changes(app: FastAPI) -> None:
             IF_NONE_MATCH,
             parameter("Content-Digest", "header", "sha-256=:BASE64: of the body as sent, which is compared."),
         ],
-        (*_BODY, "name_conflict"),
+        (*_BODY, "name_conflict", "not_implemented"),
         {
             200: {"description": "The next version of a tensor that was there", "headers": _ETAG},
             201: {"description": "Created", "headers": _ETAG, "model": ResidentTensor},
@@ -180,7 +180,14 @@ def _add_changes(app: FastAPI) -> None:
         "deleteTensor",
         "Remove a tensor with all its versions, or one version of it",
         [IF_MATCH],
-        ("tensor_not_found", "name_conflict", "tensor_in_use", "precondition_failed", "insufficient_storage"),
+        (
+            "tensor_not_found",
+            "name_conflict",
+            "tensor_in_use",
+            "precondition_failed",
+            "insufficient_storage",
+            "not_implemented",
+        ),
         {204: {"description": "Removed"}},
         status_code=204,
     )
@@ -203,7 +210,14 @@ def _add_content(app: FastAPI) -> None:
             IF_MATCH,
             IF_CHANGED,
         ],
-        (*_READ, "precondition_failed", "range_not_satisfiable", "unsupported_dtype", "overloaded"),
+        (
+            *_READ,
+            "precondition_failed",
+            "range_not_satisfiable",
+            "unsupported_dtype",
+            "overloaded",
+            "shard_unavailable",
+        ),
         {
             200: {
                 "description": "The content",
@@ -237,7 +251,7 @@ def _add_scatter(app: FastAPI) -> None:
         ],
         (
             *_READ, *_BODY, "rank_too_small", "index_depth_out_of_range", "updates_shape_mismatch",
-            "index_out_of_bounds", "not_ready",
+            "index_out_of_bounds", "not_ready", "not_implemented",
         ),
         {200: {"description": "Carried out", "headers": _ETAG}},
         {"content": {SAFETENSORS: _binary("A safetensors body with `indices` and `updates`.")}},

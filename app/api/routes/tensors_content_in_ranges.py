@@ -1,0 +1,99 @@
+"""`GET /tensors/{name}/content` of a table in row ranges: some rows after others, as gathers from it, in one answer.
+
+All of it is of one version, the one that the first look at the map has found.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from time import perf_counter
+from typing import Final
+
+import numpy as np
+
+from app.api.asgi_request import RequestContext
+from app.api.conditional_requests import etag_field, is_unchanged, version_field
+from app.api.routes.tensors_content import codec_of, row_range
+from app.memory.budget import MemoryReservation
+from app.service import Service
+from app.store import Metadata
+from app.store.tensor_store_interface import TensorStore
+from app.telemetry.server_timing import RequestTimings
+from app.tensors.dtypes import DTYPES
+from app.tensors.gather_call import Call
+from app.tensors.tensor import Tensor
+from app.wire import safetensors
+from app.wire.little_endian_items import packed_bytes
+
+_CHUNK: Final = 1 << 22
+"""Bytes of rows that are gathered together; of strings, whose sizes are not known before, those of their places."""
+_INT64: Final = DTYPES["int64"]
+
+
+class ShardedContentRoute:
+    """Downloads of what `store` lists, by gathers of `service`."""
+
+    def __init__(self, store: TensorStore, service: Service) -> None:
+        self.store = store
+        self.service = service
+
+    async def __call__(self, context: RequestContext, name: str) -> None:
+        """Answer with the rows. Raises GatherError for everything it refuses."""
+        fields = safetensors.read_query(context.query, ("rows",))
+        codec = codec_of(context)
+        metadata = self.store.metadata(name)
+        if await is_unchanged(context, metadata.etag):
+            return
+        first, last = row_range(fields.get("rows"), metadata.shape)
+        dtype, shape = DTYPES[metadata.dtype], (last - first, *metadata.shape[1:])
+        row_bytes = prod(shape[1:]) * (dtype.item_size or 8)
+        size = prod(shape) * dtype.item_size
+        head = codec.write_head(dtype, shape, size)
+        step = max(1, _CHUNK // max(row_bytes, 1))
+        starts = range(first, last, step) if row_bytes and context.method != "HEAD" else range(0)
+        # Before the answer begins, so that what is lost becomes an error.
+        piece, held = await self._rows(context, metadata, first, min(first + step, last)) if starts else (b"", None)
+        try:
+            context.started = True
+            context.status = 200
+            headers = [
+                (b"content-type", codec.media_type.encode()),
+                (b"x-request-id", context.request_id.encode()),
+                etag_field(metadata.etag),
+                version_field(metadata.version),
+                (b"x-gathernd-dtype", metadata.dtype.encode()),
+                (b"x-gathernd-shape", ",".join(map(str, shape)).encode()),
+                (b"server-timing", context.timings.header_field()),
+            ]
+            if dtype.item_size:
+                headers.append((b"content-length", b"%d" % (len(head) + size)))
+            await context.sender({"type": "http.response.start", "status": 200, "headers": headers})
+            await context.sender({"type": "http.response.body", "body": head, "more_body": True})
+            for start in starts:
+                if held is None:
+                    piece, held = await self._rows(context, metadata, start, min(start + step, last))
+                await context.sender({"type": "http.response.body", "body": piece, "more_body": True})
+                piece = b""
+                held.release()
+                held = None
+            await context.sender({"type": "http.response.body", "body": b""})
+        finally:
+            if held is not None:
+                held.release()
+
+    async def _rows(
+        self, context: RequestContext, metadata: Metadata, start: int, stop: int
+    ) -> tuple[bytes | memoryview, MemoryReservation]:
+        """The bytes of some rows, and where they are charged until they are sent; each has the time of a request."""
+        timings, now = context.timings, perf_counter()
+        own = RequestTimings(now, now + timings.deadline - timings.start, timings.caller)
+        reservation = MemoryReservation(context.admission.budget)
+        indices = Tensor(_INT64, (stop - start,), np.arange(start, stop))
+        call = Call("gather", f"{metadata.name}@{metadata.version}", indices, 0, "onnx-13", data_pointer="/name")
+        try:
+            reservation.charge(indices.array.nbytes)
+            answer = await self.service.gather(call, own, reservation)
+            return packed_bytes(answer.output, reservation), reservation
+        except BaseException:
+            reservation.release()
+            raise

@@ -1,0 +1,188 @@
+"""`gathernd cluster start|status|drain|stop`: tables in row ranges on the machines of a Ray cluster."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import typer
+
+from gathernd_cli.tables import Column, human_bytes, print_rows
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+NODE_COLUMNS: Final = (
+    Column("node"), Column("address"), Column("state"), Column("ranges", right=True),
+    Column("bytes", human_bytes, right=True), Column("capacity", human_bytes, right=True),
+)  # fmt: skip
+RANGE_COLUMNS: Final = (
+    Column("version"), Column("rows"), Column("bytes", human_bytes, right=True), Column("replicas"),
+)  # fmt: skip
+_LOOK_S: Final = 0.5
+
+app = typer.Typer(
+    help="Serve tables in row ranges from the machines of a Ray cluster (extra `cluster`).",
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+Address = Annotated[
+    str, typer.Option("--ray", envvar="RAY_ADDRESS", help="The Ray cluster: auto, HOST:PORT of its head, or ray://…")
+]
+
+
+def _fail(reason: str) -> typer.Exit:
+    typer.echo(f"gathernd: {reason}", err=True)
+    return typer.Exit(1)
+
+
+@contextmanager
+def _placement(address: str) -> Iterator[ModuleType]:
+    """The module `app.cluster.placement`, connected. What cannot be reached ends the command with exit code 1."""
+    if find_spec("ray") is None:
+        raise _fail("this needs Ray: pip install 'gathernd-server[cluster]'")
+    from app.cluster import placement  # noqa: PLC0415  (imports Ray)
+
+    try:
+        placement.connect(address)
+        yield placement
+    except OSError as error:
+        raise _fail(str(error)) from None
+
+
+def _until(look: Callable[[], bool], seconds: float, what: str) -> None:
+    end = time.monotonic() + seconds
+    while not look():
+        if time.monotonic() > end:
+            raise _fail(f"{what} after {seconds:.0f} s")
+        time.sleep(_LOOK_S)
+
+
+def _change(link: Any, what: Literal["drain", "undrain"], node: str) -> None:
+    from app.cluster.coordinator_client import CoordinatorClient, StaleMap  # noqa: PLC0415
+    from app.errors import GatherError  # noqa: PLC0415
+
+    try:
+        CoordinatorClient(link, lambda _: None).change(what, node, "", link.status()["generation"])
+    except (GatherError, StaleMap) as error:
+        raise _fail(str(error)) from None
+
+
+@app.command("start")
+def cluster_start(
+    ray: Address = "auto",
+    ranges: Annotated[int, typer.Option(min=1, help="Into how many row ranges a new version is cut.")] = 4,
+    replicas: Annotated[int, typer.Option(min=1, help="On how many machines each range is.")] = 2,
+    shards: Annotated[
+        int | None, typer.Option(min=1, help="How many shards there are to be; one for each machine by default.")
+    ] = None,
+    data_dir: Annotated[Path, typer.Option(help="Folder on each machine: a shard has its own folder in it.")] = Path(
+        "/var/lib/gathernd-cluster"
+    ),
+    shard_bytes: Annotated[
+        int | None, typer.Option(min=1 << 17, help="Bytes that a shard may hold; what the disk has free by default.")
+    ] = None,
+    flag: Annotated[
+        list[str] | None, typer.Option(help="A further flag of the shards' gathernd serve, as --flag=--threads=4.")
+    ] = None,
+    wait: Annotated[float, typer.Option(help="Seconds to wait until all shards serve.")] = 300.0,
+) -> None:
+    """Start a coordinator, and shards on all machines that have none; again, after machines were added.
+
+    Then `gathernd serve --cluster auto` on any machine of the Ray cluster is a router. A coordinator that runs keeps
+    its ranges and replicas.
+    """
+    with _placement(ray) as placement:
+        from app.cluster.coordinator import ClusterOptions  # noqa: PLC0415
+
+        link = placement.ActorLink()
+        wanted = ClusterOptions(ranges=ranges, replicas=replicas)
+        placement.start_coordinator(wanted, f"gathernd_{secrets.token_urlsafe(32)}")
+        running = link.options()
+        if (running.ranges, running.replicas) != (ranges, replicas):
+            typer.echo(
+                f"gathernd: the coordinator that runs cuts into {running.ranges} ranges with {running.replicas} "
+                "replicas, and goes on so",
+                err=True,
+            )
+        flags = [part for one in flag or () for part in one.split("=", 1)]
+        made = placement.start_shards(shards, str(data_dir.absolute()), shard_bytes, flags, link.key())
+        for name in {*made} & {*link.status()["draining"]}:  # of a machine that comes back
+            _change(link, "undrain", name)
+
+        def all_serve() -> bool:
+            heard = {node["node"] for node in link.status()["nodes"] if node["state"] != "lost"}
+            return heard.issuperset(placement.shard_actors())
+
+        _until(all_serve, wait, "not all shards serve")
+        typer.echo(f"{len(made)} shards started, {len(placement.shard_actors())} serve")
+
+
+@app.command("status")
+def cluster_status(
+    ray: Address = "auto",
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all that is known, as JSON.")] = False,
+) -> None:
+    """The machines, and which of them have which ranges."""
+    with _placement(ray) as placement:
+        found = placement.ActorLink().status()
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    print_rows(NODE_COLUMNS, (_node_row(one) for one in found["nodes"]))
+    if found["tables"]:
+        typer.echo()
+        print_rows(RANGE_COLUMNS, (row for table in found["tables"] for row in _range_rows(table)))
+
+
+def _node_row(node: Mapping[str, Any]) -> list[str]:
+    return [str(node[name]) for name in ("node", "address", "state", "ranges", "bytes", "capacity")]
+
+
+def _range_rows(table: Mapping[str, Any]) -> Iterator[list[str]]:
+    """One row for each range: replicas that are not whole now are marked."""
+    version = f"{table['table']}@{table['version']}"
+    for one in table["ranges"]:
+        replicas = [f"{replica['node']}{'' if replica['whole'] else ' (not whole)'}" for replica in one["replicas"]]
+        yield [version, f"{one['start']}-{one['stop'] - 1}", str(one["bytes"]), ", ".join(replicas)]
+
+
+@app.command("drain")
+def cluster_drain(
+    node: Annotated[str, typer.Argument(help="The shard, as status names it.")],
+    ray: Address = "auto",
+    wait: Annotated[float, typer.Option(help="Seconds to wait until others have its ranges.")] = 3600.0,
+) -> None:
+    """Have others copy a shard's ranges, and end the shard once they have. Requests go on meanwhile."""
+    with _placement(ray) as placement:
+        link = placement.ActorLink()
+        known = {one["node"]: one for one in link.status()["nodes"]}
+        if node not in known:
+            raise _fail(f"there is no shard {node!r}; there are {', '.join(known)}")
+        _change(link, "drain", node)
+
+        def is_empty() -> bool:
+            return all(one["node"] != node or not one["ranges"] for one in link.status()["nodes"])
+
+        _until(is_empty, wait, f"{node} still has ranges: is there room on others?")
+        placement.stop_shard(node)
+        typer.echo(f"{node} has no ranges and has ended")
+
+
+@app.command("stop")
+def cluster_stop(ray: Address = "auto") -> None:
+    """End all shards and the coordinator. What they have stored stays, and the next start serves it again."""
+    with _placement(ray) as placement:
+        actors = placement.shard_actors()
+        for name in actors:
+            placement.stop_shard(name)
+        placement.stop_coordinator()
+        typer.echo(f"{len(actors)} shards have ended")

@@ -1,0 +1,304 @@
+"""The messages between coordinator, shards and routers. They may be lost, late, repeated or in another order.
+
+    shard -> coordinator     Inventory, Held, NotHeld
+    coordinator -> shard     Hold, Drop
+    shard -> shard           CopyRequest, CopyAnswer
+    router -> coordinator    MapRequest, Publish, Change
+    coordinator -> router    MapAnswer, Placed, Published, Changed, Refused
+    router -> shard          Write, Read
+    shard -> router          Written, Rows, StaleMap
+
+The protocol is described in docs/cluster-protocol.md. Rows travel as whatever the two sides have agreed on: nothing
+here looks at them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+from app.cluster.shard_map import ShardMap
+
+Items: TypeAlias = object
+"""Rows, opaque to the protocol."""
+
+
+class Stamp(NamedTuple):
+    """The place of a coordinator's order among all orders: the coordinator's term, then its number within it.
+
+    A term is of one coordinator alone, so that no two orders have the same stamp.
+    """
+
+    term: int
+    number: int
+
+
+class RangeKey(NamedTuple):
+    """What a shard may hold: rows `start` to `stop` - 1 of one content. Two ranges with equal keys have equal rows."""
+
+    content_id: str
+    start: int
+    stop: int
+
+
+class HeldRange(NamedTuple):
+    """A range as a shard lists it: the stamp of the last order to hold it, and whether it is whole and durable."""
+
+    key: RangeKey
+    stamp: Stamp
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What the shard on a machine has, told every second; it says, too, that the shard lives.
+
+    `started` grows with each start of the shard and `count` with each inventory: an older one is not heeded.
+    """
+
+    node: str
+    address: str
+    started: int
+    count: int
+    capacity: int
+    """Bytes that the shard may hold in all."""
+    held: tuple[HeldRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """The order to hold a range. It is repeated until `Held` with its stamp comes.
+
+    Where the shard does not have the range it copies it from one of `sources`, addresses of other shards, else reads it
+    from `url`; with neither it waits for a `Write`.
+    """
+
+    key: RangeKey
+    stamp: Stamp
+    size: int
+    """Bytes that the range takes."""
+    sources: tuple[str, ...] = ()
+    url: str = ""
+    digest: str = ""
+    """What `Held` will say where the rows are the right ones, "" where it is not known yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The shard has the range whole and durable, and no order older than `stamp` will make it drop it."""
+
+    node: str
+    key: RangeKey
+    stamp: Stamp
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotHeld:
+    """The shard cannot hold the range: there is no room for it."""
+
+    node: str
+    key: RangeKey
+    stamp: Stamp
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """The order to drop a range, not heeded by a shard that was told to hold it by a later order."""
+
+    key: RangeKey
+    stamp: Stamp
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRequest:
+    """Asks a shard for all rows of a range; `token` comes back with the answer."""
+
+    key: RangeKey
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyAnswer:
+    """The rows of a range, None where the shard does not have them whole."""
+
+    key: RangeKey
+    token: int
+    rows: Items | None
+
+
+@dataclass(frozen=True, slots=True)
+class MapRequest:
+    """Asks for the map, if it is newer than generation `known`."""
+
+    known: int
+
+
+@dataclass(frozen=True, slots=True)
+class MapAnswer:
+    """The map of the last generation that is durable."""
+
+    map: ShardMap
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Asks where the rows of a new version go, and, repeated, whether it is published. One content id, one upload.
+
+    `known` is the generation of the map that the router had when it sent this first: a late repetition is told by it.
+    """
+
+    content_id: str
+    table: str
+    dtype: str
+    shape: tuple[int, ...]
+    row_bytes: int
+    keep: int
+    known: int
+    url: str = ""
+    """Where the shards read the rows themselves; "" where the router writes them."""
+    sha256: str = ""
+    created: int = 0
+    expected: str = "*"
+    """The content that must be current when the version is published: "" none at all, "*" any or none."""
+
+
+class Target(NamedTuple):
+    """A shard that is to get a range of a new version, and the stamp with which to write it."""
+
+    key: RangeKey
+    node: str
+    address: str
+    stamp: Stamp
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Which shards are to get the rows of a new version: the router writes to each of them."""
+
+    content_id: str
+    targets: tuple[Target, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The new version is in the map, under this number."""
+
+    content_id: str
+    number: int
+    map: ShardMap
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of the map other than publishing. One `request_id`, one attempt, whose repetitions are equal.
+
+    `known` is the generation of the map that the router had when it sent this first. A change of an alias or a node is
+    refused with `stale_map` where another one of the same came later, so that no late repetition undoes that.
+
+        what            subject     value
+        put_alias       the alias   the version, written NAME@7
+        remove_alias    the alias   ""
+        remove          the table   numbers of versions, with commas
+        drain, undrain  the node    ""
+    """
+
+    request_id: str
+    what: Literal["put_alias", "remove_alias", "remove", "drain", "undrain"]
+    subject: str
+    value: str
+    known: int
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """The change is in the map."""
+
+    request_id: str
+    map: ShardMap
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A publishing (by its content id) or a change (by its request id) that is not made.
+
+    `stale_map`: the router fetches the map and asks anew, under another id.
+    """
+
+    request_id: str
+    code: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """All rows of a range, from the router that publishes them."""
+
+    key: RangeKey
+    stamp: Stamp
+    size: int
+    rows: Items
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The rows are whole and durable."""
+
+    key: RangeKey
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Asks for rows of a range, by their numbers in the table."""
+
+    request_id: int
+    key: RangeKey
+    rows: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows that a `Read` asked for."""
+
+    request_id: int
+    rows: Items
+
+
+@dataclass(frozen=True, slots=True)
+class StaleMap:
+    """The shard does not have the range that a `Read` asked for: the router's map is of another time."""
+
+    request_id: int
+
+
+Message: TypeAlias = (
+    Inventory
+    | Hold
+    | Held
+    | NotHeld
+    | Drop
+    | CopyRequest
+    | CopyAnswer
+    | MapRequest
+    | MapAnswer
+    | Publish
+    | Placed
+    | Published
+    | Change
+    | Changed
+    | Refused
+    | Write
+    | Written
+    | Read
+    | Rows
+    | StaleMap
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """The action to send a message to an address."""
+
+    to: str
+    message: Message

@@ -1,0 +1,312 @@
+"""A cluster on Ray: detached actors that Ray restarts, for the coordinator and for each shard's process.
+
+The coordinator's records are in the store of Ray's head (GCS); with GCS fault tolerance (Redis) they outlive it. Ray
+carries the protocol's messages, never a row. The only module that imports Ray, which the extra `cluster` brings; what
+actors are given is plain values. All functions but `connect` need Ray to be connected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import count as count_from
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, Final
+from uuid import uuid4
+
+import orjson
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+from ray.experimental import internal_kv
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from app.cluster.coordinator import ClusterOptions
+from app.cluster.message_exchange import MessageExchange
+from app.cluster.record_files import KEPT
+from app.cluster.shard_agent import ShardAgent
+from app.cluster.shard_http import ShardClient
+from app.cluster.shard_process import ShardProcess, ShardSettings
+
+NAMESPACE: Final = "gathernd"
+COORDINATOR: Final = "gathernd-coordinator"
+SHARD: Final = "gathernd-shard-"
+"""What the names of shards' actors begin with; the machine's name in the map follows."""
+_ATTEMPTS: Final = 20
+_PAUSE_S: Final = 1.0
+CALL_S: Final = 10.0
+"""How long a call of an actor may take beyond what it waits for."""
+_KEYS: Final = NAMESPACE.encode()
+_PREFIX: Final = b"gathernd:record:"
+logger = logging.getLogger(__name__)
+
+
+class HeadRecords:
+    """A coordinator's records in the store of Ray's head, see `run_coordinator.Records`. Blocks; raises OSError."""
+
+    def latest(self) -> bytes | None:
+        """The record with the highest number, None where there is none."""
+        found = _ask(internal_kv._internal_kv_list, _PREFIX)
+        numbers = [int(key.removeprefix(_PREFIX)) for key in found]
+        return self.find(max(numbers)) if numbers else None
+
+    def find(self, number: int) -> bytes | None:
+        """The record of a number, None where there is none; b"" where it is an old one."""
+        found: bytes | None = _ask(internal_kv._internal_kv_get, _key(number))
+        return found
+
+    def create(self, number: int, record: bytes) -> bytes | None:
+        """Create a record: None, or the record that has this number already, which may be this one, asked for twice."""
+        if _ask(internal_kv._internal_kv_put, _key(number), record, overwrite=False):
+            return self.find(number)
+        if number > KEPT:
+            _ask(internal_kv._internal_kv_put, _key(number - KEPT), b"", overwrite=True)
+        return None
+
+
+def _key(number: int) -> bytes:
+    return _PREFIX + b"%d" % number
+
+
+def _ask(function: Any, *arguments: object, **options: object) -> Any:
+    try:
+        return function(*arguments, namespace=_KEYS, **options)
+    except (RayError, RuntimeError, TimeoutError) as error:
+        raise OSError(f"the head of the Ray cluster does not answer: {error}") from error
+
+
+class CoordinatorActor:
+    """The actor: one call, `exchange`, carries the protocol. It ends, for Ray to restart it, where another coordinator
+    has taken over. `key` is the key that shards are asked with.
+    """
+
+    def __init__(self, options: dict[str, Any], key: str | None = None) -> None:
+        self._options = ClusterOptions(**options)
+        self._key = key
+        self._exchange: MessageExchange | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def exchange(self, sender: str, texts: Sequence[bytes], wait_s: float = 0.0) -> list[bytes]:
+        """See `MessageExchange.exchange`."""
+        return await self._running().exchange(sender, texts, wait_s)
+
+    async def key(self) -> str | None:
+        """The key that shards are asked with."""
+        return self._key
+
+    async def options(self) -> dict[str, Any]:
+        """The options that it was started with."""
+        return asdict(self._options)
+
+    async def status(self) -> bytes:
+        """What `cluster_status.status_of` says, as JSON."""
+        return orjson.dumps(self._running().status())
+
+    def _running(self) -> MessageExchange:
+        if self._exchange is None:
+            self._exchange = MessageExchange(uuid4().hex, self._options, HeadRecords())
+            self._task = asyncio.create_task(self._exchange.runner.run())
+        assert self._task is not None
+        if self._task.done():
+            if not self._task.cancelled() and (error := self._task.exception()) is not None:
+                logger.error("the coordinator has failed", exc_info=error)
+            os._exit(1)  # an actor that ends by itself in Ray's way is not started again
+        return self._exchange
+
+
+def start_coordinator(options: ClusterOptions, key: str | None = None, **actor_options: Any) -> Any:
+    """The coordinator's actor, started where there is none. It outlives the caller."""
+    made = ray.remote(CoordinatorActor).options(
+        name=COORDINATOR,
+        namespace=NAMESPACE,
+        lifetime="detached",
+        max_restarts=-1,
+        max_concurrency=1000,
+        num_cpus=0,
+        get_if_exists=True,
+        **actor_options,
+    )
+    return made.remote(asdict(options), key)
+
+
+class ActorLink:
+    """The link to the coordinator by calls of its actor; see `coordinator_link.CoordinatorLink`."""
+
+    def exchange(self, sender: str, texts: Sequence[bytes], wait_s: float) -> list[bytes]:
+        """See `MessageExchange.exchange`. Raises OSError."""
+        found: list[bytes] = self._call("exchange", wait_s, sender, list(texts), wait_s)
+        return found
+
+    def key(self) -> str | None:
+        """The key that shards are asked with. Raises OSError."""
+        found: str | None = self._call("key", 0.0)
+        return found
+
+    def status(self) -> Any:
+        """The cluster as `gathernd cluster status` shows it. Raises OSError."""
+        return orjson.loads(self._call("status", 0.0))
+
+    def options(self) -> ClusterOptions:
+        """The options that the coordinator was started with. Raises OSError."""
+        return ClusterOptions(**self._call("options", 0.0))
+
+    def close(self) -> None:
+        """It holds nothing."""
+
+    @staticmethod
+    def _call(method: str, wait_s: float, *arguments: object) -> Any:
+        try:
+            actor = ray.get_actor(COORDINATOR, namespace=NAMESPACE)
+            return ray.get(getattr(actor, method).remote(*arguments), timeout=wait_s + CALL_S)
+        except (RayError, GetTimeoutError, ValueError, RuntimeError, ConnectionError) as error:
+            raise OSError(f"the coordinator does not answer: {error}") from None
+
+
+class ShardActor:
+    """Looks after the `gathernd serve` of one shard, and tells the coordinator what it has.
+
+    The process outlives the actor, and the actor that Ray starts in its place adopts it. Where Ray starts it on another
+    machine, whose folder is empty, the coordinator has the ranges copied there.
+    """
+
+    def __init__(self, name: str, folder: str, max_bytes: int | None, flags: Sequence[str], key: str | None) -> None:
+        host = ray.util.get_node_ip_address()
+        own = Path(folder) / name
+        self._process = ShardProcess(ShardSettings(host, own, key, max_bytes, tuple(flags)))
+        self._stop = Event()
+        self._threads: list[Thread] = []
+        self._name, self._folder, self._key = name, own, key
+        self._max_bytes = max_bytes
+        self._thread = Thread(target=self._run, name="shard", daemon=True)
+        self._thread.start()
+
+    def place(self) -> dict[str, Any]:
+        """Where it runs: its node of the Ray cluster, and the process id of its service, None before its start."""
+        return {"node_id": ray.get_runtime_context().get_node_id(), "pid": self._process.pid}
+
+    def stop(self) -> None:
+        """End its service; the actor itself is then to be killed."""
+        self._stop.set()
+        self._thread.join(30)
+        self._process.stop()
+
+    def _run(self) -> None:
+        try:
+            self._process.begin()
+            self._process.wait_until_ready(self._stop)
+            address = self._process.address
+            has = sum(one.size for one in ShardClient(address, self._key).stored())
+            free = shutil.disk_usage(self._folder).free
+            capacity = capacity_of(has + free if self._max_bytes is None else self._max_bytes)
+            agent = ShardAgent(self._name, address, self._folder, capacity, ActorLink(), self._key)
+            telling = Thread(target=agent.run, args=(self._stop,), name="agent", daemon=True)
+            telling.start()
+            while not self._stop.wait(0.5):
+                self._process.look()
+                if self._process.address != address or not telling.is_alive():
+                    raise RuntimeError("the shard's port is taken, or its agent has ended")
+        except Exception:
+            if not self._stop.is_set():
+                logger.exception("the shard %s is looked after anew", self._name)
+                os._exit(1)
+
+
+def capacity_of(max_bytes: int) -> int:
+    """Bytes of rows for which a store of `max_bytes` has room: each file has a page and checksums beside."""
+    return max(0, max_bytes - max_bytes // 64 - (1 << 16))
+
+
+def connect(address: str) -> None:
+    """Connect to the Ray cluster at `address`, as `ray.init` takes it. Raises OSError."""
+    try:
+        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, RayError, RuntimeError, ValueError, TimeoutError) as error:
+        raise OSError(f"no Ray cluster answers at {address!r}: {error}") from None
+
+
+def shard_actors() -> dict[str, Any]:
+    """The actors of shards by the shards' names."""
+    found = ray.util.list_named_actors(all_namespaces=True)
+    names = sorted(one["name"] for one in found if one["namespace"] == NAMESPACE and one["name"].startswith(SHARD))
+    return {name.removeprefix(SHARD): ray.get_actor(name, namespace=NAMESPACE) for name in names}
+
+
+def start_shards(
+    count: int | None, folder: str, max_bytes: int | None, flags: Sequence[str], key: str | None
+) -> list[str]:
+    """Shards on the machines of the Ray cluster that have none, or `count` in all: the names of those that are new."""
+    actors = shard_actors()
+    found = places(actors)
+    for _ in range(_ATTEMPTS):  # one that is being restarted has its place already
+        if len(found) == len(actors):
+            break
+        time.sleep(_PAUSE_S)
+        found = places(actors)
+    else:
+        raise OSError(f"these shards' actors do not answer: {', '.join(sorted(actors.keys() - found.keys()))}")
+    taken = [place["node_id"] for place in found.values()]
+    hosts = {node["NodeID"]: node["NodeManagerHostname"] for node in ray.nodes() if node["Alive"]}
+    nodes = sorted(hosts)
+    if count is None:
+        wanted = [node for node in nodes if node not in taken]
+    else:
+        used = {node: taken.count(node) for node in nodes}
+        wanted = []
+        for _ in range(count - len(actors)):
+            node = min(nodes, key=lambda one: (used[one], one))
+            used[node] += 1
+            wanted.append(node)
+    made: list[str] = []
+    for node in wanted:
+        # Of its machine, so that the next start on it finds the folder again.
+        host = re.sub("[^A-Za-z0-9._-]", "-", hosts[node])[:40]
+        name = next(one for one in (f"{host}-{number}" for number in count_from()) if one not in (*actors, *made))
+        ray.remote(ShardActor).options(
+            name=f"{SHARD}{name}",
+            namespace=NAMESPACE,
+            lifetime="detached",
+            max_restarts=-1,
+            max_concurrency=8,
+            num_cpus=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True),
+        ).remote(name, folder, max_bytes, list(flags), key)
+        made.append(name)
+    return made
+
+
+def places(actors: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What the actors of shards say of where they are; those that do not answer are left out."""
+    asked = {name: actor.place.remote() for name, actor in actors.items()}
+    found = {}
+    for name, answer in asked.items():
+        try:
+            found[name] = ray.get(answer, timeout=CALL_S)
+        except RayError:
+            continue
+    return found
+
+
+def stop_shard(name: str) -> None:
+    """End a shard: its service, then its actor. What it stored stays on the disk."""
+    actor = shard_actors().get(name)
+    if actor is None:
+        return
+    try:
+        ray.get(actor.stop.remote(), timeout=60)
+    except RayError as error:
+        logger.warning("the shard %s did not end by itself: %s", name, error)
+    ray.kill(actor, no_restart=True)
+
+
+def stop_coordinator() -> None:
+    """End the coordinator's actor. Its records stay."""
+    try:
+        ray.kill(ray.get_actor(COORDINATOR, namespace=NAMESPACE), no_restart=True)
+    except ValueError:
+        return

@@ -1,0 +1,42 @@
+"""Which replica of a range a router asks: by turns, those that failed of late after the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from app.cluster.shard_map import Replica
+
+FIRST_PAUSE: Final = 0.5
+LONGEST_PAUSE: Final = 10.0
+"""Seconds for which a replica that failed is asked after the others, doubled with each failure."""
+
+
+class ReplicaChoice:
+    """What one router knows of the shards, by address. `now` is in seconds, from any beginning."""
+
+    def __init__(self) -> None:
+        self._turn = 0
+        self._failed: dict[str, tuple[float, float]] = {}
+        """Until when an address counts as failing, and how long the pause is."""
+
+    def order(self, replicas: Sequence[Replica], now: float) -> Sequence[Replica]:
+        """The replicas in the order in which to ask them."""
+        self._turn += 1
+        first = self._turn % len(replicas)
+        turned = (*replicas[first:], *replicas[:first])
+        if not self._failed:
+            return turned
+        failed = self._failed
+        return sorted(turned, key=lambda one: now < failed[one.address][0] if one.address in failed else False)
+
+    def failed(self, address: str, now: float) -> None:
+        """It refused, broke off, or was late."""
+        _, pause = self._failed.get(address, (0.0, FIRST_PAUSE / 2))
+        pause = min(2 * pause, LONGEST_PAUSE)
+        self._failed[address] = (now + pause, pause)
+
+    def answered(self, address: str) -> None:
+        """It answered."""
+        if self._failed:
+            self._failed.pop(address, None)

@@ -1,0 +1,230 @@
+"""Where the answer of a shard goes as it comes off the socket: rows straight to their places in the output.
+
+A sink is given the body of one answer: `begin` once its length is known, then either bytes from the connection's buffer
+(`take`) or, where it says so (`room`), the socket reads into its memory. What it refuses raises BadAnswer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Final, Protocol
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from app.errors import GatherError
+from app.tensors.dtypes import DType
+from app.wire.safetensors_header import read_header
+
+WIDE_ROW: Final = 1 << 13
+"""Rows of this many bytes or more are read into their places one by one; shorter ones are moved there in blocks."""
+_LENGTH: Final = 8
+"""Bytes of the length that a safetensors header begins with."""
+_MAX_HEADER: Final = 1 << 12
+
+
+class BadAnswer(Exception):
+    """An answer that is not what was asked for; the text says how, `stale` that it is of another content."""
+
+    def __init__(self, detail: str, *, stale: bool = False) -> None:
+        super().__init__(detail)
+        self.stale = stale
+
+
+class Sink(Protocol):
+    """Where a body goes."""
+
+    def begin(self, size: int) -> None:
+        """A body of `size` bytes comes."""
+        ...
+
+    def take(self, view: memoryview) -> int:
+        """Use as many bytes at the start of `view` as it can, and return how many; the others come again with more."""
+        ...
+
+    def room(self) -> memoryview | None:
+        """Memory that the next bytes may be read into, None where they are to be handed over."""
+        ...
+
+    def read(self, size: int) -> None:
+        """So many bytes have been read into what `room` gave."""
+        ...
+
+    def etag(self) -> str | None:
+        """Of a whole body, the ETag of what was read, where the body says it."""
+        ...
+
+
+class WholeBody:
+    """Keeps a body of at most `most` bytes; `charge` is told how many before they are taken, and may raise."""
+
+    def __init__(self, most: int, charge: Callable[[int], None] | None = None) -> None:
+        self.most = most
+        self._charge = charge
+        self.body = bytearray()
+        self._view = memoryview(self.body)
+        self._place = 0
+
+    def begin(self, size: int) -> None:
+        """Raises BadAnswer for a body that is too long."""
+        if size > self.most:
+            raise BadAnswer(f"the answer has {size} bytes, and at most {self.most} were asked for")
+        if self._charge is not None and size > len(self.body):
+            self._charge(size - len(self.body))
+        self.body = bytearray(size)
+        self._view = memoryview(self.body)
+        self._place = 0
+
+    def take(self, view: memoryview) -> int:
+        """All of `view`."""
+        size = len(view)
+        self._view[self._place : self._place + size] = view
+        self._place += size
+        return size
+
+    def room(self) -> memoryview | None:
+        """The rest."""
+        return self._view[self._place :]
+
+    def read(self, size: int) -> None:
+        """So many bytes are there."""
+        self._place += size
+
+    def etag(self) -> str | None:
+        """The member `data_etag`. Raises BadAnswer."""
+        found = self.document().get("data_etag")
+        return found if isinstance(found, str) else None
+
+    def document(self) -> dict[str, Any]:
+        """The body, a JSON object. Raises BadAnswer."""
+        try:
+            found = orjson.loads(self.body)
+        except orjson.JSONDecodeError as error:
+            raise BadAnswer(f"the answer is no JSON: {error}") from None
+        if not isinstance(found, dict):
+            raise BadAnswer("the answer is no JSON object")
+        return found
+
+
+class RowSink:
+    """Puts the items of a safetensors answer of one tensor to their places.
+
+    `rows` is the output as an array of rows, void items or 2-D; row i of the answer goes to `rows[places[i]]`, where
+    `places` is None to `rows[i]`. The answer's tensor has to be of `dtype` and `shape`, whose first dimension is
+    the rows. What is written before an error is found is written again by the next replica that is asked.
+    """
+
+    def __init__(
+        self, rows: NDArray[Any], places: NDArray[np.intp] | None, dtype: DType, shape: tuple[int, ...], row_bytes: int
+    ) -> None:
+        self.rows = rows
+        self.places = places
+        self.dtype = dtype
+        self.shape = shape
+        self.row_bytes = row_bytes
+        self._count = len(rows) if places is None else len(places)
+        self._header = True
+        self._size = 0
+        self._place = 0  # bytes of items that are in place
+        self._whole = (
+            None if places is not None or not rows.flags.c_contiguous else rows.reshape(-1).view(np.uint8).data
+        )
+
+    def begin(self, size: int) -> None:
+        """A body of `size` bytes comes, its header first. Raises BadAnswer for one that has none."""
+        if size < _LENGTH:
+            raise BadAnswer(f"the answer has {size} bytes")
+        self._header = True
+        self._size = size
+        self._place = 0
+
+    def take(self, view: memoryview) -> int:
+        """Read the header, and move whole rows to their places, or, of wide ones, parts of them."""
+        start = 0
+        if self._header:
+            start = self._read_header(view)
+            if not start:
+                return 0
+        if self._whole is not None:
+            piece = view[start:]
+            self._whole[self._place : self._place + len(piece)] = piece
+            self._place += len(piece)
+            return len(view)
+        if self.row_bytes >= WIDE_ROW:
+            while start < len(view):
+                room = self._rest_of_row()
+                size = min(len(room), len(view) - start)
+                room[:size] = view[start : start + size]
+                start += size
+                self._place += size
+            return len(view)
+        count = (len(view) - start) // self.row_bytes
+        if count:
+            end, done = start + count * self.row_bytes, self._place // self.row_bytes
+            block: NDArray[Any] = np.frombuffer(view[start:end], self.rows.dtype)
+            if self.rows.ndim > 1:
+                block = block.reshape(count, -1)
+            if self.places is None:
+                self.rows[done : done + count] = block
+            else:
+                self.rows[self.places[done : done + count]] = block
+            self._place += end - start
+            start = end
+        return start
+
+    def room(self) -> memoryview | None:
+        """The rest of the output, or of the row, where bytes can be read into their place."""
+        if self._header:
+            return None
+        if self._whole is not None:
+            return self._whole[self._place :]
+        return self._rest_of_row() if self.row_bytes >= WIDE_ROW else None
+
+    def read(self, size: int) -> None:
+        """So many bytes are in place."""
+        self._place += size
+
+    def etag(self) -> str | None:
+        """None: the header of the answer says it."""
+        return None
+
+    def _rest_of_row(self) -> memoryview:
+        number, offset = divmod(self._place, self.row_bytes)
+        at = number if self.places is None else int(self.places[number])
+        view: memoryview = self.rows[at : at + 1].reshape(-1).view(np.uint8).data
+        return view[offset:]
+
+    def _read_header(self, view: memoryview) -> int:
+        """Where the items begin, 0 while the header is not whole. Raises BadAnswer."""
+        if len(view) < _LENGTH:
+            return 0
+        length = int.from_bytes(view[:8], "little")
+        if length > _MAX_HEADER:
+            raise BadAnswer(f"the header of the answer has {length} bytes")
+        if len(view) < 8 + length:
+            return 0
+        text = bytes(view[8 : 8 + length])
+        if len(text) <= 512:
+            dtype, shape, size = _described(text)
+        else:
+            dtype, shape, size = _described.__wrapped__(text)
+        wanted = self._count * self.row_bytes
+        if dtype is not self.dtype or shape != self.shape or size != wanted or self._size != 8 + length + wanted:
+            found = f"{None if dtype is None else dtype.name} of shape {list(shape)}"
+            raise BadAnswer(f"the answer is {found}, and {self.dtype.name} of shape {list(self.shape)} was asked for")
+        self._header = False
+        return 8 + length
+
+
+@lru_cache(1024)
+def _described(header: bytes) -> tuple[DType | None, tuple[int, ...], int]:
+    """Type, shape and bytes of the one tensor, `output`, of a safetensors header. Raises BadAnswer."""
+    try:
+        entries = read_header(header)
+    except GatherError as error:
+        raise BadAnswer(error.detail) from None
+    if len(entries) != 1 or entries[0].name != "output":
+        raise BadAnswer("the answer has not the one tensor 'output'")
+    return entries[0].known, entries[0].shape, entries[0].end

@@ -1,0 +1,423 @@
+"""The shard map: which tables there are, in which row ranges each is cut, and which shards have each range.
+
+It is immutable. A change of anything makes a new map with a higher generation, which takes the place of the old one in
+one assignment; a request keeps the map with which it began, and so is of one version of each table.
+
+As JSON, which a static map file has:
+
+    {"generation": 1,
+     "tables": {"items": {"live": 7, "versions": [
+        {"number": 7, "content_id": "c81f02", "dtype": "float32", "shape": [200000, 64],
+         "ranges": [{"start": 0, "stop": 100000, "tensor": "items.0@1",
+                     "replicas": [{"address": "10.0.0.1:8080", "node": "a", "etag": "\\"9f31-0\\""}]}, ...]}]}},
+     "aliases": {"items-prod": "items@7"}}
+
+`generation`, `live` (the highest number), `tensor` (`shard_tensor`), `node` (the address) and `etag` may be left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Any, Final, NamedTuple, NoReturn
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from app.errors import GatherError
+from app.tensors.dtypes import DTYPES, DType
+from app.tensors.shape_limits import NUMPY_BYTES
+from app.tensors.tensor_name import check_new_name, check_reference, split_reference
+
+MAX_RANGES: Final = 1 << 16
+_ADDRESS: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
+_CONTENT_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class BadShardMap(ValueError):
+    """A shard map that cannot be served; the text says where in it and why."""
+
+
+class Parts(NamedTuple):
+    """Rows by the range that has them; see `ShardedVersion.split`."""
+
+    ranges: list[int]
+    """The numbers of the ranges that have a row, ascending."""
+    bounds: list[int]
+    """Where in `order` the rows of each of them begin, and the end of the last."""
+    order: NDArray[np.intp]
+    """Places in the rows asked for, those of one range after those of another, ascending within each."""
+    local: NDArray[np.int64]
+    """In the same order the number that each row has within its range."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One copy of a range: a service at `address` (host:port) on machine `node`.
+
+    With `etag` only answers from this content are taken; a shard that is asked for another content counts as lost.
+    """
+
+    address: str
+    node: str = ""
+    etag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowRange:
+    """Rows `start` to `stop` - 1, which each replica holds as its resident tensor `tensor`, row `start` first."""
+
+    start: int
+    stop: int
+    tensor: str
+    replicas: tuple[Replica, ...]
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class ShardedVersion:
+    """One version of a table, of rank 1 or more: its ranges cover the rows in order, without hole or overlap.
+
+    `content_id` is made anew for each version that is published, and used for no other. `created` is nanoseconds since
+    1970; `sha256` that of the items, "" where it is not known.
+    """
+
+    number: int
+    content_id: str
+    dtype: DType
+    shape: tuple[int, ...]
+    ranges: tuple[RowRange, ...]
+    created: int = 0
+    sha256: str = ""
+
+    @property
+    def rows(self) -> int:
+        """The size of axis 0."""
+        return self.shape[0]
+
+    @property
+    def etag(self) -> str:
+        """The ETag of the table at this version, which is that of no shard."""
+        return f'"{self.content_id}-0"'
+
+    @cached_property
+    def stops(self) -> NDArray[np.int64]:
+        """Where each range ends."""
+        return np.array([one.stop for one in self.ranges], np.int64)
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """Where each range begins."""
+        return np.array([one.start for one in self.ranges], np.int64)
+
+    def range_numbers(self, rows: NDArray[np.int64]) -> NDArray[np.intp]:
+        """Which range has each of `rows`, all of them in [0, shape[0])."""
+        return np.searchsorted(self.stops, rows, "right")
+
+    def split(self, rows: NDArray[np.int64]) -> Parts:
+        """`rows`, all of them in [0, shape[0]), by the range that has them, in a stable order."""
+        if not len(rows):
+            return Parts([], [0], np.empty(0, np.intp), rows)
+        if len(self.ranges) == 1:
+            return Parts([0], [0, len(rows)], np.arange(len(rows)), rows)
+        numbers = self.range_numbers(rows).astype(np.uint16)  # 16 bits are sorted by counting
+        order = np.argsort(numbers, kind="stable")
+        ends = np.cumsum(np.bincount(numbers, minlength=len(self.ranges))).tolist()
+        local = rows[order]
+        ranges, bounds, begin = [], [0], 0
+        for number, end in enumerate(ends):
+            if end > begin:
+                ranges.append(number)
+                bounds.append(end)
+                local[begin:end] -= self.ranges[number].start
+                begin = end
+        return Parts(ranges, bounds, order, local)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedTable:
+    """The versions of a table that are kept, the oldest first; `live` is the number of the current one."""
+
+    versions: tuple[ShardedVersion, ...]
+    live: int
+
+    def version(self, number: int) -> ShardedVersion | None:
+        """The version of this number, None where it is not kept."""
+        return next((one for one in self.versions if one.number == number), None)
+
+    @property
+    def current(self) -> ShardedVersion:
+        """The version that the name stands for."""
+        found = self.version(self.live)
+        assert found is not None, "`ShardMap` has checked it"
+        return found
+
+
+@dataclass(frozen=True)
+class ShardMap:
+    """All tables by name, and aliases, each of one version, written `NAME@7`. Raises BadShardMap unless it is sound."""
+
+    generation: int = 0
+    tables: Mapping[str, ShardedTable] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def find(self, reference: str) -> tuple[str, ShardedVersion] | None:
+        """The table's name and the version that a reference names (a name, `NAME@7` or an alias), or None."""
+        name, number = split_reference(self.aliases.get(reference, reference))
+        table = self.tables.get(name)
+        if table is None:
+            return None
+        version = table.current if number is None else table.version(number)
+        return None if version is None else (name, version)
+
+    @property
+    def addresses(self) -> frozenset[str]:
+        """The addresses of all replicas."""
+        return frozenset(
+            replica.address
+            for table in self.tables.values()
+            for version in table.versions
+            for one in version.ranges
+            for replica in one.replicas
+        )
+
+    def to_json(self) -> bytes:
+        """The map as JSON, indented, its members in a fixed order."""
+        return orjson.dumps(_as_json(self), option=orjson.OPT_INDENT_2)
+
+    @staticmethod
+    def from_json(text: bytes | str, *, strict: bool = True) -> ShardMap:
+        """The map that JSON text says. Raises BadShardMap, which names the place.
+
+        `strict` refuses members that are not known; else they are left out, as between two versions of the service.
+        """
+        try:
+            document = orjson.loads(text)
+        except orjson.JSONDecodeError as error:
+            raise BadShardMap(f"the map is no JSON: {error}") from None
+        return _read_map(_Member("", document, strict=strict))
+
+
+def shard_tensor(content_id: str, start: int, stop: int) -> str:
+    """The name under which shards hold a range, where the map says no other: it is of one content alone."""
+    return f"{content_id}.{start}-{stop}"
+
+
+# Checks
+
+
+def _check(found: ShardMap) -> None:
+    if found.generation < 0:
+        raise BadShardMap("generation: is negative")
+    contents: set[str] = set()
+    for name, table in found.tables.items():
+        place = f"tables.{name}"
+        _check_text(place, check_new_name, name)
+        numbers = [version.number for version in table.versions]
+        if not numbers:
+            raise BadShardMap(f"{place}.versions: is empty")
+        if numbers != sorted(set(numbers)) or not 1 <= numbers[0] <= numbers[-1] < 10**19:
+            raise BadShardMap(f"{place}.versions: numbers are from 1 on and rise, and these are {numbers}")
+        if table.live not in numbers:
+            raise BadShardMap(f"{place}.live: no version has the number {table.live}; there are {numbers}")
+        for version in table.versions:
+            _check_version(f"{place}.versions[{version.number}]", version)
+            if version.content_id in contents:
+                raise BadShardMap(
+                    f"{place}.versions[{version.number}].content_id: {version.content_id!r} is that of another version"
+                )
+            contents.add(version.content_id)
+    for alias, target in found.aliases.items():
+        _check_text(f"aliases.{alias}", check_new_name, alias)
+        if alias in found.tables:
+            raise BadShardMap(f"aliases.{alias}: a table has this name")
+        own, number = split_reference(target)
+        if number is None or own not in found.tables or found.tables[own].version(number) is None:
+            raise BadShardMap(f"aliases.{alias}: {target!r} is no version of a table, written NAME@7")
+
+
+def _check_version(place: str, version: ShardedVersion) -> None:
+    if not _CONTENT_ID.fullmatch(version.content_id):
+        raise BadShardMap(f"{place}.content_id: {version.content_id!r} is not 1 to 64 of A-Z a-z 0-9 . _ -")
+    if not version.shape or min(version.shape) < 0:
+        raise BadShardMap(f"{place}.shape: {list(version.shape)} is not one of rank 1 or more, without negative sizes")
+    if prod(size for size in version.shape if size) * (version.dtype.item_size or 4) > NUMPY_BYTES:
+        raise BadShardMap(f"{place}.shape: {list(version.shape)} has more than {NUMPY_BYTES} bytes")
+    if len(version.ranges) > MAX_RANGES:
+        raise BadShardMap(f"{place}.ranges: {len(version.ranges)} are more than {MAX_RANGES}")
+    end = 0
+    for number, one in enumerate(version.ranges):
+        here = f"{place}.ranges[{number}]"
+        if one.start != end:
+            raise BadShardMap(f"{here}.start: {one.start} is not {end}, where the range before it stops")
+        if one.stop <= one.start:
+            raise BadShardMap(f"{here}.stop: {one.stop} is not behind its start, {one.start}")
+        end = one.stop
+        _check_text(f"{here}.tensor", check_reference, one.tensor)
+        if not one.replicas:
+            raise BadShardMap(f"{here}.replicas: is empty")
+        addresses = [replica.address for replica in one.replicas]
+        for address in addresses:
+            match = _ADDRESS.fullmatch(address)
+            if match is None or not 1 <= int(match[1]) <= 65535:
+                raise BadShardMap(f"{here}.replicas: {address!r} is no address of the form host:port")
+        if len(set(addresses)) != len(addresses):
+            raise BadShardMap(f"{here}.replicas: two have the same address")
+    if end != version.rows:
+        raise BadShardMap(f"{place}.ranges: the last one stops at {end}, and the table has {version.rows} rows")
+
+
+def _check_text(place: str, check: Any, text: str) -> None:
+    try:
+        check(text)
+    except GatherError as error:
+        raise BadShardMap(f"{place}: {error.detail}") from None
+
+
+# JSON
+
+
+def _as_json(found: ShardMap) -> dict[str, Any]:
+    return {
+        "generation": found.generation,
+        "tables": {
+            name: {"live": table.live, "versions": [_version_json(version) for version in table.versions]}
+            for name, table in found.tables.items()
+        },
+        "aliases": dict(found.aliases),
+    }
+
+
+def _version_json(version: ShardedVersion) -> dict[str, Any]:
+    return {
+        "number": version.number,
+        "content_id": version.content_id,
+        "dtype": version.dtype.name,
+        "shape": list(version.shape),
+        "created": version.created,
+        "sha256": version.sha256,
+        "ranges": [
+            {
+                "start": one.start,
+                "stop": one.stop,
+                "tensor": one.tensor,
+                "replicas": [
+                    {"address": replica.address, "node": replica.node}
+                    | ({} if replica.etag is None else {"etag": replica.etag})
+                    for replica in one.replicas
+                ],
+            }
+            for one in version.ranges
+        ],
+    }
+
+
+class _Member:
+    """A member of the document, and where it stands; what is not as it has to be raises BadShardMap."""
+
+    def __init__(self, place: str, value: object, *, strict: bool) -> None:
+        self.place = place
+        self.value = value
+        self.strict = strict
+
+    def refuse(self, wanted: str) -> NoReturn:
+        """Raise the error that this should be something else."""
+        raise BadShardMap(f"{self.place or 'the map'}: is not {wanted}")
+
+    def fields(self, required: Sequence[str], optional: Sequence[str] = ()) -> dict[str, _Member]:
+        """The members of an object that has all that are required, and none besides these."""
+        if not isinstance(self.value, dict):
+            self.refuse("an object")
+        for name in required:
+            if name not in self.value:
+                raise BadShardMap(f"{self.place or 'the map'}: has no member {name!r}")
+        for name in self.value if self.strict else ():
+            if name not in required and name not in optional:
+                raise BadShardMap(f"{self.place or 'the map'}: has a member {name!r}, which is not known")
+        return {name: self._below(f"{self.place}.{name}".lstrip("."), value) for name, value in self.value.items()}
+
+    def members(self) -> dict[str, _Member]:
+        """The members of an object, whatever their names."""
+        if not isinstance(self.value, dict):
+            self.refuse("an object")
+        return {name: self._below(f"{self.place}.{name}", value) for name, value in self.value.items()}
+
+    def items(self) -> list[_Member]:
+        """The items of an array."""
+        if not isinstance(self.value, list):
+            self.refuse("an array")
+        return [self._below(f"{self.place}[{number}]", value) for number, value in enumerate(self.value)]
+
+    def _below(self, place: str, value: object) -> _Member:
+        return _Member(place, value, strict=self.strict)
+
+    def integer(self) -> int:
+        """An integer."""
+        if not isinstance(self.value, int) or isinstance(self.value, bool):
+            self.refuse("an integer")
+        return self.value
+
+    def text(self) -> str:
+        """A string."""
+        if not isinstance(self.value, str):
+            self.refuse("a string")
+        return self.value
+
+
+def _read_map(member: _Member) -> ShardMap:
+    fields = member.fields(("tables",), ("generation", "aliases"))
+    tables = {name: _read_table(one) for name, one in fields["tables"].members().items()}
+    aliases = {name: one.text() for name, one in fields["aliases"].members().items()} if "aliases" in fields else {}
+    return ShardMap(_integer(fields, "generation", 0), tables, aliases)
+
+
+def _read_table(member: _Member) -> ShardedTable:
+    fields = member.fields(("versions",), ("live",))
+    versions = tuple(_read_version(one) for one in fields["versions"].items())
+    return ShardedTable(versions, _integer(fields, "live", max((one.number for one in versions), default=0)))
+
+
+def _read_version(member: _Member) -> ShardedVersion:
+    fields = member.fields(("number", "content_id", "dtype", "shape", "ranges"), ("created", "sha256"))
+    dtype = DTYPES.get(fields["dtype"].text())
+    if dtype is None:
+        fields["dtype"].refuse(f"an element type; those are {', '.join(DTYPES)}")
+    content_id = fields["content_id"].text()
+    return ShardedVersion(
+        fields["number"].integer(),
+        content_id,
+        dtype,
+        tuple(size.integer() for size in fields["shape"].items()),
+        tuple(_read_range(one, content_id) for one in fields["ranges"].items()),
+        _integer(fields, "created", 0),
+        fields["sha256"].text() if "sha256" in fields else "",
+    )
+
+
+def _read_range(member: _Member, content_id: str) -> RowRange:
+    fields = member.fields(("start", "stop", "replicas"), ("tensor",))
+    start, stop = fields["start"].integer(), fields["stop"].integer()
+    tensor = fields["tensor"].text() if "tensor" in fields else shard_tensor(content_id, start, stop)
+    return RowRange(start, stop, tensor, tuple(_read_replica(one) for one in fields["replicas"].items()))
+
+
+def _read_replica(member: _Member) -> Replica:
+    fields = member.fields(("address",), ("node", "etag"))
+    address = fields["address"].text()
+    node = fields["node"].text() if "node" in fields else address
+    return Replica(address, node, fields["etag"].text() if "etag" in fields else None)
+
+
+def _integer(fields: Mapping[str, _Member], name: str, default: int) -> int:
+    return fields[name].integer() if name in fields else default

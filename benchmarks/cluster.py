@@ -1,0 +1,255 @@
+"""A table in row ranges: what the router costs beside a plain lookup, and what asking a shard costs.
+
+python -m benchmarks.cluster [--requests 3000] [--ranges 4]
+
+First the clients that may carry the inner requests: each asks one shard for 64 rows of 64 float32 again and again,
+from a process of its own, and its processor time counts: httpx, aiohttp, asyncio streams, and the router's own
+connection. Then one machine and a cluster, with the same table of 200,000 rows, in turns: a lookup of 256 rows in the
+binary format, one at a time (its latency at low load), and the processor time of each of them in the service asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from app.cluster.row_sinks import RowSink
+from app.cluster.shard_connection import Failure, ShardConnection
+from app.tensors.dtypes import DTYPES
+from app.wire.safetensors_header import write_header
+from benchmarks import common
+
+ROWS, WIDTH, ASKED, INNER = 200_000, 64, 256, 64
+BINARY = "application/x-safetensors"
+CLIENTS = ("httpx", "aiohttp", "streams", "connection")
+PATH = "/gathernd?tensor=items"
+GOAL_RATIO, GOAL_MS = 6.0, 1.5
+
+
+def body_of(rows: Any) -> bytes:
+    """A safetensors body of indices."""
+    flat = np.ascontiguousarray(rows, np.int64)
+    return write_header("indices", DTYPES["int64"], (len(flat), 1), flat.nbytes) + flat.tobytes()
+
+
+# The inner clients
+
+
+async def with_httpx(port: int, body: bytes, count: int) -> None:
+    """Ask with httpx."""
+    import httpx  # noqa: PLC0415
+
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+        for _ in range(count):
+            answer = await client.post(PATH, content=body, headers={"content-type": BINARY})
+            assert answer.status_code == 200
+
+
+async def with_aiohttp(port: int, body: bytes, count: int) -> None:
+    """Ask with aiohttp."""
+    import aiohttp  # noqa: PLC0415
+
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+        for _ in range(count):
+            async with session.post(PATH, data=body, headers={"content-type": BINARY}) as answer:
+                await answer.read()
+                assert answer.status == 200
+
+
+def header_of(body: bytes) -> bytes:
+    """The header of a request."""
+    return (
+        f"POST {PATH} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: {BINARY}\r\ncontent-length: {len(body)}\r\n\r\n"
+    ).encode()
+
+
+async def with_streams(port: int, body: bytes, count: int) -> None:
+    """Ask with asyncio's streams."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = header_of(body)
+    for _ in range(count):
+        writer.write(head + body)
+        answer = await reader.readuntil(b"\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 200")
+        at = answer.index(b"content-length: ") + 16
+        await reader.readexactly(int(answer[at : answer.index(b"\r", at)]))
+    writer.close()
+
+
+async def with_connection(port: int, body: bytes, count: int) -> None:
+    """Ask as the router does, the rows put to their places."""
+    loop = asyncio.get_running_loop()
+    _, connection = await loop.create_connection(lambda: ShardConnection(lambda _: None), "127.0.0.1", port)
+    head = header_of(body)
+    output = np.empty(ASKED, np.dtype((np.void, 4 * WIDTH)))
+    sink = RowSink(output, np.arange(INNER) * 4, DTYPES["float32"], (INNER, WIDTH), 4 * WIDTH)
+    for _ in range(count):
+        answered = loop.create_future()
+
+        def done(
+            _: ShardConnection, failure: Failure | None, answered: asyncio.Future[Failure | None] = answered
+        ) -> None:
+            answered.set_result(failure)
+
+        connection.ask([head + body], sink, None, 5.0, done)
+        assert await answered is None
+    connection.close()
+
+
+ASK: dict[str, Callable[[int, bytes, int], Awaitable[None]]] = {
+    "httpx": with_httpx, "aiohttp": with_aiohttp, "streams": with_streams, "connection": with_connection,
+}  # fmt: skip
+
+
+def ask(name: str, port: int, count: int) -> None:
+    """Be a process that asks; print requests a second and the processor microseconds of each."""
+    import uvloop  # noqa: PLC0415
+
+    body = body_of(np.arange(INNER) * 17)
+
+    async def run() -> tuple[float, float]:
+        await ASK[name](port, body, 100)
+        begun, spent = time.perf_counter(), time.process_time()
+        await ASK[name](port, body, count)
+        return time.perf_counter() - begun, time.process_time() - spent
+
+    seconds, processor = uvloop.run(run())
+    print(json.dumps([count / seconds, processor / count * 1e6]))
+
+
+# One machine and a cluster
+
+
+def put(port: int, name: str, table: Any) -> None:
+    """Put a table of float32."""
+    shape = ",".join(map(str, table.shape))
+    path = f"/tensors/{name}?dtype=float32&shape={shape}"
+    headers = {"Content-Type": "application/octet-stream"}
+    common.post(port, common.Request(path, table.tobytes(), headers, "PUT"))
+
+
+def write_map(path: Path, ports: list[int]) -> None:
+    """The map of `items`, one range on each of `ports`."""
+    stops = [ROWS * (number + 1) // len(ports) for number in range(len(ports))]
+    ranges = [
+        {"start": start, "stop": stop, "tensor": f"r{start}@1", "replicas": [{"address": f"127.0.0.1:{port}"}]}
+        for start, stop, port in zip([0, *stops], stops, ports, strict=False)
+    ]
+    version = {
+        "number": 1, "content_id": "bench", "dtype": "float32", "shape": [ROWS, WIDTH], "ranges": ranges,
+    }  # fmt: skip
+    path.write_text(json.dumps({"tables": {"items": {"versions": [version]}}}))
+
+
+def lookups(port: int, bodies: list[bytes], count: int) -> tuple[list[float], float]:
+    """The milliseconds of `count` lookups, one after the other, and the service's processor time of each, in µs."""
+    before = common.processor_time(port)
+    times: list[float] = []
+
+    async def run() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for number in range(count):
+            body = bodies[number % len(bodies)]
+            begun = time.perf_counter()
+            writer.write(header_of(body) + body)
+            answer = await reader.readuntil(b"\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 200"), answer
+            at = answer.index(b"content-length: ") + 16
+            await reader.readexactly(int(answer[at : answer.index(b"\r", at)]))
+            times.append((time.perf_counter() - begun) * 1e3)
+        writer.close()
+
+    asyncio.run(run())
+    return times, (common.processor_time(port) - before) / count * 1e6
+
+
+def wait_until_idle(port: int) -> None:
+    """Wait for a service that compiles beside requests, as it does after its start."""
+    before = -1.0
+    while (spent := common.processor_time(port)) > before + 0.02:
+        before = spent
+        time.sleep(1)
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=3000)
+    parser.add_argument("--ranges", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--ask", nargs=2, metavar=("CLIENT", "PORT"), help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.ask:
+        ask(given.ask[0], int(given.ask[1]), given.requests)
+        return
+    print(common.machine_line())
+    table = np.random.default_rng(0).standard_normal((ROWS, WIDTH), np.float32)
+    rng = np.random.default_rng(1)
+    bodies = [body_of(rng.integers(0, ROWS, ASKED)) for _ in range(64)]
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        environ = {"GATHERND_CACHE_DIR": str(folder / "cache"), "GATHERND_THREADS": "1"}
+
+        def serve(*flags: str) -> int:
+            def command(port: int) -> list[str]:
+                executable, verb, *rest = common.gathernd_command(port)
+                return [executable, verb, *flags, *rest]
+
+            return stack.enter_context(common.serving(command, environ=environ, limit=200))
+
+        whole = serve()
+        put(whole, "items", table)
+        shards = [serve() for _ in range(given.ranges)]
+        for number, port in enumerate(shards):
+            start, stop = ROWS * number // given.ranges, ROWS * (number + 1) // given.ranges
+            put(port, f"r{start}", table[start:stop])
+        write_map(folder / "map.json", shards)
+        router = serve("--cluster", str(folder / "map.json"))
+        for body in bodies:
+            request = common.Request(PATH, body, {"Content-Type": BINARY})
+            assert common.post(router, request) == common.post(whole, request)
+        for port in (whole, *shards, router):
+            wait_until_idle(port)
+        print(f"\nAsking one shard for {INNER} rows, one request at a time:")
+        print(f"{'':14}{'requests/s':>12}{'asker µs':>12}")
+        for client in CLIENTS:
+            command = [sys.executable, "-m", "benchmarks.cluster", "--requests", str(given.requests)]
+            command += ["--ask", client, str(whole)]
+            done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=250)
+            rate, processor = json.loads(done.stdout)
+            print(f"{client:14}{rate:12,.0f}{processor:12.0f}")
+        found: dict[str, list[tuple[float, float]]] = {"one machine": [], "cluster": []}
+        for _ in range(given.rounds):
+            for name, port in (("one machine", whole), ("cluster", router)):
+                lookups(port, bodies, 200)
+                times, processor = lookups(port, bodies, given.requests)
+                found[name].append((median(times), processor))
+        print(f"\nLookups of {ASKED} rows over {given.ranges} ranges, one at a time, medians of {given.rounds}:")
+        print(f"{'':14}{'p50 ms':>12}{'service µs':>12}")
+        figures = {
+            name: (median(time for time, _ in each), median(spent for _, spent in each)) for name, each in found.items()
+        }
+        for name, (milliseconds, processor) in figures.items():
+            print(f"{name:14}{milliseconds:12.3f}{processor:12.0f}")
+        ratio = figures["cluster"][1] / figures["one machine"][1]
+        added = figures["cluster"][0] - figures["one machine"][0]
+        print(
+            f"the router takes {ratio:.1f} times as much as a plain lookup (goal: at most {GOAL_RATIO:g}), "
+            f"and the answer comes {added:.2f} ms later (goal: at most {GOAL_MS:g})"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""`gathernd cluster`: what it prints and refuses, with a coordinator and no Ray; tests/cluster tries it on Ray."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from app.cli import cluster_command
+from app.cluster.coordinator import ClusterOptions
+from app.cluster.coordinator_link import exchange
+from app.cluster.held_ranges import HeldRanges
+from app.cluster.messages import Held, Hold, MapRequest, Placed, Publish, Published
+from tests.cluster.coordinated import OPTIONS, RunningCoordinator, until
+
+
+class Machines:
+    """A coordinator with three machines that hold whatever they are told to, in the place of `placement`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.coordinator = RunningCoordinator(folder, OPTIONS)
+        self.machines = {f"m{n}": HeldRanges(f"m{n}", f"10.0.0.{n}:80", 1, 10**6) for n in range(3)}
+        self.stopped: list[str] = []
+        self.coordinator_stopped = False
+        until(lambda: exchange(self.coordinator, "r", [MapRequest(-1)]), "the coordinator answers")
+        self.hear()
+
+    def hear(self) -> None:
+        """Every machine tells what it has, and does what it is told."""
+        for machine in self.machines.values():
+            found = exchange(self.coordinator, machine.address, [machine.inventory()])
+            for order in found:
+                if isinstance(order, Hold):
+                    machine.appeared(order.key, order.size, "d")
+                    held = Held(machine.node, order.key, order.stamp, "d")
+                    exchange(self.coordinator, machine.address, [held])
+
+    def publish(self) -> None:
+        asked = Publish("c1", "items", "float32", (10, 4), 16, 1, 0)
+        until(lambda: self._published(exchange(self.coordinator, "p", [asked])), "it is published")
+
+    def _published(self, found: list[Any]) -> bool:
+        self.hear()
+        assert all(isinstance(one, Placed | Published) for one in found), found
+        return any(isinstance(one, Published) for one in found)
+
+    # As `placement`
+
+    def ActorLink(self) -> Any:  # noqa: N802
+        def status() -> Any:
+            self.hear()
+            return json.loads(json.dumps(self.coordinator.status()))
+
+        return SimpleNamespace(
+            exchange=self.coordinator.exchange,
+            status=status,
+            options=lambda: self.coordinator.options,
+            key=lambda: "the key",
+        )
+
+    def start_coordinator(self, options: ClusterOptions, key: str) -> None:
+        assert key.startswith("gathernd_")
+        assert asdict(options)
+
+    def start_shards(self, count: int | None, folder: str, size: int | None, flags: list[str], key: str) -> list[str]:
+        self.given = count, folder, size, flags, key
+        return ["m0"]
+
+    def shard_actors(self) -> dict[str, Any]:
+        return {name: None for name in self.machines if name not in self.stopped}
+
+    def stop_shard(self, name: str) -> None:
+        self.stopped.append(name)
+
+    def stop_coordinator(self) -> None:
+        self.coordinator_stopped = True
+
+
+@pytest.fixture
+def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machines]:
+    made = Machines(tmp_path)
+
+    @contextmanager
+    def placement(_: str) -> Iterator[Machines]:
+        yield made
+
+    monkeypatch.setattr(cluster_command, "_placement", placement)
+    monkeypatch.setattr(cluster_command, "_LOOK_S", 0.05)
+    yield made
+    made.coordinator.close()
+
+
+def run(*arguments: str, code: int = 0) -> Result:
+    done = CliRunner().invoke(cluster_command.app, arguments)
+    assert done.exit_code == code, done.output
+    return done
+
+
+@pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")
+def test_without_ray_it_says_what_to_install() -> None:
+    assert "pip install 'gathernd-server[cluster]'" in run("status", code=1).output
+
+
+def test_status_lists_machines_and_ranges(machines: Machines) -> None:
+    assert run("status").stdout.splitlines()[0].split("\t") == ["m0", "10.0.0.0:80", "serving", "0", "0", "1000000"]
+    machines.publish()
+    nodes, ranges = run("status").stdout.split("\n\n")
+    assert sum(int(line.split("\t")[3]) for line in nodes.splitlines()) == 8
+    rows = [line.split("\t") for line in ranges.splitlines()]
+    assert [row[:3] for row in rows] == [
+        ["items@1", "0-1", "32"], ["items@1", "2-4", "48"], ["items@1", "5-6", "32"], ["items@1", "7-9", "48"],
+    ]  # fmt: skip
+    assert all(len(row[3].split(", ")) == 2 for row in rows)
+    assert json.loads(run("status", "--json").stdout)["tables"][0]["table"] == "items"
+
+
+def test_a_drained_shard_is_ended_once_others_have_its_ranges(machines: Machines) -> None:
+    machines.publish()
+    assert "there is no shard 'm9'; there are m0, m1, m2" in run("drain", "m9", code=1).output
+    run("drain", "m1")
+    assert machines.stopped == ["m1"]
+    status = machines.ActorLink().status()
+    assert status["draining"] == ["m1"]
+    assert all(replica["node"] != "m1" for one in status["tables"][0]["ranges"] for replica in one["replicas"])
+
+
+def test_a_drain_that_cannot_end_says_so(machines: Machines) -> None:
+    machines.publish()
+    del machines.machines["m2"]
+    machines.machines["m0"] = HeldRanges("m0", "10.0.0.0:80", 2, 1)
+    assert "is there room on others?" in run("drain", "m1", "--wait", "0.3", code=1).output
+    assert machines.stopped == []
+
+
+def test_start_hands_on_what_it_is_given_and_takes_drained_machines_back(machines: Machines) -> None:
+    run("drain", "m0")
+    machines.stopped.clear()
+    done = run("start", "--shards", "3", "--data-dir", "/data", "--shard-bytes", "9999999", "--flag=--threads=1")
+    assert done.stdout == "1 shards started, 3 serve\n"
+    assert machines.given == (3, "/data", 9999999, ["--threads", "1"], "the key")
+    assert machines.ActorLink().status()["draining"] == []
+    assert "cuts into 4 ranges with 2 replicas" in run("start", "--ranges", "7").output
+
+
+def test_stop_ends_all(machines: Machines) -> None:
+    assert run("stop").stdout == "3 shards have ended\n"
+    assert (sorted(machines.stopped), machines.coordinator_stopped) == (["m0", "m1", "m2"], True)

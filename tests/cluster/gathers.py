@@ -1,0 +1,76 @@
+"""Random gathers from resident tensors, valid and not, in every format."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import numpy as np
+
+from tests.http.rules import DIALECTS
+from tests.parity import gather_cases
+from tests.parity.gather_cases import MODES, ND
+from tests.parity.items import Rng, choose, items, name_of
+from tests.parity.lookup_cases import Tables
+from tests.parity.messages import JSON, OIP, SAFETENSORS, Request, Sent, _in_query, _json, infer_body, saved, values
+
+
+def random_gather(rng: Rng, held: Tables, *, spoiled: bool) -> tuple[str, Request]:
+    """The reference to a table, and a request that is valid but for what is `spoiled`; its data is in no array."""
+    path, dialect = choose(rng, sorted(DIALECTS))
+    data_types, index_types, wraps = DIALECTS[path, dialect]
+    names = [name for name, table in held.items() if spoiled or name_of(table) in data_types]
+    name = choose(rng, names)
+    table = held[name]
+    shape = list(table.shape)
+    given: dict[str, Any] = {"dialect": dialect} if dialect != "onnx-13" or rng.random() < 0.3 else {}
+    mode = choose(rng, (*MODES, "error", "error"))
+    if mode != "error" or dialect == "openvino-8" or rng.random() < 0.2:
+        given["out_of_bounds"] = mode
+    index_shape = gather_cases._shapes(rng, path, dialect, given, shape)
+    if path == gather_cases.ELEMENTS and table.size > 10**4:
+        index_shape = [min(size, 40) for size in index_shape]
+    request = Request(path, {"data": table, "indices": np.zeros(0, np.int64)}, given)
+    if spoiled:
+        for _ in range(int(rng.integers(0, 3))):
+            gather_cases._spoil(rng, path, given, list(shape), index_shape)
+    known = (path, given.get("dialect", "onnx-13")) in DIALECTS
+    bad = choose(rng, (0, 0.1, 0.6)) if spoiled or mode != "error" else 0
+    kind = choose(rng, sorted(index_types))
+    request.arrays["indices"] = gather_cases._indices(rng, request, kind, index_shape, bad, known and wraps)
+    if mode == "fill" and rng.random() < 0.7:
+        given["fill_value"] = values(items(rng, name_of(table), [1]))[0]
+    if spoiled and rng.random() < 0.1:
+        given["fill_value"] = choose(rng, (2**70, -0.5, "x", True, [1, 2], 300))
+    del request.arrays["data"]
+    if table.dtype == np.float32 and table.ndim == 3 and name == "pl_float32_3" and rng.random() < 0.5:
+        name = "pl_alias"
+    elif rng.random() < 0.1:
+        name = choose(rng, (f"{name}@1", f"{name}@2" if spoiled else name, "pl_missing" if spoiled else name))
+    return name, request
+
+
+def send(client: httpx.Client, rng: Rng, name: str, request: Request) -> httpx.Response:
+    """Ask in one of the formats, chosen at random."""
+    formats = [*JSON, "safetensors", "safetensors, JSON back"]
+    if request.path == ND:
+        formats += OIP
+    if not request.arrays["indices"].shape:
+        formats.remove("nested")
+    form = choose(rng, formats)
+    sent = Sent(request, form, choose(rng, ("values", "base64")))
+    if form in JSON:
+        body = {"data": {"tensor": name}} | json.loads(_json(sent))
+        return client.post(request.path, content=json.dumps(body))
+    if form.startswith("safetensors"):
+        query = {key: _in_query(key, value) for key, value in request.parameters.items()} | {"tensor": name}
+        headers = {"content-type": SAFETENSORS}
+        if form != "safetensors":
+            headers["accept"] = "application/json"
+        return client.post(request.path, params=query, content=saved(request.arrays), headers=headers)
+    parameters = {key: json.dumps(value) if key == "fill_value" else value for key, value in request.parameters.items()}
+    content, headers = infer_body(request.arrays, parameters, binary=form == OIP[1])
+    path, _, version = name.partition("@")
+    path = f"/v2/models/{path}" + (f"/versions/{version}" if version else "")
+    return client.post(f"{path}/infer", content=content, headers=headers)

@@ -1,0 +1,234 @@
+"""`gathernd cluster` on a Ray cluster of a head and three nodes, in a network namespace: see test_placement.py.
+
+A router is asked for rows all the time, while versions are published, processes are killed or stand still, an actor and
+a node are lost, a node is added and a shard is drained. No answer may be an error, or of two versions.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import httpx
+import numpy as np
+import ray
+from ray.cluster_utils import Cluster
+
+from app.cluster import placement
+from app.cluster.shard_http import ShardClient
+
+ROWS, WIDTH = 4000, 16
+SMALL = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+GATHERND = str(Path(sys.executable).with_name("gathernd"))
+
+
+def gathernd(*arguments: str, code: int = 0) -> str:
+    """What a command prints."""
+    done = subprocess.run([GATHERND, *arguments], capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == code, (arguments, done.stdout, done.stderr)
+    return done.stdout
+
+
+def say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201
+
+
+def services() -> dict[str, int]:
+    """The process ids of the shards' services, by the shards' names."""
+    return {name: place["pid"] for name, place in placement.places(placement.shard_actors()).items()}
+
+
+def runs(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def status() -> Any:
+    return json.loads(gathernd("cluster", "status", "--json"))
+
+
+def until(look: Callable[[], object], what: str, seconds: float = 90) -> float:
+    """Wait; how long it took."""
+    begun = time.monotonic()
+    while not look():
+        assert time.monotonic() - begun < seconds, f"not after {seconds} s: {what}"
+        time.sleep(0.1)
+    return time.monotonic() - begun
+
+
+def whole() -> bool:
+    """Whether every replica of every range is where the map says."""
+    found = status()
+    replicas = [one for table in found["tables"] for part in table["ranges"] for one in part["replicas"]]
+    return all(one["whole"] for one in replicas)
+
+
+def publish(client: httpx.Client, number: int) -> bool:
+    """Whether a version was published; not where a shard is lost, and the coordinator does not know it yet."""
+    table = np.full((ROWS, WIDTH), number, np.float32)
+    answer = client.put(
+        "/tensors/items", params={"dtype": "float32", "shape": f"{ROWS},{WIDTH}"}, content=table.tobytes(),
+        headers={"content-type": "application/octet-stream"},
+    )  # fmt: skip
+    assert answer.is_success or answer.json()["code"] == "shard_unavailable", answer.text
+    return answer.is_success
+
+
+class Load:
+    """Asks for rows of all ranges, all the time."""
+
+    def __init__(self, url: str) -> None:
+        self.over, self.failures, self.taken = Event(), list[str](), list[float]()
+        self.threads = [Thread(target=self._ask, args=(url, seed)) for seed in range(2)]
+        for thread in self.threads:
+            thread.start()
+
+    def _ask(self, url: str, seed: int) -> None:
+        random = np.random.default_rng(seed)
+        with httpx.Client(base_url=url, trust_env=False, timeout=60) as client:
+            while not self.over.is_set():
+                rows = random.integers(0, ROWS, 64).tolist()
+                begun = time.monotonic()
+                indices = {"dtype": "int64", "shape": [len(rows)], "values": rows}
+                answer = client.post("/gather", json={"data": {"tensor": "items"}, "indices": indices})
+                self.taken.append(time.monotonic() - begun)
+                if not answer.is_success:
+                    self.failures.append(answer.text)
+                elif len(set(answer.json()["output"]["values"])) != 1:
+                    self.failures.append("rows of several versions")
+                time.sleep(0.005)
+
+    def check(self, what: str) -> None:
+        """What was asked since the last time."""
+        taken, self.taken = self.taken, []
+        assert not self.failures, (what, self.failures[:3])
+        assert taken, what
+        p99 = 1000 * np.quantile(taken, 0.99)
+        say(f"{what}: {len(taken)} answers, p99 {p99:.1f} ms, most {1000 * max(taken):.0f} ms")
+
+    def end(self) -> None:
+        self.over.set()
+        for thread in self.threads:
+            thread.join()
+
+
+def main(folder: Path) -> None:
+    """Raises AssertionError where something is not as it should be."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        redis_port = found.getsockname()[1]
+    redis = subprocess.Popen(
+        ["redis-server", "--port", str(redis_port), "--bind", "127.0.0.1", "--appendonly", "yes", "--dir", str(folder)],
+        stdout=subprocess.DEVNULL,
+    )
+    os.environ["RAY_REDIS_ADDRESS"] = f"127.0.0.1:{redis_port}"
+    cluster = Cluster(initialize_head=True, head_node_args={**SMALL, "include_dashboard": False})
+    nodes = [cluster.add_node(**SMALL) for _ in range(3)]
+    assert cluster.address.startswith("127.0.0.1:"), cluster.address
+    os.environ["RAY_ADDRESS"] = cluster.address
+    flags = [f"--flag=--{text}" for text in ("threads=1", "kernel=numpy")]
+    say(gathernd("cluster", "start", "--data-dir", str(folder / "data"), "--shard-bytes", "50000000", *flags))
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    log = (folder / "router.log").open("wb")
+    router = subprocess.Popen(
+        [GATHERND, "serve", "--cluster", "auto", "--port", str(port), "--kernel", "numpy", "--store-dir",
+         str(folder / "router")], stdout=log, stderr=log,
+    )  # fmt: skip
+    url = f"http://127.0.0.1:{port}"
+    ray.init(address=cluster.address, namespace=placement.NAMESPACE, log_to_driver=False)
+    with httpx.Client(base_url=url, trust_env=False, timeout=60) as client:
+
+        def ready() -> bool:
+            try:
+                return client.get("/readyz").status_code == 200
+            except httpx.TransportError:
+                return False
+
+        until(ready, "the router is ready")
+        assert publish(client, 0)
+        load = Load(url)
+        try:
+            for number in range(1, 21):
+                assert publish(client, number)
+            load.check("20 versions published")
+            for number in (signal.SIGKILL, signal.SIGSTOP):
+                name, victim = min(services().items())
+                os.kill(victim, number)
+                until(lambda: services().get(name, victim) != victim, "it runs again")  # noqa: B023
+                until(whole, "all replicas are there again")
+                address = next(one["address"] for one in status()["nodes"] if one["node"] == name)
+                until(lambda: ShardClient(address, None).readiness(), "it is ready again")  # noqa: B023
+                load.check(f"a shard was sent {number.name}")
+            name, pid = min(services().items())
+            ray.kill(placement.shard_actors()[name], no_restart=False)
+            until(lambda: name in services(), "the actor is back")
+            assert services()[name] == pid, "it was not adopted"
+            load.check("an actor was killed, its process adopted")
+            ray.kill(ray.get_actor(placement.COORDINATOR), no_restart=False)
+            assert publish(client, 21)
+            load.check("the coordinator was killed, and a version published")
+            cluster.head_node.kill_gcs_server()
+            time.sleep(3)
+            load.check("the head was killed")
+            cluster.head_node.start_gcs_server()
+            assert publish(client, 22)
+            load.check("the head is back, and a version published")
+            say(f"{placement.places(placement.shard_actors())}")
+            say(f"{[(node['NodeID'], node['Alive']) for node in ray.nodes()]}")
+            cluster.add_node(**SMALL)
+            cluster.wait_for_nodes()
+            say(gathernd("cluster", "start", "--data-dir", str(folder / "data"), "--shard-bytes", "50000000", *flags))
+            assert publish(client, 23)
+            until(lambda: all(node["ranges"] for node in status()["nodes"]), "the new node has ranges")
+            until(whole, "all replicas are whole")
+            load.check("a node was added, and took ranges")
+            drained = status()["nodes"][0]["node"]
+            draining = Thread(target=gathernd, args=("cluster", "drain", drained))
+            draining.start()
+            assert publish(client, 24)
+            draining.join()
+            assert drained not in placement.shard_actors()
+            until(whole, "all replicas are whole")
+            load.check("a shard was drained")
+            lost = {place["node_id"]: name for name, place in placement.places(placement.shard_actors()).items()}
+            node = next(one for one in nodes if one.node_id in lost)
+            pid = services()[lost[node.node_id]]
+            cluster.remove_node(node, allow_graceful=False)
+            os.kill(pid, signal.SIGKILL)
+            shutil.rmtree(folder / "data" / lost[node.node_id])
+            name = lost[node.node_id]
+            until(lambda: services().get(name, pid) != pid, "the lost node's shard is elsewhere", 120)
+            until(whole, "all replicas are whole")
+            load.check("a node was lost")
+            until(lambda: publish(client, 25), "a version is published")
+        finally:
+            load.end()
+    say(gathernd("cluster", "status"))
+    pids = services().values()
+    gathernd("cluster", "stop")
+    assert not any(runs(pid) for pid in pids)
+    router.terminate()
+    assert router.wait(30) == 0
+    assert "Traceback" not in (folder / "router.log").read_text(), (folder / "router.log").read_text()[-3000:]
+    ray.shutdown()
+    cluster.shutdown()
+    redis.terminate()
+    redis.wait(20)
+    say("all of it holds")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
+    sys.exit()

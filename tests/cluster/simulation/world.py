@@ -1,0 +1,139 @@
+"""The clock, the network and the processes of a simulated cluster."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+from typing import Any
+
+from app.cluster.messages import Message
+
+
+@dataclass
+class Network:
+    """What may happen to a message on its way. Times are in seconds."""
+
+    loss: float = 0.0
+    repeat: float = 0.0
+    late: float = 0.0
+    """The share of messages that take up to `latest` seconds."""
+    latest: float = 8.0
+    cut: set[frozenset[str]] = field(default_factory=set)
+    """Pairs of machines between which nothing passes."""
+
+
+class World:
+    """Events in the order of their time; nothing else happens."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.now = 0.0
+        self.network = Network()
+        self.processes: dict[str, Process] = {}
+        """By address."""
+        self.events = 0
+        self.ids = count(1)
+        """For requests: an answer to one of a process that has crashed is none to the next process at its address."""
+        self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._order = 0
+        self._rewrite: Callable[[Message], Message] | None = None
+
+    def rewrite_messages(self, rewrite: Callable[[Message], Message]) -> None:
+        """Every message passes through `rewrite` before it is received."""
+        self._rewrite = rewrite
+
+    def after(self, delay: float, do: Callable[..., None], *arguments: Any) -> None:
+        """Do something `delay` seconds from now."""
+        self._order += 1
+        heapq.heappush(self._queue, (self.now + delay, self._order, do, arguments))
+
+    def run(self, until: float) -> None:
+        """Let time pass."""
+        queue = self._queue
+        while queue and queue[0][0] <= until:
+            self.now, _, do, arguments = heapq.heappop(queue)
+            self.events += 1
+            do(*arguments)
+        self.now = until
+
+    def delay(self) -> float:
+        """How long a message is on its way."""
+        random = self.random
+        if self.network.late and random.random() < self.network.late:
+            return random.random() * self.network.latest
+        return 0.001 + 0.004 * random.random()
+
+    def is_cut(self, one: str, other: str) -> bool:
+        """Whether nothing passes between two machines."""
+        return bool(self.network.cut) and one != other and frozenset((one, other)) in self.network.cut
+
+    def send(self, sender: Process, address: str, message: Message) -> None:
+        """Send a message; it arrives once, twice or never."""
+        network = self.network
+        times = 1
+        if network.loss and self.random.random() < network.loss:
+            times = 0
+        elif network.repeat and self.random.random() < network.repeat:
+            times = 2
+        if self._rewrite is not None:
+            message = self._rewrite(message)
+        for _ in range(times):
+            self.after(self.delay(), self._arrive, sender.machine, sender.address, address, message)
+
+    def _arrive(self, machine: str, sender: str, address: str, message: Message) -> None:
+        process = self.processes.get(address)
+        if process is not None and not self.is_cut(machine, process.machine):
+            process.run(process.receive, sender, message)
+
+    def answers(self, address: str, machine: str) -> bool:
+        """Whether somebody listens at an address, so that a connection from `machine` is not refused."""
+        process = self.processes.get(address)
+        return process is not None and process.alive and not self.is_cut(machine, process.machine)
+
+
+class Process:
+    """A process on a machine. It may be stopped for a while (`pause`), and it may crash; what it had to do is lost."""
+
+    def __init__(self, world: World, machine: str, address: str) -> None:
+        self.world = world
+        self.machine = machine
+        self.address = address
+        self.alive = True
+        self.paused_until = 0.0
+        world.processes[address] = self
+
+    def receive(self, sender: str, message: Message) -> None:
+        """A message has come."""
+        raise NotImplementedError
+
+    def run(self, do: Callable[..., None], *arguments: Any) -> None:
+        """Do something, if the process is there; later, where it is stopped."""
+        if not self.alive:
+            return
+        if self.world.now < self.paused_until:
+            # Not all at one time: what waits comes in the order in which it would have come.
+            self.world.after(self.paused_until - self.world.now + 1e-6, self.run, do, *arguments)
+            return
+        do(*arguments)
+
+    def after(self, delay: float, do: Callable[..., None], *arguments: Any) -> None:
+        """Do something `delay` seconds from now, if the process is there then."""
+        self.world.after(delay, self.run, do, *arguments)
+
+    def every(self, seconds: float, do: Callable[[], None]) -> None:
+        """Do something now and then."""
+
+        def again() -> None:
+            do()
+            self.after(seconds * (0.9 + 0.2 * self.world.random.random()), again)
+
+        self.after(seconds * self.world.random.random(), again)
+
+    def crash(self) -> None:
+        """It is gone."""
+        self.alive = False
+        if self.world.processes.get(self.address) is self:
+            del self.world.processes[self.address]

@@ -1,0 +1,128 @@
+"""Messages and records as JSON: nothing is lost, nothing unknown is an error, nothing wrong is taken."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import orjson
+import pytest
+
+from app.cluster.cluster_state import ClusterState
+from app.cluster.message_json import BadMessage, message_from_json, message_to_json, record_from_json, record_to_json
+from app.cluster.messages import Message
+from tests.cluster.simulation.schedule import Schedule
+from tests.cluster.simulation.world import World
+
+
+def _schedule(seed: int) -> tuple[list[Message], list[ClusterState]]:
+    """All messages and records of a schedule."""
+    schedule = Schedule(seed)
+    sent: list[Message] = []
+
+    def seen(message: Message) -> Message:
+        sent.append(message)
+        return message
+
+    schedule.world.rewrite_messages(seen)
+    schedule.run()
+    return sent, schedule.checks.history
+
+
+SENT, RECORDS = [], []
+for _seed in (0, 1, 15):
+    _messages, _records = _schedule(_seed)
+    SENT += _messages
+    RECORDS += _records
+ROWS = ("CopyAnswer", "Write", "Rows")
+"""Their rows travel in a body of their own."""
+
+
+def test_schedules_send_every_kind_of_message() -> None:
+    assert {type(message) for message in SENT} == set(get_args(Message))
+
+
+def test_a_message_comes_back_equal() -> None:
+    for message in SENT:
+        if type(message).__name__ not in ROWS:
+            assert message_from_json(message_to_json(message)) == message
+
+
+def test_a_record_comes_back_equal() -> None:
+    assert len(RECORDS) > 20
+    for record in RECORDS:
+        assert record_from_json(record_to_json(record)) == record
+
+
+def test_members_that_a_later_version_added_are_left_out() -> None:
+    for message in {type(message): message for message in SENT if type(message).__name__ not in ROWS}.values():
+        document = orjson.loads(message_to_json(message)) | {"of_a_later_version": [1, {"a": 2}]}
+        assert message_from_json(orjson.dumps(document)) == message
+
+
+def test_members_that_a_later_version_added_to_a_map_are_left_out() -> None:
+    record = RECORDS[-1]
+    document = orjson.loads(record_to_json(record))
+    table = next(iter(document["map"]["tables"].values()))
+    version = table["versions"][0]
+    for place in (document["map"], table, version, version["ranges"][0], version["ranges"][0]["replicas"][0]):
+        place["of_a_later_version"] = 1
+    assert record_from_json(orjson.dumps(document)) == record
+
+
+def test_members_that_an_earlier_version_did_not_write_have_their_defaults() -> None:
+    document = orjson.loads(message_to_json(next(one for one in SENT if type(one).__name__ == "Hold")))
+    for name in ("sources", "url", "digest"):
+        del document[name]
+    found = message_from_json(orjson.dumps(document))
+    assert message_to_json(found) != b""
+
+
+def test_what_a_later_version_wrote_into_a_record_is_written_back() -> None:
+    document = orjson.loads(record_to_json(RECORDS[-1])) | {"of_a_later_version": {"a": [1, 2]}}
+    again = orjson.loads(record_to_json(record_from_json(orjson.dumps(document))))
+    assert again == document
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"1",
+        b'{"message": "Nothing"}',
+        b'{"message": "MapRequest"}',
+        b'{"message": "MapRequest", "known": "1"}',
+        b'{"message": "MapRequest", "known": true}',
+        b'{"message": "Drop", "key": {"content_id": "a", "start": 0}, "stamp": {"term": 1, "number": 1}}',
+        b'{"message": "Drop", "key": ["a", 0, 1], "stamp": {"term": 1, "number": 1}}',
+        b'{"message": "MapAnswer", "map": {"tables": {"a": {}}}}',
+        b'{"message": "Change", "request_id": "a", "what": "format", "subject": "", "value": "", "known": 0}',
+    ],
+)
+def test_what_is_no_message_is_refused(text: bytes) -> None:
+    with pytest.raises(BadMessage):
+        message_from_json(text)
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b'{"map": 1}', b'{"draining": 3}', b'{"term": "1"}'])
+def test_what_is_no_record_is_refused(text: bytes) -> None:
+    with pytest.raises(BadMessage):
+        record_from_json(text)
+
+
+def test_a_cluster_of_two_versions_holds_what_it_must() -> None:
+    """Every message passes through JSON; those of half of them come from a version that adds a member."""
+
+    def over_the_wire(world: World, message: Message) -> Message:
+        if type(message).__name__ in ROWS or world.random.random() < 0.5:
+            return message
+        document = orjson.loads(message_to_json(message))
+        if world.random.random() < 0.5:
+            document["of_a_later_version"] = 1
+        return message_from_json(orjson.dumps(document))
+
+    for seed in range(6):
+        schedule = Schedule(seed)
+        schedule.world.rewrite_messages(lambda message, world=schedule.world: over_the_wire(world, message))  # type: ignore[misc]
+        schedule.run()

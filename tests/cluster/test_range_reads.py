@@ -1,0 +1,155 @@
+"""Which shard the router asks when: by turns, the next one at once, the map when all have failed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from app.cluster.range_reads import Ask, FetchMap, RangeReads, Wake
+from app.cluster.replica_choice import FIRST_PAUSE, ReplicaChoice
+from app.cluster.shard_map import Replica, RowRange, ShardedTable, ShardedVersion, ShardMap
+from app.tensors.dtypes import DTYPES
+
+
+def version(nodes: str = "ab", content_id: str = "c1", number: int = 1) -> ShardedVersion:
+    """Two ranges of ten rows, each on all `nodes`."""
+    ranges = tuple(
+        RowRange(start, start + 10, f"{content_id}.{start}", tuple(Replica(f"{node}:80", node) for node in nodes))
+        for start in (0, 10)
+    )
+    return ShardedVersion(number, content_id, DTYPES["float32"], (20,), ranges)
+
+
+def shard_map(generation: int, *versions: ShardedVersion) -> ShardMap:
+    return ShardMap(generation, {"items": ShardedTable(versions, versions[-1].number)})
+
+
+def reads(found: ShardMap, choice: ReplicaChoice | None = None) -> RangeReads:
+    return RangeReads(found, found.tables["items"].current, choice or ReplicaChoice(), deadline=10.0, late_after=1.0)
+
+
+def asks(actions: list[Ask | FetchMap | Wake]) -> list[Ask]:
+    return [one for one in actions if isinstance(one, Ask)]
+
+
+def test_all_ranges_are_asked_at_once_and_the_last_answer_ends_it() -> None:
+    one = reads(shard_map(1, version()))
+    first, second = asks(one.start([0, 1], 0.0))
+    assert (first.number, second.number, first.late_at) == (0, 1, 1.0)
+    assert one.answered(0, first.replica)
+    assert one.outcome is None
+    assert one.answered(1, second.replica)
+    assert one.outcome == "done"
+
+
+def test_no_range_is_done_at_once() -> None:
+    one = reads(shard_map(1, version()))
+    assert one.start([], 0.0) == []
+    assert one.outcome == "done"
+
+
+def test_the_next_replica_is_asked_at_once() -> None:
+    one = reads(shard_map(1, version()))
+    (first,) = asks(one.start([1], 0.0))
+    (second,) = asks(one.failed(1, first.replica, 0.5))
+    assert second.replica.node != first.replica.node
+    assert second.late_at == 1.5
+    assert not one.answered(1, first.replica)
+    assert one.answered(1, second.replica)
+
+
+def test_a_shard_without_the_range_is_passed_over_and_does_not_count_as_failing() -> None:
+    choice = ReplicaChoice()
+    one = reads(shard_map(1, version()), choice)
+    (first,) = asks(one.start([0], 0.0))
+    (second,) = asks(one.no_range(0, first.replica, 0.0))
+    assert second.replica.node != first.replica.node
+    orders = {tuple(found.node for found in choice.order(version().ranges[0].replicas, 0.0)) for _ in range(4)}
+    assert orders == {("a", "b"), ("b", "a")}
+
+
+def test_when_all_have_failed_the_map_is_fetched_and_where_it_moved_is_asked() -> None:
+    one = reads(shard_map(1, version("a")))
+    (first,) = asks(one.start([0], 0.0))
+    wake, fetch = one.failed(0, first.replica, 0.0)
+    assert isinstance(wake, Wake)
+    assert isinstance(fetch, FetchMap)
+    (second,) = asks(one.fetched(shard_map(2, version("b")), 0.01))
+    assert second.replica.node == "b"
+    assert one.answered(0, second.replica)
+    assert one.outcome == "done"
+
+
+def test_without_a_newer_map_it_is_tried_three_times_and_then_unavailable() -> None:
+    found = shard_map(1, version("a"))
+    one = reads(found)
+    actions = one.start([0, 1], 0.0)
+    now, rounds = 0.0, 0
+    while one.outcome is None:
+        rounds += 1
+        assert len(asks(actions)) == 2
+        for ask in asks(actions):
+            one.failed(ask.number, ask.replica, now)
+        if one.outcome is None:
+            one.fetched(found, now)
+            now += 1.0
+            actions = one.woken(now)
+    assert rounds == 3
+    assert one.outcome == "shard_unavailable"
+    assert one.unavailable == (0, 1)
+
+
+def test_other_ranges_do_not_make_an_unavailable_one_available() -> None:
+    found = shard_map(1, version("a"))
+    one = reads(found)
+    first, second = asks(one.start([0, 1], 0.0))
+    one.answered(1, second.replica)
+    for now in (1.0, 2.0, 3.0):
+        one.failed(0, first.replica, now)
+        one.fetched(found, now)
+        first = next(iter(asks(one.woken(now + 0.9))), first)
+    assert one.outcome == "shard_unavailable"
+    assert one.unavailable == (0,)
+
+
+def test_a_version_that_is_gone_ends_it() -> None:
+    one = reads(shard_map(1, version("a")))
+    (first,) = asks(one.start([0], 0.0))
+    one.no_range(0, first.replica, 0.0)
+    assert one.fetched(shard_map(2, version("a", "c2", 2)), 0.0) == []
+    assert one.outcome == "version_gone"
+
+
+def test_a_version_that_is_not_the_current_one_any_more_is_read_to_its_end() -> None:
+    one = reads(shard_map(1, version("a")))
+    (first,) = asks(one.start([0], 0.0))
+    one.no_range(0, first.replica, 0.0)
+    (second,) = asks(one.fetched(shard_map(2, version("b"), version("a", "c2", 2)), 0.0))
+    assert (one.version.content_id, second.replica.node) == ("c1", "b")
+
+
+def test_nothing_is_asked_behind_the_deadline() -> None:
+    one = reads(shard_map(1, version()))
+    (first,) = asks(one.start([0], 9.5))
+    assert first.late_at == 10.0
+    assert one.failed(0, first.replica, 10.0) == []
+    assert one.outcome == "deadline_exceeded"
+
+
+def test_replicas_take_turns_and_those_that_failed_come_last_for_a_while() -> None:
+    choice = ReplicaChoice()
+    replicas = version("abc").ranges[0].replicas
+    assert sorted(choice.order(replicas, 0.0)[0].node for _ in range(3)) == ["a", "b", "c"]
+    choice.failed("b:80", 0.0)
+    assert {choice.order(replicas, 0.1)[-1].node for _ in range(3)} == {"b"}
+    assert {choice.order(replicas, FIRST_PAUSE)[0].node for _ in range(3)} == {"a", "b", "c"}
+    choice.failed("b:80", 1.0)
+    assert {choice.order(replicas, 1.0 + FIRST_PAUSE)[-1].node for _ in range(3)} == {"b"}
+    choice.answered("b:80")
+    assert {choice.order(replicas, 1.0)[0].node for _ in range(3)} == {"a", "b", "c"}
+
+
+def test_a_replica_at_a_new_address_counts_as_another_one() -> None:
+    moved = replace(version("a").ranges[0].replicas[0], address="a:81")
+    choice = ReplicaChoice()
+    choice.failed("a:80", 0.0)
+    assert choice.order((version("a").ranges[0].replicas[0], moved), 0.0)[0] == moved

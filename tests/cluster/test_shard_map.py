@@ -1,0 +1,164 @@
+"""The shard map: what is refused, its JSON form, and which range has which rows."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.cluster.shard_map import (
+    BadShardMap,
+    Replica,
+    RowRange,
+    ShardedTable,
+    ShardedVersion,
+    ShardMap,
+    shard_tensor,
+)
+from app.tensors.dtypes import DTYPES
+
+ADDRESS = "127.0.0.1:8081"
+
+
+def cut(stops: list[int]) -> tuple[RowRange, ...]:
+    starts = [0, *stops[:-1]]
+    return tuple(
+        RowRange(start, stop, f"t.{start}@1", (Replica(ADDRESS, "a"),))
+        for start, stop in zip(starts, stops, strict=True)
+    )
+
+
+def version(number: int = 1, stops: list[int] | None = None, content_id: str = "c1") -> ShardedVersion:
+    stops = [3, 7, 8] if stops is None else stops
+    return ShardedVersion(number, content_id, DTYPES["float32"], (stops[-1], 2), cut(stops))
+
+
+def document() -> dict[str, Any]:
+    found = ShardMap(4, {"items": ShardedTable((version(2), version(5, content_id="c2")), 5)}, {"prod": "items@2"})
+    read: dict[str, Any] = json.loads(found.to_json())
+    return read
+
+
+def test_json_says_the_same_map() -> None:
+    text = json.dumps(document())
+    found = ShardMap.from_json(text)
+    assert ShardMap.from_json(found.to_json()) == found
+    assert found.generation == 4
+    assert found.addresses == {ADDRESS}
+
+
+def test_references_name_a_version() -> None:
+    found = ShardMap.from_json(json.dumps(document()))
+    numbers = {name: found.find(name) for name in ("items", "items@2", "prod", "items@3", "prod@2", "other")}
+    assert {name: one and (one[0], one[1].number) for name, one in numbers.items()} == {
+        "items": ("items", 5),
+        "items@2": ("items", 2),
+        "prod": ("items", 2),
+        "items@3": None,
+        "prod@2": None,
+        "other": None,
+    }
+
+
+def test_what_may_be_left_out() -> None:
+    short = document()
+    one = short["tables"]["items"]["versions"][0]
+    del short["generation"], short["aliases"], short["tables"]["items"]["live"], one["created"], one["sha256"]
+    del one["ranges"][0]["tensor"], one["ranges"][0]["replicas"][0]["node"]
+    found = ShardMap.from_json(json.dumps(short))
+    table = found.tables["items"]
+    assert (found.generation, found.aliases, table.live) == (0, {}, 5)
+    assert table.versions[0].ranges[0] == RowRange(0, 3, shard_tensor("c1", 0, 3), (Replica(ADDRESS, ADDRESS),))
+
+
+WRONG: list[tuple[str, Any, str]] = [
+    ("", None, "the map: has no member 'tables'"),
+    ("generation", -1, "generation: is negative"),
+    ("generation", True, "generation: is not an integer"),
+    ("further", 1, "the map: has a member 'further', which is not known"),
+    ("tables", [], "tables: is not an object"),
+    ("tables.items.live", 3, r"tables.items.live: no version has the number 3; there are \[2, 5\]"),
+    ("tables.items.versions", [], "tables.items.versions: is empty"),
+    ("tables.items.versions", {}, "tables.items.versions: is not an array"),
+    ("tables.items.versions.0.number", 5, "numbers are from 1 on and rise"),
+    ("tables.items.versions.0.number", 0, "numbers are from 1 on and rise"),
+    ("tables.items.versions.1.content_id", "c1", "'c1' is that of another version"),
+    ("tables.items.versions.1.content_id", "c/1", "'c/1' is not 1 to 64 of"),
+    ("tables.items.versions.0.dtype", "float", r"versions\[0\].dtype: is not an element type"),
+    ("tables.items.versions.0.shape", [], "is not one of rank 1 or more"),
+    ("tables.items.versions.0.shape", [8, -1], "is not one of rank 1 or more"),
+    ("tables.items.versions.0.shape", [8, 2**62], "has more than 9223372036854775807 bytes"),
+    ("tables.items.versions.0.shape", [9, 2], "the last one stops at 8, and the table has 9 rows"),
+    ("tables.items.versions.0.shape", [8, "2"], r"versions\[0\].shape\[1\]: is not an integer"),
+    ("tables.items.versions.0.ranges.1.start", 4, r"ranges\[1\].start: 4 is not 3, where the range before it stops"),
+    ("tables.items.versions.0.ranges.1.start", 2, r"ranges\[1\].start: 2 is not 3"),
+    ("tables.items.versions.0.ranges.0.stop", 0, r"ranges\[0\].stop: 0 is not behind its start, 0"),
+    ("tables.items.versions.0.ranges.0.tensor", "a/b", r"ranges\[0\].tensor: the name of a tensor is"),
+    ("tables.items.versions.0.ranges.0.replicas", [], r"ranges\[0\].replicas: is empty"),
+    ("tables.items.versions.0.ranges.0.replicas.0.address", "8081", "'8081' is no address of the form host:port"),
+    ("tables.items.versions.0.ranges.0.replicas.0.address", "a:65536", "'a:65536' is no address"),
+    ("tables.items.versions.0.ranges.0.replicas.0.address", "a b:1\r\n", "is no address"),
+    ("tables.items.versions.0.ranges.0.replicas.0.etag", 1, r"replicas\[0\].etag: is not a string"),
+    ("aliases", {"items": "items@2"}, "aliases.items: a table has this name"),
+    ("aliases", {"prod": "items"}, "aliases.prod: 'items' is no version of a table, written NAME@7"),
+    ("aliases", {"prod": "items@3"}, "aliases.prod: 'items@3' is no version"),
+    ("aliases", {"a/b": "items@2"}, "aliases.a/b: the name of a tensor is"),
+    ("tables", {"gathernd": {"versions": []}}, "tables.gathernd: the name 'gathernd' is reserved"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "message"), WRONG)
+def test_an_unsound_map_is_refused_with_its_place(path: str, value: Any, message: str) -> None:
+    whole: Any = document()
+    if not path:
+        whole = {}
+    else:
+        *way, last = path.split(".")
+        member = whole
+        for step in way:
+            member = member[int(step) if step.isdigit() else step]
+        member[int(last) if last.isdigit() else last] = value
+    with pytest.raises(BadShardMap, match=message):
+        ShardMap.from_json(json.dumps(whole))
+
+
+def test_two_replicas_of_a_range_are_two_services() -> None:
+    twice = RowRange(0, 2, "t@1", (Replica(ADDRESS, "a"), Replica(ADDRESS, "b")))
+    with pytest.raises(BadShardMap, match="two have the same address"):
+        ShardMap(0, {"t": ShardedTable((ShardedVersion(1, "c", DTYPES["int8"], (2,), (twice,)),), 1)})
+
+
+def test_text_that_is_no_json_is_refused() -> None:
+    with pytest.raises(BadShardMap, match="the map is no JSON"):
+        ShardMap.from_json("{")
+
+
+def test_a_table_without_rows_has_no_range() -> None:
+    empty = ShardedVersion(1, "c", DTYPES["float32"], (0, 4), ())
+    found = ShardMap(0, {"t": ShardedTable((empty,), 1)})
+    assert ShardMap.from_json(found.to_json()) == found
+    assert empty.split(np.empty(0, np.int64)).ranges == []
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=7), st.data())
+def test_rows_are_split_by_range_in_their_order(sizes: list[int], data: st.DataObject) -> None:
+    stops = np.cumsum(sizes).tolist()
+    table = version(stops=stops)
+    rows = data.draw(st.lists(st.integers(0, stops[-1] - 1), max_size=30))
+    parts = table.split(np.array(rows, np.int64))
+    assert parts.bounds[-1] == len(rows)
+    assert sorted(parts.order.tolist()) == list(range(len(rows)))
+    expected: dict[int, list[tuple[int, int]]] = {}
+    for place, row in enumerate(rows):  # one at a time
+        number = next(number for number, one in enumerate(table.ranges) if one.start <= row < one.stop)
+        expected.setdefault(number, []).append((place, row - table.ranges[number].start))
+    found = {
+        number: list(zip(parts.order[begin:end].tolist(), parts.local[begin:end].tolist(), strict=True))
+        for number, begin, end in zip(parts.ranges, parts.bounds, parts.bounds[1:], strict=False)
+    }
+    assert found == expected
+    assert parts.ranges == sorted(expected)

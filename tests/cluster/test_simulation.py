@@ -1,0 +1,56 @@
+"""Schedules of a simulated cluster: no wrong row, no mixture, nothing acknowledged lost, all served when faults end.
+
+20 in `make test`, 1,000 in `make test-all`, 20,000 in a soak, which begins at a seed of its own.
+`python -m tests.cluster.simulation SEED` runs one again.
+"""
+
+from __future__ import annotations
+
+from random import SystemRandom
+
+import pytest
+
+from tests.cluster.simulation.checks import Violation
+from tests.cluster.simulation.planted import PLANTED
+from tests.cluster.simulation.schedule import Schedule
+from tests.conftest import SOAK, TEST_ALL, slow_but_for
+
+BLOCKS = 20
+SCHEDULES = 200 * SOAK if SOAK else 1000 if TEST_ALL else 20
+FIRST = SystemRandom().randrange(10**9) if SOAK else 0
+
+
+def failure(seed: int) -> str:
+    """What a schedule fails with, "" where all holds."""
+    schedule = Schedule(seed)
+    try:
+        schedule.run()
+    except Violation as violation:
+        return f"seed {seed}, at {schedule.world.now:.3f} s: {violation}"
+    return ""
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_all_holds_in_every_schedule(block: int) -> None:
+    size = -(-SCHEDULES // BLOCKS)
+    first = FIRST + block * size
+    assert list(filter(None, map(failure, range(first, first + size)))) == []
+
+
+@pytest.mark.parametrize("planted", slow_but_for(list(PLANTED)[:2], PLANTED))
+def test_a_planted_fault_is_found_within_200_schedules(planted: str) -> None:
+    for seed in range(200):
+        try:
+            Schedule(seed, PLANTED[planted]).run()
+        except Violation:
+            return
+    pytest.fail("200 schedules did not find it")
+
+
+def test_a_schedule_is_the_same_again() -> None:
+    runs = [Schedule(7) for _ in range(2)]
+    for run in runs:
+        run.run()
+    assert runs[0].checks.history == runs[1].checks.history
+    assert runs[0].clients.outcomes == runs[1].clients.outcomes
+    assert runs[0].world.events == runs[1].world.events
