@@ -392,6 +392,7 @@ SETTING_OF_LIMIT: Final[Mapping[str, str]] = {
     "dimension": "GATHERND_MAX_DIMENSION",
     "elements": "GATHERND_MAX_ELEMENTS",
     "features": "GATHERND_MAX_FEATURES",
+    "grpc_calls": "GATHERND_MAX_REQUESTS or GATHERND_MEMORY_BUDGET",
     "header_bytes": "GATHERND_MAX_HEADER_BYTES",
     "header_fields": "GATHERND_MAX_HEADER_FIELDS",
     "idempotency_keys": "GATHERND_MAX_IDEMPOTENCY_KEYS",
