@@ -12,6 +12,7 @@ from app.memory.budget import Budget, MemoryReservation
 from app.security.bearer_key import key_digest
 from app.telemetry.request_id import COUNTER, REQUEST_ID, numbered_id
 from app.telemetry.server_timing import RequestTimings
+from app.telemetry.tracing import handed_on
 
 _AUTHORIZATION: Final = "authorization"
 _OBSERVED: Final = frozenset(("traceparent", "tracestate", "x-request-id", "user-agent"))
@@ -71,6 +72,8 @@ class RpcRequest:
         given = self.headers.get(b"x-request-id")
         if given is not None and REQUEST_ID.fullmatch(text := given.decode("latin-1")):
             self._given_id = text
+        if self._given_id is not None or b"traceparent" in self.headers:
+            self.timings.handed_on = handed_on(self.headers, self._given_id)
 
     @property
     def exchange(self) -> RpcRequest:
