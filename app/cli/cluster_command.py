@@ -94,10 +94,11 @@ def cluster_start(
     ] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait until all shards serve.")] = 300.0,
 ) -> None:
-    """Start a coordinator, and shards on all machines that have none; again, after machines were added.
+    """Start a coordinator, and shards on all machines that have none.
 
-    Then `gathernd serve --cluster auto` on any machine of the Ray cluster is a router. A coordinator that runs keeps
-    its ranges and replicas.
+    The coordinator starts shards on machines that come later; one that was drained is taken back by another start.
+    `gathernd serve --cluster auto` on any machine of the Ray cluster is a router. A coordinator that runs keeps its
+    ranges and replicas.
     """
     with _placement(ray) as placement:
         from app.cluster.coordinator import ClusterOptions  # noqa: PLC0415
@@ -113,7 +114,9 @@ def cluster_start(
                 err=True,
             )
         flags = [part for one in flag or () for part in one.split("=", 1)]
-        made = placement.start_shards(shards, str(data_dir.absolute()), shard_bytes, flags, link.key())
+        spec = placement.ShardsWanted(shards, str(data_dir.absolute()), shard_bytes, tuple(flags))
+        placement.want_shards(spec)
+        made = placement.start_shards(spec, link.key())
         for name in {*made} & {*link.status()["draining"]}:  # of a machine that comes back
             _change(link, "undrain", name)
 
@@ -181,6 +184,7 @@ def cluster_drain(
 def cluster_stop(ray: Address = "auto") -> None:
     """End all shards and the coordinator. What they have stored stays, and the next start serves it again."""
     with _placement(ray) as placement:
+        placement.want_shards(None)
         actors = placement.shard_actors()
         for name in actors:
             placement.stop_shard(name)

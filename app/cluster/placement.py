@@ -13,8 +13,8 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import count as count_from
 from pathlib import Path
 from threading import Event, Thread
@@ -44,6 +44,9 @@ CALL_S: Final = 10.0
 """How long a call of an actor may take beyond what it waits for."""
 _KEYS: Final = NAMESPACE.encode()
 _PREFIX: Final = b"gathernd:record:"
+_WANTED: Final = b"gathernd:shards"
+TEND_S: Final = 5.0
+"""How often the coordinator looks for shards that are missing."""
 logger = logging.getLogger(__name__)
 
 
@@ -91,6 +94,7 @@ class CoordinatorActor:
         self._key = key
         self._exchange: MessageExchange | None = None
         self._task: asyncio.Task[None] | None = None
+        self._tending: asyncio.Task[None] | None = None
 
     async def exchange(self, sender: str, texts: Sequence[bytes], wait_s: float = 0.0) -> list[bytes]:
         """See `MessageExchange.exchange`."""
@@ -108,8 +112,22 @@ class CoordinatorActor:
         """What `cluster_status.status_of` says, as JSON."""
         return orjson.dumps(self._running().status())
 
+    async def _tend(self) -> None:
+        """Start shards on machines that come; those that were drained are left alone."""
+        while True:
+            await asyncio.sleep(TEND_S)
+            assert self._exchange is not None
+            drained = self._exchange.runner.coordinator.state.draining
+            try:
+                spec = await asyncio.to_thread(shards_wanted)
+                if spec is not None:
+                    await asyncio.to_thread(start_shards, spec, self._key, drained)
+            except (OSError, RayError) as error:
+                logger.warning("shards that may be missing are not started yet: %s", error)
+
     def _running(self) -> MessageExchange:
         if self._exchange is None:
+            self._tending = asyncio.create_task(self._tend())
             self._exchange = MessageExchange(uuid4().hex, self._options, HeadRecords())
             self._task = asyncio.create_task(self._exchange.runner.run())
         assert self._task is not None
@@ -171,8 +189,7 @@ class ActorLink:
 class ShardActor:
     """Looks after the `gathernd serve` of one shard, and tells the coordinator what it has.
 
-    The process outlives the actor, and the actor that Ray starts in its place adopts it. Where Ray starts it on another
-    machine, whose folder is empty, the coordinator has the ranges copied there.
+    The process outlives the actor, and the actor that Ray starts in its place adopts it. It stays on its machine.
     """
 
     def __init__(self, name: str, folder: str, max_bytes: int | None, flags: Sequence[str], key: str | None) -> None:
@@ -237,10 +254,31 @@ def shard_actors() -> dict[str, Any]:
     return {name.removeprefix(SHARD): ray.get_actor(name, namespace=NAMESPACE) for name in names}
 
 
-def start_shards(
-    count: int | None, folder: str, max_bytes: int | None, flags: Sequence[str], key: str | None
-) -> list[str]:
-    """Shards on the machines of the Ray cluster that have none, or `count` in all: the names of those that are new."""
+@dataclass(frozen=True, slots=True)
+class ShardsWanted:
+    """Which shards there are to be: `count` in all, one for each machine where that is None; the rest is of each."""
+
+    count: int | None
+    folder: str
+    max_bytes: int | None
+    flags: tuple[str, ...]
+
+
+def want_shards(wanted: ShardsWanted | None) -> None:
+    """Have the coordinator start shards that are missing, from now on; None: no more."""
+    _ask(
+        internal_kv._internal_kv_put, _WANTED, orjson.dumps(None if wanted is None else asdict(wanted)), overwrite=True
+    )
+
+
+def shards_wanted() -> ShardsWanted | None:
+    """What `want_shards` was told last. Raises OSError."""
+    found = orjson.loads(_ask(internal_kv._internal_kv_get, _WANTED) or b"null")
+    return None if found is None else ShardsWanted(**{**found, "flags": tuple(found["flags"])})
+
+
+def start_shards(spec: ShardsWanted, key: str | None, without: Collection[str] = ()) -> list[str]:
+    """The shards that are missing: the names of those that are new, none of which is in `without`. Raises OSError."""
     actors = shard_actors()
     found = places(actors)
     for _ in range(_ATTEMPTS):  # one that is being restarted has its place already
@@ -253,12 +291,12 @@ def start_shards(
     taken = [place["node_id"] for place in found.values()]
     hosts = {node["NodeID"]: node["NodeManagerHostname"] for node in ray.nodes() if node["Alive"]}
     nodes = sorted(hosts)
-    if count is None:
+    if spec.count is None:
         wanted = [node for node in nodes if node not in taken]
     else:
         used = {node: taken.count(node) for node in nodes}
         wanted = []
-        for _ in range(count - len(actors)):
+        for _ in range(spec.count - len(actors)):
             node = min(nodes, key=lambda one: (used[one], one))
             used[node] += 1
             wanted.append(node)
@@ -267,6 +305,8 @@ def start_shards(
         # Of its machine, so that the next start on it finds the folder again.
         host = re.sub("[^A-Za-z0-9._-]", "-", hosts[node])[:40]
         name = next(one for one in (f"{host}-{number}" for number in count_from()) if one not in (*actors, *made))
+        if name in without:
+            continue
         ray.remote(ShardActor).options(
             name=f"{SHARD}{name}",
             namespace=NAMESPACE,
@@ -274,8 +314,10 @@ def start_shards(
             max_restarts=-1,
             max_concurrency=8,
             num_cpus=0,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True),
-        ).remote(name, folder, max_bytes, list(flags), key)
+            get_if_exists=True,
+            # Where its folder is: when the machine is lost the actor is too, and others get its ranges.
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+        ).remote(name, spec.folder, spec.max_bytes, list(spec.flags), key)
         made.append(name)
     return made
 

@@ -70,8 +70,15 @@ class Machines:
         assert key.startswith("gathernd_")
         assert asdict(options)
 
-    def start_shards(self, count: int | None, folder: str, size: int | None, flags: list[str], key: str) -> list[str]:
-        self.given = count, folder, size, flags, key
+    def ShardsWanted(self, *given: Any) -> Any:  # noqa: N802
+        return given
+
+    def want_shards(self, spec: Any) -> None:
+        self.wanted = spec
+
+    def start_shards(self, spec: Any, key: str) -> list[str]:
+        assert spec == self.wanted
+        self.key = key
         return ["m0"]
 
     def shard_actors(self) -> dict[str, Any]:
@@ -145,11 +152,12 @@ def test_start_hands_on_what_it_is_given_and_takes_drained_machines_back(machine
     machines.stopped.clear()
     done = run("start", "--shards", "3", "--data-dir", "/data", "--shard-bytes", "9999999", "--flag=--threads=1")
     assert done.stdout == "1 shards started, 3 serve\n"
-    assert machines.given == (3, "/data", 9999999, ["--threads", "1"], "the key")
+    assert (machines.wanted, machines.key) == ((3, "/data", 9999999, ("--threads", "1")), "the key")
     assert machines.ActorLink().status()["draining"] == []
     assert "cuts into 4 ranges with 2 replicas" in run("start", "--ranges", "7").output
 
 
 def test_stop_ends_all(machines: Machines) -> None:
     assert run("stop").stdout == "3 shards have ended\n"
+    assert machines.wanted is None
     assert (sorted(machines.stopped), machines.coordinator_stopped) == (["m0", "m1", "m2"], True)

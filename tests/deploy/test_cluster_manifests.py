@@ -74,7 +74,7 @@ def test_ray_in_the_image_is_the_one_that_the_manifest_names(ray: list[Resource]
 
 
 def test_pods_of_the_ray_cluster_meet_the_restricted_security_standard(ray: list[Resource]) -> None:
-    job = one(ray, "CronJob", "gathernd-cluster-start")["spec"]["jobTemplate"]["spec"]["template"]
+    job = one(ray, "Job", "gathernd-cluster-start")["spec"]["template"]
     for template in [*templates(ray), job]:
         spec = template["spec"]
         (main,) = spec["containers"]
@@ -90,9 +90,7 @@ def test_pods_of_the_ray_cluster_meet_the_restricted_security_standard(ray: list
 
 
 def test_shards_are_started_with_flags_that_there_are_in_a_folder_that_is_a_volume(ray: list[Resource]) -> None:
-    (main,) = one(ray, "CronJob", "gathernd-cluster-start")["spec"]["jobTemplate"]["spec"]["template"]["spec"][
-        "containers"
-    ]
+    (main,) = one(ray, "Job", "gathernd-cluster-start")["spec"]["template"]["spec"]["containers"]
     assert main["command"] == ["gathernd", "cluster", "start"]
     given = dict(argument.removeprefix("--").split("=", 1) for argument in main["args"])
     options = {name for one in get_command(command).commands["start"].params for name in one.opts}  # type: ignore[attr-defined]
