@@ -36,7 +36,7 @@ BELOW: dict[str, set[str]] = {
     },
     "grpc_api": {"api"},
     "backward_service": {"service"},
-    "cluster": {"lookup_service", "wire", "security"},
+    "cluster": {"api", "lookup_service", "wire", "security"},
     "lookup_service": {"service"},
     "service": {"call_planner", "store", "telemetry"},
     "call_planner": {"dispatch", "bounded_cache"},

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from app.api.route_table import path_of
 from app.cluster.messages import RangeKey
 from app.cluster.shard_map import shard_tensor
 from app.tensors.buffer_type import Buffer
@@ -56,7 +57,7 @@ class ShardClient:
     def readiness(self) -> bool | None:
         """Whether it serves; None where it does not even answer."""
         try:
-            with _Asked(self, "GET", "/readyz") as answer:
+            with _Asked(self, "GET", path_of("readyz")) as answer:
                 return answer.status == 200
         except ShardFailed:
             return None
@@ -65,7 +66,7 @@ class ShardClient:
         """The ranges that it has whole."""
         found, after = [], ""
         while True:
-            with _Asked(self, "GET", f"/tensors?limit=1000{after}") as answer:
+            with _Asked(self, "GET", f"{path_of('listTensors')}?limit=1000{after}") as answer:
                 page = _json(answer, 200)
             for one in page["tensors"]:
                 key = parse_name(one["name"])
@@ -77,13 +78,13 @@ class ShardClient:
 
     def remove(self, key: RangeKey) -> None:
         """Remove a range, if it is there."""
-        with _Asked(self, "DELETE", f"/tensors/{shard_tensor(*key)}") as answer:
+        with _Asked(self, "DELETE", path_of("deleteTensor", name=shard_tensor(*key))) as answer:
             if answer.status != 404:
                 _json(answer, 204)
 
     def copy_from(self, source: ShardClient, key: RangeKey) -> str:
         """Take a range from another shard: the digest of its rows, which is that of the content taken."""
-        with _Asked(source, "GET", f"/tensors/{shard_tensor(*key)}/content", {"Accept": RAW}) as answer:
+        with _Asked(source, "GET", path_of("tensorContent", name=shard_tensor(*key)), {"Accept": RAW}) as answer:
             if answer.status != 200:
                 _json(answer, 200)
             dtype, shape = answer.headers["X-Gathernd-Dtype"], answer.headers["X-Gathernd-Shape"]
@@ -121,7 +122,7 @@ class RangeWriter:
         self._connection = shard.connect()
         self._name = shard_tensor(*key)
         try:
-            self._connection.putrequest("PUT", f"/tensors/{self._name}?dtype={dtype}&shape={shape}&keep=1")
+            self._connection.putrequest("PUT", f"{path_of('putTensor', name=self._name)}?dtype={dtype}&shape={shape}&keep=1")
             for name, value in {**shard.fields, "Content-Type": RAW, "Content-Length": str(size)}.items():
                 self._connection.putheader(name, value)
             self._connection.endheaders()

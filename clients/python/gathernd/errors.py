@@ -336,6 +336,12 @@ class NotOffered(ServiceError):
     code = "not_implemented"
 
 
+class ShardUnavailable(ServiceError):
+    """No replica of rows that the request needs answers; others of the table can be had, and these later."""
+
+    code = "shard_unavailable"
+
+
 class TensorDamaged(ServiceError):
     """The file of this resident tensor is damaged; put it again."""
 
