@@ -86,6 +86,11 @@ class RpcRequest:
         return self.credential
 
     @property
+    def has_given_id(self) -> bool:
+        """Whether the caller gave it a valid id."""
+        return self._given_id is not None
+
+    @property
     def request_id(self) -> str:
         """The caller's id, if it gave a valid one, else one of our own."""
         return self._given_id or numbered_id(self.number)

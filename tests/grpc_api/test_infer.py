@@ -198,6 +198,8 @@ def test_ids_times_metrics_and_traces_follow_a_call(channel: Channel, grpc_serve
     trailing = dict(call.trailing_metadata())
     assert trailing["x-request-id"] == "mine-1"
     assert trailing["server-timing"].startswith("parse;dur=")
+    _, call = channel.with_call("ModelInfer", example())
+    assert "x-request-id" not in dict(call.trailing_metadata())
     _, problem = channel.refused("ModelInfer", broken("bounds"), x_request_id="mine-2")
     assert problem["request_id"] == "mine-2"
     with grpc_server.http.client() as client:
