@@ -53,6 +53,7 @@ class GrpcListener:
 
         Raises RuntimeError where that cannot be, and CannotListen for the Unix socket.
         """
+        logging.getLogger("grpc._cython.cygrpc").addFilter(_is_not_about_encoding)
         server = grpc.aio.server(options=self._channel_options())
         server.add_generic_rpc_handlers((self._calls,))
         for address in self._options.addresses:
@@ -105,6 +106,11 @@ class GrpcListener:
                 ("grpc.max_connection_age_grace_ms", _milliseconds(options.age_grace)),
             ]
         return found
+
+
+def _is_not_about_encoding(record: logging.LogRecord) -> bool:
+    """Drops gRPC's line, a traceback, about each method or metadata that is no UTF-8: callers would fill the log."""
+    return not str(record.msg).startswith("Invalid encoding")
 
 
 def _milliseconds(seconds: float) -> int:

@@ -184,6 +184,11 @@ def test_a_conversation_by_hand_is_answered(grpc_server: GrpcServer) -> None:
     assert b"grpc-status" in answer or b"gathernd" in answer
 
 
+def test_a_method_that_is_no_text_leaves_no_traceback_in_the_log(grpc_server: GrpcServer) -> None:
+    wrong = b"".join(conversation(example().SerializeToString())).replace(b"ModelInfer", b"ModelInfe\xf2")
+    assert send(grpc_server, wrong, 0.5)
+
+
 def test_mutated_frames(grpc_server: GrpcServer) -> None:
     rng = random.Random(21)
     good = conversation(example().SerializeToString(), ("x-request-id", "a"))
