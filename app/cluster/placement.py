@@ -168,7 +168,14 @@ class ActorLink:
 
     def status(self) -> Any:
         """The cluster as `gathernd cluster status` shows it. Raises OSError."""
-        return orjson.loads(self._call("status", 0.0))
+        for left in reversed(range(_ATTEMPTS)):  # the actor may be being restarted
+            try:
+                return orjson.loads(self._call("status", 0.0))
+            except OSError:
+                if not left:
+                    raise
+                time.sleep(_PAUSE_S)
+        raise AssertionError("the last attempt returns or raises")
 
     def options(self) -> ClusterOptions:
         """The options that the coordinator was started with. Raises OSError."""
