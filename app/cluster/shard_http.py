@@ -122,7 +122,9 @@ class RangeWriter:
         self._connection = shard.connect()
         self._name = shard_tensor(*key)
         try:
-            self._connection.putrequest("PUT", f"{path_of('putTensor', name=self._name)}?dtype={dtype}&shape={shape}&keep=1")
+            self._connection.putrequest(
+                "PUT", f"{path_of('putTensor', name=self._name)}?dtype={dtype}&shape={shape}&keep=1"
+            )
             for name, value in {**shard.fields, "Content-Type": RAW, "Content-Length": str(size)}.items():
                 self._connection.putheader(name, value)
             self._connection.endheaders()

@@ -53,7 +53,7 @@ class GrpcListener:
 
         Raises RuntimeError where that cannot be, and CannotListen for the Unix socket.
         """
-        logging.getLogger("grpc._cython.cygrpc").addFilter(_is_not_about_encoding)
+        logging.getLogger("grpc._cython.cygrpc").addFilter(_is_not_of_callers)
         server = grpc.aio.server(options=self._channel_options())
         server.add_generic_rpc_handlers((self._calls,))
         for address in self._options.addresses:
@@ -108,9 +108,13 @@ class GrpcListener:
         return found
 
 
-def _is_not_about_encoding(record: logging.LogRecord) -> bool:
-    """Drops gRPC's line, a traceback, about each method or metadata that is no UTF-8: callers would fill the log."""
-    return not str(record.msg).startswith("Invalid encoding")
+def _is_not_of_callers(record: logging.LogRecord) -> bool:
+    """Drops gRPC's tracebacks about what callers do, with which they would fill the log.
+
+    That is a method or metadata that is no UTF-8, and an answer to a call that has ended: its caller has gone, or its
+    message was too long, to which gRPC itself answers.
+    """
+    return not str(record.msg).startswith(("Invalid encoding", "ExecuteBatchError raised in core"))
 
 
 def _milliseconds(seconds: float) -> int:
