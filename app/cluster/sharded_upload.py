@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from app.cluster.coordinator_client import RunningPublication, unavailable
+from app.cluster.coordinator_client import RunningPublication, StaleMap, unavailable
 from app.cluster.messages import RangeKey, Target
 from app.cluster.shard_http import RangeWriter, ShardClient, ShardFailed
 from app.cluster.shard_map import ShardMap
@@ -71,7 +71,10 @@ class ShardedUpload(Upload):
         if self._written + len(view) > until:
             self._kept_back = bytes(view[until - self._written :])
             view = view[: until - self._written]
-        self._send(view)
+        try:
+            self._send(view)
+        except StaleMap as stale:
+            raise unavailable(f"the table has changed while it was written: {stale}") from None
 
     def commit(self, expected: str) -> tuple[int, ShardMap]:
         """Write the rest, and have the version published: its number, and a map that has it.

@@ -1,0 +1,105 @@
+"""An upload to shards that fail: what its caller is told, and that nothing becomes current."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from app.cluster.coordinator_client import CoordinatorClient, StaleMap
+from app.cluster.message_json import message_from_json, message_to_json
+from app.cluster.messages import Message, Placed, Publish, RangeKey, Refused, Stamp, Target
+from app.cluster.sharded_upload import ShardedUpload
+from app.errors import GatherError
+from app.tensors.dtypes import DTYPES
+from app.tensors.shape_limits import Limits
+
+LIMITS = Limits(rank=8, dimension=2**31, elements=2**31, output_bytes=2**31, string_bytes=2**20, features=8)
+
+
+class Coordinator:
+    """Answers each `Publish` with what `answer` makes of it."""
+
+    def __init__(self, answer: Callable[[Publish], list[Message]]) -> None:
+        self.answer = answer
+        self.asked = 0
+
+    def exchange(self, sender: str, texts: list[bytes], wait_s: float) -> list[bytes]:
+        del sender, wait_s
+        self.asked += len(texts)
+        found = [message_from_json(text) for text in texts]
+        return [
+            message_to_json(one) for message in found if isinstance(message, Publish) for one in self.answer(message)
+        ]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@pytest.fixture
+def refusing() -> Iterator[str]:
+    """An address at which nobody listens."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{found.getsockname()[1]}"
+
+
+def upload(coordinator: Coordinator) -> ShardedUpload:
+    client = CoordinatorClient(coordinator, lambda _: None)
+
+    def publish(content_id: str, row_bytes: int, expected: str) -> object:
+        return client.publish(Publish(content_id, "t", "int32", (4,), row_bytes, 1, 0, expected=expected))
+
+    return ShardedUpload(DTYPES["int32"], (4,), LIMITS, publish, None)  # type: ignore[arg-type]
+
+
+def placed(address: str, node: str = "a") -> Callable[[Publish], list[Message]]:
+    def answer(asked: Publish) -> list[Message]:
+        key = RangeKey(asked.content_id, 0, 4)
+        return [Placed(asked.content_id, (Target(key, node, address, Stamp(1, 1)),))]
+
+    return answer
+
+
+def test_a_shard_that_is_not_there_makes_the_table_unavailable(refusing: str) -> None:
+    one = upload(Coordinator(placed(refusing)))
+    with pytest.raises(GatherError, match="could not be written") as error:
+        one.write(np.arange(4, dtype=np.int32).tobytes())
+    assert (error.value.code, error.value.retry_after) == ("shard_unavailable", 1)
+    one.abandon()
+
+
+def test_what_the_coordinator_refuses_is_the_answer() -> None:
+    refusal = lambda asked: [Refused(asked.content_id, "insufficient_storage", "no room")]  # noqa: E731
+    with pytest.raises(GatherError, match="no room") as error:
+        upload(Coordinator(refusal))
+    assert error.value.code == "insufficient_storage"
+    with pytest.raises(StaleMap):
+        upload(Coordinator(lambda asked: [Refused(asked.content_id, "stale_map", "later")]))
+
+
+def test_rows_that_would_go_elsewhere_after_a_restart_are_not_written(
+    refusing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.cluster.coordinator_client.ASK_AGAIN_S", 0.05)
+    coordinator = Coordinator(placed(refusing))
+    one = upload(coordinator)
+    for later in (placed(refusing, "b"), lambda asked: [Refused(asked.content_id, "stale_map", "later")]):
+        coordinator.answer = later
+        before = coordinator.asked
+        while coordinator.asked < before + 2 and one._publication._request.outcome is None:
+            time.sleep(0.01)
+        with pytest.raises(GatherError) as error:
+            one.write(b"\0" * 4)
+        assert error.value.code == "shard_unavailable"
+    one.abandon()
+
+
+def test_a_coordinator_that_is_silent_is_waited_for_and_then_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.cluster.coordinator_client.ANSWER_S", 0.3)
+    with pytest.raises(GatherError, match="does not answer") as error:
+        upload(Coordinator(lambda _: []))
+    assert error.value.code == "shard_unavailable"
