@@ -17,7 +17,7 @@ import pytest
 from app.errors import GatherError
 from app.store import LocalStore, idempotency
 from app.tensors.shape_limits import Limits
-from tests.conftest import TEST_ALL, slow_but_for
+from tests.conftest import SOAK, TEST_ALL, slow_but_for
 from tests.store.cut_short import MODES, die_at_each_step
 from tests.store.helpers import answered, files, put, read, scatter
 
@@ -139,6 +139,6 @@ def test_keys_are_as_old_as_their_time_of_day_says(folder: Path, monkeypatch: py
 @pytest.mark.usefixtures("an_hour_later")
 @pytest.mark.parametrize("mode", slow_but_for(("kill", "half"), MODES))
 def test_an_upgrade_that_is_cut_short_at_any_step_is_done_again(folder: Path, tmp_path: Path, mode: str) -> None:
-    stride = 2 if TEST_ALL else 14
+    stride = 1 if SOAK else 4 if TEST_ALL else 14
     first = 1 + MODES.index(mode) % stride
     assert die_at_each_step(folder, tmp_path, mode, opened, check, stride=stride, first=first) >= 70 // stride

@@ -17,7 +17,7 @@ from app.errors import GatherError
 from app.store import LocalStore, StoreRefused, disk_writes
 from app.store.catalogue import FILE
 from app.tensors.shape_limits import Limits
-from tests.conftest import TEST_ALL, slow_but_for
+from tests.conftest import SOAK, TEST_ALL, slow_but_for
 from tests.store.cut_short import MODES, die_at_each_step
 from tests.store.helpers import answered, put, read, scatter
 
@@ -88,7 +88,7 @@ def test_every_tensor_becomes_version_1_of_its_name_with_its_etag_and_keys(folde
 
 @pytest.mark.parametrize("mode", slow_but_for(("kill",), MODES))
 def test_an_upgrade_that_is_cut_short_at_any_step_is_done_again(folder: Path, tmp_path: Path, mode: str) -> None:
-    stride = 2 if TEST_ALL else 14
+    stride = 1 if SOAK else 4 if TEST_ALL else 14
     first = 1 + MODES.index(mode) % stride
     assert die_at_each_step(folder, tmp_path, mode, opened, check, stride=stride, first=first) >= 70 // stride
 
