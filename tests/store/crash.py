@@ -925,10 +925,23 @@ def read_one(store: LocalStore, name: str, worker: Worker, course: Course, etags
     seen = look(store, name)
     most = worker.read()
     content = None if seen is None else fingerprint(seen[0])
-    allowed = course.states[course.at[least] : course.after(most) + 1]
-    assert content in [state.get(resolved(state, name)) for state in allowed], f"{name}: a stale read, or a mixture"
+    allowed = readable(course.states[course.at[least] : course.after(most) + 1], name)
+    assert content in allowed, f"{name}: a stale read, or a mixture"
     if seen is not None and content is not None:
         etags.note(seen[1], content)
+
+
+def readable(states: Sequence[State], name: str) -> set[str | None]:
+    """What a read of `name` may find that lasts as long as `states` follow each other.
+
+    It goes on with the version that the name stood for when it began, also where a scatter changes that version by its
+    number once the name stands for another. None is for a name that stands for nothing.
+    """
+    found = {state.get(resolved(state, name)) for state in states}
+    for number, state in enumerate(states):
+        kept = (later.get(resolved(state, name)) for later in states[number + 1 :])
+        found.update(content for content in kept if content is not None)
+    return found
 
 
 def planned(tables: Tables, rng: random.Random) -> list[Change]:
