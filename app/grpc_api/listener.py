@@ -18,6 +18,7 @@ from app.server.unix_sockets import UnixSocket
 
 logger = logging.getLogger("gathernd")
 
+_GRPC_LOGGER: Final = "grpc._cython.cygrpc"
 _QUIET_S: Final = 0.1
 """So long a stop waits for a call that is just coming, before it ends streams without one."""
 
@@ -53,7 +54,7 @@ class GrpcListener:
 
         Raises RuntimeError where that cannot be, and CannotListen for the Unix socket.
         """
-        logging.getLogger("grpc._cython.cygrpc").addFilter(_is_not_of_callers)
+        logging.getLogger(_GRPC_LOGGER).addFilter(is_no_callers_doing)
         server = grpc.aio.server(options=self._channel_options())
         server.add_generic_rpc_handlers((self._calls,))
         for address in self._options.addresses:
@@ -108,13 +109,13 @@ class GrpcListener:
         return found
 
 
-def _is_not_of_callers(record: logging.LogRecord) -> bool:
-    """Drops gRPC's tracebacks about what callers do, with which they would fill the log.
+def is_no_callers_doing(record: logging.LogRecord) -> bool:
+    """Whether a line of gRPC's own log is to be kept; callers would fill the log with the others, which are tracebacks.
 
-    That is a method or metadata that is no UTF-8, and an answer to a call that has ended: its caller has gone, or its
-    message was too long, to which gRPC itself answers.
+    Those are of methods and metadata that are no UTF-8, and of calls that had ended before they could be answered.
     """
-    return not str(record.msg).startswith(("Invalid encoding", "ExecuteBatchError raised in core"))
+    error = None if record.exc_info is None else record.exc_info[1]
+    return not isinstance(error, UnicodeDecodeError | grpc.aio.InternalError)
 
 
 def _milliseconds(seconds: float) -> int:

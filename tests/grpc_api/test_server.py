@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -19,7 +20,9 @@ import grpc
 import httpx
 import numpy as np
 import pytest
+from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
+from app.grpc_api.listener import is_no_callers_doing
 from tests.grpc_api.conftest import StartGrpc
 from tests.grpc_api.messages import Channel, example, output, pb
 from tests.http.conftest import Start
@@ -155,6 +158,20 @@ def test_a_stop_answers_what_runs_and_ends_streams(start_grpc: StartGrpc) -> Non
         begun = monotonic()
         assert server.http.stop() == 0, server.http.log_text()
         assert monotonic() - begun < 8
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [
+        (UnicodeDecodeError("utf-8", b"\xf2", 0, 1, "no"), False),
+        (cygrpc.ExecuteBatchError("the call had ended"), False),
+        (RuntimeError("another"), True),
+        (None, True),
+    ],
+)
+def test_of_grpcs_own_log_what_callers_cause_is_left_out(error: Exception | None, kept: bool) -> None:
+    given = None if error is None else (type(error), error, None)
+    assert is_no_callers_doing(logging.LogRecord("grpc", logging.ERROR, "", 0, "text", (), given)) is kept
 
 
 class Load:
