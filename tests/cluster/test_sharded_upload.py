@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ class Coordinator:
         self.answer = answer
         self.asked = 0
 
-    def exchange(self, sender: str, texts: list[bytes], wait_s: float) -> list[bytes]:
+    def exchange(self, sender: str, texts: Sequence[bytes], wait_s: float) -> list[bytes]:
         del sender, wait_s
         self.asked += len(texts)
         found = [message_from_json(text) for text in texts]
@@ -64,6 +64,10 @@ def placed(address: str, node: str = "a") -> Callable[[Publish], list[Message]]:
     return answer
 
 
+def refused(code: str, detail: str) -> Callable[[Publish], list[Message]]:
+    return lambda asked: [Refused(asked.content_id, code, detail)]
+
+
 def test_a_shard_that_is_not_there_makes_the_table_unavailable(refusing: str) -> None:
     one = upload(Coordinator(placed(refusing)))
     with pytest.raises(GatherError, match="could not be written") as error:
@@ -73,12 +77,11 @@ def test_a_shard_that_is_not_there_makes_the_table_unavailable(refusing: str) ->
 
 
 def test_what_the_coordinator_refuses_is_the_answer() -> None:
-    refusal = lambda asked: [Refused(asked.content_id, "insufficient_storage", "no room")]  # noqa: E731
     with pytest.raises(GatherError, match="no room") as error:
-        upload(Coordinator(refusal))
+        upload(Coordinator(refused("insufficient_storage", "no room")))
     assert error.value.code == "insufficient_storage"
     with pytest.raises(StaleMap):
-        upload(Coordinator(lambda asked: [Refused(asked.content_id, "stale_map", "later")]))
+        upload(Coordinator(refused("stale_map", "later")))
 
 
 def test_rows_that_would_go_elsewhere_after_a_restart_are_not_written(
@@ -87,10 +90,12 @@ def test_rows_that_would_go_elsewhere_after_a_restart_are_not_written(
     monkeypatch.setattr("app.cluster.coordinator_client.ASK_AGAIN_S", 0.05)
     coordinator = Coordinator(placed(refusing))
     one = upload(coordinator)
-    for later in (placed(refusing, "b"), lambda asked: [Refused(asked.content_id, "stale_map", "later")]):
+    publication = one._publication
+    assert publication is not None
+    for later in (placed(refusing, "b"), refused("stale_map", "later")):
         coordinator.answer = later
         before = coordinator.asked
-        while coordinator.asked < before + 2 and one._publication._request.outcome is None:
+        while coordinator.asked < before + 2 and publication._request.outcome is None:
             time.sleep(0.01)
         with pytest.raises(GatherError) as error:
             one.write(b"\0" * 4)
